@@ -1,0 +1,99 @@
+"""What all attention layers share: projections, heads and where clicks enter."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor, nn
+
+from probseg.ops.axial import Axis, check_axis
+
+
+class Attention2d(nn.Module, ABC):
+    """Attention among the pixels of a map.
+
+    Queries and keys are projected from the features, values from the value features. What must
+    not change where pixels look, such as clicks, goes into the value features only. There is no
+    projection of the output.
+
+    Args:
+        in_channels: Channels of the features.
+        out_channels: Channels of the output, divided evenly among the heads.
+        num_heads: Number of heads ``G``.
+        head_channels: Channels ``D`` of queries and keys in each head.
+        value_in_channels: Channels of the value features; None is ``in_channels``.
+        axis: "height" lets a pixel see its column, "width" its row, "full" the whole map.
+        span: Window along the axis: a pixel sees those at most ``span // 2`` away; None is the
+            whole line. Only for the axes "height" and "width".
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        *,
+        num_heads: int = 1,
+        head_channels: int = 32,
+        value_in_channels: int | None = None,
+        axis: Axis = "full",
+        span: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_axis(axis, span)
+        if num_heads < 1 or out_channels % num_heads:
+            msg = (
+                f"out_channels must be divisible by num_heads, got {out_channels} and {num_heads}; "
+                "each head infers out_channels // num_heads of the channels"
+            )
+            raise ValueError(msg)
+        self.num_heads = num_heads
+        self.axis: Axis = axis
+        self.span = span
+        self.value_in_channels = in_channels if value_in_channels is None else value_in_channels
+        self.query = _projection(in_channels, num_heads * head_channels)
+        self.key = _projection(in_channels, num_heads * head_channels)
+        self.value = _projection(self.value_in_channels, out_channels)
+
+    def forward(self, features: Tensor, value_features: Tensor | None = None) -> Tensor:
+        """Let each pixel gather values from the pixels it sees.
+
+        Args:
+            features: ``(B, in_channels, H, W)``.
+            value_features: ``(B, value_in_channels, H, W)``; None is ``features``.
+
+        Returns:
+            ``(B, out_channels, H, W)``.
+        """
+        sources = features if value_features is None else value_features
+        if sources.shape[1] != self.value_in_channels:
+            name = "features" if value_features is None else "value_features"
+            msg = (
+                f"{name} must have {self.value_in_channels} channels to project values from, got "
+                f"{sources.shape[1]}; set value_in_channels or pass value_features"
+            )
+            raise ValueError(msg)
+        heads = (self.num_heads, -1)
+        queries = self.query(features).unflatten(1, heads)  # (B, G, D, H, W)
+        keys = self.key(features).unflatten(1, heads)  # (B, G, D, H, W)
+        values = self.value(sources).unflatten(1, heads)  # (B, G, V, H, W)
+        return self.attend_maps(queries, keys, values).flatten(1, 2)  # (B, G * V, H, W)
+
+    @abstractmethod
+    def attend_maps(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Infer the value of each pixel.
+
+        Args:
+            queries: ``(B, G, D, H, W)``.
+            keys: ``(B, G, D, H, W)``.
+            values: ``(B, G, V, H, W)``.
+
+        Returns:
+            ``(B, G, V, H, W)``.
+        """
+
+
+def _projection(in_channels: int, out_channels: int) -> nn.Conv2d:
+    convolution = nn.Conv2d(in_channels, out_channels, kernel_size=1, bias=False)
+    # Features of unit variance give queries and keys of unit variance, and thus scaled logits too.
+    nn.init.normal_(convolution.weight, std=in_channels**-0.5)
+    return convolution

@@ -1,0 +1,56 @@
+"""The stem that lets prompts into a network made for RGB images."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class PromptStem(nn.Module):
+    """First convolution of a network, with a second one beside it for the click maps.
+
+    Both results are added (the "Conv1S" of Sofiiuk et al. 2021). The RGB convolution keeps its
+    weights, and the prompts' one has no bias: an image without prompts gives exactly the features
+    of the network as it was before.
+
+    Args:
+        rgb: The network's own first convolution, with 3 input channels.
+        prompt_channels: Number of click maps.
+    """
+
+    def __init__(self, rgb: nn.Conv2d, prompt_channels: int) -> None:
+        super().__init__()
+        self.rgb = rgb
+        self.prompts = nn.Conv2d(
+            prompt_channels,
+            rgb.out_channels,
+            rgb.kernel_size,  # type: ignore[arg-type]
+            stride=rgb.stride,  # type: ignore[arg-type]
+            padding=rgb.padding,  # type: ignore[arg-type]
+            dilation=rgb.dilation,  # type: ignore[arg-type]
+            bias=False,
+        )
+        nn.init.kaiming_normal_(self.prompts.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve ``(B, 3 + P, H, W)``: RGB first, then the ``P`` click maps."""
+        return self.rgb(x[:, :3]) + self.prompts(x[:, 3:])
+
+
+def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
+    """Replace the first convolution of an RGB network by a `PromptStem`, in place.
+
+    Args:
+        network: Any network whose first convolution, in the order of its modules, has 3 inputs.
+        prompt_channels: Number of click maps that will follow the RGB channels.
+
+    Raises:
+        ValueError: If no convolution of the network takes 3 channels.
+    """
+    for parent in network.modules():
+        for name, child in parent.named_children():
+            if isinstance(child, nn.Conv2d) and child.in_channels == 3:
+                stem = PromptStem(child, prompt_channels)
+                setattr(parent, name, stem)
+                return
+    msg = f"{type(network).__name__} has no convolution with 3 input channels to add prompts to"
+    raise ValueError(msg)

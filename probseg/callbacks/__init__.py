@@ -1,0 +1,8 @@
+"""Callbacks: evaluation by clicks, pictures, and the record of a run."""
+
+from probseg.callbacks.config import SaveConfig
+from probseg.callbacks.evaluation import InteractiveEvaluation
+from probseg.callbacks.run_folder import run_folder
+from probseg.callbacks.visual import VisualLog
+
+__all__ = ["InteractiveEvaluation", "SaveConfig", "VisualLog", "run_folder"]

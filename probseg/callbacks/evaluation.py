@@ -1,0 +1,226 @@
+"""Evaluation by clicks during validation and testing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L  # noqa: N812
+import torch.distributed as dist
+from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
+
+from probseg.callbacks.logging import log_curve, log_picture
+from probseg.callbacks.run_folder import run_folder
+from probseg.interact import (
+    ObjectRecord,
+    Protocol,
+    environment,
+    get_protocol,
+    print_summary,
+    run_object,
+    summarise_records,
+    write_report,
+)
+from probseg.metrics import Summary
+from probseg.types import Sample
+
+
+class InteractiveEvaluation(L.Callback):
+    """Clicks through the objects of the validation and test sets with a simulated annotator.
+
+    Validation is short: the first protocol with ``val_clicks`` clicks and one trial. It logs
+    ``val/<data set>/miou@k`` and ``val/miou@5``, the mean over the data sets, which
+    checkpoints are chosen by. Testing runs all protocols in full, logs
+    ``test/<data set>/miou@k`` and ``noc@q`` (with the protocol's name in between when there are
+    several), and writes for each protocol ``results.json``, ``objects.csv``, ``table.md``,
+    ``curve.png`` and ``overlays.png`` into ``<run>/test/<protocol>/``.
+
+    Args:
+        protocols: Names in `probseg.interact.PROTOCOLS`.
+        max_clicks: Corrective clicks of a test, instead of each protocol's own number.
+        trials: Runs per object in a test, for the protocols with noise, instead of their number.
+        val_clicks: Corrective clicks of a validation, at least 5.
+        pictures: Number of objects, the first ones, that are drawn.
+        seed: Seed of the simulated annotator.
+
+    Raises:
+        UnknownNameError: If there is no such protocol.
+        ValueError: If there is no protocol, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        protocols: Sequence[str] = ("gabbur2021",),
+        max_clicks: int | None = None,
+        trials: int | None = None,
+        val_clicks: int = 5,
+        pictures: int = 8,
+        seed: int = 0,
+    ) -> None:
+        if not protocols:
+            msg = "protocols must name at least one protocol, for instance ['gabbur2021']"
+            raise ValueError(msg)
+        if val_clicks < 5:
+            msg = f"val_clicks must be at least 5, since val/miou@5 is logged; got {val_clicks}"
+            raise ValueError(msg)
+        chosen = [get_protocol(name) for name in protocols]
+        short = _changed(chosen[0], max_clicks=val_clicks, trials=1)
+        self.val_protocols = [short]
+        self.test_protocols = [_changed(p, max_clicks=max_clicks, trials=trials) for p in chosen]
+        self.pictures = pictures
+        self.seed = seed
+        self._records: dict[str, list[ObjectRecord]] = {}
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget the objects of the last validation."""
+        self._records = {protocol.name: [] for protocol in self.val_protocols}
+
+    def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget earlier objects."""
+        self._records = {protocol.name: [] for protocol in self.test_protocols}
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,  # noqa: ANN401
+        batch: list[Sample],
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Click through the objects of a batch."""
+        self._run(pl_module, batch, self.val_protocols, keep_pictures=batch_idx < self.pictures)
+
+    def on_test_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,  # noqa: ANN401
+        batch: list[Sample],
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Click through the objects of a batch."""
+        self._run(pl_module, batch, self.test_protocols, keep_pictures=batch_idx < self.pictures)
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the figures of a validation, and its picture sheet."""
+        protocol = self.val_protocols[0]
+        records = _gathered(self._records[protocol.name])
+        summaries = summarise_records(records)
+        _log(pl_module, "val", summaries)
+        average = sum(summary.miou[5] for summary in summaries.values()) / len(summaries)
+        pl_module.log("val/miou@5", average, prog_bar=True, rank_zero_only=True)
+        if trainer.is_global_zero and not trainer.sanity_checking:
+            folder = run_folder(trainer) / "val"
+            self._report(trainer, pl_module, folder, "val", records, protocol)
+
+    def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the figures of a test, write its report and print its tables."""
+        several = len(self.test_protocols) > 1
+        for protocol in self.test_protocols:
+            records = _gathered(self._records[protocol.name])
+            summaries = summarise_records(records)
+            _log(pl_module, "test", summaries, protocol.name if several else None)
+            if trainer.is_global_zero:
+                folder = run_folder(trainer) / "test" / protocol.name
+                self._report(trainer, pl_module, folder, f"test/{protocol.name}", records, protocol)
+                _tell(summaries, protocol, folder)
+
+    def _run(
+        self,
+        pl_module: L.LightningModule,
+        batch: Sequence[Sample],
+        protocols: Sequence[Protocol],
+        keep_pictures: bool,
+    ) -> None:
+        for sample in batch:
+            for protocol in protocols:
+                self._records[protocol.name] += [
+                    run_object(
+                        pl_module,
+                        sample,
+                        protocol,
+                        trial=trial,
+                        seed=self.seed,
+                        device=pl_module.device,
+                        keep_picture=keep_pictures and trial == 0,
+                    )
+                    for trial in range(protocol.trials)
+                ]
+
+    def _report(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        folder: Path,
+        key: str,
+        records: Sequence[ObjectRecord],
+        protocol: Protocol,
+    ) -> None:
+        metadata = {
+            "seed": self.seed,
+            "model": _plain(pl_module.hparams.get("model")),
+            "epoch": trainer.current_epoch,
+            "precision": trainer.precision,
+            "environment": environment(pl_module.device),
+        }
+        paths = write_report(folder, records, protocol, metadata)
+        for name in ("curve", "overlays"):
+            if name in paths:
+                log_picture(trainer, f"{key}/{name}", paths[name])
+        for name, summary in summarise_records(records).items():
+            log_curve(trainer, f"{key}/{name}/clicks", summary.miou)
+
+
+def _changed(protocol: Protocol, max_clicks: int | None, trials: int | None) -> Protocol:
+    """Return a protocol with other numbers; a deterministic one keeps its single trial."""
+    changes: dict[str, int] = {}
+    if max_clicks is not None:
+        changes["max_clicks"] = max_clicks
+    if trials is not None and protocol.corner_noise > 0:
+        changes["trials"] = trials
+    return dataclasses.replace(protocol, **changes)  # type: ignore[arg-type]
+
+
+def _gathered(records: list[ObjectRecord]) -> list[ObjectRecord]:
+    """Collect the records of all processes; `write_report` drops what a sampler repeated."""
+    if not dist.is_initialized():
+        return records
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, records)
+    return [record for part in parts for record in part]
+
+
+def _log(
+    pl_module: L.LightningModule,
+    stage: Literal["val", "test"],
+    summaries: Mapping[str, Summary],
+    protocol: str | None = None,
+) -> None:
+    for name, summary in summaries.items():
+        prefix = f"{stage}/{name}" if protocol is None else f"{stage}/{name}/{protocol}"
+        figures = {f"{prefix}/miou@{k}": value for k, value in enumerate(summary.miou)}
+        figures |= {f"{prefix}/noc@{q}": value for q, value in summary.noc.items()}
+        # Every process has the records of all: nothing is left to reduce.
+        pl_module.log_dict(figures, rank_zero_only=False, sync_dist=False)
+
+
+@rank_zero_only
+def _tell(summaries: Mapping[str, Summary], protocol: Protocol, folder: Path) -> None:
+    console = Console(width=None if Console().is_terminal else 160)
+    print_summary(console, summaries, protocol)
+    for name in ("curve.png", "overlays.png", "objects.csv", "results.json"):
+        console.print(f"  {folder / name}", highlight=False, soft_wrap=True)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """Return a description as JSON values; a module that was built by hand becomes its name."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, str | int | float | bool | None) else type(value).__name__

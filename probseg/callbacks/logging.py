@@ -1,0 +1,37 @@
+"""Pictures and curves for whatever loggers a run has; numbers go through Lightning itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import lightning as L  # noqa: N812
+import numpy as np
+import numpy.typing as npt
+from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
+from PIL import Image
+
+
+def log_picture(trainer: L.Trainer, key: str, picture: Path | npt.NDArray[np.uint8]) -> None:
+    """Send a picture to TensorBoard and Weights & Biases, where the run has them.
+
+    Args:
+        trainer: Its loggers are used.
+        key: Name of the panel.
+        picture: Image file, or RGB array of shape ``(H, W, 3)``.
+    """
+    if isinstance(picture, Path):
+        picture = np.asarray(Image.open(picture).convert("RGB"))
+    for logger in trainer.loggers:
+        if isinstance(logger, WandbLogger):
+            logger.log_image(key, [picture], step=trainer.global_step)
+        elif isinstance(logger, TensorBoardLogger):
+            logger.experiment.add_image(key, picture, trainer.global_step, dataformats="HWC")
+
+
+def log_curve(trainer: L.Trainer, key: str, miou: Sequence[float]) -> None:
+    """Send mean IoU against clicks to Weights & Biases as a table, from which it plots curves."""
+    for logger in trainer.loggers:
+        if isinstance(logger, WandbLogger):
+            rows = [[k, value] for k, value in enumerate(miou)]
+            logger.log_table(key, columns=["clicks", "mIoU"], data=rows, step=trainer.global_step)

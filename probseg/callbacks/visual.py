@@ -1,0 +1,80 @@
+"""Pictures of what the model is trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import cv2
+import lightning as L  # noqa: N812
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from probseg.callbacks.logging import log_picture
+from probseg.data import TrainBatch
+from probseg.types import IGNORE, Prompts
+
+
+class VisualLog(L.Callback):
+    """Shows training crops with their prompts, truth and prediction in the logger.
+
+    One sheet is drawn from the first batch of an epoch: on the left the crop with box, clicks
+    (green positive, red negative) and the outline of the truth, on the right the prediction.
+
+    Args:
+        every_n_epochs: How often.
+        max_images: Number of crops on a sheet.
+    """
+
+    def __init__(self, every_n_epochs: int = 1, max_images: int = 8) -> None:
+        self.every_n_epochs = every_n_epochs
+        self.max_images = max_images
+
+    def on_train_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Mapping[str, Tensor | Prompts],
+        batch: TrainBatch,
+        batch_idx: int,
+    ) -> None:
+        """Draw the first batch of the epoch."""
+        due = batch_idx == 0 and trainer.current_epoch % self.every_n_epochs == 0
+        if not due or not trainer.is_global_zero:
+            return
+        prompts, logits = outputs["prompts"], outputs["logits"]
+        assert isinstance(prompts, Prompts), "training_step returns its prompts"
+        assert isinstance(logits, Tensor), "training_step returns its logits"
+        rows = [
+            _draw(
+                batch.images[i].permute(1, 2, 0).cpu().numpy(),
+                batch.masks[i].cpu().numpy(),
+                logits[i, 0].float().sigmoid().cpu().numpy(),
+                Prompts(*(tensor[i].cpu() for tensor in prompts)),
+            )
+            for i in range(min(self.max_images, len(batch.images)))
+        ]
+        log_picture(trainer, "train/crops", np.concatenate(rows, axis=0))
+
+
+def _draw(
+    image: npt.NDArray[np.uint8],
+    mask: npt.NDArray[np.uint8],
+    probability: npt.NDArray[np.float32],
+    prompts: Prompts,
+) -> npt.NDArray[np.uint8]:
+    """Draw one crop and its prediction side by side, ``(H, 2 W, 3)``."""
+    seen = np.ascontiguousarray(image)
+    seen[mask == IGNORE] //= 2
+    outline, _ = cv2.findContours(
+        (mask == 1).astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE
+    )
+    cv2.drawContours(seen, outline, -1, (255, 220, 0), 1)
+    if not prompts.boxes.isnan().any():
+        x0, y0, x1, y1 = (int(value) for value in prompts.boxes)
+        cv2.rectangle(seen, (x0, y0), (x1 - 1, y1 - 1), (255, 160, 0), 1)
+    for (x, y), label in zip(prompts.points.tolist(), prompts.labels.tolist(), strict=True):
+        if label >= 0:
+            cv2.circle(seen, (int(x), int(y)), 3, (0, 200, 0) if label else (230, 0, 0), -1)
+    predicted = np.repeat((probability * 255).astype(np.uint8)[..., None], 3, axis=2)
+    return np.concatenate([seen, predicted], axis=1)

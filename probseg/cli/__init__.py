@@ -1,0 +1,77 @@
+"""The command line. Heavy modules are imported by the verb that needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import probseg
+
+USAGE = """\
+usage: probseg [-h] [--version] VERB ...
+
+Click-based interactive image segmentation with probabilistic attention.
+
+training and evaluation:
+  fit        train a model          probseg fit --config configs/experiment/folder.yaml \\
+                                                --data.root my_folder
+  validate   short evaluation       probseg validate --config RUN/config.yaml --ckpt_path CKPT
+  test       evaluation by clicks   probseg test --config configs/quickstart.yaml
+
+models:
+  zoo        list, show, verify and publish models
+                                    probseg zoo list
+
+Each verb explains itself: probseg VERB --help. All settings of a run: add --print_config.
+"""
+
+
+def _trainer(arguments: Sequence[str]) -> None:
+    from probseg.cli.trainer import run
+
+    run(arguments)
+
+
+def _zoo(arguments: Sequence[str]) -> None:
+    from probseg.cli.zoo import run
+
+    run(arguments[1:])
+
+
+VERBS: dict[str, Callable[[Sequence[str]], None]] = {
+    "fit": _trainer,
+    "validate": _trainer,
+    "test": _trainer,
+    "zoo": _zoo,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Verb and options; those of the process by default.
+
+    Returns:
+        Exit status: 0, or 2 for wrong usage or wrong input, which is explained on stderr.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        sys.stdout.write(USAGE)
+        return 0
+    if arguments[0] == "--version":
+        sys.stdout.write(f"probseg {probseg.__version__}\n")
+        return 0
+    from probseg.errors import UnknownNameError, user_error
+
+    try:
+        if arguments[0] not in VERBS:
+            raise UnknownNameError("verb", arguments[0], VERBS)
+        VERBS[arguments[0]](arguments)
+    except Exception as error:
+        told = user_error(error)
+        if told is None:
+            raise
+        sys.stderr.write(f"probseg: error: {told}\n")
+        return 2
+    return 0

@@ -1,0 +1,68 @@
+"""The curriculum over three tasks (Gabbur et al. 2021, C.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Stage = Literal["box", "random", "corrective"]
+STAGES: tuple[Stage, ...] = ("box", "random", "corrective")
+
+
+@dataclass(frozen=True)
+class Curriculum:
+    """When each of the three tasks is trained.
+
+    The first task predicts a mask from the image and the box alone; the second adds clicks at
+    random places of the object and the background; the third draws the clicks from the errors
+    of the model's own prediction and lasts to the end.
+
+    Args:
+        box_epochs: Length of the first task in epochs.
+        random_epochs: Length of the second task in epochs.
+        positive_clicks: Fewest and most positive clicks of an image in the later two tasks.
+        negative_clicks: Fewest and most negative clicks of an image in the later two tasks.
+        box_dropout: Probability that an image of the later two tasks comes without its box, so
+            that the model also learns to work from clicks alone; 0 as published.
+        rounds: Fewest and most rounds of clicks in the third task, drawn for each batch; a round
+            looks at the prediction made with the clicks of the rounds before. 0 rounds is the box
+            alone. One round as published.
+        margin: Distance in pixels that corrective clicks keep from the border of an error region,
+            where it is thick enough; 0 as published.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    box_epochs: int = 20
+    random_epochs: int = 20
+    positive_clicks: tuple[int, int] = (1, 3)
+    negative_clicks: tuple[int, int] = (0, 3)
+    box_dropout: float = 0.0
+    rounds: tuple[int, int] = (1, 1)
+    margin: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("box_epochs", "random_epochs"):
+            if getattr(self, name) < 0:
+                msg = f"{name} must be a number of epochs >= 0, got {getattr(self, name)}"
+                raise ValueError(msg)
+        for name in ("positive_clicks", "negative_clicks", "rounds"):
+            fewest, most = getattr(self, name)
+            if not 0 <= fewest <= most:
+                msg = f"{name} must be (fewest, most) with 0 <= fewest <= most, got {fewest, most}"
+                raise ValueError(msg)
+        if not 0 <= self.box_dropout <= 1:
+            msg = f"box_dropout must be a probability, got {self.box_dropout}"
+            raise ValueError(msg)
+        if self.margin < 0:
+            msg = f"margin must be a number of pixels >= 0, got {self.margin}"
+            raise ValueError(msg)
+
+    def stage(self, epoch: int) -> Stage:
+        """Return the task of an epoch, counted from 0."""
+        if epoch < self.box_epochs:
+            return "box"
+        if epoch < self.box_epochs + self.random_epochs:
+            return "random"
+        return "corrective"

@@ -1,0 +1,151 @@
+"""Click maps: prompts drawn as image channels that a network can read."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from probseg.types import Prompts
+
+ClickEncoding = Literal["disk", "distance"]
+BoxEncoding = Literal["corners", "filled"]
+
+
+def squared_distances(points: Tensor, size: tuple[int, int]) -> Tensor:
+    """Squared distance of each pixel to each point.
+
+    Args:
+        points: ``(x, y)`` in pixels, float, shape ``(..., 2)``; NaN gives NaN distances.
+        size: ``(H, W)`` in pixels.
+
+    Returns:
+        Squared distances in pixels, shape ``(..., H, W)``.
+    """
+    height, width = size
+    x = torch.arange(width, device=points.device, dtype=points.dtype)
+    y = torch.arange(height, device=points.device, dtype=points.dtype)
+    dx = x - points[..., 0, None]  # (..., W)
+    dy = y - points[..., 1, None]  # (..., H)
+    return dx.square().unsqueeze(-2) + dy.square().unsqueeze(-1)
+
+
+def disk_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float) -> Tensor:
+    """Union of binary disks around the valid points.
+
+    Binary disks serve better than distance maps (Benenson et al. 2019; Gabbur et al. 2021, C.1).
+
+    Args:
+        points: ``(x, y)`` in pixels, shape ``(B, S, 2)``.
+        valid: Boolean, shape ``(B, S)``; the other points are not drawn.
+        size: ``(H, W)`` in pixels.
+        radius: Radius in pixels; a pixel belongs to the disk if its centre is at most that far.
+
+    Returns:
+        Zeros and ones in the dtype of ``points``, shape ``(B, H, W)``.
+    """
+    inside = squared_distances(points, size) <= radius**2  # NaN compares false: not drawn
+    return (inside & valid[..., None, None]).any(dim=1).to(points.dtype)
+
+
+def distance_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float) -> Tensor:
+    """Closeness to the nearest valid point, ``1 - tanh(distance / radius)``.
+
+    Args:
+        points: ``(x, y)`` in pixels, shape ``(B, S, 2)``.
+        valid: Boolean, shape ``(B, S)``; the other points are not drawn.
+        size: ``(H, W)`` in pixels.
+        radius: Length in pixels at which the closeness has fallen to ``1 - tanh(1) = 0.24``.
+
+    Returns:
+        Values in ``[0, 1]``: 1 on a point, 0 far from all (or without points), ``(B, H, W)``.
+    """
+    distances = squared_distances(points, size).sqrt()
+    closeness = 1 - torch.tanh(distances / radius)
+    closeness = torch.where(valid[..., None, None], closeness, 0.0)
+    none = closeness.new_zeros(closeness.shape[0], 1, *size)  # max over S works for S = 0
+    return torch.cat([closeness, none], dim=1).amax(dim=1)
+
+
+def filled_box_map(boxes: Tensor, size: tuple[int, int]) -> Tensor:
+    """Boxes drawn as filled rectangles.
+
+    Args:
+        boxes: Half-open ``(x0, y0, x1, y1)`` in pixels, shape ``(B, 4)``; NaN rows draw nothing.
+        size: ``(H, W)`` in pixels.
+
+    Returns:
+        Zeros and ones, shape ``(B, H, W)``.
+    """
+    height, width = size
+    x0, y0, x1, y1 = boxes.unsqueeze(-1).unbind(dim=1)  # each (B, 1)
+    x = torch.arange(width, device=boxes.device)
+    y = torch.arange(height, device=boxes.device)
+    columns = (x >= x0) & (x < x1)  # (B, W)
+    rows = (y >= y0) & (y < y1)  # (B, H)
+    return (rows.unsqueeze(-1) & columns.unsqueeze(-2)).to(boxes.dtype)
+
+
+def box_corners(boxes: Tensor) -> Tensor:
+    """Top-left and bottom-right pixel of each box, ``(B, 4)`` to ``(B, 2, 2)``."""
+    corners = boxes.reshape(-1, 2, 2)
+    return torch.stack([corners[:, 0], corners[:, 1] - 1], dim=1)  # x1, y1 are outside the box
+
+
+class ClickMaps(nn.Module):
+    """Draws prompts as three channels: box, positive clicks, negative clicks.
+
+    Args:
+        clicks: ``"disk"`` for binary disks, ``"distance"`` for a smooth closeness map.
+        radius: Radius of the disks, or length scale of the closeness, in pixels.
+        box: ``"corners"`` draws the two corner clicks that give the box, as in Gabbur et al.
+            (2021, C.1); ``"filled"`` fills the rectangle.
+
+    Raises:
+        ValueError: If ``radius`` is not positive or an encoding is unknown.
+    """
+
+    channels = 3
+
+    def __init__(
+        self,
+        clicks: ClickEncoding = "disk",
+        radius: float = 8.0,
+        box: BoxEncoding = "corners",
+    ) -> None:
+        super().__init__()
+        if radius <= 0:
+            msg = f"radius must be a positive number of pixels, got {radius}"
+            raise ValueError(msg)
+        if clicks not in ("disk", "distance"):
+            msg = f"clicks must be 'disk' or 'distance', got {clicks!r}"
+            raise ValueError(msg)
+        if box not in ("corners", "filled"):
+            msg = f"box must be 'corners' or 'filled', got {box!r}"
+            raise ValueError(msg)
+        self.clicks: ClickEncoding = clicks
+        self.radius = radius
+        self.box: BoxEncoding = box
+
+    def forward(self, prompts: Prompts, size: tuple[int, int]) -> Tensor:
+        """Draw the prompts.
+
+        Args:
+            prompts: Clicks and boxes of ``B`` images.
+            size: ``(H, W)`` of the images in pixels.
+
+        Returns:
+            Maps with values in ``[0, 1]``, float32, shape ``(B, 3, H, W)``.
+        """
+        draw = disk_map if self.clicks == "disk" else distance_map
+        points = prompts.points.float()
+        boxes = prompts.boxes.float()
+        if self.box == "filled":
+            box_map = filled_box_map(boxes, size)
+        else:
+            present = ~boxes.isnan().any(dim=1, keepdim=True)  # (B, 1)
+            box_map = draw(box_corners(boxes), present.expand(-1, 2), size, self.radius)
+        positive = draw(points, prompts.labels == 1, size, self.radius)
+        negative = draw(points, prompts.labels == 0, size, self.radius)
+        return torch.stack([box_map, positive, negative], dim=1)  # (B, 3, H, W)

@@ -1,0 +1,163 @@
+"""Training-time prompts, drawn for whole batches on the model's device.
+
+The three tasks of the curriculum (Gabbur et al. 2021, C.2) differ in where the clicks come from:
+nowhere, the object and the background, or the errors of the model's own prediction.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from probseg.types import IGNORE
+
+
+def random_points(
+    region: Tensor, counts: Tensor, max_points: int, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw pixels of a region, uniformly and without repetition.
+
+    Args:
+        region: Boolean, shape ``(B, H, W)``: pixels that may be drawn.
+        counts: Number of points wanted per image, integer, shape ``(B,)``, at most ``max_points``.
+        max_points: Number of columns of the answer.
+        generator: Source of randomness on the device of ``region``.
+
+    Returns:
+        Points ``(x, y)``, float, shape ``(B, max_points, 2)``, and whether each is real, boolean,
+        ``(B, max_points)``. An image whose region is too small gets fewer points than asked.
+    """
+    batch, height, width = region.shape
+    keys = torch.rand((batch, height * width), device=region.device, generator=generator)
+    keys = keys.masked_fill(~region.flatten(1), -1.0)
+    best, index = keys.topk(min(max_points, height * width), dim=1)
+    wanted = torch.arange(index.shape[1], device=region.device) < counts[:, None]
+    x = index % width
+    y = torch.div(index, width, rounding_mode="floor")
+    return torch.stack([x, y], dim=-1).float(), wanted & (best >= 0)
+
+
+def random_clicks(
+    positive_region: Tensor,
+    negative_region: Tensor,
+    positive_range: tuple[int, int] = (1, 3),
+    negative_range: tuple[int, int] = (0, 3),
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Draw a random number of positive and negative clicks from two regions.
+
+    Args:
+        positive_region: Boolean, shape ``(B, H, W)``; object pixels, or false negatives.
+        negative_region: Boolean, shape ``(B, H, W)``; background pixels, or false positives.
+        positive_range: Fewest and most positive clicks, both included.
+        negative_range: Fewest and most negative clicks, both included.
+        generator: Source of randomness on the device of the regions.
+
+    Returns:
+        Points ``(x, y)``, float, shape ``(B, S, 2)``, and labels, integer, shape ``(B, S)``: 1
+        positive, 0 negative, -1 no click; ``S`` is the sum of the two greatest numbers.
+    """
+    points, labels = [], []
+    regions = ((positive_region, positive_range, 1), (negative_region, negative_range, 0))
+    for region, (fewest, most), label in regions:
+        batch, device = region.shape[0], region.device
+        counts = torch.randint(fewest, most + 1, (batch,), device=device, generator=generator)
+        drawn, valid = random_points(region, counts, most, generator)
+        points.append(drawn)
+        labels.append(torch.where(valid, label, -1))
+    return torch.cat(points, dim=1), torch.cat(labels, dim=1)
+
+
+def interior(region: Tensor, margin: int) -> Tensor:
+    """Pixels of a region that are far enough from its border.
+
+    An annotator clicks well inside an error, not on the ragged line where the prediction is a
+    pixel off. Where nothing of a region is that far inside, the whole region is kept.
+
+    Args:
+        region: Boolean, shape ``(B, H, W)``.
+        margin: Distance in pixels (of a square neighbourhood) that must lie in the region too.
+
+    Returns:
+        Boolean, shape ``(B, H, W)``.
+    """
+    if margin == 0:
+        return region
+    outside = (~region).float().unsqueeze(1)
+    grown = F.max_pool2d(outside, 2 * margin + 1, stride=1, padding=margin).squeeze(1)
+    inner = grown == 0
+    kept = inner.flatten(1).any(dim=1)[:, None, None]
+    return torch.where(kept, inner, region)
+
+
+def error_regions(prediction: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
+    """False negatives and false positives of a prediction; ignored pixels are in neither.
+
+    Args:
+        prediction: Boolean, shape ``(B, H, W)``.
+        masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
+
+    Returns:
+        Two boolean tensors of shape ``(B, H, W)``.
+    """
+    return (masks == 1) & ~prediction, (masks == 0) & prediction
+
+
+def object_boxes(masks: Tensor) -> Tensor:
+    """Tight box around the object of each mask.
+
+    Args:
+        masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
+
+    Returns:
+        Half-open boxes ``(x0, y0, x1, y1)``, float, shape ``(B, 4)``; NaN where a mask is empty.
+    """
+    inside = masks == 1
+    spans = []
+    for line in (inside.any(dim=1), inside.any(dim=2)):  # columns (B, W), then rows (B, H)
+        length = line.shape[1]
+        first = line.int().argmax(dim=1)
+        last = length - line.flip(1).int().argmax(dim=1)
+        spans += [first, last]
+    boxes = torch.stack([spans[0], spans[2], spans[1], spans[3]], dim=1).float()
+    empty = ~inside.flatten(1).any(dim=1)
+    return boxes.masked_fill(empty[:, None], torch.nan)
+
+
+def jitter_boxes(
+    boxes: Tensor, noise: float, size: tuple[int, int], generator: torch.Generator | None = None
+) -> Tensor:
+    """Move the corners of boxes as an annotator's hand would.
+
+    Args:
+        boxes: ``(x0, y0, x1, y1)``, shape ``(B, 4)``; NaN rows stay NaN.
+        noise: Greatest shift of each side as a fraction of the box's width or height.
+        size: ``(H, W)`` of the image; the boxes stay inside and at least one pixel wide.
+        generator: Source of randomness on the device of ``boxes``.
+
+    Returns:
+        Whole-numbered boxes, shape ``(B, 4)``.
+    """
+    height, width = size
+    sides = torch.stack([boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]], dim=1)
+    shift = torch.rand(boxes.shape, device=boxes.device, generator=generator) * 2 - 1
+    moved = (boxes + shift * noise * sides.repeat(1, 2)).round()
+    x0 = moved[:, 0].clamp(0, width - 1)
+    y0 = moved[:, 1].clamp(0, height - 1)
+    x1 = torch.maximum(moved[:, 2].clamp(max=width), x0 + 1)
+    y1 = torch.maximum(moved[:, 3].clamp(max=height), y0 + 1)
+    return torch.stack([x0, y0, x1, y1], dim=1)
+
+
+def drop_boxes(
+    boxes: Tensor, probability: float, generator: torch.Generator | None = None
+) -> Tensor:
+    """Forget the box of each image with the given probability (its row becomes NaN)."""
+    drawn = torch.rand(boxes.shape[0], device=boxes.device, generator=generator)
+    return boxes.masked_fill((drawn < probability)[:, None], torch.nan)
+
+
+def object_and_background(masks: Tensor) -> tuple[Tensor, Tensor]:
+    """Object and background pixels of masks ``(B, H, W)``; ignored pixels are in neither."""
+    return masks == 1, (masks != 1) & (masks != IGNORE)

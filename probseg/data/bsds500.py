@@ -1,0 +1,99 @@
+"""BSDS500 (Arbelaez, Maire, Fowlkes and Malik 2011): segments drawn by several people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from probseg.data.base import InteractiveDataset
+from probseg.data.images import check_same_size, read_image, read_labels
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.paths import data_dir
+from probseg.types import Sample
+
+
+class BSDS500(InteractiveDataset):
+    """Segments of BSDS500 as objects, one per region and annotator.
+
+    Layout: ``images/<split>/<id>.jpg`` and ``labels/<split>/<id>_a<k>.png``, one map of region
+    numbers (from 1) per annotator.
+
+    Args:
+        split: ``"train"``, ``"val"`` or ``"test"``.
+        root: The folder; by default ``bsds500`` inside ``$PROBSEG_DATA`` or ``./data``.
+        exclude: File whose first column lists the ``<id>`` of the images to leave
+            out, relative to ``root``: GrabCut and Berkeley share 99 images with BSDS500, which
+            must not be trained on.
+        min_fraction: Smallest region used, as a fraction of the image.
+        max_fraction: Largest region used, as a fraction of the image.
+
+    Raises:
+        DatasetNotFoundError: If the folders are not there.
+        DataError: If an image has no label map or nothing is left after selection.
+    """
+
+    name = "BSDS500"
+
+    def __init__(
+        self,
+        split: Literal["train", "val", "test"] = "train",
+        root: Path | str | None = None,
+        exclude: str | None = "splits/exclude_from_training.tsv",
+        min_fraction: float = 0.005,
+        max_fraction: float = 0.5,
+    ) -> None:
+        self.root = Path(root) if root is not None else data_dir() / "bsds500"
+        images = sorted((self.root / "images" / split).glob("*.jpg"))
+        if not images:
+            raise DatasetNotFoundError(
+                self.name,
+                self.root,
+                f"images/{split}/<id>.jpg and labels/{split}/<id>_a<k>.png",
+                "Download BSDS500, convert its .mat label maps to PNG (one per annotator), and "
+                "pass the folder as `root`.",
+            )
+        unwanted = self._excluded(exclude)
+        self.objects: list[tuple[Path, Path, int]] = []  # image, label map, region
+        for image in images:
+            if image.stem in unwanted:
+                continue
+            maps = sorted((self.root / "labels" / split).glob(f"{image.stem}_a*.png"))
+            if not maps:
+                msg = f"{self.root / 'labels' / split}: no label map {image.stem}_a<k>.png"
+                raise DataError(msg)
+            for path in maps:
+                labels = read_labels(path)
+                share = np.bincount(labels.ravel(), minlength=256) / labels.size
+                chosen = np.flatnonzero((share >= min_fraction) & (share <= max_fraction))
+                self.objects += [(image, path, int(number)) for number in chosen if number > 0]
+        if not self.objects:
+            msg = f"{self.root}: no region is left in split {split!r} after selection"
+            raise DataError(msg)
+
+    def _excluded(self, exclude: str | None) -> set[str]:
+        if exclude is None:
+            return set()
+        path = self.root / exclude
+        if not path.is_file():
+            msg = (
+                f"{path}: no such list; pass exclude=None if the model will not be tested on "
+                "GrabCut or Berkeley, whose images are among those of BSDS500"
+            )
+            raise DataError(msg)
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return {line.split("\t")[0].strip() for line in lines}
+
+    def __len__(self) -> int:
+        """Return the number of regions."""
+        return len(self.objects)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one region and its image."""
+        image_path, label_path, number = self.objects[index]
+        image = read_image(image_path)
+        labels = read_labels(label_path)
+        check_same_size(image, labels, image_path, label_path)
+        mask = (labels == number).astype(np.uint8)
+        return Sample(image, mask, f"{label_path.stem}#{number}", self.name)

@@ -1,0 +1,195 @@
+"""Data modules: data sets to batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import lightning as L  # noqa: N812
+import numpy as np
+import torch
+from lightning.fabric.utilities.seed import pl_worker_init_function
+from torch import Tensor
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+
+from probseg.data.base import InteractiveDataset
+from probseg.data.folder import ImageMaskFolder
+from probseg.data.transforms import TrainingCrop
+from probseg.types import Sample
+
+
+class TrainBatch(NamedTuple):
+    """A batch of training crops.
+
+    Args:
+        images: RGB, uint8, shape ``(B, 3, H, W)``.
+        masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
+    """
+
+    images: Tensor
+    masks: Tensor
+
+
+class _Crops(Dataset[tuple[np.ndarray, np.ndarray]]):
+    """Objects seen through the training augmentation."""
+
+    def __init__(self, objects: Dataset[Sample], crop: TrainingCrop) -> None:
+        self.objects = objects
+        self.crop = crop
+
+    def __len__(self) -> int:
+        return len(self.objects)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        return self.crop(self.objects[index])
+
+
+def _collate(crops: list[tuple[np.ndarray, np.ndarray]]) -> TrainBatch:
+    images = torch.from_numpy(np.stack([image for image, _ in crops]))
+    masks = torch.from_numpy(np.stack([mask for _, mask in crops]))
+    return TrainBatch(images.permute(0, 3, 1, 2).contiguous(), masks)
+
+
+def _seed_worker(worker: int) -> None:
+    """Seed torch, numpy and random as Lightning does, then the augmentation of this worker."""
+    pl_worker_init_function(worker)
+    info = torch.utils.data.get_worker_info()
+    assert info is not None, "called inside a worker process only"
+    info.dataset.crop.seed(torch.initial_seed())
+
+
+class InteractiveDataModule(L.LightningDataModule):
+    """Training crops, and whole objects for evaluation.
+
+    Args:
+        train: Objects to train on; several data sets are joined.
+        val: Objects that each validation clicks through, one data set or several.
+        test: The same for testing.
+        batch_size: Training crops per batch and device.
+        crop_size: Side of the training crops in pixels.
+        scale: Size of the padded object relative to the crop, smallest and largest.
+        padding: Margin around the object relative to its box, smallest and largest.
+        num_workers: Processes that read and augment training images; 0 reads in the main process.
+    """
+
+    def __init__(
+        self,
+        train: InteractiveDataset | list[InteractiveDataset] | None = None,
+        val: InteractiveDataset | list[InteractiveDataset] | None = None,
+        test: InteractiveDataset | list[InteractiveDataset] | None = None,
+        batch_size: int = 16,
+        crop_size: int = 256,
+        scale: tuple[float, float] = (0.6, 1.4),
+        padding: tuple[float, float] = (0.1, 0.8),
+        num_workers: int = 2,
+    ) -> None:
+        super().__init__()
+        self.train = _as_list(train)
+        self.val: list[Dataset[Sample]] = list(_as_list(val))
+        self.test: list[Dataset[Sample]] = list(_as_list(test))
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.crop = TrainingCrop(crop_size, scale, padding)
+
+    def train_dataloader(self) -> DataLoader[TrainBatch]:
+        """Shuffled training crops; the last incomplete batch is left out."""
+        if not self.train:
+            msg = "no training data: set `data.train` to a data set"
+            raise ValueError(msg)
+        objects = _Crops(ConcatDataset(self.train), self.crop)
+        if len(objects) < self.batch_size:
+            msg = (
+                f"batch_size {self.batch_size} is larger than the {len(objects)} training objects; "
+                "use a smaller one"
+            )
+            raise ValueError(msg)
+        if self.num_workers == 0:
+            self.crop.seed(torch.initial_seed())
+        return DataLoader(
+            objects,
+            batch_size=self.batch_size,
+            shuffle=True,
+            drop_last=True,
+            collate_fn=_collate,
+            num_workers=self.num_workers,
+            worker_init_fn=_seed_worker,
+            persistent_workers=self.num_workers > 0,
+            pin_memory=torch.cuda.is_available(),
+        )
+
+    def val_dataloader(self) -> list[DataLoader[list[Sample]]]:
+        """One loader per validation set, one object at a time."""
+        return [_object_loader(objects) for objects in self.val]
+
+    def test_dataloader(self) -> list[DataLoader[list[Sample]]]:
+        """One loader per test set, one object at a time."""
+        if not self.test:
+            msg = "no test data: set `data.test` to a data set"
+            raise ValueError(msg)
+        return [_object_loader(objects) for objects in self.test]
+
+
+class FolderDataModule(InteractiveDataModule):
+    """Your own folder with ``images/`` and ``masks/``, split into training and validation.
+
+    The split is by image, so that two objects of one photograph never face each other.
+
+    Args:
+        root: The folder; see `ImageMaskFolder` for its layout.
+        val_fraction: Part of the images that is kept for validation; at least one.
+        split_seed: Decides which images these are.
+        batch_size: Training crops per batch and device.
+        crop_size: Side of the training crops in pixels.
+        scale: Size of the padded object relative to the crop, smallest and largest.
+        padding: Margin around the object relative to its box, smallest and largest.
+        num_workers: Processes that read and augment training images; 0 reads in the main process.
+
+    Raises:
+        ValueError: If fewer than two images have masks.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        val_fraction: float = 0.15,
+        split_seed: int = 0,
+        batch_size: int = 16,
+        crop_size: int = 256,
+        scale: tuple[float, float] = (0.6, 1.4),
+        padding: tuple[float, float] = (0.1, 0.8),
+        num_workers: int = 2,
+    ) -> None:
+        super().__init__(
+            batch_size=batch_size,
+            crop_size=crop_size,
+            scale=scale,
+            padding=padding,
+            num_workers=num_workers,
+        )
+        if not 0 < val_fraction < 1:
+            msg = f"val_fraction must lie between 0 and 1, got {val_fraction}"
+            raise ValueError(msg)
+        everything = ImageMaskFolder(root)
+        photos = sorted({image for image, _, _ in everything.objects})
+        if len(photos) < 2:
+            msg = f"{root}: training and validation need at least 2 images, got {len(photos)}"
+            raise ValueError(msg)
+        order = np.random.default_rng(split_seed).permutation(len(photos))
+        held_out = {photos[i] for i in order[: max(1, round(val_fraction * len(photos)))]}
+        objects = everything.objects
+        self.train = [Subset(everything, [i for i, o in enumerate(objects) if o[0] not in held_out])]
+        self.val = [Subset(everything, [i for i, o in enumerate(objects) if o[0] in held_out])]
+        self.test = self.val
+
+
+def _as_list(
+    sets: InteractiveDataset | list[InteractiveDataset] | None,
+) -> list[Dataset[Sample]]:
+    if sets is None:
+        return []
+    return list(sets) if isinstance(sets, list) else [sets]
+
+
+def _object_loader(objects: Dataset[Sample]) -> DataLoader[list[Sample]]:
+    # Reading an object takes a few per cent of clicking through it: no worker processes.
+    return DataLoader(objects, batch_size=1, shuffle=False, collate_fn=list)  # type: ignore[arg-type]

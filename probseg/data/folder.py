@@ -1,0 +1,159 @@
+"""Any folder with `images/` and `masks/`."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from probseg.data.base import InteractiveDataset
+from probseg.data.images import (
+    IMAGE_SUFFIXES,
+    LOSSLESS_SUFFIXES,
+    check_same_size,
+    object_ids,
+    object_mask,
+    read_image,
+    read_labels,
+)
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.types import IGNORE, Sample
+
+
+class ImageMaskFolder(InteractiveDataset):
+    """Objects of a folder with ``images/`` and ``masks/``.
+
+    An image ``images/cat.jpg`` belongs to ``masks/cat.png``, or to several masks
+    ``masks/cat_1.png``, ``masks/cat_2.png``. In a mask, 0 is background, 1 to 254 are objects and
+    255 is ignored; a mask with 0 and 255 only is black and white, 255 being the object. All files
+    are listed and all masks read once when the data set is built, so that a bad one is named
+    before training starts.
+
+    Args:
+        root: The folder.
+        split: Text file with one image stem per line that says which images take part; relative
+            to ``root``. All images by default.
+        exclude: Image stems to leave out: a text file, relative to ``root``, whose first column
+            (up to a tab) holds the stems.
+        prefixes: Only images whose name starts with one of these; all by default.
+        min_area: Objects with fewer pixels are skipped.
+        name: Name of the data set in tables and logs.
+
+    Raises:
+        DatasetNotFoundError: If the folders are not there.
+        DataError: If files do not pair up or a mask cannot be used.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        split: str | None = None,
+        exclude: str | None = None,
+        prefixes: list[str] | None = None,
+        min_area: int = 16,
+        name: str = "folder",
+    ) -> None:
+        self.root = Path(root)
+        self.name = name
+        images = _list(self.root, "images", IMAGE_SUFFIXES, name)
+        masks = _pair(images, _list(self.root, "masks", LOSSLESS_SUFFIXES, name), self.root)
+        stems = sorted(masks)
+        if split is not None:
+            stems = _read_stems(self.root / split, masks)
+        if exclude is not None:
+            unwanted = set(_read_stems(self.root / exclude, None))
+            stems = [stem for stem in stems if stem not in unwanted]
+        if prefixes is not None:
+            stems = [stem for stem in stems if stem.startswith(tuple(prefixes))]
+        self.objects: list[tuple[Path, Path, int]] = []  # image, mask, object number
+        for stem in stems:
+            for mask_path in masks[stem]:
+                labels = read_labels(mask_path)
+                areas = np.bincount(labels.ravel(), minlength=256)
+                self.objects += [
+                    (images[stem], mask_path, number)
+                    for number in object_ids(labels, mask_path)
+                    if areas[number] >= min_area
+                ]
+        if not self.objects:
+            msg = f"{self.root}: no object of at least {min_area} pixels is left after selection"
+            raise DataError(msg)
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self.objects)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one object and its image."""
+        image_path, mask_path, number = self.objects[index]
+        image = read_image(image_path)
+        labels = read_labels(mask_path)
+        check_same_size(image, labels, image_path, mask_path)
+        suffix = "" if number == IGNORE else f"#{number}"
+        return Sample(image, object_mask(labels, number), mask_path.stem + suffix, self.name)
+
+
+def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict[str, Path]:
+    """Map the stems of a folder's picture files to their paths."""
+    place = root / folder
+    if not place.is_dir():
+        raise DatasetNotFoundError(
+            name, root, "the folders images/ and masks/", "Check the `root` argument."
+        )
+    files: dict[str, Path] = {}
+    for path in sorted(place.iterdir()):
+        if path.name.startswith(".") or path.suffix.lower() not in suffixes:
+            continue
+        if path.stem in files:
+            msg = f"{path}: has the same stem as {files[path.stem]}; names must tell files apart"
+            raise DataError(msg)
+        files[path.stem] = path
+    if not files:
+        msg = f"{place}: holds no file with one of the suffixes {', '.join(suffixes)}"
+        raise DataError(msg)
+    return files
+
+
+def _pair(
+    images: dict[str, Path], masks: dict[str, Path], root: Path
+) -> dict[str, list[Path]]:
+    """Find the masks of each image; a mask without image is an error, the reverse is not."""
+    pairs: dict[str, list[Path]] = defaultdict(list)
+    orphans = []
+    for stem, path in masks.items():
+        owner = stem if stem in images else re.sub(r"_\d+$", "", stem)
+        if owner in images:
+            pairs[owner].append(path)
+        else:
+            orphans.append(path.name)
+    if not pairs:
+        msg = (
+            f"{root}: no mask matches an image; masks/<stem>.png or masks/<stem>_<n>.png must have "
+            f"the stem of a file in images/ (images: {sorted(images)[:3]}, masks: "
+            f"{sorted(masks)[:3]}, ...)"
+        )
+        raise DataError(msg)
+    if orphans:
+        msg = (
+            f"{root}: {len(orphans)} masks have no image, among them {orphans[:3]}; add the images "
+            "or remove the masks"
+        )
+        raise DataError(msg)
+    return dict(pairs)
+
+
+def _read_stems(path: Path, known: dict[str, list[Path]] | None) -> list[str]:
+    """Read the first column of a list of stems; stems that are not known raise."""
+    if not path.is_file():
+        msg = f"{path}: no such list of images; check the `split` and `exclude` arguments"
+        raise DataError(msg)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    stems = [line.split("\t")[0].strip() for line in lines if line.strip()]
+    if known is not None:
+        missing = [stem for stem in stems if stem not in known]
+        if missing:
+            msg = f"{path}: lists {len(missing)} images without image or mask: {missing[:3]}, ..."
+            raise DataError(msg)
+    return stems

@@ -1,0 +1,170 @@
+"""Reading images and masks, and saying clearly what is wrong with those that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from probseg.errors import DataError
+from probseg.types import IGNORE
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
+LOSSLESS_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
+
+MAX_IDS = 200
+"""More different values than this in one mask are taken for a grey picture, not object ids."""
+
+
+def _open(path: Path) -> Image.Image:
+    """Open and decode an image file, or say why that cannot be done."""
+    if not path.is_file():
+        msg = f"{path}: no such file; check the folder and the spelling of the name"
+        raise DataError(msg)
+    try:
+        picture = Image.open(path)
+        picture.load()
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        msg = f"{path}: cannot be read as an image ({error}); replace or remove the file"
+        raise DataError(msg) from error
+    return picture
+
+
+def to_rgb(picture: Image.Image) -> npt.NDArray[np.uint8]:
+    """Convert a picture of any mode to 8-bit RGB.
+
+    Grey pictures are repeated over the channels, transparency is laid over white, 16-bit values
+    are divided by 257, and a rotation noted in the EXIF data is carried out.
+
+    Args:
+        picture: A decoded picture.
+
+    Returns:
+        uint8, shape ``(H, W, 3)``.
+    """
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode in ("I;16", "I;16L", "I;16B", "I"):
+        grey = np.asarray(picture).astype(np.int64)
+        if grey.max(initial=0) > 255:  # mode "I" also holds plain 8-bit values
+            grey = grey // 257
+        return np.repeat(np.clip(grey, 0, 255).astype(np.uint8)[..., None], 3, axis=2)
+    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+        layer = picture.convert("RGBA")
+        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+        picture = Image.alpha_composite(white, layer)
+    return np.asarray(picture.convert("RGB")).copy()
+
+
+def read_image(path: Path) -> npt.NDArray[np.uint8]:
+    """Read an image file as 8-bit RGB; see `to_rgb` for what is converted.
+
+    Args:
+        path: The file.
+
+    Returns:
+        uint8, shape ``(H, W, 3)``.
+
+    Raises:
+        DataError: If the file is missing or cannot be decoded.
+    """
+    return to_rgb(_open(path))
+
+
+def read_labels(path: Path) -> npt.NDArray[np.uint8]:
+    """Read a mask file as one number per pixel.
+
+    Palette files give their indices, 1-bit files 0 and 1, colour files their channel if all three
+    are equal.
+
+    Args:
+        path: The file.
+
+    Returns:
+        uint8, shape ``(H, W)``.
+
+    Raises:
+        DataError: If the file is missing, cannot be decoded, or is not a mask.
+    """
+    picture = _open(path)
+    values = np.asarray(picture)
+    if values.ndim == 3:
+        colours = values[..., :3] if picture.mode in ("RGB", "RGBA") else values[..., :1]
+        if (colours != colours[..., :1]).any():
+            msg = (
+                f"{path}: a mask must have one channel with object numbers, but this file holds "
+                "colours; save it as a palette or grey PNG"
+            )
+            raise DataError(msg)
+        values = colours[..., 0]
+    if values.dtype != bool and values.max(initial=0) > 255:
+        msg = f"{path}: mask values must lie in 0..255, got up to {values.max()}"
+        raise DataError(msg)
+    return np.ascontiguousarray(values.astype(np.uint8))
+
+
+def object_ids(labels: npt.NDArray[np.uint8], path: Path) -> list[int]:
+    """List the numbers of the objects in a mask.
+
+    Numbers 1 to 254 are objects and 255 is ignored. A mask that holds 0 and 255 only is a plain
+    black-and-white mask: 255 is its object.
+
+    Args:
+        labels: uint8, shape ``(H, W)``.
+        path: Named in the errors.
+
+    Returns:
+        Object numbers in ascending order, at least one.
+
+    Raises:
+        DataError: If the mask is empty or its values cannot be object numbers.
+    """
+    found = np.flatnonzero(np.bincount(labels.ravel(), minlength=256)).tolist()
+    ids = [value for value in found if value != 0]
+    if not ids:
+        msg = f"{path}: the mask is empty (all pixels are 0); draw the object or remove the file"
+        raise DataError(msg)
+    if ids == [IGNORE]:
+        return [IGNORE]
+    if set(ids) == {128, IGNORE}:
+        msg = (
+            f"{path}: holds 0, 128 and 255, which is GrabCut's convention (128 = unknown) and not "
+            "that of a plain folder; write 1 for the object and 255 for ignored pixels"
+        )
+        raise DataError(msg)
+    if len(ids) > MAX_IDS:
+        msg = (
+            f"{path}: {len(ids)} different values: this looks like a grey picture or a mask saved "
+            "as JPEG, not like object numbers 1..254 (255 = ignored); save masks as PNG"
+        )
+        raise DataError(msg)
+    return [value for value in ids if value != IGNORE]
+
+
+def object_mask(labels: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.uint8]:
+    """Mask of one object: 1 on it, 255 where ignored, 0 elsewhere, other objects included."""
+    mask = (labels == number).astype(np.uint8)
+    if number != IGNORE:
+        mask[labels == IGNORE] = IGNORE
+    return mask
+
+
+def check_same_size(
+    image: npt.NDArray[np.uint8],
+    mask: npt.NDArray[np.uint8],
+    image_path: Path,
+    mask_path: Path,
+) -> None:
+    """Raise a `DataError` that names both files unless the mask has the image's size."""
+    if image.shape[:2] == mask.shape:
+        return
+    (ih, iw), (mh, mw) = image.shape[:2], mask.shape
+    hint = ""
+    if (ih, iw) == (mw, mh):
+        hint = " (the image may carry an EXIF rotation that the mask was drawn without)"
+    msg = (
+        f"{mask_path}: the mask is {mw} x {mh} pixels but its image {image_path} is "
+        f"{iw} x {ih}{hint}; masks must have the image's size"
+    )
+    raise DataError(msg)

@@ -1,0 +1,173 @@
+"""Photographs that scikit-image and matplotlib install, with outlines drawn for this package.
+
+All photographs are files inside the installed wheels, so nothing is downloaded: ``astronaut.png``,
+``chelsea.png`` (the cat), ``coffee.png``, ``rocket.jpg``, ``camera.png`` (the cameraman, grey) and
+``motorcycle_left.png`` of scikit-image, and ``grace_hopper.jpg`` of matplotlib.
+
+The outlines are in ``sample_photos.json`` beside this module: ``{"version": 1, "photos": [...]}``.
+
+- A photo has a ``name``, the ``package`` that installs it, its ``file`` relative to the package's
+  folder, and its ``objects``.
+- An object has a ``name`` and ``polygons``, each a flat list ``[x, y, x, y, ...]`` of pixel centres
+  of the original file (x column, y row). The object is the union of its polygons, borders
+  included, each filled by the even-odd rule; less its ``holes`` (optional, polygons as well); less
+  the objects of the same photo listed in ``without`` (optional), which are in front of it.
+
+Objects of one photo may overlap: the hat of a portrait is part of the woman, too. Wheels are
+filled, as is usual in segmentation data, and hair and whiskers thinner than about two pixels are
+left out.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple, NotRequired, TypedDict
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from probseg.data.base import InteractiveDataset
+from probseg.data.images import read_image
+from probseg.errors import DataError
+from probseg.types import Sample
+
+
+class Outline(TypedDict):
+    """One object in the outline file; the module's docstring describes the fields."""
+
+    name: str
+    polygons: list[list[int]]
+    holes: NotRequired[list[list[int]]]
+    without: NotRequired[list[str]]
+
+
+class Photo(TypedDict):
+    """One photograph in the outline file; the module's docstring describes the fields."""
+
+    name: str
+    package: str
+    file: str
+    objects: list[Outline]
+
+
+class _Entry(NamedTuple):
+    name: str
+    path: Path
+    outline: Outline
+    in_front: list[Outline]
+
+
+def read_outlines() -> list[Photo]:
+    """Read the outline file.
+
+    Returns:
+        The photographs in the order of the data set.
+    """
+    text = resources.files("probseg.data").joinpath("sample_photos.json").read_text("utf-8")
+    photos: list[Photo] = json.loads(text)["photos"]
+    return photos
+
+
+def photo_path(photo: Photo) -> Path:
+    """Find a photograph inside the package that installs it, without importing the package.
+
+    Args:
+        photo: An entry of the outline file.
+
+    Returns:
+        The image file.
+
+    Raises:
+        DataError: If the package or the file is missing.
+    """
+    package = photo["package"]
+    project = {"skimage": "scikit-image"}.get(package, package)
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        msg = (
+            f"{photo['file']}: the package {package!r} that installs this photograph was not "
+            f"found; run `pip install {project}`"
+        )
+        raise DataError(msg)
+    path = Path(spec.origin).parent / photo["file"]
+    if not path.is_file():
+        msg = (
+            f"{path}: no such file, expected the photograph {photo['name']!r}; reinstall {project} "
+            "in a version that this package supports, from a wheel: "
+            f"`pip install --force-reinstall {project}`"
+        )
+        raise DataError(msg)
+    return path
+
+
+def rasterise(outline: Outline, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Draw an object's polygons and holes.
+
+    Args:
+        outline: The object; ``without`` is not looked at.
+        size: Height and width of the photograph.
+
+    Returns:
+        uint8, shape ``(H, W)``: 1 object, 0 background.
+    """
+    mask = np.zeros(size, np.uint8)
+    for value, polygons in ((1, outline["polygons"]), (0, outline.get("holes", []))):
+        for polygon in polygons:
+            # One call per polygon: in a common call polygons that overlap would cancel out.
+            cv2.fillPoly(mask, [np.asarray(polygon, np.int32).reshape(-1, 2)], (value,))
+    return mask
+
+
+class SamplePhotos(InteractiveDataset):
+    """Objects of real photographs that come with scikit-image and matplotlib.
+
+    Made to try things out without a download; for published numbers it is far too small. A sample
+    is named after its photograph and object, as in ``coffee/cup``, or after the photograph alone if
+    both have the same name, as in ``cat``.
+
+    Raises:
+        DataError: If a photograph is not installed.
+    """
+
+    name = "SamplePhotos"
+
+    def __init__(self) -> None:
+        self._entries: list[_Entry] = []
+        for photo in read_outlines():
+            path = photo_path(photo)
+            outlines = {outline["name"]: outline for outline in photo["objects"]}
+            for key, outline in outlines.items():
+                name = key if key == photo["name"] else f"{photo['name']}/{key}"
+                in_front = [outlines[other] for other in outline.get("without", [])]
+                self._entries.append(_Entry(name, path, outline, in_front))
+
+    def __len__(self) -> int:
+        """Return the number of objects over all photographs."""
+        return len(self._entries)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return one object of one photograph.
+
+        Args:
+            index: Number of the object; negative numbers count from the end.
+
+        Returns:
+            The sample, whose mask has the values 0 and 1 only.
+
+        Raises:
+            IndexError: If there is no such object.
+        """
+        if not -len(self) <= index < len(self):
+            msg = f"index {index} is out of range: {self.name} has {len(self)} objects"
+            raise IndexError(msg)
+        entry = self._entries[index]
+        image = read_image(entry.path)  # (H, W, 3)
+        size = (image.shape[0], image.shape[1])
+        mask = rasterise(entry.outline, size)  # (H, W)
+        for other in entry.in_front:
+            mask[rasterise(other, size) == 1] = 0
+        return Sample(image, mask, entry.name, self.name)

@@ -1,0 +1,84 @@
+"""Training augmentation. The only module that knows albumentations."""
+
+from __future__ import annotations
+
+import os
+
+# Without this, importing albumentations asks a server for its latest version.
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+
+import albumentations as A  # noqa: E402, N812
+import cv2  # noqa: E402
+import numpy as np  # noqa: E402
+
+from probseg.clicks.boxes import mask_box, padded_crop  # noqa: E402
+from probseg.types import IGNORE, Sample  # noqa: E402
+
+
+class TrainingCrop:
+    """Crops an object with padding, changes its scale and look, and fits it to a fixed size.
+
+    What lies outside the photograph is black in the image and ignored in the mask.
+
+    Args:
+        size: Side of the square result in pixels.
+        scale: Smallest and largest size of the padded crop relative to ``size``; above 1 only a
+            part of it, always with some of the object, is seen.
+        padding: Smallest and largest margin around the object, as fractions of the longer side of
+            its box.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        size: int = 256,
+        scale: tuple[float, float] = (0.6, 1.4),
+        padding: tuple[float, float] = (0.1, 0.8),
+    ) -> None:
+        if size < 32:
+            msg = f"size must be at least 32 pixels, got {size}"
+            raise ValueError(msg)
+        if not 0 < scale[0] <= scale[1]:
+            msg = f"scale must be (smallest, largest) with 0 < smallest <= largest, got {scale}"
+            raise ValueError(msg)
+        if not 0 <= padding[0] <= padding[1]:
+            msg = f"padding must be (smallest, largest) with 0 <= smallest <= largest, got {padding}"
+            raise ValueError(msg)
+        self.padding = padding
+        self.generator = np.random.default_rng(0)
+        self.transform = A.Compose(
+            [
+                A.LongestMaxSize(size, interpolation=cv2.INTER_LINEAR),
+                A.RandomScale((scale[0] - 1, scale[1] - 1), interpolation=cv2.INTER_LINEAR, p=1),
+                A.PadIfNeeded(
+                    size, size, position="random", border_mode=0, fill=0, fill_mask=IGNORE
+                ),
+                A.CropNonEmptyMaskIfExists(size, size, ignore_values=[IGNORE]),
+                A.HorizontalFlip(p=0.5),
+                A.Rotate(15, border_mode=0, fill=0, fill_mask=IGNORE, p=0.3),
+                A.RandomBrightnessContrast(0.25, 0.25, p=0.6),
+                A.HueSaturationValue(10, 25, 10, p=0.5),
+                A.ToGray(p=0.05),
+                A.OneOf([A.GaussianBlur(), A.ImageCompression(quality_range=(50, 90)), A.GaussNoise()], p=0.15),
+            ]
+        )
+
+    def seed(self, seed: int) -> None:
+        """Restart the randomness; every worker process needs a seed of its own.
+
+        albumentations keeps a generator that forked workers would share, and that the global
+        seeds do not govern.
+        """
+        self.transform.set_random_seed(seed % 2**32)
+        self.generator = np.random.default_rng(seed)
+
+    def __call__(self, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
+        """Return an image ``(size, size, 3)`` and a mask ``(size, size)``, both uint8."""
+        padding = self.generator.uniform(*self.padding)
+        x0, y0, x1, y1 = padded_crop(
+            mask_box(sample.mask), sample.mask.shape, padding=padding, min_padding=4
+        )
+        done = self.transform(image=sample.image[y0:y1, x0:x1], mask=sample.mask[y0:y1, x0:x1])
+        return done["image"], done["mask"]

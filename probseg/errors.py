@@ -1,0 +1,74 @@
+"""Exceptions that name what was wrong, what was expected and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+
+
+class DataError(ValueError):
+    """An image, a mask or a folder cannot be used; the message names the file."""
+
+
+class DatasetNotFoundError(FileNotFoundError):
+    """A data set is not where it was looked for.
+
+    Args:
+        dataset: Name of the data set.
+        root: Folder that was searched.
+        expected: The files or folders that should be there, in words.
+        way_out: Where to get them, or which argument to change.
+    """
+
+    def __init__(self, dataset: str, root: Path | str, expected: str, way_out: str) -> None:
+        super().__init__(
+            f"{dataset} was not found in {Path(root)}: expected {expected}. {way_out}"
+        )
+
+
+class UnknownNameError(KeyError):
+    """A name that is in none of the project's tables; the message lists the nearest ones.
+
+    Args:
+        kind: What the name stands for, e.g. ``"model"``.
+        name: The unknown name.
+        known: The names that exist.
+    """
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {names}"
+        self.message = f"unknown {kind} {name!r}: {hint}"
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return self.message  # KeyError would print the repr of the message
+
+
+class ChecksumError(RuntimeError):
+    """A weight file does not have the recorded sha256."""
+
+
+USER_ERRORS = (DataError, DatasetNotFoundError, UnknownNameError, ChecksumError)
+"""Errors that a user can mend; the command line shows their message without a traceback."""
+
+
+def user_error(error: BaseException | None) -> BaseException | None:
+    """Find the user's error in a chain of exceptions.
+
+    Argument parsers wrap what a constructor raises in several layers of their own.
+
+    Args:
+        error: The exception that arrived.
+
+    Returns:
+        The innermost exception of `USER_ERRORS` in its chain, or None.
+    """
+    found = None
+    while error is not None:
+        if isinstance(error, USER_ERRORS):
+            found = error
+        error = error.__cause__ or error.__context__
+    return found

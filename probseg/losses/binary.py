@@ -1,0 +1,144 @@
+"""Losses between logits and masks: functions first, modules as thin shells.
+
+All take ``logits`` of shape ``(B, 1, H, W)`` and ``masks`` of shape ``(B, H, W)``, uint8, with 1
+object, 0 background and 255 ignored, and return one number: the mean over images of each image's
+loss, so that images count alike whatever the number of their valid pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from probseg.types import IGNORE
+
+
+def _prepare(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Flatten to float32 logits, targets and validity, each ``(B, H*W)``."""
+    if logits.ndim != 4 or logits.shape[1] != 1 or logits.shape[0:1] + logits.shape[2:] != masks.shape:
+        msg = (
+            f"expected logits (B, 1, H, W) and masks (B, H, W), got {tuple(logits.shape)} "
+            f"and {tuple(masks.shape)}"
+        )
+        raise ValueError(msg)
+    valid = (masks != IGNORE).flatten(1)
+    return logits.float().flatten(1), (masks == 1).float().flatten(1), valid.float()
+
+
+def binary_cross_entropy(logits: Tensor, masks: Tensor) -> Tensor:
+    """Cross-entropy per valid pixel, averaged over images."""
+    scores, target, valid = _prepare(logits, masks)
+    loss = F.binary_cross_entropy_with_logits(scores, target, reduction="none") * valid
+    return (loss.sum(dim=1) / valid.sum(dim=1).clamp_min(1)).mean()
+
+
+def normalized_focal_loss(
+    logits: Tensor, masks: Tensor, alpha: float = 0.5, gamma: float = 2.0
+) -> Tensor:
+    """Focal loss whose weights are rescaled to keep the gradient's size (Sofiiuk et al. 2019).
+
+    The factor ``(1 - p)^gamma`` of the true class's probability p shrinks as the model improves;
+    dividing by its mean over the image (a constant for the gradient) keeps the total weight at
+    that of cross-entropy.
+
+    Args:
+        logits: Shape ``(B, 1, H, W)``.
+        masks: Shape ``(B, H, W)``.
+        alpha: Weight of the object's pixels, in (0, 1); the background's is ``1 - alpha``.
+        gamma: Focusing exponent, at least 0; 0 is cross-entropy times ``alpha``.
+    """
+    scores, target, valid = _prepare(logits, masks)
+    cross_entropy = F.binary_cross_entropy_with_logits(scores, target, reduction="none")
+    weight = (1 - torch.exp(-cross_entropy)).pow(gamma) * valid
+    count = valid.sum(dim=1).clamp_min(1)
+    # A perfectly solved image has weights of about 0: the floor keeps the quotient finite.
+    mean_weight = (weight.sum(dim=1) / count).detach().clamp_min(1e-6)
+    balance = alpha * target + (1 - alpha) * (1 - target)
+    total = (balance * weight * cross_entropy).sum(dim=1)
+    return (total / (mean_weight * count)).mean()
+
+
+def soft_iou_loss(logits: Tensor, masks: Tensor) -> Tensor:
+    """One minus the intersection over union of probabilities and mask, averaged over images."""
+    scores, target, valid = _prepare(logits, masks)
+    probability = torch.sigmoid(scores) * valid
+    target = target * valid
+    intersection = (probability * target).sum(dim=1)
+    union = (probability + target).sum(dim=1) - intersection
+    return (1 - (intersection + 1) / (union + 1)).mean()  # + 1 pixel: empty masks are defined
+
+
+class MaskLoss(nn.Module):
+    """Base of the losses that a task accepts: ``(logits, masks) -> scalar``."""
+
+    def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
+        """Return the loss of logits ``(B, 1, H, W)`` for masks ``(B, H, W)``."""
+        raise NotImplementedError
+
+
+class BinaryCrossEntropy(MaskLoss):
+    """Module of `binary_cross_entropy`."""
+
+    def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
+        """Return the loss of logits ``(B, 1, H, W)`` for masks ``(B, H, W)``."""
+        return binary_cross_entropy(logits, masks)
+
+
+class NormalizedFocalLoss(MaskLoss):
+    """Module of `normalized_focal_loss`.
+
+    Args:
+        alpha: Weight of the object's pixels, in (0, 1).
+        gamma: Focusing exponent, at least 0.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(self, alpha: float = 0.5, gamma: float = 2.0) -> None:
+        super().__init__()
+        if not 0 < alpha < 1 or gamma < 0:
+            msg = f"expected 0 < alpha < 1 and gamma >= 0, got alpha={alpha}, gamma={gamma}"
+            raise ValueError(msg)
+        self.alpha = alpha
+        self.gamma = gamma
+
+    def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
+        """Return the loss of logits ``(B, 1, H, W)`` for masks ``(B, H, W)``."""
+        return normalized_focal_loss(logits, masks, self.alpha, self.gamma)
+
+
+class SoftIoULoss(MaskLoss):
+    """Module of `soft_iou_loss`."""
+
+    def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
+        """Return the loss of logits ``(B, 1, H, W)`` for masks ``(B, H, W)``."""
+        return soft_iou_loss(logits, masks)
+
+
+class WeightedSum(MaskLoss):
+    """Sum of losses.
+
+    Args:
+        losses: The terms.
+        weights: One factor for each term; all 1 by default.
+
+    Raises:
+        ValueError: If the numbers of terms and factors differ.
+    """
+
+    def __init__(self, losses: Sequence[MaskLoss], weights: Sequence[float] | None = None) -> None:
+        super().__init__()
+        self.losses = nn.ModuleList(losses)
+        self.weights = [1.0] * len(losses) if weights is None else list(weights)
+        if len(self.weights) != len(self.losses):
+            msg = f"expected one weight per loss, got {len(self.weights)} for {len(self.losses)}"
+            raise ValueError(msg)
+
+    def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
+        """Return the loss of logits ``(B, 1, H, W)`` for masks ``(B, H, W)``."""
+        terms = [w * f(logits, masks) for w, f in zip(self.weights, self.losses, strict=True)]
+        return torch.stack(terms).sum()

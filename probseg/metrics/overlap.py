@@ -1,0 +1,33 @@
+"""Overlap of a predicted mask with the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from probseg.types import IGNORE
+
+
+def iou(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> float:
+    """Return intersection over union of the object, over the pixels that are not ignored.
+
+    Where neither the prediction nor the truth has an object pixel there is nothing to get wrong:
+    the value is 1.
+
+    Args:
+        prediction: bool, shape ``(H, W)``.
+        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+
+    Raises:
+        ValueError: If the shapes differ, or ``prediction`` is not bool.
+    """
+    if prediction.shape != mask.shape or prediction.dtype != np.bool_:
+        message = (
+            f"prediction: expected bool of the mask's shape {mask.shape}, "
+            f"got {prediction.dtype} of shape {prediction.shape}"
+        )
+        raise ValueError(message)
+    truth = mask == 1
+    union = np.count_nonzero((truth | prediction) & (mask != IGNORE))
+    intersection = np.count_nonzero(truth & prediction)
+    return intersection / union if union else 1.0

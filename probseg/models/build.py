@@ -1,0 +1,120 @@
+"""Networks from plain data: the presets and the zoo describe a model as nested dictionaries.
+
+The format is the one of the command line's YAML files: ``class_path`` and ``init_args``. Only the
+project's own parts can be named, so that a description fetched from elsewhere cannot run code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import yaml
+from torch import nn
+
+from probseg.backbones import BACKBONES
+from probseg.clicks.maps import ClickMaps
+from probseg.errors import UnknownNameError
+from probseg.heads import DECODERS, HEADS
+from probseg.models.segmenter import Segmenter
+from probseg.paths import configs_dir
+
+Description = dict[str, Any]
+
+_LATE: dict[str, type[nn.Module]] = {**DECODERS, **HEADS}
+"""Parts that wait for the features of the part before them."""
+
+_PARTS: dict[str, type[nn.Module]] = {
+    "ClickMaps": ClickMaps,
+    "Segmenter": Segmenter,
+    **BACKBONES,
+    **_LATE,
+}
+
+
+def list_presets() -> list[str]:
+    """Names of the networks described in ``configs/model``."""
+    return sorted(path.stem for path in (configs_dir() / "model").glob("*.yaml"))
+
+
+def read_preset(name: str) -> Description:
+    """Return the description of a preset.
+
+    Args:
+        name: Stem of a file in ``configs/model``.
+
+    Raises:
+        UnknownNameError: If there is no such preset.
+    """
+    if name not in list_presets():
+        raise UnknownNameError("model", name, list_presets())
+    text = (configs_dir() / "model" / f"{name}.yaml").read_text(encoding="utf-8")
+    description: Description = yaml.safe_load(text)
+    return description
+
+
+def override(description: Description, changes: Mapping[str, Any]) -> Description:
+    """Return a description with some arguments changed, at any depth.
+
+    Args:
+        description: A part, ``{"class_path": ..., "init_args": {...}}``.
+        changes: New arguments; the value for an argument that is itself a part is a dictionary of
+            changes to that part.
+
+    Raises:
+        ValueError: If a part is to be changed by something else than a dictionary.
+    """
+    arguments = dict(description.get("init_args") or {})
+    for key, value in changes.items():
+        old = arguments.get(key)
+        if isinstance(old, dict) and "class_path" in old:
+            if not isinstance(value, Mapping):
+                msg = (
+                    f"{key} must be a dictionary of arguments to change, e.g. "
+                    f"{key}={{'channels': 64}}, got {value!r}"
+                )
+                raise ValueError(msg)
+            arguments[key] = dict(value) if "class_path" in value else override(old, value)
+        else:
+            arguments[key] = value
+    return {**description, "init_args": arguments}
+
+
+def without_downloads(description: Description) -> Description:
+    """Return a description whose backbone starts without downloaded weights."""
+    if "pretrained" in description["init_args"]["backbone"].get("init_args", {}):
+        return override(description, {"backbone": {"pretrained": False}})
+    return description
+
+
+def build(description: Description) -> Segmenter:
+    """Build the network of a description.
+
+    Args:
+        description: The whole network, ``{"class_path": "probseg.models.Segmenter", ...}``.
+
+    Returns:
+        The network with fresh weights, in training mode.
+
+    Raises:
+        UnknownNameError: If a class is not one of the project's parts.
+        TypeError: If a part has no such argument.
+    """
+    model = _build(description)
+    if not isinstance(model, Segmenter):
+        msg = f"the outermost class_path must be a Segmenter, got {description['class_path']!r}"
+        raise ValueError(msg)
+    return model
+
+
+def _build(node: Description) -> Any:  # noqa: ANN401 (a module, or a factory of modules)
+    name = str(node["class_path"]).removeprefix("probseg.").split(".")[-1]
+    if name not in _PARTS:
+        raise UnknownNameError("part of a network", str(node["class_path"]), _PARTS)
+    arguments = {
+        key: _build(value) if isinstance(value, dict) and "class_path" in value else value
+        for key, value in (node.get("init_args") or {}).items()
+    }
+    part = _PARTS[name]
+    return partial(part, **arguments) if name in _LATE else part(**arguments)

@@ -1,0 +1,158 @@
+"""Attention along the rows or the columns of a map (Ho et al., 2019; Wang et al., 2020)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypedDict, Unpack, get_args
+
+import torch
+from torch import Tensor
+
+from probseg.errors import UnknownNameError
+from probseg.ops.adaptation import KeyAdaptation, ValuePropagation
+from probseg.ops.checks import check_shape
+from probseg.ops.mixture import PriorName
+from probseg.ops.probabilistic import probabilistic_attention
+
+Axis = Literal["full", "height", "width"]
+
+
+class ProbabilisticOptions(TypedDict, total=False):
+    """Arguments of ``probabilistic_attention`` that are the same for all lines of a map."""
+
+    query_precision: float | None
+    value_precision: float
+    log_prior: PriorName
+    value_iterations: int
+    key_adaptation: KeyAdaptation | None
+    value_propagation: ValuePropagation | None
+    clamp_fixed: bool
+    backend: str
+
+
+def axial_attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    axis: Axis,
+    span: int | None = None,
+    initial_values: Tensor | None = None,
+    fixed_values: Tensor | None = None,
+    fixed_mask: Tensor | None = None,
+    **options: Unpack[ProbabilisticOptions],
+) -> Tensor:
+    """Apply ``probabilistic_attention`` to the lines of a map; each line is a mixture of its own.
+
+    Args:
+        queries: ``(B, G, D, H, W)``.
+        keys: ``(B, G, D, H, W)``.
+        values: ``(B, G, V, H, W)``.
+        axis: "height" lets a pixel see its column, "width" its row, "full" the whole map.
+        span: Size of the window along the line: a pixel sees those at most ``span // 2`` away; None
+            is the whole line.
+        initial_values: ``(B, G, V, H, W)``.
+        fixed_values: ``(B, G, V, H, W)``.
+        fixed_mask: Bool, ``(B, H, W)``. Fixed values propagate within their own line.
+        **options: See ``probabilistic_attention``.
+
+    Returns:
+        The inferred values, shape ``(B, G, V, H, W)``.
+    """
+    check_axis(axis, span)
+    for name, tensor in (("queries", queries), ("keys", keys), ("values", values)):
+        if tensor.ndim != 5:
+            msg = (
+                f"{name} must be a map of shape (B, G, C, H, W), got {tuple(tensor.shape)}; use "
+                "probabilistic_attention for tokens"
+            )
+            raise ValueError(msg)
+    height, width = queries.shape[-2:]
+    optional = {"initial_values": initial_values, "fixed_values": fixed_values}
+    given = {name: maps for name, maps in optional.items() if maps is not None}
+    for name, maps in {"keys": keys, "values": values, **given}.items():
+        expected = (*queries.shape[:2], *maps.shape[2:-2], height, width)
+        check_shape(name, maps, expected, "(B, G, C, H, W)")
+    if fixed_mask is not None:
+        check_shape("fixed_mask", fixed_mask, (len(queries), height, width), "(B, H, W)")
+        fixed_mask = to_lines(fixed_mask[:, None, None], axis)[:, 0, :, 0]  # (B * lines, length)
+    inferred = probabilistic_attention(
+        to_lines(queries, axis),
+        to_lines(keys, axis),
+        to_lines(values, axis),
+        log_mask=line_mask(axis, height, width, span, queries.device),
+        initial_values=None if initial_values is None else to_lines(initial_values, axis),
+        fixed_values=None if fixed_values is None else to_lines(fixed_values, axis),
+        fixed_mask=fixed_mask,
+        **options,
+    )
+    return from_lines(inferred.values, axis, height, width)
+
+
+def to_lines(maps: Tensor, axis: Axis) -> Tensor:
+    """Turn the lines of a map into sequences of tokens.
+
+    Args:
+        maps: ``(B, G, C, H, W)``.
+        axis: Along which the tokens of a sequence lie.
+
+    Returns:
+        ``(B, G, H * W, C)`` for "full", ``(B * W, G, H, C)`` for "height" and ``(B * H, G, W, C)``
+        for "width".
+    """
+    if axis == "full":
+        return maps.flatten(-2).mT  # (B, G, H * W, C)
+    if axis == "height":
+        return maps.permute(0, 4, 1, 3, 2).flatten(0, 1)  # (B * W, G, H, C)
+    return maps.permute(0, 3, 1, 4, 2).flatten(0, 1)  # (B * H, G, W, C)
+
+
+def from_lines(lines: Tensor, axis: Axis, height: int, width: int) -> Tensor:
+    """Turn sequences of tokens back into a map, the inverse of ``to_lines``.
+
+    Args:
+        lines: As returned by ``to_lines``.
+        axis: As given to ``to_lines``.
+        height: ``H``.
+        width: ``W``.
+
+    Returns:
+        ``(B, G, C, H, W)``.
+    """
+    heads, channels = lines.shape[1], lines.shape[-1]
+    if axis == "full":
+        return lines.mT.reshape(-1, heads, channels, height, width)  # (B, G, C, H, W)
+    if axis == "height":
+        columns = lines.reshape(-1, width, heads, height, channels)  # (B, W, G, H, C)
+        return columns.permute(0, 2, 4, 3, 1)  # (B, G, C, H, W)
+    rows = lines.reshape(-1, height, heads, width, channels)  # (B, H, G, W, C)
+    return rows.permute(0, 2, 4, 1, 3)  # (B, G, C, H, W)
+
+
+def span_mask(length: int, span: int, device: torch.device | None = None) -> Tensor:
+    """Return the band ``|i - j| <= span // 2``: 0 inside, -inf outside, shape ``(L, L)``."""
+    position = torch.arange(length, device=device)
+    distance = (position[:, None] - position).abs()  # (L, L)
+    return torch.zeros(length, length, device=device).masked_fill(distance > span // 2, -math.inf)
+
+
+def line_mask(
+    axis: Axis, height: int, width: int, span: int | None, device: torch.device | None = None
+) -> Tensor | None:
+    """Return the mask of the lines of a map, ``(L, L)``, or None if each line sees itself whole."""
+    length = height if axis == "height" else width
+    if span is None or span // 2 >= length - 1:
+        return None
+    return span_mask(length, span, device)
+
+
+def check_axis(axis: str, span: int | None) -> None:
+    """Check an axis and the span that goes with it."""
+    if axis not in get_args(Axis):
+        raise UnknownNameError(kind="axis", name=axis, known=get_args(Axis))
+    if span is not None and axis == "full":
+        msg = f"span applies to the axes 'height' and 'width', got span={span} with axis='full'"
+        raise ValueError(msg)
+    if span is not None and span < 1:
+        msg = f"span must be at least 1 (the pixel itself), got {span}; None is the whole line"
+        raise ValueError(msg)

@@ -1,0 +1,1 @@
+"""Implementations of the two attention primitives; ``reference`` specifies the others."""

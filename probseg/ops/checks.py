@@ -1,0 +1,170 @@
+"""Checks of the arguments at the public doors of this room."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from probseg.ops.numerics import working_dtype
+
+
+def check_units(
+    queries: Tensor, keys: Tensor, payload: Tensor, *, payload_name: str, payload_of: str
+) -> None:
+    """Check the three tensors of a primitive.
+
+    Args:
+        queries: ``(B, G, N, D)``.
+        keys: ``(B, G, M, D)``.
+        payload: ``(B, G, M, V)`` if it belongs to the keys, ``(B, G, N, V)`` to the queries.
+        payload_name: What the caller's signature calls the payload.
+        payload_of: ``"keys"`` or ``"queries"``.
+
+    Raises:
+        TypeError: A tensor is not floating point or the dtypes differ.
+        ValueError: A rank, a size or a device does not fit.
+    """
+    count = "M" if payload_of == "keys" else "N"
+    named = {"queries": queries, "keys": keys, payload_name: payload}
+    layout = {
+        "queries": "(B, G, N, D)",
+        "keys": "(B, G, M, D)",
+        payload_name: f"(B, G, {count}, V)",
+    }
+    for name, tensor in named.items():
+        if tensor.ndim != 4:
+            msg = (
+                f"{name} must have shape {layout[name]}, got {tuple(tensor.shape)}; "
+                "add the missing batch or head dimension with unsqueeze"
+            )
+            raise ValueError(msg)
+        if not tensor.dtype.is_floating_point:
+            msg = f"{name} must be floating point, got {tensor.dtype}; convert it with .float()"
+            raise TypeError(msg)
+        check_like(name, tensor, queries)
+        if tensor.shape[:2] != queries.shape[:2]:
+            msg = (
+                f"{name} must have the batch and head sizes {tuple(queries.shape[:2])} of queries, "
+                f"got {tuple(tensor.shape[:2])}; expand it to them"
+            )
+            raise ValueError(msg)
+    if keys.shape[-1] != queries.shape[-1]:
+        msg = (
+            f"keys must have the {queries.shape[-1]} channels of queries, got {keys.shape[-1]}; "
+            "project both to the same width"
+        )
+        raise ValueError(msg)
+    if payload.shape[-2] != named[payload_of].shape[-2]:
+        msg = (
+            f"{payload_name} must have one row for each of the {named[payload_of].shape[-2]} "
+            f"{payload_of}, got {payload.shape[-2]}; its dimensions are {layout[payload_name]}"
+        )
+        raise ValueError(msg)
+
+
+def check_like(name: str, tensor: Tensor, queries: Tensor) -> None:
+    """Check that a tensor has the dtype and the device of the queries."""
+    if tensor.dtype != queries.dtype:
+        msg = (
+            f"{name} must have the dtype {queries.dtype} of queries, got {tensor.dtype}; "
+            "convert it with .to(queries.dtype)"
+        )
+        raise TypeError(msg)
+    check_device(name, tensor, queries.device)
+
+
+def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
+    """Check that a tensor is where the queries are."""
+    if tensor.device != device:
+        msg = (
+            f"{name} must be on the device {device} of queries, got {tensor.device}; "
+            "move it with .to(queries.device)"
+        )
+        raise ValueError(msg)
+
+
+def check_shape(name: str, tensor: Tensor, expected: Sequence[int], letters: str) -> None:
+    """Check that a tensor has exactly the expected shape, e.g. ``(B, G, N, V)`` in letters."""
+    if tuple(tensor.shape) != tuple(expected):
+        msg = (
+            f"{name} must have shape {letters} = {tuple(expected)}, got {tuple(tensor.shape)}; "
+            "permute or expand it"
+        )
+        raise ValueError(msg)
+
+
+def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Tell whether each size of a shape is that of the target or 1."""
+    return len(shape) == len(target) and all(
+        size in (1, wanted) for size, wanted in zip(shape, target, strict=True)
+    )
+
+
+def pairwise(name: str, prior: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    """Bring a log prior or a log mask to four dimensions.
+
+    Args:
+        name: What the caller's signature calls the tensor.
+        prior: ``(M,)``, ``(N, M)``, ``(B, G, M)`` or ``(B, G, N, M)``; sizes may be 1.
+        queries: ``(B, G, N, D)``.
+        keys: ``(B, G, M, D)``.
+
+    Returns:
+        A view that broadcasts to ``(B, G, N, M)``.
+    """
+    target = (*queries.shape[:-1], keys.shape[-2])  # (B, G, N, M)
+    if not prior.dtype.is_floating_point:
+        msg = (
+            f"{name} must be floating point, got {prior.dtype}; turn a mask of visible keys into "
+            "0 and -inf, e.g. with torch.where(visible, 0.0, -torch.inf)"
+        )
+        raise TypeError(msg)
+    check_device(name, prior, queries.device)
+    if prior.ndim == 3:
+        view = prior.unsqueeze(-2)  # (B, G, 1, M)
+    elif 1 <= prior.ndim <= 4:
+        view = prior[(None,) * (4 - prior.ndim)]
+    else:
+        view = prior
+    if not _broadcasts(view.shape, target):
+        msg = (
+            f"{name} must have shape (M,), (N, M), (B, G, M) or (B, G, N, M) with "
+            f"(B, G, N, M) = {target}, got {tuple(prior.shape)}; use size 1 where it is constant"
+        )
+        raise ValueError(msg)
+    return view
+
+
+def as_precision(
+    name: str, precision: float | Tensor, keys: Tensor, *, zero: bool
+) -> float | Tensor:
+    """Check a precision.
+
+    Args:
+        name: What the caller's signature calls it.
+        precision: Float, or tensor that broadcasts to ``(B, G, M)``.
+        keys: ``(B, G, M, D)``.
+        zero: Whether the float 0 is allowed. Tensors are not searched for it, which would wait for
+            the device.
+
+    Returns:
+        The float, or a tensor of three dimensions in the working dtype.
+    """
+    if not isinstance(precision, Tensor):
+        if not (0.0 <= precision < math.inf) or (precision == 0.0 and not zero):
+            wanted = "0 or more" if zero else "above 0"
+            msg = f"{name} must be finite and {wanted}, got {precision}; it is an inverse variance"
+            raise ValueError(msg)
+        return float(precision)
+    check_device(name, precision, keys.device)
+    view = precision[(None,) * max(0, 3 - precision.ndim)]
+    if not _broadcasts(view.shape, keys.shape[:-1]):
+        msg = (
+            f"{name} must broadcast to (B, G, M) = {tuple(keys.shape[:-1])}, got "
+            f"{tuple(precision.shape)}; use size 1 where it is shared"
+        )
+        raise ValueError(msg)
+    return view.to(working_dtype(keys.dtype))

@@ -1,0 +1,29 @@
+"""Where the files that ship with probseg are, in a checkout and in an installed wheel."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _shipped(room: str) -> Path:
+    """Return the folder ``room`` inside the wheel, or beside the package in a checkout."""
+    inside = _PACKAGE / "assets" / room
+    return inside if inside.is_dir() else _PACKAGE.parent / room
+
+
+def configs_dir() -> Path:
+    """Folder of the YAML configurations that ship with probseg."""
+    return _shipped("configs")
+
+
+def zoo_dir() -> Path:
+    """Folder of the zoo: ``index.json`` and one folder per model."""
+    return _shipped("zoo")
+
+
+def data_dir() -> Path:
+    """Folder that holds the data sets: ``$PROBSEG_DATA``, or ``./data`` where that is not set."""
+    return Path(os.environ.get("PROBSEG_DATA", "data"))

@@ -1,0 +1,154 @@
+"""Training of interactive segmentation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L  # noqa: N812
+import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor
+
+from probseg.clicks.curriculum import STAGES, Curriculum, Stage
+from probseg.clicks.sampling import (
+    drop_boxes,
+    error_regions,
+    interior,
+    jitter_boxes,
+    object_and_background,
+    object_boxes,
+    random_clicks,
+)
+from probseg.data.datamodule import TrainBatch
+from probseg.losses import BinaryCrossEntropy, MaskLoss
+from probseg.models.segmenter import Segmenter
+from probseg.tasks.schedule import PolynomialThenConstant
+from probseg.types import Prompts, Sample
+
+
+class InteractiveSegmentation(L.LightningModule):
+    """Trains a `Segmenter` with a curriculum of simulated clicks.
+
+    Evaluation by clicks is the business of the callback `InteractiveEvaluation`, which runs on the
+    validation and test batches of this module.
+
+    Args:
+        model: The network.
+        loss: Loss between logits and mask; cross-entropy by default.
+        optimizer: Makes the optimiser; RAdam with rate 1e-4 by default, as published.
+        lr_scheduler: Makes the schedule, stepped every epoch.
+        curriculum: When the tasks are trained and how clicks are drawn.
+        corner_noise: Greatest shift of the sides of the training boxes, as a fraction of the box.
+    """
+
+    def __init__(
+        self,
+        model: Segmenter,
+        loss: MaskLoss | None = None,
+        optimizer: OptimizerCallable = lambda p: torch.optim.RAdam(p, lr=1e-4),
+        lr_scheduler: LRSchedulerCallable = PolynomialThenConstant,
+        curriculum: Curriculum | None = None,
+        corner_noise: float = 0.1,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        # Convolutions on CPU and on tensor cores are fastest in this layout.
+        self.model = model.to(memory_format=torch.channels_last)
+        self.loss = loss if loss is not None else BinaryCrossEntropy()
+        self.optimizer = optimizer
+        self.lr_scheduler = lr_scheduler
+        self.curriculum = curriculum if curriculum is not None else Curriculum()
+        self.corner_noise = corner_noise
+
+    def forward(self, image: Tensor, prompts: Prompts) -> Tensor:
+        """Return the logits ``(B, 1, H, W)`` of images ``(B, 3, H, W)`` in [0, 1]."""
+        logits: Tensor = self.model(image, prompts)
+        return logits
+
+    @property
+    def stage(self) -> Stage:
+        """Task of the curriculum in the present epoch."""
+        return self.curriculum.stage(self.current_epoch)
+
+    def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Tensor | Prompts]:
+        """Draw prompts for the crops, predict, and return the loss with what led to it."""
+        images = batch.images.float() / 255
+        prompts = self.draw_prompts(images, batch.masks, self.stage)
+        logits = self(images, prompts)
+        loss = self.loss(logits, batch.masks)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
+        return {"loss": loss, "logits": logits.detach(), "prompts": prompts}
+
+    def validation_step(self, batch: list[Sample], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Leave the objects to the callback that clicks through them."""
+
+    def test_step(self, batch: list[Sample], batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Leave the objects to the callback that clicks through them."""
+
+    def draw_prompts(self, images: Tensor, masks: Tensor, stage: Stage) -> Prompts:
+        """Draw the prompts of a training batch.
+
+        Args:
+            images: RGB in [0, 1], shape ``(B, 3, H, W)``.
+            masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
+            stage: Task of the curriculum.
+
+        Returns:
+            Boxes with noise on their corners and, after the first stage, clicks.
+        """
+        batch, height, width = masks.shape
+        boxes = jitter_boxes(object_boxes(masks), self.corner_noise, (height, width))
+        prompts = Prompts(
+            points=images.new_zeros(batch, 0, 2),
+            labels=torch.zeros(batch, 0, dtype=torch.long, device=images.device),
+            boxes=boxes,
+        )
+        if stage == "box":
+            return prompts
+        prompts = prompts._replace(boxes=drop_boxes(boxes, self.curriculum.box_dropout))
+        if stage == "random":
+            return self._add_clicks(prompts, *object_and_background(masks))
+        fewest, most = self.curriculum.rounds
+        rounds = int(torch.randint(fewest, most + 1, ()))
+        for _ in range(rounds):
+            wrong = error_regions(self._predict_now(images, prompts), masks)
+            prompts = self._add_clicks(prompts, *(interior(w, self.curriculum.margin) for w in wrong))
+        if rounds == 0:  # without a box and without clicks there would be nothing to go by
+            prompts = prompts._replace(boxes=boxes)
+        return prompts
+
+    def _add_clicks(self, prompts: Prompts, positive: Tensor, negative: Tensor) -> Prompts:
+        """Append clicks drawn from two regions ``(B, H, W)``."""
+        points, labels = random_clicks(
+            positive, negative, self.curriculum.positive_clicks, self.curriculum.negative_clicks
+        )
+        return prompts._replace(
+            points=torch.cat([prompts.points, points.to(prompts.points.dtype)], dim=1),
+            labels=torch.cat([prompts.labels, labels], dim=1),
+        )
+
+    @torch.no_grad()
+    def _predict_now(self, images: Tensor, prompts: Prompts) -> Tensor:
+        """Predict as at test time, boolean ``(B, H, W)``; nothing where there is no prompt yet."""
+        self.model.eval()
+        prediction = self.model(images, prompts).squeeze(1) > 0
+        self.model.train()
+        # Weights cast to half precision here carry no gradient and must not be used again.
+        torch.clear_autocast_cache()
+        prompted = (prompts.labels >= 0).any(dim=1) | ~prompts.boxes.isnan().any(dim=1)
+        return prediction & prompted[:, None, None]
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Make the optimiser and the schedule."""
+        optimizer = self.optimizer(self.parameters())
+        scheduler = self.lr_scheduler(optimizer)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}  # type: ignore[return-value,typeddict-item]
+
+    def on_train_epoch_start(self) -> None:
+        """Log which task of the curriculum begins."""
+        self.log("train/stage", float(STAGES.index(self.stage)))
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Note the curriculum's task in the checkpoint."""
+        checkpoint["curriculum_stage"] = self.stage

@@ -1,0 +1,72 @@
+"""The few types that every room of the project shares.
+
+Points are ``(x, y)`` in pixels: ``x`` is the column and ``y`` the row of a pixel, so whole numbers
+are pixel centres. Boxes are ``(x0, y0, x1, y1)``, half-open: ``x1`` and ``y1`` are outside.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+IGNORE = 255
+"""Value of the pixels of a mask that count neither as object nor as background."""
+
+
+class Click(NamedTuple):
+    """One click of an annotator.
+
+    Args:
+        x: Column in pixels, ``0 <= x < width``.
+        y: Row in pixels, ``0 <= y < height``.
+        positive: True on the object, False on the background.
+    """
+
+    x: float
+    y: float
+    positive: bool = True
+
+
+class Prompts(NamedTuple):
+    """What the annotator said about a batch of images, as tensors on the model's device.
+
+    Args:
+        points: Click positions ``(x, y)`` in pixels, float, shape ``(B, S, 2)``; S may be 0.
+        labels: Integer, shape ``(B, S)``: 1 positive, 0 negative, -1 padding (no click).
+        boxes: Boxes ``(x0, y0, x1, y1)``, float, shape ``(B, 4)``; a row of NaN means no box.
+    """
+
+    points: Tensor
+    labels: Tensor
+    boxes: Tensor
+
+
+class Sample(NamedTuple):
+    """One object of one image.
+
+    Args:
+        image: RGB, uint8, shape ``(H, W, 3)``.
+        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+        name: Identifies the object within its data set.
+        dataset: Name of the data set, as it appears in log names.
+    """
+
+    image: npt.NDArray[np.uint8]
+    mask: npt.NDArray[np.uint8]
+    name: str
+    dataset: str
+
+
+class FeatureInfo(NamedTuple):
+    """Describes a list of feature maps, finest first.
+
+    Args:
+        channels: Number of channels of each map.
+        strides: Size of the image over the size of each map.
+    """
+
+    channels: tuple[int, ...]
+    strides: tuple[int, ...]

@@ -1,0 +1,37 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis.extra import numpy as hnp
+
+from probseg.metrics import iou
+from probseg.types import IGNORE
+
+SHAPE = (5, 6)
+
+
+def test_iou_by_hand():
+    mask = np.array([[1, 1, 0, 0, IGNORE]], dtype=np.uint8)
+    assert iou(np.array([[True, False, True, False, True]]), mask) == 1 / 3
+    assert iou(np.array([[True, True, False, False, True]]), mask) == 1
+    assert iou(np.array([[False, False, True, False, False]]), mask) == 0
+
+
+def test_nothing_to_find_and_nothing_found_is_perfect():
+    mask = np.array([[0, IGNORE]], dtype=np.uint8)
+    assert iou(np.array([[False, True]]), mask) == 1
+    assert iou(np.array([[True, False]]), mask) == 0
+
+
+@given(hnp.arrays(np.bool_, SHAPE), hnp.arrays(np.bool_, SHAPE), hnp.arrays(np.bool_, SHAPE))
+def test_iou_is_that_of_the_pixels_that_count(prediction, truth, ignored):
+    mask = np.where(ignored, IGNORE, truth).astype(np.uint8)
+    found, there = set(np.flatnonzero(prediction & ~ignored)), set(np.flatnonzero(mask == 1))
+    expected = len(found & there) / len(found | there) if found | there else 1.0
+    assert iou(prediction, mask) == expected
+    assert iou(prediction ^ ignored, mask) == expected
+
+
+@pytest.mark.parametrize("prediction", [np.zeros(SHAPE), np.zeros((6, 5), dtype=bool)])
+def test_wrong_predictions_are_refused(prediction):
+    with pytest.raises(ValueError, match="prediction"):
+        iou(prediction, np.zeros(SHAPE, dtype=np.uint8))

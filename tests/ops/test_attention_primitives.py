@@ -1,0 +1,280 @@
+"""attend and assign against loops over the equations, and their edge cases."""
+
+import math
+from math import inf
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+from probseg.errors import UnknownNameError
+from probseg.ops import Assigned, Attended, assign, attend
+from probseg.ops.attention import BACKENDS
+
+SIZES = st.tuples(
+    st.integers(1, 2), st.integers(1, 3), st.integers(1, 6), st.integers(1, 7), st.integers(1, 4)
+)
+PRIORS = st.sampled_from(["none", "unit", "pair", "heads", "full", "broadcast"])
+
+
+def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def responsibilities(queries: Tensor, keys: Tensor, prior: np.ndarray, scale: float) -> tuple:
+    """Weights and evidence of one head, ``exp(S_ij) / sum_j exp(S_ij)``, in plain loops."""
+    weights = np.zeros((len(queries), len(keys)))
+    evidence = np.zeros(len(queries))
+    for i, query in enumerate(queries.numpy()):
+        for j, key in enumerate(keys.numpy()):
+            weights[i, j] = math.exp(scale * float(query @ key) + prior[i, j])
+        evidence[i] = weights[i].sum()
+        if evidence[i] > 0:
+            weights[i] /= evidence[i]
+    return weights, evidence
+
+
+def log(x: np.ndarray) -> Tensor:
+    with np.errstate(divide="ignore"):
+        return torch.from_numpy(np.log(x))
+
+
+def make_prior(kind: str, sizes: tuple[int, ...], seed: int) -> tuple[Tensor | None, Tensor]:
+    """A prior of the kind, with some hidden keys, and the same as (B, G, N, M)."""
+    batch, heads, n, m = sizes
+    shapes = {
+        "unit": (m,),
+        "pair": (n, m),
+        "heads": (batch, heads, m),
+        "full": sizes,
+        "broadcast": (batch, 1, n, 1),
+    }
+    if kind == "none":
+        return None, torch.zeros(sizes, dtype=torch.float64)
+    prior = draw(*shapes[kind], seed=seed)
+    prior = prior.masked_fill(prior > 1.0, -inf)
+    dense = prior[:, :, None] if kind == "heads" else prior
+    return prior, dense.expand(sizes)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SIZES, st.integers(1, 5), PRIORS, st.sampled_from([1.0, 0.3]), st.integers(0, 99))
+def test_primitives_equal_loops(sizes, v, kind, scale, seed):
+    batch, heads, n, m, d = sizes
+    queries, keys = draw(batch, heads, n, d, seed=seed), draw(batch, heads, m, d, seed=seed + 1)
+    values, observations = draw(batch, heads, m, v, seed=3), draw(batch, heads, n, v, seed=4)
+    prior, dense = make_prior(kind, (batch, heads, n, m), seed)
+    attended = attend(queries, keys, values, log_prior=prior, scale=scale)
+    assigned = assign(queries, keys, observations, log_prior=prior, scale=scale)
+    for b in range(batch):
+        for g in range(heads):
+            weights, evidence = responsibilities(
+                queries[b, g], keys[b, g], dense[b, g].numpy(), scale
+            )
+            torch.testing.assert_close(
+                attended.values[b, g], torch.from_numpy(weights) @ values[b, g]
+            )
+            torch.testing.assert_close(attended.log_evidence[b, g], log(evidence))
+            mass = weights.sum(0)
+            mean = weights.T @ observations[b, g].numpy() / np.where(mass > 0, mass, 1)[:, None]
+            torch.testing.assert_close(assigned.means[b, g], torch.from_numpy(mean))
+            torch.testing.assert_close(assigned.log_mass[b, g], log(mass))
+
+
+def test_results_are_named():
+    q, k = draw(1, 1, 3, 2), draw(1, 1, 4, 2)
+    assert isinstance(attend(q, k, k), Attended)
+    assert isinstance(assign(q, k, q), Assigned)
+    assert Attended._fields == ("values", "log_evidence")
+    assert Assigned._fields == ("means", "log_mass")
+
+
+def test_attend_is_scaled_dot_product_attention():
+    q, k, v = draw(2, 3, 5, 4), draw(2, 3, 7, 4, seed=1), draw(2, 3, 7, 4, seed=2)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(attend(q, k, v, scale=0.5).values, expected)
+
+
+def test_masses_sum_to_the_number_of_queries():
+    q, k = draw(2, 1, 11, 3), draw(2, 1, 5, 3, seed=1)
+    log_mass = assign(q, k, q).log_mass
+    torch.testing.assert_close(log_mass.exp().sum(-1), torch.full((2, 1), 11.0).double())
+
+
+def dead_prior() -> Tensor:
+    """Query 1 sees no key, and no query sees key 2."""
+    prior = draw(4, 5, seed=9)
+    prior[1] = -inf
+    prior[:, 2] = -inf
+    prior[0, 1] = -inf
+    return prior
+
+
+@pytest.mark.parametrize("primitive", [attend, assign])
+@pytest.mark.parametrize("prior", [None, dead_prior()], ids=["no prior", "dead"])
+def test_first_and_second_derivatives(primitive, prior):
+    q, k = draw(1, 2, 4, 3).requires_grad_(), draw(1, 2, 5, 3, seed=1).requires_grad_()
+    payload = draw(1, 2, 5 if primitive is attend else 4, 2, seed=2).requires_grad_()
+    bias = draw(5, seed=3).requires_grad_()
+
+    def both(q, k, payload, bias):
+        prior_and_bias = bias if prior is None else prior + bias
+        first, second = primitive(q, k, payload, log_prior=prior_and_bias, scale=0.7)
+        return first, second.masked_fill(second.isinf(), 0.0)
+
+    assert gradcheck(both, (q, k, payload, bias))
+    assert gradgradcheck(both, (q, k, payload, bias))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_sees_nothing_is_zero_and_gives_finite_gradients(dtype):
+    q, k, v, o = (draw(1, 2, n, 3, seed=n, dtype=dtype).requires_grad_() for n in (4, 5, 5, 4))
+    prior = dead_prior().float().requires_grad_()
+    attended = attend(q, k, v, log_prior=prior)
+    assigned = assign(q, k, o, log_prior=prior)
+    assert (attended.values[:, :, 1] == 0).all()
+    assert (attended.log_evidence[:, :, 1] == -inf).all()
+    assert (assigned.means[:, :, 2] == 0).all()
+    assert (assigned.log_mass[:, :, 2] == -inf).all()
+    alive = [0, 2, 3]
+    assert attended.log_evidence[:, :, alive].isfinite().all()
+    total = attended.values.sum() + assigned.means.sum() + attended.log_evidence[:, :, alive].sum()
+    total = total + assigned.log_mass[:, :, [0, 1, 3, 4]].sum()
+    for gradient in torch.autograd.grad(total, (q, k, v, o, prior)):
+        assert gradient.isfinite().all()
+
+
+def test_everything_hidden():
+    q, k = draw(1, 1, 3, 2).requires_grad_(), draw(1, 1, 4, 2, seed=1).requires_grad_()
+    hidden = torch.full((4,), -inf)
+    attended, assigned = attend(q, k, k, log_prior=hidden), assign(q, k, q, log_prior=hidden)
+    assert (attended.values == 0).all()
+    assert (assigned.means == 0).all()
+    for gradient in torch.autograd.grad(attended.values.sum() + assigned.means.sum(), (q, k)):
+        assert (gradient == 0).all()
+
+
+def test_mean_of_a_key_whose_mass_underflows():
+    q, k = draw(1, 1, 6, 3), draw(1, 1, 2, 3, seed=1)
+    prior = torch.tensor([0.0, -500.0])
+    exact = assign(q, k, q, log_prior=prior)
+    single = assign(q.float(), k.float(), q.float(), log_prior=prior)
+    assert exact.log_mass[0, 0, 1] < -400  # exp of it is 0 in float32
+    torch.testing.assert_close(single.means, exact.means.float(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(single.log_mass, exact.log_mass.float(), rtol=1e-5, atol=1e-4)
+
+
+def test_large_logits_do_not_overflow():
+    q, k = 100 * draw(1, 1, 3, 8, dtype=torch.float32), 100 * draw(1, 1, 5, 8, seed=1).float()
+    assert attend(q, k, k).values.isfinite().all()
+    assert assign(q, k, q).means.isfinite().all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 99))
+def test_equivariance_to_the_order_of_units_and_queries(n, m, seed):
+    q, k, v = draw(1, 2, n, 3), draw(1, 2, m, 3, seed=1), draw(1, 2, m, 2, seed=2)
+    prior = draw(n, m, seed=3)
+    generator = torch.Generator().manual_seed(seed)
+    rows, columns = torch.randperm(n, generator=generator), torch.randperm(m, generator=generator)
+    attended = attend(q, k, v, log_prior=prior)
+    assigned = assign(q, k, q, log_prior=prior)
+    shuffled = prior[rows][:, columns]
+    q_, k_, v_ = q[:, :, rows], k[:, :, columns], v[:, :, columns]
+    again, back = attend(q_, k_, v_, log_prior=shuffled), assign(q_, k_, q_, log_prior=shuffled)
+    torch.testing.assert_close(again.values, attended.values[:, :, rows])
+    torch.testing.assert_close(again.log_evidence, attended.log_evidence[:, :, rows])
+    torch.testing.assert_close(back.means, assigned.means[:, :, columns])
+    torch.testing.assert_close(back.log_mass, assigned.log_mass[:, :, columns])
+
+
+def test_images_and_heads_do_not_see_each_other():
+    q, k, v = draw(3, 2, 5, 3), draw(3, 2, 4, 3, seed=1), draw(3, 2, 4, 2, seed=2)
+    whole, mass = attend(q, k, v), assign(q, k, q)
+    for b in range(3):
+        for g in range(2):
+            one = (slice(b, b + 1), slice(g, g + 1))
+            torch.testing.assert_close(attend(q[one], k[one], v[one]).values, whole.values[one])
+            torch.testing.assert_close(assign(q[one], k[one], q[one]).means, mass.means[one])
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+def test_half_precision(dtype, bound):
+    q, k, v = (2 * draw(1, 2, 64, 16, seed=s, dtype=dtype) for s in range(3))
+    attended, assigned = attend(q, k, v, scale=0.25), assign(q, k, v, scale=0.25)
+    exact = attend(q.double(), k.double(), v.double(), scale=0.25)
+    masses = assign(q.double(), k.double(), v.double(), scale=0.25)
+    assert attended.values.dtype == assigned.means.dtype == dtype
+    assert attended.log_evidence.dtype == assigned.log_mass.dtype == torch.float32
+    for got, wanted in ((attended.values, exact.values), (assigned.means, masses.means)):
+        assert (got.double() - wanted).norm() / wanted.norm() < bound
+    # Only the result is rounded: the logits themselves are those of float32.
+    torch.testing.assert_close(
+        attended.log_evidence.double(), exact.log_evidence, rtol=0, atol=1e-4
+    )
+    torch.testing.assert_close(assigned.log_mass.double(), masses.log_mass, rtol=0, atol=1e-4)
+
+
+def test_autocast_changes_nothing():
+    q, k, v = (4 * draw(1, 1, 8, 8, seed=s, dtype=torch.float32) for s in range(3))
+    plain, mass = attend(q, k, v), assign(q, k, v)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(attend(q, k, v), plain, rtol=0, atol=0)
+        torch.testing.assert_close(assign(q, k, v), mass, rtol=0, atol=0)
+
+
+def test_no_queries():
+    q, k = draw(1, 1, 0, 2), draw(1, 1, 3, 2)
+    assert attend(q, k, k).values.shape == (1, 1, 0, 2)
+    assigned = assign(q, k, q)
+    assert (assigned.means == 0).all()
+    assert (assigned.log_mass == -inf).all()
+
+
+def test_backends_by_name():
+    q, k = draw(1, 1, 3, 2), draw(1, 1, 4, 2, seed=1)
+    for name in (*BACKENDS, "auto"):
+        torch.testing.assert_close(attend(q, k, k, backend=name), attend(q, k, k))
+    with pytest.raises(UnknownNameError, match="'reference'"):
+        attend(q, k, k, backend="referense")
+    with pytest.raises(UnknownNameError, match="unknown backend"):
+        assign(q, k, q, backend="fast")
+
+
+X = torch.zeros(2, 3, 4, 5)
+WRONG = {
+    "rank": (X[0], X, X, None, ValueError, r"queries must have shape \(B, G, N, D\).*unsqueeze"),
+    "batch": (X, X[:1], X, None, ValueError, r"keys must have the batch.*\(2, 3\).*\(1, 3\)"),
+    "channels": (X, X[..., :2], X, None, ValueError, "keys must have the 5 channels.*got 2"),
+    "payload": (X, X, X[:, :, :3], None, ValueError, "must have one row for each of the 4 .*got 3"),
+    "integers": (X.long(), X, X, None, TypeError, r"queries must be floating.*int64.*\.float"),
+    "dtype": (X, X.double(), X, None, TypeError, r"keys must have the dtype torch.float32"),
+    "device": (X, X.to("meta"), X, None, ValueError, "keys must be on the device cpu.*meta"),
+    "prior size": (X, X, X, X[0, 0, 0], ValueError, r"log_prior must have shape \(M,\).*\(5,\)"),
+    "prior rank": (X, X, X, X[None], ValueError, "log_prior must have shape"),
+    "scalar prior": (X, X, X, X.sum(), ValueError, "log_prior must have shape"),
+    "bool prior": (X, X, X, X[0, 0, :, :4] > 0, TypeError, "log_prior must be floating.*-inf"),
+    "prior device": (X, X, X, torch.zeros(4, device="meta"), ValueError, "log_prior must be on"),
+}
+
+
+@pytest.mark.parametrize("primitive", [attend, assign])
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_are_named(primitive, case):
+    q, k, payload, prior, error, message = WRONG[case]
+    with pytest.raises(error, match=message):
+        primitive(q, k, payload, log_prior=prior)
+
+
+def test_the_payload_is_called_by_its_name():
+    with pytest.raises(ValueError, match="values must have one row for each of the 4 keys"):
+        attend(X, X, X[:, :, :3])
+    with pytest.raises(
+        ValueError, match="observations must have one row for each of the 4 queries"
+    ):
+        assign(X, X, X[:, :, :3])

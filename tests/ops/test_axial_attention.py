@@ -1,0 +1,148 @@
+"""Attention along rows, columns and local spans."""
+
+from math import inf
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from probseg.errors import UnknownNameError
+from probseg.ops import KeyAdaptation, ValuePropagation, axial_attention, probabilistic_attention
+from probseg.ops.axial import from_lines, line_mask, span_mask, to_lines
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.tuples(*[st.integers(1, 5)] * 5), st.sampled_from(["full", "height", "width"]))
+def test_lines_there_and_back(shape, axis):
+    maps = draw(*shape)
+    b, g, c, h, w = shape
+    lines = to_lines(maps, axis)
+    layout = {"full": (b, g, h * w, c), "height": (b * w, g, h, c), "width": (b * h, g, w, c)}
+    assert lines.shape == layout[axis]
+    assert torch.equal(from_lines(lines, axis, h, w), maps)
+
+
+def test_lines_hold_the_right_pixels():
+    maps = draw(2, 3, 4, 5, 6)
+    assert torch.equal(to_lines(maps, "height")[6 + 2], maps[1, :, :, :, 2].mT)
+    assert torch.equal(to_lines(maps, "width")[5 + 3], maps[1, :, :, 3].mT)
+    assert torch.equal(to_lines(maps, "full")[1, :, 6 * 3 + 2], maps[1, :, :, 3, 2])
+
+
+@pytest.mark.parametrize(("axis", "size"), [("height", (7, 1)), ("width", (1, 7))])
+def test_a_map_of_one_line_is_full_attention(axis, size):
+    q, k, v = draw(2, 2, 3, *size), draw(2, 2, 3, *size, seed=1), draw(2, 2, 2, *size, seed=2)
+    options = {"key_adaptation": KeyAdaptation(2, 0.3), "value_precision": 0.2}
+    line = axial_attention(q, k, v, axis=axis, **options)
+    torch.testing.assert_close(line, axial_attention(q, k, v, axis="full", **options))
+
+
+@pytest.mark.parametrize("axis", ["height", "width"])
+def test_lines_are_mixtures_of_their_own(axis):
+    q, k, v = draw(2, 2, 3, 4, 5), draw(2, 2, 3, 4, 5, seed=1), draw(2, 2, 2, 4, 5, seed=2)
+    whole = axial_attention(q, k, v, axis=axis, key_adaptation=KeyAdaptation())
+    for i in range(4 if axis == "width" else 5):
+        line = (..., i, slice(None)) if axis == "width" else (..., slice(None), i)
+        single = probabilistic_attention(
+            q[line].mT, k[line].mT, v[line].mT, key_adaptation=KeyAdaptation()
+        )
+        torch.testing.assert_close(whole[line], single.values.mT)
+
+
+def test_span_mask_is_a_band():
+    mask = span_mask(9, 4)
+    for i in range(9):
+        for j in range(9):
+            assert mask[i, j] == (0.0 if abs(i - j) <= 2 else -inf)
+    assert torch.equal(span_mask(3, 1), torch.zeros(3, 3).fill_(-inf).fill_diagonal_(0.0))
+
+
+def test_no_mask_where_the_span_covers_the_line():
+    assert line_mask("height", 5, 9, 8) is None
+    assert line_mask("height", 5, 9, 7).shape == (5, 5)
+    assert line_mask("width", 5, 9, 8).shape == (9, 9)
+    assert line_mask("full", 5, 9, None) is None
+
+
+@pytest.mark.parametrize("axis", ["height", "width"])
+@pytest.mark.parametrize("span", [1, 2, 3, 4])
+def test_span_is_a_banded_dense_computation(axis, span):
+    """One softmax over all pixels of the map, with those outside the line's band taken out."""
+    h, w = 5, 6
+    q, k, v = draw(1, 2, 3, h, w), draw(1, 2, 3, h, w, seed=1), draw(1, 2, 2, h, w, seed=2)
+    y, x = torch.arange(h * w) // w, torch.arange(h * w) % w
+    along, across = (y, x) if axis == "height" else (x, y)
+    seen = (across[:, None] == across) & ((along[:, None] - along).abs() <= span // 2)
+    weights = (q.flatten(3).mT @ k.flatten(3) / 3**0.5).exp() * seen
+    weights = weights / weights.sum(-1, keepdim=True)
+    expected = (v.flatten(3) @ weights.mT).unflatten(-1, (h, w))
+    torch.testing.assert_close(axial_attention(q, k, v, axis=axis, span=span), expected)
+    shares = weights / weights.sum(-2, keepdim=True)
+    adapted = (q.flatten(3) @ shares).unflatten(-1, (h, w))
+    torch.testing.assert_close(
+        axial_attention(q, k, v, axis=axis, span=span, key_adaptation=KeyAdaptation()),
+        axial_attention(q, adapted, v, axis=axis, span=span),
+    )
+
+
+def test_span_of_one_returns_the_values():
+    q, v = draw(1, 1, 3, 4, 5), draw(1, 1, 2, 4, 5, seed=1)
+    torch.testing.assert_close(axial_attention(q, q, v, axis="width", span=1), v)
+
+
+def test_clicks_propagate_along_their_line_only():
+    q, k, v = draw(1, 1, 3, 4, 5), draw(1, 1, 3, 4, 5, seed=1), draw(1, 1, 2, 4, 5, seed=2)
+    clicked = torch.zeros(1, 4, 5, dtype=torch.bool)
+    clicked[0, 2, 1] = True
+    options = {
+        "value_precision": 0.5,
+        "log_prior": "uniform",
+        "value_propagation": ValuePropagation(1, 0.1),
+        "fixed_mask": clicked,
+    }
+    before = axial_attention(q, k, v, axis="width", value_precision=0.5, log_prior="uniform")
+    after = axial_attention(q, k, v, axis="width", fixed_values=v + 5, **options)
+    changed = (after - before).abs().amax((0, 1, 2)) > 1e-6
+    assert changed[2].all()
+    assert not changed[[0, 1, 3]].any()
+    clamped = axial_attention(
+        q, k, v, axis="height", fixed_values=v + 5, **options, clamp_fixed=True
+    )
+    torch.testing.assert_close(clamped[..., 2, 1], v[..., 2, 1] + 5)
+
+
+def test_initial_values_go_to_their_lines():
+    q, k, v = draw(2, 1, 3, 3, 4), draw(2, 1, 3, 3, 4, seed=1), draw(2, 1, 2, 3, 4, seed=2)
+    start = draw(2, 1, 2, 3, 4, seed=3)
+    whole = axial_attention(q, k, v, axis="height", value_precision=1.0, initial_values=start)
+    column = probabilistic_attention(
+        *(x[..., 1].mT for x in (q, k, v)), value_precision=1.0, initial_values=start[..., 1].mT
+    )
+    torch.testing.assert_close(whole[..., 1], column.values.mT)
+
+
+X = torch.zeros(1, 2, 3, 4, 5)
+WRONG = [
+    ({"axis": "heigth"}, UnknownNameError, "unknown axis 'heigth': did you mean 'height'"),
+    ({"axis": "full", "span": 3}, ValueError, "span applies to the axes 'height' and 'width'"),
+    ({"axis": "width", "span": 0}, ValueError, "span must be at least 1"),
+    ({"axis": "width", "keys": X[..., :4]}, ValueError, "keys must have shape"),
+    ({"axis": "width", "values": X.mT}, ValueError, "values must have shape"),
+    ({"axis": "width", "queries": X[0]}, ValueError, "queries must be a map of shape"),
+    ({"axis": "width", "initial_values": X.mT}, ValueError, "initial_values must have shape"),
+    ({"axis": "width", "fixed_mask": X[:, 0] > 0}, ValueError, "fixed_mask must have shape"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), WRONG)
+def test_wrong_arguments_are_named(options, error, message):
+    arguments = {"queries": X, "keys": X, "values": X, **options}
+    with pytest.raises(error, match=message):
+        axial_attention(**arguments)

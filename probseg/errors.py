@@ -22,9 +22,7 @@ class DatasetNotFoundError(FileNotFoundError):
     """
 
     def __init__(self, dataset: str, root: Path | str, expected: str, way_out: str) -> None:
-        super().__init__(
-            f"{dataset} was not found in {Path(root)}: expected {expected}. {way_out}"
-        )
+        super().__init__(f"{dataset} was not found in {Path(root)}: expected {expected}. {way_out}")
 
 
 class UnknownNameError(KeyError):

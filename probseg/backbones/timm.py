@@ -37,7 +37,7 @@ class TimmBackbone(Backbone):
 
         if not timm.is_model(name):
             known = timm.list_models() + timm.list_pretrained()
-            raise UnknownNameError("timm backbone", name, known)
+            raise UnknownNameError(kind="timm backbone", name=name, known)
         options = {} if output_stride == 32 else {"output_stride": output_stride}
         self.network = timm.create_model(name, pretrained=pretrained, features_only=True, **options)
         info = self.network.feature_info

@@ -7,7 +7,7 @@ nowhere, the object and the background, or the errors of the model's own predict
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.types import IGNORE

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import lightning as L  # noqa: N812
+import lightning as L
 import numpy as np
 import torch
 from lightning.fabric.utilities.seed import pl_worker_init_function
@@ -177,7 +177,9 @@ class FolderDataModule(InteractiveDataModule):
         order = np.random.default_rng(split_seed).permutation(len(photos))
         held_out = {photos[i] for i in order[: max(1, round(val_fraction * len(photos)))]}
         objects = everything.objects
-        self.train = [Subset(everything, [i for i, o in enumerate(objects) if o[0] not in held_out])]
+        self.train = [
+            Subset(everything, [i for i, o in enumerate(objects) if o[0] not in held_out])
+        ]
         self.val = [Subset(everything, [i for i, o in enumerate(objects) if o[0] in held_out])]
         self.test = self.val
 

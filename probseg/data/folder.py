@@ -116,9 +116,7 @@ def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict
     return files
 
 
-def _pair(
-    images: dict[str, Path], masks: dict[str, Path], root: Path
-) -> dict[str, list[Path]]:
+def _pair(images: dict[str, Path], masks: dict[str, Path], root: Path) -> dict[str, list[Path]]:
     """Find the masks of each image; a mask without image is an error, the reverse is not."""
     pairs: dict[str, list[Path]] = defaultdict(list)
     orphans = []

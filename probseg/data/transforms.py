@@ -7,12 +7,12 @@ import os
 # Without this, importing albumentations asks a server for its latest version.
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 
-import albumentations as A  # noqa: E402, N812
-import cv2  # noqa: E402
-import numpy as np  # noqa: E402
+import albumentations as A
+import cv2
+import numpy as np
 
-from probseg.clicks.boxes import mask_box, padded_crop  # noqa: E402
-from probseg.types import IGNORE, Sample  # noqa: E402
+from probseg.clicks.boxes import mask_box, padded_crop
+from probseg.types import IGNORE, Sample
 
 
 class TrainingCrop:
@@ -44,7 +44,9 @@ class TrainingCrop:
             msg = f"scale must be (smallest, largest) with 0 < smallest <= largest, got {scale}"
             raise ValueError(msg)
         if not 0 <= padding[0] <= padding[1]:
-            msg = f"padding must be (smallest, largest) with 0 <= smallest <= largest, got {padding}"
+            msg = (
+                f"padding must be (smallest, largest) with 0 <= smallest <= largest, got {padding}"
+            )
             raise ValueError(msg)
         self.padding = padding
         self.generator = np.random.default_rng(0)
@@ -61,7 +63,10 @@ class TrainingCrop:
                 A.RandomBrightnessContrast(0.25, 0.25, p=0.6),
                 A.HueSaturationValue(10, 25, 10, p=0.5),
                 A.ToGray(p=0.05),
-                A.OneOf([A.GaussianBlur(), A.ImageCompression(quality_range=(50, 90)), A.GaussNoise()], p=0.15),
+                A.OneOf(
+                    [A.GaussianBlur(), A.ImageCompression(quality_range=(50, 90)), A.GaussNoise()],
+                    p=0.15,
+                ),
             ]
         )
 

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from probseg.types import FeatureInfo
 
 
-
 class Decoder(nn.Module):
     """Base of the decoders: the backbone's feature maps in, one map out.
 

@@ -53,7 +53,7 @@ class CorrectiveSelfAttention(Head):
     ) -> None:
         super().__init__()
         if attention not in ATTENTIONS:
-            raise UnknownNameError("attention", attention, ATTENTIONS)
+            raise UnknownNameError(kind="attention", name=attention, ATTENTIONS)
         if stride < 1:
             msg = f"stride must be a whole number >= 1, got {stride}"
             raise ValueError(msg)

@@ -143,7 +143,7 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
     """
     device = torch.device(device)
     versions: dict[str, str | None] = {
-        "probseg": getattr(probseg, "__version__", None),
+        "probseg": probseg.__version__,
         "torch": str(torch.__version__),  # unlike the package's, it names the CUDA it is built for
     }
     for name in ("lightning", "timm", "numpy", "opencv-python-headless"):

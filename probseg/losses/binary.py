@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.types import IGNORE
@@ -18,7 +18,11 @@ from probseg.types import IGNORE
 
 def _prepare(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Flatten to float32 logits, targets and validity, each ``(B, H*W)``."""
-    if logits.ndim != 4 or logits.shape[1] != 1 or logits.shape[0:1] + logits.shape[2:] != masks.shape:
+    if (
+        logits.ndim != 4
+        or logits.shape[1] != 1
+        or logits.shape[0:1] + logits.shape[2:] != masks.shape
+    ):
         msg = (
             f"expected logits (B, 1, H, W) and masks (B, H, W), got {tuple(logits.shape)} "
             f"and {tuple(masks.shape)}"

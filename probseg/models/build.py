@@ -48,7 +48,7 @@ def read_preset(name: str) -> Description:
         UnknownNameError: If there is no such preset.
     """
     if name not in list_presets():
-        raise UnknownNameError("model", name, list_presets())
+        raise UnknownNameError(kind="model", name=name, list_presets())
     text = (configs_dir() / "model" / f"{name}.yaml").read_text(encoding="utf-8")
     description: Description = yaml.safe_load(text)
     return description
@@ -111,7 +111,7 @@ def build(description: Description) -> Segmenter:
 def _build(node: Description) -> Any:  # noqa: ANN401 (a module, or a factory of modules)
     name = str(node["class_path"]).removeprefix("probseg.").split(".")[-1]
     if name not in _PARTS:
-        raise UnknownNameError("part of a network", str(node["class_path"]), _PARTS)
+        raise UnknownNameError(kind="part of a network", name=str(node["class_path"]), known=_PARTS)
     arguments = {
         key: _build(value) if isinstance(value, dict) and "class_path" in value else value
         for key, value in (node.get("init_args") or {}).items()

@@ -32,7 +32,7 @@ from probseg.ops.mixture import (
     logits,
     prior_scores,
 )
-from probseg.ops.numerics import full_precision, working_dtype
+from probseg.ops.numerics import working_dtype
 
 
 class ProbabilisticAttention(NamedTuple):
@@ -156,18 +156,18 @@ def probabilistic_attention(
         )
         raise ValueError(msg)
 
+    # Autocast lowers products only, and all products are in the primitives, which switch it off.
     tokens = queries.to(dtype)
-    with full_precision(queries.device):
-        if key_adaptation is not None:
-            mixture = adapt_keys(mixture, tokens, key_adaptation, backend)
-        if value_propagation is not None and fixed is not None:
-            mixture = propagate_values(mixture, tokens, *fixed, value_propagation, backend)
-        inferred, log_evidence = _infer_values(
-            mixture, tokens, initial_values, value_iterations, backend
-        )
-        if clamp_fixed and fixed is not None:
-            inferred = fixed[0].where(fixed[1][:, None, :, None], inferred)
-        final_prior, log_normaliser = _final_prior(mixture)
+    if key_adaptation is not None:
+        mixture = adapt_keys(mixture, tokens, key_adaptation, backend)
+    if value_propagation is not None and fixed is not None:
+        mixture = propagate_values(mixture, tokens, *fixed, value_propagation, backend)
+    inferred, log_evidence = _infer_values(
+        mixture, tokens, initial_values, value_iterations, backend
+    )
+    if clamp_fixed and fixed is not None:
+        inferred = fixed[0].where(fixed[1][:, None, :, None], inferred)
+    final_prior, log_normaliser = _final_prior(mixture)
     units = keys.shape[:-1]  # (B, G, M)
     return ProbabilisticAttention(
         inferred.to(queries.dtype),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning as L  # noqa: N812
+import lightning as L
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -113,7 +113,9 @@ class InteractiveSegmentation(L.LightningModule):
         rounds = int(torch.randint(fewest, most + 1, ()))
         for _ in range(rounds):
             wrong = error_regions(self._predict_now(images, prompts), masks)
-            prompts = self._add_clicks(prompts, *(interior(w, self.curriculum.margin) for w in wrong))
+            prompts = self._add_clicks(
+                prompts, *(interior(w, self.curriculum.margin) for w in wrong)
+            )
         if rounds == 0:  # without a box and without clicks there would be nothing to go by
             prompts = prompts._replace(boxes=boxes)
         return prompts

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import ndimage
@@ -89,6 +89,7 @@ RULES = [(largest_error_click, radius_rule_by_hand), (largest_area_click, area_r
 
 
 @pytest.mark.parametrize(("rule", "by_hand"), RULES)
+@settings(deadline=None, max_examples=60)
 @given(case=st.one_of(maps(), blobs()), count=st.integers(0, 6))
 def test_click_rule_equals_slow_one_click_after_click(rule, by_hand, case, count):
     prediction, mask = case
@@ -101,7 +102,23 @@ def test_click_rule_equals_slow_one_click_after_click(rule, by_hand, case, count
         clicked.append(click)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_distances_are_exact_on_large_errors(seed):
+    generator = np.random.default_rng(seed)
+    smooth = ndimage.gaussian_filter(generator.normal(size=(2, 150, 200)), (0, 12, 12))
+    mask, prediction = (smooth[0] > 0).astype(np.uint8), smooth[1] > 0
+    missed, false_alarm = (
+        ndimage.distance_transform_edt(np.pad(error, 1))[1:-1, 1:-1]
+        for error in ((mask == 1) & ~prediction, (mask == 0) & prediction)
+    )
+    positive = bool(missed.max() > false_alarm.max())
+    distance = np.rint((missed if positive else false_alarm) ** 2)  # whole numbers: ties are exact
+    y, x = np.argwhere(distance == distance.max())[0]
+    assert largest_error_click(prediction, mask) == Click(x, y, positive)
+
+
 @pytest.mark.parametrize("rule", [largest_error_click, largest_area_click])
+@settings(deadline=None)
 @given(case=maps())
 def test_clicks_go_to_every_error_once_and_then_stop(rule, case):
     prediction, mask = case

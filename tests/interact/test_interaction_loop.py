@@ -181,8 +181,9 @@ def test_probability_is_fp32_and_without_graph():
         assert torch.isnan(prompts.boxes).all()
         return (weight * image[:, :1]).bfloat16()
 
-    probability = predict_probability(half, torch.rand(3, 4, 5), [])
-    assert probability.shape == (4, 5)
+    image = torch.rand(3, 4, 5)
+    probability = predict_probability(half, image, [])
+    assert torch.equal(probability, image[0].bfloat16().float().sigmoid())
     assert probability.dtype == torch.float32
     assert not probability.requires_grad
 

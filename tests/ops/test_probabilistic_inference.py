@@ -503,6 +503,36 @@ def test_gradients_with_floats_and_dead_units(prior):
     assert gradcheck(run, (q, k, v))
 
 
+def test_a_query_that_sees_nothing_among_units_of_different_value_precision():
+    q, k, v = (x.requires_grad_() for x in problem(1, 1, 3, 4))
+    mask = torch.zeros(3, 4)
+    mask[1] = -inf
+    result = probabilistic_attention(
+        q, k, v, value_precision=draw(4, seed=3).exp(), log_mask=mask, value_iterations=2
+    )
+    assert (result.values[0, 0, 1] == 0).all()
+    assert result.log_evidence[0, 0, 1] == -inf
+    for gradient in torch.autograd.grad(result.values.sum(), (q, k, v)):
+        assert gradient.isfinite().all()
+
+
+def test_autocast_changes_nothing():
+    q, k, v = (4 * x.float() for x in problem())
+    options = {
+        "log_prior": "uniform",
+        "value_precision": 0.2,
+        "value_iterations": 2,
+        "key_adaptation": KeyAdaptation(2, 0.1),
+        "value_propagation": ValuePropagation(2),
+        "fixed_values": v + 1,
+        "fixed_mask": torch.eye(2, 6) > 0,
+    }
+    plain = probabilistic_attention(q, k, v, **options)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = probabilistic_attention(q, k, v, **options)
+    torch.testing.assert_close(cast, plain, rtol=0, atol=0)
+
+
 def test_far_keys_keep_a_defined_mean():
     q, k, v = (x.float() for x in problem())
     k = k.clone()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from probseg.types import Click
-
 if TYPE_CHECKING:
     from probseg.interact.predictor import Predictor
+    from probseg.types import Click
     from probseg.zoo import create_model, list_models
 
 __version__ = "0.1.0"
 __all__ = ["Click", "Predictor", "__version__", "create_model", "list_models"]
 
 _LAZY = {
+    "Click": "probseg.types",
     "Predictor": "probseg.interact.predictor",
     "create_model": "probseg.zoo",
     "list_models": "probseg.zoo",
 }
-"""Public names whose modules import torch and more, and are loaded on first use."""
+"""Public names whose modules import torch, which takes seconds: loaded on first use."""
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from torch import Tensor, nn
 
 
@@ -20,20 +22,18 @@ class PromptStem(nn.Module):
     def __init__(self, rgb: nn.Conv2d, prompt_channels: int) -> None:
         super().__init__()
         self.rgb = rgb
-        self.prompts = nn.Conv2d(
-            prompt_channels,
-            rgb.out_channels,
-            rgb.kernel_size,  # type: ignore[arg-type]
-            stride=rgb.stride,  # type: ignore[arg-type]
-            padding=rgb.padding,  # type: ignore[arg-type]
-            dilation=rgb.dilation,  # type: ignore[arg-type]
-            bias=False,
-        )
+        # A copy, as the first convolution may be of a class with a padding of its own.
+        self.prompts = copy.deepcopy(rgb)
+        self.prompts.in_channels = prompt_channels
+        size = (rgb.out_channels, prompt_channels, *rgb.kernel_size)
+        self.prompts.weight = nn.Parameter(rgb.weight.new_empty(size))
+        self.prompts.bias = None
         nn.init.kaiming_normal_(self.prompts.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve ``(B, 3 + P, H, W)``: RGB first, then the ``P`` click maps."""
-        return self.rgb(x[:, :3]) + self.prompts(x[:, 3:])
+        features: Tensor = self.rgb(x[:, :3]) + self.prompts(x[:, 3:])
+        return features
 
 
 def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:

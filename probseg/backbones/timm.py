@@ -35,9 +35,10 @@ class TimmBackbone(Backbone):
         super().__init__()
         import timm  # takes a second to import, which `probseg --help` need not wait for
 
-        if not timm.is_model(name):
-            known = timm.list_models() + timm.list_pretrained()
-            raise UnknownNameError(kind="timm backbone", name=name, known)
+        tagged = timm.list_pretrained()
+        if not timm.is_model(name) or ("." in name and name not in tagged):
+            known = timm.list_models() + tagged
+            raise UnknownNameError(kind="timm backbone", name=name, known=known)
         options = {} if output_stride == 32 else {"output_stride": output_stride}
         self.network = timm.create_model(name, pretrained=pretrained, features_only=True, **options)
         info = self.network.feature_info

@@ -55,6 +55,12 @@ class Curriculum:
         if not 0 <= self.box_dropout <= 1:
             msg = f"box_dropout must be a probability, got {self.box_dropout}"
             raise ValueError(msg)
+        if self.box_dropout > 0 and self.positive_clicks[0] < 1:
+            msg = (
+                "box_dropout leaves images without a box: positive_clicks must then be at least 1, "
+                f"got {self.positive_clicks}"
+            )
+            raise ValueError(msg)
         if self.margin < 0:
             msg = f"margin must be a number of pixels >= 0, got {self.margin}"
             raise ValueError(msg)

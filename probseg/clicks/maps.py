@@ -71,6 +71,9 @@ def distance_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: f
 def filled_box_map(boxes: Tensor, size: tuple[int, int]) -> Tensor:
     """Boxes drawn as filled rectangles.
 
+    A box whose borders lie inside pixels, as after a change of the image's size, is rounded to
+    whole pixels and stays at least one pixel wide.
+
     Args:
         boxes: Half-open ``(x0, y0, x1, y1)`` in pixels, shape ``(B, 4)``; NaN rows draw nothing.
         size: ``(H, W)`` in pixels.
@@ -79,7 +82,9 @@ def filled_box_map(boxes: Tensor, size: tuple[int, int]) -> Tensor:
         Zeros and ones, shape ``(B, H, W)``.
     """
     height, width = size
-    x0, y0, x1, y1 = boxes.unsqueeze(-1).unbind(dim=1)  # each (B, 1)
+    x0, y0, x1, y1 = boxes.round().unsqueeze(-1).unbind(dim=1)  # each (B, 1)
+    x0, y0 = x0.clamp(max=width - 1), y0.clamp(max=height - 1)
+    x1, y1 = torch.maximum(x1, x0 + 1), torch.maximum(y1, y0 + 1)
     x = torch.arange(width, device=boxes.device)
     y = torch.arange(height, device=boxes.device)
     columns = (x >= x0) & (x < x1)  # (B, W)

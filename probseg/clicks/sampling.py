@@ -21,12 +21,13 @@ def random_points(
     Args:
         region: Boolean, shape ``(B, H, W)``: pixels that may be drawn.
         counts: Number of points wanted per image, integer, shape ``(B,)``, at most ``max_points``.
-        max_points: Number of columns of the answer.
+        max_points: Greatest number of points.
         generator: Source of randomness on the device of ``region``.
 
     Returns:
-        Points ``(x, y)``, float, shape ``(B, max_points, 2)``, and whether each is real, boolean,
-        ``(B, max_points)``. An image whose region is too small gets fewer points than asked.
+        Points ``(x, y)``, float, shape ``(B, S, 2)``, and whether each is real, boolean,
+        ``(B, S)``, where ``S`` is ``max_points`` or the number of pixels if that is less. An image
+        whose region is too small gets fewer points than asked.
     """
     batch, height, width = region.shape
     keys = torch.rand((batch, height * width), device=region.device, generator=generator)

@@ -45,7 +45,7 @@ class BSDS500(InteractiveDataset):
         max_fraction: float = 0.5,
     ) -> None:
         self.root = Path(root) if root is not None else data_dir() / "bsds500"
-        images = sorted((self.root / "images" / split).glob("*.jpg"))
+        images = sorted((self.root / "images" / split).glob("[!.]*.jpg"))
         if not images:
             raise DatasetNotFoundError(
                 self.name,
@@ -61,7 +61,10 @@ class BSDS500(InteractiveDataset):
                 continue
             maps = sorted((self.root / "labels" / split).glob(f"{image.stem}_a*.png"))
             if not maps:
-                msg = f"{self.root / 'labels' / split}: no label map {image.stem}_a<k>.png"
+                msg = (
+                    f"{self.root / 'labels' / split}: no label map {image.stem}_a<k>.png for "
+                    f"{image}; add it or remove the image"
+                )
                 raise DataError(msg)
             for path in maps:
                 labels = read_labels(path)

@@ -55,6 +55,7 @@ def _seed_worker(worker: int) -> None:
     pl_worker_init_function(worker)
     info = torch.utils.data.get_worker_info()
     assert info is not None, "called inside a worker process only"
+    assert isinstance(info.dataset, _Crops), "only the training loader has workers"
     info.dataset.crop.seed(torch.initial_seed())
 
 
@@ -106,7 +107,7 @@ class InteractiveDataModule(L.LightningDataModule):
         if self.num_workers == 0:
             self.crop.seed(torch.initial_seed())
         return DataLoader(
-            objects,
+            objects,  # type: ignore[arg-type] # the stubs do not know of collate_fn
             batch_size=self.batch_size,
             shuffle=True,
             drop_last=True,
@@ -136,7 +137,8 @@ class FolderDataModule(InteractiveDataModule):
 
     Args:
         root: The folder; see `ImageMaskFolder` for its layout.
-        val_fraction: Part of the images that is kept for validation; at least one.
+        val_fraction: Part of the images that is kept for validation: at least one image, and at
+            least one is left for training.
         split_seed: Decides which images these are.
         batch_size: Training crops per batch and device.
         crop_size: Side of the training crops in pixels.
@@ -175,7 +177,8 @@ class FolderDataModule(InteractiveDataModule):
             msg = f"{root}: training and validation need at least 2 images, got {len(photos)}"
             raise ValueError(msg)
         order = np.random.default_rng(split_seed).permutation(len(photos))
-        held_out = {photos[i] for i in order[: max(1, round(val_fraction * len(photos)))]}
+        count = min(max(1, round(val_fraction * len(photos))), len(photos) - 1)
+        held_out = {photos[i] for i in order[:count]}
         objects = everything.objects
         self.train = [
             Subset(everything, [i for i, o in enumerate(objects) if o[0] not in held_out])

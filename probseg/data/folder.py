@@ -104,14 +104,23 @@ def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict
         )
     files: dict[str, Path] = {}
     for path in sorted(place.iterdir()):
-        if path.name.startswith(".") or path.suffix.lower() not in suffixes:
+        if path.name.startswith(".") or path.suffix.lower() not in IMAGE_SUFFIXES + suffixes:
             continue
+        if path.suffix.lower() not in suffixes:
+            msg = (
+                f"{path}: masks must be in a lossless format ({', '.join(suffixes)}); JPEG and its "
+                "like change the object numbers near contours"
+            )
+            raise DataError(msg)
         if path.stem in files:
             msg = f"{path}: has the same stem as {files[path.stem]}; names must tell files apart"
             raise DataError(msg)
         files[path.stem] = path
     if not files:
-        msg = f"{place}: holds no file with one of the suffixes {', '.join(suffixes)}"
+        msg = (
+            f"{place}: holds no file with one of the suffixes {', '.join(suffixes)}; check the "
+            "`root` argument"
+        )
         raise DataError(msg)
     return files
 

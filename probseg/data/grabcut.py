@@ -25,7 +25,7 @@ class GrabCut(InteractiveDataset):
 
     Raises:
         DatasetNotFoundError: If the folders are not there.
-        DataError: If an image has no mask.
+        DataError: If an image has no mask or two files have the same stem.
     """
 
     name = "GrabCut"
@@ -39,15 +39,26 @@ class GrabCut(InteractiveDataset):
         masks = self._files("boundary_GT")
         missing = sorted(set(images) - set(masks))
         if missing:
-            msg = f"{self.root / 'boundary_GT'}: no mask for {missing[:3]} ({len(missing)} in all)"
+            msg = (
+                f"{self.root / 'boundary_GT'}: no mask for {missing[:3]} ({len(missing)} in all); "
+                "add masks of the same names or remove the images"
+            )
             raise DataError(msg)
         self.pairs = [(images[key], masks[key]) for key in sorted(images)]
 
     def _files(self, folder: str) -> dict[str, Path]:
         place = self.root / folder
         files = sorted(place.iterdir()) if place.is_dir() else []
-        # The archive's suffixes are .jpg, .JPG and .bmp.
-        found = {p.name.split(".")[0]: p for p in files if p.suffix.lower() in IMAGE_SUFFIXES}
+        found: dict[str, Path] = {}
+        for path in files:
+            # The archive's suffixes are .jpg, .JPG and .bmp.
+            if path.name.startswith(".") or path.suffix.lower() not in IMAGE_SUFFIXES:
+                continue
+            stem = path.name.split(".")[0]
+            if stem in found:
+                msg = f"{path}: has the same stem as {found[stem]}; remove one of them"
+                raise DataError(msg)
+            found[stem] = path
         if not found:
             raise DatasetNotFoundError(
                 self.name,
@@ -71,7 +82,11 @@ class GrabCut(InteractiveDataset):
         check_same_size(image, labels, image_path, mask_path)
         values = set(np.unique(labels).tolist())
         if not values <= {0, 128, 255} or 255 not in values:
-            msg = f"{mask_path}: expected the values 0, 128 and 255, got {sorted(values)[:5]}, ..."
+            msg = (
+                f"{mask_path}: expected the values 0 (background), 128 (ignored) and 255 (object), "
+                f"with an object, got {sorted(values)[:5]}{', ...' if len(values) > 5 else ''}; "
+                "for masks of your own use ImageMaskFolder"
+            )
             raise DataError(msg)
         mask = (labels == 255).astype(np.uint8)
         mask[labels == 128] = IGNORE

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from probseg.errors import DataError
 from probseg.types import IGNORE
@@ -17,6 +17,9 @@ LOSSLESS_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
 MAX_IDS = 200
 """More different values than this in one mask are taken for a grey picture, not object ids."""
 
+MAX_SMEARED = 6
+"""More different values than this, near 0 and near 255, are taken for a blurred black and white."""
+
 
 def _open(path: Path) -> Image.Image:
     """Open and decode an image file, or say why that cannot be done."""
@@ -26,7 +29,7 @@ def _open(path: Path) -> Image.Image:
     try:
         picture = Image.open(path)
         picture.load()
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except Exception as error:  # the decoders of broken files raise a dozen different kinds
         msg = f"{path}: cannot be read as an image ({error}); replace or remove the file"
         raise DataError(msg) from error
     return picture
@@ -67,16 +70,20 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
         uint8, shape ``(H, W, 3)``.
 
     Raises:
-        DataError: If the file is missing or cannot be decoded.
+        DataError: If the file is missing, cannot be decoded, or holds floating point numbers.
     """
-    return to_rgb(_open(path))
+    picture = _open(path)
+    if picture.mode == "F":
+        msg = f"{path}: holds floating point numbers of unknown range; save it with 8 or 16 bits"
+        raise DataError(msg)
+    return to_rgb(picture)
 
 
 def read_labels(path: Path) -> npt.NDArray[np.uint8]:
     """Read a mask file as one number per pixel.
 
     Palette files give their indices, 1-bit files 0 and 1, colour files their channel if all three
-    are equal.
+    are equal. JPEG is refused whatever the suffix, as it changes numbers near contours.
 
     Args:
         path: The file.
@@ -88,6 +95,12 @@ def read_labels(path: Path) -> npt.NDArray[np.uint8]:
         DataError: If the file is missing, cannot be decoded, or is not a mask.
     """
     picture = _open(path)
+    if picture.format == "JPEG":
+        msg = (
+            f"{path}: is a JPEG file, whose compression changes the object numbers near contours; "
+            "masks must be lossless, e.g. PNG (drawn anew or thresholded: renaming is not enough)"
+        )
+        raise DataError(msg)
     values = np.asarray(picture)
     if values.ndim == 3:
         colours = values[..., :3] if picture.mode in ("RGB", "RGBA") else values[..., :1]
@@ -98,8 +111,11 @@ def read_labels(path: Path) -> npt.NDArray[np.uint8]:
             )
             raise DataError(msg)
         values = colours[..., 0]
-    if values.dtype != bool and values.max(initial=0) > 255:
-        msg = f"{path}: mask values must lie in 0..255, got up to {values.max()}"
+    if values.dtype != bool and not (values == values.astype(np.uint8)).all():
+        msg = (
+            f"{path}: mask values must be whole numbers in 0..255, got {values.dtype} from "
+            f"{values.min()} to {values.max()}; number the objects 1..254"
+        )
         raise DataError(msg)
     return np.ascontiguousarray(values.astype(np.uint8))
 
@@ -139,12 +155,23 @@ def object_ids(labels: npt.NDArray[np.uint8], path: Path) -> list[int]:
             "as JPEG, not like object numbers 1..254 (255 = ignored); save masks as PNG"
         )
         raise DataError(msg)
-    return [value for value in ids if value != IGNORE]
+    objects = [value for value in ids if value != IGNORE]
+    near_black, near_white = objects[0] < 16, objects[-1] >= 240
+    if near_black and near_white and len(ids) > MAX_SMEARED:
+        white, grey = (labels >= 240).sum(), ((labels >= 16) & (labels < 240)).sum()
+        if white > grey:
+            msg = (
+                f"{path}: {len(ids)} different values, most pixels nearly black or nearly white: "
+                "this looks like a black-and-white mask with blurred edges, from JPEG or from a "
+                "smooth change of size; threshold it to 0 and 255"
+            )
+            raise DataError(msg)
+    return objects
 
 
 def object_mask(labels: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.uint8]:
     """Mask of one object: 1 on it, 255 where ignored, 0 elsewhere, other objects included."""
-    mask = (labels == number).astype(np.uint8)
+    mask: npt.NDArray[np.uint8] = (labels == number).astype(np.uint8)
     if number != IGNORE:
         mask[labels == IGNORE] = IGNORE
     return mask

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention import ATTENTIONS
@@ -28,7 +28,8 @@ class CorrectiveSelfAttention(Head):
         layout: ``"axial"`` for the two blocks above, ``"full"`` for a single block in which every
             position sees every other (App. E); its cost grows with the square of the pixels.
         channels: Width C_B of the bottleneck.
-        num_heads: Heads of the block along the height, or of the full block's queries and keys.
+        num_heads: Heads of the block along the height; the last block has a single output and
+            therefore one head, whose queries and keys have ``channels / num_heads`` channels too.
         stride: Attention works on a grid of this stride over the image: 1 as published; larger
             ones are cheaper and enlarge the logits at the end.
         span: Positions that an axial block sees around each one, on its grid; None for all.
@@ -37,7 +38,7 @@ class CorrectiveSelfAttention(Head):
 
     Raises:
         UnknownNameError: If the attention is not in `ATTENTIONS`.
-        ValueError: If the layout or the stride is wrong.
+        ValueError: If the layout, the stride or the number of heads is wrong.
     """
 
     def __init__(
@@ -53,12 +54,15 @@ class CorrectiveSelfAttention(Head):
     ) -> None:
         super().__init__()
         if attention not in ATTENTIONS:
-            raise UnknownNameError(kind="attention", name=attention, ATTENTIONS)
+            raise UnknownNameError(kind="attention", name=attention, known=ATTENTIONS)
         if stride < 1:
             msg = f"stride must be a whole number >= 1, got {stride}"
             raise ValueError(msg)
         if layout not in ("axial", "full"):
             msg = f"layout must be 'axial' or 'full', got {layout!r}"
+            raise ValueError(msg)
+        if num_heads < 1 or channels % num_heads:
+            msg = f"channels must be divisible by num_heads >= 1, got {channels} and {num_heads}"
             raise ValueError(msg)
         self.stride = stride
         build = ATTENTIONS[attention]

@@ -56,7 +56,8 @@ def normalized_focal_loss(
     """
     scores, target, valid = _prepare(logits, masks)
     cross_entropy = F.binary_cross_entropy_with_logits(scores, target, reduction="none")
-    weight = (1 - torch.exp(-cross_entropy)).pow(gamma) * valid
+    # At 0 a power below 1 has an infinite slope, which would give NaN as the gradient.
+    weight = (1 - torch.exp(-cross_entropy)).clamp_min(1e-6).pow(gamma) * valid
     count = valid.sum(dim=1).clamp_min(1)
     # A perfectly solved image has weights of about 0: the floor keeps the quotient finite.
     mean_weight = (weight.sum(dim=1) / count).detach().clamp_min(1e-6)
@@ -127,15 +128,18 @@ class WeightedSum(MaskLoss):
     """Sum of losses.
 
     Args:
-        losses: The terms.
+        losses: The terms, at least one.
         weights: One factor for each term; all 1 by default.
 
     Raises:
-        ValueError: If the numbers of terms and factors differ.
+        ValueError: If there is no term or the numbers of terms and factors differ.
     """
 
     def __init__(self, losses: Sequence[MaskLoss], weights: Sequence[float] | None = None) -> None:
         super().__init__()
+        if not losses:
+            msg = "losses must hold at least one loss, got none"
+            raise ValueError(msg)
         self.losses = nn.ModuleList(losses)
         self.weights = [1.0] * len(losses) if weights is None else list(weights)
         if len(self.weights) != len(self.losses):

@@ -6,6 +6,7 @@ project's own parts can be named, so that a description fetched from elsewhere c
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -48,7 +49,7 @@ def read_preset(name: str) -> Description:
         UnknownNameError: If there is no such preset.
     """
     if name not in list_presets():
-        raise UnknownNameError(kind="model", name=name, list_presets())
+        raise UnknownNameError(kind="model", name=name, known=list_presets())
     text = (configs_dir() / "model" / f"{name}.yaml").read_text(encoding="utf-8")
     description: Description = yaml.safe_load(text)
     return description
@@ -99,7 +100,8 @@ def build(description: Description) -> Segmenter:
 
     Raises:
         UnknownNameError: If a class is not one of the project's parts.
-        TypeError: If a part has no such argument.
+        TypeError: If a part has no such argument; the message lists the nearest ones.
+        ValueError: If an argument is wrong.
     """
     model = _build(description)
     if not isinstance(model, Segmenter):
@@ -108,7 +110,26 @@ def build(description: Description) -> Segmenter:
     return model
 
 
+def _check_arguments(name: str, arguments: Description) -> None:
+    """Raise unless the part has all these arguments and they are parts where they must be."""
+    known = list(inspect.signature(_PARTS[name]).parameters)
+    if name in _LATE:
+        known.remove("inputs")  # comes from the part before
+    for key, value in arguments.items():
+        if key not in known:
+            raise TypeError(str(UnknownNameError(f"argument of {name}", key, known)))
+        if name == "Segmenter" and isinstance(value, Mapping):  # a part would be built by now
+            msg = (
+                f"{key} must be a part of the network, got {dict(value)}; give it as "
+                "{'class_path': ..., 'init_args': {...}}"
+            )
+            raise ValueError(msg)
+
+
 def _build(node: Description) -> Any:  # noqa: ANN401 (a module, or a factory of modules)
+    if "class_path" not in node:
+        msg = f"a network is described as {{'class_path': ..., 'init_args': {{...}}}}, got {node}"
+        raise ValueError(msg)
     name = str(node["class_path"]).removeprefix("probseg.").split(".")[-1]
     if name not in _PARTS:
         raise UnknownNameError(kind="part of a network", name=str(node["class_path"]), known=_PARTS)
@@ -117,4 +138,5 @@ def _build(node: Description) -> Any:  # noqa: ANN401 (a module, or a factory of
         for key, value in (node.get("init_args") or {}).items()
     }
     part = _PARTS[name]
+    _check_arguments(name, arguments)
     return partial(part, **arguments) if name in _LATE else part(**arguments)

@@ -70,14 +70,18 @@ class Segmenter(nn.Module):
         Raises:
             ValueError: If the shapes do not fit together.
         """
-        batch = image.shape[0]
-        if image.ndim != 4 or image.shape[1] != 3:
-            msg = f"image must have shape (B, 3, H, W), got {tuple(image.shape)}"
-            raise ValueError(msg)
-        if prompts.labels.shape[0] != batch or prompts.boxes.shape != (batch, 4):
+        if image.ndim != 4 or image.shape[1] != 3 or not image.is_floating_point():
             msg = (
-                f"prompts must be given for each of the {batch} images: got labels "
-                f"{tuple(prompts.labels.shape)} and boxes {tuple(prompts.boxes.shape)}"
+                "image must be float in [0, 1] of shape (B, 3, H, W), got "
+                f"{image.dtype} of shape {tuple(image.shape)}"
+            )
+            raise ValueError(msg)
+        batch = image.shape[0]
+        points, labels, boxes = (tuple(tensor.shape) for tensor in prompts)
+        if points != (*labels, 2) or labels[:1] != (batch,) or boxes != (batch, 4):
+            msg = (
+                f"prompts must be given for each of the {batch} images: expected points (B, S, 2), "
+                f"labels (B, S) and boxes (B, 4), got {points}, {labels} and {boxes}"
             )
             raise ValueError(msg)
         size = (image.shape[-2], image.shape[-1])

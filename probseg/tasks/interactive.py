@@ -134,18 +134,18 @@ class InteractiveSegmentation(L.LightningModule):
     def _predict_now(self, images: Tensor, prompts: Prompts) -> Tensor:
         """Predict as at test time, boolean ``(B, H, W)``; nothing where there is no prompt yet."""
         self.model.eval()
-        prediction = self.model(images, prompts).squeeze(1) > 0
+        logits: Tensor = self.model(images, prompts)
         self.model.train()
         # Weights cast to half precision here carry no gradient and must not be used again.
         torch.clear_autocast_cache()
         prompted = (prompts.labels >= 0).any(dim=1) | ~prompts.boxes.isnan().any(dim=1)
-        return prediction & prompted[:, None, None]
+        return (logits.squeeze(1) > 0) & prompted[:, None, None]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Make the optimiser and the schedule."""
         optimizer = self.optimizer(self.parameters())
         scheduler = self.lr_scheduler(optimizer)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}  # type: ignore[return-value,typeddict-item]
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
 
     def on_train_epoch_start(self) -> None:
         """Log which task of the curriculum begins."""

@@ -36,7 +36,7 @@ class PolynomialThenConstant(LambdaLR):
             raise ValueError(msg)
 
         def factor(epoch: int) -> float:
-            left = max(0.0, 1 - epoch / decay_epochs) ** power
+            left: float = max(0.0, 1 - epoch / decay_epochs) ** power
             return final_factor + (1 - final_factor) * left
 
         super().__init__(optimizer, factor)

@@ -1,0 +1,101 @@
+"""The verb zoo."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.table import Table
+
+from probseg.paths import zoo_dir
+from probseg.zoo.publish import Facts, publish
+from probseg.zoo.store import CARD, find, read_index, verify
+
+EXAMPLES = """\
+examples:
+  probseg zoo list
+  probseg zoo show resnet18_csa
+  probseg zoo verify
+  probseg zoo publish runs/my/version_0/checkpoints/last.ckpt resnet18_csa.mine \\
+      --facts facts.json --results runs/my/version_1/test/ritm/results.json
+"""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run ``probseg zoo``.
+
+    Args:
+        arguments: What follows ``zoo`` on the command line.
+    """
+    options = _parser().parse_args(list(arguments))
+    options.action(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="probseg zoo",
+        description="The models that come with probseg.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(required=True, metavar="list|show|verify|publish")
+    verb = verbs.add_parser("list", help="names, sizes and figures of all models")
+    verb.set_defaults(action=_list)
+    verb = verbs.add_parser("show", help="the card of a model")
+    verb.add_argument("name", help="architecture.tag, or architecture for its first tag")
+    verb.set_defaults(action=_show)
+    verb = verbs.add_parser("verify", help="check the weight files against their checksums")
+    verb.add_argument("name", nargs="*", help="models to check; all by default")
+    verb.set_defaults(action=_verify)
+    verb = verbs.add_parser("publish", help="make a zoo model of a checkpoint")
+    verb.add_argument("checkpoint", type=Path, help="checkpoint written by `probseg fit`")
+    verb.add_argument("name", help="architecture.tag")
+    verb.add_argument(
+        "--facts",
+        type=Path,
+        required=True,
+        help="JSON file for the card: description, data, license, recipe, commit, seed, "
+        "hardware, limits",
+    )
+    verb.add_argument("--results", type=Path, nargs="*", default=[], help="results.json of tests")
+    verb.add_argument("--zoo", type=Path, default=None, help="zoo folder; probseg's by default")
+    verb.set_defaults(action=_publish)
+    return parser
+
+
+def _list(options: argparse.Namespace) -> None:
+    table = Table(title="Models with weights")
+    for column in ("name", "parameters", "mIoU@5 (data/protocol)", "description"):
+        table.add_column(column, overflow="fold")
+    for entry in read_index().values():
+        figures = [
+            f"{100 * value:.1f} ({key.removesuffix('/miou@5')})"
+            for key, value in entry.metrics.items()
+            if key.endswith("/miou@5")
+        ]
+        size = f"{entry.parameters / 1e6:.2f} M"
+        table.add_row(entry.name, size, "\n".join(figures), entry.description)
+    Console().print(table)
+
+
+def _show(options: argparse.Namespace) -> None:
+    entry = find(options.name)
+    card = (zoo_dir() / entry.name / CARD).read_text(encoding="utf-8")
+    Console().print(Markdown(card.split("---\n", 2)[-1]))  # without the YAML front matter
+
+
+def _verify(options: argparse.Namespace) -> None:
+    for name in options.name or read_index():
+        folder = verify(name)
+        Console().print(f"{folder.name}: checksum is right")
+
+
+def _publish(options: argparse.Namespace) -> None:
+    facts = Facts(**json.loads(options.facts.read_text(encoding="utf-8")))
+    root = options.zoo or zoo_dir()
+    entry = publish(options.checkpoint, options.name, root, facts, options.results)
+    Console().print(f"wrote {root / entry.name}")

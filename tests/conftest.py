@@ -1,0 +1,43 @@
+"""What holds for all tests: no network, few threads, and where real data may be."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+os.environ.setdefault("WANDB_MODE", "disabled")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+
+settings.register_profile("probseg", deadline=None, max_examples=50)  # timings of others disturb
+settings.load_profile("probseg")
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """Folder of real data sets; tests that ask for it are skipped where there is none."""
+    places = [Path(os.environ["PROBSEG_DATA"])] if "PROBSEG_DATA" in os.environ else []
+    places.append(REPOSITORY.parent / "shared" / "data")
+    for place in places:
+        if place.is_dir():
+            return place
+    pytest.skip(f"no real data: none of {[str(p) for p in places]} is a folder; set PROBSEG_DATA")

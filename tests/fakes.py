@@ -1,0 +1,175 @@
+"""Photographs and masks drawn at test time, in memory and in the folder layouts of real data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from probseg.data.base import InteractiveDataset
+from probseg.models import Segmenter, build, override, read_preset
+from probseg.types import IGNORE, Sample
+
+Pixels = npt.NDArray[np.uint8]
+
+COLOURS = ((220, 40, 40), (40, 200, 60), (50, 70, 230), (230, 210, 40))
+
+
+def draw_scene(
+    height: int = 48, width: int = 64, objects: int = 1, seed: int = 0
+) -> tuple[Pixels, Pixels]:
+    """Draw coloured ellipses on a grey, noisy ground.
+
+    Returns:
+        An RGB image ``(H, W, 3)`` and a mask ``(H, W)`` with the numbers 1, 2, ... from left to
+        right; the ellipses do not touch.
+    """
+    random = np.random.default_rng(seed)
+    image = random.integers(90, 130, (height, width, 3), dtype=np.uint8)
+    labels = np.zeros((height, width), dtype=np.uint8)
+    y, x = np.mgrid[:height, :width]
+    strip = width / objects
+    for number in range(1, objects + 1):
+        cx = (number - 0.5) * strip + random.uniform(-0.05, 0.05) * strip
+        cy = height * random.uniform(0.45, 0.55)
+        rx, ry = strip * random.uniform(0.25, 0.4), height * random.uniform(0.25, 0.4)
+        inside = ((x - cx) / rx) ** 2 + ((y - cy) / ry) ** 2 <= 1
+        labels[inside] = number
+        colour = np.array(COLOURS[(number - 1) % len(COLOURS)])
+        image[inside] = np.clip(colour + random.integers(-15, 15, (inside.sum(), 3)), 0, 255)
+    return image, labels
+
+
+def draw_sample(height: int = 48, width: int = 64, seed: int = 0) -> Sample:
+    """One object in memory."""
+    image, labels = draw_scene(height, width, 1, seed)
+    return Sample(image, labels, f"object{seed}", "fakes")
+
+
+class FakeObjects(InteractiveDataset):
+    """A data set in memory, every object on an image of its own.
+
+    Args:
+        length: Number of objects.
+        size: ``(H, W)`` of the images.
+        name: Name of the data set.
+    """
+
+    def __init__(
+        self, length: int = 4, size: tuple[int, int] = (48, 64), name: str = "fakes"
+    ) -> None:
+        self.name = name
+        self.samples = [draw_sample(*size, seed=i)._replace(dataset=name) for i in range(length)]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> Sample:
+        return self.samples[index]
+
+
+def save(array: Pixels, path: Path, **options: object) -> Path:
+    """Write an array as an image file, whose format follows the suffix."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(array).save(path, **options)
+    return path
+
+
+def write_folder(
+    root: Path,
+    images: int = 3,
+    objects: int = 1,
+    style: Literal["ids", "files", "black_and_white"] = "ids",
+    size: tuple[int, int] = (48, 64),
+    suffix: str = ".jpg",
+) -> Path:
+    """Write ``images/`` and ``masks/``.
+
+    Args:
+        root: The folder that will hold both.
+        images: Number of photographs ``photo0``, ``photo1``, ...
+        objects: Number of objects on each.
+        style: ``"ids"``: one mask per photograph with the numbers of its objects;
+            ``"files"``: one mask ``<stem>_<n>.png`` per object, with 0 and 1;
+            ``"black_and_white"``: one mask per photograph with 0 and 255.
+        size: ``(H, W)`` of the photographs.
+        suffix: File format of the photographs.
+
+    Returns:
+        The root.
+    """
+    for i in range(images):
+        image, labels = draw_scene(*size, objects, seed=i)
+        save(image, root / "images" / f"photo{i}{suffix}")
+        if style == "files":
+            for number in range(1, objects + 1):
+                mask = (labels == number).astype(np.uint8)
+                save(mask, root / "masks" / f"photo{i}_{number}.png")
+        else:
+            mask = labels if style == "ids" else np.where(labels > 0, 255, 0).astype(np.uint8)
+            save(mask, root / "masks" / f"photo{i}.png")
+    return root
+
+
+def with_band(labels: Pixels, value: int) -> Pixels:
+    """Give the object 255 and the pixels along its contour another value."""
+    inside = np.pad(labels > 0, 1)
+    shifted = [inside[1 + dy : -1 + dy or None, 1 + dx : -1 + dx or None]
+               for dy in (-1, 0, 1) for dx in (-1, 0, 1)]  # fmt: skip
+    band = np.any(shifted, axis=0) & ~np.all(shifted, axis=0)
+    mask = np.where(labels > 0, 255, 0).astype(np.uint8)
+    mask[band] = value
+    return mask
+
+
+def write_grabcut(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
+    """Write ``data_GT/`` and ``boundary_GT/`` with the archive's suffixes.
+
+    The photographs are ``banana.jpg``, ``Cross.JPG`` and ``llama.bmp``; the masks are all .bmp, and
+    that of the llama has no band of 128.
+    """
+    for seed, name in enumerate(("banana.jpg", "Cross.JPG", "llama.bmp")):
+        image, labels = draw_scene(*size, seed=seed)
+        save(image, root / "data_GT" / name)
+        mask = with_band(labels, 255 if name.startswith("llama") else 128)
+        if name.startswith("llama"):
+            mask = np.where(labels > 0, 255, 0).astype(np.uint8)
+        save(mask, root / "boundary_GT" / f"{Path(name).stem}.bmp")
+    return root
+
+
+def write_bsds500(
+    root: Path, images: int = 3, annotators: int = 2, size: tuple[int, int] = (48, 64)
+) -> Path:
+    """Write ``images/<split>/`` and ``labels/<split>/`` of BSDS500, and the list of exclusions.
+
+    Region 1 of every map is the ground, 2 and 3 are objects. The first training photograph, 100, is
+    on the list.
+    """
+    for s, split in enumerate(("train", "val", "test")):
+        for i in range(images):
+            stem = str(100 * (s + 1) + i)
+            image, labels = draw_scene(*size, 2, seed=i)
+            save(image, root / "images" / split / f"{stem}.jpg")
+            for k in range(annotators):
+                regions = np.roll(labels + 1, k, axis=1)  # nobody draws exactly like another
+                save(regions.astype(np.uint8), root / "labels" / split / f"{stem}_a{k}.png")
+    (root / "splits").mkdir()
+    (root / "splits" / "exclude_from_training.tsv").write_text("100\tGrabCut\n999\tBerkeley\n")
+    return root
+
+
+def ignore_border(mask: Pixels, width: int = 2) -> Pixels:
+    """Copy of a mask whose outermost pixels are ignored."""
+    result = mask.copy()
+    result[:width] = result[-width:] = IGNORE
+    result[:, :width] = result[:, -width:] = IGNORE
+    return result
+
+
+def micro_model(name: str = "micro_conv", **changes: object) -> Segmenter:
+    """A network of a few hundred thousand parameters with random weights, in evaluation mode."""
+    return build(override(read_preset(name), changes)).eval()

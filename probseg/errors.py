@@ -49,7 +49,22 @@ class ChecksumError(RuntimeError):
     """A weight file does not have the recorded sha256."""
 
 
-USER_ERRORS = (DataError, DatasetNotFoundError, UnknownNameError, ChecksumError)
+class WeightsError(ValueError):
+    """Stored weights cannot be read, or belong to another network."""
+
+
+class UsageError(ValueError):
+    """What the command line was given cannot be used; the message is all that the user needs."""
+
+
+USER_ERRORS = (
+    DataError,
+    DatasetNotFoundError,
+    UnknownNameError,
+    ChecksumError,
+    WeightsError,
+    UsageError,
+)
 """Errors that a user can mend; the command line shows their message without a traceback."""
 
 

@@ -27,3 +27,9 @@ def zoo_dir() -> Path:
 def data_dir() -> Path:
     """Folder that holds the data sets: ``$PROBSEG_DATA``, or ``./data`` where that is not set."""
     return Path(os.environ.get("PROBSEG_DATA", "data"))
+
+
+def find_data(root: Path | str) -> Path:
+    """Return a data folder: the path itself if it exists, else the one below `data_dir`."""
+    path = Path(root)
+    return path if path.exists() or path.is_absolute() else data_dir() / path

@@ -46,11 +46,10 @@ def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
     Raises:
         ValueError: If no convolution of the network takes 3 channels.
     """
-    for parent in network.modules():
-        for name, child in parent.named_children():
-            if isinstance(child, nn.Conv2d) and child.in_channels == 3:
-                stem = PromptStem(child, prompt_channels)
-                setattr(parent, name, stem)
-                return
+    for path, module in network.named_modules():
+        if isinstance(module, nn.Conv2d) and module.in_channels == 3 and path:
+            parent, _, name = path.rpartition(".")
+            setattr(network.get_submodule(parent), name, PromptStem(module, prompt_channels))
+            return
     msg = f"{type(network).__name__} has no convolution with 3 input channels to add prompts to"
     raise ValueError(msg)

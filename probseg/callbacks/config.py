@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning as L  # noqa: N812
+import lightning as L
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 
@@ -27,7 +27,11 @@ class SaveConfig(SaveConfigCallback):
         folder.mkdir(parents=True, exist_ok=True)
         # A resumed run keeps its folder and gets its configuration anew.
         self.parser.save(
-            self.config, folder / "config.yaml", skip_check=True, overwrite=True, multifile=False
+            self.config,
+            folder / "config.yaml",
+            skip_validation=True,
+            overwrite=True,
+            multifile=False,
         )
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import lightning as L  # noqa: N812
+import lightning as L
 import torch.distributed as dist
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
@@ -113,7 +113,7 @@ class InteractiveEvaluation(L.Callback):
         summaries = summarise_records(records)
         _log(pl_module, "val", summaries)
         average = sum(summary.miou[5] for summary in summaries.values()) / len(summaries)
-        pl_module.log("val/miou@5", average, prog_bar=True, rank_zero_only=True)
+        pl_module.log("val/miou@5", average, prog_bar=True, sync_dist=True)
         if trainer.is_global_zero and not trainer.sanity_checking:
             folder = run_folder(trainer) / "val"
             self._report(trainer, pl_module, folder, "val", records, protocol)
@@ -161,9 +161,11 @@ class InteractiveEvaluation(L.Callback):
         records: Sequence[ObjectRecord],
         protocol: Protocol,
     ) -> None:
+        data = getattr(trainer, "datamodule", None)  # absent where loaders were passed instead
         metadata = {
             "seed": self.seed,
             "model": _plain(pl_module.hparams.get("model")),
+            "data": None if data is None else _plain(data.hparams),
             "epoch": trainer.current_epoch,
             "precision": trainer.precision,
             "environment": environment(pl_module.device),
@@ -205,8 +207,8 @@ def _log(
         prefix = f"{stage}/{name}" if protocol is None else f"{stage}/{name}/{protocol}"
         figures = {f"{prefix}/miou@{k}": value for k, value in enumerate(summary.miou)}
         figures |= {f"{prefix}/noc@{q}": value for q, value in summary.noc.items()}
-        # Every process has the records of all: nothing is left to reduce.
-        pl_module.log_dict(figures, rank_zero_only=False, sync_dist=False)
+        # Every process has the records of all, so that the mean over processes changes nothing.
+        pl_module.log_dict(figures, sync_dist=True)
 
 
 @rank_zero_only

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import lightning as L  # noqa: N812
+import lightning as L
 import numpy as np
 import numpy.typing as npt
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import lightning as L  # noqa: N812
+import lightning as L
 
 
 def run_folder(trainer: L.Trainer) -> Path:

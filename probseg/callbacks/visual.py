@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 import cv2
-import lightning as L  # noqa: N812
+import lightning as L
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
@@ -34,7 +34,7 @@ class VisualLog(L.Callback):
         self,
         trainer: L.Trainer,
         pl_module: L.LightningModule,
-        outputs: Mapping[str, Tensor | Prompts],
+        outputs: Any,  # noqa: ANN401
         batch: TrainBatch,
         batch_idx: int,
     ) -> None:

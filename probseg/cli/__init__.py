@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         if arguments[0] not in VERBS:
-            raise UnknownNameError("verb", arguments[0], VERBS)
+            raise UnknownNameError(kind="verb", name=arguments[0], known=VERBS)
         VERBS[arguments[0]](arguments)
     except Exception as error:
         told = user_error(error)

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import lightning as L  # noqa: N812
-import lightning.pytorch.loggers  # noqa: F401 (so that --trainer.logger WandbLogger is found)
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+import lightning as L
+import lightning.pytorch.loggers  # so that --trainer.logger WandbLogger is found
+from jsonargparse import ArgumentError
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 
 import probseg
 import probseg.data
 import probseg.tasks
 from probseg.callbacks import InteractiveEvaluation, SaveConfig
+from probseg.cli.checkpoints import check_readable, find_last, first_logger, run_of
+from probseg.errors import UsageError
 from probseg.paths import configs_dir
+
+NOISE = re.compile(
+    r"^\s*(Does not validate against|Subtypes:|Errors:|- Expected a <class 'NoneType'>|"
+    r"Given value type:|Given value: (Namespace|NestedArg)\()"
+)
+"""Lines of the parser's messages about types, of which each class argument has several."""
 
 
 class ProbsegCLI(LightningCLI):
@@ -32,6 +43,56 @@ class ProbsegCLI(LightningCLI):
         every = LightningCLI.subcommands()
         return {verb: every[verb] for verb in ("fit", "validate", "test")}
 
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse the arguments and find the checkpoint that they mean.
+
+        ``--ckpt_path last`` is the newest ``last.ckpt`` of this configuration's runs; ``fit`` goes
+        on in the folder of that run.
+
+        Raises:
+            UsageError: If there is no such checkpoint.
+            WeightsError: If it cannot be read.
+        """
+        super().parse_arguments(parser, args)
+        self.run_to_continue: str | None = None
+        verb = self.config.subcommand
+        config = self.config[verb]
+        self.asked_model = config.model.clone()
+        given = config.ckpt_path
+        if given is None or "://" in str(given):
+            return
+        if str(given) == "best":
+            msg = "--ckpt_path best: it is known only while a training runs; give the file's path"
+            raise UsageError(msg)
+        if str(given) == "last":
+            config.ckpt_path = str(find_last(config.trainer))
+            if verb == "fit":
+                self.run_to_continue = run_of(Path(config.ckpt_path))
+        check_readable(Path(config.ckpt_path))
+
+    def instantiate_classes(self) -> None:
+        """Make trainer, model and data.
+
+        Raises:
+            UsageError: If one of them refuses its arguments.
+        """
+        config = self.config[self.config.subcommand]
+        if config.model != self.asked_model:  # Lightning prefers what the checkpoint says
+            sys.stderr.write(
+                f"probseg: the settings under `model` are those of {config.ckpt_path}; what else "
+                "the configuration or the command line says of it does not count\n"
+            )
+        logger = (first_logger(config.trainer) or {}).get("init_args", {})
+        going_on = self.run_to_continue is not None and logger.get("version", "") is None
+        try:
+            if going_on:
+                logger["version"] = self.run_to_continue
+            super().instantiate_classes()
+        except (ValueError, TypeError, OSError, MisconfigurationException) as error:
+            raise UsageError(str(_innermost(error))) from error
+        if going_on:  # the configuration that is saved must not tie later runs to this folder
+            logger["version"] = None
+
 
 def run(arguments: Sequence[str]) -> ProbsegCLI:
     """Parse the arguments of a verb and run it.
@@ -41,21 +102,30 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
 
     Returns:
         The finished command line, with its trainer, model and data.
+
+    Raises:
+        UsageError: If the arguments are wrong.
     """
     # Lightning advertises other products at each start.
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_not_a_tip)
     sys.argv = ["probseg"]  # LightningCLI warns if arguments come both ways
-    return ProbsegCLI(
-        L.LightningModule,
-        L.LightningDataModule,
-        subclass_mode_model=True,
-        subclass_mode_data=True,
-        save_config_callback=SaveConfig,
-        auto_configure_optimizers=False,
-        seed_everything_default=0,
-        parser_kwargs=_parser_options(),
-        args=with_shipped_configs(arguments),
-    )
+    try:
+        return ProbsegCLI(
+            L.LightningModule,
+            L.LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            save_config_callback=SaveConfig,
+            auto_configure_optimizers=False,
+            seed_everything_default=0,
+            parser_kwargs=_parser_options(),
+            args=with_shipped_configs(arguments),
+        )
+    except ArgumentError as error:
+        lines = str(error).splitlines()
+        told = "\n".join(line for line in lines if not NOISE.match(line))
+        msg = f"{told}\nAll options: probseg {arguments[0]} --help"
+        raise UsageError(msg) from error
 
 
 def with_shipped_configs(arguments: Sequence[str]) -> list[str]:
@@ -79,7 +149,14 @@ def _parser_options() -> dict[str, Any]:
         "test": "probseg test --config configs/quickstart.yaml",
     }
     options: dict[str, Any] = {verb: {"epilog": f"example: {e}"} for verb, e in examples.items()}
-    return {"version": f"probseg {probseg.__version__}", **options}
+    return {"version": f"probseg {probseg.__version__}", "exit_on_error": False, **options}
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """Return what a constructor raised, without the layers that the parser puts around it."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    return error
 
 
 def _not_a_tip(record: logging.LogRecord) -> bool:

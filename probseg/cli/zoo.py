@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
+from probseg.errors import UsageError
 from probseg.paths import zoo_dir
 from probseg.zoo.publish import Facts, publish
 from probseg.zoo.store import CARD, find, read_index, verify
@@ -30,9 +32,15 @@ def run(arguments: Sequence[str]) -> None:
 
     Args:
         arguments: What follows ``zoo`` on the command line.
+
+    Raises:
+        UsageError: If a file is missing or cannot be used.
     """
     options = _parser().parse_args(list(arguments))
-    options.action(options)
+    try:
+        options.action(options)
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error)) from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -95,7 +103,21 @@ def _verify(options: argparse.Namespace) -> None:
 
 
 def _publish(options: argparse.Namespace) -> None:
-    facts = Facts(**json.loads(options.facts.read_text(encoding="utf-8")))
+    facts = _read_facts(options.facts)
     root = options.zoo or zoo_dir()
     entry = publish(options.checkpoint, options.name, root, facts, options.results)
     Console().print(f"wrote {root / entry.name}")
+
+
+def _read_facts(path: Path) -> Facts:
+    """Read the file for ``--facts``; what is wrong with it is said with its name."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        msg = f"{path}: is not JSON: {error}"
+        raise UsageError(msg) from error
+    wanted = [field.name for field in dataclasses.fields(Facts)]
+    if not isinstance(given, dict) or set(given) != set(wanted):
+        msg = f"{path}: expected an object with exactly the keys {', '.join(wanted)}"
+        raise UsageError(msg)
+    return Facts(**given)

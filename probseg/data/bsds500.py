@@ -70,7 +70,11 @@ class BSDS500(InteractiveDataset):
                 labels = read_labels(path)
                 share = np.bincount(labels.ravel(), minlength=256) / labels.size
                 chosen = np.flatnonzero((share >= min_fraction) & (share <= max_fraction))
-                self.objects += [(image, path, int(number)) for number in chosen if number > 0]
+                self.objects += [
+                    (image, path, int(number))
+                    for number in chosen
+                    if number > 0 and share[number] > 0
+                ]
         if not self.objects:
             msg = f"{self.root}: no region is left in split {split!r} after selection"
             raise DataError(msg)

@@ -15,6 +15,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 from probseg.data.base import InteractiveDataset
 from probseg.data.folder import ImageMaskFolder
 from probseg.data.transforms import TrainingCrop
+from probseg.errors import DataError
 from probseg.types import Sample
 
 
@@ -85,6 +86,7 @@ class InteractiveDataModule(L.LightningDataModule):
         num_workers: int = 2,
     ) -> None:
         super().__init__()
+        self.save_hyperparameters()
         self.train = _as_list(train)
         self.val: list[Dataset[Sample]] = list(_as_list(val))
         self.test: list[Dataset[Sample]] = list(_as_list(test))
@@ -96,14 +98,14 @@ class InteractiveDataModule(L.LightningDataModule):
         """Shuffled training crops; the last incomplete batch is left out."""
         if not self.train:
             msg = "no training data: set `data.train` to a data set"
-            raise ValueError(msg)
+            raise DataError(msg)
         objects = _Crops(ConcatDataset(self.train), self.crop)
         if len(objects) < self.batch_size:
             msg = (
                 f"batch_size {self.batch_size} is larger than the {len(objects)} training objects; "
                 "use a smaller one"
             )
-            raise ValueError(msg)
+            raise DataError(msg)
         if self.num_workers == 0:
             self.crop.seed(torch.initial_seed())
         return DataLoader(
@@ -126,7 +128,7 @@ class InteractiveDataModule(L.LightningDataModule):
         """One loader per test set, one object at a time."""
         if not self.test:
             msg = "no test data: set `data.test` to a data set"
-            raise ValueError(msg)
+            raise DataError(msg)
         return [_object_loader(objects) for objects in self.test]
 
 

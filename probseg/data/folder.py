@@ -19,6 +19,7 @@ from probseg.data.images import (
     read_labels,
 )
 from probseg.errors import DataError, DatasetNotFoundError
+from probseg.paths import find_data
 from probseg.types import IGNORE, Sample
 
 
@@ -32,7 +33,8 @@ class ImageMaskFolder(InteractiveDataset):
     before training starts.
 
     Args:
-        root: The folder.
+        root: The folder; a relative path that does not exist is looked for in ``$PROBSEG_DATA``
+            (or ``./data``).
         split: Text file with one image stem per line that says which images take part; relative
             to ``root``. All images by default.
         exclude: Image stems to leave out: a text file, relative to ``root``, whose first column
@@ -55,7 +57,7 @@ class ImageMaskFolder(InteractiveDataset):
         min_area: int = 16,
         name: str = "folder",
     ) -> None:
-        self.root = Path(root)
+        self.root = find_data(root)
         self.name = name
         images = _list(self.root, "images", IMAGE_SUFFIXES, name)
         masks = _pair(images, _list(self.root, "masks", LOSSLESS_SUFFIXES, name), self.root)

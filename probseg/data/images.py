@@ -17,8 +17,11 @@ LOSSLESS_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
 MAX_IDS = 200
 """More different values than this in one mask are taken for a grey picture, not object ids."""
 
+MAX_IDS_IF_RESTLESS = 16
+"""The same for a mask whose numbers change every few pixels, as no outlines of objects do."""
+
 MAX_SMEARED = 6
-"""More different values than this, near 0 and near 255, are taken for a blurred black and white."""
+"""More different values than this, with fewer pixels than white, are taken for blurred edges."""
 
 
 def _open(path: Path) -> Image.Image:
@@ -149,23 +152,22 @@ def object_ids(labels: npt.NDArray[np.uint8], path: Path) -> list[int]:
             "that of a plain folder; write 1 for the object and 255 for ignored pixels"
         )
         raise DataError(msg)
-    if len(ids) > MAX_IDS:
+    changes = (labels[:, 1:] != labels[:, :-1]).sum() / labels.size
+    if len(ids) > MAX_IDS or (len(ids) > MAX_IDS_IF_RESTLESS and changes > 0.25):
         msg = (
             f"{path}: {len(ids)} different values: this looks like a grey picture or a mask saved "
             "as JPEG, not like object numbers 1..254 (255 = ignored); save masks as PNG"
         )
         raise DataError(msg)
     objects = [value for value in ids if value != IGNORE]
-    near_black, near_white = objects[0] < 16, objects[-1] >= 240
-    if near_black and near_white and len(ids) > MAX_SMEARED:
-        white, grey = (labels >= 240).sum(), ((labels >= 16) & (labels < 240)).sum()
-        if white > grey:
-            msg = (
-                f"{path}: {len(ids)} different values, most pixels nearly black or nearly white: "
-                "this looks like a black-and-white mask with blurred edges, from JPEG or from a "
-                "smooth change of size; threshold it to 0 and 255"
-            )
-            raise DataError(msg)
+    white, grey = (labels >= 240).sum(), ((labels > 0) & (labels < 240)).sum()
+    if len(ids) > MAX_SMEARED and objects[0] < 64 and objects[-1] >= 192 and white > grey:
+        msg = (
+            f"{path}: {len(ids)} different values, most pixels nearly black or nearly white: this "
+            "looks like a black-and-white mask with blurred edges, from JPEG or from a smooth "
+            "change of size; threshold it to 0 and 255"
+        )
+        raise DataError(msg)
     return objects
 
 

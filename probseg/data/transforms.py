@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 # Without this, importing albumentations asks a server for its latest version.
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
@@ -13,6 +14,9 @@ import numpy as np
 
 from probseg.clicks.boxes import mask_box, padded_crop
 from probseg.types import IGNORE, Sample
+
+ATTEMPTS = 4
+"""How often a crop is drawn anew because nothing of its object was left."""
 
 
 class TrainingCrop:
@@ -49,16 +53,14 @@ class TrainingCrop:
             )
             raise ValueError(msg)
         self.padding = padding
+        self.smallest = size * scale[0]
         self.generator = np.random.default_rng(0)
+        self.unreduced = A.Compose(_fit(size))
         self.transform = A.Compose(
             [
                 A.LongestMaxSize(size, interpolation=cv2.INTER_LINEAR),
                 A.RandomScale((scale[0] - 1, scale[1] - 1), interpolation=cv2.INTER_LINEAR, p=1),
-                A.PadIfNeeded(
-                    size, size, position="random", border_mode=0, fill=0, fill_mask=IGNORE
-                ),
-                A.CropNonEmptyMaskIfExists(size, size, ignore_values=[IGNORE]),
-                A.HorizontalFlip(p=0.5),
+                *_fit(size),
                 A.Rotate(15, border_mode=0, fill=0, fill_mask=IGNORE, p=0.3),
                 A.RandomBrightnessContrast(0.25, 0.25, p=0.6),
                 A.HueSaturationValue(10, 25, 10, p=0.5),
@@ -77,6 +79,7 @@ class TrainingCrop:
         seeds do not govern.
         """
         self.transform.set_random_seed(seed % 2**32)
+        self.unreduced.set_random_seed(seed % 2**32)
         self.generator = np.random.default_rng(seed)
 
     def __call__(self, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
@@ -85,5 +88,21 @@ class TrainingCrop:
         x0, y0, x1, y1 = padded_crop(
             mask_box(sample.mask), sample.mask.shape, padding=padding, min_padding=4
         )
-        done = self.transform(image=sample.image[y0:y1, x0:x1], mask=sample.mask[y0:y1, x0:x1])
+        # A strip of a photograph would become less than a pixel wide.
+        too_thin = self.smallest * min(x1 - x0, y1 - y0) < 2 * max(x1 - x0, y1 - y0)
+        for _ in range(0 if too_thin else ATTEMPTS):
+            done = self.transform(image=sample.image[y0:y1, x0:x1], mask=sample.mask[y0:y1, x0:x1])
+            if (done["mask"] == 1).any():
+                break
+        else:  # reduced, a line falls between the pixels: a part of it at its own size
+            done = self.unreduced(image=sample.image, mask=sample.mask)
         return done["image"], done["mask"]
+
+
+def _fit(size: int) -> list[Any]:
+    """Cut or fill up to a square of that size with a part of the object, and flip it."""
+    return [
+        A.PadIfNeeded(size, size, position="random", border_mode=0, fill=0, fill_mask=IGNORE),
+        A.CropNonEmptyMaskIfExists(size, size, ignore_values=[IGNORE]),
+        A.HorizontalFlip(p=0.5),
+    ]

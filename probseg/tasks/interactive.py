@@ -25,6 +25,7 @@ from probseg.losses import BinaryCrossEntropy, MaskLoss
 from probseg.models.segmenter import Segmenter
 from probseg.tasks.schedule import PolynomialThenConstant
 from probseg.types import Prompts, Sample
+from probseg.zoo.store import check_fit
 
 
 class InteractiveSegmentation(L.LightningModule):
@@ -154,3 +155,7 @@ class InteractiveSegmentation(L.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Note the curriculum's task in the checkpoint."""
         checkpoint["curriculum_stage"] = self.stage
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse the checkpoint of another network in words, before torch does in keys."""
+        check_fit(self.state_dict(), checkpoint["state_dict"], "checkpoint")

@@ -6,8 +6,8 @@ import fnmatch
 from pathlib import Path
 from typing import Any
 
-from probseg.errors import UnknownNameError
-from probseg.models import Segmenter, build, list_presets, override, read_preset, without_downloads
+from probseg.models import Segmenter, build, list_presets, override, read_preset
+from probseg.models.build import Description
 from probseg.zoo.store import WEIGHTS, load_into, read_config, read_index, verify
 
 
@@ -41,21 +41,31 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Segment
     Raises:
         UnknownNameError: If there is no such model; the message lists the nearest names.
         ChecksumError: If the weight file is not the recorded one.
-        ValueError: If the weights do not fit the network, which changes may cause.
+        WeightsError: If the weights do not fit the network, which changes may cause.
+    """
+    folder, description = describe(name, pretrained)
+    model = build(override(description, changes))
+    if folder is None:
+        return model
+    load_into(model, folder / WEIGHTS)
+    return model.eval()
+
+
+def describe(name: str, pretrained: bool) -> tuple[Path | None, Description]:
+    """Find the description of a network, and the folder of its weights if it is to have them.
+
+    Args:
+        name: As for `create_model`.
+        pretrained: Whether weights will be loaded; the folder is then checked.
+
+    Raises:
+        UnknownNameError: If there is no such model; the message lists the nearest names.
+        ChecksumError: If the weight file is not the recorded one.
     """
     if "/" in name:
         folder = Path(name)
-        description = read_config(folder)
-    elif pretrained:
+        return (folder if pretrained else None), read_config(folder)
+    if pretrained:
         folder = verify(name)
-        description = read_config(folder)
-    else:
-        architecture = name.split(".")[0]
-        if architecture not in list_presets():
-            raise UnknownNameError("model", name, list_presets())
-        description = read_preset(architecture)
-    if not pretrained:
-        return build(override(description, changes))
-    model = build(override(without_downloads(description), changes))
-    load_into(model, folder / WEIGHTS)
-    return model.eval()
+        return folder, read_config(folder)
+    return None, read_preset(name.split(".")[0])

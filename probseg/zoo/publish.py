@@ -12,6 +12,7 @@ import torch
 
 from probseg.models import build, override, without_downloads
 from probseg.models.build import Description
+from probseg.zoo.create import describe
 from probseg.zoo.store import CARD, WEIGHTS, Entry, check_fit, read_index, save, write_index
 
 CARD_CLICKS = (0, 1, 2, 3, 5, 10, 20)
@@ -118,6 +119,11 @@ def network_of(stored: Mapping[str, Any], source: Path) -> Description:
             "`probseg fit` can be published"
         )
         raise ValueError(msg)
+    if description["class_path"].endswith("create_model"):  # it was started from a model by name
+        arguments = dict(description["init_args"])
+        arguments |= description.get("dict_kwargs") or {}
+        name, pretrained = arguments.pop("name"), arguments.pop("pretrained", False)
+        return override(describe(name, pretrained)[1], arguments)
     return description
 
 
@@ -134,9 +140,7 @@ def _figures(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return figures
 
 
-def _card(
-    entry: Entry, facts: Facts, reports: Sequence[Mapping[str, Any]], size: int
-) -> str:
+def _card(entry: Entry, facts: Facts, reports: Sequence[Mapping[str, Any]], size: int) -> str:
     lines = [
         "---",
         f"license: {facts.license}",

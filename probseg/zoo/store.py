@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from probseg.errors import ChecksumError, UnknownNameError
+from probseg.errors import ChecksumError, UnknownNameError, WeightsError
 from probseg.models import Segmenter
 from probseg.models.build import Description
 from probseg.paths import zoo_dir
@@ -90,7 +91,8 @@ def find(name: str, root: Path | None = None) -> Entry:
     tagged = fnmatch.filter(entries, f"{name}.*")
     if tagged:
         return entries[tagged[0]]
-    raise UnknownNameError("zoo model", name, entries)
+    architectures = {known.split(".")[0] for known in entries}
+    raise UnknownNameError(kind="zoo model", name=name, known=[*entries, *architectures])
 
 
 def sha256(path: Path) -> str:
@@ -129,15 +131,21 @@ def load_into(model: Segmenter, path: Path) -> None:
         path: A safetensors file.
 
     Raises:
-        ValueError: If names or shapes of the weights are not those of the network.
+        FileNotFoundError: If there is no such file.
+        WeightsError: If the file cannot be read, or names or shapes of the weights are not those of
+            the network.
     """
-    weights = load_file(path)
+    try:
+        weights = load_file(path)
+    except SafetensorError as error:
+        msg = f"{path}: cannot be read ({error}); the file is damaged or no safetensors file"
+        raise WeightsError(msg) from error
     check_fit(model.state_dict(), weights, str(path))
     model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
 
 
 def check_fit(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], source: str) -> None:
-    """Raise a readable ValueError unless two sets of weights have equal names and shapes."""
+    """Raise a readable WeightsError unless two sets of weights have equal names and shapes."""
     missing = sorted(set(wanted) - set(given))
     surplus = sorted(set(given) - set(wanted))
     shapes = [
@@ -153,7 +161,7 @@ def check_fit(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], source:
         f"{source}: the weights are those of another architecture ({told}); build the network "
         "with the configuration that the weights were trained with"
     )
-    raise ValueError(msg)
+    raise WeightsError(msg)
 
 
 def save(model: Segmenter, description: Description, folder: Path) -> str:

@@ -1,0 +1,242 @@
+import csv
+import json
+
+import lightning as L
+import pytest
+import torch
+from fakes import FakeObjects
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader
+
+from probseg.callbacks import InteractiveEvaluation
+from probseg.errors import UnknownNameError
+
+MIOU = [f"miou@{k}" for k in range(6)]
+NOC = [f"noc@{percent}" for percent in (80, 85, 90)]
+
+
+class Disks(L.LightningModule):
+    """Predicts the box and disks around the clicks, whose radius may follow the epoch."""
+
+    def __init__(self, radii=(6.0,)):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.radii = radii
+        self.modes = []
+
+    def forward(self, image, prompts):
+        self.modes.append(self.training)
+        y, x = torch.meshgrid(*map(torch.arange, image.shape[2:]), indexing="ij")
+        inside = torch.zeros(image.shape[2:], dtype=torch.bool)
+        if not prompts.boxes.isnan().any():
+            x0, y0, x1, y1 = prompts.boxes[0].int().tolist()
+            inside[y0:y1, x0:x1] = True
+        radius = self.radii[min(self.current_epoch, len(self.radii) - 1)]
+        for (column, row), label in zip(prompts.points[0], prompts.labels[0], strict=True):
+            inside[(x - column) ** 2 + (y - row) ** 2 <= radius**2] = bool(label)
+        return torch.where(inside, 9.0, -9.0)[None, None] + 0 * self.weight
+
+    def training_step(self, batch, batch_idx):
+        assert self.training, "left in evaluation mode by the callback"
+        return self.weight.sum()
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        pass
+
+    def test_step(self, batch, batch_idx, dataloader_idx=0):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def loaders(*sets):
+    return [DataLoader(objects, batch_size=1, collate_fn=list) for objects in sets]
+
+
+def trainer(folder, *callbacks, **options):
+    return L.Trainer(
+        accelerator="cpu",
+        default_root_dir=folder,
+        logger=CSVLogger(folder, name="toy"),
+        callbacks=list(callbacks),
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
+        log_every_n_steps=1,
+        **options,
+    )
+
+
+def scores(folder, *sets, **options):
+    runner = trainer(folder, InteractiveEvaluation(**options))
+    figures = runner.test(Disks(), loaders(*sets), verbose=False)
+    return {key.split("/dataloader")[0]: value for row in figures for key, value in row.items()}
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def test_validation_logs_its_figures_and_writes_its_report(tmp_path):
+    runner = trainer(tmp_path, InteractiveEvaluation(protocols=["ritm"]))
+    figures = runner.validate(Disks(), loaders(FakeObjects(2, name="A")), verbose=False)[0]
+    assert set(figures) == {"val/miou@5", *(f"val/A/{name}" for name in MIOU + NOC)}
+    assert figures["val/A/miou@0"] == 0
+    assert 0.1 < figures["val/A/miou@1"] < figures["val/A/miou@5"]
+    folder = tmp_path / "toy" / "version_0" / "val"
+    assert {path.name for path in folder.iterdir()} == {
+        "results.json",
+        "objects.csv",
+        "table.md",
+        "curve.png",
+        "overlays.png",
+    }
+    assert read(folder / "results.json")["datasets"]["A"]["miou"] == pytest.approx(
+        [figures[f"val/A/{name}"] for name in MIOU], abs=1e-6
+    )
+
+
+def test_validation_over_two_sets_gives_the_mean_of_their_means(tmp_path):
+    sets = (FakeObjects(3, name="A"), FakeObjects(1, size=(80, 90), name="B"))
+    runner = trainer(tmp_path, InteractiveEvaluation(protocols=["ritm"]))
+    rows = runner.validate(Disks(), loaders(*sets), verbose=False)
+    figures = {key: value for row in rows for key, value in row.items()}
+    a, b = figures["val/A/miou@5"], figures["val/B/miou@5"]
+    assert a != b
+    assert figures["val/miou@5"] == pytest.approx((a + b) / 2)
+    assert set(read(tmp_path / "toy/version_0/val/results.json")["datasets"]) == {"A", "B"}
+
+
+def test_test_logs_all_clicks_of_the_protocol(tmp_path):
+    figures = scores(tmp_path, FakeObjects(2, name="A"), protocols=["ritm"], max_clicks=8)
+    assert set(figures) == {f"test/A/miou@{k}" for k in range(9)} | {f"test/A/{n}" for n in NOC}
+    assert figures["test/A/noc@90"] <= 8
+    results = read(tmp_path / "toy/version_0/test/ritm/results.json")
+    assert results["protocol"]["max_clicks"] == 8
+    assert results["datasets"]["A"]["noc"]["90"] == pytest.approx(figures["test/A/noc@90"])
+    assert results["metadata"]["environment"]["versions"]["torch"]
+
+
+def test_several_protocols_have_their_names_in_the_log(tmp_path):
+    figures = scores(
+        tmp_path,
+        FakeObjects(2, name="A"),
+        protocols=["gabbur2021", "ritm"],
+        max_clicks=2,
+        trials=3,
+    )
+    both = {f"test/A/{p}/miou@{k}" for p in ("gabbur2021", "ritm") for k in range(3)}
+    both |= {f"test/A/{p}/{n}" for p in ("gabbur2021", "ritm") for n in NOC}
+    assert set(figures) == both
+    rows = {}
+    for protocol in ("gabbur2021", "ritm"):
+        path = tmp_path / "toy/version_0/test" / protocol / "objects.csv"
+        rows[protocol] = list(csv.DictReader(path.open()))
+    assert len(rows["gabbur2021"]) == 2 * 3 * 3, "objects x trials x (clicks + 1)"
+    assert len(rows["ritm"]) == 2 * 1 * 3, "without noise all trials would be equal"
+
+
+def test_two_test_sets_keep_apart(tmp_path):
+    sets = (FakeObjects(2, name="A"), FakeObjects(2, size=(80, 90), name="B"))
+    together = scores(tmp_path / "1", *sets, protocols=["ritm"], max_clicks=3)
+    for objects in sets:
+        alone = scores(tmp_path / objects.name, objects, protocols=["ritm"], max_clicks=3)
+        for name, value in alone.items():
+            assert together[name] == pytest.approx(value), name
+
+
+def test_order_of_the_objects_does_not_matter(tmp_path):
+    forwards, backwards = FakeObjects(4), FakeObjects(4)
+    backwards.samples.reverse()
+    options = {"protocols": ["gabbur2021"], "max_clicks": 3, "trials": 2}
+    assert scores(tmp_path / "1", forwards, **options) == scores(
+        tmp_path / "2", backwards, **options
+    )
+    tables = []
+    for n in "12":
+        path = tmp_path / n / "toy/version_0/test/gabbur2021/objects.csv"
+        rows = list(csv.DictReader(path.open()))
+        tables.append([{k: v for k, v in row.items() if k != "seconds"} for row in rows])
+    assert tables[0] == tables[1]
+
+
+def test_the_seed_moves_the_boxes(tmp_path):
+    options = {"protocols": ["gabbur2021"], "max_clicks": 1, "trials": 1}
+    path = "toy/version_0/test/gabbur2021/objects.csv"
+    tables = []
+    for seed in (0, 0, 1):
+        folder = tmp_path / str(len(tables))
+        scores(folder, FakeObjects(3), seed=seed, **options)
+        tables.append([row["iou"] for row in csv.DictReader((folder / path).open())])
+    assert tables[0] == tables[1]
+    assert tables[0] != tables[2]
+    assert (
+        read(tmp_path / "2" / "toy/version_0/test/gabbur2021/results.json")["metadata"]["seed"] == 1
+    )
+
+
+def test_number_of_pictures(tmp_path):
+    scores(tmp_path, FakeObjects(2), protocols=["ritm"], max_clicks=1, pictures=0)
+    assert not (tmp_path / "toy/version_0/test/ritm/overlays.png").exists()
+    assert (tmp_path / "toy/version_0/test/ritm/curve.png").exists()
+
+
+def test_training_picks_the_checkpoint_with_the_best_validation(tmp_path):
+    """The disks fit best in the second of three epochs."""
+    model = Disks(radii=(1.0, 6.0, 2.0))
+    keep = ModelCheckpoint(monitor="val/miou@5", mode="max", filename="{epoch}", save_last=True)
+    runner = trainer(
+        tmp_path,
+        InteractiveEvaluation(protocols=["ritm"]),
+        keep,
+        max_epochs=3,
+        num_sanity_val_steps=1,
+    )
+    runner.fit(model, DataLoader(torch.zeros(2, 1)), loaders(FakeObjects(2)))
+    assert keep.best_model_path.endswith("epoch=1.ckpt")
+    scores = read(tmp_path / "toy/version_0/val/results.json")["datasets"]["fakes"]["miou"]
+    assert keep.best_model_score > scores[5], "the report is that of the last epoch"
+    assert read(tmp_path / "toy/version_0/val/results.json")["metadata"]["epoch"] == 2
+
+
+def test_predictions_are_made_in_evaluation_mode(tmp_path):
+    model = Disks()
+    runner = trainer(tmp_path, InteractiveEvaluation(protocols=["ritm"]), max_epochs=2)
+    runner.fit(model, DataLoader(torch.zeros(1, 1)), loaders(FakeObjects(1)))
+    assert len(model.modes) >= 10
+    assert not any(model.modes)
+    assert model.training
+
+
+def test_without_a_logger_the_report_goes_to_the_root(tmp_path):
+    runner = L.Trainer(
+        accelerator="cpu",
+        logger=False,
+        default_root_dir=tmp_path,
+        enable_progress_bar=False,
+        callbacks=[InteractiveEvaluation(protocols=["ritm"], max_clicks=1)],
+    )
+    runner.test(Disks(), loaders(FakeObjects(1)), verbose=False)
+    assert (tmp_path / "test" / "ritm" / "results.json").is_file()
+
+
+def test_tables_are_printed(tmp_path, capsys):
+    scores(tmp_path, FakeObjects(2, name="Drawn"), protocols=["ritm"], max_clicks=5)
+    told = capsys.readouterr().out
+    assert "mIoU@5" in told
+    assert "NoC@90" in told
+    assert "Drawn" in told
+    assert str(tmp_path / "toy/version_0/test/ritm/results.json") in told.replace("\n", "")
+
+
+def test_unusable_arguments():
+    with pytest.raises(ValueError, match="at least one protocol"):
+        InteractiveEvaluation(protocols=[])
+    with pytest.raises(ValueError, match="val_clicks must be at least 5"):
+        InteractiveEvaluation(val_clicks=4)
+    with pytest.raises(ValueError, match="max_clicks: expected at least 1"):
+        InteractiveEvaluation(max_clicks=0)
+    with pytest.raises(UnknownNameError, match="did you mean 'gabbur2021'"):
+        InteractiveEvaluation(protocols=["gabbur"])

@@ -1,0 +1,160 @@
+"""Training-time prompts: where they may lie, how many there are, and chance."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from probseg.clicks.sampling import (
+    drop_boxes,
+    error_regions,
+    interior,
+    jitter_boxes,
+    object_and_background,
+    object_boxes,
+    random_clicks,
+    random_points,
+)
+
+SHAPES = hnp.array_shapes(min_dims=3, max_dims=3, min_side=1, max_side=12)
+
+
+def regions():
+    return hnp.arrays(bool, SHAPES)
+
+
+def masks():
+    return hnp.arrays(np.uint8, SHAPES, elements=st.sampled_from([0, 1, 255]))
+
+
+def source(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@given(region=regions(), wanted=st.integers(0, 6), seed=st.integers(0, 99))
+def test_points_lie_in_the_region_and_never_repeat(region, wanted, seed):
+    counts = torch.full((len(region),), wanted)
+    points, valid = random_points(torch.from_numpy(region), counts, 6, source(seed))
+    assert points.shape == (*valid.shape, 2)
+    for image, own_points, own_valid in zip(region, points, valid, strict=True):
+        drawn = [(int(x), int(y)) for x, y in own_points[own_valid].tolist()]
+        assert len(drawn) == min(wanted, image.sum())
+        assert len(set(drawn)) == len(drawn)
+        assert all(image[y, x] for x, y in drawn)
+
+
+def test_points_are_uniform_over_the_region():
+    region = torch.zeros(4000, 3, 4, dtype=torch.bool)
+    region[:, 0, 1] = region[:, 2, 3] = region[:, 1, 0] = region[:, 1, 1] = True
+    points, valid = random_points(region, torch.ones(4000, dtype=torch.long), 1, source())
+    assert valid.all()
+    places, counts = np.unique(points[:, 0].numpy(), axis=0, return_counts=True)
+    assert places.tolist() == [[0, 1], [1, 0], [1, 1], [3, 2]]
+    assert counts == pytest.approx(1000, abs=5 * math.sqrt(4000 * 0.25 * 0.75))
+
+
+@given(mask=masks(), seed=st.integers(0, 99))
+def test_clicks_have_the_sign_of_their_pixel(mask, seed):
+    points, labels = random_clicks(
+        *object_and_background(torch.from_numpy(mask)), (1, 3), (0, 2), source(seed)
+    )
+    for image, own_points, own_labels in zip(mask, points, labels, strict=True):
+        for (x, y), label in zip(own_points.long().tolist(), own_labels.tolist(), strict=True):
+            assert label == -1 or image[y, x] == label
+        positive, negative = (own_labels == 1).sum(), (own_labels == 0).sum()
+        assert min(1, (image == 1).sum()) <= positive <= 3
+        assert negative <= 2
+
+
+def test_all_numbers_of_clicks_occur():
+    region = torch.ones(300, 6, 6, dtype=torch.bool)
+    points, labels = random_clicks(region, region, (1, 3), (0, 2), source())
+    assert points.shape == (300, 5, 2)
+    assert set((labels == 1).sum(dim=1).tolist()) == {1, 2, 3}
+    assert set((labels == 0).sum(dim=1).tolist()) == {0, 1, 2}
+
+
+def test_no_clicks_on_request():
+    region = torch.ones(2, 4, 4, dtype=torch.bool)
+    points, labels = random_clicks(region, region, (0, 0), (0, 0))
+    assert points.shape == (2, 0, 2)
+    assert labels.shape == (2, 0)
+
+
+@given(region=regions(), margin=st.integers(0, 4))
+def test_interior_keeps_its_distance(region, margin):
+    kept = interior(torch.from_numpy(region), margin).numpy()
+    for image, own in zip(region, kept, strict=True):
+        inner = np.zeros_like(image)
+        for y, x in zip(*np.nonzero(image), strict=True):
+            window = image[max(0, y - margin) : y + margin + 1, max(0, x - margin) : x + margin + 1]
+            inner[y, x] = window.all()
+        np.testing.assert_array_equal(own, inner if inner.any() else image)
+
+
+@given(mask=masks(), seed=st.integers(0, 99))
+def test_errors_are_what_the_prediction_gets_wrong(mask, seed):
+    prediction = np.random.default_rng(seed).random(mask.shape) < 0.5
+    missed, invented = error_regions(torch.from_numpy(prediction), torch.from_numpy(mask))
+    np.testing.assert_array_equal(missed.numpy(), np.logical_and(mask == 1, ~prediction))
+    np.testing.assert_array_equal(invented.numpy(), np.logical_and(mask == 0, prediction))
+
+
+@given(mask=masks())
+def test_boxes_are_tight(mask):
+    boxes = object_boxes(torch.from_numpy(mask))
+    assert boxes.shape == (len(mask), 4)
+    for image, box in zip(mask, boxes.tolist(), strict=True):
+        rows, columns = np.nonzero(image == 1)
+        if rows.size == 0:
+            assert all(math.isnan(side) for side in box)
+        else:
+            expected = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+            assert box == expected
+
+
+@given(data=st.data(), noise=st.floats(0, 3), seed=st.integers(0, 99))
+def test_jittered_boxes_stay_boxes_inside_the_image(data, noise, seed):
+    height, width = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
+    x0, y0 = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
+    x1, y1 = data.draw(st.integers(x0 + 1, width)), data.draw(st.integers(y0 + 1, height))
+    box = torch.tensor([[x0, y0, x1, y1], [math.nan] * 4]).float()
+    moved, none = jitter_boxes(box, noise, (height, width), source(seed))
+    assert none.isnan().all()
+    a, b, c, d = moved.tolist()
+    assert 0 <= a < c <= width
+    assert 0 <= b < d <= height
+    assert moved.tolist() == moved.round().tolist()
+    for new, old, side in zip((a, b), (x0, y0), (x1 - x0, y1 - y0), strict=True):
+        assert abs(new - old) <= noise * side + 0.5
+
+
+def test_jitter_uses_the_whole_range_and_none_without_noise():
+    boxes = torch.tensor([[40.0, 30.0, 60.0, 80.0]]).repeat(2000, 1)
+    assert torch.equal(jitter_boxes(boxes, 0.0, (100, 100)), boxes)
+    shift = jitter_boxes(boxes, 0.2, (100, 100), source()) - boxes
+    assert shift.amin(dim=0).tolist() == [-4, -10, -4, -10]
+    assert shift.amax(dim=0).tolist() == [4, 10, 4, 10]
+
+
+def test_boxes_are_dropped_with_the_given_probability():
+    boxes = torch.arange(4.0).repeat(2000, 1)
+    assert torch.equal(drop_boxes(boxes, 0.0), boxes)
+    assert drop_boxes(boxes, 1.0).isnan().all()
+    dropped = drop_boxes(boxes, 0.3, source()).isnan()
+    assert torch.equal(dropped.any(dim=1), dropped.all(dim=1))  # whole rows
+    assert dropped[:, 0].float().mean() == pytest.approx(0.3, abs=0.05)
+    assert not boxes.isnan().any()  # the argument is left alone
+
+
+def test_a_generator_makes_draws_repeatable():
+    region = torch.ones(2, 9, 9, dtype=torch.bool)
+    first = random_clicks(region, region, generator=source(3))
+    again = random_clicks(region, region, generator=source(3))
+    other = random_clicks(region, region, generator=source(4))
+    assert torch.equal(first[0], again[0])
+    assert not torch.equal(first[0], other[0])

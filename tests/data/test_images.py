@@ -1,0 +1,354 @@
+"""Reading images and masks of all kinds, and refusing what cannot be used."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from fakes import draw_scene, save
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from PIL import Image
+
+from probseg.data.images import (
+    check_same_size,
+    object_ids,
+    object_mask,
+    read_image,
+    read_labels,
+)
+from probseg.errors import DataError
+
+GREY = np.arange(35, dtype=np.uint8).reshape(5, 7) * 7
+COLOUR = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+
+
+def refused(path, action, *parts):
+    """The action raises a DataError that begins with the file and holds all parts."""
+    with pytest.raises(DataError) as caught:
+        action()
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ")
+    for part in parts:
+        assert part in text
+    return text
+
+
+# --- images -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".png", ".bmp", ".tif", ".PNG"])
+def test_colour_is_kept(tmp_path, suffix):
+    image = read_image(save(COLOUR, tmp_path / f"x{suffix}"))
+    assert image.dtype == np.uint8
+    np.testing.assert_array_equal(image, COLOUR)
+
+
+def test_the_array_may_be_written_to(tmp_path):
+    read_image(save(COLOUR, tmp_path / "x.png"))[:] = 0
+
+
+def test_jpeg_is_close(tmp_path):
+    smooth = np.full((16, 16, 3), (200, 40, 90), dtype=np.uint8)
+    image = read_image(save(smooth, tmp_path / "x.jpg")).astype(int)
+    assert abs(image - smooth).max() <= 4
+
+
+@pytest.mark.parametrize("mode", ["L", "LA"])
+def test_grey_is_repeated(tmp_path, mode):
+    Image.fromarray(GREY).convert(mode).save(tmp_path / "x.png")
+    np.testing.assert_array_equal(read_image(tmp_path / "x.png"), np.dstack([GREY] * 3))
+
+
+def test_one_bit_is_black_and_white(tmp_path):
+    Image.fromarray(GREY > 100).save(tmp_path / "x.png")
+    expected = np.where(GREY > 100, 255, 0)
+    np.testing.assert_array_equal(read_image(tmp_path / "x.png"), np.dstack([expected] * 3))
+
+
+def test_transparency_is_laid_over_white(tmp_path):
+    alpha = np.zeros((5, 7, 1), dtype=np.uint8)
+    alpha[:, 3:] = 255
+    alpha[0, 0] = 51  # a fifth
+    save(np.concatenate([COLOUR, alpha], axis=2), tmp_path / "x.png")
+    image = read_image(tmp_path / "x.png")
+    np.testing.assert_array_equal(image[:, 3:], COLOUR[:, 3:])
+    assert (image[1:, :3] == 255).all()
+    assert abs(image[0, 0] - (0.8 * 255 + 0.2 * COLOUR[0, 0])).max() <= 1
+
+
+def test_palette_gives_its_colours(tmp_path):
+    picture = Image.fromarray(np.array([[0, 1], [2, 1]], dtype=np.uint8), mode=None).convert("P")
+    picture.putdata([0, 1, 2, 1])
+    picture.putpalette([10, 20, 30, 200, 100, 0, 7, 8, 9])
+    picture.save(tmp_path / "x.png")
+    expected = [[[10, 20, 30], [200, 100, 0]], [[7, 8, 9], [200, 100, 0]]]
+    np.testing.assert_array_equal(read_image(tmp_path / "x.png"), expected)
+    picture.save(tmp_path / "t.png", transparency=1)
+    expected[0][1] = expected[1][1] = [255, 255, 255]
+    np.testing.assert_array_equal(read_image(tmp_path / "t.png"), expected)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".tif"])
+def test_16_bits_become_8(tmp_path, suffix):
+    deep = GREY.astype(np.uint16) * 257
+    deep[0, 0], deep[0, 1] = 65535, 256
+    image = read_image(save(deep, tmp_path / f"x{suffix}"))
+    expected = GREY.copy()
+    expected[0, 0], expected[0, 1] = 255, 0
+    np.testing.assert_array_equal(image, np.dstack([expected] * 3))
+
+
+def test_cmyk_is_converted(tmp_path):
+    Image.new("CMYK", (4, 3), (0, 255, 255, 0)).save(tmp_path / "x.jpg")
+    image = read_image(tmp_path / "x.jpg").astype(int)
+    assert image.shape == (3, 4, 3)
+    assert abs(image - [255, 0, 0]).max() < 10
+
+
+@pytest.mark.parametrize(
+    ("orientation", "undo"),
+    [
+        (1, lambda a: a),
+        (2, np.fliplr),
+        (3, lambda a: np.rot90(a, 2)),
+        (4, np.flipud),
+        (6, lambda a: np.rot90(a, -1)),
+        (8, np.rot90),
+    ],
+)
+def test_exif_rotation_is_carried_out(tmp_path, orientation, undo):
+    picture = Image.fromarray(COLOUR)
+    exif = picture.getexif()
+    exif[274] = orientation
+    picture.save(tmp_path / "x.png", exif=exif)
+    np.testing.assert_array_equal(read_image(tmp_path / "x.png"), undo(COLOUR))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    path = tmp_path / "no.png"
+    for read in (read_image, read_labels):
+        refused(path, lambda read=read: read(path), "no such file", "check the folder")
+
+
+def test_a_folder_is_no_image(tmp_path):
+    refused(tmp_path, lambda: read_image(tmp_path), "no such file")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"\x89PNG\r\n\x1a\n", b"BM", b"\xff\xd8\xff"])
+def test_a_file_that_is_no_image_is_named(tmp_path, content):
+    path = tmp_path / "x.png"
+    path.write_bytes(content)
+    for read in (read_image, read_labels):
+        refused(path, lambda read=read: read(path), "cannot be read as an image", "replace")
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp", ".webp"])
+def test_a_truncated_file_is_named(tmp_path, suffix):
+    path = save(draw_scene()[0], tmp_path / f"x{suffix}")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    refused(path, lambda: read_image(path), "cannot be read as an image", "replace or remove")
+
+
+@pytest.fixture(scope="module")
+def encoded():
+    files = {}
+    for kind in ("PNG", "JPEG", "BMP", "TIFF", "WEBP", "GIF"):
+        buffer = io.BytesIO()
+        Image.fromarray(draw_scene(12, 14)[0]).save(buffer, kind)
+        files[kind] = buffer.getvalue()
+    return files
+
+
+@given(
+    kind=st.sampled_from(["PNG", "JPEG", "BMP", "TIFF", "WEBP", "GIF"]),
+    damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=6),
+    kept=st.floats(0.2, 1),
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # PIL's own, of odd metadata
+@pytest.mark.filterwarnings("ignore:Image size:PIL.Image.DecompressionBombWarning")
+def test_damaged_files_are_read_or_refused(encoded, tmp_path_factory, kind, damage, kept):
+    content = bytearray(encoded[kind])
+    for place, value in damage:
+        content[int(place * len(content))] = value
+    path = tmp_path_factory.getbasetemp() / "damaged.png"
+    path.write_bytes(content[: int(kept * len(content))])
+    for read in (read_image, read_labels):
+        try:
+            assert read(path).dtype == np.uint8
+        except DataError as error:
+            message = str(error)
+        else:
+            continue
+        assert message.startswith(f"{path}: ")
+
+
+def test_a_picture_of_a_billion_pixels_is_refused(tmp_path):
+    buffer = io.BytesIO()
+    Image.new("1", (1, 1)).save(buffer, "BMP")
+    header = bytearray(buffer.getvalue())
+    header[18:26] = (40000).to_bytes(4, "little") * 2
+    path = tmp_path / "x.bmp"
+    path.write_bytes(header)
+    refused(path, lambda: read_image(path), "cannot be read as an image")
+
+
+def test_floating_point_images_are_refused(tmp_path):
+    path = save(np.linspace(0, 1, 35, dtype=np.float32).reshape(5, 7), tmp_path / "x.tif")
+    refused(path, lambda: read_image(path), "floating point", "8 or 16 bits")
+
+
+# --- masks ------------------------------------------------------------------------------------
+
+IDS = np.array([[0, 1, 2], [255, 7, 254]], dtype=np.uint8)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".bmp", ".tif"])
+def test_numbers_of_a_grey_mask(tmp_path, suffix):
+    labels = read_labels(save(IDS, tmp_path / f"x{suffix}"))
+    assert labels.dtype == np.uint8
+    np.testing.assert_array_equal(labels, IDS)
+
+
+@pytest.mark.parametrize("suffix", [".png", ".gif"])
+def test_a_palette_mask_gives_its_indices(tmp_path, suffix):
+    picture = Image.fromarray(np.array([[0, 1, 2], [2, 1, 0]], dtype=np.uint8))
+    picture.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0] + [9] * 759)
+    assert picture.mode == "P"
+    picture.save(tmp_path / f"x{suffix}")
+    labels = read_labels(tmp_path / f"x{suffix}")
+    np.testing.assert_array_equal(labels, [[0, 1, 2], [2, 1, 0]])
+
+
+@pytest.mark.parametrize("channels", [3, 4])
+def test_three_equal_channels_are_a_mask(tmp_path, channels):
+    save(np.dstack([IDS] * 3 + [np.full_like(IDS, 255)] * (channels - 3)), tmp_path / "x.png")
+    np.testing.assert_array_equal(read_labels(tmp_path / "x.png"), IDS)
+
+
+def test_transparency_of_a_grey_mask_is_left_out(tmp_path):
+    Image.fromarray(IDS).convert("LA").save(tmp_path / "x.png")
+    np.testing.assert_array_equal(read_labels(tmp_path / "x.png"), IDS)
+
+
+def test_one_bit_masks_hold_0_and_1(tmp_path):
+    Image.fromarray(IDS > 1).save(tmp_path / "x.png")
+    np.testing.assert_array_equal(read_labels(tmp_path / "x.png"), (IDS > 1).astype(np.uint8))
+
+
+def test_16_bit_masks_with_small_numbers(tmp_path):
+    save(IDS.astype(np.uint16), tmp_path / "x.png")
+    np.testing.assert_array_equal(read_labels(tmp_path / "x.png"), IDS)
+
+
+@pytest.mark.parametrize(
+    ("array", "suffix", "parts"),
+    [
+        (IDS.astype(np.uint16) * 2, ".png", ["0..255", "510"]),
+        (IDS.astype(np.int32) - 1, ".tif", ["0..255", "-1"]),
+        (IDS.astype(np.float32) / 2, ".tif", ["whole numbers", "float32"]),
+        (np.full((2, 2), np.nan, np.float32), ".tif", ["whole numbers", "nan"]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast:RuntimeWarning")
+def test_values_that_are_no_bytes_are_refused(tmp_path, array, suffix, parts):
+    path = save(array, tmp_path / f"x{suffix}")
+    refused(path, lambda: read_labels(path), *parts, "1..254")
+
+
+def test_a_colour_mask_is_refused(tmp_path):
+    path = save(COLOUR, tmp_path / "x.png")
+    refused(path, lambda: read_labels(path), "one channel", "colours", "palette or grey PNG")
+
+
+@pytest.mark.parametrize("name", ["x.jpg", "renamed.png"])
+def test_a_jpeg_mask_is_refused_under_any_name(tmp_path, name):
+    path = tmp_path / name
+    Image.fromarray(draw_scene()[1] * 255).save(path, "JPEG")
+    refused(path, lambda: read_labels(path), "JPEG", "lossless", "PNG")
+
+
+# --- objects ----------------------------------------------------------------------------------
+
+
+@given(ids=st.sets(st.integers(1, 199), min_size=1, max_size=20), ignored=st.booleans())
+def test_numbers_below_255_are_objects(ids, ignored):
+    labels = np.array([[0, *ids, *([255] if ignored else [])]], dtype=np.uint8)
+    labels = labels.repeat(5, axis=1)
+    assert object_ids(labels, "m.png") == sorted(ids)
+
+
+def test_up_to_200_objects():
+    labels = np.arange(201, dtype=np.uint8).repeat(5)[None]
+    assert object_ids(labels, "m.png") == list(range(1, 201))
+
+
+def test_black_and_white():
+    assert object_ids(np.array([[0, 255]], dtype=np.uint8), "m.png") == [255]
+
+
+@given(labels=hnp.arrays(np.uint8, (4, 5), elements=st.sampled_from([0, 1, 2, 255])))
+def test_mask_of_one_object(labels):
+    for number in (1, 2):
+        for got, value in zip(object_mask(labels, number).ravel(), labels.ravel(), strict=True):
+            assert got == (1 if value == number else 255 if value == 255 else 0)
+    np.testing.assert_array_equal(object_mask(labels, 255), labels == 255)
+
+
+def test_an_empty_mask_is_refused():
+    labels = np.zeros((3, 4), dtype=np.uint8)
+    refused("m.png", lambda: object_ids(labels, "m.png"), "empty", "draw the object or remove")
+
+
+def test_the_convention_of_grabcut_is_refused():
+    labels = np.array([[0, 128, 255]], dtype=np.uint8)
+    refused("m.png", lambda: object_ids(labels, "m.png"), "0, 128 and 255", "GrabCut", "write 1")
+
+
+def test_a_grey_photograph_is_refused():
+    photo = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    text = refused("m.png", lambda: object_ids(photo, "m.png"), "255 different values", "grey")
+    assert "save masks as PNG" in text
+
+
+def test_a_dull_photograph_is_refused():
+    dull = np.random.default_rng(0).integers(90, 130, (20, 30), dtype=np.uint8)
+    refused("m.png", lambda: object_ids(dull, "m.png"), "40 different values", "grey picture")
+
+
+@pytest.mark.parametrize("quality", [30, 50, 75, 90, 95])
+def test_a_mask_that_was_a_jpeg_is_refused(quality):
+    buffer = io.BytesIO()
+    Image.fromarray(draw_scene(80, 100)[1] * 255).save(buffer, "JPEG", quality=quality)
+    labels = np.asarray(Image.open(buffer))
+    assert len(np.unique(labels)) > 2
+    refused("m.png", lambda: object_ids(labels, "m.png"), "nearly white", "JPEG", "threshold")
+
+
+@pytest.mark.parametrize("side", [30, 60, 150, 300, 500])
+def test_a_smoothly_resized_mask_is_refused(side):
+    mask = Image.fromarray(draw_scene(100, 100)[1] * 255)
+    labels = np.asarray(mask.resize((side, side), Image.Resampling.BILINEAR))
+    refused("m.png", lambda: object_ids(labels, "m.png"), "change of size", "threshold")
+
+
+def test_many_objects_with_an_ignored_border_are_no_blur():
+    labels = np.repeat(np.arange(31, dtype=np.uint8), 20)[None].repeat(20, axis=0)
+    labels[:3] = 255
+    assert object_ids(labels, "m.png") == list(range(1, 31))
+    assert object_ids(np.where(labels == 30, 250, labels), "m.png") == [*range(1, 30), 250]
+
+
+def test_a_mask_of_another_size_is_refused():
+    with pytest.raises(DataError) as caught:
+        check_same_size(np.zeros((4, 6, 3), np.uint8), np.zeros((5, 6), np.uint8), "i.jpg", "m.png")
+    text = str(caught.value)
+    for part in ("m.png", "6 x 5", "i.jpg", "6 x 4", "must have the image's size"):
+        assert part in text
+    assert "EXIF" not in text
+
+
+def test_a_turned_mask_hints_at_exif():
+    with pytest.raises(DataError, match=re.escape("EXIF rotation")):
+        check_same_size(np.zeros((4, 6, 3), np.uint8), np.zeros((6, 4), np.uint8), "i.jpg", "m.png")

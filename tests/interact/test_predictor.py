@@ -1,0 +1,211 @@
+import numpy as np
+import pytest
+import torch
+from fakes import draw_scene, micro_model
+
+import probseg
+import probseg.zoo.store as store
+from probseg.interact.predictor import Mask, Predictor
+from probseg.models import read_preset
+from probseg.types import Click
+
+CLICKS = [Click(20, 30), Click(3, 4, positive=False), Click(25.5, 20.25)]
+BOX = (10, 12, 40, 44)
+
+
+def photo(height=61, width=47, seed=0):
+    return draw_scene(height, width, seed=seed)[0]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return micro_model("micro_csa")
+
+
+@pytest.fixture
+def predictor(model):
+    predictor = Predictor(model)
+    predictor.set_image(photo())
+    return predictor
+
+
+def test_top_level_name_is_this_class():
+    assert probseg.Predictor is Predictor
+    assert probseg.Click is Click
+
+
+@pytest.mark.parametrize("size", [(61, 47), (64, 64), (7, 129), (1, 1), (33, 2)])
+@pytest.mark.parametrize("working_size", [None, 40])
+def test_masks_have_the_size_of_the_image(size, working_size):
+    predictor = Predictor(micro_model(working_size=working_size))
+    predictor.set_image(photo(*size))
+    mask = predictor.predict([Click(size[1] - 1, 0)], box=(0, 0, size[1], size[0]))
+    assert mask.binary.shape == mask.probability.shape == mask.uncertainty.shape == size
+    assert (mask.binary.dtype, mask.probability.dtype) == (np.bool_, np.float32)
+
+
+def test_ranges(predictor):
+    mask = predictor.predict(CLICKS, box=BOX)
+    assert np.isfinite(mask.probability).all()
+    assert (mask.probability >= 0).all()
+    assert (mask.probability <= 1).all()
+    assert (mask.uncertainty >= 0).all()
+    assert (mask.uncertainty <= 1).all()
+    np.testing.assert_array_equal(mask.binary, mask.probability > 0.5)
+    assert mask.probability.std() > 0
+
+
+def test_uncertainty_is_the_entropy_in_bits():
+    mask = Mask(np.array([[0, 0.5, 1, 0.25]], dtype=np.float32))
+    np.testing.assert_allclose(mask.uncertainty, [[0, 1, 0, 0.811278]], atol=1e-6)
+
+
+def test_clicks_one_by_one_equal_all_at_once(model, predictor):
+    predictor.predict(box=BOX)
+    for click in CLICKS:
+        last = predictor.predict([click])
+    other = Predictor(model)
+    other.set_image(photo())
+    together = other.predict(CLICKS, box=BOX)
+    np.testing.assert_array_equal(last.probability, together.probability)
+    assert predictor.clicks == other.clicks == tuple(CLICKS)
+
+
+def test_every_kind_of_prompt_matters(predictor):
+    seen = [predictor.predict(CLICKS[:1]), predictor.predict(CLICKS[1:2])]
+    seen.append(predictor.predict(box=BOX))
+    predictor.reset()
+    seen.append(predictor.predict([CLICKS[0]._replace(positive=False)]))
+    for i, one in enumerate(seen):
+        for other in seen[i + 1 :]:
+            assert not np.array_equal(one.probability, other.probability)
+
+
+def test_a_new_box_replaces_the_old_one(predictor):
+    predictor.predict(box=(0, 0, 10, 10))
+    moved = predictor.predict(box=BOX)
+    predictor.reset()
+    np.testing.assert_array_equal(moved.probability, predictor.predict(box=BOX).probability)
+
+
+def test_undo_is_as_if_never_clicked(predictor):
+    before = predictor.predict(CLICKS[:2], box=BOX)
+    changed = predictor.predict(CLICKS[2:])
+    assert not np.array_equal(before.probability, changed.probability)
+    undone = predictor.undo()
+    np.testing.assert_array_equal(undone.probability, before.probability)
+    assert predictor.clicks == tuple(CLICKS[:2])
+
+
+def test_undo_to_the_box_and_to_nothing(predictor):
+    with_box = predictor.predict(box=BOX)
+    predictor.predict(CLICKS[:1])
+    np.testing.assert_array_equal(predictor.undo().probability, with_box.probability)
+    predictor.reset()
+    predictor.predict(CLICKS[:1])
+    assert predictor.undo() is None
+    with pytest.raises(RuntimeError, match="no click to undo"):
+        predictor.undo()
+
+
+def test_reset_forgets_prompts_and_keeps_the_image(predictor):
+    first = predictor.predict(CLICKS[:1])
+    predictor.predict(CLICKS[1:], box=BOX)
+    predictor.reset()
+    assert predictor.clicks == ()
+    np.testing.assert_array_equal(predictor.predict(CLICKS[:1]).probability, first.probability)
+
+
+def test_a_new_image_starts_anew(predictor):
+    predictor.predict(CLICKS, box=BOX)
+    predictor.set_image(photo(30, 40, seed=1))
+    assert predictor.clicks == ()
+    with pytest.raises(ValueError, match="nothing to go by"):
+        predictor.predict()
+    assert predictor.predict([Click(39, 29)]).binary.shape == (30, 40)
+
+
+def test_the_image_is_copied(predictor):
+    image = photo()
+    predictor.set_image(image)
+    before = predictor.predict(CLICKS)
+    image[:] = 0
+    predictor.reset()
+    np.testing.assert_array_equal(predictor.predict(CLICKS).probability, before.probability)
+
+
+def test_views_that_run_backwards_are_images_too(model):
+    mirrored, copied = Predictor(model), Predictor(model)
+    mirrored.set_image(photo()[:, ::-1])
+    copied.set_image(photo()[:, ::-1].copy())
+    np.testing.assert_array_equal(
+        mirrored.predict(CLICKS).probability, copied.predict(CLICKS).probability
+    )
+
+
+def test_without_an_image(model):
+    with pytest.raises(RuntimeError, match="call set_image"):
+        Predictor(model).predict(CLICKS)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((4, 5), np.uint8),
+        np.zeros((4, 5, 4), np.uint8),
+        np.zeros((3, 4, 5), np.uint8),
+        np.zeros((4, 5, 3), np.float32),
+        np.zeros((0, 5, 3), np.uint8),
+    ],
+)
+def test_other_arrays_are_no_images(model, image):
+    with pytest.raises(ValueError, match=r"image must be RGB, uint8.*got shape .* and dtype"):
+        Predictor(model).set_image(image)
+
+
+@pytest.mark.parametrize(("x", "y"), [(47, 0), (0, 61), (-0.5, 3), (3, -1), (float("nan"), 1)])
+def test_clicks_outside(predictor, x, y):
+    with pytest.raises(ValueError, match="outside the image of 47 x 61"):
+        predictor.predict([Click(1, 1), Click(x, y)])
+    assert predictor.clicks == (), "a refused call changes nothing"
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        (5, 5, 5, 9),
+        (5, 9, 9, 5),
+        (-1, 0, 5, 5),
+        (0, 0, 48, 5),
+        (0, 0, 5, 62),
+        (0, 0, 1, float("nan")),
+    ],
+)
+def test_boxes_that_are_none(predictor, box):
+    with pytest.raises(ValueError, match=r"box .* must satisfy 0 <= x0 < x1 <= 47"):
+        predictor.predict([Click(1, 1)], box=box)
+    assert predictor.clicks == (), "a refused call changes nothing"
+
+
+def test_nothing_given(predictor):
+    with pytest.raises(ValueError, match="at least one click or a box"):
+        predictor.predict()
+
+
+def test_model_is_put_into_evaluation_mode():
+    model = micro_model().train()
+    Predictor(model)
+    assert not model.training
+
+
+def test_from_pretrained_takes_a_folder(tmp_path):
+    model = micro_model()
+    store.save(model, read_preset("micro_conv"), tmp_path / "mine")
+    loaded = Predictor.from_pretrained(str(tmp_path / "mine"))
+    reference = Predictor(model)
+    for one in (loaded, reference):
+        one.set_image(photo())
+    np.testing.assert_allclose(
+        loaded.predict(CLICKS).probability, reference.predict(CLICKS).probability, atol=0.02
+    )

@@ -1,0 +1,48 @@
+"""The command line inside the test process, on small networks and drawn data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes import write_folder
+
+from probseg.cli import main
+from probseg.cli.trainer import ProbsegCLI, run
+
+MICRO = ("--model.model", "configs/model/micro_csa.yaml")
+"""Flags that put a small network into any experiment."""
+
+QUIET = (
+    "--trainer.accelerator=cpu",
+    "--trainer.enable_progress_bar=false",
+    "--trainer.enable_model_summary=false",
+)
+SMALL = ("--data.num_workers=0", "--data.batch_size=2", "--data.crop_size=32")
+"""Flags that make training quick."""
+
+
+def command(*arguments: object) -> int:
+    """Run a command line and return its exit status."""
+    return main([str(argument) for argument in arguments])
+
+
+def folder_fit(root: Path, *more: object) -> list[str]:
+    """Arguments of a short training on a folder."""
+    experiment = ["fit", "--config", "configs/experiment/folder.yaml", "--data.root", root]
+    return [str(a) for a in (*experiment, *MICRO, *QUIET, *SMALL, *more)]
+
+
+def finished(*arguments: object) -> ProbsegCLI:
+    """Run a command line and return its trainer, model and data."""
+    return run([str(argument) for argument in arguments])
+
+
+def train_two_epochs(place: Path) -> tuple[Path, Path]:
+    """Train on a drawn folder inside ``place``; return the data and the folder of the run."""
+    root = write_folder(place / "data", images=5, size=(24, 32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        patch.setenv("PROBSEG_DATA", str(place))
+        assert command(*folder_fit(root, "--trainer.max_epochs", 2)) == 0
+    return root, place / "runs" / "probseg" / "version_0"

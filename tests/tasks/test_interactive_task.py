@@ -1,0 +1,391 @@
+"""One training step: what the curriculum promises, gradients, and the schedule."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from fakes import FakeObjects, draw_sample, ignore_border, micro_model
+from lightning import Trainer
+from torch import nn
+
+from probseg.clicks import Curriculum
+from probseg.clicks.sampling import object_boxes
+from probseg.data import InteractiveDataModule
+from probseg.data.datamodule import TrainBatch
+from probseg.losses import BinaryCrossEntropy, SoftIoULoss, WeightedSum
+from probseg.models import Segmenter
+from probseg.tasks import InteractiveSegmentation, PolynomialThenConstant
+from probseg.types import Prompts
+
+BOXLESS = {"box_epochs": 0, "random_epochs": 0, "box_dropout": 1.0}
+
+
+class Answer(Segmenter):
+    """Predicts what a function of images and prompts says, and remembers how it was asked."""
+
+    def __init__(self, answer):
+        nn.Module.__init__(self)
+        self.answer = answer
+        self.scale = nn.Parameter(torch.ones(()))
+        self.asked = []
+
+    def forward(self, image, prompts):
+        self.asked.append((prompts, self.training, torch.is_grad_enabled()))
+        return self.answer(image, prompts).unsqueeze(1) * self.scale
+
+
+def nothing(image, prompts):
+    return torch.full_like(image[:, 0], -1.0)
+
+
+def everything(image, prompts):
+    return torch.full_like(image[:, 0], 1.0)
+
+
+def batch(size=4, ignored=True):
+    samples = [draw_sample(48, 48, seed=i) for i in range(size)]
+    masks = [ignore_border(s.mask, 3) if ignored else s.mask for s in samples]
+    images = np.stack([s.image for s in samples]).transpose(0, 3, 1, 2).copy()
+    return TrainBatch(torch.from_numpy(images), torch.from_numpy(np.stack(masks)))
+
+
+def draw(stage, answer=nothing, curriculum=None, noise=0.1, data=None):
+    """Prompts of a batch, and the network that was asked on the way."""
+    data = data if data is not None else batch()
+    model = Answer(answer)
+    task = InteractiveSegmentation(
+        model, curriculum=Curriculum(**(curriculum or {})), corner_noise=noise
+    )
+    prompts = task.draw_prompts(data.images.float() / 255, data.masks, stage)
+    assert prompts.points.shape == (*prompts.labels.shape, 2)
+    assert prompts.boxes.shape == (len(data.masks), 4)
+    return prompts, model, data.masks
+
+
+def clicked_values(prompts, masks):
+    """Mask values under the positive and the negative clicks of each image."""
+    result = []
+    for points, labels, mask in zip(prompts.points.long(), prompts.labels, masks, strict=True):
+        values = mask[points[:, 1], points[:, 0]]
+        result.append((values[labels == 1].tolist(), values[labels == 0].tolist()))
+    return result
+
+
+# --- the three tasks ----------------------------------------------------------------------------
+
+
+def test_first_task_shows_boxes_alone():
+    prompts, model, masks = draw("box", curriculum={"box_dropout": 1.0}, noise=0)
+    assert prompts.labels.shape == (4, 0)
+    assert torch.equal(prompts.boxes, object_boxes(masks))
+    assert not model.asked
+
+
+def test_boxes_are_noisy():
+    prompts, _, masks = draw("box", noise=0.2)
+    exact = object_boxes(masks)
+    assert not torch.equal(prompts.boxes, exact)
+    sides = (exact[:, 2:] - exact[:, :2]).repeat(1, 2)
+    assert ((prompts.boxes - exact).abs() <= 0.2 * sides + 0.5).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_second_task_clicks_object_and_background(seed):
+    torch.manual_seed(seed)
+    prompts, model, masks = draw("random")
+    assert not prompts.boxes.isnan().any()
+    assert not model.asked
+    for positive, negative in clicked_values(prompts, masks):
+        assert positive == [1] * len(positive)
+        assert negative == [0] * len(negative)
+        assert 1 <= len(positive) <= 3
+        assert len(negative) <= 3
+
+
+def test_boxes_of_the_later_tasks_may_be_left_out():
+    assert draw("random", curriculum={"box_dropout": 1.0})[0].boxes.isnan().all()
+    assert draw("corrective", curriculum=BOXLESS)[0].boxes.isnan().all()
+    some = draw("random", curriculum={"box_dropout": 0.5}, data=batch(40))[0].boxes.isnan()
+    assert 8 < some.any(dim=1).sum() < 32
+
+
+@pytest.mark.parametrize(("answer", "wrong"), [(nothing, 1), (everything, 0)])
+@pytest.mark.parametrize("seed", range(3))
+def test_third_task_clicks_the_errors(answer, wrong, seed):
+    torch.manual_seed(seed)
+    prompts, model, masks = draw("corrective", answer, {"negative_clicks": (1, 3)})
+    assert not prompts.boxes.isnan().any()
+    assert len(model.asked) == 1  # one round as published
+    for values in clicked_values(prompts, masks):
+        clicked, other = values if wrong else values[::-1]
+        assert clicked == [wrong] * len(clicked)
+        assert len(clicked) >= 1
+        assert not other  # no error of this kind, and never an ignored pixel
+
+
+def test_third_task_asks_as_at_test_time():
+    _, model, _ = draw("corrective")
+    (prompts, training, grad) = model.asked[0]
+    assert not training
+    assert not grad
+    assert prompts.labels.shape == (4, 0)
+    assert model.training
+
+
+def test_rounds_build_on_each_other():
+    curriculum = {"rounds": (3, 3), "positive_clicks": (2, 2), "negative_clicks": (1, 1)}
+    prompts, model, _ = draw("corrective", curriculum=curriculum)
+    assert [asked.labels.shape[1] for asked, _, _ in model.asked] == [0, 3, 6]
+    assert prompts.labels.shape == (4, 9)
+    last = model.asked[-1][0]
+    assert torch.equal(prompts.points[:, :6], last.points)
+
+
+def test_numbers_of_rounds_vary():
+    rounds = {len(draw("corrective", curriculum={"rounds": (0, 2)})[1].asked) for _ in range(30)}
+    assert rounds == {0, 1, 2}
+
+
+def test_without_a_round_the_box_stays():
+    prompts, model, _ = draw("corrective", curriculum={"rounds": (0, 0), "box_dropout": 1.0})
+    assert not model.asked
+    assert not prompts.boxes.isnan().any()
+
+
+@pytest.mark.parametrize("answer", [nothing, everything])
+def test_without_box_the_first_clicks_are_positive(answer):
+    # Nothing was said yet, so that the prediction of the network is not what the annotator sees.
+    prompts, _, masks = draw("corrective", answer, {**BOXLESS, "negative_clicks": (1, 3)})
+    for positive, negative in clicked_values(prompts, masks):
+        assert positive
+        assert positive == [1] * len(positive)
+        assert not negative
+
+
+def test_with_and_without_box_in_one_batch():
+    curriculum = {"box_dropout": 0.5, "negative_clicks": (1, 3)}
+    prompts, _, masks = draw("corrective", everything, curriculum, data=batch(20))
+    for box, (positive, negative) in zip(
+        prompts.boxes, clicked_values(prompts, masks), strict=True
+    ):
+        assert bool(positive) == bool(box.isnan().all())
+        assert bool(negative) != bool(positive)
+
+
+def test_after_a_click_the_prediction_counts_even_without_box():
+    curriculum = {**BOXLESS, "rounds": (2, 2), "negative_clicks": (1, 1)}
+    prompts, _, masks = draw("corrective", everything, curriculum)
+    for positive, negative in clicked_values(prompts, masks):
+        assert positive
+        assert negative == [0]
+
+
+def test_clicks_keep_their_margin():
+    data = batch(1, ignored=False)
+    data.masks[:] = 0
+    data.masks[0, 10:20, 5:30] = 1
+    for seed in range(10):
+        torch.manual_seed(seed)
+        prompts, _, _ = draw("corrective", curriculum={"margin": 4}, data=data)
+        x, y = prompts.points[prompts.labels == 1].unbind(dim=1)
+        assert ((x >= 9) & (x < 26) & (y >= 14) & (y < 16)).all()
+
+
+@pytest.mark.parametrize("stage", ["box", "random", "corrective"])
+def test_crops_without_object_get_no_positive_prompt(stage):
+    data = batch(2)
+    data.masks[1] = 0
+    prompts, _, _ = draw(stage, data=data)
+    assert prompts.boxes.isnan().all(dim=1).tolist() == [False, True]
+    assert not (prompts.labels[1] == 1).any()
+
+
+@pytest.mark.parametrize("stage", ["random", "corrective"])
+def test_ignored_pixels_are_never_clicked(stage):
+    data = batch(8)
+    data.masks[:, ::2] = 255
+    for seed in range(5):
+        torch.manual_seed(seed)
+        for answer in (nothing, everything):
+            prompts, _, masks = draw(stage, answer, data=data)
+            for positive, negative in clicked_values(prompts, masks):
+                assert 255 not in positive + negative
+
+
+# --- one step -----------------------------------------------------------------------------------
+
+
+def micro_task(name="micro_csa", **options):
+    torch.manual_seed(0)
+    task = InteractiveSegmentation(micro_model(name).train(), **options)
+    task.log = lambda *arguments, **keywords: None  # there is no trainer
+    return task
+
+
+def step(task, stage, data=None, autocast=False):
+    lengths = {"box": (1, 0), "random": (0, 1), "corrective": (0, 0)}[stage]
+    task.curriculum = Curriculum(*lengths, rounds=(2, 2))
+    assert task.stage == stage
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        result = task.training_step(data if data is not None else batch(), 0)
+    result["loss"].backward()
+    return result
+
+
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("stage", ["box", "random", "corrective"])
+def test_gradients_reach_all_parts(stage, autocast):
+    # Under autocast, weights cast by the prediction without gradient must not be used again.
+    task = micro_task()
+    result = step(task, stage, autocast=autocast)
+    assert result["loss"].dtype == torch.float32
+    assert result["loss"].isfinite()
+    assert not result["logits"].requires_grad
+    assert result["logits"].shape == (4, 1, 48, 48)
+    names = dict(task.model.named_parameters())
+    stem = [n for n in names if ".prompts." in n or ".rgb." in n]
+    attention = [n for n in names if n.startswith(("head.height", "head.last"))]
+    assert len(stem) == 2
+    assert len(attention) == 6
+    for name in [*stem, *attention, "head.bias", "head.bottleneck.0.weight"]:
+        gradient = names[name].grad
+        assert gradient is not None, name
+        assert gradient.isfinite().all(), name
+        assert gradient.abs().sum() > 0, name
+    assert all(p.grad is not None for p in names.values())
+
+
+def test_prediction_on_the_way_leaves_no_trace():
+    task = micro_task("micro_conv")
+    buffers = {n: b.clone() for n, b in task.model.named_buffers()}
+    data = batch()
+    task.draw_prompts(data.images.float() / 255, data.masks, "corrective")
+    assert all(torch.equal(b, buffers[n]) for n, b in task.model.named_buffers())
+    assert all(module.training for module in task.model.modules())
+    assert all(p.grad is None for p in task.parameters())
+
+
+def test_images_arrive_in_0_to_1():
+    model = Answer(nothing)
+    task = InteractiveSegmentation(model)
+    task.log = lambda *arguments, **keywords: None
+    seen = []
+    model.answer = lambda image, prompts: seen.append(image) or nothing(image, prompts)
+    task.training_step(batch(), 0)
+    assert seen[0].dtype == torch.float32
+    torch.testing.assert_close(seen[0] * 255, batch().images.float())
+
+
+def test_the_loss_is_that_of_the_logits():
+    loss = WeightedSum([BinaryCrossEntropy(), SoftIoULoss()])
+    task = micro_task("micro_conv", loss=loss)
+    result = step(task, "random")
+    expected = loss(result["logits"], batch().masks)
+    assert result["loss"].item() == pytest.approx(expected.item())
+
+
+def test_a_batch_can_be_learnt_by_heart():
+    task = micro_task("micro_conv")
+    optimizer = torch.optim.Adam(task.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(25):
+        optimizer.zero_grad()
+        losses.append(step(task, "random")["loss"].item())
+        optimizer.step()
+    assert losses[-1] < 0.4 * losses[0]
+
+
+def test_step_without_any_object():
+    data = batch(2)
+    data.masks[:] = 0
+    for stage in ("box", "random", "corrective"):
+        assert step(micro_task(), stage, data)["loss"].isfinite()
+
+
+# --- optimiser and schedule ---------------------------------------------------------------------
+
+
+def rates(task, epochs):
+    made = task.configure_optimizers()
+    optimizer, scheduler = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    result = []
+    for _ in range(epochs):
+        result.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return optimizer, result
+
+
+def test_published_optimiser_and_schedule():
+    optimizer, published = rates(micro_task("micro_conv"), 150)
+    assert isinstance(optimizer, torch.optim.RAdam)
+    assert len(optimizer.param_groups[0]["params"]) > 10
+    assert published[0] == pytest.approx(1e-4)
+    assert published[35] == pytest.approx(1e-5 + 9e-5 * 0.5**0.9)
+    assert published[69] == pytest.approx(1e-5 + 9e-5 * (1 / 70) ** 0.9)
+    assert published[70:] == pytest.approx([1e-5] * 80)
+    assert all(a > b for a, b in pairwise(published[:71]))
+
+
+def test_schedule_with_other_arguments():
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
+    schedule = PolynomialThenConstant(optimizer, decay_epochs=4, power=1.0, final_factor=0.5)
+    seen = []
+    for _ in range(6):
+        seen += schedule.get_last_lr()
+        optimizer.step()
+        schedule.step()
+    assert seen == pytest.approx([2.0, 1.75, 1.5, 1.25, 1.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"decay_epochs": 0}, {"final_factor": -0.1}, {"final_factor": 2}]
+)
+def test_wrong_schedules_are_named(arguments):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    with pytest.raises(ValueError, match="decay_epochs >= 1 and 0 <= final_factor <= 1") as caught:
+        PolynomialThenConstant(optimizer, **arguments)
+    assert str(*arguments.values()) in str(caught.value)
+
+
+# --- with a trainer -----------------------------------------------------------------------------
+
+
+def test_a_whole_run_passes_through_the_three_tasks(tmp_path):
+    stages, logged = [], []
+
+    class Recording(InteractiveSegmentation):
+        def training_step(self, batch, batch_idx):
+            result = super().training_step(batch, batch_idx)
+            stages.append((self.stage, result["prompts"].labels.shape[1]))
+            return result
+
+        def on_train_epoch_end(self):
+            logged.append(float(self.trainer.callback_metrics["train/stage"]))
+
+    torch.manual_seed(0)
+    curriculum = Curriculum(box_epochs=1, random_epochs=1)
+    task = Recording(micro_model("micro_conv").train(), curriculum=curriculum)
+    before = {n: p.clone() for n, p in task.named_parameters()}
+    trainer = Trainer(
+        max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        limit_train_batches=1, num_sanity_val_steps=0,
+    )  # fmt: skip
+    data = InteractiveDataModule(
+        FakeObjects(4), FakeObjects(1), batch_size=2, crop_size=32, num_workers=0
+    )
+    trainer.fit(task, datamodule=data)
+    assert stages == [("box", 0), ("random", 6), ("corrective", 6)]
+    assert logged == [0, 1, 2]
+    assert math.isfinite(trainer.callback_metrics["train/loss"])
+    assert any(not torch.equal(p, before[n]) for n, p in task.named_parameters())
+    trainer.save_checkpoint(tmp_path / "last.ckpt")
+    stored = torch.load(tmp_path / "last.ckpt", weights_only=False)
+    assert stored["curriculum_stage"] == "corrective"
+
+
+def test_prompts_of_a_step_are_prompts():
+    assert isinstance(step(micro_task("micro_conv"), "random")["prompts"], Prompts)

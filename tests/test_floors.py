@@ -1,0 +1,140 @@
+"""The order of the rooms, and what a plain import must not cost."""
+
+import ast
+import json
+import subprocess
+import sys
+
+import pytest
+
+import probseg
+
+FLOORS = [
+    {"types", "errors", "paths"},
+    {"ops"},
+    {"attention", "losses", "clicks", "metrics"},
+    {"backbones", "heads"},
+    {"models", "data"},
+    {"zoo"},
+    {"interact"},
+    {"tasks"},
+    {"callbacks"},
+    {"cli"},
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+STRANGERS = [("models", "data"), ("data", "models")]
+
+
+def imported_modules(source):
+    """Full names of the modules that a file imports, inside functions too."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def wrong_arrows(room, source):
+    """Imports of a file in a room that lead upwards."""
+    for module in imported_modules(source):
+        package, _, rest = module.partition(".")
+        target = rest.partition(".")[0]
+        if package != "probseg" or target == room or target not in FLOOR:
+            continue
+        if FLOOR[target] > FLOOR[room] or (room, target) in STRANGERS:
+            yield f"{room} -> {module}"
+
+
+def files(repository):
+    for path in sorted((repository / "probseg").rglob("*.py")):
+        room = path.relative_to(repository / "probseg").parts[0].removesuffix(".py")
+        if room != "__init__":
+            yield room, path
+
+
+def test_no_room_imports_a_higher_one(repository):
+    found = list(files(repository))
+    assert len({room for room, _ in found} & set(FLOOR)) == len(FLOOR)
+    wrong = [
+        f"{path.relative_to(repository)}: {arrow}"
+        for room, path in found
+        if room in FLOOR
+        for arrow in wrong_arrows(room, path.read_text(encoding="utf-8"))
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("ops", "from probseg.attention import x"),
+        ("ops", "import probseg.attention.base"),
+        ("ops", "from probseg import attention"),
+        ("models", "def f():\n    from probseg.data.folder import x"),
+        ("data", "from probseg.models import x"),
+        ("zoo", "if TYPE_CHECKING:\n    from probseg.interact import x"),
+        ("types", "from probseg.ops import attend"),
+    ],
+)
+def test_upward_arrows_are_noticed(room, source):
+    assert list(wrong_arrows(room, source))
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("attention", "from probseg.ops.axial import x"),
+        ("losses", "from probseg.clicks import x"),
+        ("models", "from probseg.models.segmenter import x"),
+        ("cli", "import probseg.zoo"),
+        ("tasks", "from probseg import __version__"),
+        ("ops", "import torch.nn"),
+    ],
+)
+def test_level_and_downward_arrows_are_fine(room, source):
+    assert not list(wrong_arrows(room, source))
+
+
+@pytest.fixture(scope="module")
+def imports(repository):
+    """Packages in memory after each of three steps in a fresh process."""
+    program = """
+import json, sys
+def heavy():
+    names = ("lightning", "pytorch_lightning", "albumentations")
+    return sorted(n for n in names if n in sys.modules)
+seen = {}
+sys.modules["wandb"] = None  # cannot be imported: timm would, where it is installed
+import probseg
+seen["import"] = heavy() + [n for n in ("timm", "cv2", "matplotlib") if n in sys.modules]
+model = probseg.create_model("micro_csa")
+seen["create_model"] = heavy()
+import numpy
+predictor = probseg.Predictor(model)
+predictor.set_image(numpy.zeros((20, 30, 3), numpy.uint8))
+shape = predictor.predict([probseg.Click(3, 4)]).binary.shape
+assert shape == (20, 30), shape
+seen["Predictor"] = heavy()
+print(json.dumps(seen))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=repository, capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("after", ["import", "create_model", "Predictor"])
+def test_using_a_model_imports_nothing_for_training(imports, after):
+    assert imports[after] == []
+
+
+def test_public_names():
+    assert set(probseg.__all__) >= {"Click", "Predictor", "create_model", "list_models"}
+    for name in probseg.__all__:
+        assert getattr(probseg, name) is not None
+    with pytest.raises(AttributeError, match="'probseg' has no attribute 'no_such_name'"):
+        _ = probseg.no_such_name

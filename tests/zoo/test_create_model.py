@@ -1,0 +1,140 @@
+import json
+import sys
+
+import pytest
+import torch
+from fakes import micro_model
+
+import probseg
+import probseg.zoo.store as store
+from probseg.attention import StandardAttention2d
+from probseg.errors import ChecksumError, UnknownNameError, WeightsError
+from probseg.models import read_preset
+from probseg.types import Prompts
+from probseg.zoo import create_model, list_models
+
+
+def entry(name, sha256):
+    return store.Entry(name, sha256, 1, "A model.", "CC0-1.0", ["drawings"])
+
+
+@pytest.fixture
+def zoo(tmp_path, monkeypatch):
+    """A zoo in place of the shipped one."""
+    root = tmp_path / "zoo"
+    for name in ("micro_conv", "micro_csa"):
+        digest = store.save(micro_model(name), read_preset(name), root / f"{name}.fakes")
+        entries = store.read_index(root) if (root / "index.json").exists() else {}
+        store.write_index({**entries, f"{name}.fakes": entry(f"{name}.fakes", digest)}, root)
+    monkeypatch.setattr(store, "zoo_dir", lambda: root)
+    return root
+
+
+def answer(model):
+    image = torch.rand(1, 3, 40, 56, generator=torch.Generator().manual_seed(0))
+    prompts = Prompts(torch.tensor([[[20.0, 10.0]]]), torch.tensor([[1]]), torch.zeros(1, 4) / 0)
+    with torch.no_grad():
+        return model.eval()(image, prompts)
+
+
+def test_top_level_names_are_these_functions():
+    assert probseg.create_model is create_model
+    assert probseg.list_models is list_models
+
+
+def test_lists_presets_and_models_with_weights(zoo):
+    assert list_models("micro_*") == ["micro_conv", "micro_csa"]
+    assert list_models("*csa*", pretrained=True) == ["micro_csa.fakes"]
+    assert list_models(pretrained=True) == ["micro_conv.fakes", "micro_csa.fakes"]
+    assert list_models("nothing*") == []
+    assert {"resnet18_conv", "resnet18_csa"} <= set(list_models())
+
+
+def test_without_weights_a_model_is_fresh_and_trains():
+    torch.manual_seed(1)
+    one = create_model("micro_csa")
+    two = create_model("micro_csa")
+    assert one.training
+    assert not torch.equal(one.head.bottleneck[0].weight, two.head.bottleneck[0].weight)
+
+
+@pytest.mark.parametrize("name", ["micro_csa", "micro_csa.fakes"])
+def test_weights_are_those_that_were_saved(zoo, name):
+    model = create_model(name, pretrained=True)
+    assert not model.training
+    reference = micro_model("micro_csa")
+    store.load_into(reference, zoo / "micro_csa.fakes" / store.WEIGHTS)
+    torch.testing.assert_close(answer(model), answer(reference), rtol=0, atol=0)
+
+
+def test_a_tag_without_weights_names_the_architecture(zoo):
+    assert set(create_model("micro_csa.fakes").state_dict()) == set(
+        create_model("micro_csa").state_dict()
+    )
+
+
+def test_local_folder(zoo):
+    folder = str(zoo / "micro_csa.fakes")
+    expected = answer(create_model("micro_csa", pretrained=True))
+    torch.testing.assert_close(answer(create_model(folder, pretrained=True)), expected)
+    assert create_model(folder).training
+    with pytest.raises(FileNotFoundError, match="a model folder holds"):
+        create_model("./nowhere", pretrained=True)
+
+
+def test_damaged_weights(zoo):
+    path = zoo / "micro_csa.fakes" / store.WEIGHTS
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(ChecksumError, match=r"model\.safetensors.*reinstall"):
+        create_model("micro_csa", pretrained=True)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(WeightsError, match=r"model\.safetensors: cannot be read"):
+        create_model(str(zoo / "micro_csa.fakes"), pretrained=True)
+
+
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_unknown_names(zoo, pretrained):
+    with pytest.raises(UnknownNameError, match=r"'micro_cas'.*did you mean 'micro_csa"):
+        create_model("micro_cas", pretrained=pretrained)
+
+
+def test_unknown_tag(zoo):
+    with pytest.raises(UnknownNameError, match=r"micro_csa\.grabcut.*micro_csa\.fakes"):
+        create_model("micro_csa.grabcut", pretrained=True)
+
+
+def test_changes_reach_the_network():
+    model = create_model("micro_csa", head={"attention": "standard"}, working_size=64)
+    assert isinstance(model.head.last, StandardAttention2d)
+    assert model.working_size == 64
+    assert not isinstance(create_model("micro_csa").head.last, StandardAttention2d)
+    assert create_model("micro_csa", head={"layout": "full"}).head.height is None
+
+
+def test_changes_that_keep_the_weights_are_applied_to_loaded_models(zoo):
+    assert create_model("micro_csa", pretrained=True, working_size=20).working_size == 20
+    assert create_model("micro_csa", pretrained=True).working_size is None
+
+
+def test_changes_that_break_the_weights(zoo):
+    with pytest.raises(WeightsError, match="another architecture"):
+        create_model("micro_csa", pretrained=True, head={"channels": 16})
+
+
+def test_unknown_arguments_list_the_nearest():
+    with pytest.raises(TypeError, match=r"'chanels'.*'channels'"):
+        create_model("micro_csa", head={"chanels": 16})
+    with pytest.raises(TypeError, match=r"'hed'.*'head'"):
+        create_model("micro_csa", hed={"channels": 16})
+
+
+def test_a_description_cannot_name_foreign_code(zoo, tmp_path, monkeypatch):
+    (tmp_path / "foreign_code.py").write_text("raise SystemExit('it was imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = zoo / "micro_csa.fakes"
+    config = json.loads((folder / store.CONFIG).read_text())
+    config["init_args"]["head"]["class_path"] = "foreign_code.Head"
+    (folder / store.CONFIG).write_text(json.dumps(config))
+    with pytest.raises(UnknownNameError, match=r"part of a network 'foreign_code\.Head'"):
+        create_model("micro_csa", pretrained=True)
+    assert "foreign_code" not in sys.modules

@@ -1,0 +1,176 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from fakes import micro_model
+
+import probseg.zoo.store as store
+from probseg.clicks.boxes import mask_box
+from probseg.data import SamplePhotos
+from probseg.errors import ChecksumError, UnknownNameError, WeightsError
+from probseg.interact import PROTOCOLS, run_object
+from probseg.metrics import iou
+from probseg.models import read_preset
+from probseg.paths import zoo_dir
+from probseg.zoo import create_model
+from probseg.zoo.store import CARD, CONFIG, WEIGHTS, Entry, find, load_into, read_index, verify
+
+
+def entry(name, sha256="0" * 64):
+    return Entry(name, sha256, 1, "A model.", "CC0-1.0", ["drawings"], {"fakes/ritm/miou@5": 0.5})
+
+
+@pytest.fixture
+def zoo(tmp_path):
+    digest = store.save(micro_model(), read_preset("micro_conv"), tmp_path / "micro_conv.b")
+    entries = [entry("micro_conv.b", digest), entry("micro_conv.a"), entry("micro_csa.a")]
+    store.write_index({e.name: e for e in entries}, tmp_path)
+    return tmp_path
+
+
+def test_weights_come_back_rounded_to_half_precision(zoo):
+    model = micro_model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    store.save(model, read_preset("micro_conv"), zoo / "other")
+    loaded = micro_model()
+    load_into(loaded, zoo / "other" / WEIGHTS)
+    for name, tensor in model.state_dict().items():
+        found = loaded.state_dict()[name]
+        assert found.dtype == tensor.dtype, name
+        expected = tensor.half().float() if tensor.is_floating_point() else tensor
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=name)
+
+
+def test_description_comes_back(zoo):
+    assert store.read_config(zoo / "micro_conv.b") == read_preset("micro_conv")
+
+
+def test_diverged_weights_are_not_saved(tmp_path):
+    model = micro_model()
+    with torch.no_grad():
+        next(model.parameters()).fill_(1e6)
+    with pytest.raises(ValueError, match="float16"):
+        store.save(model, read_preset("micro_conv"), tmp_path)
+    assert not (tmp_path / WEIGHTS).exists()
+
+
+def test_index_comes_back_in_order(zoo):
+    assert list(read_index(zoo)) == ["micro_conv.b", "micro_conv.a", "micro_csa.a"]
+    assert read_index(zoo)["micro_csa.a"] == entry("micro_csa.a")
+
+
+def test_architecture_means_its_first_tag(zoo):
+    assert find("micro_conv", zoo).name == "micro_conv.b"
+    assert find("micro_conv.a", zoo).name == "micro_conv.a"
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("micro_cas", "did you mean 'micro_csa'"), ("micro_conv.c", "micro_conv.a")]
+)
+def test_unknown_names_list_the_nearest(zoo, name, near):
+    with pytest.raises(UnknownNameError, match=f"unknown zoo model '{name}'.*{near}"):
+        find(name, zoo)
+
+
+def test_right_checksum_gives_the_folder(zoo):
+    assert verify("micro_conv", zoo) == zoo / "micro_conv.b"
+
+
+def test_a_single_flipped_bit_is_found(zoo):
+    path = zoo / "micro_conv.b" / WEIGHTS
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ChecksumError, match=r"micro_conv\.b.*reinstall probseg, or restore"):
+        verify("micro_conv", zoo)
+
+
+def test_missing_weight_file_is_named(zoo):
+    with pytest.raises(FileNotFoundError, match=r"micro_csa\.a.*is missing"):
+        verify("micro_csa", zoo)
+
+
+def test_missing_and_newer_index(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no zoo index"):
+        read_index(tmp_path)
+    (tmp_path / "index.json").write_text(json.dumps({"schema": 99, "models": []}))
+    with pytest.raises(ValueError, match=r"schema 99.*update probseg"):
+        read_index(tmp_path)
+
+
+def test_weights_of_another_architecture_are_refused_in_words(zoo):
+    with pytest.raises(WeightsError, match=r"another architecture \(.* missing, e\.g\. head"):
+        load_into(micro_model("micro_csa"), zoo / "micro_conv.b" / WEIGHTS)
+    with pytest.raises(WeightsError, match="of another shape"):
+        load_into(micro_model(decoder={"channels": 24}), zoo / "micro_conv.b" / WEIGHTS)
+
+
+def test_a_file_that_holds_no_weights_is_refused_in_words(tmp_path):
+    path = tmp_path / WEIGHTS
+    path.write_bytes(b"not weights at all")
+    with pytest.raises(WeightsError, match=r"model\.safetensors: cannot be read"):
+        load_into(micro_model(), path)
+
+
+def test_folder_without_description(tmp_path):
+    with pytest.raises(FileNotFoundError, match="a model folder holds"):
+        store.read_config(tmp_path)
+
+
+def shipped():
+    try:
+        return list(read_index())
+    except FileNotFoundError:
+        return []
+
+
+def test_a_model_ships_with_the_package():
+    assert shipped(), f"{zoo_dir()} holds no model: publish one with `probseg zoo publish`"
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_models_are_complete(name):
+    folder = verify(name)
+    listed = read_index()[name]
+    model = create_model(name, pretrained=True)
+    assert not model.training
+    assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
+    assert sum(p.numel() for p in model.parameters()) == listed.parameters
+    card = (folder / CARD).read_text(encoding="utf-8")
+    assert listed.sha256 in card
+    assert name in card
+    assert listed.license in card
+    assert listed.description in card
+    assert all(line in card for line in listed.data)
+    assert (folder / CONFIG).is_file()
+    assert "from_pretrained" in card
+    assert any(key.endswith("/miou@5") for key in listed.metrics)
+    for key, value in listed.metrics.items():
+        assert 0 <= value <= (1 if "/miou@" in key else 20), key
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_shipped_models_know_objects(name):
+    """Better than the box alone on photographs, and better still after three clicks."""
+    model = create_model(name, pretrained=True)
+    protocol = dataclasses.replace(PROTOCOLS["gabbur2021"], max_clicks=3, trials=1)
+    photos = SamplePhotos()
+    boxes, without, with_clicks = [], [], []
+    for sample in (photos[i] for i in range(0, len(photos), 3)):
+        x0, y0, x1, y1 = mask_box(sample.mask)
+        filled = np.zeros(sample.mask.shape, dtype=bool)
+        filled[y0:y1, x0:x1] = True
+        steps = run_object(model, sample, protocol).steps
+        boxes.append(iou(filled, sample.mask))
+        without.append(steps[0].iou)
+        with_clicks.append(steps[3].iou)
+    assert np.mean(boxes) < np.mean(without) < np.mean(with_clicks)
+
+
+def test_shipped_folder_holds_nothing_that_is_not_listed():
+    folders = {path.name for path in zoo_dir().iterdir() if path.is_dir()}
+    assert folders == set(shipped())

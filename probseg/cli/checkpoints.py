@@ -50,7 +50,13 @@ def check_readable(path: Path) -> None:
         raise UsageError(msg)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+    except pickle.UnpicklingError as error:
+        msg = (
+            f"{path}: holds Python objects, which are not read since they could run code; expected "
+            "a checkpoint written by `probseg fit`"
+        )
+        raise WeightsError(msg) from error
+    except (RuntimeError, EOFError, OSError) as error:
         msg = f"{path}: cannot be read as a checkpoint; the file is damaged, or of another kind"
         raise WeightsError(msg) from error
     if not isinstance(content, dict) or "state_dict" not in content:

@@ -196,9 +196,12 @@ def test_training_picks_the_checkpoint_with_the_best_validation(tmp_path):
     )
     runner.fit(model, DataLoader(torch.zeros(2, 1)), loaders(FakeObjects(2)))
     assert keep.best_model_path.endswith("epoch=1.ckpt")
-    scores = read(tmp_path / "toy/version_0/val/results.json")["datasets"]["fakes"]["miou"]
-    assert keep.best_model_score > scores[5], "the report is that of the last epoch"
-    assert read(tmp_path / "toy/version_0/val/results.json")["metadata"]["epoch"] == 2
+    report = read(tmp_path / "toy/version_0/val/results.json")
+    reported = report["datasets"]["fakes"]["miou"][5]
+    assert keep.best_model_score > reported
+    last = runner.callback_metrics["val/miou@5"]
+    assert reported == pytest.approx(float(last)), "the report is that of the last epoch"
+    assert report["metadata"]["epoch"] == 2
 
 
 def test_predictions_are_made_in_evaluation_mode(tmp_path):

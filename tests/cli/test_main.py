@@ -187,6 +187,11 @@ def test_checkpoints_that_cannot_be_used(here, trained, capsys):
     torch.save({"weight": torch.zeros(1)}, here / "weights.ckpt")
     told = refused(capsys, *fit, "--ckpt_path", "weights.ckpt")
     assert "weights.ckpt: holds no training state" in told
+    torch.save({"state_dict": {}, "hyper_parameters": {"model": micro_model()}}, "objects.ckpt")
+    told = refused(capsys, *fit, "--ckpt_path", "objects.ckpt")
+    assert "objects.ckpt: holds Python objects" in told
+    (here / "text.ckpt").write_text("no checkpoint at all")
+    assert "text.ckpt: cannot be read" in refused(capsys, *fit, "--ckpt_path", "text.ckpt")
     assert "give the file's path" in refused(capsys, *fit, "--ckpt_path", "best")
     assert not (here / "runs").exists(), "refused before anything was written"
 

@@ -1,17 +1,11 @@
-import dataclasses
 import json
 
-import numpy as np
 import pytest
 import torch
 from fakes import micro_model
 
 import probseg.zoo.store as store
-from probseg.clicks.boxes import mask_box
-from probseg.data import SamplePhotos
 from probseg.errors import ChecksumError, UnknownNameError, WeightsError
-from probseg.interact import PROTOCOLS, run_object
-from probseg.metrics import iou
 from probseg.models import read_preset
 from probseg.paths import zoo_dir
 from probseg.zoo import create_model
@@ -151,24 +145,6 @@ def test_shipped_models_are_complete(name):
     assert any(key.endswith("/miou@5") for key in listed.metrics)
     for key, value in listed.metrics.items():
         assert 0 <= value <= (1 if "/miou@" in key else 20), key
-
-
-@pytest.mark.parametrize("name", shipped())
-def test_shipped_models_know_objects(name):
-    """Better than the box alone on photographs, and better still after three clicks."""
-    model = create_model(name, pretrained=True)
-    protocol = dataclasses.replace(PROTOCOLS["gabbur2021"], max_clicks=3, trials=1)
-    photos = SamplePhotos()
-    boxes, without, with_clicks = [], [], []
-    for sample in (photos[i] for i in range(0, len(photos), 3)):
-        x0, y0, x1, y1 = mask_box(sample.mask)
-        filled = np.zeros(sample.mask.shape, dtype=bool)
-        filled[y0:y1, x0:x1] = True
-        steps = run_object(model, sample, protocol).steps
-        boxes.append(iou(filled, sample.mask))
-        without.append(steps[0].iou)
-        with_clicks.append(steps[3].iou)
-    assert np.mean(boxes) < np.mean(without) < np.mean(with_clicks)
 
 
 def test_shipped_folder_holds_nothing_that_is_not_listed():

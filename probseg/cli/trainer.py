@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,8 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
     """
     # Lightning advertises other products at each start.
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_not_a_tip)
+    # Raised inside Lightning, about torch; nobody who runs probseg can mend it.
+    warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
     sys.argv = ["probseg"]  # LightningCLI warns if arguments come both ways
     try:
         return ProbsegCLI(

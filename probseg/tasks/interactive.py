@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
@@ -153,9 +154,25 @@ class InteractiveSegmentation(L.LightningModule):
         self.log("train/stage", float(STAGES.index(self.stage)))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Note the curriculum's task in the checkpoint."""
+        """Note the curriculum's task, and keep built objects out of the checkpoint.
+
+        The command line hands over descriptions of the network and the data; Python code hands over
+        the modules and data sets themselves, whose place is not in a file meant to be read safely.
+        """
         checkpoint["curriculum_stage"] = self.stage
+        for part in ("hyper_parameters", "datamodule_hyper_parameters"):
+            given = checkpoint.get(part, {})
+            checkpoint[part] = {name: value for name, value in given.items() if _is_plain(value)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse the checkpoint of another network in words, before torch does in keys."""
         check_fit(self.state_dict(), checkpoint["state_dict"], "checkpoint")
+
+
+def _is_plain(value: Any) -> bool:  # noqa: ANN401
+    """Say whether a value consists of numbers, strings, lists and dictionaries only."""
+    if isinstance(value, Mapping):
+        return all(_is_plain(item) for item in value.values())
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, str | int | float | bool)

@@ -13,7 +13,7 @@ from torch import nn
 from probseg.backbones import Backbone
 from probseg.clicks import ClickMaps
 from probseg.heads import Decoder, Head
-from probseg.models import Segmenter
+from probseg.models import Segmenter, build, override, read_preset
 from probseg.models.segmenter import shrink
 from probseg.types import FeatureInfo, Prompts
 
@@ -276,3 +276,18 @@ def test_click_maps_default_to_disks_of_radius_8():
     model = Segmenter(Recorder(), Through, Paint)
     assert isinstance(model, nn.Module)
     assert (model.click_maps.clicks, model.click_maps.radius) == ("disk", 8)
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet18", "resnet34", "resnet50", "mobilenetv3_small_100", "convnext_atto"]
+)
+def test_any_timm_backbone_segments_odd_sizes(name):
+    changes = {"backbone": {"name": name}, "working_size": None}
+    model = build(override(read_preset("resnet18_csa"), changes)).eval()
+    clicks = Prompts(
+        torch.tensor([[[20.0, 10.0]]]), torch.tensor([[1]]), torch.tensor([[5.0, 3.0, 40.0, 30.0]])
+    )
+    with torch.no_grad():
+        logits = model(torch.rand(1, 3, 45, 61), clicks)
+    assert logits.shape == (1, 1, 45, 61)
+    assert logits.isfinite().all()

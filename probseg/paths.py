@@ -32,4 +32,5 @@ def data_dir() -> Path:
 def find_data(root: Path | str) -> Path:
     """Return a data folder: the path itself if it exists, else the one below `data_dir`."""
     path = Path(root)
-    return path if path.exists() or path.is_absolute() else data_dir() / path
+    below = data_dir() / path
+    return below if below.exists() and not path.exists() else path

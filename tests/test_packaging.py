@@ -8,9 +8,6 @@ import zipfile
 
 import pytest
 
-pytest.importorskip("build")
-pytest.importorskip("hatchling")
-
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory, repository):

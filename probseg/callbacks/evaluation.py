@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -74,6 +75,10 @@ class InteractiveEvaluation(L.Callback):
         self.seed = seed
         self._records: dict[str, list[ObjectRecord]] = {}
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Look up commit and versions now: the files may change while a training runs."""
+        environment()
+
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forget the objects of the last validation."""
         self._records = {protocol.name: [] for protocol in self.val_protocols}
@@ -92,7 +97,7 @@ class InteractiveEvaluation(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Click through the objects of a batch."""
-        self._run(pl_module, batch, self.val_protocols, keep_pictures=batch_idx < self.pictures)
+        self._run(trainer, batch, self.val_protocols, batch_idx)
 
     def on_test_batch_end(
         self,
@@ -104,7 +109,7 @@ class InteractiveEvaluation(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Click through the objects of a batch."""
-        self._run(pl_module, batch, self.test_protocols, keep_pictures=batch_idx < self.pictures)
+        self._run(trainer, batch, self.test_protocols, batch_idx)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the figures of a validation, and its picture sheet."""
@@ -132,25 +137,28 @@ class InteractiveEvaluation(L.Callback):
 
     def _run(
         self,
-        pl_module: L.LightningModule,
+        trainer: L.Trainer,
         batch: Sequence[Sample],
         protocols: Sequence[Protocol],
-        keep_pictures: bool,
+        batch_idx: int,
     ) -> None:
-        for sample in batch:
-            for protocol in protocols:
-                self._records[protocol.name] += [
-                    run_object(
-                        pl_module,
-                        sample,
-                        protocol,
-                        trial=trial,
-                        seed=self.seed,
-                        device=pl_module.device,
-                        keep_picture=keep_pictures and trial == 0,
-                    )
-                    for trial in range(protocol.trials)
-                ]
+        model = trainer.lightning_module
+        # Lightning has left this context when it calls the hooks after a batch.
+        with trainer.precision_plugin.forward_context():
+            for sample in batch:
+                for protocol in protocols:
+                    self._records[protocol.name] += [
+                        run_object(
+                            model,
+                            sample,
+                            protocol,
+                            trial=trial,
+                            seed=self.seed,
+                            device=model.device,
+                            keep_picture=batch_idx < self.pictures and trial == 0,
+                        )
+                        for trial in range(protocol.trials)
+                    ]
 
     def _report(
         self,
@@ -165,6 +173,8 @@ class InteractiveEvaluation(L.Callback):
         metadata = {
             "seed": self.seed,
             "model": _plain(pl_module.hparams.get("model")),
+            "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
+            "weights_sha256": _digest(pl_module),
             "data": None if data is None else _plain(data.hparams),
             "epoch": trainer.current_epoch,
             "precision": trainer.precision,
@@ -217,6 +227,15 @@ def _tell(summaries: Mapping[str, Summary], protocol: Protocol, folder: Path) ->
     print_summary(console, summaries, protocol)
     for name in ("curve.png", "overlays.png", "objects.csv", "results.json"):
         console.print(f"  {folder / name}", highlight=False, soft_wrap=True)
+
+
+def _digest(pl_module: L.LightningModule) -> str:
+    """Return a checksum of the weights, which no name or path can replace."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(pl_module.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().float().cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401

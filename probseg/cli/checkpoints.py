@@ -9,30 +9,35 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 from probseg.errors import UsageError, WeightsError
 
 LAST = "last.ckpt"
 
 
-def find_last(trainer: Mapping[str, Any]) -> Path:
+def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
     """Return the newest ``last.ckpt`` among the runs of a configuration.
+
+    Runs of the same name on other data, as their ``config.yaml`` says, are passed over.
 
     Lightning looks into the folder of the run that begins, which is new and empty, and then starts
     from scratch with no more than a warning.
 
     Args:
         trainer: The section ``trainer`` of the configuration; its first logger says where runs are.
+        data: The section ``data``.
 
     Raises:
         UsageError: If no run has such a file.
     """
     pattern = _pattern(trainer)
-    found = [path for path in Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))]
+    every = Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))
+    found = [path for path in every if _trains_on(path.parent.parent, data)]
     if not found:
         msg = (
-            f"--ckpt_path last: there is no {pattern} to go on from; leave the option out to start "
-            "anew, or give the path of a checkpoint"
+            f"--ckpt_path last: there is no {pattern} of a run on these data to go on from; leave "
+            "the option out to start anew, or give the path of a checkpoint"
         )
         raise UsageError(msg)
     return max(found, key=lambda path: path.stat().st_mtime)
@@ -75,6 +80,25 @@ def first_logger(trainer: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if isinstance(logger, list):
         logger = logger[0] if logger else None
     return None if logger is None or isinstance(logger, bool) else logger
+
+
+def _trains_on(run: Path, data: Mapping[str, Any]) -> bool:
+    """Say whether a run's configuration names these data; one without configuration may."""
+    path = run / "config.yaml"
+    if not path.is_file():
+        return True
+    stored = yaml.safe_load(path.read_text(encoding="utf-8")).get("data")
+    return _text(stored) == _text(data)
+
+
+def _text(section: Any) -> str:  # noqa: ANN401
+    """Return a section of a configuration as text that does not depend on how it was read."""
+    if isinstance(section, Mapping):
+        items = sorted((key, value) for key, value in section.items() if key != "__path__")
+        return str([(key, _text(value)) for key, value in items])
+    if isinstance(section, list | tuple):
+        return str([_text(value) for value in section])
+    return str(section)
 
 
 def _pattern(trainer: Mapping[str, Any]) -> Path:

@@ -66,7 +66,8 @@ class ProbsegCLI(LightningCLI):
             msg = "--ckpt_path best: it is known only while a training runs; give the file's path"
             raise UsageError(msg)
         if str(given) == "last":
-            config.ckpt_path = str(find_last(config.trainer))
+            config.ckpt_path = str(find_last(config.trainer, config.data.as_dict()))
+            sys.stderr.write(f"probseg: going on from {config.ckpt_path}\n")
             if verb == "fit":
                 self.run_to_continue = run_of(Path(config.ckpt_path))
         check_readable(Path(config.ckpt_path))
@@ -89,7 +90,7 @@ class ProbsegCLI(LightningCLI):
             if going_on:
                 logger["version"] = self.run_to_continue
             super().instantiate_classes()
-        except (ValueError, TypeError, OSError, MisconfigurationException) as error:
+        except (ValueError, OSError, MisconfigurationException) as error:
             raise UsageError(str(_innermost(error))) from error
         if going_on:  # the configuration that is saved must not tie later runs to this folder
             logger["version"] = None
@@ -111,7 +112,8 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_not_a_tip)
     # Raised inside Lightning, about torch; nobody who runs probseg can mend it.
     warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
-    sys.argv = ["probseg"]  # LightningCLI warns if arguments come both ways
+    # The arguments come both ways on purpose: processes that Lightning starts read sys.argv.
+    warnings.filterwarnings("ignore", "LightningCLI's args parameter", UserWarning)
     try:
         return ProbsegCLI(
             L.LightningModule,

@@ -85,8 +85,9 @@ def interior(region: Tensor, margin: int) -> Tensor:
     """
     if margin == 0:
         return region
-    outside = (~region).float().unsqueeze(1)
-    grown = F.max_pool2d(outside, 2 * margin + 1, stride=1, padding=margin).squeeze(1)
+    # Beyond the image is outside too, as it is for simulated annotators.
+    outside = F.pad((~region).float().unsqueeze(1), [margin] * 4, value=1.0)
+    grown = F.max_pool2d(outside, 2 * margin + 1, stride=1).squeeze(1)
     inner = grown == 0
     kept = inner.flatten(1).any(dim=1)[:, None, None]
     return torch.where(kept, inner, region)
@@ -129,7 +130,7 @@ def object_boxes(masks: Tensor) -> Tensor:
 def jitter_boxes(
     boxes: Tensor, noise: float, size: tuple[int, int], generator: torch.Generator | None = None
 ) -> Tensor:
-    """Move the corners of boxes as an annotator's hand would.
+    """Move the corners of boxes as `probseg.clicks.boxes.jitter_box` does, for a whole batch.
 
     Args:
         boxes: ``(x0, y0, x1, y1)``, shape ``(B, 4)``; NaN rows stay NaN.
@@ -142,8 +143,9 @@ def jitter_boxes(
     """
     height, width = size
     sides = torch.stack([boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]], dim=1)
-    shift = torch.rand(boxes.shape, device=boxes.device, generator=generator) * 2 - 1
-    moved = (boxes + shift * noise * sides.repeat(1, 2)).round()
+    most = (noise * sides).floor().repeat(1, 2)  # (B, 4)
+    draw = torch.rand(boxes.shape, device=boxes.device, generator=generator)
+    moved = boxes + (draw * (2 * most + 1)).floor() - most
     x0 = moved[:, 0].clamp(0, width - 1)
     y0 = moved[:, 1].clamp(0, height - 1)
     x1 = torch.maximum(moved[:, 2].clamp(max=width), x0 + 1)

@@ -101,6 +101,6 @@ class BSDS500(InteractiveDataset):
         image_path, label_path, number = self.objects[index]
         image = read_image(image_path)
         labels = read_labels(label_path)
-        check_same_size(image, labels, image_path, label_path)
+        check_same_size(image.shape, labels.shape, image_path, label_path)
         mask = (labels == number).astype(np.uint8)
         return Sample(image, mask, f"{label_path.stem}#{number}", self.name)

@@ -72,6 +72,8 @@ class InteractiveDataModule(L.LightningDataModule):
         scale: Size of the padded object relative to the crop, smallest and largest.
         padding: Margin around the object relative to its box, smallest and largest.
         num_workers: Processes that read and augment training images; 0 reads in the main process.
+        val_objects: Most objects of each validation set that a validation clicks through, evenly
+            spread over it; None for all.
     """
 
     def __init__(
@@ -84,9 +86,14 @@ class InteractiveDataModule(L.LightningDataModule):
         scale: tuple[float, float] = (0.6, 1.4),
         padding: tuple[float, float] = (0.1, 0.8),
         num_workers: int = 2,
+        val_objects: int | None = None,
     ) -> None:
         super().__init__()
+        if val_objects is not None and val_objects < 1:
+            msg = f"val_objects must be at least 1, or None for all, got {val_objects}"
+            raise ValueError(msg)
         self.save_hyperparameters()
+        self.val_objects = val_objects
         self.train = _as_list(train)
         self.val: list[Dataset[Sample]] = list(_as_list(val))
         self.test: list[Dataset[Sample]] = list(_as_list(test))
@@ -106,8 +113,10 @@ class InteractiveDataModule(L.LightningDataModule):
                 "use a smaller one"
             )
             raise DataError(msg)
-        if self.num_workers == 0:
-            self.crop.seed(torch.initial_seed())
+        if self.num_workers == 0:  # worker processes get seeds of their own
+            rank = self.trainer.global_rank if self.trainer else 0
+            epoch = self.trainer.current_epoch if self.trainer else 0  # not 0 in a resumed run
+            self.crop.seed(torch.initial_seed() + 1000 * rank + epoch)
         return DataLoader(
             objects,  # type: ignore[arg-type] # the stubs do not know of collate_fn
             batch_size=self.batch_size,
@@ -122,7 +131,7 @@ class InteractiveDataModule(L.LightningDataModule):
 
     def val_dataloader(self) -> list[DataLoader[list[Sample]]]:
         """One loader per validation set, one object at a time."""
-        return [_object_loader(objects) for objects in self.val]
+        return [_object_loader(_spread(objects, self.val_objects)) for objects in self.val]
 
     def test_dataloader(self) -> list[DataLoader[list[Sample]]]:
         """One loader per test set, one object at a time."""
@@ -147,6 +156,7 @@ class FolderDataModule(InteractiveDataModule):
         scale: Size of the padded object relative to the crop, smallest and largest.
         padding: Margin around the object relative to its box, smallest and largest.
         num_workers: Processes that read and augment training images; 0 reads in the main process.
+        val_objects: Most objects that a validation clicks through, evenly spread; None for all.
 
     Raises:
         ValueError: If fewer than two images have masks.
@@ -162,6 +172,7 @@ class FolderDataModule(InteractiveDataModule):
         scale: tuple[float, float] = (0.6, 1.4),
         padding: tuple[float, float] = (0.1, 0.8),
         num_workers: int = 2,
+        val_objects: int | None = 100,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -169,6 +180,7 @@ class FolderDataModule(InteractiveDataModule):
             scale=scale,
             padding=padding,
             num_workers=num_workers,
+            val_objects=val_objects,
         )
         if not 0 < val_fraction < 1:
             msg = f"val_fraction must lie between 0 and 1, got {val_fraction}"
@@ -195,6 +207,14 @@ def _as_list(
     if sets is None:
         return []
     return list(sets) if isinstance(sets, list) else [sets]
+
+
+def _spread(objects: Dataset[Sample], most: int | None) -> Dataset[Sample]:
+    """Keep at most so many objects, evenly spread."""
+    count = len(objects)  # type: ignore[arg-type]
+    if most is None or count <= most:
+        return objects
+    return Subset(objects, [i * count // most for i in range(most)])
 
 
 def _object_loader(objects: Dataset[Sample]) -> DataLoader[list[Sample]]:

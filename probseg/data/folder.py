@@ -13,13 +13,14 @@ from probseg.data.images import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
     check_same_size,
+    image_size,
     object_ids,
     object_mask,
     read_image,
     read_labels,
 )
 from probseg.errors import DataError, DatasetNotFoundError
-from probseg.paths import find_data
+from probseg.paths import data_dir, find_data
 from probseg.types import IGNORE, Sample
 
 
@@ -28,8 +29,8 @@ class ImageMaskFolder(InteractiveDataset):
 
     An image ``images/cat.jpg`` belongs to ``masks/cat.png``, or to several masks
     ``masks/cat_1.png``, ``masks/cat_2.png``. In a mask, 0 is background, 1 to 254 are objects and
-    255 is ignored; a mask with 0 and 255 only is black and white, 255 being the object. All files
-    are listed and all masks read once when the data set is built, so that a bad one is named
+    255 is ignored; a mask with 0 and 255 only is black and white, 255 being the object. When the
+    data set is built all masks are read and the sizes of all images, so that a bad file is named
     before training starts.
 
     Args:
@@ -73,10 +74,13 @@ class ImageMaskFolder(InteractiveDataset):
         for stem in stems:
             for mask_path in masks[stem]:
                 labels = read_labels(mask_path)
+                numbers = object_ids(labels, mask_path)
+                size = image_size(images[stem])
+                check_same_size(size, labels.shape, images[stem], mask_path)
                 areas = np.bincount(labels.ravel(), minlength=256)
                 self.objects += [
                     (images[stem], mask_path, number)
-                    for number in object_ids(labels, mask_path)
+                    for number in numbers
                     if areas[number] >= min_area
                 ]
         if not self.objects:
@@ -92,7 +96,6 @@ class ImageMaskFolder(InteractiveDataset):
         image_path, mask_path, number = self.objects[index]
         image = read_image(image_path)
         labels = read_labels(mask_path)
-        check_same_size(image, labels, image_path, mask_path)
         suffix = "" if number == IGNORE else f"#{number}"
         return Sample(image, object_mask(labels, number), mask_path.stem + suffix, self.name)
 
@@ -102,7 +105,11 @@ def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict
     place = root / folder
     if not place.is_dir():
         raise DatasetNotFoundError(
-            name, root, "the folders images/ and masks/", "Check the `root` argument."
+            name,
+            root,
+            "the folders images/ and masks/",
+            "Check the `root` argument; a relative one is also looked for in "
+            f"{data_dir()} ($PROBSEG_DATA).",
         )
     files: dict[str, Path] = {}
     for path in sorted(place.iterdir()):

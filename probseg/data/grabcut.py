@@ -79,7 +79,7 @@ class GrabCut(InteractiveDataset):
         image_path, mask_path = self.pairs[index]
         image = read_image(image_path)
         labels = read_labels(mask_path)
-        check_same_size(image, labels, image_path, mask_path)
+        check_same_size(image.shape, labels.shape, image_path, mask_path)
         values = set(np.unique(labels).tolist())
         if not values <= {0, 128, 255} or 255 not in values:
             msg = (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from probseg.errors import DataError
 from probseg.types import IGNORE
@@ -36,6 +36,25 @@ def _open(path: Path) -> Image.Image:
         msg = f"{path}: cannot be read as an image ({error}); replace or remove the file"
         raise DataError(msg) from error
     return picture
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """Return ``(H, W)`` of an image, after its EXIF rotation, without decoding it.
+
+    Args:
+        path: The file.
+
+    Raises:
+        DataError: If the file is missing or is not an image.
+    """
+    try:
+        with Image.open(path) as picture:
+            width, height = picture.size
+            turned = picture.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+    except (OSError, SyntaxError, ValueError) as error:
+        msg = f"{path}: cannot be read as an image ({error}); replace or remove the file"
+        raise DataError(msg) from error
+    return (width, height) if turned else (height, width)
 
 
 def to_rgb(picture: Image.Image) -> npt.NDArray[np.uint8]:
@@ -180,15 +199,12 @@ def object_mask(labels: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.ui
 
 
 def check_same_size(
-    image: npt.NDArray[np.uint8],
-    mask: npt.NDArray[np.uint8],
-    image_path: Path,
-    mask_path: Path,
+    image: tuple[int, ...], mask: tuple[int, ...], image_path: Path, mask_path: Path
 ) -> None:
-    """Raise a `DataError` that names both files unless the mask has the image's size."""
-    if image.shape[:2] == mask.shape:
+    """Raise a `DataError` that names both files unless two shapes begin with the same size."""
+    (ih, iw), (mh, mw) = image[:2], mask[:2]
+    if (ih, iw) == (mh, mw):
         return
-    (ih, iw), (mh, mw) = image.shape[:2], mask.shape
     hint = ""
     if (ih, iw) == (mw, mh):
         hint = " (the image may carry an EXIF rotation that the mask was drawn without)"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.attention import ATTENTIONS
-from probseg.errors import UnknownNameError
+from probseg.attention import build_attention
 from probseg.heads.base import Head, conv_norm_relu
 from probseg.types import FeatureInfo
 
@@ -19,8 +19,11 @@ class CorrectiveSelfAttention(Head):
 
     A bottleneck reduces the features; an attention block along the height and one along the width
     follow, densely connected: the second sees the bottleneck's features and the first's result.
-    Queries and keys come from the features alone, so that where to look depends on the image; the
-    click maps join the values, so that what is said there spreads. The sigmoid stays outside.
+    No click map enters queries or keys directly, so that where to look depends on the image; they
+    join the values, so that what is said there spreads. The sigmoid stays outside.
+
+    The logits of attention are written out: 4 bytes x h x w x (h + w) for the two axial blocks and
+    4 bytes x (h w)^2 for the full one, for each image and head, several times over in training.
 
     Args:
         inputs: Channels and stride of the decoder's map.
@@ -53,8 +56,6 @@ class CorrectiveSelfAttention(Head):
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
-        if attention not in ATTENTIONS:
-            raise UnknownNameError(kind="attention", name=attention, known=ATTENTIONS)
         if stride < 1:
             msg = f"stride must be a whole number >= 1, got {stride}"
             raise ValueError(msg)
@@ -65,7 +66,7 @@ class CorrectiveSelfAttention(Head):
             msg = f"channels must be divisible by num_heads >= 1, got {channels} and {num_heads}"
             raise ValueError(msg)
         self.stride = stride
-        build = ATTENTIONS[attention]
+        build = partial(build_attention, attention)
         shared = {"head_channels": max(channels // num_heads, 8), **(options or {})}
         self.bottleneck = conv_norm_relu(inputs.channels[0], channels, 1)
         # The first block: along the height, or none where one full block does it all.
@@ -97,7 +98,8 @@ class CorrectiveSelfAttention(Head):
         image_size = clicks.shape[-2:]
         grid = [max(1, -(-side // self.stride)) for side in image_size]
         # The maximum keeps every click, however coarse the grid.
-        clicks = F.adaptive_max_pool2d(clicks, grid).to(features.dtype)  # (B, 2, h, w)
+        clicks = F.max_pool2d(clicks, self.stride, ceil_mode=True)  # (B, 2, h, w)
+        clicks = clicks.to(features.dtype)
         x = F.interpolate(self.bottleneck(features), grid, mode="bilinear", align_corners=False)
         if self.height is not None:
             corrected = self.height(x, torch.cat([x, clicks], dim=1))

@@ -176,15 +176,16 @@ def start(
     height, width = image.shape[1:]
     nothing = np.zeros((height, width), dtype=np.float32)
     state = InteractionState(image, crop or (0, 0, width, height), box, (), nothing, None)
-    return state if box is None else _ask(model, state)
+    return state if box is None else ask(model, state)
 
 
 def step(model: Predict, state: InteractionState, click: Click) -> InteractionState:
     """Add a click, in pixels of the whole image, and ask the model."""
-    return _ask(model, state._replace(clicks=(*state.clicks, click)))
+    return ask(model, state._replace(clicks=(*state.clicks, click)))
 
 
-def _ask(model: Predict, state: InteractionState) -> InteractionState:
+def ask(model: Predict, state: InteractionState) -> InteractionState:
+    """Return the state with the model's answer to its box and clicks."""
     x0, y0, x1, y1 = state.crop
     image = state.image[:, y0:y1, x0:x1]  # (3, h, w)
     clicks = _moved(state.clicks, -x0, -y0)

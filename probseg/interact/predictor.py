@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
-from probseg.interact.loop import image_tensor, predict_probability
+from probseg.clicks.boxes import Box, padded_crop
+from probseg.interact.loop import InteractionState, ask, image_tensor, start
+from probseg.interact.protocols import PROTOCOLS
 from probseg.models import Segmenter
 from probseg.types import Click
 from probseg.zoo import create_model
@@ -44,6 +46,9 @@ class Mask:
 class Predictor:
     """Segments one image at a time by clicks.
 
+    With a box, the model sees the part of the image around box and clicks, cut as in the protocol
+    ``gabbur2021``; without one it sees the whole image.
+
     Args:
         model: The network; it is moved to the device and put into evaluation mode.
         device: Where to compute.
@@ -52,9 +57,7 @@ class Predictor:
     def __init__(self, model: Segmenter, device: torch.device | str = "cpu") -> None:
         self.device = torch.device(device)
         self.model = model.to(self.device).eval()
-        self._image: Tensor | None = None
-        self._box: tuple[float, float, float, float] | None = None
-        self._clicks: list[Click] = []
+        self._state: InteractionState | None = None
 
     @classmethod
     def from_pretrained(cls, name: str, device: torch.device | str = "cpu") -> Predictor:
@@ -64,7 +67,7 @@ class Predictor:
     @property
     def clicks(self) -> tuple[Click, ...]:
         """The clicks so far, in order."""
-        return tuple(self._clicks)
+        return () if self._state is None else self._state.clicks
 
     def set_image(self, image: npt.NDArray[np.uint8]) -> None:
         """Begin with a new image; box and clicks of the last one are forgotten.
@@ -82,8 +85,7 @@ class Predictor:
                 "files of other kinds"
             )
             raise ValueError(msg)
-        self._image = image_tensor(image, self.device)
-        self.reset()
+        self._state = start(self.model, image_tensor(image, self.device))
 
     def predict(
         self,
@@ -94,7 +96,8 @@ class Predictor:
 
         Args:
             clicks: New clicks, in pixels of the image.
-            box: Half-open box ``(x0, y0, x1, y1)`` around the object; replaces an earlier one.
+            box: Half-open box ``(x0, y0, x1, y1)`` around the object, which is rounded outwards to
+                whole pixels; replaces an earlier one.
 
         Returns:
             The mask for all prompts so far.
@@ -103,10 +106,8 @@ class Predictor:
             RuntimeError: If no image was set.
             ValueError: If a click or the box is outside the image, or there is no prompt at all.
         """
-        if self._image is None:
-            msg = "no image: call set_image(image) before predict(...)"
-            raise RuntimeError(msg)
-        height, width = self._image.shape[-2:]
+        state = self._current()
+        height, width = state.image.shape[-2:]
         for click in clicks:
             if not (0 <= click.x < width and 0 <= click.y < height):
                 msg = (
@@ -122,13 +123,14 @@ class Predictor:
                     f"0 <= y0 < y1 <= {height} for this image; it is (x0, y0, x1, y1), half-open"
                 )
                 raise ValueError(msg)
-        if not clicks and not self._clicks and box is None and self._box is None:
+            drawn = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
+            state = state._replace(box=drawn)
+        state = state._replace(clicks=(*state.clicks, *clicks))
+        if not state.clicks and state.box is None:
             msg = "nothing to go by: give at least one click or a box"
             raise ValueError(msg)
-        self._clicks += list(clicks)
-        self._box = box if box is not None else self._box
-        probability = predict_probability(self.model, self._image, self._clicks, self._box)
-        return Mask(probability.cpu().numpy())
+        self._state = ask(self.model, state._replace(crop=_crop(state)))
+        return Mask(self._state.probability)
 
     def undo(self) -> Mask | None:
         """Take the last click back.
@@ -139,13 +141,40 @@ class Predictor:
         Raises:
             RuntimeError: If there is no click to take back.
         """
-        if not self._clicks:
+        if not self.clicks:
             msg = "no click to undo"
             raise RuntimeError(msg)
-        self._clicks.pop()
-        return self.predict() if self._clicks or self._box is not None else None
+        state = self._current()
+        self._state = state._replace(clicks=state.clicks[:-1])
+        return self.predict() if self.clicks or state.box is not None else None
 
     def reset(self) -> None:
         """Forget box and clicks; the image stays."""
-        self._box = None
-        self._clicks = []
+        if self._state is not None:
+            self._state = start(self.model, self._state.image)
+
+    def _current(self) -> InteractionState:
+        if self._state is None:
+            msg = "no image: call set_image(image) before predict(...)"
+            raise RuntimeError(msg)
+        return self._state
+
+
+def _crop(state: InteractionState) -> Box:
+    """Return what the model is to see: all, or the surroundings of the box and the clicks."""
+    height, width = state.image.shape[-2:]
+    if state.box is None:
+        return 0, 0, width, height
+    columns = [math.floor(click.x) for click in state.clicks]
+    rows = [math.floor(click.y) for click in state.clicks]
+    x0, y0, x1, y1 = state.box
+    around = (
+        min([x0, *columns]),
+        min([y0, *rows]),
+        max([x1, *(column + 1 for column in columns)]),
+        max([y1, *(row + 1 for row in rows)]),
+    )
+    rules = PROTOCOLS["gabbur2021"]
+    return padded_crop(
+        around, (height, width), padding=rules.crop_padding, min_padding=rules.min_padding
+    )

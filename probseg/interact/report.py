@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import platform
 import subprocess
@@ -163,6 +164,7 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
     }
 
 
+@functools.cache
 def _git(*arguments: str) -> str | None:
     """Return what git says about the checkout that the package is in, or None."""
     root = Path(__file__).resolve().parents[2]

@@ -94,7 +94,9 @@ class Segmenter(nn.Module):
     def _segment(self, image: Tensor, prompts: Prompts) -> Tensor:
         maps = self.click_maps(prompts, (image.shape[-2], image.shape[-1]))  # (B, 3, H, W)
         normalised = (image - self.mean) / self.std
-        features = self.backbone(torch.cat([normalised, maps.to(normalised.dtype)], dim=1))
+        # Under true half precision the weights, and with them this buffer, are not float32.
+        x = torch.cat([normalised, maps], dim=1).to(self.mean.dtype)
+        features = self.backbone(x)
         logits: Tensor = self.head(self.decoder(features), maps[:, 1:])
         return logits.float()
 

@@ -42,6 +42,9 @@ class InteractiveSegmentation(L.LightningModule):
         lr_scheduler: Makes the schedule, stepped every epoch.
         curriculum: When the tasks are trained and how clicks are drawn.
         corner_noise: Greatest shift of the sides of the training boxes, as a fraction of the box.
+
+    Raises:
+        ValueError: If ``corner_noise`` is out of range.
     """
 
     def __init__(
@@ -54,6 +57,9 @@ class InteractiveSegmentation(L.LightningModule):
         corner_noise: float = 0.1,
     ) -> None:
         super().__init__()
+        if not 0 <= corner_noise < 0.5:
+            msg = f"corner_noise must be a fraction in [0, 0.5), got {corner_noise}"
+            raise ValueError(msg)
         self.save_hyperparameters()
         # Convolutions on CPU and on tensor cores are fastest in this layout.
         self.model = model.to(memory_format=torch.channels_last)
@@ -135,9 +141,11 @@ class InteractiveSegmentation(L.LightningModule):
     @torch.no_grad()
     def _predict_now(self, images: Tensor, prompts: Prompts) -> Tensor:
         """Predict as at test time, boolean ``(B, H, W)``; nothing where there is no prompt yet."""
+        training = [module for module in self.model.modules() if module.training]
         self.model.eval()
         logits: Tensor = self.model(images, prompts)
-        self.model.train()
+        for module in training:  # and not the ones that somebody has frozen
+            module.training = True
         # Weights cast to half precision here carry no gradient and must not be used again.
         torch.clear_autocast_cache()
         prompted = (prompts.labels >= 0).any(dim=1) | ~prompts.boxes.isnan().any(dim=1)
@@ -148,6 +156,14 @@ class InteractiveSegmentation(L.LightningModule):
         optimizer = self.optimizer(self.parameters())
         scheduler = self.lr_scheduler(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
+
+    def on_fit_start(self) -> None:
+        """Train all of the network: models from the zoo come in evaluation mode."""
+        self.model.train()
+
+    def on_train_start(self) -> None:
+        """Let each process, and each part of a resumed run, draw prompts and orders of its own."""
+        torch.manual_seed(torch.initial_seed() + 1000 * self.global_rank + self.current_epoch)
 
     def on_train_epoch_start(self) -> None:
         """Log which task of the curriculum begins."""

@@ -197,12 +197,16 @@ def _figure_table(report: Mapping[str, Any]) -> list[str]:
     ]
     rows = []
     for name, summary in report["datasets"].items():
-        errors = summary["se_objects"] or [float("nan")] * len(summary["miou"])
+        errors = summary["se_objects"]
         rows.append(
             [
                 name,
                 f"{summary['n_objects']} x {summary['n_trials']}",
-                *(f"{100 * summary['miou'][k]:.1f} ± {100 * errors[k]:.1f}" for k in clicks),
+                *(
+                    f"{100 * summary['miou'][k]:.1f}"
+                    + (f" ± {100 * errors[k]:.1f}" if errors else "")  # none for one object
+                    for k in clicks
+                ),
                 *(f"{summary['noc'][percent]:.2f}" for percent in percents),
             ]
         )

@@ -58,7 +58,7 @@ def killed_and_resumed(tmp_path_factory):
     root = write_folder(place / "data", images=9, size=(24, 32))
     fit = (*folder_fit(root, *STAGES), "--evaluation.pictures=0")
     last = place / "runs" / "probseg" / "version_0" / "checkpoints" / "last.ckpt"
-    process = probseg(place, *fit, "--trainer.max_epochs=100")
+    process = probseg(place, *fit, "--trainer.max_epochs=1000000")
     try:
         wait_for_epoch(process, last, 2)
     finally:
@@ -147,11 +147,11 @@ def test_last_is_found_whatever_logger_a_run_has(trainer, run, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     with pytest.raises(UsageError, match="there is no"):
-        find_last(trainer)
+        find_last(trainer, {})
     path = tmp_path / run / "checkpoints" / "last.ckpt"
     path.parent.mkdir(parents=True)
     path.touch()
-    assert find_last(trainer) == path
+    assert find_last(trainer, {}) == path
 
 
 def test_last_is_the_newest_one(tmp_path):
@@ -160,15 +160,30 @@ def test_last_is_the_newest_one(tmp_path):
         path.parent.mkdir(parents=True)
         path.touch()
         os.utime(path, (1e9 - age, 1e9 - age))
-    found = find_last({"logger": logger("CSVLogger", save_dir=str(tmp_path), name="mine")})
+    found = find_last({"logger": logger("CSVLogger", save_dir=str(tmp_path), name="mine")}, {})
     assert found.parts[-3] == "version_10"
+
+
+def test_runs_on_other_data_are_passed_over(tmp_path):
+    trainer = {"logger": logger("CSVLogger", save_dir=str(tmp_path), name="mine")}
+    for number, root in enumerate(("cats", "dogs")):
+        run = tmp_path / "mine" / f"version_{number}"
+        (run / "checkpoints").mkdir(parents=True)
+        (run / "checkpoints" / "last.ckpt").touch()
+        (run / "config.yaml").write_text(
+            f"data:\n  init_args:\n    root: {root}\n    scale: [1, 2]"
+        )
+    data = {"init_args": {"scale": (1, 2), "root": "cats"}, "__path__": "data.yaml"}
+    assert find_last(trainer, data).parts[-3] == "version_0"
+    with pytest.raises(UsageError, match="of a run on these data"):
+        find_last(trainer, {"init_args": {"root": "cows", "scale": (1, 2)}})
 
 
 def test_a_folder_of_the_checkpoint_callback_comes_first(tmp_path):
     callback = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": str(tmp_path / "kept")}}
     trainer = {"logger": logger("CSVLogger", save_dir=str(tmp_path)), "callbacks": [callback]}
     with pytest.raises(UsageError, match=r"kept/last\.ckpt"):
-        find_last(trainer)
+        find_last(trainer, {})
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "last.ckpt").touch()
-    assert find_last(trainer) == tmp_path / "kept" / "last.ckpt"
+    assert find_last(trainer, {}) == tmp_path / "kept" / "last.ckpt"

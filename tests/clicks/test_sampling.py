@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from probseg.clicks.boxes import jitter_box
 from probseg.clicks.sampling import (
     drop_boxes,
     error_regions,
@@ -91,8 +92,8 @@ def test_interior_keeps_its_distance(region, margin):
     for image, own in zip(region, kept, strict=True):
         inner = np.zeros_like(image)
         for y, x in zip(*np.nonzero(image), strict=True):
-            window = image[max(0, y - margin) : y + margin + 1, max(0, x - margin) : x + margin + 1]
-            inner[y, x] = window.all()
+            window = np.pad(image, margin)[y : y + 2 * margin + 1, x : x + 2 * margin + 1]
+            inner[y, x] = window.all()  # beyond the image is outside
         np.testing.assert_array_equal(own, inner if inner.any() else image)
 
 
@@ -158,3 +159,21 @@ def test_a_generator_makes_draws_repeatable():
     other = random_clicks(region, region, generator=source(4))
     assert torch.equal(first[0], again[0])
     assert not torch.equal(first[0], other[0])
+
+
+def test_training_boxes_are_drawn_by_the_rule_of_the_evaluation():
+    box, size, noise = (20, 30, 61, 75), (100, 90), 0.1
+    draws = np.array([jitter_box(box, noise, size, np.random.default_rng(i)) for i in range(400)])
+    torch.manual_seed(0)
+    batch = jitter_boxes(torch.tensor([box] * 4000).float(), noise, size).numpy()
+    for side in range(4):
+        assert set(batch[:, side]) == set(draws[:, side])
+        share = (batch[:, side] == box[side]).mean()
+        assert share == pytest.approx(1 / len(set(draws[:, side])), abs=0.05)
+
+
+def test_the_border_of_the_image_is_a_border_of_the_error():
+    region = torch.ones(1, 9, 9, dtype=torch.bool)
+    inner = interior(region, 2)
+    assert inner.sum() == 25
+    assert inner[0, 2:7, 2:7].all()

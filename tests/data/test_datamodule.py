@@ -174,3 +174,15 @@ def test_one_image_cannot_be_split(tmp_path):
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(DatasetNotFoundError, match="images/ and masks/"):
         FolderDataModule(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("most", "kept"), [(None, range(10)), (3, [0, 3, 6]), (99, range(10))])
+def test_validation_takes_objects_from_all_over_the_set(most, kept):
+    data = InteractiveDataModule(val=FakeObjects(10), val_objects=most)
+    (loader,) = data.val_dataloader()
+    assert [batch[0].name for batch in loader] == [FakeObjects(10)[i].name for i in kept]
+
+
+def test_a_validation_of_no_object_is_refused():
+    with pytest.raises(ValueError, match="val_objects must be at least 1"):
+        InteractiveDataModule(val_objects=0)

@@ -204,7 +204,7 @@ def test_a_mask_of_another_size_is_named(tmp_path):
     write_folder(tmp_path)
     path = save(draw_scene(50, 70)[1], tmp_path / "masks" / "photo1.png")
     refused(
-        DataError, lambda: ImageMaskFolder(tmp_path)[1],
+        DataError, lambda: ImageMaskFolder(tmp_path),
         path, "70 x 50", tmp_path / "images" / "photo1.jpg", "64 x 48",
     )  # fmt: skip
 
@@ -212,7 +212,10 @@ def test_a_mask_of_another_size_is_named(tmp_path):
 def test_a_broken_image_is_named(tmp_path):
     data = ImageMaskFolder(write_folder(tmp_path))
     path = tmp_path / "images" / "photo1.jpg"
+    whole = path.read_bytes()
     path.write_bytes(b"no longer an image")
+    refused(DataError, lambda: ImageMaskFolder(tmp_path), path, "cannot be read")
+    path.write_bytes(whole[: len(whole) // 2])  # the size is still there to read, the rest is not
     refused(DataError, lambda: data[1], path, "cannot be read")
     path.unlink()
     refused(DataError, lambda: data[1], path, "no such file")

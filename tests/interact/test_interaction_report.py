@@ -22,6 +22,7 @@ from probseg.interact import (
     summarise_records,
     write_report,
 )
+from probseg.interact.report import _git
 from probseg.metrics import summarise
 from probseg.types import Sample
 
@@ -180,6 +181,7 @@ def test_environment_is_json_and_names_the_versions():
 
 def test_environment_does_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("probseg.interact.report._git", _git.__wrapped__)  # without its cache
     assert environment()["commit"] is None
 
 

@@ -396,3 +396,53 @@ def test_a_whole_run_passes_through_the_three_tasks(tmp_path):
 
 def test_prompts_of_a_step_are_prompts():
     assert isinstance(step(micro_task("micro_conv"), "random")["prompts"], Prompts)
+
+
+def test_a_model_in_evaluation_mode_is_trained_and_frozen_parts_stay_frozen(tmp_path):
+    modes = []
+
+    class Recording(InteractiveSegmentation):
+        def on_train_start(self):
+            super().on_train_start()
+            modes.append(all(module.training for module in self.model.modules()))
+            self.model.backbone.eval()  # as a callback that freezes the backbone does
+
+        def training_step(self, batch, batch_idx):
+            result = super().training_step(batch, batch_idx)
+            parts = (self.model.backbone, self.model.decoder, self.model.head)
+            modes.append([{m.training for m in part.modules()} for part in parts])
+            return result
+
+    task = Recording(
+        micro_model("micro_conv").eval(), curriculum=Curriculum(box_epochs=0, random_epochs=0)
+    )
+    trainer = Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        limit_train_batches=2, num_sanity_val_steps=0,
+    )  # fmt: skip
+    trainer.fit(
+        task, InteractiveDataModule(FakeObjects(4), batch_size=2, crop_size=32, num_workers=0)
+    )
+    assert modes == [True, [{False}, {True}, {True}], [{False}, {True}, {True}]]
+
+
+@pytest.mark.parametrize("noise", [-0.1, 0.5, math.nan])
+def test_corner_noise_out_of_range_is_refused(noise):
+    with pytest.raises(ValueError, match="corner_noise must be a fraction"):
+        InteractiveSegmentation(micro_model("micro_conv"), corner_noise=noise)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_half_precision_trains(precision, tmp_path):
+    task = InteractiveSegmentation(micro_model("micro_csa"), curriculum=Curriculum(0, 0))
+    trainer = Trainer(
+        max_epochs=1, accelerator="cpu", precision=precision, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        default_root_dir=tmp_path, limit_train_batches=1,
+    )  # fmt: skip
+    data = InteractiveDataModule(
+        FakeObjects(4), FakeObjects(1), batch_size=2, crop_size=32, num_workers=0
+    )
+    trainer.fit(task, data)
+    assert math.isfinite(trainer.callback_metrics["train/loss"])

@@ -243,3 +243,17 @@ def test_unusable_arguments():
         InteractiveEvaluation(max_clicks=0)
     with pytest.raises(UnknownNameError, match="did you mean 'gabbur2021'"):
         InteractiveEvaluation(protocols=["gabbur"])
+
+
+def test_the_report_tells_weights_apart(tmp_path):
+    digests = []
+    for number, weight in enumerate((0.0, 0.0, 1.0)):
+        model = Disks()
+        torch.nn.init.constant_(model.weight, weight)
+        folder = tmp_path / str(number)
+        evaluation = InteractiveEvaluation(protocols=["ritm"], max_clicks=1)
+        trainer(folder, evaluation).test(model, loaders(FakeObjects(1)), verbose=False)
+        metadata = read(folder / "toy/version_0/test/ritm/results.json")["metadata"]
+        assert metadata["checkpoint"] is None
+        digests.append(metadata["weights_sha256"])
+    assert digests[0] == digests[1] != digests[2]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from probseg.backbones.base import Backbone
@@ -20,6 +22,8 @@ class TimmBackbone(Backbone):
         output_stride: 8, 16 or 32: stride of the coarsest map; smaller ones dilate the last
             stages. Not every timm network has the choice.
         prompt_channels: Number of click maps that follow the RGB channels.
+        options: Further arguments of ``timm.create_model``: ``{"layers": [2, 2, 2, 1]}``, say, for
+            the number of blocks in each stage of a ResNet.
 
     Raises:
         UnknownNameError: If timm has no network of this name.
@@ -31,6 +35,7 @@ class TimmBackbone(Backbone):
         pretrained: bool = False,
         output_stride: int = 32,
         prompt_channels: int = 3,
+        options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         import timm  # takes a second to import, which `probseg --help` need not wait for
@@ -39,8 +44,10 @@ class TimmBackbone(Backbone):
         if not timm.is_model(name) or ("." in name and name not in tagged):
             known = timm.list_models() + tagged
             raise UnknownNameError(kind="timm backbone", name=name, known=known)
-        options = {} if output_stride == 32 else {"output_stride": output_stride}
-        self.network = timm.create_model(name, pretrained=pretrained, features_only=True, **options)
+        arguments: dict[str, Any] = {"pretrained": pretrained, "features_only": True}
+        if output_stride != 32:  # which not every network would take
+            arguments["output_stride"] = output_stride
+        self.network = timm.create_model(name, **arguments, **(options or {}))
         info = self.network.feature_info
         self.features = FeatureInfo(tuple(info.channels()), tuple(info.reduction()))
         config = self.network.pretrained_cfg

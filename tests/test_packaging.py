@@ -99,7 +99,7 @@ print(json.dumps({
     assert told["package"] == str(installed / "probseg" / "__init__.py")
     assert told["configs"] == str(installed / "probseg" / "assets" / "configs")
     assert told["zoo"] == str(installed / "probseg" / "assets" / "zoo")
-    assert "resnet18_csa" in told["models"]
+    assert "resnet16_csa" in told["models"]
     assert told["pretrained"]
     assert told["quickstart"] == [f"{told['configs']}/quickstart.yaml"]
     assert told["photos"] > 0

@@ -20,9 +20,9 @@ from probseg.zoo.store import CARD, find, read_index, verify
 EXAMPLES = """\
 examples:
   probseg zoo list
-  probseg zoo show resnet18_csa
+  probseg zoo show resnet16_csa
   probseg zoo verify
-  probseg zoo publish runs/my/version_0/checkpoints/last.ckpt resnet18_csa.mine \\
+  probseg zoo publish runs/my/version_0/checkpoints/last.ckpt resnet16_csa.mine \\
       --facts facts.json --results runs/my/version_1/test/ritm/results.json
 """
 

@@ -70,7 +70,7 @@ def publish(
         ValueError: If the name has no tag, or the checkpoint does not describe its network.
     """
     if name.count(".") != 1:
-        msg = f"name must be architecture.tag, for instance 'resnet18_csa.objects', got {name!r}"
+        msg = f"name must be architecture.tag, for instance 'resnet16_csa.objects', got {name!r}"
         raise ValueError(msg)
     stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
     description = override(network_of(stored, checkpoint), changes or {})

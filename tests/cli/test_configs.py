@@ -12,7 +12,11 @@ from probseg.paths import configs_dir
 from probseg.tasks import InteractiveSegmentation
 from probseg.zoo import create_model
 
-TRAINING = ("experiment/folder.yaml", "experiment/resnet18_csa_cpu.yaml")
+TRAINING = (
+    "experiment/folder.yaml",
+    "experiment/resnet16_csa_cpu.yaml",
+    "experiment/resnet16_csa_finetune.yaml",
+)
 TESTING = ("experiment/grabcut.yaml", "quickstart.yaml")
 ONE_STEP = ("--trainer.fast_dev_run=1",)
 SHORT_TEST = (
@@ -109,7 +113,7 @@ def test_experiments_test_an_object(path, data):
 
 @pytest.mark.parametrize("path", shipped("data"))
 def test_data_is_found_and_trained_on(path, first_weights):
-    experiment = ("fit", "--config", "configs/experiment/resnet18_csa_cpu.yaml")
+    experiment = ("fit", "--config", "configs/experiment/resnet16_csa_cpu.yaml")
     cli = finished(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET, *SMALL, *ONE_STEP)
     checked_step(cli, first_weights)
     assert len(cli.datamodule.train[0]) > 0

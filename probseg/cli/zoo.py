@@ -70,6 +70,13 @@ def _parser() -> argparse.ArgumentParser:
         "hardware, limits",
     )
     verb.add_argument("--results", type=Path, nargs="*", default=[], help="results.json of tests")
+    verb.add_argument(
+        "--untrained",
+        type=Path,
+        nargs="*",
+        default=[],
+        help="results.json of the same tests of the untrained network",
+    )
     verb.add_argument("--zoo", type=Path, default=None, help="zoo folder; probseg's by default")
     verb.set_defaults(action=_publish)
     return parser
@@ -105,7 +112,9 @@ def _verify(options: argparse.Namespace) -> None:
 def _publish(options: argparse.Namespace) -> None:
     facts = _read_facts(options.facts)
     root = options.zoo or zoo_dir()
-    entry = publish(options.checkpoint, options.name, root, facts, options.results)
+    entry = publish(
+        options.checkpoint, options.name, root, facts, options.results, options.untrained
+    )
     Console().print(f"wrote {root / entry.name}")
 
 

@@ -49,6 +49,7 @@ def publish(
     root: Path,
     facts: Facts,
     results: Sequence[Path] = (),
+    untrained: Sequence[Path] = (),
     changes: Mapping[str, Any] | None = None,
 ) -> Entry:
     """Write a model folder and its line in the index.
@@ -60,6 +61,8 @@ def publish(
         facts: For the card.
         results: Files ``results.json`` of tests of this model; their figures go into the card, in
             this order, and into the index.
+        untrained: Files ``results.json`` of tests of the same network before training, for
+            comparison in the card.
         changes: Arguments of the network to change, as in `probseg.create_model`; for instance the
             working size chosen after training.
 
@@ -85,7 +88,7 @@ def publish(
     model.load_state_dict(weights)
     folder = root / name
     digest = save(model, description, folder)
-    reports = [json.loads(path.read_text(encoding="utf-8")) for path in results]
+    reports = _read(results)
     entry = Entry(
         name=name,
         sha256=digest,
@@ -96,7 +99,9 @@ def publish(
         metrics=_figures(reports),
     )
     size = (folder / WEIGHTS).stat().st_size
-    (folder / CARD).write_text(_card(entry, facts, reports, size), encoding="utf-8")
+    (folder / CARD).write_text(
+        _card(entry, facts, reports, _read(untrained), size), encoding="utf-8"
+    )
     entries = read_index(root) if (root / "index.json").is_file() else {}
     write_index({**entries, name: entry}, root)
     return entry
@@ -140,7 +145,17 @@ def _figures(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return figures
 
 
-def _card(entry: Entry, facts: Facts, reports: Sequence[Mapping[str, Any]], size: int) -> str:
+def _read(results: Sequence[Path]) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text(encoding="utf-8")) for path in results]
+
+
+def _card(
+    entry: Entry,
+    facts: Facts,
+    reports: Sequence[Mapping[str, Any]],
+    untrained: Sequence[Mapping[str, Any]],
+    size: int,
+) -> str:
     lines = [
         "---",
         f"license: {facts.license}",
@@ -179,12 +194,13 @@ def _card(entry: Entry, facts: Facts, reports: Sequence[Mapping[str, Any]], size
         "",
     ]
     for report in reports:
-        lines += _figure_table(report)
+        before = [other for other in untrained if other["protocol"] == report["protocol"]]
+        lines += _figure_table(report, before)
     lines += ["## Limits", "", *(f"- {limit}" for limit in facts.limits), ""]
     return "\n".join(lines)
 
 
-def _figure_table(report: Mapping[str, Any]) -> list[str]:
+def _figure_table(report: Mapping[str, Any], untrained: Sequence[Mapping[str, Any]]) -> list[str]:
     protocol = report["protocol"]
     first = 0 if protocol["box"] else 1
     clicks = [k for k in CARD_CLICKS if first <= k <= protocol["max_clicks"]]
@@ -196,7 +212,11 @@ def _figure_table(report: Mapping[str, Any]) -> list[str]:
         *(f"NoC@{percent}" for percent in percents),
     ]
     rows = []
-    for name, summary in report["datasets"].items():
+    measured = list(report["datasets"].items())
+    for other in untrained:
+        known = other["datasets"].items()
+        measured += [(f"{name}, untrained", scores) for name, scores in known]
+    for name, summary in measured:
         errors = summary["se_objects"]
         rows.append(
             [

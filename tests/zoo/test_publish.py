@@ -99,7 +99,7 @@ def test_the_card_has_facts_and_figures(trained, published):
             for line in card.split(f"Protocol `{results['protocol']['name']}`")[1].splitlines()
             if line.startswith("| folder |")
         )
-        assert f"| {100 * summary['miou'][3]:.1f} ± " in row
+        assert f"| {100 * summary['miou'][3]:.1f} |" in row  # one object has no error
         assert f"| {summary['noc']['90']:.2f} |" in row
         assert f"| {summary['n_objects']} x {summary['n_trials']} |" in row
 
@@ -171,3 +171,17 @@ def test_publish_command(trained, tmp_path, capsys):
     facts.write_text("{")
     assert command(*arguments, *zoo) == 2
     assert "facts.json: is not JSON" in capsys.readouterr().err
+
+
+def test_the_untrained_network_stands_below_in_the_table_of_the_same_protocol(trained, tmp_path):
+    checkpoint, (gabbur, ritm) = trained
+    before = json.loads(ritm.read_text())
+    before["datasets"]["folder"]["miou"] = [0.0, 0.1234, 0.1, 0.1]
+    path = tmp_path / "untrained.json"
+    path.write_text(json.dumps(before))
+    publish(checkpoint, "micro_csa.two", tmp_path, Facts(**FACTS), [gabbur, ritm], [path])
+    card = (tmp_path / "micro_csa.two" / "README.md").read_text()
+    first, second = card.split("Protocol `ritm`")
+    assert "untrained" not in first
+    (row,) = [line for line in second.splitlines() if line.startswith("| folder, untrained |")]
+    assert "12.3" in row

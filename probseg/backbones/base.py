@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor, nn
 
 from probseg.types import FeatureInfo
 
 
-class Backbone(nn.Module):
+class Backbone(nn.Module, ABC):
     """Base of the backbones: image and click maps in, feature maps out.
 
     Attributes:
@@ -20,6 +22,7 @@ class Backbone(nn.Module):
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
+    @abstractmethod
     def forward(self, x: Tensor) -> list[Tensor]:
         """Compute the feature maps.
 
@@ -29,4 +32,3 @@ class Backbone(nn.Module):
         Returns:
             Feature maps, finest first, as `features` describes them.
         """
-        raise NotImplementedError

@@ -94,8 +94,9 @@ def _trains_on(run: Path, data: Mapping[str, Any]) -> bool:
 def _text(section: Any) -> str:  # noqa: ANN401
     """Return a section of a configuration as text that does not depend on how it was read."""
     if isinstance(section, Mapping):
-        items = sorted((key, value) for key, value in section.items() if key != "__path__")
-        return str([(key, _text(value)) for key, value in items])
+        # Stored configurations leave out what is null.
+        items = {k: _text(v) for k, v in section.items() if v is not None and k != "__path__"}
+        return str(sorted(items.items()))
     if isinstance(section, list | tuple):
         return str([_text(value) for value in section])
     return str(section)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from torch.utils.data import Dataset
 
 from probseg.types import Sample
 
 
-class InteractiveDataset(Dataset[Sample]):
+class InteractiveDataset(Dataset[Sample], ABC):
     """Base of the data sets: a sequence of objects, each with its image and mask.
 
     Attributes:
@@ -16,10 +18,10 @@ class InteractiveDataset(Dataset[Sample]):
 
     name: str
 
+    @abstractmethod
     def __len__(self) -> int:
         """Return the number of objects."""
-        raise NotImplementedError
 
+    @abstractmethod
     def __getitem__(self, index: int) -> Sample:
         """Return one object of one image."""
-        raise NotImplementedError

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor, nn
 
 from probseg.types import FeatureInfo
 
 
-class Decoder(nn.Module):
+class Decoder(nn.Module, ABC):
     """Base of the decoders: the backbone's feature maps in, one map out.
 
     Attributes:
@@ -16,14 +18,15 @@ class Decoder(nn.Module):
 
     features: FeatureInfo
 
+    @abstractmethod
     def forward(self, maps: list[Tensor]) -> Tensor:
         """Fuse feature maps, finest first, into one of shape ``(B, C, h, w)``."""
-        raise NotImplementedError
 
 
-class Head(nn.Module):
+class Head(nn.Module, ABC):
     """Base of the heads: the decoder's map and the clicks in, logits out."""
 
+    @abstractmethod
     def forward(self, features: Tensor, clicks: Tensor) -> Tensor:
         """Compute the logits.
 
@@ -34,7 +37,6 @@ class Head(nn.Module):
         Returns:
             Logits of the object, shape ``(B, 1, H, W)``.
         """
-        raise NotImplementedError
 
 
 def conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int) -> nn.Sequential:

@@ -7,6 +7,7 @@ loss, so that images count alike whatever the number of their valid pixels.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -76,12 +77,12 @@ def soft_iou_loss(logits: Tensor, masks: Tensor) -> Tensor:
     return (1 - (intersection + 1) / (union + 1)).mean()  # + 1 pixel: empty masks are defined
 
 
-class MaskLoss(nn.Module):
+class MaskLoss(nn.Module, ABC):
     """Base of the losses that a task accepts: ``(logits, masks) -> scalar``."""
 
+    @abstractmethod
     def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
         """Return the loss of logits ``(B, 1, H, W)`` for masks ``(B, H, W)``."""
-        raise NotImplementedError
 
 
 class BinaryCrossEntropy(MaskLoss):

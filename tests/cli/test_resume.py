@@ -173,7 +173,7 @@ def test_runs_on_other_data_are_passed_over(tmp_path):
         (run / "config.yaml").write_text(
             f"data:\n  init_args:\n    root: {root}\n    scale: [1, 2]"
         )
-    data = {"init_args": {"scale": (1, 2), "root": "cats"}, "__path__": "data.yaml"}
+    data = {"init_args": {"scale": (1, 2), "root": "cats", "test": None}, "__path__": "a.yaml"}
     assert find_last(trainer, data).parts[-3] == "version_0"
     with pytest.raises(UsageError, match="of a run on these data"):
         find_last(trainer, {"init_args": {"root": "cows", "scale": (1, 2)}})

@@ -84,8 +84,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _list(options: argparse.Namespace) -> None:
     table = Table(title="Models with weights")
-    for column in ("name", "parameters", "mIoU@5 (data/protocol)", "description"):
-        table.add_column(column, overflow="fold")
+    table.add_column("name", no_wrap=True)
+    table.add_column("parameters")
+    table.add_column("mIoU@5 in % (data/protocol)")
     for entry in read_index().values():
         figures = [
             f"{100 * value:.1f} ({key.removesuffix('/miou@5')})"
@@ -93,7 +94,7 @@ def _list(options: argparse.Namespace) -> None:
             if key.endswith("/miou@5")
         ]
         size = f"{entry.parameters / 1e6:.2f} M"
-        table.add_row(entry.name, size, "\n".join(figures), entry.description)
+        table.add_row(entry.name, size, "\n".join(figures))
     Console().print(table)
 
 

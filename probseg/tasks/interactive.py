@@ -157,9 +157,10 @@ class InteractiveSegmentation(L.LightningModule):
         scheduler = self.lr_scheduler(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
 
-    def on_fit_start(self) -> None:
+    def setup(self, stage: str) -> None:
         """Train all of the network: models from the zoo come in evaluation mode."""
-        self.model.train()
+        if stage == "fit":
+            self.model.train()
 
     def on_train_start(self) -> None:
         """Let each process, and each part of a resumed run, draw prompts and orders of its own."""

@@ -121,7 +121,7 @@ class InteractiveEvaluation(L.Callback):
         pl_module.log("val/miou@5", average, prog_bar=True, sync_dist=True)
         if trainer.is_global_zero and not trainer.sanity_checking:
             folder = run_folder(trainer) / "val"
-            self._report(trainer, pl_module, folder, "val", records, protocol)
+            self._report(trainer, pl_module, folder, "val", records, summaries, protocol)
 
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the figures of a test, write its report and print its tables."""
@@ -132,7 +132,8 @@ class InteractiveEvaluation(L.Callback):
             _log(pl_module, "test", summaries, protocol.name if several else None)
             if trainer.is_global_zero:
                 folder = run_folder(trainer) / "test" / protocol.name
-                self._report(trainer, pl_module, folder, f"test/{protocol.name}", records, protocol)
+                key = f"test/{protocol.name}"
+                self._report(trainer, pl_module, folder, key, records, summaries, protocol)
                 _tell(summaries, protocol, folder)
 
     def _run(
@@ -167,6 +168,7 @@ class InteractiveEvaluation(L.Callback):
         folder: Path,
         key: str,
         records: Sequence[ObjectRecord],
+        summaries: Mapping[str, Summary],
         protocol: Protocol,
     ) -> None:
         data = getattr(trainer, "datamodule", None)  # absent where loaders were passed instead
@@ -184,7 +186,7 @@ class InteractiveEvaluation(L.Callback):
         for name in ("curve", "overlays"):
             if name in paths:
                 log_picture(trainer, f"{key}/{name}", paths[name])
-        for name, summary in summarise_records(records).items():
+        for name, summary in summaries.items():
             log_curve(trainer, f"{key}/{name}/clicks", summary.miou)
 
 

@@ -72,10 +72,10 @@ class ImageMaskFolder(InteractiveDataset):
             stems = [stem for stem in stems if stem.startswith(tuple(prefixes))]
         self.objects: list[tuple[Path, Path, int]] = []  # image, mask, object number
         for stem in stems:
+            size = image_size(images[stem])
             for mask_path in masks[stem]:
                 labels = read_labels(mask_path)
                 numbers = object_ids(labels, mask_path)
-                size = image_size(images[stem])
                 check_same_size(size, labels.shape, images[stem], mask_path)
                 areas = np.bincount(labels.ravel(), minlength=256)
                 self.objects += [

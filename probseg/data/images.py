@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,17 +26,24 @@ MAX_SMEARED = 6
 """More different values than this, with fewer pixels than white, are taken for blurred edges."""
 
 
+@contextmanager
+def _decoding(path: Path) -> Iterator[None]:
+    """Turn whatever a decoder raises about a file into a `DataError` that names it."""
+    try:
+        yield
+    except Exception as error:  # the decoders of broken files raise a dozen different kinds
+        msg = f"{path}: cannot be read as an image ({error}); replace or remove the file"
+        raise DataError(msg) from error
+
+
 def _open(path: Path) -> Image.Image:
     """Open and decode an image file, or say why that cannot be done."""
     if not path.is_file():
         msg = f"{path}: no such file; check the folder and the spelling of the name"
         raise DataError(msg)
-    try:
+    with _decoding(path):
         picture = Image.open(path)
         picture.load()
-    except Exception as error:  # the decoders of broken files raise a dozen different kinds
-        msg = f"{path}: cannot be read as an image ({error}); replace or remove the file"
-        raise DataError(msg) from error
     return picture
 
 
@@ -47,13 +56,9 @@ def image_size(path: Path) -> tuple[int, int]:
     Raises:
         DataError: If the file is missing or is not an image.
     """
-    try:
-        with Image.open(path) as picture:
-            width, height = picture.size
-            turned = picture.getexif().get(ExifTags.Base.Orientation, 1) >= 5
-    except (OSError, SyntaxError, ValueError) as error:
-        msg = f"{path}: cannot be read as an image ({error}); replace or remove the file"
-        raise DataError(msg) from error
+    with _decoding(path), Image.open(path) as picture:
+        width, height = picture.size
+        turned = picture.getexif().get(ExifTags.Base.Orientation, 1) >= 5
     return (width, height) if turned else (height, width)
 
 

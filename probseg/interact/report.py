@@ -27,13 +27,10 @@ from rich.table import Table
 import probseg
 from probseg.interact.loop import ObjectRecord
 from probseg.interact.protocols import Protocol
-from probseg.metrics import Summary, summarise
+from probseg.metrics import REPORTED_CLICKS, Summary, summarise
 
 COLUMNS = ("dataset", "object", "trial", "k", "x", "y", "sign", "iou", "seconds")
 """Columns of ``objects.csv``; ``sign`` is 1 or -1. No click or no time is an empty cell."""
-
-TABLE_CLICKS = (0, 1, 2, 3, 5, 10, 20)
-"""Numbers of clicks whose mean IoU is in the tables, as far as the protocol has them."""
 
 
 def write_report(
@@ -225,7 +222,7 @@ def _tables(
 ) -> list[tuple[str, str, list[str], list[list[str]]]]:
     """Return title, legend, header and rows of both tables, in words."""
     first = 0 if protocol.box else 1  # the empty mask before the first click is nobody's result
-    clicks = [k for k in TABLE_CLICKS if first <= k <= protocol.max_clicks]
+    clicks = [k for k in REPORTED_CLICKS if first <= k <= protocol.max_clicks]
     after_box = " after the box" if protocol.box else ""
     over_trials = any(summary.n_trials > 1 for summary in summaries.values())
     legend = (

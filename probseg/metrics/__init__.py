@@ -1,6 +1,7 @@
 """How good a mask is, and how many clicks it took: plain functions of numpy arrays."""
 
 from probseg.metrics.interaction import (
+    REPORTED_CLICKS,
     Failures,
     Summary,
     failures,
@@ -13,6 +14,7 @@ from probseg.metrics.interaction import (
 from probseg.metrics.overlap import iou
 
 __all__ = [
+    "REPORTED_CLICKS",
     "Failures",
     "Summary",
     "failures",

@@ -18,6 +18,9 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
+REPORTED_CLICKS = (0, 1, 2, 3, 5, 10, 20)
+"""Numbers of clicks whose mean IoU is in tables and cards, as far as a protocol has them."""
+
 
 def miou_at(ious: Floats) -> Floats:
     """Return the mean over trials and objects after each number of clicks, shape ``(K + 1,)``."""

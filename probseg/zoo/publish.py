@@ -10,12 +10,11 @@ from typing import Any
 
 import torch
 
+from probseg.metrics import REPORTED_CLICKS
 from probseg.models import build, override, without_downloads
 from probseg.models.build import Description
 from probseg.zoo.create import describe
 from probseg.zoo.store import CARD, WEIGHTS, Entry, check_fit, read_index, save, write_index
-
-CARD_CLICKS = (0, 1, 2, 3, 5, 10, 20)
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ def _figures(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     for report in reports:
         for dataset, summary in report["datasets"].items():
             prefix = f"{dataset}/{report['protocol']['name']}"
-            for k in CARD_CLICKS:
+            for k in REPORTED_CLICKS:
                 if k < len(summary["miou"]):
                     figures[f"{prefix}/miou@{k}"] = round(summary["miou"][k], 4)
             for percent, clicks in summary["noc"].items():
@@ -203,7 +202,7 @@ def _card(
 def _figure_table(report: Mapping[str, Any], untrained: Sequence[Mapping[str, Any]]) -> list[str]:
     protocol = report["protocol"]
     first = 0 if protocol["box"] else 1
-    clicks = [k for k in CARD_CLICKS if first <= k <= protocol["max_clicks"]]
+    clicks = [k for k in REPORTED_CLICKS if first <= k <= protocol["max_clicks"]]
     percents = list(next(iter(report["datasets"].values()))["noc"])
     header = [
         "data",

@@ -6,7 +6,10 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor, nn
 
+from probseg.attention.position import POSITIONS
+from probseg.errors import UnknownNameError
 from probseg.ops.axial import Axis, check_axis
+from probseg.ops.relative_position import RelativePosition
 
 
 class Attention2d(nn.Module, ABC):
@@ -25,6 +28,10 @@ class Attention2d(nn.Module, ABC):
         axis: "height" lets a pixel see its column, "width" its row, "full" the whole map.
         span: Window along the axis: a pixel sees those at most ``span // 2`` away; None is the
             whole line. Only for the axes "height" and "width".
+        position: Relative position embeddings: None, "factored" into rows and columns, or "full",
+            one for each offset. Along the axes "height" and "width" the two are the same function.
+        position_size: Height and width of the map that the embeddings are learnt for; for maps of
+            other sizes they are interpolated.
     """
 
     def __init__(
@@ -37,9 +44,13 @@ class Attention2d(nn.Module, ABC):
         value_in_channels: int | None = None,
         axis: Axis = "full",
         span: int | None = None,
+        position: str | None = None,
+        position_size: tuple[int, int] = (16, 16),
     ) -> None:
         super().__init__()
         check_axis(axis, span)
+        if position is not None and position not in POSITIONS:
+            raise UnknownNameError(kind="position", name=position, known=POSITIONS)
         if num_heads < 1 or out_channels % num_heads:
             msg = (
                 f"out_channels must be divisible by num_heads, got {out_channels} and {num_heads}; "
@@ -53,13 +64,25 @@ class Attention2d(nn.Module, ABC):
         self.query = _projection(in_channels, num_heads * head_channels)
         self.key = _projection(in_channels, num_heads * head_channels)
         self.value = _projection(self.value_in_channels, out_channels)
+        self.position = None
+        if position is not None:
+            self.position = POSITIONS[position](*_line(axis, *position_size), head_channels)
 
-    def forward(self, features: Tensor, value_features: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        features: Tensor,
+        value_features: Tensor | None = None,
+        fixed_values: Tensor | None = None,
+        fixed_mask: Tensor | None = None,
+    ) -> Tensor:
         """Let each pixel gather values from the pixels it sees.
 
         Args:
             features: ``(B, in_channels, H, W)``.
             value_features: ``(B, value_in_channels, H, W)``; None is ``features``.
+            fixed_values: What is known of the output, ``(B, out_channels, H, W)``; read only where
+                ``fixed_mask``.
+            fixed_mask: Where it is known, bool, ``(B, H, W)``.
 
         Returns:
             ``(B, out_channels, H, W)``.
@@ -76,20 +99,44 @@ class Attention2d(nn.Module, ABC):
         queries = self.query(features).unflatten(1, heads)  # (B, G, D, H, W)
         keys = self.key(features).unflatten(1, heads)  # (B, G, D, H, W)
         values = self.value(sources).unflatten(1, heads)  # (B, G, V, H, W)
-        return self.attend_maps(queries, keys, values).flatten(1, 2)  # (B, G * V, H, W)
+        fixed = fixed_values
+        if fixed is not None:
+            fixed = fixed.reshape(len(fixed), self.num_heads, -1, *fixed.shape[2:])
+        return self.attend_maps(queries, keys, values, fixed, fixed_mask).flatten(1, 2)
 
     @abstractmethod
-    def attend_maps(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend_maps(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        fixed_values: Tensor | None,
+        fixed_mask: Tensor | None,
+    ) -> Tensor:
         """Infer the value of each pixel.
 
         Args:
             queries: ``(B, G, D, H, W)``.
             keys: ``(B, G, D, H, W)``.
             values: ``(B, G, V, H, W)``.
+            fixed_values: ``(B, G, V, H, W)``, or None.
+            fixed_mask: ``(B, H, W)``, or None.
 
         Returns:
             ``(B, G, V, H, W)``.
         """
+
+    def position_tables(self, height: int, width: int) -> RelativePosition | None:
+        """Return the position embeddings for the lines of a map of this size."""
+        if self.position is None:
+            return None
+        tables: RelativePosition = self.position(*_line(self.axis, height, width))
+        return tables
+
+
+def _line(axis: Axis, height: int, width: int) -> tuple[int, int]:
+    """Return the size of a map that is one of the lines along the axis."""
+    return (height if axis != "width" else 1), (width if axis != "height" else 1)
 
 
 def _projection(in_channels: int, out_channels: int) -> nn.Conv2d:

@@ -1,11 +1,15 @@
-"""Probabilistic attention with adapted keys (Gabbur et al., 2021)."""
+"""Probabilistic attention with adapted keys and propagated values (Gabbur et al., 2021)."""
 
 from __future__ import annotations
 
-from torch import Tensor
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d
-from probseg.ops.adaptation import KeyAdaptation
+from probseg.ops.adaptation import KeyAdaptation, ValuePropagation
 from probseg.ops.axial import Axis, axial_attention
 from probseg.ops.mixture import PriorName
 
@@ -13,7 +17,7 @@ from probseg.ops.mixture import PriorName
 class ProbabilisticAttention2d(Attention2d):
     """Inference in a mixture of Gaussians whose units are the pixels in sight.
 
-    Without key adaptation and value precision, and with the "magnitude" prior, it is
+    Without key adaptation, value precision and propagation, and with the "magnitude" prior, it is
     ``StandardAttention2d``.
 
     Args:
@@ -25,11 +29,21 @@ class ProbabilisticAttention2d(Attention2d):
         axis: "height" lets a pixel see its column, "width" its row, "full" the whole map.
         span: Window along the axis: a pixel sees those at most ``span // 2`` away; None is the
             whole line. Only for the axes "height" and "width".
+        position: None, "factored" or "full", see ``Attention2d``.
+        position_size: Map that the position embeddings are learnt for, see ``Attention2d``.
         log_prior: "magnitude", "key_magnitude" or "uniform", see ``probabilistic_attention``.
         value_precision: ``beta``, 0 for values without likelihood.
         value_iterations: Number of EM iterations of the values.
         key_iterations: Number of EM iterations of the keys; 0 leaves them as they are.
         key_prior: Precision of the prior of the keys, 0 for maximum likelihood.
+        propagation_iterations: Number of EM iterations in which fixed values propagate, for a
+            ``value_precision`` above 0; with 0, the layer takes none.
+        value_prior: Precision of the prior of the value means in that propagation.
+        learn_priors: Learn ``key_prior`` and ``value_prior``, one of each for each head, from these
+            values on. They are learnt in the log and therefore stay positive.
+
+    Raises:
+        ValueError: If a prior to be learnt is 0, or values are to propagate without a precision.
     """
 
     def __init__(
@@ -42,11 +56,16 @@ class ProbabilisticAttention2d(Attention2d):
         value_in_channels: int | None = None,
         axis: Axis = "full",
         span: int | None = None,
+        position: str | None = None,
+        position_size: tuple[int, int] = (16, 16),
         log_prior: PriorName = "magnitude",
         value_precision: float = 0.0,
         value_iterations: int = 1,
         key_iterations: int = 1,
         key_prior: float = 0.0,
+        propagation_iterations: int = 0,
+        value_prior: float = 1.0,
+        learn_priors: bool = False,
     ) -> None:
         super().__init__(
             in_channels,
@@ -56,22 +75,62 @@ class ProbabilisticAttention2d(Attention2d):
             value_in_channels=value_in_channels,
             axis=axis,
             span=span,
+            position=position,
+            position_size=position_size,
         )
+        if propagation_iterations > 0 and value_precision == 0.0:
+            msg = (
+                "propagation_iterations need a value_precision above 0, got 0: without a value "
+                "likelihood nothing propagates (Gabbur et al., 2021, use 0.1)"
+            )
+            raise ValueError(msg)
         self.log_prior: PriorName = log_prior
         self.value_precision = value_precision
         self.value_iterations = value_iterations
         self.key_adaptation = KeyAdaptation(key_iterations, key_prior)
+        self.value_propagation = ValuePropagation(propagation_iterations, value_prior)
+        self.log_key_prior: nn.Parameter | None = None
+        self.log_value_prior: nn.Parameter | None = None
+        if learn_priors:
+            self.log_key_prior = _log_parameter("key_prior", key_prior, num_heads)
+            if propagation_iterations > 0:
+                self.log_value_prior = _log_parameter("value_prior", value_prior, num_heads)
 
-    def attend_maps(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+    def attend_maps(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        fixed_values: Tensor | None,
+        fixed_mask: Tensor | None,
+    ) -> Tensor:
         """Infer the value of each pixel, see ``Attention2d``."""
+        key_adaptation, value_propagation = self.key_adaptation, self.value_propagation
+        if self.log_key_prior is not None:
+            key_adaptation = replace(key_adaptation, prior_precision=self.log_key_prior.exp())
+        if self.log_value_prior is not None:
+            value_propagation = replace(
+                value_propagation, prior_precision=self.log_value_prior.exp()
+            )
         return axial_attention(
             queries,
             keys,
             values,
             axis=self.axis,
             span=self.span,
+            position=self.position_tables(*queries.shape[-2:]),
             log_prior=self.log_prior,
             value_precision=self.value_precision,
             value_iterations=self.value_iterations,
-            key_adaptation=self.key_adaptation,
+            key_adaptation=key_adaptation,
+            value_propagation=None if fixed_values is None else value_propagation,
+            fixed_values=fixed_values,
+            fixed_mask=fixed_mask,
         )
+
+
+def _log_parameter(name: str, precision: float, num_heads: int) -> nn.Parameter:
+    if precision <= 0.0:
+        msg = f"{name} must be above 0 to be learnt, got {precision}; start with a small value"
+        raise ValueError(msg)
+    return nn.Parameter(torch.full((num_heads, 1), math.log(precision)))  # (G, 1)

@@ -22,8 +22,8 @@ class CorrectiveSelfAttention(Head):
     No click map enters queries or keys directly, so that where to look depends on the image; they
     join the values, so that what is said there spreads. The sigmoid stays outside.
 
-    The logits of attention are written out: 4 bytes x h x w x (h + w) for the two axial blocks and
-    4 bytes x (h w)^2 for the full one, for each image and head, several times over in training.
+    Attention needs memory in proportion to the positions, also where each one sees every other;
+    the time of the full layout still grows with the square of their number.
 
     Args:
         inputs: Channels and stride of the decoder's map.

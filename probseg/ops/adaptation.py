@@ -1,38 +1,100 @@
-"""Adaptation of the mixture to what was observed: keys to queries, value means to fixed values."""
+"""Adaptation of the mixture to what was observed: keys to queries, value means to fixed values.
+
+Each step is an M step of EM with the responsibilities of the previous mixture. The means move
+first and the precisions follow with the new means, so that no step lowers the posterior of a
+mixture whose prior is fixed.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from probseg.errors import UnknownNameError
 from probseg.ops.attention import assign
-from probseg.ops.backends.interface import Assigned
-from probseg.ops.mixture import Mixture, Precision, logits
+from probseg.ops.backends.interface import Assigned, Terms
+from probseg.ops.checks import as_precision
+from probseg.ops.fixed import FixedTokens, take_terms, take_tokens
+from probseg.ops.mixture import (
+    Logits,
+    Mixture,
+    Precision,
+    fix_prior,
+    fixed_terms,
+    query_logits,
+    value_logits,
+)
 
 PriorMean = Literal["initial", "previous"]
 
 
 @dataclass(frozen=True)
+class GammaPrior:
+    """Gamma prior of the precisions of the units.
+
+    Args:
+        shape: ``theta_1``, at least 1: below, a unit that no token sees would get a negative
+            precision. Float, or tensor that broadcasts to ``(B, G, M)``.
+        rate: ``theta_2``, above 0. Float, or tensor that broadcasts to ``(B, G, M)``.
+    """
+
+    shape: Precision
+    rate: Precision
+
+    def __post_init__(self) -> None:
+        if isinstance(self.shape, float | int) and not 1.0 <= self.shape < math.inf:
+            msg = f"GammaPrior.shape must be finite and at least 1, got {self.shape}"
+            raise ValueError(msg)
+        if isinstance(self.rate, float | int) and not 0.0 < self.rate < math.inf:
+            msg = f"GammaPrior.rate must be finite and above 0, got {self.rate}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True)
+class DirichletPrior:
+    """Dirichlet prior of the mixture weights.
+
+    Args:
+        concentration: ``theta``, at least 1: below, a unit without responsibility would get a
+            negative weight. Float, or tensor that broadcasts to ``(B, G, M)``.
+        shared: Whether all queries have the same weights. If not, as printed in Eq. 38, each fixed
+            token updates the weights of its own mixture only, and no other token ever notices.
+    """
+
+    concentration: Precision
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        theta = self.concentration
+        if isinstance(theta, float | int) and not 1.0 <= theta < math.inf:
+            msg = f"DirichletPrior.concentration must be finite and at least 1, got {theta}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True)
 class KeyAdaptation:
-    """EM updates of the keys from all queries (Gabbur et al., 2021, Eqs. 18 and 34).
+    """EM updates of the keys from all queries (Gabbur et al., 2021, Eqs. 18, 34 and 36).
 
     Args:
         iterations: Number of EM iterations; 0 changes nothing.
         prior_precision: ``theta``, the precision of the Gaussian prior of each key; 0 is maximum
-            likelihood, the default of the paper's appendix C.4.
+            likelihood, the default of the paper's appendix C.4. Float, or positive tensor that
+            broadcasts to ``(B, G, M)``.
         prior_mean: Centre of that prior: the "initial" keys (its mode is the fixed point), or the
             "previous" iteration's (as printed in Eq. 18; converges to maximum likelihood). The
             two agree for one iteration.
+        precision_prior: Prior of the query precisions, which then follow the keys in each
+            iteration (Eq. 36); None leaves them as they are.
     """
 
     iterations: int = 1
-    prior_precision: float = 0.0
+    prior_precision: Precision = 0.0
     prior_mean: PriorMean = "initial"
+    precision_prior: GammaPrior | None = None
 
     def __post_init__(self) -> None:
         _check_update(self)
@@ -45,37 +107,59 @@ class ValuePropagation:
     Args:
         iterations: Number of EM iterations; 0 changes nothing.
         prior_precision: ``theta``, the precision of the Gaussian prior of each value mean; the
-            paper searches {0.1, 1, 10, 100}. 0 is maximum likelihood.
+            paper searches {0.1, 1, 10, 100}. 0 is maximum likelihood. Float, or positive tensor
+            that broadcasts to ``(B, G, M)``.
         prior_mean: Centre of that prior: the "initial" value means, or the "previous" iteration's
             (as printed in Eq. 23). The two agree for one iteration.
+        precision_prior: Prior of the value precisions, which then follow the value means in each
+            iteration (Eq. 37, with ``V/2`` where it prints ``d/2``: values have V channels); None
+            leaves them as they are.
+        dirichlet_prior: Prior of the mixture weights, which are then updated in each iteration
+            from what they were at first (Eq. 38, with a denominator that sums the prior over the
+            units too, so that the weights sum to 1); None leaves them as they are.
     """
 
     iterations: int = 1
-    prior_precision: float = 1.0
+    prior_precision: Precision = 1.0
     prior_mean: PriorMean = "initial"
+    precision_prior: GammaPrior | None = None
+    dirichlet_prior: DirichletPrior | None = None
 
     def __post_init__(self) -> None:
         _check_update(self)
 
 
+Update = TypeVar("Update", KeyAdaptation, ValuePropagation)
+
+
+def check_update(update: Update, keys: Tensor) -> Update:
+    """Check the shapes of the tensors of an update against the keys ``(B, G, M, D)``."""
+    name = type(update).__name__
+
+    def checked(field: str, value: Precision) -> Precision:
+        return as_precision(f"{name}.{field}", value, keys, zero=True)
+
+    changes: dict[str, Any] = {}
+    changes["prior_precision"] = checked("prior_precision", update.prior_precision)
+    gamma = update.precision_prior
+    if gamma is not None:
+        shape = checked("precision_prior.shape", gamma.shape)
+        rate = checked("precision_prior.rate", gamma.rate)
+        changes["precision_prior"] = GammaPrior(shape, rate)
+    if isinstance(update, ValuePropagation) and update.dirichlet_prior is not None:
+        theta = checked("dirichlet_prior.concentration", update.dirichlet_prior.concentration)
+        changes["dirichlet_prior"] = replace(update.dirichlet_prior, concentration=theta)
+    return replace(update, **changes)
+
+
 def adapt_keys(mixture: Mixture, queries: Tensor, update: KeyAdaptation, backend: str) -> Mixture:
-    """Move the keys to the queries they are responsible for (Eqs. 18 and 34)."""
+    """Move the keys to the queries they are responsible for (Eqs. 18, 34 and 36)."""
     initial = mixture.keys
     for _ in range(update.iterations):
-        joint = logits(mixture, queries)
-        assigned = assign(
-            joint.queries,
-            joint.keys,
-            queries,
-            log_prior=joint.log_prior,
-            scale=joint.scale,
-            backend=backend,
-        )
         prior_mean = initial if update.prior_mean == "initial" else mixture.keys
-        adapted = _posterior_mode(
-            assigned, mixture.query_precision, prior_mean, update.prior_precision
-        )
-        mixture = mixture._replace(keys=adapted)
+        joint = query_logits(mixture, queries)
+        step = _em_step(joint, queries, prior_mean, mixture.query_precision, update, backend)
+        mixture = mixture._replace(keys=step.means, query_precision=step.precision)
     return mixture
 
 
@@ -83,42 +167,105 @@ def propagate_values(
     mixture: Mixture,
     queries: Tensor,
     fixed_values: Tensor,
-    fixed_mask: Tensor,
+    fixed: FixedTokens,
     update: ValuePropagation,
     backend: str,
-) -> Mixture:
-    """Move the value means to the fixed values they are responsible for (Eqs. 23 and 24)."""
-    rows, valid = _fixed_rows(fixed_mask)
-    queries = _take(queries, rows)  # (B, G, S, D)
-    observed = _take(fixed_values, rows)  # (B, G, S, V)
-    padding = torch.zeros_like(valid, dtype=queries.dtype).masked_fill(~valid, -math.inf)
-    mask = padding[:, None, :, None]  # (B, 1, S, 1)
-    if mixture.log_mask is not None:
-        mask = mask + _take_pairs(mixture.log_mask, rows)  # (B, G, S, M), sizes may be 1
-    prior = mixture.log_prior
-    clicked = mixture._replace(
-        log_mask=mask, log_prior=_take_pairs(prior, rows) if isinstance(prior, Tensor) else prior
-    )
+) -> tuple[Mixture, Terms]:
+    """Move the value means to the fixed values they are responsible for (Eqs. 23, 24, 37, 38).
+
+    Only the S fixed tokens are observations: the pairs of these with the M units are written out.
+
+    Returns:
+        The mixture, and the log prior that the fixed tokens have for themselves, ``(B, G, S, M)``;
+        nothing if they have that of the mixture.
+    """
+    dirichlet = update.dirichlet_prior
+    weights: Terms = ()
+    unweighted = mixture
+    if dirichlet is not None:
+        mixture = fix_prior(mixture)
+        weights = take_terms(fixed_terms(mixture), fixed)
+        unweighted = mixture._replace(log_prior=())
+    # What the queries say is the same in all iterations.
+    base = pair_logits(query_logits(unweighted, queries, values_follow=True), fixed)
+    base = base.masked_fill(~fixed.valid[:, None, :, None], -math.inf)  # (B, G, S, M)
+    observed = take_tokens(fixed_values, fixed)  # (B, G, S, V)
+    initial = mixture.values
     for _ in range(update.iterations):
-        joint = logits(clicked, queries, observed)
-        assigned = assign(
-            joint.queries,
-            joint.keys,
-            observed,
-            log_prior=joint.log_prior,
-            scale=joint.scale,
-            backend=backend,
-        )
-        prior_mean = mixture.values if update.prior_mean == "initial" else clicked.values
-        propagated = _posterior_mode(
-            assigned, clicked.value_precision, prior_mean, update.prior_precision
-        )
-        clicked = clicked._replace(values=propagated)
-    return mixture._replace(values=clicked.values)
+        prior_mean = initial if update.prior_mean == "initial" else mixture.values
+        joint = value_logits(mixture, observed)
+        joint = joint._replace(log_prior=(base, *weights, *joint.log_prior))
+        step = _em_step(joint, observed, prior_mean, mixture.value_precision, update, backend)
+        mixture = mixture._replace(values=step.means, value_precision=step.precision)
+        if dirichlet is not None:
+            weights = (_weight_mode(joint, step.log_mass, dirichlet),)
+    if dirichlet is None:
+        return mixture, ()
+    return (mixture._replace(log_prior=weights), ()) if dirichlet.shared else (mixture, weights)
+
+
+def pair_logits(joint: Logits, fixed: FixedTokens) -> Tensor:
+    """Write out the logits of the fixed tokens, ``(B, G, S, M)``."""
+    pairs = joint.scale * (take_tokens(joint.queries, fixed) @ joint.keys.mT)
+    for term in take_terms(joint.log_prior, fixed):
+        pairs = pairs + term
+    return pairs
+
+
+class _Step(NamedTuple):
+    """One Gaussian for each unit after a step of EM."""
+
+    means: Tensor  # (B, G, M, C)
+    precision: Precision
+    log_mass: Tensor  # (B, G, M)
+
+
+def _em_step(
+    joint: Logits,
+    observations: Tensor,
+    prior_mean: Tensor,
+    precision: Precision,
+    update: KeyAdaptation | ValuePropagation,
+    backend: str,
+) -> _Step:
+    """Assign the observations ``(B, G, N, C)`` to the units and fit a Gaussian to each."""
+    if update.precision_prior is None:
+        assigned = _assign(joint, observations, backend)
+        means = _posterior_mode(assigned, precision, prior_mean, update.prior_precision)
+        return _Step(means, precision, assigned.log_mass)
+    # Distances do not depend on the origin: near the means, their squares lose fewest digits.
+    centre = prior_mean.mean(-2, keepdim=True).detach()  # (B, G, 1, C)
+    centred = observations - centre
+    squares = centred.square().sum(-1, keepdim=True)
+    moments, log_mass = _assign(joint, torch.cat([centred, squares], dim=-1), backend)
+    mean, square = moments[..., :-1] + centre, moments[..., -1]
+    fitted = _posterior_mode(
+        Assigned(mean, log_mass), precision, prior_mean, update.prior_precision
+    )
+    # E_k = m(|x|²) - 2 x_k·m_k + |x_k|²; the variance in it is not negative but for rounding.
+    variance = (square - moments[..., :-1].square().sum(-1)).clamp_min(0.0)
+    error = variance + (mean - fitted).square().sum(-1)  # (B, G, M)
+    fitted_precision = _precision_mode(
+        log_mass, error, observations.shape[-1], update.precision_prior
+    )
+    return _Step(fitted, fitted_precision, log_mass)
+
+
+def _assign(joint: Logits, observations: Tensor, backend: str) -> Assigned:
+    dtype = joint.queries.dtype  # half only where the backend multiplies in half precision
+    assigned = assign(
+        joint.queries,
+        joint.keys,
+        observations.to(dtype),
+        log_prior=joint.log_prior,
+        scale=joint.scale,
+        backend=backend,
+    )
+    return Assigned(assigned.means.to(observations.dtype), assigned.log_mass)
 
 
 def _posterior_mode(
-    assigned: Assigned, precision: Precision, prior_mean: Tensor, prior_precision: float
+    assigned: Assigned, precision: Precision, prior_mean: Tensor, prior_precision: Precision
 ) -> Tensor:
     """Maximise each unit's expected log posterior over its mean.
 
@@ -126,29 +273,50 @@ def _posterior_mode(
     the log only and is therefore safe where it underflows.
     """
     means, log_mass = assigned
-    if prior_precision == 0.0:
+    if not isinstance(prior_precision, Tensor) and prior_precision == 0.0:
         seen = (log_mass > -math.inf).unsqueeze(-1)  # (B, G, M, 1)
         return means.where(seen, prior_mean)
-    log_precision = math.log(precision) if isinstance(precision, float) else precision.log()
-    gate = torch.sigmoid(log_precision + log_mass - math.log(prior_precision))  # (B, G, M)
+    gate = torch.sigmoid(_log(precision) + log_mass - _log(prior_precision))  # (B, G, M)
     return prior_mean + gate.unsqueeze(-1) * (means - prior_mean)
 
 
-def _fixed_rows(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows of the fixed values, ``(B, S)``, and which of them are no padding."""
-    count = int(mask.sum(dim=1).max())
-    rows = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
-    return rows, mask.gather(1, rows)
+def _precision_mode(log_mass: Tensor, error: Tensor, width: int, prior: GammaPrior) -> Tensor:
+    """Maximise each unit's expected log posterior over its precision.
+
+    ``(theta_1 + C/2 N_k - 1) / (theta_2 + N_k E_k / 2)`` for C channels and a mean squared error
+    ``E_k``, all of shape ``(B, G, M)``.
+    """
+    mass = log_mass.exp()
+    return (prior.shape - 1.0 + width / 2 * mass) / (prior.rate + mass * error / 2)
 
 
-def _take(tensor: Tensor, rows: Tensor) -> Tensor:
-    """Take rows ``(B, S)`` of a tensor ``(B, G, N, C)``, whose other sizes may be 1."""
-    return torch.take_along_dim(tensor, rows[:, None, :, None], dim=-2)  # (B, G, S, C)
+def _weight_mode(joint: Logits, log_mass: Tensor, prior: DirichletPrior) -> Tensor:
+    """Maximise the expected log posterior over the mixture weights, and return their log.
+
+    ``(w_sk + theta_k - 1) / sum_k (w_sk + theta_k - 1)``, of shape ``(B, G, S, M)``, or with the
+    sum over s for weights that all queries share, ``(B, G, 1, M)``.
+    """
+    if prior.shared:
+        counts = log_mass.unsqueeze(-2)  # (B, G, 1, M)
+    else:
+        pairs = joint.scale * (joint.queries @ joint.keys.mT)  # (B, G, S, M)
+        for term in joint.log_prior:
+            assert isinstance(term, Tensor), "the pairs of fixed tokens are written out"
+            pairs = pairs + term
+        alive = (pairs > -math.inf).any(-1, keepdim=True)
+        counts = pairs.where(alive, 0.0).log_softmax(-1).where(alive, -math.inf)
+    pseudo = prior.concentration - 1.0
+    if isinstance(pseudo, Tensor):
+        counts = torch.logaddexp(counts, pseudo.log().unsqueeze(-2))  # (B, G, 1, M)
+    elif pseudo > 0.0:
+        counts = torch.logaddexp(counts, torch.full_like(counts, math.log(pseudo)))
+    # Rows without any responsibility or pseudo-count keep weights that hide nothing.
+    alive = (counts > -math.inf).any(-1, keepdim=True)
+    return counts.where(alive, 0.0).log_softmax(-1)
 
 
-def _take_pairs(prior: Tensor, rows: Tensor) -> Tensor:
-    """Take rows ``(B, S)`` of a prior ``(B, G, N, M)``, which may be one row for all queries."""
-    return prior if prior.shape[-2] == 1 else _take(prior, rows)
+def _log(precision: Precision) -> Precision:
+    return precision.log() if isinstance(precision, Tensor) else math.log(precision)
 
 
 def _check_update(update: KeyAdaptation | ValuePropagation) -> None:
@@ -156,10 +324,11 @@ def _check_update(update: KeyAdaptation | ValuePropagation) -> None:
     if update.iterations < 0:
         msg = f"{name}.iterations must be 0 or more, got {update.iterations}"
         raise ValueError(msg)
-    if not 0.0 <= update.prior_precision < math.inf:
+    precision = update.prior_precision
+    if not isinstance(precision, Tensor) and not 0.0 <= precision < math.inf:
         msg = (
-            f"{name}.prior_precision must be finite and not negative, got "
-            f"{update.prior_precision}; 0 is maximum likelihood"
+            f"{name}.prior_precision must be finite and not negative, got {precision}; 0 is "
+            "maximum likelihood"
         )
         raise ValueError(msg)
     if update.prior_mean not in ("initial", "previous"):

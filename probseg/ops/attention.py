@@ -9,14 +9,17 @@ from __future__ import annotations
 from torch import Tensor
 
 from probseg.errors import UnknownNameError
-from probseg.ops.backends import reference
-from probseg.ops.backends.interface import Assigned, Attended, Backend
-from probseg.ops.checks import check_units, pairwise
+from probseg.ops.backends import BACKENDS, preference
+from probseg.ops.backends.interface import Assigned, Attended, Backend, Primitive, Term
+from probseg.ops.checks import as_terms, check_units
 from probseg.ops.numerics import full_precision, working_dtype
 
-BACKENDS: dict[str, Backend] = {
-    "reference": reference,
-}
+LogPrior = Term | tuple[Term, ...]
+"""A tensor, a prior that is computed pair by pair, or several of them, which are added."""
+
+
+class BackendError(ValueError):
+    """Raised if a backend that was asked for by name cannot serve a call."""
 
 
 def attend(
@@ -24,7 +27,7 @@ def attend(
     keys: Tensor,
     values: Tensor,
     *,
-    log_prior: Tensor | None = None,
+    log_prior: LogPrior | None = None,
     scale: float = 1.0,
     backend: str = "auto",
 ) -> Attended:
@@ -34,34 +37,36 @@ def attend(
     ``o_i = sum_j exp(S_ij - L_i) v_j``. Standard attention (Vaswani et al., 2017, Eq. 1) is
     ``scale=D**-0.5`` without a prior.
 
-    Half-precision arguments are computed in float32, also under autocast.
+    Everything with an exponential or a logarithm is float32 (float64 for float64), also under
+    autocast. Half-precision arguments are multiplied as such, with float32 sums, by "sdpa" and
+    "flex" on CUDA; elsewhere in float32.
 
     Args:
         queries: ``(B, G, N, D)``.
         keys: ``(B, G, M, D)``.
         values: ``(B, G, M, V)``.
         log_prior: Added to the logits: ``(M,)``, ``(N, M)``, ``(B, G, M)`` or ``(B, G, N, M)``;
-            sizes may be 1, None is zero everywhere, -inf hides a key.
+            sizes may be 1, None is zero everywhere, -inf hides a key. Or a ``PairwisePrior``,
+            which is never written out, or a tuple of both kinds.
         scale: Factor of the dot products.
-        backend: Name in ``BACKENDS``, or ``"auto"``.
+        backend: "reference" writes out all N x M logits and can be differentiated twice; "chunked"
+            goes through them in tiles; "sdpa" and "flex" use PyTorch's fused kernels. "auto" takes
+            the fastest that can serve.
 
     Returns:
         The values ``(B, G, N, V)`` in the dtype of the arguments, and the log evidence
         ``(B, G, N)`` in float32 (float64 for float64 arguments). A query that sees no key has
         zero values and log evidence -inf. Both are differentiable.
+
+    Raises:
+        BackendError: If the named backend cannot serve these arguments.
     """
-    implementation = _find_backend(backend)
     check_units(queries, keys, values, payload_name="values", payload_of="keys")
-    prior = None if log_prior is None else pairwise("log_prior", log_prior, queries, keys)
-    dtype = working_dtype(queries.dtype)
+    terms = as_terms("log_prior", log_prior, queries, keys)
+    implementation = _find_backend("attend", backend, queries, keys, values, terms)
+    operands = _operands(implementation, queries, keys, values)
     with full_precision(queries.device):
-        attended = implementation.attend(
-            queries.to(dtype),
-            keys.to(dtype),
-            values.to(dtype),
-            None if prior is None else prior.to(dtype),
-            scale,
-        )
+        attended = implementation.attend(*operands, terms, scale)
     return Attended(attended.values.to(queries.dtype), attended.log_evidence)
 
 
@@ -70,7 +75,7 @@ def assign(
     keys: Tensor,
     observations: Tensor,
     *,
-    log_prior: Tensor | None = None,
+    log_prior: LogPrior | None = None,
     scale: float = 1.0,
     backend: str = "auto",
 ) -> Assigned:
@@ -78,42 +83,73 @@ def assign(
 
     With the responsibilities ``w_ik`` of ``attend`` (normalised over the keys),
     ``log N_k = log sum_i w_ik`` and ``m_k = sum_i w_ik o_i / N_k``: the M step of a mixture whose
-    means are the keys.
+    means are the keys. The mean of a key is exact even where its mass underflows.
 
-    Half-precision arguments are computed in float32, also under autocast.
+    Precision is as in ``attend``.
 
     Args:
         queries: ``(B, G, N, D)``.
         keys: ``(B, G, M, D)``.
         observations: ``(B, G, N, V)``; the queries themselves for an update of the keys.
-        log_prior: Added to the logits: ``(M,)``, ``(N, M)``, ``(B, G, M)`` or ``(B, G, N, M)``;
-            sizes may be 1, None is zero everywhere, -inf hides a key.
+        log_prior: As in ``attend``.
         scale: Factor of the dot products.
-        backend: Name in ``BACKENDS``, or ``"auto"``.
+        backend: As in ``attend``.
 
     Returns:
         The means ``(B, G, M, V)`` in the dtype of the arguments, and the log mass ``(B, G, M)``
         in float32 (float64 for float64 arguments). A key that no query sees has a zero mean
         and log mass -inf. Both are differentiable.
+
+    Raises:
+        BackendError: If the named backend cannot serve these arguments.
     """
-    implementation = _find_backend(backend)
     check_units(queries, keys, observations, payload_name="observations", payload_of="queries")
-    prior = None if log_prior is None else pairwise("log_prior", log_prior, queries, keys)
-    dtype = working_dtype(queries.dtype)
+    terms = as_terms("log_prior", log_prior, queries, keys)
+    implementation = _find_backend("assign", backend, queries, keys, observations, terms)
+    operands = _operands(implementation, queries, keys, observations)
     with full_precision(queries.device):
-        assigned = implementation.assign(
-            queries.to(dtype),
-            keys.to(dtype),
-            observations.to(dtype),
-            None if prior is None else prior.to(dtype),
-            scale,
-        )
+        assigned = implementation.assign(*operands, terms, scale)
     return Assigned(assigned.means.to(queries.dtype), assigned.log_mass)
 
 
-def _find_backend(name: str) -> Backend:
+def _find_backend(
+    primitive: Primitive,
+    name: str,
+    queries: Tensor,
+    keys: Tensor,
+    payload: Tensor,
+    terms: tuple[Term, ...],
+) -> Backend:
     if name == "auto":
-        return BACKENDS["reference"]
+        candidates = preference(primitive, queries, keys)
+        able = (
+            implementation
+            for implementation in candidates
+            if implementation.refuse(queries, keys, payload, terms) is None
+        )
+        return next(able)  # the last candidate never refuses
     if name not in BACKENDS:
         raise UnknownNameError(kind="backend", name=name, known=[*BACKENDS, "auto"])
+    reason = BACKENDS[name].refuse(queries, keys, payload, terms)
+    if reason is not None:
+        able_names = [
+            other
+            for other, implementation in BACKENDS.items()
+            if implementation.refuse(queries, keys, payload, terms) is None
+        ]
+        msg = (
+            f"backend {name!r} cannot serve this call of {primitive}, because {reason}; choose "
+            f"one of {able_names}, or 'auto'"
+        )
+        raise BackendError(msg)
     return BACKENDS[name]
+
+
+def _operands(
+    implementation: Backend, queries: Tensor, keys: Tensor, payload: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Bring the factors of products to the dtype in which the backend multiplies them."""
+    if queries.device.type in implementation.HALF_PRECISION:
+        return queries, keys, payload
+    dtype = working_dtype(queries.dtype)
+    return queries.to(dtype), keys.to(dtype), payload.to(dtype)

@@ -13,6 +13,7 @@ from probseg.ops.adaptation import KeyAdaptation, ValuePropagation
 from probseg.ops.checks import check_shape
 from probseg.ops.mixture import PriorName
 from probseg.ops.probabilistic import probabilistic_attention
+from probseg.ops.relative_position import RelativePosition
 
 Axis = Literal["full", "height", "width"]
 
@@ -27,6 +28,7 @@ class ProbabilisticOptions(TypedDict, total=False):
     key_adaptation: KeyAdaptation | None
     value_propagation: ValuePropagation | None
     clamp_fixed: bool
+    position: RelativePosition | None
     backend: str
 
 
@@ -54,7 +56,8 @@ def axial_attention(
         initial_values: ``(B, G, V, H, W)``.
         fixed_values: ``(B, G, V, H, W)``.
         fixed_mask: Bool, ``(B, H, W)``. Fixed values propagate within their own line.
-        **options: See ``probabilistic_attention``.
+        **options: See ``probabilistic_attention``. ``position`` has tables for a line: for a map
+            of ``H x 1`` with the axis "height", of ``1 x W`` with "width".
 
     Returns:
         The inferred values, shape ``(B, G, V, H, W)``.

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from probseg.ops.backends.interface import PairwisePrior, Term
 from probseg.ops.numerics import working_dtype
 
 
@@ -136,6 +137,46 @@ def pairwise(name: str, prior: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
         )
         raise ValueError(msg)
     return view
+
+
+def as_terms(
+    name: str, prior: Term | tuple[Term, ...] | None, queries: Tensor, keys: Tensor
+) -> tuple[Term, ...]:
+    """Bring a log prior to the terms that the backends add to the logits.
+
+    Args:
+        name: What the caller's signature calls the prior.
+        prior: None, a tensor as for ``pairwise``, a ``PairwisePrior``, or a tuple of them.
+        queries: ``(B, G, N, D)``.
+        keys: ``(B, G, M, D)``.
+
+    Returns:
+        The terms; tensors have four dimensions and the working dtype.
+    """
+    if prior is None:
+        return ()
+    target = (*queries.shape[:-1], keys.shape[-2])  # (B, G, N, M)
+    terms: list[Term] = []
+    for term in prior if isinstance(prior, tuple) else (prior,):
+        if isinstance(term, Tensor):
+            terms.append(pairwise(name, term, queries, keys).to(working_dtype(queries.dtype)))
+            continue
+        if not isinstance(term, PairwisePrior):
+            msg = (
+                f"{name} must be a tensor, a PairwisePrior or a tuple of them, got "
+                f"{type(term).__name__}"
+            )
+            raise TypeError(msg)
+        if term.shape[2:] != target[2:] or not _broadcasts(term.shape, target):
+            msg = (
+                f"{name} must broadcast to (B, G, N, M) = {target}, got a {type(term).__name__} of "
+                f"shape {term.shape}; build it for this number of tokens"
+            )
+            raise ValueError(msg)
+        for field, tensor in term.tensors.items():
+            check_device(f"{name}.{field}", tensor, queries.device)
+        terms.append(term)
+    return tuple(terms)
 
 
 def as_precision(

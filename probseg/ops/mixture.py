@@ -18,6 +18,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from probseg.ops.backends.interface import Terms
+from probseg.ops.relative_position import FactoredPosition, FullPosition, RelativePosition
+
 Precision = float | Tensor
 """A float, or a tensor that broadcasts to ``(B, G, M)``, of last size 1 if the units share it."""
 
@@ -33,16 +36,20 @@ class Mixture(NamedTuple):
         values: Value means ``mu``, shape ``(B, G, M, V)``.
         query_precision: ``alpha``.
         value_precision: ``beta``; the float 0.0 means that values carry no likelihood.
-        log_prior: A name that ties ``log pi`` to the means, or a tensor of four dimensions.
-        log_mask: None, or four dimensions: 0 where a query sees a unit, -inf where it does not.
+        log_prior: A name that ties ``log pi`` to the means, or the terms of a fixed one.
+        log_mask: Terms that are 0 where a query sees a unit and -inf where it does not.
+        position: Relative position embeddings, which the tied prior contains too.
+        product_dtype: In which queries and keys are multiplied.
     """
 
     keys: Tensor
     values: Tensor
     query_precision: Precision
     value_precision: Precision
-    log_prior: PriorName | Tensor
-    log_mask: Tensor | None
+    log_prior: PriorName | Terms
+    log_mask: Terms = ()
+    position: RelativePosition | None = None
+    product_dtype: torch.dtype = torch.float32
 
 
 class Logits(NamedTuple):
@@ -51,20 +58,20 @@ class Logits(NamedTuple):
     Args:
         queries: Augmented queries, shape ``(B, G, N, C)``.
         keys: Augmented keys, shape ``(B, G, M, C)``.
-        log_prior: None, or four dimensions that broadcast to ``(B, G, N, M)``.
+        log_prior: Terms that broadcast to ``(B, G, N, M)``.
         scale: Factor of the dot products.
         offset: What is the same for all units, broadcasts to ``(B, G, N)``.
     """
 
     queries: Tensor
     keys: Tensor
-    log_prior: Tensor | None
+    log_prior: Terms
     scale: float
     offset: Precision
 
 
 class _Expansion(NamedTuple):
-    """``log N(x_i | m_j, 1/p_j) = scale left_i·right_j + unit_j + offset_i``."""
+    """``log N(x_i | m_j, 1/p_j) = scale left_i·right_j + unit_j + offset_i``, see ``_expand``."""
 
     left: Tensor  # (B, G, N, C) or with one more channel
     right: Tensor  # (B, G, M, C) or with one more channel
@@ -100,46 +107,126 @@ def logits(mixture: Mixture, queries: Tensor, observed_values: Tensor | None = N
         queries: ``(B, G, N, D)``.
         observed_values: ``(B, G, N, V)``, or None to weigh by the queries alone.
     """
+    if observed_values is None or not has_value_likelihood(mixture):
+        return query_logits(mixture, queries)
+    joint = query_logits(mixture, queries, values_follow=True)
+    seen = value_logits(mixture, observed_values, joint.scale)
+    # Where one of the two is in half precision and the other cannot be, both are not.
+    return Logits(
+        torch.cat([joint.queries, seen.queries], dim=-1),  # (B, G, N, D + V + ...)
+        torch.cat([joint.keys, seen.keys], dim=-1),  # (B, G, M, D + V + ...)
+        (*joint.log_prior, *seen.log_prior),
+        joint.scale,
+        joint.offset + seen.offset,
+    )
+
+
+def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = False) -> Logits:
+    """Expand the log joint with the queries alone.
+
+    Args:
+        mixture: The M units.
+        queries: ``(B, G, N, D)``.
+        values_follow: Whether ``value_logits`` are added, which cancel the value term of a tied
+            prior.
+    """
     # A float precision becomes the scale: in half precision that is exact, scaled keys are not.
     alpha = mixture.query_precision
     scale = alpha if isinstance(alpha, float) else 1.0
-    # A tied prior cancels the norms of the keys: neither of the two is ever computed.
-    expanded = _expand(queries, mixture.keys, alpha, scale, tied=_keys_tied(mixture))
-    left, right = expanded.left, expanded.right
-    unit, offset = expanded.unit, expanded.offset
-    if has_value_likelihood(mixture):
-        beta, values_tied = mixture.value_precision, _values_tied(mixture)
-        if observed_values is not None:
-            seen = _expand(observed_values, mixture.values, beta, scale, tied=values_tied)
-            left = torch.cat([left, seen.left], dim=-1)  # (B, G, N, D + V + ...)
-            right = torch.cat([right, seen.right], dim=-1)  # (B, G, M, D + V + ...)
-            unit, offset = unit + seen.unit, offset + seen.offset
-        elif values_tied:
-            unit = unit + beta * _half_norms(mixture.values)
-    log_prior = unit.unsqueeze(-2) if isinstance(unit, Tensor) else None  # (B, G, 1, M)
-    given = mixture.log_prior if isinstance(mixture.log_prior, Tensor) else None
-    for term in (given, mixture.log_mask):
-        if term is not None:
-            log_prior = term if log_prior is None else log_prior + term
-    return Logits(left, right, log_prior, scale, offset)
+    position = mixture.position
+    # A tied prior cancels the norms of the keys: neither of the two is ever computed. Position
+    # embeddings add a second Gaussian of the query (Eq. 25), whose mean's norm it cancels too.
+    expanded = _expand(
+        queries,
+        mixture.keys,
+        alpha,
+        scale,
+        tied=_keys_tied(mixture),
+        gaussians=1 if position is None else 2,
+    )
+    left, right, unit = expanded.left, expanded.right, expanded.unit
+    terms = fixed_terms(mixture)
+    if isinstance(position, FactoredPosition):
+        channels = position.channels(queries, mixture.keys)
+        weight = 1.0 if isinstance(alpha, float) else alpha.unsqueeze(-1)  # (B, G, M, 1)
+        left = torch.cat([left, channels.queries], dim=-1)  # (B, G, N, D + H + W + ...)
+        right = torch.cat([right, weight * channels.keys], dim=-1)  # (B, G, M, D + H + W + ...)
+    elif isinstance(position, FullPosition):
+        terms = (*terms, position.prior(queries, mixture.keys, alpha))
+    if has_value_likelihood(mixture) and _values_tied(mixture) and not values_follow:
+        unit = unit + mixture.value_precision * _half_norms(mixture.values)
+    terms = (*_unit_term(unit), *terms, *mixture.log_mask)
+    left, right = _lower(mixture, alpha, left, right)
+    return Logits(left, right, terms, scale, expanded.offset)
+
+
+def value_logits(mixture: Mixture, values: Tensor, scale: float = 1.0) -> Logits:
+    """Expand what observed values ``(B, G, N, V)`` add to ``query_logits``, for a given scale."""
+    expanded = _expand(
+        values, mixture.values, mixture.value_precision, scale, tied=_values_tied(mixture)
+    )
+    left, right = _lower(mixture, mixture.value_precision, expanded.left, expanded.right)
+    return Logits(left, right, _unit_term(expanded.unit), scale, expanded.offset)
+
+
+def fix_prior(mixture: Mixture) -> Mixture:
+    """Hold a named prior where it is: ``log pi`` no longer follows keys and values."""
+    if not isinstance(mixture.log_prior, str):
+        return mixture
+    log_pi = prior_scores(mixture).log_softmax(-1).unsqueeze(-2)  # (B, G, 1, M)
+    return mixture._replace(log_prior=(log_pi,))
+
+
+def fixed_terms(mixture: Mixture) -> Terms:
+    """Return the terms of a prior that does not follow the means; none for a named one."""
+    return () if isinstance(mixture.log_prior, str) else mixture.log_prior
+
+
+def _lower(
+    mixture: Mixture, precision: Precision, left: Tensor, right: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Lower the factors of a product to half precision, unless there are norms among them."""
+    has_norms = isinstance(precision, Tensor) and precision.shape[-1] > 1
+    dtype = left.dtype if has_norms else mixture.product_dtype
+    return left.to(dtype), right.to(dtype)
+
+
+def _unit_term(unit: Precision) -> Terms:
+    return (unit.unsqueeze(-2),) if isinstance(unit, Tensor) else ()  # (B, G, 1, M)
 
 
 def _expand(
-    points: Tensor, means: Tensor, precision: Precision, scale: float, *, tied: bool
+    points: Tensor,
+    means: Tensor,
+    precision: Precision,
+    scale: float,
+    *,
+    tied: bool,
+    gaussians: int = 1,
 ) -> _Expansion:
-    """Expand Gaussian log densities; if tied, ``precision/2 |mean|²`` is added and cancels."""
+    """Expand Gaussian log densities.
+
+    Args:
+        points: ``(B, G, N, C)``.
+        means: ``(B, G, M, C)``.
+        precision: Of the units.
+        scale: Factor of the dot products.
+        tied: Whether the prior adds ``precision/2 |mean|²``, which cancels.
+        gaussians: How many densities of the points there are; the means of all but the first are
+            expanded elsewhere.
+    """
     if not tied:
         # Distances do not change with the origin, but the cancellation of their expanded norms
         # costs digits if the origin is far away.
         centre = means.mean(-2, keepdim=True).detach()  # (B, G, 1, C)
         points, means = points - centre, means - centre
-    width = means.shape[-1]
-    half_norms = _half_norms(points)  # (B, G, N)
+    half_norms = gaussians * _half_norms(points)  # (B, G, N)
     unit: Precision = 0.0 if tied else -precision * _half_norms(means)
+    half_width = gaussians * means.shape[-1] / 2
     if isinstance(precision, float):
-        offset = width / 2 * math.log(precision / (2 * math.pi)) - precision * half_norms
+        offset = half_width * math.log(precision / (2 * math.pi)) - precision * half_norms
         return _Expansion(points, precision / scale * means, unit, offset)
-    log_normaliser = width / 2 * (precision / (2 * math.pi)).log()
+    log_normaliser = half_width * _log(precision / (2 * math.pi))
     factor = (precision / scale).unsqueeze(-1)  # (B, G, M, 1), sizes may be 1
     if precision.shape[-1] == 1:
         offset = log_normaliser - precision * half_norms
@@ -150,13 +237,18 @@ def _expand(
     return _Expansion(left, right, unit + log_normaliser, 0.0)
 
 
+def _log(precision: Tensor) -> Tensor:
+    """Take the log; the precision of a unit that no query sees may have fallen to 0."""
+    positive = precision > 0.0
+    return precision.where(positive, 1.0).log().where(positive, -math.inf)
+
+
 def _keys_tied(mixture: Mixture) -> bool:
-    named = not isinstance(mixture.log_prior, Tensor)
-    return named and mixture.log_prior in ("magnitude", "key_magnitude")
+    return mixture.log_prior in ("magnitude", "key_magnitude")
 
 
 def _values_tied(mixture: Mixture) -> bool:
-    return not isinstance(mixture.log_prior, Tensor) and mixture.log_prior == "magnitude"
+    return mixture.log_prior == "magnitude"
 
 
 def _half_norms(vectors: Tensor) -> Tensor:

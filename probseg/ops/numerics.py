@@ -5,11 +5,18 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import Tensor
 
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype for exp, log and squared distances: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def product_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the dtype for products of tokens: on CUDA, half precision stays what it is."""
+    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    return tensor.dtype if half and tensor.device.type == "cuda" else working_dtype(tensor.dtype)
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:

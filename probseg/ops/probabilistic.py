@@ -13,26 +13,36 @@ import torch
 from torch import Tensor
 
 from probseg.errors import UnknownNameError
-from probseg.ops.adaptation import KeyAdaptation, ValuePropagation, adapt_keys, propagate_values
-from probseg.ops.attention import attend
+from probseg.ops.adaptation import (
+    KeyAdaptation,
+    ValuePropagation,
+    adapt_keys,
+    check_update,
+    propagate_values,
+)
+from probseg.ops.attention import LogPrior, attend
+from probseg.ops.backends.interface import Terms
 from probseg.ops.checks import (
     as_precision,
+    as_terms,
     check_device,
     check_like,
     check_shape,
     check_units,
-    pairwise,
 )
+from probseg.ops.fixed import FixedTokens, fixed_tokens, put_tokens, take_terms, take_tokens
 from probseg.ops.mixture import (
     PRIOR_NAMES,
     Mixture,
     Precision,
     PriorName,
+    fixed_terms,
     has_value_likelihood,
     logits,
     prior_scores,
 )
-from probseg.ops.numerics import working_dtype
+from probseg.ops.numerics import full_precision, product_dtype, working_dtype
+from probseg.ops.relative_position import RelativePosition, check_position
 
 
 class ProbabilisticAttention(NamedTuple):
@@ -44,9 +54,11 @@ class ProbabilisticAttention(NamedTuple):
         unit_values: Value means after propagation, shape ``(B, G, M, V)``.
         query_precision: ``alpha``, shape ``(B, G, M)``.
         value_precision: ``beta``, shape ``(B, G, M)``.
-        log_prior: ``log pi`` of the read-out without the mask, shape ``(B, G, M)``, or
-            ``(B, G, N, M)`` if it was given for pairs. The named priors are normalised over the
-            units, a given one is not.
+        log_prior: ``log pi`` of the read-out without the mask, shape ``(B, G, M)`` or, if it was
+            given for pairs, ``(B, G, N, M)``; a ``PairwisePrior`` or several terms as they were
+            given. The named priors are normalised over the units, a given one is not. Left out
+            are the weights that fixed tokens have for themselves, and what position embeddings
+            add to the prior.
         log_evidence: ``log p_i(q)`` under the mixture of the read-out, shape ``(B, G, N)``, or
             ``log p_i(q, v)`` if its last iteration weighed by values ``v`` too; -inf for a query
             that sees no unit. The prior is not normalised again over the units that a mask leaves.
@@ -57,7 +69,7 @@ class ProbabilisticAttention(NamedTuple):
     unit_values: Tensor
     query_precision: Tensor
     value_precision: Tensor
-    log_prior: Tensor
+    log_prior: Tensor | Terms
     log_evidence: Tensor
 
 
@@ -68,8 +80,8 @@ def probabilistic_attention(
     *,
     query_precision: float | Tensor | None = None,
     value_precision: float | Tensor = 0.0,
-    log_prior: PriorName | Tensor = "magnitude",
-    log_mask: Tensor | None = None,
+    log_prior: PriorName | LogPrior = "magnitude",
+    log_mask: LogPrior | None = None,
     value_iterations: int = 1,
     initial_values: Tensor | None = None,
     key_adaptation: KeyAdaptation | None = None,
@@ -77,6 +89,7 @@ def probabilistic_attention(
     fixed_values: Tensor | None = None,
     fixed_mask: Tensor | None = None,
     clamp_fixed: bool = False,
+    position: RelativePosition | None = None,
     backend: str = "auto",
 ) -> ProbabilisticAttention:
     """Infer the most likely value of each query in a mixture of M units.
@@ -88,7 +101,7 @@ def probabilistic_attention(
     normalisers, where Eq. 28 has ``beta_j`` instead; that is the same for uniform precisions.
     With all defaults this is standard scaled dot-product attention.
 
-    Half-precision arguments are computed in float32, also under autocast.
+    Precision is as in ``attend``: half precision is used for nothing but products, on CUDA.
 
     Args:
         queries: ``(B, G, N, D)``.
@@ -100,20 +113,26 @@ def probabilistic_attention(
             float 0 leaves the values without likelihood: one iteration is exact then.
         log_prior: ``log pi``. "magnitude" follows the keys and values (Eq. 10; it favours units
             with large values if ``beta > 0`` and no value is observed), "key_magnitude" has no
-            value term, "uniform" is the same for all units; a tensor is held fixed: ``(M,)``,
-            ``(N, M)``, ``(B, G, M)`` or ``(B, G, N, M)``.
+            value term, "uniform" is the same for all units. A tensor is held fixed: ``(M,)``,
+            ``(N, M)``, ``(B, G, M)`` or ``(B, G, N, M)``; so is a ``PairwisePrior`` such as
+            ``DistancePrior``, which is never written out, and a tuple of both kinds. While keys or
+            values move, EM never lowers the posterior under a fixed prior; under a named one that
+            moves along, as in the paper's experiments, it may.
         log_mask: Added to the log prior of any kind: 0 where a query sees a unit, -inf where it
-            does not. ``(N, M)``, or any shape that ``log_prior`` may have.
+            does not. ``(N, M)``, or anything that ``log_prior`` may be.
         value_iterations: Number of EM iterations of the read-out.
         initial_values: Values that the first posterior is given, ``(B, G, N, V)``; None weighs by
             the queries alone, after value propagation too.
-        key_adaptation: None leaves the keys as they are.
+        key_adaptation: None leaves the keys and their precisions as they are.
         value_propagation: None leaves the value means as they are. Only the fixed rows are
             observations, so that its cost grows with their number S and not with N.
         fixed_values: What the annotator said, ``(B, G, N, V)``; read only where ``fixed_mask``.
         fixed_mask: Where, bool, ``(B, N)``. The largest number in the batch is read on the host.
         clamp_fixed: Return ``fixed_values`` themselves where ``fixed_mask``.
-        backend: Name in ``probseg.ops.attention.BACKENDS``, or ``"auto"``.
+        position: Relative position embeddings in the likelihood and the prior (Eqs. 25-26), for
+            tokens that are both queries and units of a map, and a prior that follows the keys. The
+            M step of the keys stays that of Eq. 18.
+        backend: As in ``attend``.
 
     Returns:
         The values and the mixture they were read from. Values and means have the dtype of the
@@ -129,7 +148,9 @@ def probabilistic_attention(
         as_precision("query_precision", query_precision, keys, zero=False),
         as_precision("value_precision", value_precision, keys, zero=True),
         _as_prior(log_prior, queries, keys),
-        None if log_mask is None else pairwise("log_mask", log_mask, queries, keys).to(dtype),
+        as_terms("log_mask", log_mask, queries, keys),
+        position,
+        product_dtype(queries),
     )
     if value_iterations < 1:
         msg = f"value_iterations must be at least 1 (the read-out itself), got {value_iterations}"
@@ -139,32 +160,47 @@ def probabilistic_attention(
         shape = (*queries.shape[:-1], values.shape[-1])
         check_shape("initial_values", initial_values, shape, "(B, G, N, V)")
         initial_values = initial_values.to(dtype)
-    fixed = _as_fixed(fixed_values, fixed_mask, queries, values)
-    if fixed is None and (value_propagation is not None or clamp_fixed):
-        msg = "value_propagation and clamp_fixed need fixed_values and fixed_mask, got None"
-        raise ValueError(msg)
-    if fixed is not None and value_propagation is None and not clamp_fixed:
-        msg = (
-            "fixed_values have no effect without value_propagation or clamp_fixed=True; set one of "
-            "them or leave fixed_values and fixed_mask out"
-        )
-        raise ValueError(msg)
-    if value_propagation is not None and not has_value_likelihood(mixture):
-        msg = (
-            "value_propagation needs a value_precision above 0, got 0: without a value likelihood "
-            "nothing propagates (Gabbur et al., 2021, use 0.1)"
-        )
-        raise ValueError(msg)
-
-    # Autocast lowers products only, and all products are in the primitives, which switch it off.
-    tokens = queries.to(dtype)
+    if position is not None:
+        check_position(position, queries, keys)
+        if log_prior not in ("magnitude", "key_magnitude"):
+            msg = (
+                "position embeddings are half of a prior that follows the keys (Eq. 26): log_prior "
+                f"must be 'magnitude' or 'key_magnitude' with them, got {_in_words(log_prior)}"
+            )
+            raise ValueError(msg)
     if key_adaptation is not None:
-        mixture = adapt_keys(mixture, tokens, key_adaptation, backend)
-    if value_propagation is not None and fixed is not None:
-        mixture = propagate_values(mixture, tokens, *fixed, value_propagation, backend)
-    inferred, log_evidence = _infer_values(
-        mixture, tokens, initial_values, value_iterations, backend
-    )
+        key_adaptation = check_update(key_adaptation, keys)
+    if value_propagation is not None:
+        value_propagation = check_update(value_propagation, keys)
+    fixed = _as_fixed(fixed_values, fixed_mask, queries, values)
+    _check_fixed(fixed is not None, clamp_fixed, value_propagation, mixture)
+
+    tokens = queries.to(dtype)
+    own_prior: Terms = ()
+    places: FixedTokens | None = None
+    with full_precision(queries.device):
+        if key_adaptation is not None:
+            mixture = adapt_keys(mixture, tokens, key_adaptation, backend)
+        if value_propagation is not None and fixed is not None:
+            places = fixed_tokens(fixed[1])
+            mixture, own_prior = propagate_values(
+                mixture, tokens, fixed[0], places, value_propagation, backend
+            )
+        inferred, log_evidence = _infer_values(
+            mixture, tokens, initial_values, value_iterations, backend
+        )
+        if own_prior and places is not None:
+            own = mixture._replace(
+                log_prior=own_prior, log_mask=take_terms(mixture.log_mask, places)
+            )
+            start = None if initial_values is None else take_tokens(initial_values, places)
+            own_inferred, own_evidence = _infer_values(
+                own, take_tokens(tokens, places), start, value_iterations, backend
+            )
+            inferred = put_tokens(inferred, own_inferred, places)
+            log_evidence = put_tokens(
+                log_evidence.unsqueeze(-1), own_evidence.unsqueeze(-1), places
+            ).squeeze(-1)
     if clamp_fixed and fixed is not None:
         inferred = fixed[0].where(fixed[1][:, None, :, None], inferred)
     final_prior, log_normaliser = _final_prior(mixture)
@@ -200,12 +236,12 @@ def _infer_values(
         attended = attend(
             joint.queries,
             joint.keys,
-            units,
+            units.to(joint.queries.dtype),
             log_prior=joint.log_prior,
             scale=joint.scale,
             backend=backend,
         )
-        inferred = attended.values  # (B, G, N, V)
+        inferred = attended.values.to(units.dtype)  # (B, G, N, V)
         if per_unit:
             total = inferred[..., -1:]  # (B, G, N, 1)
             inferred = inferred[..., :-1] / total.where(total > 0.0, 1.0)
@@ -213,24 +249,58 @@ def _infer_values(
     return inferred, attended.log_evidence + joint.offset
 
 
-def _final_prior(mixture: Mixture) -> tuple[Tensor, Precision]:
+def _final_prior(mixture: Mixture) -> tuple[Tensor | Terms, Precision]:
     """Return ``log pi`` and the log normaliser, ``(B, G, 1)``, which the logits left out."""
-    prior = mixture.log_prior
-    if isinstance(prior, Tensor):
-        sizes = (*mixture.keys.shape[:2], *prior.shape[-2:-1], mixture.keys.shape[-2])
-        expanded = prior.expand(sizes)  # (B, G, N, M); N is 1 if it was given per unit
-        return expanded.squeeze(-2) if prior.shape[-2] == 1 else expanded, 0.0
-    scores = prior_scores(mixture)  # (B, G, M)
-    log_normaliser = scores.logsumexp(-1, keepdim=True)
-    return scores - log_normaliser, log_normaliser
+    terms = fixed_terms(mixture)
+    if isinstance(mixture.log_prior, str):
+        scores = prior_scores(mixture)  # (B, G, M)
+        log_normaliser = scores.logsumexp(-1, keepdim=True)
+        return scores - log_normaliser, log_normaliser
+    if len(terms) != 1 or not isinstance(terms[0], Tensor):
+        return terms, 0.0
+    prior = terms[0]
+    sizes = (*mixture.keys.shape[:2], *prior.shape[-2:-1], mixture.keys.shape[-2])
+    expanded = prior.expand(sizes)  # (B, G, N, M); N is 1 if it was given per unit
+    return expanded.squeeze(-2) if prior.shape[-2] == 1 else expanded, 0.0
 
 
-def _as_prior(prior: PriorName | Tensor, queries: Tensor, keys: Tensor) -> PriorName | Tensor:
-    if isinstance(prior, Tensor):
-        return pairwise("log_prior", prior, queries, keys).to(working_dtype(queries.dtype))
+def _as_prior(prior: PriorName | LogPrior, queries: Tensor, keys: Tensor) -> PriorName | Terms:
+    if not isinstance(prior, str):
+        return as_terms("log_prior", prior, queries, keys)
     if prior not in PRIOR_NAMES:
         raise UnknownNameError(kind="log prior", name=prior, known=PRIOR_NAMES)
     return prior
+
+
+def _in_words(prior: PriorName | LogPrior) -> str:
+    return repr(prior) if isinstance(prior, str) else f"a {type(prior).__name__}"
+
+
+def _check_fixed(
+    given: bool, clamp_fixed: bool, update: ValuePropagation | None, mixture: Mixture
+) -> None:
+    """Check that the fixed values and what is to be done with them belong together."""
+    if not given and (update is not None or clamp_fixed):
+        msg = "value_propagation and clamp_fixed need fixed_values and fixed_mask, got None"
+        raise ValueError(msg)
+    if given and update is None and not clamp_fixed:
+        msg = (
+            "fixed_values have no effect without value_propagation or clamp_fixed=True; set one of "
+            "them or leave fixed_values and fixed_mask out"
+        )
+        raise ValueError(msg)
+    if update is not None and not has_value_likelihood(mixture):
+        msg = (
+            "value_propagation needs a value_precision above 0, got 0: without a value likelihood "
+            "nothing propagates (Gabbur et al., 2021, use 0.1)"
+        )
+        raise ValueError(msg)
+    if update is not None and update.dirichlet_prior is not None and mixture.position is not None:
+        msg = (
+            "dirichlet_prior updates a prior that position embeddings tie to the keys (Eq. 26); "
+            "leave one of them out"
+        )
+        raise ValueError(msg)
 
 
 def _as_fixed(

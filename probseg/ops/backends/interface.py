@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from dataclasses import fields, replace
+from typing import Literal, NamedTuple, Protocol, Self
 
+import torch
 from torch import Tensor
+
+Primitive = Literal["attend", "assign"]
 
 
 class Attended(NamedTuple):
@@ -35,26 +40,123 @@ class Assigned(NamedTuple):
     log_mass: Tensor
 
 
+class Block(NamedTuple):
+    """A part of the ``(B, G, N, M)`` pairs."""
+
+    batch: slice
+    heads: slice
+    rows: slice | Tensor  # a tensor holds the indices of some rows
+    columns: slice | Tensor
+
+
+EVERYTHING = Block(slice(None), slice(None), slice(None), slice(None))
+
+
+class PairwisePrior(ABC):
+    """A log prior of pairs that is computed block by block, so that it is never held whole.
+
+    Subclasses are frozen dataclasses. Gradients flow to their fields that are floating-point
+    tensors.
+    """
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields that gradients can flow to."""
+        named = ((field.name, getattr(self, field.name)) for field in fields(self))  # type: ignore[arg-type]
+        return {
+            name: value
+            for name, value in named
+            if isinstance(value, Tensor) and value.is_floating_point()
+        }
+
+    def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
+        """Return a copy with other tensors in the place of ``tensors``."""
+        return replace(self, **tensors)  # type: ignore[type-var]
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int, int]:
+        """Shape that broadcasts to ``(B, G, N, M)``; the last two sizes are ``N`` and ``M``."""
+
+    @property
+    def numbers_per_pair(self) -> int:
+        """How many numbers ``block`` needs in memory for each pair, in round figures."""
+        return 1
+
+    @property
+    def row_multiple(self) -> int:
+        """Number of rows that are cheaper together than apart."""
+        return 1
+
+    @abstractmethod
+    def block(self, block: Block) -> Tensor:
+        """Compute the log prior of some pairs, in a shape that broadcasts to theirs."""
+
+    def score(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        """Compute the log prior of a single pair from its indices, for kernels that ask so.
+
+        Raises:
+            NoScoreError: If a pair cannot be computed from its indices alone.
+        """
+        del batch, head, row, column
+        raise NoScoreError(type(self).__name__)
+
+
+class NoScoreError(ValueError):
+    """Raised by a prior that can be computed by blocks, but not pair by pair."""
+
+
+Term = Tensor | PairwisePrior
+"""One summand of a log prior: a tensor of four dimensions that broadcasts to ``(B, G, N, M)``, or a
+prior that is computed where it is needed."""
+
+Terms = tuple[Term, ...]
+
+
+def is_unit(term: Term) -> bool:
+    """Tell whether a term is the same for all queries."""
+    return isinstance(term, Tensor) and term.shape[-2] == 1
+
+
+def needs_gradient(term: Term) -> bool:
+    """Tell whether autograd will ask for the gradient of a term."""
+    tensors = (term,) if isinstance(term, Tensor) else term.tensors.values()
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def take_block(term: Term, block: Block, dtype: torch.dtype) -> Tensor:
+    """Return a term for some pairs, in a shape that broadcasts to theirs."""
+    if not isinstance(term, Tensor):
+        return term.block(block).to(dtype)
+    # Sizes of 1 stand for any number of pairs.
+    batch, heads, rows, columns = (
+        part if size > 1 else slice(None) for part, size in zip(block, term.shape, strict=True)
+    )
+    return term[batch, heads][:, :, rows][..., columns].to(dtype)
+
+
 class Backend(Protocol):
     """A module with both primitives, for arguments that were already checked.
 
-    All tensors share one dtype (float32 or float64) and one device; ``log_prior`` is None or has
-    four dimensions and broadcasts to ``(B, G, N, M)``.
+    The tensors share one device. Queries, keys and payload share one dtype: float32 or float64, or
+    half precision on the device types in ``HALF_PRECISION``. Tensors among the terms of the prior
+    are float64 for float64, else float32.
     """
 
+    HALF_PRECISION: frozenset[str]
+
+    def refuse(self, queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str | None:
+        """Say why a call cannot be served, in words that follow "because"; None if it can be."""
+        ...
+
     def attend(
-        self, queries: Tensor, keys: Tensor, values: Tensor, log_prior: Tensor | None, scale: float
+        self, queries: Tensor, keys: Tensor, values: Tensor, terms: Terms, scale: float
     ) -> Attended:
         """Average the values of the keys by each query's responsibilities."""
         ...
 
     def assign(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        observations: Tensor,
-        log_prior: Tensor | None,
-        scale: float,
+        self, queries: Tensor, keys: Tensor, observations: Tensor, terms: Terms, scale: float
     ) -> Assigned:
         """Average the observations of the queries by each key's responsibilities."""
         ...

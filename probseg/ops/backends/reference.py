@@ -10,24 +10,35 @@ from math import inf
 
 from torch import Tensor
 
-from probseg.ops.backends.interface import Assigned, Attended
+from probseg.ops.backends.interface import (
+    EVERYTHING,
+    Assigned,
+    Attended,
+    Terms,
+    take_block,
+)
+
+HALF_PRECISION: frozenset[str] = frozenset()
 
 
-def attend(
-    queries: Tensor, keys: Tensor, values: Tensor, log_prior: Tensor | None, scale: float
-) -> Attended:
+def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> None:
+    """Say why a call cannot be served: this backend serves all."""
+    del queries, keys, payload, terms
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, terms: Terms, scale: float) -> Attended:
     """Average the values of the keys by each query's responsibilities.
 
     ``S = scale Q Kᵀ + log_prior``, ``L_i = log sum_j exp S_ij``,
     ``o_i = sum_j exp(S_ij - L_i) v_j``.
     """
-    logits = _logits(queries, keys, log_prior, scale)  # (B, G, N, M)
+    logits = _logits(queries, keys, terms, scale)  # (B, G, N, M)
     log_weights, log_evidence = _normalise(logits, dim=-1)
     return Attended(log_weights.exp() @ values, log_evidence)
 
 
 def assign(
-    queries: Tensor, keys: Tensor, observations: Tensor, log_prior: Tensor | None, scale: float
+    queries: Tensor, keys: Tensor, observations: Tensor, terms: Terms, scale: float
 ) -> Assigned:
     """Average the observations of the queries by each key's responsibilities.
 
@@ -35,15 +46,17 @@ def assign(
     mass is never formed: it underflows float32 for a key far from all queries, whose mean is
     well defined nevertheless.
     """
-    logits = _logits(queries, keys, log_prior, scale)  # (B, G, N, M)
+    logits = _logits(queries, keys, terms, scale)  # (B, G, N, M)
     log_responsibilities, _ = _normalise(logits, dim=-1)
     log_shares, log_mass = _normalise(log_responsibilities, dim=-2)
     return Assigned(log_shares.exp().mT @ observations, log_mass)
 
 
-def _logits(queries: Tensor, keys: Tensor, log_prior: Tensor | None, scale: float) -> Tensor:
+def _logits(queries: Tensor, keys: Tensor, terms: Terms, scale: float) -> Tensor:
     logits = scale * (queries @ keys.mT)  # (B, G, N, M)
-    return logits if log_prior is None else logits + log_prior
+    for term in terms:
+        logits = logits + take_block(term, EVERYTHING, logits.dtype)
+    return logits
 
 
 def _normalise(logits: Tensor, dim: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,82 @@
+"""Learnt tables of relative position embeddings."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import nn
+
+from probseg.ops.relative_position import FactoredPosition, FullPosition, RelativePosition
+
+
+class PositionEmbedding(nn.Module, ABC):
+    """Tables for a nominal size of the map; other sizes interpolate them.
+
+    Embeddings start with standard deviation ``1 / sqrt(channels)``, so that their dot products with
+    queries of unit variance have unit variance.
+
+    Args:
+        height: Rows of the map whose offsets have an embedding of their own; 1 for lines along the
+            width.
+        width: Columns of that map; 1 for lines along the height.
+        channels: Channels ``D`` of queries and keys.
+        keys: Whether units have embeddings too (``r^k`` in Eq. 26), beside the queries (``r^q``).
+    """
+
+    def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:
+        super().__init__()
+        for name, size in (("height", height), ("width", width)):
+            if size < 1:
+                msg = f"{name} must be at least 1, got {size}"
+                raise ValueError(msg)
+        self.channels = channels
+        self.keys = keys
+
+    def forward(self, height: int, width: int) -> RelativePosition:
+        """Return the embeddings for a map of this size."""
+        return self.tables().resized(height, width)
+
+    @abstractmethod
+    def tables(self) -> RelativePosition:
+        """Return the embeddings of the nominal size."""
+
+    def _table(self, *offsets: int) -> nn.Parameter:
+        table = torch.randn(*offsets, self.channels) * self.channels**-0.5
+        return nn.Parameter(table)
+
+
+class FactoredPositionEmbedding(PositionEmbedding):
+    """A table for the rows and one for the columns, see ``FactoredPosition``."""
+
+    def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:
+        super().__init__(height, width, channels, keys=keys)
+        self.query_height = self._table(2 * height - 1)
+        self.query_width = self._table(2 * width - 1)
+        self.key_height = self._table(2 * height - 1) if keys else None
+        self.key_width = self._table(2 * width - 1) if keys else None
+
+    def tables(self) -> FactoredPosition:
+        """Return the embeddings of the nominal size."""
+        return FactoredPosition(
+            self.query_height, self.query_width, self.key_height, self.key_width
+        )
+
+
+class FullPositionEmbedding(PositionEmbedding):
+    """An embedding for each offset, see ``FullPosition``."""
+
+    def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:
+        super().__init__(height, width, channels, keys=keys)
+        self.query = self._table(2 * height - 1, 2 * width - 1)
+        self.key = self._table(2 * height - 1, 2 * width - 1) if keys else None
+
+    def tables(self) -> FullPosition:
+        """Return the embeddings of the nominal size."""
+        return FullPosition(self.query, self.key)
+
+
+POSITIONS: dict[str, type[PositionEmbedding]] = {
+    "factored": FactoredPositionEmbedding,
+    "full": FullPositionEmbedding,
+}

@@ -1,0 +1,188 @@
+"""PyTorch's fused attention kernels under one signature.
+
+They are called below ``torch.nn.functional.scaled_dot_product_attention``, which hides the log
+evidence, and writes out all pairs without a word if the widths of keys and values differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+FLASH_WIDTH = 256  # the widest head of CUDA's flash kernel
+ATEN = torch.ops.aten
+ALIGNMENT = 8  # channels of CUDA's kernels come in multiples of it
+
+
+class Kernel(NamedTuple):
+    """Forward and backward pass of a stock kernel under one signature.
+
+    ``forward(queries, keys, values, pairs, scale)`` returns the attended values, the log evidence
+    and what else ``backward(d_attended, queries, keys, values, attended, log_evidence, state,
+    pairs, scale)`` needs as its state. All widths are the same.
+    """
+
+    forward: Callable[..., Sequence[Any]]
+    backward: Callable[..., Sequence[Tensor]]
+
+
+def choose_kernel(queries: Tensor, width: int, pairs: Tensor | None) -> Kernel:
+    """Return the kernel for queries of this device and dtype, and for keys of this width."""
+    if queries.device.type == "cpu":
+        return Kernel(_cpu_forward, _cpu_backward)
+    half = queries.dtype in (torch.float16, torch.bfloat16)
+    # The backward pass has one more channel, and has to fit the same kernel.
+    if half and pairs is None and width + ALIGNMENT <= FLASH_WIDTH:
+        return Kernel(_flash_forward, _flash_backward)
+    return Kernel(_efficient_forward, _efficient_backward)
+
+
+def kernel_width(queries: Tensor, values: Tensor) -> int:
+    """Return the number of channels to which queries, keys and values are to be padded."""
+    width = max(queries.shape[-1], values.shape[-1])
+    return width if queries.device.type == "cpu" else -(-width // ALIGNMENT) * ALIGNMENT
+
+
+def pad(tensor: Tensor, width: int) -> Tensor:
+    """Fill up the channels with zeros; the kernels misread channels that are not contiguous."""
+    missing = width - tensor.shape[-1]
+    return (F.pad(tensor, (0, missing)) if missing else tensor).contiguous()
+
+
+def _cpu_forward(
+    queries: Tensor, keys: Tensor, values: Tensor, pairs: Tensor | None, scale: float
+) -> Sequence[Any]:
+    results: Sequence[Any] = ATEN._scaled_dot_product_flash_attention_for_cpu(
+        queries, keys, values, attn_mask=_expand(pairs, queries, keys), scale=scale
+    )
+    return results
+
+
+def _cpu_backward(
+    d_attended: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    attended: Tensor,
+    log_evidence: Tensor,
+    state: Sequence[Any],
+    pairs: Tensor | None,
+    scale: float,
+) -> Sequence[Tensor]:
+    del state
+    gradients: Sequence[Tensor] = ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
+        d_attended,
+        queries,
+        keys,
+        values,
+        attended,
+        log_evidence,
+        0.0,
+        False,
+        attn_mask=_expand(pairs, queries, keys),
+        scale=scale,
+    )
+    return gradients
+
+
+def _flash_forward(
+    queries: Tensor, keys: Tensor, values: Tensor, pairs: None, scale: float
+) -> Sequence[Any]:
+    del pairs
+    results: Sequence[Any] = ATEN._scaled_dot_product_flash_attention(
+        queries, keys, values, scale=scale
+    )
+    return results[:-1]  # the last one is for debugging
+
+
+def _flash_backward(
+    d_attended: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    attended: Tensor,
+    log_evidence: Tensor,
+    state: Sequence[Any],
+    pairs: None,
+    scale: float,
+) -> Sequence[Tensor]:
+    del pairs
+    starts_q, starts_k, longest_q, longest_k, seed, offset = state
+    gradients: Sequence[Tensor] = ATEN._scaled_dot_product_flash_attention_backward(
+        d_attended,
+        queries,
+        keys,
+        values,
+        attended,
+        log_evidence,
+        starts_q,
+        starts_k,
+        longest_q,
+        longest_k,
+        0.0,
+        False,
+        seed,
+        offset,
+        scale=scale,
+    )
+    return gradients
+
+
+def _efficient_forward(
+    queries: Tensor, keys: Tensor, values: Tensor, pairs: Tensor | None, scale: float
+) -> Sequence[Any]:
+    results: Sequence[Any] = ATEN._scaled_dot_product_efficient_attention(
+        queries, keys, values, _align(pairs, queries, keys), True, scale=scale
+    )
+    return results
+
+
+def _efficient_backward(
+    d_attended: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    attended: Tensor,
+    log_evidence: Tensor,
+    state: Sequence[Any],
+    pairs: Tensor | None,
+    scale: float,
+) -> Sequence[Tensor]:
+    seed, offset = state
+    gradients: Sequence[Tensor] = ATEN._scaled_dot_product_efficient_attention_backward(
+        d_attended,
+        queries,
+        keys,
+        values,
+        _align(pairs, queries, keys),
+        attended,
+        log_evidence,
+        seed,
+        offset,
+        0.0,
+        [True, True, True, False],
+        scale=scale,
+    )
+    return gradients[:3]
+
+
+def _expand(pairs: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor | None:
+    """Let a prior cover all pairs without writing it out."""
+    if pairs is None:
+        return None
+    return pairs.expand(*queries.shape[:-1], keys.shape[-2])  # (B, G, N, M)
+
+
+def _align(pairs: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor | None:
+    """Give a prior the dtype and the row length in memory that CUDA's kernel wants."""
+    if pairs is None:
+        return None
+    columns = keys.shape[-2]
+    limit = torch.finfo(queries.dtype).max / 2
+    rows = pairs.clamp_min(-limit).to(queries.dtype).expand(*pairs.shape[:-1], columns)
+    rows = F.pad(rows, (0, -columns % 16))[..., :columns]
+    return rows.expand(*queries.shape[:-1], columns)  # (B, G, N, M)

@@ -1,0 +1,24 @@
+"""What the hand-written gradients of the backends share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+
+class Context(FunctionCtx):
+    """What autograd passes between the two directions, with the attributes it declares nowhere."""
+
+    saved_tensors: tuple[Tensor, ...]
+    needs_input_grad: tuple[bool, ...]
+
+
+def refuse_double_backward(backend: str) -> None:
+    """Raise where autograd records the backward pass to differentiate it once more."""
+    if torch.is_grad_enabled():
+        msg = (
+            f"backend {backend!r} cannot be differentiated twice (create_graph=True); use "
+            "backend='reference'"
+        )
+        raise RuntimeError(msg)

@@ -1,0 +1,202 @@
+"""Both primitives by PyTorch's stock fused attention kernels, on the CPU and on CUDA.
+
+The kernels return the log evidence but give it no gradient, and take no prior that needs one. Both
+are got from them nevertheless:
+
+* A prior of the units is one more channel of the keys, against a channel of ones in the queries.
+* The kernels' backward pass has ``dS = w (dO Vᵀ - rowsum(dO O))``. One more channel with ``V = 0``,
+  ``O = -1`` and ``dO = dL`` leaves the first term alone and turns the second into
+  ``rowsum(dO O) - dL``, which is the gradient through the log evidence too.
+* ``assign`` is ``attend`` twice: once for the evidence ``L_i`` and once with the roles swapped,
+  where ``softmax_i(S_ik - L_i)`` are the shares of a key's mass and their log-sum-exp is its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probseg.ops.backends.fused_kernels import Kernel, choose_kernel, kernel_width, pad
+from probseg.ops.backends.gradients import Context, refuse_double_backward
+from probseg.ops.backends.interface import (
+    Assigned,
+    Attended,
+    PairwisePrior,
+    Terms,
+    is_unit,
+    needs_gradient,
+)
+from probseg.ops.numerics import full_precision
+
+HALF_PRECISION: frozenset[str] = frozenset({"cuda"})
+
+HIDDEN = 1e30
+"""Size of the logit of a hidden pair: infinite ones would turn to NaN in products with 0."""
+
+
+def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str | None:
+    """Say why a call cannot be served."""
+    del payload
+    device = queries.device.type
+    if device not in ("cpu", "cuda"):
+        return f"PyTorch has fused kernels with a log evidence for cpu and cuda, not for {device}"
+    if device == "cuda" and queries.dtype == torch.float64:
+        return "the fused kernels on CUDA do not compute in float64"
+    if queries.numel() == 0 or keys.numel() == 0:
+        return "the fused kernels take no empty tensors"
+    for term in terms:
+        if isinstance(term, PairwisePrior):
+            return f"a fused kernel cannot compute the pairs of a {type(term).__name__}"
+        if not is_unit(term) and needs_gradient(term):
+            return "the fused kernels give no gradient to a log prior of pairs"
+    return None
+
+
+def attend(queries: Tensor, keys: Tensor, values: Tensor, terms: Terms, scale: float) -> Attended:
+    """Average the values of the keys by each query's responsibilities, see ``reference``."""
+    prior = _split(terms)
+    attended, log_evidence = _fused(queries, keys, values, prior, scale)
+    if prior.units is None and prior.pairs is None:
+        return Attended(attended, log_evidence)
+    alive = _alive(prior)  # broadcasts to (B, G, N)
+    return Attended(attended.where(alive.unsqueeze(-1), 0.0), log_evidence.where(alive, -inf))
+
+
+def assign(
+    queries: Tensor, keys: Tensor, observations: Tensor, terms: Terms, scale: float
+) -> Assigned:
+    """Average the observations of the queries by each key's responsibilities, see ``reference``."""
+    prior = _split(terms)
+    log_evidence = attend(queries, keys, keys.detach(), terms, scale).log_evidence  # (B, G, N)
+    # A query that sees no key has no pair that is not hidden, whatever is subtracted there.
+    evidence = log_evidence.where(log_evidence > -inf, 0.0).unsqueeze(-2)  # (B, G, 1, N)
+    swapped = _Prior(-evidence, None if prior.pairs is None else prior.pairs.mT)
+    means, log_mass = _fused(keys, queries, observations, swapped, scale)
+    if prior.units is not None:
+        log_mass = log_mass + prior.units.squeeze(-2)
+    if swapped.pairs is not None:
+        log_mass = log_mass.where(_alive(_Prior(None, swapped.pairs)), -inf)
+    return Assigned(means.where((log_mass > -inf).unsqueeze(-1), 0.0), log_mass)
+
+
+class _Prior(NamedTuple):
+    """The terms of a prior by the way in which the kernels take them."""
+
+    units: Tensor | None  # broadcasts to (B, G, 1, M)
+    pairs: Tensor | None  # broadcasts to (B, G, N, M)
+
+
+def _split(terms: Terms) -> _Prior:
+    units: Tensor | None = None
+    pairs: Tensor | None = None
+    for term in terms:
+        assert isinstance(term, Tensor), "refuse() lets no other prior through"
+        if is_unit(term):
+            units = term if units is None else units + term
+        else:
+            pairs = term.detach() if pairs is None else pairs + term.detach()
+    return _Prior(units, pairs)
+
+
+def _alive(prior: _Prior) -> Tensor:
+    """Tell which queries see a key at all, without writing out the pairs of a prior of units."""
+    if prior.pairs is None:
+        assert prior.units is not None, "without a prior all queries are alive"
+        return (prior.units > -inf).any(-1)  # broadcasts to (B, G, 1)
+    seen = prior.pairs > -inf
+    if prior.units is None:
+        return seen.any(-1)  # broadcasts to (B, G, N)
+    units = (prior.units > -inf).to(prior.units.dtype).mT  # (B, G, M, 1)
+    if seen.shape[-1] == 1:
+        return (seen & units.any(-2, keepdim=True)).squeeze(-1)
+    units = units.expand(*units.shape[:-2], seen.shape[-1], 1)
+    return (seen.to(units.dtype) @ units).squeeze(-1) > 0.0
+
+
+def _fused(
+    queries: Tensor, keys: Tensor, values: Tensor, prior: _Prior, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Call a kernel; where all pairs of a query are hidden, the result means nothing."""
+    if scale == 0.0:  # the channel of the prior is divided by it
+        queries, scale = torch.zeros_like(queries), 1.0
+    if prior.units is not None:
+        channels = _channels(prior.units / scale, keys)  # (B, G, M, 1 or 3)
+        ones = queries.new_ones(*queries.shape[:-1], channels.shape[-1])
+        queries = torch.cat([queries, ones], dim=-1)
+        keys = torch.cat([keys, channels], dim=-1)
+    pairs = None if prior.pairs is None else prior.pairs.clamp_min(-HIDDEN)
+    attended, log_evidence = _Fused.apply(queries, keys, values, pairs, scale)
+    return attended, log_evidence
+
+
+def _channels(units: Tensor, keys: Tensor) -> Tensor:
+    """Turn a prior of the units into channels of the keys.
+
+    Half precision holds too few digits for it: there it is the sum of three channels.
+    """
+    limit = min(HIDDEN, torch.finfo(keys.dtype).max / 2)
+    rest = units.clamp(-limit, limit).mT.expand(*keys.shape[:-1], 1)  # (B, G, M, 1)
+    if keys.dtype == rest.dtype:
+        return rest
+    parts: list[Tensor] = []
+    for _ in range(3):
+        parts.append(rest.to(keys.dtype))
+        rest = rest - parts[-1].to(rest.dtype).detach()
+    # Gradients flow through the first part alone: through each of them they would count thrice.
+    return torch.cat([parts[0], parts[1].detach(), parts[2].detach()], dim=-1)
+
+
+class _Context(Context):
+    kernel: Kernel
+    state: Sequence[Any]
+    scale: float
+
+
+class _Fused(torch.autograd.Function):
+    """A fused kernel whose log evidence has a gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: _Context,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        pairs: Tensor | None,
+        scale: float,
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        width = kernel_width(queries, values)
+        kernel = choose_kernel(queries, width, pairs)
+        tensors = [pad(tensor, width) for tensor in (queries, keys, values)]
+        attended, log_evidence, *state = kernel.forward(*tensors, pairs, scale)
+        attended = attended[..., : values.shape[-1]]
+        ctx.save_for_backward(queries, keys, values, pairs, attended, log_evidence)  # type: ignore[arg-type]
+        ctx.kernel, ctx.state, ctx.scale = kernel, state, scale
+        return attended, log_evidence[..., : queries.shape[-2]]
+
+    @staticmethod
+    def backward(
+        ctx: _Context, d_attended: Tensor | None, d_evidence: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        refuse_double_backward("sdpa")
+        queries, keys, values, pairs, attended, log_evidence = ctx.saved_tensors
+        value_width = values.shape[-1]
+        if d_attended is None:
+            d_attended = torch.zeros_like(attended)
+        if d_evidence is not None:
+            minus_one = attended.new_full((*attended.shape[:-1], 1), -1.0)
+            attended = torch.cat([attended, minus_one], dim=-1)
+            d_evidence = d_evidence.unsqueeze(-1).to(attended.dtype)
+            d_attended = torch.cat([d_attended, d_evidence], dim=-1)
+            values = F.pad(values, (0, 1))
+        width = kernel_width(queries, values)
+        tensors = [pad(t, width) for t in (d_attended, queries, keys, values, attended)]
+        with full_precision(queries.device):
+            gradients = ctx.kernel.backward(*tensors, log_evidence, ctx.state, pairs, ctx.scale)
+        d_queries, d_keys = (gradient[..., : queries.shape[-1]] for gradient in gradients[:2])
+        return d_queries, d_keys, gradients[2][..., :value_width], None, None

@@ -1,0 +1,60 @@
+"""The few tokens whose values an annotator fixed, taken out of and put back among all tokens."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from probseg.ops.backends.interface import Block, Term, Terms
+
+
+class FixedTokens(NamedTuple):
+    """The tokens whose values an annotator fixed, at most S for each item of the batch.
+
+    Args:
+        rows: Their places among the N queries, ``(B, S)``; items with fewer are filled up with
+            other places.
+        valid: Which of the rows are no filling, bool, ``(B, S)``.
+    """
+
+    rows: Tensor
+    valid: Tensor
+
+
+def fixed_tokens(mask: Tensor) -> FixedTokens:
+    """Find the fixed tokens of a mask ``(B, N)``; their largest number is read on the host."""
+    count = int(mask.sum(dim=1).max()) if mask.numel() else 0
+    rows = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
+    return FixedTokens(rows, mask.gather(1, rows))
+
+
+def take_tokens(tensor: Tensor, fixed: FixedTokens) -> Tensor:
+    """Take the fixed rows of a tensor ``(B, G, N, C)``, whose other sizes may be 1."""
+    return torch.take_along_dim(tensor, fixed.rows[:, None, :, None], dim=-2)  # (B, G, S, C)
+
+
+def take_terms(terms: Terms, fixed: FixedTokens) -> tuple[Tensor, ...]:
+    """Take the fixed rows of the terms of a prior: written out, ``(B, G, S, M)``."""
+    return tuple(_take_term(term, fixed) for term in terms)
+
+
+def put_tokens(everyone: Tensor, some: Tensor, places: FixedTokens) -> Tensor:
+    """Replace the fixed tokens ``(B, G, S, C)`` of a tensor ``(B, G, N, C)``."""
+    valid = places.valid[:, None, :, None]
+    filled = some.where(valid, take_tokens(everyone, places))
+    rows = places.rows[:, None, :, None].expand_as(filled)
+    return everyone.scatter(-2, rows, filled)
+
+
+def _take_term(term: Term, fixed: FixedTokens) -> Tensor:
+    if isinstance(term, Tensor):
+        return term if term.shape[-2] == 1 else take_tokens(term, fixed)
+    whole = slice(None)
+    batch = term.shape[0]
+    items = [
+        term.block(Block(slice(min(b, batch - 1), min(b, batch - 1) + 1), whole, rows, whole))
+        for b, rows in enumerate(fixed.rows)
+    ]
+    return torch.cat(items)  # (B, G, S, M), G may be 1

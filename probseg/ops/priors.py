@@ -1,0 +1,102 @@
+"""Log priors of pairs that are functions of where query and key are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from probseg.ops.backends.interface import Block, PairwisePrior
+
+
+@dataclass(frozen=True, eq=False)
+class DistancePrior(PairwisePrior):
+    """A prior that fades with distance, ``log pi_ij = -|p_i - p_j| / length`` (Eq. 40).
+
+    Gabbur et al., 2021, Eq. 40, with the Euclidean distance of the positions as ``d(i, j)``. It is
+    not normalised over the keys; posteriors do not depend on that.
+
+    Args:
+        query_positions: Coordinates of the queries, ``(N, C)`` for any number C of coordinates.
+        key_positions: Coordinates of the keys, ``(M, C)``.
+        length: Distance over which the prior falls by a factor of e: positive, and of shape
+            ``()``, ``(G,)`` or ``(B, G)``. Gradients flow to all three.
+    """
+
+    query_positions: Tensor
+    key_positions: Tensor
+    length: Tensor
+
+    def __post_init__(self) -> None:
+        for name, positions in (
+            ("query_positions", self.query_positions),
+            ("key_positions", self.key_positions),
+        ):
+            if positions.ndim != 2 or not positions.is_floating_point():
+                msg = (
+                    f"{name} must be floating point of shape (tokens, coordinates), got "
+                    f"{positions.dtype} {tuple(positions.shape)}"
+                )
+                raise ValueError(msg)
+        if self.query_positions.shape[1] != self.key_positions.shape[1]:
+            msg = (
+                "query_positions and key_positions must have the same number of coordinates, got "
+                f"{self.query_positions.shape[1]} and {self.key_positions.shape[1]}"
+            )
+            raise ValueError(msg)
+        if self.length.ndim > 2:
+            msg = f"length must have shape (), (G,) or (B, G), got {tuple(self.length.shape)}"
+            raise ValueError(msg)
+
+    @classmethod
+    def on_map(
+        cls,
+        height: int,
+        width: int,
+        length: float | Tensor = 1.0,
+        device: torch.device | None = None,
+    ) -> Self:
+        """Build the prior of a map whose pixels are both queries and keys, row by row.
+
+        Args:
+            height: ``H``.
+            width: ``W``; ``N = M = H * W``.
+            length: In pixels of the map.
+            device: Of the positions; None is that of ``length``, or the CPU.
+        """
+        if isinstance(length, Tensor) and device is None:
+            device = length.device
+        rows = torch.arange(height, dtype=torch.float32, device=device)
+        columns = torch.arange(width, dtype=torch.float32, device=device)
+        positions = torch.cartesian_prod(rows, columns).reshape(-1, 2)  # (H * W, 2)
+        return cls(positions, positions, torch.as_tensor(length, device=device))
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """See ``PairwisePrior``."""
+        batch, heads = self._length().shape[:2]
+        return batch, heads, len(self.query_positions), len(self.key_positions)
+
+    def block(self, block: Block) -> Tensor:
+        """See ``PairwisePrior``."""
+        rows, columns = self.query_positions[block.rows], self.key_positions[block.columns]
+        length = self._length()
+        parts = zip((block.batch, block.heads), length.shape[:2], strict=True)
+        batch, heads = (part if size > 1 else slice(None) for part, size in parts)
+        return -torch.cdist(rows, columns) / length[batch, heads]
+
+    def score(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        """See ``PairwisePrior``."""
+        difference = self.query_positions[row] - self.key_positions[column]
+        squared = difference.square().sum(-1)
+        length = self._length()
+        return (
+            -squared.sqrt()
+            / length[batch if length.shape[0] > 1 else 0, head if length.shape[1] > 1 else 0, 0, 0]
+        )
+
+    def _length(self) -> Tensor:
+        length = self.length
+        return length[(None,) * (2 - length.ndim)][..., None, None]  # (B or 1, G or 1, 1, 1)

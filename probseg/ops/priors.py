@@ -20,9 +20,10 @@ class DistancePrior(PairwisePrior):
 
     Args:
         query_positions: Coordinates of the queries, ``(N, C)`` for any number C of coordinates.
-        key_positions: Coordinates of the keys, ``(M, C)``.
+            They are constants, without gradient.
+        key_positions: Coordinates of the keys, ``(M, C)``, likewise.
         length: Distance over which the prior falls by a factor of e: positive, and of shape
-            ``()``, ``(G,)`` or ``(B, G)``. Gradients flow to all three.
+            ``()``, ``(G,)`` or ``(B, G)``.
     """
 
     query_positions: Tensor
@@ -39,6 +40,9 @@ class DistancePrior(PairwisePrior):
                     f"{name} must be floating point of shape (tokens, coordinates), got "
                     f"{positions.dtype} {tuple(positions.shape)}"
                 )
+                raise ValueError(msg)
+            if positions.requires_grad:
+                msg = f"{name} must not require a gradient, which only length gets; detach them"
                 raise ValueError(msg)
         if self.query_positions.shape[1] != self.key_positions.shape[1]:
             msg = (
@@ -85,17 +89,21 @@ class DistancePrior(PairwisePrior):
         length = self._length()
         parts = zip((block.batch, block.heads), length.shape[:2], strict=True)
         batch, heads = (part if size > 1 else slice(None) for part, size in parts)
-        return -torch.cdist(rows, columns) / length[batch, heads]
+        # By expanded squares, distances between near positions would lose most of their digits.
+        exactly = "donot_use_mm_for_euclid_dist"
+        return -torch.cdist(rows, columns, compute_mode=exactly) / length[batch, heads]
 
     def score(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         """See ``PairwisePrior``."""
         difference = self.query_positions[row] - self.key_positions[column]
-        squared = difference.square().sum(-1)
-        length = self._length()
-        return (
-            -squared.sqrt()
-            / length[batch if length.shape[0] > 1 else 0, head if length.shape[1] > 1 else 0, 0, 0]
-        )
+        distance = difference.square().sum(-1).sqrt()
+        if self.length.ndim == 0:
+            return -distance / self.length
+        # Fused kernels want plain indices into the tensor as it is; 0 where its size is 1.
+        indices = (batch, head)[2 - self.length.ndim :]
+        sizes = self.length.shape
+        index = tuple(at if size > 1 else 0 * at for at, size in zip(indices, sizes, strict=True))
+        return -distance / self.length[index]
 
     def _length(self) -> Tensor:
         length = self.length

@@ -8,22 +8,16 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from probseg.errors import UnknownNameError
 from probseg.ops import Assigned, Attended, assign, attend
-from probseg.ops.attention import BACKENDS
 
 SIZES = st.tuples(
     st.integers(1, 2), st.integers(1, 3), st.integers(1, 6), st.integers(1, 7), st.integers(1, 4)
 )
 PRIORS = st.sampled_from(["none", "unit", "pair", "heads", "full", "broadcast"])
-
-
-def draw(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def responsibilities(queries: Tensor, keys: Tensor, prior: np.ndarray, scale: float) -> tuple:
@@ -175,75 +169,12 @@ def test_large_logits_do_not_overflow():
     assert assign(q, k, q).means.isfinite().all()
 
 
-@settings(max_examples=15, deadline=None)
-@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 99))
-def test_equivariance_to_the_order_of_units_and_queries(n, m, seed):
-    q, k, v = draw(1, 2, n, 3), draw(1, 2, m, 3, seed=1), draw(1, 2, m, 2, seed=2)
-    prior = draw(n, m, seed=3)
-    generator = torch.Generator().manual_seed(seed)
-    rows, columns = torch.randperm(n, generator=generator), torch.randperm(m, generator=generator)
-    attended = attend(q, k, v, log_prior=prior)
-    assigned = assign(q, k, q, log_prior=prior)
-    shuffled = prior[rows][:, columns]
-    q_, k_, v_ = q[:, :, rows], k[:, :, columns], v[:, :, columns]
-    again, back = attend(q_, k_, v_, log_prior=shuffled), assign(q_, k_, q_, log_prior=shuffled)
-    torch.testing.assert_close(again.values, attended.values[:, :, rows])
-    torch.testing.assert_close(again.log_evidence, attended.log_evidence[:, :, rows])
-    torch.testing.assert_close(back.means, assigned.means[:, :, columns])
-    torch.testing.assert_close(back.log_mass, assigned.log_mass[:, :, columns])
-
-
-def test_images_and_heads_do_not_see_each_other():
-    q, k, v = draw(3, 2, 5, 3), draw(3, 2, 4, 3, seed=1), draw(3, 2, 4, 2, seed=2)
-    whole, mass = attend(q, k, v), assign(q, k, q)
-    for b in range(3):
-        for g in range(2):
-            one = (slice(b, b + 1), slice(g, g + 1))
-            torch.testing.assert_close(attend(q[one], k[one], v[one]).values, whole.values[one])
-            torch.testing.assert_close(assign(q[one], k[one], q[one]).means, mass.means[one])
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
-def test_half_precision(dtype, bound):
-    q, k, v = (2 * draw(1, 2, 64, 16, seed=s, dtype=dtype) for s in range(3))
-    attended, assigned = attend(q, k, v, scale=0.25), assign(q, k, v, scale=0.25)
-    exact = attend(q.double(), k.double(), v.double(), scale=0.25)
-    masses = assign(q.double(), k.double(), v.double(), scale=0.25)
-    assert attended.values.dtype == assigned.means.dtype == dtype
-    assert attended.log_evidence.dtype == assigned.log_mass.dtype == torch.float32
-    for got, wanted in ((attended.values, exact.values), (assigned.means, masses.means)):
-        assert (got.double() - wanted).norm() / wanted.norm() < bound
-    # Only the result is rounded: the logits themselves are those of float32.
-    torch.testing.assert_close(
-        attended.log_evidence.double(), exact.log_evidence, rtol=0, atol=1e-4
-    )
-    torch.testing.assert_close(assigned.log_mass.double(), masses.log_mass, rtol=0, atol=1e-4)
-
-
-def test_autocast_changes_nothing():
-    q, k, v = (4 * draw(1, 1, 8, 8, seed=s, dtype=torch.float32) for s in range(3))
-    plain, mass = attend(q, k, v), assign(q, k, v)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        torch.testing.assert_close(attend(q, k, v), plain, rtol=0, atol=0)
-        torch.testing.assert_close(assign(q, k, v), mass, rtol=0, atol=0)
-
-
 def test_no_queries():
     q, k = draw(1, 1, 0, 2), draw(1, 1, 3, 2)
     assert attend(q, k, k).values.shape == (1, 1, 0, 2)
     assigned = assign(q, k, q)
     assert (assigned.means == 0).all()
     assert (assigned.log_mass == -inf).all()
-
-
-def test_backends_by_name():
-    q, k = draw(1, 1, 3, 2), draw(1, 1, 4, 2, seed=1)
-    for name in (*BACKENDS, "auto"):
-        torch.testing.assert_close(attend(q, k, k, backend=name), attend(q, k, k))
-    with pytest.raises(UnknownNameError, match="'reference'"):
-        attend(q, k, k, backend="referense")
-    with pytest.raises(UnknownNameError, match="unknown backend"):
-        assign(q, k, q, backend="fast")
 
 
 X = torch.zeros(2, 3, 4, 5)

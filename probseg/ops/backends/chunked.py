@@ -7,7 +7,7 @@ backward pass computes it again. Gradients follow from the responsibilities ``w`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -40,20 +40,28 @@ def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> None
     del queries, keys, payload, terms
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def attend(queries: Tensor, keys: Tensor, values: Tensor, terms: Terms, scale: float) -> Attended:
     """Average the values of the keys by each query's responsibilities, see ``reference``."""
     layout, tensors = _flatten(terms, scale)
-    return Attended(*_Attend.apply(layout, queries, keys, values, *tensors))
+    return Attended(*_run(_Attend, layout, queries, keys, values, *tensors))
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def assign(
     queries: Tensor, keys: Tensor, observations: Tensor, terms: Terms, scale: float
 ) -> Assigned:
     """Average the observations of the queries by each key's responsibilities, see ``reference``."""
     layout, tensors = _flatten(terms, scale)
-    return Assigned(*_Assign.apply(layout, queries, keys, observations, *tensors))
+    return Assigned(*_run(_Assign, layout, queries, keys, observations, *tensors))
+
+
+def _run(
+    function: type[torch.autograd.Function], layout: _Layout, *tensors: Tensor
+) -> tuple[Tensor, Tensor]:
+    apply: Callable[..., tuple[Tensor, Tensor]] = function.apply
+    if torch.compiler.is_compiling():
+        # Unrolled, the loop over the tiles would be a graph of thousands of nodes.
+        apply = torch.compiler.disable(apply)  # type: ignore[no-untyped-call]
+    return apply(layout, *tensors)
 
 
 class _Layout(NamedTuple):

@@ -11,19 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from math import inf
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.nn.attention import flex_attention as pytorch
 
-from probseg.ops.backends.interface import (
-    Assigned,
-    Attended,
-    PairwisePrior,
-    Terms,
-)
+from probseg.ops.backends.interface import Assigned, Attended, PairwisePrior, Terms
 from probseg.ops.numerics import working_dtype
 
 HALF_PRECISION: frozenset[str] = frozenset({"cuda"})
@@ -47,10 +42,8 @@ def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str 
         return f"FlexAttention returns no log evidence and no gradients on {device}, only on CUDA"
     if queries.dtype == torch.float64:
         return "FlexAttention has no float64 on CUDA"
-    if not hasattr(pytorch, "AuxRequest"):
-        return (
-            f"FlexAttention of PyTorch {torch.__version__} is too old to be asked for auxiliaries"
-        )
+    if not hasattr(_pytorch(), "AuxRequest"):
+        return f"FlexAttention of PyTorch {torch.__version__} is too old: it has no AuxRequest"
     if 0 in (*queries.shape[:-1], keys.shape[-2]):
         return "FlexAttention takes no empty tensors"
     for term in terms:
@@ -61,9 +54,8 @@ def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, terms: Terms, scale: float) -> Attended:
     """Average the values of the keys by each query's responsibilities, see ``reference``."""
-    return Attended(
-        *_softmax_average(queries, keys, values, _score_mod(terms, queries.dtype), scale)
-    )
+    logit = _score_mod(terms, queries.dtype)
+    return Attended(*_softmax_average(queries, keys, values, logit, scale))
 
 
 def assign(
@@ -92,9 +84,8 @@ def assign(
 def _score_mod(terms: Terms, dtype: torch.dtype) -> ScoreMod:
     """Return the function that adds the terms of a prior to a logit."""
     precision = working_dtype(dtype)
-    # The kernel scatters the gradient of a tensor to where it was indexed, once, and refuses to
-    # compile if it was indexed twice or as a view: hence no squeezing within the function. Sizes
-    # of 1 stand for any number of pairs; index times 0 is that of the only entry.
+    # Sizes of 1 stand for any number of pairs: times 0, an index is that of their only entry. The
+    # kernel does not compile if a tensor that needs a gradient is indexed twice or as a view.
     tensors = [
         (term, tuple(int(size > 1) for size in term.shape))
         for term in terms
@@ -105,9 +96,8 @@ def _score_mod(terms: Terms, dtype: torch.dtype) -> ScoreMod:
     def logit(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         pair = (batch, head, row, column)
         for tensor, varies in tensors:
-            score = (
-                score + tensor[tuple(i * factor for i, factor in zip(pair, varies, strict=True))]
-            )
+            index = tuple(i * factor for i, factor in zip(pair, varies, strict=True))
+            score = score + tensor[index]
         for prior in priors:
             score = score + prior.score(*pair).to(precision)
         return score
@@ -127,7 +117,7 @@ def _softmax_average(
             _pad(values),
             score_mod=score_mod,
             scale=scale,
-            return_aux=pytorch.AuxRequest(lse=True),
+            return_aux=_pytorch().AuxRequest(lse=True),
         )
     log_sum = auxiliary.lse  # (B, G, N)
     hidden = log_sum == -inf
@@ -136,11 +126,18 @@ def _softmax_average(
     return average, log_sum.masked_fill(hidden, -inf)
 
 
+def _pytorch() -> ModuleType:
+    """Import FlexAttention when it is asked for: it takes as long as half of PyTorch."""
+    from torch.nn.attention import flex_attention
+
+    return flex_attention
+
+
 @cache
 def _compiled() -> Callable[..., Any]:
     """Compile FlexAttention once; uncompiled, it holds all N x M logits."""
     # A whole graph or an error: PyTorch would fall back to the uncompiled function otherwise.
-    return torch.compile(pytorch.flex_attention, fullgraph=True)
+    return torch.compile(_pytorch().flex_attention, fullgraph=True)
 
 
 def _pad(tensor: Tensor) -> Tensor:

@@ -81,7 +81,9 @@ def assign(
         log_mass = log_mass + prior.units.squeeze(-2)
     if swapped.pairs is not None:
         log_mass = log_mass.where(_alive(_Prior(None, swapped.pairs)), -inf)
-    return Assigned(means.where((log_mass > -inf).unsqueeze(-1), 0.0), log_mass)
+    # Nothing flows back through a mass of -inf, by whichever way it became so.
+    seen = log_mass > -inf
+    return Assigned(means.where(seen.unsqueeze(-1), 0.0), log_mass.where(seen, -inf))
 
 
 class _Prior(NamedTuple):
@@ -123,7 +125,7 @@ def _fused(
 ) -> tuple[Tensor, Tensor]:
     """Call a kernel; where all pairs of a query are hidden, the result means nothing."""
     if scale == 0.0:  # the channel of the prior is divided by it
-        queries, scale = torch.zeros_like(queries), 1.0
+        queries, scale = 0.0 * queries, 1.0
     if prior.units is not None:
         channels = _channels(prior.units / scale, keys)  # (B, G, M, 1 or 3)
         ones = queries.new_ones(*queries.shape[:-1], channels.shape[-1])

@@ -1,0 +1,214 @@
+"""The cases of attention.py, and who computes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probseg.ops.adaptation import KeyAdaptation, ValuePropagation
+from probseg.ops.axial import axial_attention, span_mask, to_lines
+from probseg.ops.probabilistic import probabilistic_attention
+
+CHANNELS = 64
+WIDTH = 256
+"""Of the map of the axial cases, whose lines are its rows."""
+
+WARM_UP = 768
+"""Tokens of the warm-up: enough for "auto" to choose the backend of the larger problems."""
+
+_SPAN = 64
+_CLICKS = 20
+_SIZES = (1024, 4096, 16384, 65536)
+_ADAPTATION = KeyAdaptation(iterations=1, prior_precision=0.0)
+_PROPAGATION = ValuePropagation(iterations=5, prior_precision=1.0)
+_BETA = 0.1
+_VALUE_OPTIONS: dict[str, Any] = {"value_precision": _BETA, "log_prior": "key_magnitude"}
+
+Forward = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is computed.
+
+    Args:
+        name: For the command line and the tables.
+        options: Arguments of ``probabilistic_attention``.
+        sizes: Numbers of tokens.
+        clicks: Number of fixed values.
+        spread: Standard deviation of queries and keys.
+        axial: Whether the tokens are a map of width 256 whose lines are mixtures of their own.
+    """
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    sizes: tuple[int, ...] = _SIZES
+    clicks: int = 0
+    spread: float = 1.0
+    axial: bool = False
+
+    @property
+    def contestants(self) -> tuple[str, ...]:
+        """Who computes the case."""
+        if self.name == "standard":
+            return ("pytorch",)
+        if self.clicks:
+            return ("probseg", "materialised", "n x n each step")
+        return ("probseg", "materialised")
+
+    def pairs(self, tokens: int) -> int:
+        """Number of logits."""
+        return tokens * (WIDTH if self.axial else tokens)
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("standard"),
+        Case("probabilistic"),
+        Case("key adaptation", {"key_adaptation": _ADAPTATION}),
+        Case(
+            "value propagation",
+            {**_VALUE_OPTIONS, "value_propagation": _PROPAGATION},
+            clicks=_CLICKS,
+        ),
+        Case(
+            "everything",
+            {**_VALUE_OPTIONS, "key_adaptation": _ADAPTATION, "value_propagation": _PROPAGATION},
+            clicks=_CLICKS,
+        ),
+        Case("axial", sizes=(65536,), axial=True),
+        Case("axial, key adaptation", {"key_adaptation": _ADAPTATION}, sizes=(65536,), axial=True),
+        # Keys that no query is near to: their masses underflow float32.
+        Case(
+            "key adaptation, far keys",
+            {"key_adaptation": _ADAPTATION, "log_prior": "uniform"},
+            sizes=(4096, 16384),
+            spread=8.0,
+        ),
+    )
+}
+
+
+class Problem(NamedTuple):
+    """A contestant and the yardstick with what they are given.
+
+    Args:
+        contestant: Computes the case from ``inputs``.
+        inputs: Queries, keys and values.
+        yardstick: Fused attention of PyTorch, from ``yardstick_inputs``.
+        yardstick_inputs: The same numbers as tokens.
+        reference: The case with all its logits written out, from ``inputs``.
+    """
+
+    contestant: Forward
+    inputs: tuple[Tensor, Tensor, Tensor]
+    yardstick: Forward
+    yardstick_inputs: tuple[Tensor, Tensor, Tensor]
+    reference: Forward
+
+
+def build(
+    case: Case, contestant: str, tokens: int, device: str, dtype: torch.dtype, seed: int
+) -> Problem:
+    """Draw the inputs of a case, the same for all contestants, and set up who computes it."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (1, 1, CHANNELS, tokens // WIDTH, WIDTH) if case.axial else (1, 1, tokens, CHANNELS)
+
+    def draw(spread: float) -> Tensor:
+        return (spread * torch.randn(shape, generator=generator)).to(device, dtype)
+
+    inputs = (draw(case.spread), draw(case.spread), draw(1.0))
+    options = dict(case.options)
+    if case.clicks:
+        mask = torch.zeros(1, tokens, dtype=torch.bool)
+        mask[0, torch.randperm(tokens, generator=generator)[: case.clicks]] = True
+        options |= {"fixed_values": draw(1.0), "fixed_mask": mask.to(device)}
+
+    def ours(backend: str) -> Forward:
+        def forward(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+            if case.axial:
+                return axial_attention(
+                    queries, keys, values, axis="width", span=_SPAN, backend=backend, **options
+                )
+            return probabilistic_attention(queries, keys, values, backend=backend, **options).values
+
+        return forward
+
+    def each_step(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return propagate_n_x_n(
+            queries,
+            keys,
+            values,
+            options["fixed_values"],
+            options["fixed_mask"],
+            adapt="key_adaptation" in options,
+        )
+
+    # A float mask, because the fused kernel of the CPU would make one of a boolean mask each time.
+    band = span_mask(WIDTH, _SPAN).to(device, dtype) if case.axial else None
+
+    def yardstick(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=band)
+
+    contestants = {
+        "pytorch": yardstick,
+        "probseg": ours("auto"),
+        "materialised": ours("reference"),
+        "n x n each step": each_step,
+    }
+    lines = tuple(to_lines(maps, "width").contiguous() for maps in inputs) if case.axial else inputs
+    return Problem(contestants[contestant], inputs, yardstick, lines, ours("reference"))
+
+
+def propagate_n_x_n(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    fixed_values: Tensor,
+    fixed_mask: Tensor,
+    *,
+    adapt: bool,
+) -> Tensor:
+    """Propagate values in the way of the published layer: all N x N weights at each step.
+
+    Gabbur et al., 2021, Eq. 23: ``mu_k <- (theta mu0_k + beta sum_s w_sk v_s) / (theta + beta
+    sum_s w_sk)`` over the clicked rows ``s``, with the posterior ``w`` of Eq. 24. The published
+    layer computes ``w`` for all rows, although only the clicked ones are used; so does this
+    function, for key adaptation and the read-out too. In all else it is as lean as the equations
+    allow: a single product and an addition in place for the logits.
+
+    Args:
+        queries: ``(1, G, N, D)``.
+        keys: ``(1, G, N, D)``.
+        values: ``(1, G, N, V)``.
+        fixed_values: ``(1, G, N, V)``.
+        fixed_mask: ``(1, N)``.
+        adapt: Whether the keys adapt to the queries first, by maximum likelihood (Eq. 18).
+    """
+    dtype = values.dtype
+    queries, keys, values, fixed = (x.float() for x in (queries, keys, values, fixed_values))
+    queries = queries.shape[-1] ** -0.5 * queries
+    if adapt:
+        weights = (queries @ keys.mT).softmax(-1)  # (1, G, N, N)
+        means = weights.mT @ queries / weights.sum(-2).unsqueeze(-1)
+        keys = queries.shape[-1] ** 0.5 * means  # (1, G, N, D)
+        del weights  # not to be held through the propagation
+    clicked = fixed_mask[0].nonzero().squeeze(-1)  # (S,)
+    joint = torch.cat([queries, _BETA * fixed], dim=-1)  # (1, G, N, D + V)
+    means = values
+    for _ in range(_PROPAGATION.iterations):
+        bias = -_BETA / 2 * means.square().sum(-1).unsqueeze(-2)  # (1, G, 1, N)
+        logits = (joint @ torch.cat([keys, means], dim=-1).mT).add_(bias)  # (1, G, N, N)
+        rows = logits.softmax(-1)[..., clicked, :]  # (1, G, S, N)
+        del logits
+        total = _BETA * rows.mT @ fixed[..., clicked, :]  # (1, G, N, V)
+        mass = _BETA * rows.sum(-2).unsqueeze(-1)  # (1, G, N, 1)
+        theta = _PROPAGATION.prior_precision
+        means = (theta * values + total) / (theta + mass)
+    return ((queries @ keys.mT).softmax(-1) @ means).to(dtype)

@@ -1,0 +1,181 @@
+"""What the benchmarks share: clocks, peak memory, memory limits, provenance and CSV files."""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import gc
+import os
+import platform
+import re
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+Call = Callable[[], object]
+Row = dict[str, str | int | float | None]
+
+RESULTS = Path(__file__).parent / "results"
+MIB = 2**20
+GIB = 2**30
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+def provenance(device: str) -> Row:
+    """Say on what and with what a row was measured."""
+    return {"machine": _machine(device), "torch": torch.__version__, "commit": _commit()}
+
+
+def timed(call: Call, device: str) -> float:
+    """Return the wall seconds of a call; on CUDA those between two events around it."""
+    if device == "cuda":
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) / 1000
+    before = time.perf_counter()
+    call()
+    return time.perf_counter() - before
+
+
+def interleave(
+    calls: Mapping[str, Call], device: str, *, budget: float, minimum: int, maximum: int = 200
+) -> dict[str, list[float]]:
+    """Time several calls in turns (A B A B ...), so that a busy machine slows all of them alike.
+
+    Args:
+        calls: By name.
+        device: "cpu" or "cuda".
+        budget: Seconds after which no further turn starts.
+        minimum: Number of turns that are taken whatever they cost.
+        maximum: Number of turns that are never exceeded.
+
+    Returns:
+        The seconds of each turn by name.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
+    stop = time.perf_counter() + budget
+    for turn in range(maximum):
+        if turn >= minimum and time.perf_counter() >= stop:
+            break
+        for name, call in calls.items():
+            seconds[name].append(timed(call, device))
+    return seconds
+
+
+def timed_with_peak(call: Call, device: str) -> tuple[float, float | None]:
+    """Return the seconds of a call and the MiB it needed at most beyond what was held before.
+
+    On Linux that is the high-water mark of the resident memory, which the kernel can reset; None
+    where there is no such thing. On CUDA it is what PyTorch's allocator counts.
+    """
+    gc.collect()
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        seconds = timed(call, device)
+        return seconds, (torch.cuda.max_memory_allocated() - before) / MIB
+    if not _CLEAR_REFS.exists():
+        return timed(call, device), None
+    # What the warm-up freed may still be resident, and would be used again without being counted.
+    ctypes.CDLL(None).malloc_trim(0)
+    _CLEAR_REFS.write_text("5")
+    held = _resident("VmRSS")
+    seconds = timed(call, device)
+    return seconds, max(0.0, (_resident("VmHWM") - held) / MIB)
+
+
+def available_gib(device: str) -> float:
+    """Return how much memory a process may take without pressing others."""
+    if device == "cuda":
+        return 0.9 * torch.cuda.mem_get_info()[0] / GIB
+    meminfo = Path("/proc/meminfo")
+    if not meminfo.exists():
+        return 8.0
+    found = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
+    return 0.85 * int(found[1]) * 1024 / GIB if found else 8.0
+
+
+def limit_memory(gib: float, device: str) -> None:
+    """Let allocations of this process fail beyond a limit, before the machine starts to swap."""
+    if device == "cuda":
+        total = torch.cuda.mem_get_info()[1]
+        torch.cuda.set_per_process_memory_fraction(min(1.0, gib * GIB / total))
+        return
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    limit = int(gib * GIB)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an allocation failed; the CPU allocator raises a plain RuntimeError."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+
+
+def append_row(path: Path, row: Row) -> None:
+    """Add a row to a CSV file, which is created with a header; None becomes an empty field."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, list(row), lineterminator="\n")
+        if fresh:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """Read a CSV file; one that does not exist has no rows."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _resident(field: str) -> int:
+    """Return a field of /proc/self/status in bytes."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    if found is None:
+        msg = f"/proc/self/status has no field {field}"
+        raise OSError(msg)
+    return int(found[1]) * 1024
+
+
+def _machine(device: str) -> str:
+    if device == "cuda":
+        return torch.cuda.get_device_name()
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        found = re.search(r"model name\s*:\s*(.+)", cpuinfo.read_text())
+        model = found[1] if found else model
+    return f"{model}, {os.cpu_count()} cores"
+
+
+def _commit() -> str:
+    """Return the short commit, with "+" if anything but the results differs from it."""
+    try:
+        commit = _git("rev-parse", "--short", "HEAD")
+        changes = _git("status", "--porcelain", "--", ":/", ":(top,exclude)benchmarks/results")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{commit}+" if changes else commit
+
+
+def _git(*arguments: str) -> str:
+    # Without optional locks nobody who works in the tree at the same time is disturbed.
+    command = ["git", "--no-optional-locks", *arguments]
+    done = subprocess.run(
+        command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()

@@ -1,0 +1,245 @@
+"""The "flex" backend against "reference".
+
+Without CUDA, the kernel is replaced by the uncompiled function, which is the same mathematics with
+all logits written out, in float64 too.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.nn.attention import flex_attention as pytorch
+
+from probseg.ops import assign, attend
+from probseg.ops.attention import BackendError
+from probseg.ops.backends import flex, reference
+from probseg.ops.backends.interface import Block, PairwisePrior, Terms
+from probseg.ops.numerics import working_dtype
+from probseg.ops.priors import DistancePrior
+
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="compiles for CUDA only")
+
+Sizes = tuple[int, int, int, int, int, int]  # (B, G, N, M, D, V)
+Leaves = dict[str, Tensor]
+SIZES = (2, 3, 5, 7, 4, 6)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def make_leaves(kind: str, sizes: Sizes) -> tuple[Leaves, set[str]]:
+    """Tensors of which a prior is made, and the names of those that need gradients.
+
+    Query 1 sees no key by "pair", no query sees key 2 by "unit", and each hides some more.
+    """
+    batch, heads, n, m, _, _ = sizes
+    unit = draw(batch, 1, 1, m, seed=4)
+    pair = draw(1, heads, n, m, seed=5)
+    if n > 1 and m > 2:
+        unit[..., 2] = -inf
+        pair[:, :, 1] = -inf
+        pair[:, 0, 0, 1] = -inf
+    leaves = {
+        "none": {},
+        "unit": {"unit": unit},
+        "row": {"pair": draw(batch, 1, n, 1, seed=5)},
+        "constant": {"unit": draw(1, 1, 1, 1, seed=5)},
+        "unit and pair": {"unit": unit, "pair": pair},
+        "distance": {"length": torch.tensor(1.3).double()},
+        "distances": {"length": 1 + draw(heads, seed=6).square()},
+        "distances and unit": {"length": 1 + draw(heads, seed=6).square(), "unit": unit},
+    }[kind]
+    differentiable = set(leaves)
+    if "length" in leaves:
+        leaves |= {"at_query": draw(n, 2, seed=7), "at_key": draw(m, 2, seed=8)}
+    return leaves, differentiable
+
+
+def make_terms(leaves: Leaves) -> Terms:
+    terms: Terms = tuple(leaves[name] for name in ("unit", "pair") if name in leaves)
+    if "length" not in leaves:
+        return terms
+    return (DistancePrior(leaves["at_query"], leaves["at_key"], leaves["length"]), *terms)
+
+
+def evaluate(
+    backend,
+    primitive: str,
+    kind: str,
+    sizes: Sizes,
+    *,
+    dtype: torch.dtype = torch.float64,
+    rounded: torch.dtype = torch.float64,
+    device: str = "cpu",
+    scale: float = 0.7,
+) -> dict[str, Tensor]:
+    """Both results of a primitive, and the gradients of a sum over all that is finite in them."""
+    batch, heads, n, m, d, v = sizes
+    units = {
+        "queries": draw(batch, heads, n, d, seed=1),
+        "keys": draw(batch, heads, m, d, seed=2),
+        "payload": draw(batch, heads, m if primitive == "attend" else n, v, seed=3),
+    }
+    units = {name: unit.to(rounded).to(device, dtype) for name, unit in units.items()}
+    leaves, differentiable = make_leaves(kind, sizes)
+    leaves = {name: leaf.to(device, working_dtype(dtype)) for name, leaf in leaves.items()}
+    inputs = {**units, **{name: leaves[name] for name in sorted(differentiable)}}
+    for tensor in inputs.values():
+        tensor.requires_grad_()
+    average, log_sum = getattr(backend, primitive)(*units.values(), make_terms(leaves), scale)
+    assert average.dtype == dtype
+    assert log_sum.dtype == working_dtype(dtype)
+    finite = log_sum.masked_fill(log_sum == -inf, 0.0)
+    total = (average * draw(*average.shape, seed=9).to(average)).sum()
+    total = total + (finite * draw(*finite.shape, seed=10).to(finite)).sum()
+    gradients = torch.autograd.grad(total, list(inputs.values()))
+    named = {f"gradient of {name}": g for name, g in zip(inputs, gradients, strict=True)}
+    return {"average": average.detach(), "log sum": log_sum.detach(), **named}
+
+
+@pytest.fixture
+def uncompiled(monkeypatch):
+    """The kernel as plain PyTorch, whose gradients on the CPU are right, but barred by a check."""
+    monkeypatch.setattr(pytorch, "_validate_device", lambda *_: None)
+    monkeypatch.setattr(flex, "_compiled", lambda: pytorch.flex_attention)
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("primitive", ["attend", "assign"])
+@pytest.mark.parametrize(
+    "kind",
+    ["none", "unit", "row", "constant", "unit and pair", "distance", "distances and unit"],
+)
+def test_equals_reference(primitive, kind):
+    expected = evaluate(reference, primitive, kind, SIZES)
+    found = evaluate(flex, primitive, kind, SIZES)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_hidden_rows_and_columns_are_reached():
+    """The case of the comparison above does hold a query and a key that see nothing."""
+    attended = evaluate(flex, "attend", "unit and pair", SIZES)
+    assigned = evaluate(flex, "assign", "unit and pair", SIZES)
+    assert (attended["log sum"][:, :, 1] == -inf).all()
+    assert (attended["average"][:, :, 1] == 0).all()
+    assert (assigned["log sum"][:, :, 2] == -inf).all()
+    assert (assigned["average"][:, :, 2] == 0).all()
+    for results in (attended, assigned):
+        gradients = [tensor for name, tensor in results.items() if name.startswith("gradient")]
+        assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize("primitive", ["attend", "assign"])
+@pytest.mark.parametrize("tokens", [(1, 4), (4, 1), (1, 1)])
+def test_few_tokens(primitive, tokens):
+    sizes = (2, 1, *tokens, 3, 2)
+    expected = evaluate(reference, primitive, "unit and pair", sizes)
+    found = evaluate(flex, primitive, "unit and pair", sizes)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_scales_are_not_compiled_as_variables():
+    for scale in (0.5, 1.5, -1.0):
+        found = evaluate(flex, "assign", "none", SIZES, scale=scale)
+        expected = evaluate(reference, "assign", "none", SIZES, scale=scale)
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_positions_in_single_precision():
+    """The default positions of a prior on a map, with logits in double precision."""
+    q, k, v = draw(1, 2, 6, 3), draw(1, 2, 6, 3, seed=1), draw(1, 2, 6, 2, seed=2)
+    terms = (DistancePrior.on_map(2, 3, 1.7),)
+    expected = reference.attend(q, k, v, terms, 1.0)
+    # The distances are taken in single precision there, too, but by another formula.
+    torch.testing.assert_close(flex.attend(q, k, v, terms, 1.0), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("primitive", [attend, assign])
+def test_the_cpu_is_refused(primitive):
+    units = draw(1, 1, 3, 2)
+    message = f"'flex' cannot serve this call of {primitive.__name__}.* no gradients on cpu"
+    with pytest.raises(BackendError, match=message):
+        primitive(units, units, units, backend="flex")
+
+
+@dataclass(frozen=True, eq=False)
+class BlocksOnly(PairwisePrior):
+    tokens: int
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return 1, 1, self.tokens, self.tokens
+
+    def block(self, block: Block) -> Tensor:
+        return torch.zeros(1, 1, self.tokens, self.tokens)[block]
+
+
+def test_refusals_on_cuda():
+    with FakeTensorMode():  # of which no data is needed, nor a device
+        units = torch.empty(1, 1, 3, 2, device="cuda")
+        positions = torch.empty(3, 2, device="cuda")
+        near = DistancePrior(positions, positions, torch.empty((), device="cuda"))
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        one = units.to(dtype)
+        assert flex.refuse(one, one, one, (near,)) is None
+    reason = flex.refuse(units, units, units, (near, BlocksOnly(3)))
+    assert reason == "BlocksOnly has no score of single pairs"
+    exact = units.double()
+    assert "float64" in flex.refuse(exact, exact, exact, ())
+    for queries, keys in ((units[:, :, :0], units), (units, units[:, :, :0]), (units[:0],) * 2):
+        assert "empty" in flex.refuse(queries, keys, keys, ())
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    return ((found.double().cpu() - expected).norm() / expected.norm()).item()
+
+
+def check_kernel(primitive, kind, sizes, dtype, *, logarithms, rest):
+    """Compare the kernel with the exact result for the same rounded arguments."""
+    found = evaluate(flex, primitive, kind, sizes, dtype=dtype, rounded=dtype, device="cuda")
+    expected = evaluate(reference, primitive, kind, sizes, rounded=dtype)
+    log_sum = found.pop("log sum").double().cpu()
+    torch.testing.assert_close(log_sum, expected.pop("log sum"), rtol=0.0, atol=logarithms)
+    errors = {name: relative_error(found[name], expected[name]) for name in expected}
+    assert max(errors.values()) < rest, errors
+
+
+# Sizes: a tile and its rest; fewer queries than the kernel for short ones takes, and fewer
+# channels than any kernel takes; a single token.
+KERNEL_SIZES = [(2, 2, 200, 150, 32, 48), (1, 3, 40, 300, 3, 1), (1, 1, 1, 1, 16, 16)]
+
+
+@needs_cuda
+@pytest.mark.parametrize("primitive", ["attend", "assign"])
+@pytest.mark.parametrize("sizes", KERNEL_SIZES, ids=["large", "small", "single"])
+@pytest.mark.parametrize("kind", ["none", "constant", "unit and pair", "distances and unit"])
+def test_kernel_in_single_precision(primitive, kind, sizes):
+    check_kernel(primitive, kind, sizes, torch.float32, logarithms=1e-4, rest=1e-4)
+
+
+@needs_cuda
+@pytest.mark.parametrize("primitive", ["attend", "assign"])
+@pytest.mark.parametrize("kind", ["none", "unit and pair", "distances and unit"])
+def test_kernel_in_half_precision(primitive, kind):
+    """Weights and gradients are rounded to 8 bits, but the logits and their sums are not."""
+    check_kernel(primitive, kind, KERNEL_SIZES[0], torch.bfloat16, logarithms=1e-3, rest=5e-2)
+
+
+@needs_cuda
+def test_kernel_by_the_public_door():
+    q, k, v = (draw(1, 2, n, 8, seed=n).to("cuda", torch.bfloat16) for n in (130, 70, 70))
+    attended = attend(q, k, v, backend="flex")
+    expected = attend(q.cpu().double(), k.cpu().double(), v.cpu().double())
+    assert attended.values.dtype == torch.bfloat16
+    assert relative_error(attended.values, expected.values) < 1e-2
+    assert relative_error(attended.log_evidence, expected.log_evidence) < 1e-4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, NamedTuple
@@ -273,18 +273,11 @@ def assert_same(
 
 
 @contextmanager
-def patched(**values: int) -> Any:
-    """Set ``TILE``, the number of pairs in a tile, or ``SMALL`` of "auto"."""
-    places = {"TILE": "probseg.ops.backends.tiles.TILE", "SMALL": "probseg.ops.backends.SMALL"}
+def tiles_of(size: int) -> Any:
+    """Set the number of pairs in a tile."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in values.items():
-            patch.setattr(places[name], value)
+        patch.setattr("probseg.ops.backends.tiles.TILE", size)
         yield
-
-
-def small_auto(backend: str) -> AbstractContextManager[None]:
-    """Let "auto" choose what it takes for large inputs."""
-    return patched(SMALL=0) if backend == "auto" else patched()
 
 
 def _hide(prior: Tensor, hidden: str) -> Tensor:

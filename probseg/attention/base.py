@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from probseg.attention.position import POSITIONS
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import Axis, check_axis
+from probseg.ops.checks import check_shape
 from probseg.ops.relative_position import RelativePosition
 
 
@@ -99,9 +100,12 @@ class Attention2d(nn.Module, ABC):
         queries = self.query(features).unflatten(1, heads)  # (B, G, D, H, W)
         keys = self.key(features).unflatten(1, heads)  # (B, G, D, H, W)
         values = self.value(sources).unflatten(1, heads)  # (B, G, V, H, W)
-        fixed = fixed_values
-        if fixed is not None:
-            fixed = fixed.reshape(len(fixed), self.num_heads, -1, *fixed.shape[2:])
+        fixed = None
+        if fixed_values is not None:
+            batch, _, _, *size = values.shape
+            expected = (batch, self.value.out_channels, *size)
+            check_shape("fixed_values", fixed_values, expected, "(B, out_channels, H, W)")
+            fixed = fixed_values.reshape(values.shape).to(values.dtype)  # autocast lowers values
         return self.attend_maps(queries, keys, values, fixed, fixed_mask).flatten(1, 2)
 
     @abstractmethod

@@ -13,6 +13,8 @@ from probseg.ops.adaptation import KeyAdaptation, ValuePropagation
 from probseg.ops.axial import Axis, axial_attention
 from probseg.ops.mixture import PriorName
 
+LOG_LIMIT = 80.0  # exp(88) is the end of float32
+
 
 class ProbabilisticAttention2d(Attention2d):
     """Inference in a mixture of Gaussians whose units are the pixels in sight.
@@ -96,6 +98,16 @@ class ProbabilisticAttention2d(Attention2d):
             if propagation_iterations > 0:
                 self.log_value_prior = _log_parameter("value_prior", value_prior, num_heads)
 
+    def updates(self) -> tuple[KeyAdaptation, ValuePropagation]:
+        """Return what happens to keys and values, with the priors as they are learnt so far."""
+        key_adaptation, value_propagation = self.key_adaptation, self.value_propagation
+        if self.log_key_prior is not None:
+            key_adaptation = replace(key_adaptation, prior_precision=_exp(self.log_key_prior))
+        if self.log_value_prior is not None:
+            value_prior = _exp(self.log_value_prior)
+            value_propagation = replace(value_propagation, prior_precision=value_prior)
+        return key_adaptation, value_propagation
+
     def attend_maps(
         self,
         queries: Tensor,
@@ -104,14 +116,15 @@ class ProbabilisticAttention2d(Attention2d):
         fixed_values: Tensor | None,
         fixed_mask: Tensor | None,
     ) -> Tensor:
-        """Infer the value of each pixel, see ``Attention2d``."""
-        key_adaptation, value_propagation = self.key_adaptation, self.value_propagation
-        if self.log_key_prior is not None:
-            key_adaptation = replace(key_adaptation, prior_precision=self.log_key_prior.exp())
-        if self.log_value_prior is not None:
-            value_propagation = replace(
-                value_propagation, prior_precision=self.log_value_prior.exp()
-            )
+        """Infer the value of each pixel, see ``Attention2d``.
+
+        Raises:
+            ValueError: If values are fixed and the layer does not propagate any.
+        """
+        if fixed_values is not None and self.value_propagation.iterations == 0:
+            msg = "fixed_values have no effect with propagation_iterations=0; set it or omit them"
+            raise ValueError(msg)
+        key_adaptation, value_propagation = self.updates()
         return axial_attention(
             queries,
             keys,
@@ -127,6 +140,11 @@ class ProbabilisticAttention2d(Attention2d):
             fixed_values=fixed_values,
             fixed_mask=fixed_mask,
         )
+
+
+def _exp(log_precision: Tensor) -> Tensor:
+    """Return a precision that float32 can hold; beyond these limits, nothing changes any more."""
+    return log_precision.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
 
 
 def _log_parameter(name: str, precision: float, num_heads: int) -> nn.Parameter:

@@ -173,7 +173,8 @@ def propagate_values(
 ) -> tuple[Mixture, Terms]:
     """Move the value means to the fixed values they are responsible for (Eqs. 23, 24, 37, 38).
 
-    Only the S fixed tokens are observations: the pairs of these with the M units are written out.
+    Only the S fixed tokens are observations. Their pairs with the M units are written out, so that
+    of the backends only "reference" makes a difference: it can be differentiated twice.
 
     Returns:
         The mixture, and the log prior that the fixed tokens have for themselves, ``(B, G, S, M)``;
@@ -186,6 +187,7 @@ def propagate_values(
         mixture = fix_prior(mixture)
         weights = take_terms(fixed_terms(mixture), fixed)
         unweighted = mixture._replace(log_prior=())
+    backend = "reference" if backend == "reference" else "auto"
     # What the queries say is the same in all iterations.
     base = pair_logits(query_logits(unweighted, queries, values_follow=True), fixed)
     base = base.masked_fill(~fixed.valid[:, None, :, None], -math.inf)  # (B, G, S, M)

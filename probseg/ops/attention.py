@@ -121,7 +121,7 @@ def _find_backend(
     terms: tuple[Term, ...],
 ) -> Backend:
     if name == "auto":
-        candidates = preference(primitive, queries, keys)
+        candidates = preference(primitive, queries.device)
         able = (
             implementation
             for implementation in candidates

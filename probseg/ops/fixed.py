@@ -57,4 +57,6 @@ def _take_term(term: Term, fixed: FixedTokens) -> Tensor:
         term.block(Block(slice(min(b, batch - 1), min(b, batch - 1) + 1), whole, rows, whole))
         for b, rows in enumerate(fixed.rows)
     ]
+    if not items:
+        return fixed.rows.new_zeros(0, 1, 0, term.shape[3], dtype=torch.float32)
     return torch.cat(items)  # (B, G, S, M), G may be 1

@@ -61,7 +61,8 @@ class ProbabilisticAttention(NamedTuple):
             add to the prior.
         log_evidence: ``log p_i(q)`` under the mixture of the read-out, shape ``(B, G, N)``, or
             ``log p_i(q, v)`` if its last iteration weighed by values ``v`` too; -inf for a query
-            that sees no unit. The prior is not normalised again over the units that a mask leaves.
+            that sees no unit. The prior is not normalised again over the units that a mask leaves,
+            nor with what position embeddings add to it.
     """
 
     values: Tensor
@@ -132,7 +133,7 @@ def probabilistic_attention(
         position: Relative position embeddings in the likelihood and the prior (Eqs. 25-26), for
             tokens that are both queries and units of a map, and a prior that follows the keys. The
             M step of the keys stays that of Eq. 18.
-        backend: As in ``attend``.
+        backend: As in ``attend``, for the passes over all pairs.
 
     Returns:
         The values and the mixture they were read from. Values and means have the dtype of the
@@ -149,7 +150,7 @@ def probabilistic_attention(
         as_precision("value_precision", value_precision, keys, zero=True),
         _as_prior(log_prior, queries, keys),
         as_terms("log_mask", log_mask, queries, keys),
-        position,
+        None if position is None else position.to(dtype),
         product_dtype(queries),
     )
     if value_iterations < 1:

@@ -76,8 +76,13 @@ class FactoredPosition:
         """Height and width of the map."""
         return (self.query_height.shape[-2] + 1) // 2, (self.query_width.shape[-2] + 1) // 2
 
+    def to(self, dtype: torch.dtype) -> Self:
+        """Return the same embeddings in another dtype."""
+        return replace(self, **{name: table.to(dtype) for name, table in _tables(self).items()})
+
     def resized(self, height: int, width: int) -> Self:
         """Interpolate the tables for a map of another size, keeping the place of offset 0."""
+        _check_size(height, width)
         sizes = {"height": height, "width": width}
         tables = {
             name: _interpolate(table, 2 * sizes[name.split("_")[1]] - 1)
@@ -151,8 +156,13 @@ class FullPosition:
         rows, columns = self.query.shape[-3:-1]
         return (rows + 1) // 2, (columns + 1) // 2
 
+    def to(self, dtype: torch.dtype) -> Self:
+        """Return the same embeddings in another dtype."""
+        return replace(self, **{name: table.to(dtype) for name, table in _tables(self).items()})
+
     def resized(self, height: int, width: int) -> Self:
         """Interpolate the tables for a map of another size, keeping the place of offset 0."""
+        _check_size(height, width)
         tables = {}
         for name, table in _tables(self).items():
             rows = _interpolate(table.flatten(-2), 2 * height - 1)  # (G, 2H-1, (2W-1) D)
@@ -162,7 +172,7 @@ class FullPosition:
             tables[name] = columns.transpose(-3, -2)
         return replace(self, **tables)
 
-    def prior(self, queries: Tensor, keys: Tensor, precision: float | Tensor) -> _FullPrior:
+    def prior(self, queries: Tensor, keys: Tensor, precision: float | Tensor) -> FullPositionPrior:
         """Return ``alpha_j (q_i·r^q_{j-i} + xi_j·r^k_{j-i})`` as a prior of pairs.
 
         Args:
@@ -174,14 +184,14 @@ class FullPosition:
         alpha = alpha[(None,) * (3 - alpha.ndim)]  # (B, G, M), sizes may be 1
         query = self.query[(None,) * (4 - self.query.ndim)]  # (G, 2H-1, 2W-1, D)
         key = None if self.key is None else self.key[(None,) * (4 - self.key.ndim)]
-        return _FullPrior(queries, keys, alpha, query, key)
+        return FullPositionPrior(queries, keys, alpha, query, key)
 
 
 RelativePosition = FactoredPosition | FullPosition
 
 
 @dataclass(frozen=True, eq=False)
-class _FullPrior(PairwisePrior):
+class FullPositionPrior(PairwisePrior):
     """``alpha_j (q_i·r^q_{j-i} + xi_j·r^k_{j-i})`` for a table of full offsets."""
 
     queries: Tensor  # (B, G, N, D)
@@ -211,7 +221,7 @@ class _FullPrior(PairwisePrior):
         if isinstance(block.rows, Tensor) or isinstance(block.columns, Tensor):
             scores = self._some_pairs(block)
         else:
-            scores = self._map_rows(block)
+            scores = self._map_rows(block)[..., block.columns]
         return _take(self.precision, block).unsqueeze(-2) * scores  # (b, g, n, m)
 
     def _some_pairs(self, block: Block) -> Tensor:
@@ -294,6 +304,12 @@ def check_position(position: RelativePosition, queries: Tensor, keys: Tensor) ->
             raise ValueError(msg)
 
 
+def _check_size(height: int, width: int) -> None:
+    if height < 1 or width < 1:
+        msg = f"the size of a map must be at least 1 x 1, got {height} x {width}"
+        raise ValueError(msg)
+
+
 def _tables(position: RelativePosition) -> dict[str, Tensor]:
     named = {field.name: getattr(position, field.name) for field in fields(position)}
     return {name: table for name, table in named.items() if table is not None}
@@ -316,8 +332,12 @@ def _interpolate(table: Tensor, length: int) -> Tensor:
     if table.shape[-2] == length:
         return table
     lines = table.mT if table.ndim == 3 else table.mT[None]  # (G, C, 2L-1)
-    # The ends stay the ends, and with an odd number on both sides the middle stays the middle.
+    # The ends stay the ends, and with an odd number on both sides the middle stays the middle: but
+    # for rounding, and in a single offset it is what counts.
     resized = F.interpolate(lines, size=length, mode="linear", align_corners=True)
+    middle, half = lines.shape[-1] // 2, length // 2
+    kept = lines[..., middle : middle + 1]
+    resized = torch.cat([resized[..., :half], kept, resized[..., half + 1 :]], dim=-1)
     return resized.mT if table.ndim == 3 else resized[0].mT
 
 

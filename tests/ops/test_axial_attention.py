@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from position_cases import build, draw_tables
 from torch import Tensor
 
 from probseg.errors import UnknownNameError
@@ -126,6 +127,73 @@ def test_initial_values_go_to_their_lines():
         *(x[..., 1].mT for x in (q, k, v)), value_precision=1.0, initial_values=start[..., 1].mT
     )
     torch.testing.assert_close(whole[..., 1], column.values.mT)
+
+
+@pytest.mark.parametrize("kind", ["factored", "full"])
+@pytest.mark.parametrize("axis", ["height", "width"])
+@pytest.mark.parametrize("span", [None, 3])
+def test_each_line_has_the_position_of_its_pixels(kind, axis, span):
+    q, k, v = draw(2, 2, 3, 4, 5), draw(2, 2, 3, 4, 5, seed=1), draw(2, 2, 2, 4, 5, seed=2)
+    length, lines = (4, 5) if axis == "height" else (5, 4)
+    size = (length, 1) if axis == "height" else (1, length)
+    position = build(draw_tables(kind, size, 3, heads=2))
+    options = {"position": position, "key_adaptation": KeyAdaptation(2, 0.3), "query_precision": 1}
+    whole = axial_attention(q, k, v, axis=axis, span=span, **options)
+    mask = torch.full((length, length), -inf)
+    for i in range(length):
+        for j in range(length):
+            if span is None or abs(i - j) <= 1:
+                mask[i, j] = 0.0
+    for i in range(lines):
+        line = (..., i) if axis == "height" else (..., i, slice(None))
+        tokens = (x[line].mT for x in (q, k, v))
+        single = probabilistic_attention(*tokens, log_mask=mask, **options)
+        torch.testing.assert_close(whole[line], single.values.mT)
+    plain = axial_attention(q, k, v, axis=axis, span=span, **{**options, "position": None})
+    assert (plain - whole).abs().max() > 0.05
+
+
+@pytest.mark.parametrize("axis", ["height", "width"])
+def test_only_the_offset_along_the_line_counts(axis):
+    """Softmax attention of a single pixel's line, with the offset key minus query."""
+    q, k, v = draw(1, 1, 3, 4, 4), draw(1, 1, 3, 4, 4, seed=1), draw(1, 1, 2, 4, 4, seed=2)
+    size = (4, 1) if axis == "height" else (1, 4)
+    position = build(draw_tables("full", size, 3))
+    tables = [table.reshape(7, 3) for table in (position.query, position.key)]
+    whole = axial_attention(q, k, v, axis=axis, position=position)
+    line = (0, 0, slice(None), slice(None), 1) if axis == "height" else (0, 0, slice(None), 1)
+    query, keys, values = q[line][:, 2], k[line], v[line]
+    scores = [
+        query @ keys[:, j] + query @ tables[0][j - 2 + 3] + keys[:, j] @ tables[1][j - 2 + 3]
+        for j in range(4)
+    ]
+    weights = (torch.stack(scores) / 3**0.5).softmax(0)
+    torch.testing.assert_close(whole[line][:, 2], values @ weights)
+
+
+@pytest.mark.parametrize("kind", ["factored", "full"])
+@pytest.mark.parametrize(("axis", "size"), [("height", (7, 1)), ("width", (1, 7))])
+def test_with_position_a_map_of_one_line_is_full_attention(kind, axis, size):
+    q, k, v = draw(2, 2, 3, *size), draw(2, 2, 3, *size, seed=1), draw(2, 2, 2, *size, seed=2)
+    options = {
+        "position": build(draw_tables(kind, size, 3, heads=2)),
+        "key_adaptation": KeyAdaptation(2, 0.3),
+        "value_precision": 0.2,
+        "value_propagation": ValuePropagation(),
+        "fixed_values": 3 * v,
+        "fixed_mask": draw(2, *size) > 0,
+    }
+    line = axial_attention(q, k, v, axis=axis, **options)
+    torch.testing.assert_close(line, axial_attention(q, k, v, axis="full", **options))
+
+
+@pytest.mark.parametrize("kind", ["factored", "full"])
+def test_tables_of_another_line_are_named(kind):
+    position = build(draw_tables(kind, (1, 5), 3))
+    maps = draw(1, 2, 3, 4, 5)
+    axial_attention(maps, maps, maps, axis="width", position=position)
+    with pytest.raises(ValueError, match="1 x 5 = 5 tokens of the map that position has tables"):
+        axial_attention(maps, maps, maps, axis="height", position=position)
 
 
 X = torch.zeros(1, 2, 3, 4, 5)

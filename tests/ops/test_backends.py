@@ -23,9 +23,8 @@ from ops_cases import (
     assert_same,
     cases,
     draw,
-    patched,
     served,
-    small_auto,
+    tiles_of,
     without_gradient,
 )
 from torch import Tensor
@@ -49,8 +48,7 @@ PRIORS = {
 
 def derive(case: Case, backend: str, tensors: dict[str, Tensor]) -> Derived:
     """Call a backend, "auto" as for large inputs, and differentiate all that it can."""
-    with small_auto(backend):
-        return case.derive(backend, tensors, constant=without_gradient(case, backend))
+    return case.derive(backend, tensors, constant=without_gradient(case, backend))
 
 
 def double(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -92,7 +90,7 @@ def test_single_precision_loses_what_the_size_of_the_logits_explains(backend, da
 def test_tiles_change_nothing(tile, case):
     tensors = case.tensors()
     whole = case.derive("chunked", tensors)
-    with patched(TILE=tile):
+    with tiles_of(tile):
         assert_same(case.derive("chunked", tensors), whole, case, tensors, 1e-12)
 
 
@@ -130,7 +128,7 @@ def test_a_prior_is_asked_for_whole_bands_of_rows(primitive, tile):
     leaves = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
     unused = draw(3).requires_grad_()
     asked: list[tuple[int, int]] = []
-    with patched(TILE=tile):
+    with tiles_of(tile):
         outputs = PRIMITIVES[primitive](
             leaves["queries"],
             leaves["keys"],
@@ -174,7 +172,7 @@ def test_gradients_are_those_of_finite_differences(backend, prior, primitive):
     leaves = [
         tensors[name].masked_fill(tensors[name] == -inf, 0.0).requires_grad_() for name in names
     ]
-    with patched(TILE=8):
+    with tiles_of(8):
         assert gradcheck(both, leaves)
 
 
@@ -223,8 +221,7 @@ def test_each_output_has_a_gradient_of_its_own(which, backend, primitive):
             )
         )
 
-    with small_auto(backend):
-        torch.testing.assert_close(gradients(backend), gradients("reference"))
+    torch.testing.assert_close(gradients(backend), gradients("reference"))
 
 
 @pytest.mark.parametrize("name", ["queries", "keys", "payload", "unit"])
@@ -242,8 +239,7 @@ def test_a_single_tensor_may_ask_for_its_gradient(backend, primitive, scale, nam
         total = sum((output * w).sum() for output, w in zip(outputs, weights, strict=True))
         return torch.autograd.grad(total, leaf)[0]
 
-    with small_auto(backend):
-        got = gradient(backend)
+    got = gradient(backend)
     torch.testing.assert_close(got, gradient("reference"))
 
 
@@ -264,8 +260,7 @@ def test_what_sees_nothing_takes_no_gradient_whatever_flows_back(backend, primit
         found = torch.autograd.grad(outputs, [leaves[n] for n in wanted], weights)
         return dict(zip(wanted, found, strict=True))
 
-    with small_auto(backend):
-        torch.testing.assert_close(gradients(backend, 5.0), gradients("reference", 0.0))
+    torch.testing.assert_close(gradients(backend, 5.0), gradients("reference", 0.0))
 
 
 @pytest.mark.parametrize("primitive", PRIMITIVES)
@@ -273,8 +268,7 @@ def test_what_sees_nothing_takes_no_gradient_whatever_flows_back(backend, primit
 def test_a_graph_can_be_walked_again(backend, primitive):
     case = Case(primitive, kinds=("unit",))
     leaves = {name: tensor.requires_grad_() for name, tensor in case.tensors().items()}
-    with small_auto(backend):
-        outputs = case.call(backend, leaves)
+    outputs = case.call(backend, leaves)
     walks = [
         torch.autograd.grad(
             outputs, list(leaves.values()), case.upstream(outputs), retain_graph=True
@@ -335,7 +329,7 @@ def test_the_layout_in_memory_changes_nothing(backend, primitive, layout, kinds)
     views = {name: layout(tensor) for name, tensor in case.tensors().items()}
     assert not views["queries"].is_contiguous()
     dense = {name: view.contiguous() for name, view in views.items()}
-    with patched(TILE=12):
+    with tiles_of(12):
         got, wanted = derive(case, backend, views), derive(case, backend, dense)
     assert_same(got, wanted, case, dense, 1e-13)
 
@@ -362,14 +356,13 @@ def test_arguments_stay_as_they_are(backend, primitive, prior):
 def test_images_and_heads_do_not_see_each_other(backend, data):
     case = served(data.draw(cases()), backend)
     tensors = case.tensors()
-    with small_auto(backend):
-        whole = case.call(backend, tensors)
-        for b in range(case.sizes[0]):
-            for g in range(case.sizes[1]):
-                alone = replace(case, sizes=(1, 1, *case.sizes[2:]))
-                part = alone.call(backend, _select(tensors, b, g))
-                expected = [output[b : b + 1, g : g + 1] for output in whole]
-                torch.testing.assert_close(list(part), expected, rtol=1e-12, atol=1e-12)
+    whole = case.call(backend, tensors)
+    for b in range(case.sizes[0]):
+        for g in range(case.sizes[1]):
+            alone = replace(case, sizes=(1, 1, *case.sizes[2:]))
+            part = alone.call(backend, _select(tensors, b, g))
+            expected = [output[b : b + 1, g : g + 1] for output in whole]
+            torch.testing.assert_close(list(part), expected, rtol=1e-12, atol=1e-12)
 
 
 def _select(tensors: dict[str, Tensor], b: int, g: int) -> dict[str, Tensor]:
@@ -420,9 +413,8 @@ def test_the_order_of_queries_and_keys_does_not_matter(backend, data):
         if column is not None:
             shuffled[name] = shuffled[name][..., column]
     order = rows if of_keys else columns
-    with small_auto(backend):
-        first, second = case.call(backend, tensors)
-        moved = list(case.call(backend, shuffled))
+    first, second = case.call(backend, tensors)
+    moved = list(case.call(backend, shuffled))
     error = max(1e-12, case.rounding(tensors, torch.float64))
     torch.testing.assert_close(
         moved, [first[..., order, :], second[..., order]], rtol=error, atol=error
@@ -466,11 +458,10 @@ def test_autocast_changes_no_bit(backend, primitive, prior, around):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return case.call(name, leaves)
 
-    with small_auto(backend):
-        constant = without_gradient(case, backend)
-        plain = case.derive(backend, tensors, constant=constant)
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=around == "both"):
-            assert_identical(case.derive(backend, tensors, constant=constant, call=call), plain)
+    constant = without_gradient(case, backend)
+    plain = case.derive(backend, tensors, constant=constant)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=around == "both"):
+        assert_identical(case.derive(backend, tensors, constant=constant, call=call), plain)
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
@@ -478,7 +469,7 @@ def test_inference_mode_gives_the_same(backend):
     case = Case("assign", kinds=("unit", "pair"), hidden="lines")
     tensors = case.tensors()
     wanted = case.call("reference", tensors)
-    with torch.inference_mode(), small_auto(backend):
+    with torch.inference_mode():
         torch.testing.assert_close(case.call(backend, tensors), wanted)
 
 
@@ -533,9 +524,8 @@ def test_compiled_calls_give_the_same(backend, whole):
         return [*outputs, *torch.autograd.grad(outputs, leaves, weights)]
 
     torch.compiler.reset()
-    with small_auto(backend):
-        compiled = torch.compile(both, backend="aot_eager", fullgraph=whole)
-        torch.testing.assert_close(derived(compiled), derived(both), rtol=1e-10, atol=1e-10)
+    compiled = torch.compile(both, backend="aot_eager", fullgraph=whole)
+    torch.testing.assert_close(derived(compiled), derived(both), rtol=1e-10, atol=1e-10)
 
 
 MEASURE = """
@@ -608,23 +598,6 @@ def test_unknown_backends_are_named_with_the_known_ones(primitive):
         primitive(q, q, q, backend="referense")
     with pytest.raises(UnknownNameError, match=r"unknown backend 'best'.*'auto'.*'sdpa'"):
         primitive(q, q, q, backend="best")
-
-
-@settings(max_examples=40, deadline=None)
-@given(case=cases(empty=True))
-def test_auto_writes_out_the_logits_of_small_inputs(case):
-    tensors = case.tensors()
-    assert_identical(case.derive("auto", tensors), case.derive("reference", tensors))
-
-
-@pytest.mark.parametrize("primitive", PRIMITIVES)
-def test_auto_takes_another_backend_for_large_inputs(primitive):
-    case = Case(primitive)
-    leaves = {name: tensor.requires_grad_() for name, tensor in case.tensors().items()}
-    with patched(SMALL=0):
-        outputs = case.call("auto", leaves)
-    with pytest.raises(RuntimeError, match="backend='reference'"):
-        torch.autograd.grad(outputs[0].sum(), leaves["queries"], create_graph=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)

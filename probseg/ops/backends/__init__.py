@@ -1,6 +1,6 @@
 """Implementations of the two attention primitives; ``reference`` specifies the others."""
 
-from torch import Tensor
+import torch
 
 from probseg.ops.backends import chunked, flex, reference, sdpa
 from probseg.ops.backends.interface import Backend, Primitive
@@ -12,20 +12,17 @@ BACKENDS: dict[str, Backend] = {
     "flex": flex,
 }
 
-SMALL = 2**18
-"""Number of logits up to which writing them out is fastest, see benchmarks/backends.py."""
 
-
-def preference(primitive: Primitive, queries: Tensor, keys: Tensor) -> list[Backend]:
+def preference(primitive: Primitive, device: torch.device) -> list[Backend]:
     """Return the backends that "auto" tries, the fastest first; the last one never refuses.
 
-    On the CPU the order follows ``benchmarks/results/backends.csv``. On CUDA it follows the number
-    of passes over the logits; "flex" is left to an explicit choice, because it compiles for each
-    new shape.
+    On the CPU this follows ``benchmarks/results/backends_cpu.csv``: for all sizes from 64 tokens
+    on, the fused kernels are the fastest to average by rows, and tiles to average by columns;
+    written out, all pairs are at no size faster by more than a few percent. On CUDA it follows the
+    number of passes over the pairs. "flex" is left to an explicit choice, because it compiles for
+    each new shape.
     """
-    pairs = queries.shape[:-1].numel() * keys.shape[-2]
-    if pairs <= SMALL:
-        return [reference]
-    if primitive == "assign" and queries.device.type == "cpu":
+    # The loop over the tiles cannot be part of a compiled graph.
+    if primitive == "assign" and device.type == "cpu" and not torch.compiler.is_compiling():
         return [chunked]
     return [sdpa, chunked]

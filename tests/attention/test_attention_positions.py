@@ -1,0 +1,194 @@
+"""Position embeddings of the attention layers."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from probseg.attention import ATTENTIONS, Attention2d, build_attention
+from probseg.attention.position import POSITIONS
+from probseg.errors import UnknownNameError
+
+VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width", "span": 3}]
+PLACES = [(name, position) for name in ATTENTIONS for position in POSITIONS]
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def build(name: str, position: str | None, **options: object) -> Attention2d:
+    torch.manual_seed(0)
+    options = {"num_heads": 2, "head_channels": 4, "position_size": (3, 5), **options}
+    return build_attention(name, 8, 6, position=position, **options)
+
+
+@pytest.fixture(params=PLACES, ids=str)
+def place(request) -> tuple[str, str]:
+    return request.param
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+@pytest.mark.parametrize("size", [(3, 5), (7, 9), (2, 2), (1, 6), (4, 1), (1, 1)])
+def test_maps_of_any_size(place, view, size):
+    layer = build(*place, **view)
+    features = draw(2, 8, *size).requires_grad_()
+    output = layer(features)
+    assert output.shape == (2, 6, *size)
+    output.square().sum().backward()
+    for tensor in (features, *layer.parameters()):
+        assert tensor.grad is None or tensor.grad.isfinite().all()
+    assert output.isfinite().all()
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from(PLACES),
+    st.sampled_from(VIEWS),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    st.tuples(st.integers(1, 9), st.integers(1, 9)),
+)
+def test_any_nominal_size_serves_any_map(place, view, nominal, size):
+    layer = build(*place, position_size=nominal, **view)
+    output = layer(draw(1, 8, *size))
+    assert output.shape == (1, 6, *size)
+    assert output.isfinite().all()
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_the_embeddings_decide_where_to_look(place, view):
+    """With equal tables for all offsets, softmax attention does not notice those of the queries."""
+    layer = build(*place, **view)
+    features = draw(1, 8, 3, 5)
+    output = layer(features)
+    for parameter in layer.position.parameters():
+        assert parameter.numel() > 0
+        torch.nn.init.zeros_(parameter)
+    plain = build(place[0], None, **view)
+    assert (output - plain(features)).abs().max() > 0.05
+    torch.testing.assert_close(layer(features), plain(features))
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_tables_learn(place, view):
+    layer = build(*place, **view)
+    layer(draw(2, 8, 3, 5)).square().sum().backward()
+    rows, columns = {"full": (5, 9), "height": (5, 1), "width": (1, 9)}[view["axis"]]
+    sizes = {name: tuple(table.shape) for name, table in layer.position.named_parameters()}
+    if place[1] == "full":
+        assert sizes == {"query": (rows, columns, 4), "key": (rows, columns, 4)}
+    else:
+        heights = {"query_height": (rows, 4), "key_height": (rows, 4)}
+        assert sizes == heights | {"query_width": (columns, 4), "key_width": (columns, 4)}
+    for table in layer.position.parameters():
+        if table.shape[0] > 1:
+            learnt = (table.grad.abs() > 0).any(-1)
+            assert learnt.sum() == (3 if "span" in view else learnt.numel())  # offsets in sight
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+@pytest.mark.parametrize("view", [*VIEWS[1:], {"axis": "height", "span": 3}], ids=str)
+@pytest.mark.parametrize("size", [(3, 5), (6, 4), (2, 7)])
+def test_along_a_line_both_kinds_are_the_same(name, view, size):
+    factored, full = (build(name, position, **view) for position in ("factored", "full"))
+    for projection in ("query", "key", "value"):
+        getattr(full, projection).load_state_dict(getattr(factored, projection).state_dict())
+    tables = factored.position
+    with torch.no_grad():
+        for of in ("query", "key"):
+            rows, columns = (getattr(tables, f"{of}_{axis}") for axis in ("height", "width"))
+            getattr(full.position, of).copy_(rows[:, None] + columns)
+    features = draw(2, 8, *size)
+    torch.testing.assert_close(full(features), factored(features), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_weights_there_and_back(place, view):
+    layer = build(*place, **view)
+    torch.manual_seed(1)
+    options = {"num_heads": 2, "head_channels": 4, "position_size": (3, 5)}
+    other = build_attention(place[0], 8, 6, position=place[1], **options, **view)
+    features = draw(1, 8, 4, 6)
+    assert not torch.allclose(other(features), layer(features))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other(features), layer(features))
+    assert any(name.startswith("position.") for name in layer.state_dict())
+
+
+def test_position_breaks_the_symmetry_of_the_map(place):
+    """Where something is relative to the others counts now; where it is on the map does not."""
+    layer = build(*place)
+    features = draw(1, 8, 3, 5)
+    assert (layer(features.flip(-1)) - layer(features).flip(-1)).abs().max() > 0.01
+    spans = build(*place, axis="width", span=3, position_size=(1, 16))
+    if place[0] == "standard":
+        wide = draw(1, 8, 1, 16)
+        shifted = spans(wide.roll(3, -1)).roll(-3, -1)
+        torch.testing.assert_close(shifted[..., 1:12], spans(wide)[..., 1:12], rtol=0, atol=1e-5)
+
+
+def test_initial_embeddings_have_scores_of_unit_variance(place):
+    layer = build(*place, head_channels=64, position_size=(16, 16))
+    for table in layer.position.parameters():
+        assert 0.9 / 8 < table.std() < 1.1 / 8
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_unknown_kinds_are_named(name):
+    with pytest.raises(UnknownNameError, match=r"unknown position 'factord': .* 'factored'\?"):
+        build_attention(name, 8, 6, position="factord")
+    with pytest.raises(UnknownNameError, match=r"unknown position 'learnt': known: .*'full'"):
+        build_attention(name, 8, 6, position="learnt")
+    with pytest.raises(ValueError, match="height must be at least 1, got 0"):
+        build_attention(name, 8, 6, position="full", position_size=(0, 3))
+
+
+def test_under_autocast(place):
+    layer = build(*place)
+    features = draw(1, 8, 3, 6)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = layer(features)
+        half.float().square().sum().backward()
+    assert half.dtype == torch.bfloat16
+    exact = layer(features)
+    assert half.isfinite().all()
+    assert (half - exact).norm() / exact.norm() < 3e-2
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+def test_a_layer_in_half_precision(place):
+    """As without embeddings, all parameters may be converted."""
+    layer = build(*place)
+    features = draw(1, 8, 3, 5)
+    exact = layer(features)
+    half = layer.bfloat16()(features.bfloat16())
+    assert half.dtype == torch.bfloat16
+    assert (half - exact).norm() / exact.norm() < 5e-2
+
+
+@pytest.mark.parametrize("view", [VIEWS[0], VIEWS[2]], ids=str)
+@pytest.mark.parametrize("position", [None, *POSITIONS])
+def test_compiled_layers_give_the_same(view, position):
+    layer = build("probabilistic", position, key_iterations=1, **view)
+
+    def derived(call) -> list[Tensor]:
+        features = draw(2, 8, 4, 5).requires_grad_()
+        output = call(features)
+        leaves = [features, *layer.parameters()]
+        weights = draw(*output.shape, seed=1)
+        return [output, *torch.autograd.grad(output, leaves, weights)]
+
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend="aot_eager")
+    torch.testing.assert_close(derived(compiled), derived(layer), rtol=1e-5, atol=1e-5)
+
+
+def test_compiled_propagation_gives_the_same():
+    layer = build("probabilistic", "factored", value_precision=0.5, propagation_iterations=1)
+    clicked = torch.zeros(1, 4, 5, dtype=torch.bool)
+    clicked[0, 1, 2] = True
+    inputs = (draw(1, 8, 4, 5), None, draw(1, 6, 4, 5, seed=1), clicked)
+    torch.compiler.reset()
+    compiled = torch.compile(layer, backend="aot_eager")
+    torch.testing.assert_close(compiled(*inputs), layer(*inputs), rtol=1e-5, atol=1e-6)

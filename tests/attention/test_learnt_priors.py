@@ -1,0 +1,223 @@
+"""Priors of the probabilistic layer that are learnt, and values that propagate through it."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from probseg.attention import ProbabilisticAttention2d, StandardAttention2d, build_attention
+from probseg.attention.position import POSITIONS
+
+PROPAGATES = {"value_precision": 0.5, "propagation_iterations": 1, "value_prior": 0.1}
+VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width"}, {"axis": "width", "span": 3}]
+
+TIED = [(None, "uniform")]  # position embeddings need a prior that follows the keys
+TIED += [(p, prior) for p in (None, *POSITIONS) for prior in ("magnitude", "key_magnitude")]
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def build(**options: object) -> ProbabilisticAttention2d:
+    torch.manual_seed(0)
+    options = {"num_heads": 2, "head_channels": 4, **options}
+    return ProbabilisticAttention2d(8, 6, **options)
+
+
+def click(row: int, column: int) -> Tensor:
+    mask = torch.zeros(1, 4, 5, dtype=torch.bool)
+    mask[0, row, column] = True
+    return mask
+
+
+def test_one_prior_for_each_head():
+    layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES)
+    named = dict(layer.named_parameters())
+    assert named["log_key_prior"].numel() == named["log_value_prior"].numel() == 2
+    torch.testing.assert_close(layer.log_key_prior.exp(), torch.full((2, 1), 0.3))
+    torch.testing.assert_close(layer.log_value_prior.exp(), torch.full((2, 1), 0.1))
+    without = build(learn_priors=True, key_prior=0.3)
+    assert "log_value_prior" not in without.state_dict()  # nothing would ever use it
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+@pytest.mark.parametrize("position", [None, "factored"])
+def test_at_first_they_are_the_fixed_ones(view, position):
+    options = {"key_prior": 0.3, "key_iterations": 2, "position": position, **PROPAGATES, **view}
+    learnt, fixed = build(learn_priors=True, **options), build(**options)
+    features, values = draw(1, 8, 4, 5), draw(1, 6, 4, 5, seed=1)
+    torch.testing.assert_close(learnt(features), fixed(features))
+    clicked = (features, None, values, click(1, 2))
+    torch.testing.assert_close(learnt(*clicked), fixed(*clicked))
+
+
+def test_each_head_follows_its_own_prior():
+    layer = build(learn_priors=True, key_prior=0.3, log_prior="key_magnitude", **PROPAGATES)
+    features, values = draw(1, 8, 4, 5), draw(1, 6, 4, 5, seed=1)
+    for parameter in (layer.log_key_prior, layer.log_value_prior):
+        before = layer(features, None, values, click(1, 2))
+        with torch.no_grad():
+            parameter[1] += 2.0
+        after = layer(features, None, values, click(1, 2))
+        changed = (after - before).abs().amax((0, 2, 3)) > 1e-5
+        assert changed.tolist() == [False] * 3 + [True] * 3
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_they_get_gradients(view):
+    layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES, **view)
+    features, values = draw(1, 8, 4, 5), draw(1, 6, 4, 5, seed=1)
+    layer(features, None, values, click(1, 2)).square().sum().backward()
+    for parameter in (layer.log_key_prior, layer.log_value_prior):
+        assert parameter.grad.isfinite().all()
+        assert (parameter.grad != 0).all()
+
+
+@pytest.mark.parametrize("rate", [1.0, 1e2, 1e6])
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_they_stay_positive_however_large_the_steps(rate, sign):
+    layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES)
+    features, values = draw(1, 8, 4, 5), draw(1, 6, 4, 5, seed=1)
+    priors = [layer.log_key_prior, layer.log_value_prior]
+    optimizer = torch.optim.SGD(priors, lr=rate)
+    start = [prior.detach().clone() for prior in priors]
+    for _ in range(4):
+        optimizer.zero_grad()
+        (sign * layer(features, None, values, click(1, 2)).square().sum()).backward()
+        optimizer.step()
+        assert all(prior.isfinite().all() for prior in priors)
+        assert layer(features, None, values, click(1, 2)).isfinite().all()
+        assert all((update.prior_precision > 0).all() for update in layer.updates())
+    for prior, first in zip(priors, start, strict=True):
+        assert (prior - first).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("level", [-200.0, 200.0])
+def test_gradients_of_extreme_priors_are_finite(level):
+    """Where the exponential of the log leaves float32."""
+    layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES)
+    for prior in (layer.log_key_prior, layer.log_value_prior):
+        torch.nn.init.constant_(prior, level)
+    output = layer(draw(1, 8, 4, 5), None, draw(1, 6, 4, 5, seed=1), click(1, 2))
+    assert output.isfinite().all()
+    output.square().sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
+
+
+@pytest.mark.parametrize("options", [{}, {"key_prior": 0.3}, PROPAGATES])
+def test_without_them_the_weights_are_those_of_old(options):
+    layer = build(**options)
+    assert list(layer.state_dict()) == ["query.weight", "key.weight", "value.weight"]
+    layer.load_state_dict(StandardAttention2d(8, 6, num_heads=2, head_channels=4).state_dict())
+
+
+def test_priors_that_cannot_be_learnt_are_named():
+    with pytest.raises(ValueError, match=r"key_prior must be above 0 to be learnt, got 0\.0"):
+        build(learn_priors=True)
+    with pytest.raises(ValueError, match="value_prior must be above 0 to be learnt, got 0"):
+        build(learn_priors=True, key_prior=0.3, **{**PROPAGATES, "value_prior": 0.0})
+    with pytest.raises(ValueError, match="propagation_iterations need a value_precision above 0"):
+        build(propagation_iterations=1)
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+@pytest.mark.parametrize(("position", "log_prior"), TIED)
+def test_fixed_values_reach_the_pixels_in_sight(view, position, log_prior):
+    layer = build(position=position, log_prior=log_prior, **PROPAGATES, **view)
+    features = draw(1, 8, 4, 5)
+    plain = layer(features)
+    fixed = plain.detach() + 6.0
+    output = layer(features, None, fixed, click(2, 1))
+    changed = (output - plain).abs().amax((0, 1)) > 1e-6
+    expected = torch.zeros(4, 5, dtype=torch.bool)
+    if view["axis"] == "full":
+        expected[:] = True
+    elif view["axis"] == "height":
+        expected[:, 1] = True
+    else:
+        expected[2] = True
+        if "span" in view:  # units at most one away move; they are read at most two away
+            expected[2, 4] = False
+    assert torch.equal(changed, expected)
+    if log_prior == "magnitude":  # units with large values are favoured, near and far
+        return
+    towards = (output - plain) * (fixed[:, :, 2, 1] - plain.detach()[:, :, 2, 1])[..., None, None]
+    assert (towards.sum(1)[0][expected] > 0).all()
+
+
+def test_fixed_values_are_read_where_they_are_fixed():
+    layer = build(**PROPAGATES)
+    features, fixed = draw(1, 8, 4, 5), draw(1, 6, 4, 5, seed=1)
+    other = fixed.clone()
+    other[0, :, ~click(2, 1)[0]] = math.nan
+    wanted = layer(features, None, fixed, click(2, 1))
+    assert torch.equal(layer(features, None, other, click(2, 1)), wanted)
+    with_grad = fixed.clone().requires_grad_()
+    layer(features, None, with_grad, click(2, 1)).sum().backward()
+    assert torch.equal((with_grad.grad != 0).any(1), click(2, 1))
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+@pytest.mark.parametrize("position", [None, "factored", "full"])
+def test_without_a_fixed_pixel_nothing_changes(view, position):
+    layer = build(position=position, **PROPAGATES, **view)
+    features, nothing = draw(1, 8, 4, 5), torch.zeros(1, 4, 5, dtype=torch.bool)
+    output = layer(features, None, draw(1, 6, 4, 5, seed=1), nothing)
+    torch.testing.assert_close(output, layer(features), rtol=0, atol=1e-6)
+
+
+def test_heads_take_their_part_of_the_fixed_values():
+    layer = build(log_prior="uniform", **PROPAGATES)
+    features, plain = draw(1, 8, 4, 5), draw(1, 6, 4, 5, seed=1)
+    changed = plain.clone()
+    changed[:, 3:] += 5.0
+    difference = layer(features, None, changed, click(2, 1)) - layer(
+        features, None, plain, click(2, 1)
+    )
+    assert (difference[:, :3] == 0).all()
+    assert difference[:, 3:].abs().max() > 0.05
+
+
+def test_fixed_values_under_autocast():
+    """Projections give half precision there; what a user fixed is float32 as ever."""
+    layer = build(**PROPAGATES)
+    features, fixed = draw(1, 8, 4, 5), draw(1, 6, 4, 5, seed=1)
+    exact = layer(features, None, fixed, click(2, 1))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = layer(features, None, fixed, click(2, 1))
+    assert (half - exact).norm() / exact.norm() < 3e-2
+
+
+FIXED = draw(1, 6, 4, 5)
+WRONG = [
+    ({"fixed_mask": click(1, 1)}, "fixed_values and fixed_mask belong together"),
+    ({"fixed_values": FIXED}, "fixed_values and fixed_mask belong together"),
+    ({"fixed_values": FIXED[..., :4], "fixed_mask": click(1, 1)}, "fixed_values must have shape"),
+    ({"fixed_values": FIXED[:, :4], "fixed_mask": click(1, 1)}, "fixed_values must have"),
+    ({"fixed_values": FIXED[:, :5], "fixed_mask": click(1, 1)}, "fixed_values must have"),
+    ({"fixed_values": FIXED, "fixed_mask": click(1, 1)[..., :4]}, "fixed_mask must have shape"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), WRONG)
+def test_wrong_fixed_values_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        build(**PROPAGATES)(draw(1, 8, 4, 5), **arguments)
+
+
+@pytest.mark.parametrize("precision", [0.0, 0.5])
+def test_a_layer_that_does_not_propagate_takes_no_fixed_values(precision):
+    layer = build(value_precision=precision)
+    with pytest.raises(ValueError, match="propagat"):
+        layer(draw(1, 8, 4, 5), None, FIXED, click(1, 1))
+
+
+@pytest.mark.parametrize(
+    "given", [{"fixed_values": FIXED}, {"fixed_mask": click(1, 1)}], ids=["values", "mask"]
+)
+def test_standard_attention_takes_none(given):
+    layer = build_attention("standard", 8, 6)
+    with pytest.raises(ValueError, match=r"cannot propagate fixed_values; .* 'probabilistic'"):
+        layer(draw(1, 8, 4, 5), **given)

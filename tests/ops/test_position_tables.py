@@ -1,0 +1,256 @@
+"""Tables of relative position embeddings: other sizes of the map, and what does not fit."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from position_cases import build, draw, draw_tables
+
+from probseg.ops import (
+    BackendError,
+    DirichletPrior,
+    FactoredPosition,
+    FullPosition,
+    ValuePropagation,
+    probabilistic_attention,
+)
+
+KINDS = ("factored", "full")
+sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))
+
+
+def tables_of(position):
+    names = ("query", "key", "query_height", "query_width", "key_height", "key_width")
+    found = {name: getattr(position, name, None) for name in names}
+    return {name: table for name, table in found.items() if table is not None}
+
+
+def middle(table, dims):
+    """The embedding of offset 0."""
+    for dim in dims:
+        table = table.select(dim, table.shape[dim] // 2)
+    return table
+
+
+def spatial(position):
+    """Dimensions of offsets, the last one first: taking one leaves the others in place."""
+    return (-2,) if isinstance(position, FactoredPosition) else (-2, -2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("heads", [None, 3])
+@pytest.mark.parametrize("keys", [False, True])
+def test_the_same_size_keeps_the_tables(kind, heads, keys):
+    position = build(draw_tables(kind, (3, 5), 2, heads=heads, keys=keys))
+    assert position.size == (3, 5)
+    same = tables_of(position.resized(3, 5))
+    assert len(same) == {"factored": 2, "full": 1}[kind] * (1 + keys)
+    for name, table in tables_of(position).items():
+        assert torch.equal(same[name], table)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(KINDS), st.sampled_from([None, 3]), sizes, sizes)
+def test_offset_zero_keeps_its_embedding(kind, heads, old, new):
+    position = build(draw_tables(kind, old, 2, heads=heads))
+    resized = position.resized(*new)
+    assert resized.size == new
+    before, after = tables_of(position), tables_of(resized)
+    assert before.keys() == after.keys()
+    for name, table in before.items():
+        centre = middle(after[name], spatial(position))
+        torch.testing.assert_close(centre, middle(table, spatial(position)), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("new", [(1, 3), (3, 1), (1, 1)])
+def test_a_map_of_one_line_keeps_offset_zero(kind, new):
+    """The only offset that is left is 0, not the one at the end of the table."""
+    position = build(draw_tables(kind, (4, 3), 2))
+    for name, table in tables_of(position.resized(*new)).items():
+        torch.testing.assert_close(
+            middle(table, spatial(position)),
+            middle(tables_of(position)[name], spatial(position)),
+        )
+
+
+@pytest.mark.parametrize(("old", "new"), [(4, 22), (7, 22), (27, 12), (16, 33)])
+def test_offset_zero_stays_exactly_in_float32(old, new):
+    line = draw(2 * old - 1, 3).float()
+    resized = FactoredPosition(line, line).resized(new, new)
+    assert torch.equal(resized.query_height[new - 1], line[old - 1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(2, 9), st.integers(2, 9), st.integers(2, 9), st.integers(2, 9))
+def test_linear_tables_stay_linear(h, w, new_h, new_w):
+    """From end to end: the slope follows the size of the map."""
+
+    def lines(height, width):
+        return torch.linspace(-1, 1, 2 * height - 1), torch.linspace(-1, 1, 2 * width - 1)
+
+    def plane(height, width):
+        down, right = lines(height, width)
+        return (2 * down[:, None] - 3 * right + 0.5 * down[:, None] * right + 1).unsqueeze(-1)
+
+    down, right = (line.unsqueeze(-1) for line in lines(h, w))
+    factored = FactoredPosition(2 * down + 1, 3 * right).resized(new_h, new_w)
+    down, right = (line.unsqueeze(-1) for line in lines(new_h, new_w))
+    torch.testing.assert_close(factored.query_height, 2 * down + 1, rtol=0, atol=2e-6)
+    torch.testing.assert_close(factored.query_width, 3 * right, rtol=0, atol=2e-6)
+    full = FullPosition(plane(h, w)).resized(new_h, new_w)
+    torch.testing.assert_close(full.query, plane(new_h, new_w), rtol=0, atol=5e-6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from(KINDS), sizes, sizes)
+def test_symmetric_tables_stay_symmetric(kind, old, new):
+    tables = draw_tables(kind, old, 2)
+    dims = (0,) if kind == "factored" else (0, 1)
+    tables = {name: table + table.flip(dims) for name, table in tables.items()}
+    for table in tables_of(build(tables).resized(*new)).values():
+        torch.testing.assert_close(table, table.flip(dims), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_head_is_resized_on_its_own(kind):
+    tables = draw_tables(kind, (3, 5), 2, heads=3)
+    whole = tables_of(build(tables).resized(7, 2))
+    for head in range(3):
+        single = build({name: table[head] for name, table in tables.items()}).resized(7, 2)
+        for name, table in tables_of(single).items():
+            torch.testing.assert_close(whole[name][head], table)
+
+
+@settings(max_examples=15, deadline=None)
+@given(sizes, sizes, st.sampled_from([None, 2]))
+def test_resizing_a_sum_is_the_sum_of_the_resized(old, new, heads):
+    factored = build(draw_tables("factored", old, 2, heads=heads))
+
+    def total(position):
+        return FullPosition(
+            position.query_height.unsqueeze(-2) + position.query_width.unsqueeze(-3),
+            position.key_height.unsqueeze(-2) + position.key_width.unsqueeze(-3),
+        )
+
+    summed, wanted = total(factored).resized(*new), total(factored.resized(*new))
+    torch.testing.assert_close(summed.query, wanted.query)
+    torch.testing.assert_close(summed.key, wanted.key)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("new", [(7, 2), (2, 9), (3, 5)])
+def test_gradients_flow_through_resizing(kind, new):
+    """The weights of each new embedding add up to 1."""
+    tables = {n: t.requires_grad_() for n, t in draw_tables(kind, (3, 5), 2, heads=2).items()}
+    for name, table in tables_of(build(tables).resized(*new)).items():
+        (gradient,) = torch.autograd.grad(table.sum(), tables[name])
+        torch.testing.assert_close(gradient.sum(), torch.tensor(table.numel()).double())
+        assert (gradient >= 0).all()
+        assert (gradient > 0).double().mean() > 0.3
+
+
+T = torch.zeros
+BAD_TABLES = [
+    (lambda: FactoredPosition(T(4, 3), T(5, 3)), "query_height .*(4, 3).*offsets of a line is odd"),
+    (lambda: FactoredPosition(T(3, 3), T(5, 3).long()), "query_width must be floating .*int64"),
+    (lambda: FactoredPosition(T(3), T(5, 3)), r"query_height .* shape \(2H-1, D\)"),
+    (lambda: FactoredPosition(T(3, 3), T(5, 3), T(3, 3)), "key_height and key_width belong tog"),
+    (lambda: FactoredPosition(T(3, 3), T(5, 3), None, T(5, 3)), "key_height and key_width belong"),
+    (
+        lambda: FactoredPosition(T(3, 3), T(5, 3), T(3, 3), T(7, 3)),
+        r"key_width must have the size \(5, 3\) of query_width, got \(7, 3\)",
+    ),
+    (lambda: FullPosition(T(3, 4, 3)), r"query .*\(2H-1, 2W-1, D\).*\(3, 4, 3\).* odd"),
+    (lambda: FullPosition(T(3, 3, 3), T(2, 3, 3)), r"key .*\(2, 3, 3\).* odd"),
+    (lambda: FullPosition(T(3, 3)), r"query must be .* shape \(2H-1, 2W-1, D\)"),
+    (lambda: FullPosition(T(3, 3, 3).int()), "query must be floating point .*int32"),
+    (lambda: FullPosition(T(3, 3, 3), T(3, 5, 3)), r"key must have the size \(3, 3, 3\) of query"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), BAD_TABLES)
+def test_wrong_tables_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+FITS = {"factored": FactoredPosition(T(3, 2), T(5, 2)), "full": FullPosition(T(3, 5, 2))}
+MISFITS = [
+    (FullPosition(T(3, 3, 2)), {}, "2 x 2 = 4 tokens of the map .* got 6; use position.resized"),
+    (FactoredPosition(T(3, 2), T(3, 2)), {}, "2 x 2 = 4 tokens .* got 6; use position.resized"),
+    (FullPosition(T(3, 5, 4)), {}, r"position.query must have 2 channels.*\(3, 5, 4\)"),
+    (FactoredPosition(T(3, 2), T(5, 3)), {}, r"position.query_width must have 2 channels.*\(5, 3"),
+    (FullPosition(T(4, 3, 5, 2)), {}, r"position.query must .* 3 heads .*\(4, 3, 5, 2\)"),
+    (FactoredPosition(T(4, 3, 2), T(5, 2)), {}, r"position.query_height must .* 3 heads .*\(4, 3"),
+    (FITS["full"], {"log_prior": "uniform"}, "log_prior must be 'magnitude' .* got 'uniform'"),
+    (FITS["factored"], {"log_prior": T(6)}, "log_prior must be 'magnitude' .* got a Tensor"),
+    (FITS["factored"], {"log_prior": (T(6), T(6, 6))}, "log_prior must be .* got a tuple"),
+]
+
+
+@pytest.mark.parametrize(("position", "options", "message"), MISFITS)
+def test_misfits_are_named(position, options, message):
+    tokens = torch.zeros(1, 3, 6, 2)
+    with pytest.raises(ValueError, match=message):
+        probabilistic_attention(tokens, tokens, tokens, position=position, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_of_another_map_are_named(kind):
+    tokens, fewer = torch.zeros(1, 3, 6, 2), torch.zeros(1, 3, 4, 2)
+    with pytest.raises(ValueError, match=r"keys must be the 2 x 3 = 6 tokens .* got 4"):
+        probabilistic_attention(tokens, fewer, fewer, position=FITS[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tied_prior_is_not_updated(kind):
+    tokens = torch.zeros(1, 3, 6, 2)
+    options = {
+        "value_precision": 0.1,
+        "value_propagation": ValuePropagation(dirichlet_prior=DirichletPrior(1.0)),
+        "fixed_values": tokens,
+        "fixed_mask": torch.ones(1, 6, dtype=torch.bool),
+    }
+    with pytest.raises(ValueError, match="dirichlet_prior updates a prior that position"):
+        probabilistic_attention(tokens, tokens, tokens, position=FITS[kind], **options)
+
+
+def test_fused_kernels_refuse_full_tables():
+    tokens = torch.zeros(1, 3, 6, 2)
+    with pytest.raises(BackendError, match=r"'sdpa' .* because a fused kernel cannot compute the"):
+        probabilistic_attention(tokens, tokens, tokens, position=FITS["full"], backend="sdpa")
+    probabilistic_attention(tokens, tokens, tokens, position=FITS["factored"], backend="sdpa")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_tables_follow_half_precision_tokens(kind, backend):
+    """As precisions and priors do: a converted module has tables in half precision too."""
+    tokens = [draw(1, 3, 6, 2, seed=seed) for seed in range(3)]
+    tables = draw_tables(kind, (2, 3), 2)
+    exact = probabilistic_attention(*tokens, position=build(tables), backend=backend).values
+    half = probabilistic_attention(
+        *(x.bfloat16() for x in tokens),
+        position=build({name: table.bfloat16() for name, table in tables.items()}),
+        backend=backend,
+    ).values
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.double(), exact, rtol=0, atol=0.05)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_an_empty_batch(kind, backend):
+    tokens = torch.zeros(0, 3, 6, 2)
+    fixed = {
+        "value_precision": 0.1,
+        "value_propagation": ValuePropagation(),
+        "fixed_values": tokens,
+        "fixed_mask": torch.zeros(0, 6, dtype=torch.bool),
+    }
+    for options in ({}, fixed):
+        result = probabilistic_attention(
+            tokens, tokens, tokens, position=FITS[kind], backend=backend, **options
+        )
+        assert result.values.shape == tokens.shape

@@ -1,0 +1,215 @@
+"""Relative position embeddings against Eqs. 25 and 26, pixel by pixel."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from ops_cases import tiles_of
+from position_cases import (
+    ALPHAS,
+    SIZES,
+    PositionCase,
+    assert_same,
+    build,
+    draw,
+    draw_tables,
+    position_cases,
+)
+from torch.autograd import gradcheck
+
+from probseg.ops import Block, probabilistic_attention
+from probseg.ops.backends.interface import EVERYTHING
+
+SERVED = {
+    "factored": ("auto", "reference", "chunked", "sdpa"),
+    "full": ("auto", "reference", "chunked"),
+}
+PLACES = [(kind, backend) for kind, backends in SERVED.items() for backend in backends]
+KINDS = list(SERVED)
+RICH = {"beta": 0.4, "key_iterations": 2, "key_prior": 0.5, "propagations": 2}
+
+
+def check(case):
+    wanted = case.derive("oracle")
+    for backend in SERVED[case.kind]:
+        check_backend(case, backend, wanted)
+
+
+def check_backend(case, backend, wanted):
+    if backend == "sdpa" and case.propagations:  # refuses the gradients of written-out pairs
+        with torch.no_grad():
+            outputs = case.run(backend, case.tensors())
+        torch.testing.assert_close(outputs, wanted.outputs, rtol=1e-8, atol=1e-9)
+        return
+    assert_same(case.derive(backend), wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("key_tables", [False, True])
+def test_a_read_out_on_any_map(kind, size, own, key_tables):
+    check(PositionCase(kind, size, own=own, key_tables=key_tables))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_keys_adapt_with_their_embeddings(kind, alpha, iterations):
+    check(PositionCase(kind, alpha=alpha, key_iterations=iterations))
+    check(PositionCase(kind, alpha=alpha, key_iterations=iterations, key_prior=0.7, masked=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("log_prior", ["magnitude", "key_magnitude"])
+@pytest.mark.parametrize("propagations", [0, 1, 2])
+def test_values_propagate_with_position(kind, log_prior, propagations):
+    case = PositionCase(kind, beta=0.4, log_prior=log_prior, propagations=propagations)
+    check(case)
+    check(replace(case, value_iterations=2, masked=True, alpha="unit"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_call(kind):
+    @settings(max_examples=15, deadline=None)
+    @given(position_cases(kind))
+    @example(PositionCase(kind, alpha="unit", masked=True, value_iterations=2, **RICH))
+    def any_call(case):
+        check(case)
+
+    any_call()
+
+
+@pytest.mark.parametrize(("kind", "backend"), PLACES)
+@pytest.mark.parametrize("tile", [1, 64, 8 * 30, 8 * 100])
+def test_any_tiles(kind, backend, tile):
+    """Tiles that cut rows of the map, heads and items of the batch from each other."""
+    for alpha in ("default", "unit"):
+        case = PositionCase(kind, (5, 3), 3, 2, alpha=alpha, masked=True, **RICH)
+        wanted = case.derive("reference")
+        with tiles_of(tile):
+            check_backend(case, backend, wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("alpha", ["default", "unit"])
+def test_gradients_by_differences(kind, alpha):
+    case = PositionCase(kind, (2, 2), 1, 2, own=alpha == "unit", alpha=alpha, **RICH)
+    tensors = case.tensors()
+
+    def run(*leaves):
+        return tuple(case.run("chunked", dict(zip(tensors, leaves, strict=True))).values())
+
+    leaves = tuple(tensor.requires_grad_() for tensor in tensors.values())
+    assert gradcheck(run, leaves, fast_mode=True)
+
+
+@pytest.mark.parametrize("alpha", ["float", "unit"])
+@pytest.mark.parametrize("own", [False, True])
+def test_full_tables_of_factored_sums_are_the_same(alpha, own):
+    case = PositionCase("factored", (3, 4), own=own, alpha=alpha, masked=True, **RICH)
+    tensors = {name: tensor.requires_grad_() for name, tensor in case.tensors().items()}
+    full = {
+        of: tensors[f"{of}_height"].unsqueeze(-2) + tensors[f"{of}_width"].unsqueeze(-3)
+        for of in ("query", "key")
+    }
+    factored, summed = (
+        case.run("reference", tensors),
+        case.run("chunked", tensors, position=build(full)),
+    )
+    torch.testing.assert_close(summed, factored, rtol=1e-9, atol=1e-10)
+    gradients = []
+    for outputs in (factored, summed):
+        total = sum(outputs[name].square().sum() for name in ("values", "keys", "unit_values"))
+        gradients.append(torch.autograd.grad(total, list(tensors.values())))
+    torch.testing.assert_close(*gradients, rtol=1e-8, atol=1e-9)
+    assert all(gradient.abs().max() > 1e-6 for gradient in gradients[0])
+
+
+def test_defaults_are_softmax_attention_with_relative_embeddings():
+    """``softmax((q·k + q·r) / sqrt(D))``: Shaw et al., 2018, and BoTNet."""
+    height, width, channels = 4, 5, 8
+    q, k, v = (draw(2, 3, 20, channels, seed=seed).float() for seed in range(3))
+    tables = draw_tables("factored", (height, width), channels, heads=3, keys=False)
+    tables = {name: table.float() for name, table in tables.items()}
+    y, x = torch.arange(20) // width, torch.arange(20) % width
+    rows = tables["query_height"][:, y - y[:, None] + height - 1]  # (G, N, M, D)
+    columns = tables["query_width"][:, x - x[:, None] + width - 1]
+    logits = q @ k.mT + torch.einsum("bgnd,gnmd->bgnm", q, rows + columns)
+    expected = (logits / channels**0.5).softmax(-1) @ v
+    for backend in SERVED["factored"]:
+        got = probabilistic_attention(q, k, v, position=build(tables), backend=backend).values
+        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+    plain = probabilistic_attention(q, k, v).values
+    assert (plain - expected).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_far_keys_in_float32(kind):
+    """Their mass underflows; their means are those of float64 nevertheless."""
+    case = PositionCase(kind, (3, 4), 2, 2, alpha="float", key_iterations=1)
+    tensors = {name: tensor.float() for name, tensor in case.tensors().items()}
+    tensors["queries"] = 0.3 * tensors["queries"]
+    tensors["queries"][..., 0] += 8.0
+    for unit in (1, 7, 10):
+        tensors["keys"][1, :, unit, 0] -= 30.0
+    wanted = case.run("reference", {name: tensor.double() for name, tensor in tensors.items()})
+    with tiles_of(64):
+        for backend in ("chunked", "auto"):
+            got = case.run(backend, tensors)
+            torch.testing.assert_close(got["keys"].double(), wanted["keys"], rtol=0, atol=2e-4)
+    moments = assign_masses(case, tensors)
+    assert (moments[1, :, [1, 7, 10]] < -100).all()
+
+
+def assign_masses(case, tensors):
+    """Log masses of the units with plain logits, without embeddings."""
+    logits = 0.8 * tensors["queries"].double() @ tensors["keys"].double().mT
+    return logits.log_softmax(-1).logsumexp(-2)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_blocks_are_parts_of_the_whole(data):
+    """Any rows and columns, also where they begin in the middle of a row of the map."""
+    height, width = data.draw(st.sampled_from([(3, 4), (1, 5), (4, 1)]))
+    count = height * width
+    q, k = draw(2, 3, count, 2), draw(2, 3, count, 2, seed=1)
+    heads = data.draw(st.sampled_from([None, 3]))
+    position = build(draw_tables("full", (height, width), 2, heads=heads))
+    alpha = data.draw(st.sampled_from([0.7, draw(2, 3, count).exp(), draw(2, 1, 1).exp()]))
+    prior = position.prior(q, k, alpha)
+    whole = prior.block(EVERYTHING)
+    assert whole.shape == (2, 3, count, count)
+
+    def cut(length):
+        first = data.draw(st.integers(0, length - 1))
+        return slice(first, data.draw(st.integers(first + 1, length)))
+
+    def some():
+        indices = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=4))
+        return torch.tensor(indices)
+
+    rows = some() if data.draw(st.booleans()) else cut(count)
+    columns = some() if data.draw(st.booleans()) else slice(0, count)
+    block = Block(cut(2), cut(3), rows, columns)
+    expected = whole[block.batch, block.heads][:, :, rows][..., columns]
+    torch.testing.assert_close(prior.block(block), expected)
+
+
+def test_blocks_of_some_columns():
+    position = build(draw_tables("full", (2, 3), 2))
+    prior = position.prior(draw(1, 2, 6, 2), draw(1, 2, 6, 2, seed=1), 0.7)
+    block = EVERYTHING._replace(rows=slice(1, 5), columns=slice(2, 4))
+    torch.testing.assert_close(prior.block(block), prior.block(EVERYTHING)[:, :, 1:5, 2:4])
+
+
+def test_the_evidence_counts_position_as_a_factor_of_the_joint():
+    """The prior is normalised by the means alone, and not again for each query's embeddings."""
+    case = PositionCase("factored", alpha="unit", beta=0.4)
+    torch.testing.assert_close(
+        case.derive("chunked").outputs["log_evidence"],
+        case.derive("oracle").outputs["log_evidence"],
+    )

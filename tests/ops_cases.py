@@ -274,8 +274,9 @@ def assert_same(
 
 @contextmanager
 def tiles_of(size: int) -> Any:
-    """Set the number of pairs in a tile."""
+    """Set the number of pairs in a tile, and let it have any number of rows."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("probseg.ops.backends.tiles.ROWS", 1)
         patch.setattr("probseg.ops.backends.tiles.TILE", size)
         yield
 

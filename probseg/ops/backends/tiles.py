@@ -8,8 +8,12 @@ from torch import Tensor
 
 from probseg.ops.backends.interface import Block, PairwisePrior, Terms
 
-TILE = 2**22
-"""Number of logits in a tile; larger ones are no faster, see benchmarks/backends.py."""
+TILE = 2**20
+"""Number of pairs in a tile: larger ones leave the caches, and the allocator asks the system for
+each of them anew."""
+
+ROWS = 64
+"""Number of rows below which products lose their speed; with many keys, tiles are larger for it."""
 
 
 def tile_size(terms: Terms) -> int:
@@ -24,7 +28,7 @@ def tiles(sizes: Sequence[int], terms: Terms) -> Iterator[Block]:
     if rows * columns == 0:
         return
     size = tile_size(terms)
-    some_rows = min(rows, max(1, size // columns))
+    some_rows = min(rows, max(ROWS, size // columns))
     for term in terms:
         if isinstance(term, PairwisePrior) and some_rows < rows:
             some_rows = max(1, some_rows // term.row_multiple) * term.row_multiple

@@ -18,16 +18,18 @@ from probseg.errors import UnknownNameError
 from probseg.ops.attention import assign
 from probseg.ops.backends.interface import Assigned, Terms
 from probseg.ops.checks import as_precision
-from probseg.ops.fixed import FixedTokens, take_terms, take_tokens
+from probseg.ops.fixed import FixedTokens, backend_of_few, take_terms, take_tokens
 from probseg.ops.mixture import (
     Logits,
     Mixture,
     Precision,
     fix_prior,
     fixed_terms,
+    log_precision,
     query_logits,
     value_logits,
 )
+from probseg.ops.numerics import working_dtype
 
 PriorMean = Literal["initial", "previous"]
 
@@ -63,6 +65,7 @@ class DirichletPrior:
             negative weight. Float, or tensor that broadcasts to ``(B, G, M)``.
         shared: Whether all queries have the same weights. If not, as printed in Eq. 38, each fixed
             token updates the weights of its own mixture only, and no other token ever notices.
+            Shared ones become those that the prior wants for an image without fixed tokens.
     """
 
     concentration: Precision
@@ -173,13 +176,15 @@ def propagate_values(
 ) -> tuple[Mixture, Terms]:
     """Move the value means to the fixed values they are responsible for (Eqs. 23, 24, 37, 38).
 
-    Only the S fixed tokens are observations. Their pairs with the M units are written out, so that
-    of the backends only "reference" makes a difference: it can be differentiated twice.
+    Only the S fixed tokens are observations; their pairs with the M units are written out.
 
     Returns:
         The mixture, and the log prior that the fixed tokens have for themselves, ``(B, G, S, M)``;
         nothing if they have that of the mixture.
     """
+    if update.iterations == 0:
+        return mixture, ()
+    backend = backend_of_few(backend)
     dirichlet = update.dirichlet_prior
     weights: Terms = ()
     unweighted = mixture
@@ -187,7 +192,6 @@ def propagate_values(
         mixture = fix_prior(mixture)
         weights = take_terms(fixed_terms(mixture), fixed)
         unweighted = mixture._replace(log_prior=())
-    backend = "reference" if backend == "reference" else "auto"
     # What the queries say is the same in all iterations.
     base = pair_logits(query_logits(unweighted, queries, values_follow=True), fixed)
     base = base.masked_fill(~fixed.valid[:, None, :, None], -math.inf)  # (B, G, S, M)
@@ -208,8 +212,19 @@ def propagate_values(
 
 def pair_logits(joint: Logits, fixed: FixedTokens) -> Tensor:
     """Write out the logits of the fixed tokens, ``(B, G, S, M)``."""
-    pairs = joint.scale * (take_tokens(joint.queries, fixed) @ joint.keys.mT)
-    for term in take_terms(joint.log_prior, fixed):
+    return _write_out(
+        joint._replace(
+            queries=take_tokens(joint.queries, fixed),
+            log_prior=take_terms(joint.log_prior, fixed),
+        )
+    )
+
+
+def _write_out(joint: Logits) -> Tensor:
+    dtype = working_dtype(joint.queries.dtype)
+    pairs = joint.scale * (joint.queries.to(dtype) @ joint.keys.to(dtype).mT)  # (B, G, S, M)
+    for term in joint.log_prior:
+        assert isinstance(term, Tensor), "the pairs of fixed tokens are written out"
         pairs = pairs + term
     return pairs
 
@@ -278,7 +293,9 @@ def _posterior_mode(
     if not isinstance(prior_precision, Tensor) and prior_precision == 0.0:
         seen = (log_mass > -math.inf).unsqueeze(-1)  # (B, G, M, 1)
         return means.where(seen, prior_mean)
-    gate = torch.sigmoid(_log(precision) + log_mass - _log(prior_precision))  # (B, G, M)
+    gate = torch.sigmoid(
+        log_precision(precision) + log_mass - log_precision(prior_precision)
+    )  # (B, G, M)
     return prior_mean + gate.unsqueeze(-1) * (means - prior_mean)
 
 
@@ -301,24 +318,19 @@ def _weight_mode(joint: Logits, log_mass: Tensor, prior: DirichletPrior) -> Tens
     if prior.shared:
         counts = log_mass.unsqueeze(-2)  # (B, G, 1, M)
     else:
-        pairs = joint.scale * (joint.queries @ joint.keys.mT)  # (B, G, S, M)
-        for term in joint.log_prior:
-            assert isinstance(term, Tensor), "the pairs of fixed tokens are written out"
-            pairs = pairs + term
+        pairs = _write_out(joint)  # (B, G, S, M)
         alive = (pairs > -math.inf).any(-1, keepdim=True)
         counts = pairs.where(alive, 0.0).log_softmax(-1).where(alive, -math.inf)
     pseudo = prior.concentration - 1.0
     if isinstance(pseudo, Tensor):
-        counts = torch.logaddexp(counts, pseudo.log().unsqueeze(-2))  # (B, G, 1, M)
+        pseudo = pseudo.unsqueeze(-2)  # (B, G, 1, M)
+        added = torch.logaddexp(counts, pseudo.where(pseudo > 0.0, 1.0).log())
+        counts = added.where(pseudo > 0.0, counts)  # log(0) would have no gradient
     elif pseudo > 0.0:
         counts = torch.logaddexp(counts, torch.full_like(counts, math.log(pseudo)))
     # Rows without any responsibility or pseudo-count keep weights that hide nothing.
     alive = (counts > -math.inf).any(-1, keepdim=True)
     return counts.where(alive, 0.0).log_softmax(-1)
-
-
-def _log(precision: Precision) -> Precision:
-    return precision.log() if isinstance(precision, Tensor) else math.log(precision)
 
 
 def _check_update(update: KeyAdaptation | ValuePropagation) -> None:

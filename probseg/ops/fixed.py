@@ -30,6 +30,14 @@ def fixed_tokens(mask: Tensor) -> FixedTokens:
     return FixedTokens(rows, mask.gather(1, rows))
 
 
+def backend_of_few(backend: str) -> str:
+    """Return the backend for the pairs of the fixed tokens, which are few and are written out.
+
+    The choice is for the passes over all pairs, but for "reference": it differentiates twice.
+    """
+    return "reference" if backend == "reference" else "auto"
+
+
 def take_tokens(tensor: Tensor, fixed: FixedTokens) -> Tensor:
     """Take the fixed rows of a tensor ``(B, G, N, C)``, whose other sizes may be 1."""
     return torch.take_along_dim(tensor, fixed.rows[:, None, :, None], dim=-2)  # (B, G, S, C)

@@ -226,7 +226,7 @@ def _expand(
     if isinstance(precision, float):
         offset = half_width * math.log(precision / (2 * math.pi)) - precision * half_norms
         return _Expansion(points, precision / scale * means, unit, offset)
-    log_normaliser = half_width * _log(precision / (2 * math.pi))
+    log_normaliser = half_width * log_precision(precision / (2 * math.pi))
     factor = (precision / scale).unsqueeze(-1)  # (B, G, M, 1), sizes may be 1
     if precision.shape[-1] == 1:
         offset = log_normaliser - precision * half_norms
@@ -237,8 +237,10 @@ def _expand(
     return _Expansion(left, right, unit + log_normaliser, 0.0)
 
 
-def _log(precision: Tensor) -> Tensor:
+def log_precision(precision: Precision) -> Precision:
     """Take the log; the precision of a unit that no query sees may have fallen to 0."""
+    if not isinstance(precision, Tensor):
+        return math.log(precision)
     positive = precision > 0.0
     return precision.where(positive, 1.0).log().where(positive, -math.inf)
 

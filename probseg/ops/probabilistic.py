@@ -30,7 +30,14 @@ from probseg.ops.checks import (
     check_shape,
     check_units,
 )
-from probseg.ops.fixed import FixedTokens, fixed_tokens, put_tokens, take_terms, take_tokens
+from probseg.ops.fixed import (
+    FixedTokens,
+    backend_of_few,
+    fixed_tokens,
+    put_tokens,
+    take_terms,
+    take_tokens,
+)
 from probseg.ops.mixture import (
     PRIOR_NAMES,
     Mixture,
@@ -196,7 +203,7 @@ def probabilistic_attention(
             )
             start = None if initial_values is None else take_tokens(initial_values, places)
             own_inferred, own_evidence = _infer_values(
-                own, take_tokens(tokens, places), start, value_iterations, backend
+                own, take_tokens(tokens, places), start, value_iterations, backend_of_few(backend)
             )
             inferred = put_tokens(inferred, own_inferred, places)
             log_evidence = put_tokens(
@@ -227,7 +234,9 @@ def _infer_values(
     if isinstance(beta, Tensor) and per_unit:
         # sum_j w_j beta_j mu_j / sum_j w_j beta_j needs both sums; relative to the largest beta,
         # because a common factor cancels.
-        weight = (beta / beta.amax(-1, keepdim=True)).unsqueeze(-1)  # (B, G, M, 1), sizes may be 1
+        largest = beta.amax(-1, keepdim=True)
+        weight = (beta / largest.where(largest > 0.0, 1.0)).where(largest > 0.0, 1.0)
+        weight = weight.unsqueeze(-1)  # (B, G, M, 1), sizes may be 1
         weight = weight.expand(*units.shape[:-1], 1)
         units = torch.cat([weight * units, weight], dim=-1)  # (B, G, M, V + 1)
     if not has_value_likelihood(mixture):

@@ -3,107 +3,16 @@
 import math
 from math import inf
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from mechanisms import problem
+from ops_cases import draw
+from oracle import equations
 from torch.autograd import gradcheck
 
-from probseg.errors import UnknownNameError
 from probseg.ops import KeyAdaptation, ValuePropagation, attend, probabilistic_attention
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-
-def problem(b: int = 2, g: int = 2, n: int = 6, m: int = 6, d: int = 3, v: int = 2) -> list[Tensor]:
-    return [draw(b, g, n, d), draw(b, g, m, d, seed=1), draw(b, g, m, v, seed=2)]
-
-
-# --- The equations, literally, for one head: q (n, d), xi (m, d), mu (m, v), alpha, beta (m,) ---
-
-
-def gaussian(x: np.ndarray, mean: np.ndarray, precision: float) -> float:
-    """Eqs. 8 and 9."""
-    width = len(x)
-    distance = ((x - mean) ** 2).sum()
-    return (precision / (2 * math.pi)) ** (width / 2) * math.exp(-precision / 2 * distance)
-
-
-class Oracle:
-    def __init__(self, q, xi, mu, alpha, beta, prior, mask):
-        self.q, self.xi, self.mu, self.alpha, self.beta = q, xi, mu, alpha, beta
-        self.prior, self.mask = prior, mask
-
-    def pi(self) -> np.ndarray:
-        """Eqs. 10 and 11, (n, m); a given prior as it is."""
-        if not isinstance(self.prior, str):
-            return np.exp(self.prior)
-        pi = np.ones(len(self.xi))
-        for j in range(len(self.xi)):
-            if self.prior in ("magnitude", "key_magnitude"):
-                pi[j] *= math.exp(self.alpha[j] / 2 * (self.xi[j] ** 2).sum())
-            if self.prior == "magnitude":
-                pi[j] *= math.exp(self.beta[j] / 2 * (self.mu[j] ** 2).sum())
-        return np.tile(pi / pi.sum(), (len(self.q), 1))
-
-    def joint(self, values: np.ndarray | None) -> np.ndarray:
-        """Eqs. 2 and 7: pi_ij p(q_i | u_j) [p(v_i | u_j)]."""
-        joint = self.pi() * np.exp(self.mask)
-        for i in range(len(self.q)):
-            for j in range(len(self.xi)):
-                joint[i, j] *= gaussian(self.q[i], self.xi[j], self.alpha[j])
-                if values is not None:
-                    joint[i, j] *= gaussian(values[i], self.mu[j], self.beta[j])
-        return joint
-
-    def posterior(self, values: np.ndarray | None) -> np.ndarray:
-        """Eqs. 5, 24 and 34; a row without any unit stays 0."""
-        joint = self.joint(values)
-        total = joint.sum(1, keepdims=True)
-        return joint / np.where(total > 0, total, 1)
-
-    def adapt_keys(self, update: KeyAdaptation) -> None:
-        """Eq. 18."""
-        initial = self.xi
-        for _ in range(update.iterations):
-            w = self.posterior(None)
-            centre = initial if update.prior_mean == "initial" else self.xi
-            self.xi = self.m_step(w, self.q, centre, self.alpha, update.prior_precision)
-
-    def propagate(self, fixed: np.ndarray, clicked: np.ndarray, update: ValuePropagation) -> None:
-        """Eq. 23 with the weights of Eq. 24; i runs over the clicked units only."""
-        initial = self.mu
-        for _ in range(update.iterations):
-            w = self.posterior(np.where(clicked[:, None], fixed, 0.0))[clicked]
-            centre = initial if update.prior_mean == "initial" else self.mu
-            self.mu = self.m_step(w, fixed[clicked], centre, self.beta, update.prior_precision)
-
-    @staticmethod
-    def m_step(w, x, centre, precision, theta):
-        updated = centre.copy()
-        for k in range(len(centre)):
-            numerator, denominator = theta * centre[k], theta
-            for i in range(len(x)):
-                numerator = numerator + precision[k] * w[i, k] * x[i]
-                denominator = denominator + precision[k] * w[i, k]
-            if denominator > 0:
-                updated[k] = numerator / denominator
-        return updated
-
-    def infer(self, values: np.ndarray | None, iterations: int) -> tuple[np.ndarray, np.ndarray]:
-        """Solution of Eq. 29 with the weights of Eq. 5: v = sum_j w beta mu / sum_j w beta."""
-        for _ in range(iterations):
-            evidence = self.joint(values).sum(1)
-            weighted = self.posterior(values) * self.beta
-            total = weighted.sum(1, keepdims=True)
-            values = weighted @ self.mu / np.where(total > 0, total, 1)
-        return values, evidence
-
 
 SETTINGS = st.fixed_dictionaries(
     {
@@ -161,51 +70,27 @@ def test_equals_the_equations(case):
     clicked = draw(b, n, seed=seed + 9) > 0.3
     initial = draw(b, g, n, v, seed=seed + 10) if case["initial"] else None
     propagation = case["propagation"]
-    result = probabilistic_attention(
-        queries,
-        keys,
-        values,
-        query_precision=alpha,
-        value_precision=beta,
-        log_prior=prior,
-        log_mask=mask if case["masked"] else None,
-        value_iterations=case["value_iterations"],
-        initial_values=initial,
-        key_adaptation=case["keys"],
-        value_propagation=propagation,
-        fixed_values=None if propagation is None else fixed,
-        fixed_mask=None if propagation is None else clicked,
-    )
-    alpha = d**-0.5 if alpha is None else alpha
-    dense_alpha = torch.as_tensor(alpha, dtype=torch.float64).expand(b, g, m)
-    dense_beta = torch.as_tensor(beta, dtype=torch.float64).expand(b, g, m)
-    torch.testing.assert_close(result.query_precision, dense_alpha)
-    torch.testing.assert_close(result.value_precision, dense_beta)
-    for i in range(b):
-        for j in range(g):
-            oracle = Oracle(
-                queries[i, j].numpy(),
-                keys[i, j].numpy(),
-                values[i, j].numpy(),
-                dense_alpha[i, j].numpy(),
-                dense_beta[i, j].numpy(),
-                prior if isinstance(prior, str) else prior.expand(b, g, n, m)[i, j].numpy(),
-                mask.numpy() if case["masked"] else np.zeros((n, m)),
-            )
-            if case["keys"] is not None:
-                oracle.adapt_keys(case["keys"])
-            if propagation is not None:
-                oracle.propagate(fixed[i, j].numpy(), clicked[i].numpy(), propagation)
-            inferred, evidence = oracle.infer(
-                None if initial is None else initial[i, j].numpy(), case["value_iterations"]
-            )
-            close = {"rtol": 1e-9, "atol": 1e-10}
-            np.testing.assert_allclose(result.keys[i, j], oracle.xi, **close)
-            np.testing.assert_allclose(result.unit_values[i, j], oracle.mu, **close)
-            np.testing.assert_allclose(result.values[i, j], inferred, **close)
-            np.testing.assert_allclose(result.log_evidence[i, j].exp(), evidence, **close)
-            pi = np.broadcast_to(result.log_prior[i, j].exp(), (n, m))
-            np.testing.assert_allclose(pi, oracle.pi(), **close)
+    options = {
+        "query_precision": alpha,
+        "value_precision": beta,
+        "log_prior": prior,
+        "log_mask": mask if case["masked"] else None,
+        "value_iterations": case["value_iterations"],
+        "initial_values": initial,
+        "key_adaptation": case["keys"],
+        "value_propagation": propagation,
+        "fixed_values": None if propagation is None else fixed,
+        "fixed_mask": None if propagation is None else clicked,
+    }
+    result = probabilistic_attention(queries, keys, values, **options)
+    wanted = equations(queries, keys, values, **options)
+    close = {"rtol": 1e-9, "atol": 1e-10}
+    for name in ("query_precision", "value_precision", "keys", "unit_values", "values"):
+        torch.testing.assert_close(getattr(result, name), getattr(wanted, name), **close)
+    torch.testing.assert_close(result.log_evidence.exp(), wanted.evidence, **close)
+    pi = result.log_prior.exp()
+    pi = pi.unsqueeze(-2) if pi.ndim == 3 else pi
+    torch.testing.assert_close(pi.expand(b, g, n, m), wanted.prior, **close)
 
 
 # --- Limits and properties ---
@@ -281,81 +166,6 @@ def test_prior_means_agree_for_one_iteration_only():
 
     assert torch.equal(keys(1, "initial"), keys(1, "previous"))
     assert (keys(3, "initial") - keys(3, "previous")).abs().max() > 1e-2
-
-
-@pytest.mark.parametrize("theta", [0.0, 0.8])
-@pytest.mark.parametrize("seed", range(4))
-def test_key_adaptation_never_decreases_its_objective(theta, seed):
-    q, k, v = 2 * draw(1, 1, 9, 3, seed=seed), draw(1, 1, 4, 3, seed=seed + 50), draw(1, 1, 4, 1)
-    prior, alpha = draw(4, seed=seed), draw(1, 1, 4, seed=seed + 7).exp()
-    objective = []
-    for iterations in range(8):
-        result = probabilistic_attention(
-            q,
-            k,
-            v,
-            query_precision=alpha,
-            log_prior=prior,
-            key_adaptation=KeyAdaptation(iterations, theta),
-        )
-        penalty = theta / 2 * (result.keys - k).square().sum()
-        objective.append((result.log_evidence.sum() - penalty).item())
-    assert objective[-1] > objective[0] + 1e-3
-    assert np.diff(objective).min() > -1e-10
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_value_inference_climbs_to_a_stationary_point(seed):
-    q, k, v = draw(1, 1, 5, 3, seed=seed), draw(1, 1, 4, 3, seed=seed + 20), 2 * draw(1, 1, 4, 2)
-    precision = {
-        "query_precision": draw(1, 1, 4, seed=seed + 1).exp(),
-        "value_precision": draw(1, 1, 4, seed=seed + 2).exp(),
-        "log_prior": draw(4, seed=seed + 3),
-    }
-    start = draw(1, 1, 5, 2, seed=9)
-    evidence = [
-        probabilistic_attention(q, k, v, value_iterations=t, initial_values=start, **precision)
-        for t in range(1, 12)
-    ]
-    climb = torch.stack([step.log_evidence for step in evidence]).diff(dim=0)
-    assert climb.min() > -1e-10
-    final = probabilistic_attention(
-        q, k, v, value_iterations=800, initial_values=start, **precision
-    ).values
-    top = final.clone().requires_grad_()
-    at_top = probabilistic_attention(q, k, v, initial_values=top, **precision).log_evidence
-    (slope,) = torch.autograd.grad(at_top.sum(), top)
-    assert slope.abs().max() < 1e-6
-
-
-def test_propagation_never_decreases_its_objective():
-    q, k, v = problem(1, 1, 6, 6)
-    fixed, clicked = 2 * draw(1, 1, 6, 2, seed=5), torch.tensor([[True, False, True] * 2])
-    prior = draw(6, seed=6)
-    rows = clicked[0].nonzero()[:, 0]
-    objective = []
-    for iterations in range(8):
-        moved = probabilistic_attention(
-            q,
-            k,
-            v,
-            value_precision=0.6,
-            log_prior=prior,
-            value_propagation=ValuePropagation(iterations, 0.5),
-            fixed_values=fixed,
-            fixed_mask=clicked,
-        ).unit_values
-        likelihood = probabilistic_attention(
-            q[:, :, rows],
-            k,
-            moved,
-            value_precision=0.6,
-            log_prior=prior,
-            initial_values=fixed[:, :, rows],
-        ).log_evidence
-        objective.append((likelihood.sum() - 0.25 * (moved - v).square().sum()).item())
-    assert objective[-1] > objective[0] + 1e-3
-    assert np.diff(objective).min() > -1e-10
 
 
 def test_tied_prior_follows_the_keys():
@@ -514,151 +324,3 @@ def test_a_query_that_sees_nothing_among_units_of_different_value_precision():
     assert result.log_evidence[0, 0, 1] == -inf
     for gradient in torch.autograd.grad(result.values.sum(), (q, k, v)):
         assert gradient.isfinite().all()
-
-
-def test_autocast_changes_nothing():
-    q, k, v = (4 * x.float() for x in problem())
-    options = {
-        "log_prior": "uniform",
-        "value_precision": 0.2,
-        "value_iterations": 2,
-        "key_adaptation": KeyAdaptation(2, 0.1),
-        "value_propagation": ValuePropagation(2),
-        "fixed_values": v + 1,
-        "fixed_mask": torch.eye(2, 6) > 0,
-    }
-    plain = probabilistic_attention(q, k, v, **options)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        cast = probabilistic_attention(q, k, v, **options)
-    torch.testing.assert_close(cast, plain, rtol=0, atol=0)
-
-
-def test_far_keys_keep_a_defined_mean():
-    q, k, v = (x.float() for x in problem())
-    k = k.clone()
-    k[:, :, 0] = 1e3  # its mass underflows to 0 under the uniform prior
-    result = probabilistic_attention(q, k, v, log_prior="uniform", key_adaptation=KeyAdaptation(2))
-    exact = probabilistic_attention(
-        q.double(), k.double(), v.double(), log_prior="uniform", key_adaptation=KeyAdaptation(2)
-    )
-    assert result.keys.isfinite().all()
-    torch.testing.assert_close(result.values.double(), exact.values, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize("prior", ["uniform", "tensor", "key_magnitude"])
-def test_a_common_offset_costs_no_digits(prior):
-    q, k, v = problem(1, 1, 32, 32, 16, 2)
-    far = 30.0
-    if prior == "key_magnitude":  # follows the keys' norms: only the values can be moved
-        q, k, far_keys = q / 4, k / 4, 0.0
-    else:
-        far_keys = far
-    options = {
-        "log_prior": draw(32, seed=8) if prior == "tensor" else prior,
-        "value_precision": 0.5,
-        "value_iterations": 2,
-    }
-    moved = [q + far_keys, k + far_keys, v + far]
-    single = [x.float() for x in moved]
-    exact = probabilistic_attention(*(x.double() for x in single), **options)
-    result = probabilistic_attention(*single, **options)
-    error = (result.values.double() - exact.values).abs().max()
-    assert error < 3e-5  # 30 has a resolution of 2e-6 in float32
-
-
-def test_large_norms_do_not_overflow():
-    q, k, v = (50 * x.float() for x in problem(d=64))
-    result = probabilistic_attention(q, k, v, key_adaptation=KeyAdaptation(1, 0.001))
-    assert all(tensor.isfinite().all() for tensor in result)
-
-
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
-def test_half_precision(dtype, bound):
-    q, k, v = (2 * x.to(dtype) for x in problem(1, 2, 48, 48, 32, 4))
-    clicked = torch.zeros(1, 48, dtype=torch.bool)
-    clicked[:, ::7] = True
-    options = {
-        "value_precision": 0.1,
-        "key_adaptation": KeyAdaptation(1),
-        "value_propagation": ValuePropagation(2),
-        "fixed_mask": clicked,
-    }
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = probabilistic_attention(q, k, v, fixed_values=v, **options)
-    exact = probabilistic_attention(
-        q.double(), k.double(), v.double(), fixed_values=v.double(), **options
-    )
-    for name in ("values", "keys", "unit_values"):
-        got, wanted = getattr(half, name), getattr(exact, name)
-        assert got.dtype == dtype
-        assert (got.double() - wanted).norm() / wanted.norm() < bound
-    for name in ("log_prior", "log_evidence", "query_precision", "value_precision"):
-        assert getattr(half, name).dtype == torch.float32
-    torch.testing.assert_close(half.log_evidence.double(), exact.log_evidence, rtol=1e-4, atol=1e-3)
-
-
-# --- Wrong arguments ---
-
-X = torch.zeros(2, 1, 4, 3)
-CLICKS = torch.zeros(2, 4, dtype=torch.bool)
-PROPAGATE = {"value_propagation": ValuePropagation(), "value_precision": 0.1}
-WRONG = [
-    ({"query_precision": 0.0}, ValueError, "query_precision must be finite and above 0, got 0.0"),
-    ({"query_precision": inf}, ValueError, "query_precision must be finite"),
-    (
-        {"query_precision": torch.ones(3)},
-        ValueError,
-        r"query_precision must broadcast.*\(2, 1, 4\)",
-    ),
-    ({"value_precision": -1.0}, ValueError, "value_precision must be finite and 0 or more"),
-    ({"value_precision": torch.ones(1, 2, 1, 4)}, ValueError, "value_precision must broadcast"),
-    ({"log_prior": "magnitud"}, UnknownNameError, "unknown log prior.*'magnitude'"),
-    ({"log_prior": torch.zeros(3)}, ValueError, r"log_prior must have shape \(M,\)"),
-    ({"log_mask": torch.zeros(3, 4)}, ValueError, r"log_mask must have shape"),
-    ({"log_mask": torch.ones(4, 4, dtype=torch.bool)}, TypeError, "log_mask must be floating"),
-    ({"value_iterations": 0}, ValueError, "value_iterations must be at least 1"),
-    ({"initial_values": X[..., :2]}, ValueError, r"initial_values must have shape \(B, G, N, V\)"),
-    ({"initial_values": X.half()}, TypeError, "initial_values must have the dtype"),
-    ({"fixed_values": X}, ValueError, "belong together"),
-    ({"fixed_mask": CLICKS}, ValueError, "belong together"),
-    ({"fixed_values": X, "fixed_mask": CLICKS}, ValueError, "no effect without value_propagation"),
-    ({"clamp_fixed": True}, ValueError, "need fixed_values and fixed_mask"),
-    (PROPAGATE, ValueError, "need fixed_values and fixed_mask"),
-    (
-        {"value_propagation": ValuePropagation(), "fixed_values": X, "fixed_mask": CLICKS},
-        ValueError,
-        "needs a value_precision above 0",
-    ),
-    (
-        {**PROPAGATE, "fixed_values": X, "fixed_mask": CLICKS[:1]},
-        ValueError,
-        r"fixed_mask must have shape \(B, N\) = \(2, 4\), got \(1, 4\)",
-    ),
-    (
-        {**PROPAGATE, "fixed_values": X, "fixed_mask": CLICKS.float()},
-        TypeError,
-        "fixed_mask must be bool",
-    ),
-    (
-        {**PROPAGATE, "fixed_values": X[..., :1], "fixed_mask": CLICKS},
-        ValueError,
-        r"fixed_values must have shape",
-    ),
-    ({"backend": "fast"}, UnknownNameError, "unknown backend"),
-]
-
-
-@pytest.mark.parametrize(("options", "error", "message"), WRONG)
-def test_wrong_arguments_are_named(options, error, message):
-    with pytest.raises(error, match=message):
-        probabilistic_attention(X, X, X, **options)
-
-
-@pytest.mark.parametrize("update", [KeyAdaptation, ValuePropagation])
-def test_wrong_updates_are_named(update):
-    with pytest.raises(ValueError, match=f"{update.__name__}.iterations must be 0 or more, got -1"):
-        update(-1)
-    with pytest.raises(ValueError, match="prior_precision must be finite and not negative"):
-        update(1, -0.5)
-    with pytest.raises(UnknownNameError, match="prior_mean 'initail': did you mean 'initial'"):
-        update(1, 0.5, "initail")

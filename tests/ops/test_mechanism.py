@@ -1,0 +1,230 @@
+"""The whole of probabilistic_attention: gradients, backends, symmetries and known limits."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mechanisms import Mechanism, mapped, mechanisms, results, tensors_of, with_tensors
+from ops_cases import draw, tiles_of
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from probseg.ops import BackendError, KeyAdaptation, probabilistic_attention
+
+# --- Gradients ---
+
+EVERYTHING = Mechanism(
+    (1, 2, 3, 3),
+    (2, 2),
+    "key_magnitude",
+    "heads",
+    "heads",
+    "tensor",
+    "tensor",
+    "tensor",
+    fixed="all",
+    initial=True,
+    masked=True,
+)
+GRADIENTS = {
+    "chunked, named": ("chunked", EVERYTHING),
+    "reference, pairs": ("reference", replace(EVERYTHING, prior="full", alpha="scalar")),
+    "reference, distance, shared": (
+        "reference",
+        replace(EVERYTHING, prior="several", mean="previous", shared=True, beta="scalar"),
+    ),
+    "chunked, distance": ("chunked", replace(EVERYTHING, prior="distance", seed=1)),
+    "chunked, shared": ("chunked", replace(EVERYTHING, prior="full", shared=True)),
+    "sdpa, keys": ("sdpa", replace(EVERYTHING, prior="heads", iterations=(2, -1, 2))),
+    "sdpa, one fixed": ("sdpa", replace(EVERYTHING, prior="magnitude", fixed="one")),
+    "sdpa, all fixed": ("sdpa", replace(EVERYTHING, prior="heads", dirichlet="none")),
+    "sdpa, one fixed, shared": (
+        "sdpa",
+        replace(EVERYTHING, prior="unit", fixed="one", shared=True),
+    ),
+    "reference, ragged": ("reference", replace(EVERYTHING, sizes=(2, 1, 3, 2), fixed="ragged")),
+    "chunked, one query": ("chunked", replace(EVERYTHING, sizes=(1, 1, 1, 3), prior="magnitude")),
+    "reference, one unit": ("reference", replace(EVERYTHING, sizes=(1, 1, 3, 1), masked=False)),
+}
+
+
+@pytest.mark.parametrize(("backend", "mechanism"), GRADIENTS.values(), ids=GRADIENTS)
+def test_gradients_of_all_tensors_are_those_of_finite_differences(backend, mechanism):
+    arguments = mechanism.arguments()
+    mask = arguments.pop("log_mask", None)
+    leaves = [tensor.requires_grad_() for tensor in tensors_of(arguments)]
+    if mechanism is EVERYTHING:
+        # Three tensors, five of precisions and their priors, theta twice, the concentration, the
+        # start and the fixed values.
+        assert len(leaves) == 3 + 6 + 2 + 1 + 2
+
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        call = with_tensors(arguments, tensors)
+        result = probabilistic_attention(**call, log_mask=mask, backend=backend)
+        found = results(result)
+        found["log_evidence"] = found["log_evidence"].where(found["log_evidence"].isfinite(), 0.0)
+        return tuple(tensor for tensor in found.values() if tensor.requires_grad)
+
+    assert gradcheck(run, leaves, fast_mode=mechanism is not EVERYTHING)
+
+
+# --- Backends ---
+
+
+def sdpa_reasons(case: Mechanism, gradients: bool) -> set[str]:
+    """What the documentation of the backend says that it cannot do, as far as it applies.
+
+    The backend is that of the passes over all pairs: the fixed tokens give it no reason.
+    """
+    reasons = set()
+    keys, values, _ = case.iterations
+    if case.dirichlet != "none" and case.shared and values > 0 and keys < 1:
+        return reasons  # shared weights take the place of the prior before all pairs are visited
+    if case.prior in ("distance", "several"):
+        reasons.add("cannot compute the pairs of a DistancePrior")
+    if case.prior in ("pair", "full") and case.sizes[2] > 1 and gradients:
+        reasons.add("no gradient to a log prior of pairs")
+    return reasons
+
+
+@settings(max_examples=120)
+@given(
+    mechanisms(gamma="float", theta="tensor", dirichlet="float")
+    | mechanisms(gamma="none", theta=0.7, dirichlet="none"),
+    st.sampled_from(["chunked", "sdpa", "auto"]),
+    st.booleans(),
+)
+def test_backends_agree_or_refuse_for_a_documented_reason(case, backend, gradients):
+    found = []
+    for name in ("reference", backend):
+        arguments = case.arguments()
+        mask = arguments.pop("log_mask", None)
+        leaves = [tensor.requires_grad_(gradients) for tensor in tensors_of(arguments)]
+        arguments = {**with_tensors(arguments, leaves), "log_mask": mask, "backend": name}
+        reasons = sdpa_reasons(case, gradients) if name == "sdpa" else set()
+        if reasons:
+            with pytest.raises(BackendError, match="|".join(reasons)):
+                probabilistic_attention(**arguments)
+            return
+        with tiles_of(8):
+            result = probabilistic_attention(**arguments)
+        outputs = results(result)
+        found.append(list(outputs.values()))
+        if gradients:
+            tracked = [o.where(o.isfinite(), 0.0) for o in outputs.values() if o.requires_grad]
+            upstream = [draw(*o.shape, seed=i) for i, o in enumerate(tracked)]
+            found[-1] += torch.autograd.grad(
+                tracked, leaves, upstream, allow_unused=True, materialize_grads=True
+            )
+    torch.testing.assert_close(found[1], found[0], rtol=1e-7, atol=1e-8)
+    assert all(not tensor.isnan().any() for tensor in found[0])
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa", "auto"])
+def test_any_number_of_fixed_tokens_is_served(backend):
+    for fixed in ("ragged", "all", "one", "none"):
+        case = Mechanism(prior="heads", gamma="tensor", dirichlet="tensor", fixed=fixed)
+        torch.testing.assert_close(results(case.call(backend)), results(case.call()))
+
+
+# --- Symmetries ---
+
+SYMMETRIC = mechanisms(theta="tensor").filter(lambda case: not case.masked)
+
+
+def permuted(arguments: dict, case: Mechanism, rows: Tensor, columns: Tensor) -> dict:
+    """Put queries and units into another order."""
+    m = case.sizes[3]
+    places = {
+        **dict.fromkeys(("queries", "initial_values", "fixed_values"), rows),
+        **dict.fromkeys(("keys", "values"), columns),
+    }
+    found = {name: x[:, :, places[name]] if name in places else x for name, x in arguments.items()}
+    if "fixed_mask" in found:
+        found["fixed_mask"] = found["fixed_mask"][:, rows]
+    units = {"query_precision", "value_precision", "key_adaptation", "value_propagation"}
+    for name in units & found.keys():
+        found[name] = mapped(found[name], lambda x: x[..., columns] if x.shape[-1:] == (m,) else x)
+    prior = found["log_prior"]
+    if isinstance(prior, Tensor):
+        prior = prior[..., columns]
+        found["log_prior"] = prior[..., rows, :] if case.prior in ("pair", "full") else prior
+    return found
+
+
+@settings(max_examples=60)
+@given(SYMMETRIC, st.randoms(use_true_random=False))
+def test_the_order_of_queries_and_units_does_not_matter(case, random):
+    if case.prior in ("distance", "several") or case.gamma == "one":
+        case = replace(case, prior="unit", gamma="tensor")
+    _, _, n, m = case.sizes
+    case = replace(case, sizes=(*case.sizes[:2], n, max(m, 2)))  # theta has a size of 1
+    rows, columns = (torch.tensor(random.sample(range(size), size)) for size in (n, case.sizes[3]))
+    straight = case.call()
+    shuffled = probabilistic_attention(**permuted(case.arguments(), case, rows, columns))
+    for name, wanted in results(straight).items():
+        order = rows if name in ("values", "log_evidence") else columns
+        dim = 2
+        if name == "log_prior" and wanted.ndim == 4:
+            wanted, order, dim = wanted[:, :, rows], columns, 3
+        torch.testing.assert_close(
+            getattr(shuffled, name), wanted.index_select(dim, order), rtol=1e-8, atol=1e-9
+        )
+
+
+@settings(max_examples=40)
+@given(mechanisms())
+def test_images_do_not_see_each_other(case):
+    case = replace(case, sizes=(2, *case.sizes[1:]))
+    whole, arguments = results(case.call()), case.arguments()
+    for i in range(2):
+        part = mapped(arguments, lambda x, i=i: x[i : i + 1] if x.ndim >= 3 else x)
+        if "fixed_mask" in part:
+            part["fixed_mask"] = part["fixed_mask"][i : i + 1]
+        single = results(probabilistic_attention(**part))
+        for name, tensor in single.items():
+            torch.testing.assert_close(tensor, whole[name][i : i + 1], msg=name)
+
+
+@settings(max_examples=30)
+@given(mechanisms(gamma="tensor", dirichlet="tensor", theta="tensor"))
+def test_the_layout_in_memory_changes_nothing_and_arguments_stay(case):
+    arguments = case.arguments()
+    strided = mapped(arguments, lambda x: torch.stack([x, x], dim=-1)[..., 0])
+    before = [tensor.clone() for tensor in tensors_of(strided)]
+    for backend in ("reference", "chunked"):
+        result = probabilistic_attention(**strided, backend=backend)
+        straight = probabilistic_attention(**arguments, backend=backend)
+        torch.testing.assert_close(results(result), results(straight), rtol=1e-10, atol=1e-11)
+    assert all(map(torch.equal, tensors_of(strided), before))
+
+
+# --- Mechanisms that it contains ---
+
+BACKENDS = ("reference", "chunked", "sdpa", "auto")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 5), (7, 1), (37, 53), (300, 300)])
+def test_defaults_are_standard_attention_in_single_precision(n, m, backend):
+    q, k, v = (draw(2, 3, s, 16, seed=i).float() for i, s in enumerate((n, m, m)))
+    wanted = F.scaled_dot_product_attention(q, k, v)
+    result = probabilistic_attention(q, k, v, backend=backend)
+    torch.testing.assert_close(result.values, wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 5), (7, 1), (37, 53), (300, 300)])
+def test_maximum_likelihood_keys_are_doubly_normalised_attention(n, m, backend):
+    """One update: the row softmax, normalised once more over the queries, averages these."""
+    q, k, v = (draw(2, 3, s, 8, seed=i).float() for i, s in enumerate((n, m, m)))
+    weights = (q.double() @ k.double().mT / math.sqrt(8)).softmax(dim=-1)
+    keys = (weights / weights.sum(dim=-2, keepdim=True)).mT @ q.double()
+    read_out = (q.double() @ keys.mT / math.sqrt(8)).softmax(dim=-1) @ v.double()
+    result = probabilistic_attention(q, k, v, key_adaptation=KeyAdaptation(), backend=backend)
+    torch.testing.assert_close(result.keys.double(), keys, rtol=0, atol=2e-6)
+    torch.testing.assert_close(result.values.double(), read_out, rtol=0, atol=2e-6)

@@ -1,0 +1,218 @@
+"""DistancePrior against the distances written out."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mechanisms import Mechanism, results
+from ops_cases import draw
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from probseg.ops import (
+    Block,
+    DirichletPrior,
+    DistancePrior,
+    KeyAdaptation,
+    ValuePropagation,
+    probabilistic_attention,
+)
+
+P, ONE = torch.zeros(4, 2), torch.tensor(1.0)
+EVERYTHING = Block(*(slice(None),) * 4)
+
+
+def dense(prior: DistancePrior, batch: int, heads: int) -> Tensor:
+    """``-|p_i - p_j| / length`` in loops, (B, G, N, M)."""
+    rows, columns = prior.query_positions.tolist(), prior.key_positions.tolist()
+    distance = torch.tensor([[math.dist(p, r) for r in columns] for p in rows], dtype=torch.float64)
+    length = prior.length.double().expand(batch, heads)[..., None, None]
+    return -distance / length
+
+
+def prior_of(n: int, m: int, *length: int, coordinates: int = 2, seed: int = 0) -> DistancePrior:
+    return DistancePrior(
+        3 * draw(n, coordinates, seed=seed),
+        3 * draw(m, coordinates, seed=seed + 1),
+        draw(*length, seed=seed + 2).exp(),
+    )
+
+
+@settings(max_examples=30)
+@given(
+    st.tuples(*(st.integers(1, 6),) * 2), st.integers(1, 3), st.integers(0, 2), st.integers(0, 99)
+)
+def test_blocks_and_scores_are_distances(tokens, coordinates, length_dims, seed):
+    b, g = 2, 3
+    prior = prior_of(*tokens, *(b, g)[2 - length_dims :], coordinates=coordinates, seed=seed)
+    wanted = dense(prior, b, g)
+    assert prior.shape == (b if length_dims == 2 else 1, g if length_dims else 1, *tokens)
+    torch.testing.assert_close(prior.block(EVERYTHING).expand_as(wanted), wanted)
+    last = [slice(size // 2, None) for size in (b, g, *tokens)]
+    part = wanted[tuple(last)]
+    torch.testing.assert_close(prior.block(Block(*last)).expand_as(part), part)
+    rows = torch.arange(tokens[0]).flip(0)
+    picked = prior.block(Block(slice(1, 2), slice(0, 2), rows, slice(None)))
+    torch.testing.assert_close(picked.expand(1, 2, *tokens), wanted[1:2, :2, rows])
+    places = torch.meshgrid(*(torch.arange(size) for size in wanted.shape), indexing="ij")
+    torch.testing.assert_close(prior.score(*places), wanted)
+
+
+def test_on_map_counts_pixels_row_by_row():
+    prior = DistancePrior.on_map(3, 4, 2.5)
+    assert prior.shape == (1, 1, 12, 12)
+    wanted = torch.zeros(12, 12)
+    for i in range(12):
+        for j in range(12):
+            wanted[i, j] = -math.hypot(i // 4 - j // 4, i % 4 - j % 4) / 2.5
+    torch.testing.assert_close(prior.block(EVERYTHING)[0, 0], wanted)
+    heads = DistancePrior.on_map(3, 4, torch.tensor([1.0, 2.0]))
+    torch.testing.assert_close(heads.block(EVERYTHING)[0, 1], 2.5 / 2 * wanted)
+    assert DistancePrior.on_map(1, 1).block(EVERYTHING).tolist() == [[[[0.0]]]]
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (3, 2), (3, 1)])
+def test_gradients_of_the_length(shape):
+    prior = prior_of(4, 3, *shape)
+    places = torch.meshgrid(*(torch.arange(size) for size in (3, 2, 4, 3)), indexing="ij")
+    block = Block(slice(None), slice(None), slice(1, 3), slice(None))
+
+    def run(length: Tensor) -> tuple[Tensor, Tensor]:
+        other = DistancePrior(prior.query_positions, prior.key_positions, length)
+        return other.block(block), other.score(*places)
+
+    assert gradcheck(run, prior.length.requires_grad_())
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_tokens_in_the_same_place_give_finite_gradients(backend):
+    prior = DistancePrior(P.double(), P.double(), torch.tensor(1.5).double().requires_grad_())
+    x = draw(1, 2, 4, 3, seed=3).requires_grad_()
+    result = probabilistic_attention(
+        x, x, x, log_prior=prior, key_adaptation=KeyAdaptation(2), backend=backend
+    )
+    outputs = result.values.square().sum() + result.log_evidence.sum()
+    gradients = torch.autograd.grad(outputs, (x, prior.length))
+    assert gradients[0].isfinite().all()
+    assert gradients[0].abs().max() > 1e-3
+    assert gradients[1] == 0  # all distances are
+
+
+@pytest.mark.parametrize("field", ["query_positions", "key_positions"])
+def test_positions_get_no_gradient_and_say_so(field):
+    fields = {"query_positions": P, "key_positions": P, "length": ONE}
+    fields[field] = P.clone().requires_grad_()
+    with pytest.raises(ValueError, match=f"{field} must not require a gradient"):
+        DistancePrior(**fields)
+
+
+@pytest.mark.parametrize("tokens", [5, 60])
+@pytest.mark.parametrize("offset", [0.0, 0.3])
+def test_distances_keep_their_digits_in_single_precision(offset, tokens):
+    """Those of a token to itself above all, on a map of 256 pixels and between its pixels."""
+    positions = (256 * draw(tokens, 2).sigmoid()).round().float() + offset
+    prior = DistancePrior(positions, positions, ONE)
+    rows = positions.double()
+    wanted = -(rows[:, None] - rows).square().sum(-1).sqrt()
+    error = (prior.block(EVERYTHING)[0, 0].double() - wanted).abs()
+    assert error.max() < 1e-4
+    assert error.diagonal().max() == 0
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "read-out": {},
+    "keys": {"key_adaptation": KeyAdaptation(2, 0.3)},
+    "values": {"value_propagation": ValuePropagation(2)},
+    "weights": {
+        "key_adaptation": KeyAdaptation(1),
+        "value_propagation": ValuePropagation(2, dirichlet_prior=DirichletPrior(1.5)),
+    },
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("shape", [(), (2,), (3, 2)])
+@pytest.mark.parametrize("backend", ["reference", "chunked", "auto"])
+def test_the_mechanism_takes_it_like_a_tensor(backend, shape, options):
+    arguments = Mechanism((3, 2, 5, 4), iterations=(-1, -1, 2)).arguments()
+    if "value_propagation" in options:
+        mask = torch.tensor([[1, 0, 0, 1, 0], [0] * 5, [0, 0, 1, 0, 0]]).bool()
+        fixed = {"fixed_values": draw(3, 2, 5, 2, seed=9), "fixed_mask": mask}
+        options = {**options, **fixed}
+    arguments |= options
+    prior = prior_of(5, 4, *shape)
+    found, unit = [], draw(4, seed=8)
+    for term in (prior, dense(prior, 3, 2)):
+        arguments["log_prior"] = term
+        alone = probabilistic_attention(**arguments, backend=backend)
+        arguments["log_prior"] = (unit, term)
+        together = probabilistic_attention(**arguments, backend=backend)
+        found.append(
+            (results(alone._replace(log_prior=())), results(together._replace(log_prior=())))
+        )
+        given = alone.log_prior
+        if term is prior:
+            assert isinstance(given, tuple)
+            assert len(given) == 1
+            assert given[0] is prior
+            assert together.log_prior[1] is prior
+        else:
+            torch.testing.assert_close(given, term)
+    torch.testing.assert_close(found[0], found[1])
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_the_mechanism_differentiates_it_like_a_tensor(backend):
+    mechanism = Mechanism((2, 2, 5, 4), dirichlet="float", iterations=(2, 2, 2))
+    upstream = draw(2, 2, 5, 2, seed=77)
+    distance: Any = prior_of(5, 4, 2, 2)
+    length = distance.length.requires_grad_()
+    rows, columns = distance.query_positions, distance.key_positions
+    written_out = -(rows[:, None] - columns).norm(dim=-1) / length[..., None, None]
+    gradients = [
+        torch.autograd.grad(
+            mechanism.call(backend, log_prior=prior).values, length, upstream, retain_graph=True
+        )
+        for prior in (distance, written_out)
+    ]
+    assert gradients[0][0].abs().min() > 1e-4
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_a_short_length_leaves_each_pixel_to_itself_and_a_long_one_to_all():
+    x = draw(1, 1, 6, 3)
+    near = probabilistic_attention(x, x, x, log_prior=DistancePrior.on_map(2, 3, 1e-3))
+    torch.testing.assert_close(near.values, x)
+    far = probabilistic_attention(x, x, x, log_prior=DistancePrior.on_map(2, 3, 1e9))
+    uniform = probabilistic_attention(x, x, x, log_prior="uniform")
+    torch.testing.assert_close(far.values, uniform.values)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            (P[0], P, ONE),
+            r"query_positions must be floating point of shape \(tokens, coord.*\(2,\)",
+        ),
+        ((P, P[None], ONE), r"key_positions must be floating .* got torch.float32 \(1, 4, 2\)"),
+        ((P.long(), P, ONE), "query_positions must be floating point.*int64"),
+        ((P, P[:, :1], ONE), "same number of coordinates, got 2 and 1"),
+        ((P, P, ONE.expand(1, 1, 1)), r"length must have shape \(\), \(G,\) or \(B, G\)"),
+    ],
+)
+def test_wrong_fields_are_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        DistancePrior(*fields)
+
+
+@pytest.mark.parametrize("prior", [DistancePrior.on_map(2, 3), DistancePrior(P, P, torch.ones(3))])
+def test_another_number_of_tokens_or_heads_is_named(prior):
+    x = torch.zeros(1, 2, 4, 3)
+    with pytest.raises(
+        ValueError, match=r"log_prior must broadcast.*\(1, 2, 4, 4\).*DistancePrior"
+    ):
+        probabilistic_attention(x, x, x, log_prior=prior)

@@ -1,0 +1,264 @@
+"""probabilistic_attention in single and half precision, and at the ends of the number range."""
+
+from typing import Any
+
+import pytest
+import torch
+from mechanisms import mapped, problem
+from ops_cases import draw
+from torch import Tensor
+
+from probseg.ops import (
+    DirichletPrior,
+    GammaPrior,
+    KeyAdaptation,
+    ProbabilisticAttention,
+    ValuePropagation,
+    probabilistic_attention,
+)
+
+BACKENDS = ("reference", "chunked", "sdpa")
+OUTPUTS = ("values", "keys", "unit_values", "query_precision", "value_precision")
+
+
+def relative_error(got: Tensor, wanted: Tensor) -> float:
+    scale = wanted.norm().item()
+    return (got.double() - wanted).norm().item() / scale if scale else got.norm().item()
+
+
+def exact(**arguments: Any) -> ProbabilisticAttention:
+    """The result in float64 for the same numbers."""
+    return probabilistic_attention(**mapped(arguments, lambda x: x.double()))
+
+
+def fixed(n: int) -> dict[str, Tensor]:
+    return {
+        "fixed_values": draw(1, 2, n, 3, seed=4).float(),
+        "fixed_mask": (torch.arange(n) % 7 == 0).unsqueeze(0),
+    }
+
+
+def tokens(n: int, m: int, d: int, size: float = 1.0) -> dict[str, Tensor]:
+    shapes = {"queries": (n, d), "keys": (m, d), "values": (m, 3)}
+    return {
+        name: (draw(1, 2, *shape, seed=i) * (1.0 if name == "values" else size)).float()
+        for i, (name, shape) in enumerate(shapes.items())
+    }
+
+
+ALL = {
+    "value_precision": 0.3,
+    "key_adaptation": KeyAdaptation(2, 0.1, precision_prior=GammaPrior(2.0, 1.0)),
+    "value_propagation": ValuePropagation(
+        2, precision_prior=GammaPrior(2.0, 1.0), dirichlet_prior=DirichletPrior(1.5)
+    ),
+    "value_iterations": 2,
+}
+
+
+def test_autocast_changes_nothing():
+    q, k, v = (4 * x.float() for x in problem())
+    options = {
+        "log_prior": "uniform",
+        "value_precision": 0.2,
+        "value_iterations": 2,
+        "key_adaptation": KeyAdaptation(2, 0.1),
+        "value_propagation": ValuePropagation(2),
+        "fixed_values": v + 1,
+        "fixed_mask": torch.eye(2, 6) > 0,
+    }
+    plain = probabilistic_attention(q, k, v, **options)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = probabilistic_attention(q, k, v, **options)
+    torch.testing.assert_close(cast, plain, rtol=0, atol=0)
+
+
+def test_far_keys_keep_a_defined_mean():
+    q, k, v = (x.float() for x in problem())
+    k = k.clone()
+    k[:, :, 0] = 1e3  # its mass underflows to 0 under the uniform prior
+    result = probabilistic_attention(q, k, v, log_prior="uniform", key_adaptation=KeyAdaptation(2))
+    exact = probabilistic_attention(
+        q.double(), k.double(), v.double(), log_prior="uniform", key_adaptation=KeyAdaptation(2)
+    )
+    assert result.keys.isfinite().all()
+    torch.testing.assert_close(result.values.double(), exact.values, rtol=3e-3, atol=3e-3)
+
+
+@pytest.mark.parametrize("prior", ["uniform", "tensor", "key_magnitude"])
+def test_a_common_offset_costs_no_digits(prior):
+    q, k, v = problem(1, 1, 32, 32, 16, 2)
+    far = 30.0
+    if prior == "key_magnitude":  # follows the keys' norms: only the values can be moved
+        q, k, far_keys = q / 4, k / 4, 0.0
+    else:
+        far_keys = far
+    options = {
+        "log_prior": draw(32, seed=8) if prior == "tensor" else prior,
+        "value_precision": 0.5,
+        "value_iterations": 2,
+    }
+    moved = [q + far_keys, k + far_keys, v + far]
+    single = [x.float() for x in moved]
+    exact = probabilistic_attention(*(x.double() for x in single), **options)
+    result = probabilistic_attention(*single, **options)
+    error = (result.values.double() - exact.values).abs().max()
+    assert error < 3e-5  # 30 has a resolution of 2e-6 in float32
+
+
+def test_large_norms_do_not_overflow():
+    q, k, v = (50 * x.float() for x in problem(d=64))
+    result = probabilistic_attention(q, k, v, key_adaptation=KeyAdaptation(1, 0.001))
+    assert all(tensor.isfinite().all() for tensor in result)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+def test_half_precision(dtype, bound):
+    q, k, v = (2 * x.to(dtype) for x in problem(1, 2, 48, 48, 32, 4))
+    clicked = torch.zeros(1, 48, dtype=torch.bool)
+    clicked[:, ::7] = True
+    options = {
+        "value_precision": 0.1,
+        "key_adaptation": KeyAdaptation(1),
+        "value_propagation": ValuePropagation(2),
+        "fixed_mask": clicked,
+    }
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = probabilistic_attention(q, k, v, fixed_values=v, **options)
+    exact = probabilistic_attention(
+        q.double(), k.double(), v.double(), fixed_values=v.double(), **options
+    )
+    for name in ("values", "keys", "unit_values"):
+        got, wanted = getattr(half, name), getattr(exact, name)
+        assert got.dtype == dtype
+        assert (got.double() - wanted).norm() / wanted.norm() < bound
+    for name in ("log_prior", "log_evidence", "query_precision", "value_precision"):
+        assert getattr(half, name).dtype == torch.float32
+    torch.testing.assert_close(half.log_evidence.double(), exact.log_evidence, rtol=1e-4, atol=1e-3)
+
+
+# --- Far away ---
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("gamma", [None, GammaPrior(1.5, 1.0), GammaPrior(1.0, 1.0)])
+@pytest.mark.parametrize("theta", [0.0, 0.5])
+@pytest.mark.parametrize(("far", "bound"), [(30.0, 1e-4), (300.0, 1e-2)])
+def test_a_far_key_costs_what_its_square_explains(far, bound, theta, gamma, backend):
+    arguments = tokens(64, 16, 8)
+    arguments["keys"][:, :, 3] += far
+    leaves = [x.requires_grad_() for x in arguments.values()]
+    options = {
+        **arguments,
+        "log_prior": "uniform",
+        "key_adaptation": KeyAdaptation(2, theta, precision_prior=gamma),
+    }
+    result, wanted = probabilistic_attention(**options, backend=backend), exact(**options)
+    for name in OUTPUTS:
+        assert relative_error(getattr(result, name), getattr(wanted, name)) < bound, name
+    gradients = torch.autograd.grad(result.values.square().sum(), leaves)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("update", [{}, ALL], ids=["read-out", "all"])
+@pytest.mark.parametrize("offset", [30.0, 100.0, 300.0])
+def test_a_common_offset_of_queries_and_keys_costs_no_digits(offset, update, backend):
+    arguments = tokens(96, 48, 16)
+    if update:
+        arguments |= fixed(96)
+    for name in ("queries", "keys"):
+        arguments[name] += offset
+    options = {**arguments, **update, "log_prior": "uniform"}
+    result, wanted = probabilistic_attention(**options, backend=backend), exact(**options)
+    for name in OUTPUTS:
+        assert relative_error(getattr(result, name), getattr(wanted, name)) < 1e-4, name
+
+
+@pytest.mark.parametrize("per_unit", [False, True])
+@pytest.mark.parametrize("prior", ["magnitude", "key_magnitude", "uniform"])
+@pytest.mark.parametrize("alpha", [1e-6, 1e6])
+@pytest.mark.parametrize("beta", [1e-6, 1e6])
+def test_huge_and_tiny_precisions(beta, alpha, prior, per_unit):
+    arguments = {**tokens(32, 16, 8), **fixed(32), **ALL, "log_prior": prior}
+    leaves = [arguments[name].requires_grad_() for name in ("queries", "keys", "values")]
+    spread = 1.0 + draw(16, seed=9).float().square() if per_unit else 1.0
+    arguments |= {"query_precision": alpha * spread, "value_precision": beta * spread}
+    update = KeyAdaptation(2, 0.1), ValuePropagation(2)
+    for adaptation, propagation in ((None, None), update, tuple(ALL.values())[1:3]):
+        arguments |= {"key_adaptation": adaptation, "value_propagation": propagation}
+        arguments["clamp_fixed"] = propagation is None
+        result = probabilistic_attention(**arguments)
+        outputs = [getattr(result, name) for name in (*OUTPUTS, "log_prior", "log_evidence")]
+        assert all(output.isfinite().all() for output in outputs)
+        gradients = torch.autograd.grad(
+            result.values.sum() + result.keys.sum(), leaves, allow_unused=True
+        )
+        assert all(g is None or g.isfinite().all() for g in gradients)
+        if alpha < 1 and beta < 1:
+            wanted = exact(**arguments)
+            for name in OUTPUTS:
+                assert relative_error(getattr(result, name), getattr(wanted, name)) < 1e-4, name
+
+
+# --- Half precision ---
+
+
+@pytest.mark.parametrize("prior", ["magnitude", "uniform"])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 8e-3), (torch.float16, 1e-3)])
+def test_half_precision_rounds_only_what_comes_in_and_out(dtype, bound, prior):
+    arguments = mapped({**tokens(96, 48, 16), **fixed(96)}, lambda x: x.to(dtype))
+    options = {**arguments, **ALL, "log_prior": prior}
+    result, wanted = probabilistic_attention(**options), exact(**options)
+    for name in OUTPUTS:
+        assert relative_error(getattr(result, name), getattr(wanted, name)) < bound, name
+    assert result.values.dtype == result.keys.dtype == result.unit_values.dtype == dtype
+    assert result.query_precision.dtype == result.value_precision.dtype == torch.float32
+
+
+PRODUCTS = {
+    "read-out": {},
+    "keys": {"key_adaptation": KeyAdaptation(2, 0.1)},
+    "maximum likelihood": {"key_adaptation": KeyAdaptation(1)},
+    "precisions": {"key_adaptation": KeyAdaptation(1, 0.1, precision_prior=GammaPrior(2.0, 1.0))},
+    "all": ALL,
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("update", PRODUCTS.values(), ids=PRODUCTS)
+@pytest.mark.parametrize("prior", ["magnitude", "uniform"])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 3e-2), (torch.float16, 5e-3)])
+def test_products_in_half_precision(dtype, bound, prior, update, backend, monkeypatch):
+    """As on CUDA: factors are rounded to half precision, norms and the rest are not."""
+    arguments = tokens(96, 48, 16, size=2.0)
+    if "value_propagation" in update:
+        arguments |= fixed(96)
+    arguments = mapped(arguments, lambda x: x.to(dtype))
+    options = {**arguments, **update, "log_prior": prior}
+    wanted = exact(**options)
+    monkeypatch.setattr("probseg.ops.probabilistic.product_dtype", lambda _: dtype)
+    result = probabilistic_attention(**options, backend=backend)
+    for name in OUTPUTS:
+        assert relative_error(getattr(result, name), getattr(wanted, name)) < bound, name
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.bfloat16, 8.0), (torch.float16, 8.0), (torch.float16, 80.0)]
+)
+def test_logits_of_fixed_tokens_are_not_rounded_to_half_precision(dtype, size, monkeypatch):
+    """Rounded factors have products with float32 sums, also where these are written out.
+
+    The factors are exact here: nothing but rounded logits, or overflowing ones, can change much.
+    """
+    arguments = mapped({**tokens(96, 48, 16, size), **fixed(96)}, lambda x: x.to(dtype))
+    options = {
+        **arguments,
+        "value_precision": 0.25,  # a power of 2: scaled values are exact too
+        "query_precision": 0.25,
+        "value_propagation": ValuePropagation(1, 0.0),
+    }
+    wanted = exact(**options)
+    monkeypatch.setattr("probseg.ops.probabilistic.product_dtype", lambda _: dtype)
+    result = probabilistic_attention(**options)
+    assert relative_error(result.unit_values, wanted.unit_values) < torch.finfo(dtype).eps

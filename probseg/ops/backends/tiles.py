@@ -1,19 +1,45 @@
-"""How the pairs of queries and keys are cut into tiles."""
+"""How the pairs of queries and keys are cut into tiles, and what a tile holds."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from math import inf
+from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from probseg.ops.backends.interface import Block, PairwisePrior, Terms
+from probseg.ops.backends.interface import Block, PairwisePrior, Term, Terms, take_block
 
 TILE = 2**20
-"""Number of pairs in a tile: larger ones leave the caches, and the allocator asks the system for
-each of them anew."""
+"""Number of pairs in a tile: larger ones leave the caches."""
 
-ROWS = 64
+ROWS = 256
 """Number of rows below which products lose their speed; with many keys, tiles are larger for it."""
+
+
+class Scratch:
+    """Memory for what is computed of each tile, asked of the system once and not for each tile."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, Tensor] = {}
+
+    def product(self, name: str, left: Tensor, right: Tensor) -> Tensor:
+        """Multiply two stacks of matrices into the memory of this name."""
+        out = self.empty(name, (*left.shape[:-1], right.shape[-1]), left)
+        return torch.matmul(left, right, out=out)
+
+    def softmax(self, name: str, logits: Tensor) -> Tensor:
+        """Normalise along the last dimension into the memory of this name."""
+        return torch.softmax(logits, -1, out=self.empty(name, logits.shape, logits))
+
+    def empty(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
+        """Return the memory of this name, whatever is in it; the first tile is the largest."""
+        count = math.prod(shape)
+        if name not in self._memory or self._memory[name].numel() < count:
+            self._memory[name] = like.new_empty(count)
+        return self._memory[name][:count].view(shape)
 
 
 def tile_size(terms: Terms) -> int:
@@ -53,3 +79,54 @@ def rows_of(block: Block) -> tuple[slice, slice, slice | Tensor]:
 def units_of(block: Block) -> tuple[slice, slice]:
     """Index of a block in a tensor ``(B, G, ...)`` that is not cut further."""
     return block.batch, block.heads
+
+
+class Layout(NamedTuple):
+    """What is not a tensor: autograd functions take tensors as separate arguments."""
+
+    scale: float
+    terms: Terms  # detached; their tensors are given beside them
+    recorded: bool  # whether there can be a backward pass
+
+    def terms_with(self, tensors: Sequence[Tensor]) -> Terms:
+        """Return the terms with other tensors in the place of theirs."""
+        remaining = iter(tensors)
+        return tuple(
+            next(remaining)
+            if isinstance(term, Tensor)
+            else term.with_tensors({name: next(remaining) for name in term.tensors})
+            for term in self.terms
+        )
+
+
+def flatten(terms: Terms, scale: float) -> tuple[Layout, list[Tensor]]:
+    """Separate the tensors of a prior from the rest."""
+    tensors: list[Tensor] = []
+    detached: list[Term] = []
+    for term in terms:
+        if isinstance(term, Tensor):
+            tensors.append(term)
+            detached.append(term.detach())
+        else:
+            tensors.extend(term.tensors.values())
+            detached.append(
+                term.with_tensors({name: value.detach() for name, value in term.tensors.items()})
+            )
+    return Layout(scale, tuple(detached), torch.is_grad_enabled()), tensors
+
+
+def logits_of(
+    block: Block, terms: Terms, scale: float, queries: Tensor, keys: Tensor, scratch: Scratch
+) -> Tensor:
+    """Compute the logits of a block in scratch memory, ``(b, g, n, m)``."""
+    columns = keys[block.batch, block.heads][:, :, block.columns]
+    rows = scale * queries[rows_of(block)]
+    logits = scratch.product("logits", rows, columns.mT)  # (b, g, n, m)
+    for term in terms:
+        logits += take_block(term, block, logits.dtype).detach()
+    return logits
+
+
+def finite(log_sums: Tensor) -> Tensor:
+    """Replace -inf, whose lines have logits of -inf, by 0: ``-inf - (-inf)`` would be NaN."""
+    return log_sums.masked_fill(log_sums == -inf, 0.0)

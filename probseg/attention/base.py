@@ -10,7 +10,7 @@ from probseg.attention.position import POSITIONS
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import Axis, check_axis
 from probseg.ops.checks import check_shape
-from probseg.ops.relative_position import RelativePosition
+from probseg.ops.relative_position import FactoredPosition, RelativePosition
 
 
 class Attention2d(nn.Module, ABC):
@@ -33,6 +33,7 @@ class Attention2d(nn.Module, ABC):
             one for each offset. Along the axes "height" and "width" the two are the same function.
         position_size: Height and width of the map that the embeddings are learnt for; for maps of
             other sizes they are interpolated.
+        position_keys: Whether keys have position embeddings, too, and not only queries.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Attention2d(nn.Module, ABC):
         span: int | None = None,
         position: str | None = None,
         position_size: tuple[int, int] = (16, 16),
+        position_keys: bool = True,
     ) -> None:
         super().__init__()
         check_axis(axis, span)
@@ -67,7 +69,8 @@ class Attention2d(nn.Module, ABC):
         self.value = _projection(self.value_in_channels, out_channels)
         self.position = None
         if position is not None:
-            self.position = POSITIONS[position](*_line(axis, *position_size), head_channels)
+            size = _line(axis, *position_size)
+            self.position = POSITIONS[position](*size, head_channels, keys=position_keys)
 
     def forward(
         self,
@@ -135,6 +138,8 @@ class Attention2d(nn.Module, ABC):
         if self.position is None:
             return None
         tables: RelativePosition = self.position(*_line(self.axis, height, width))
+        if self.axis != "full" and isinstance(tables, FactoredPosition):
+            return tables.full()  # the same function, for a fraction of the products
         return tables
 
 

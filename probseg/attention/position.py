@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -21,17 +22,15 @@ class PositionEmbedding(nn.Module, ABC):
             width.
         width: Columns of that map; 1 for lines along the height.
         channels: Channels ``D`` of queries and keys.
-        keys: Whether units have embeddings too (``r^k`` in Eq. 26), beside the queries (``r^q``).
     """
 
-    def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:
+    def __init__(self, height: int, width: int, channels: int) -> None:
         super().__init__()
         for name, size in (("height", height), ("width", width)):
             if size < 1:
-                msg = f"{name} must be at least 1, got {size}"
+                msg = f"{name} must be at least 1, got {size}; a line is a map of one row or column"
                 raise ValueError(msg)
         self.channels = channels
-        self.keys = keys
 
     def forward(self, height: int, width: int) -> RelativePosition:
         """Return the embeddings for a map of this size."""
@@ -47,10 +46,17 @@ class PositionEmbedding(nn.Module, ABC):
 
 
 class FactoredPositionEmbedding(PositionEmbedding):
-    """A table for the rows and one for the columns, see ``FactoredPosition``."""
+    """A table for the rows and one for the columns, see ``FactoredPosition``.
+
+    Args:
+        height: See ``PositionEmbedding``.
+        width: See ``PositionEmbedding``.
+        channels: See ``PositionEmbedding``.
+        keys: Whether units have embeddings too (``r^k`` in Eq. 26), beside the queries (``r^q``).
+    """
 
     def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:
-        super().__init__(height, width, channels, keys=keys)
+        super().__init__(height, width, channels)
         self.query_height = self._table(2 * height - 1)
         self.query_width = self._table(2 * width - 1)
         self.key_height = self._table(2 * height - 1) if keys else None
@@ -64,10 +70,10 @@ class FactoredPositionEmbedding(PositionEmbedding):
 
 
 class FullPositionEmbedding(PositionEmbedding):
-    """An embedding for each offset, see ``FullPosition``."""
+    """An embedding for each offset, see ``FullPosition``; the arguments are the same."""
 
     def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:
-        super().__init__(height, width, channels, keys=keys)
+        super().__init__(height, width, channels)
         self.query = self._table(2 * height - 1, 2 * width - 1)
         self.key = self._table(2 * height - 1, 2 * width - 1) if keys else None
 
@@ -76,7 +82,7 @@ class FullPositionEmbedding(PositionEmbedding):
         return FullPosition(self.query, self.key)
 
 
-POSITIONS: dict[str, type[PositionEmbedding]] = {
+POSITIONS: dict[str, Callable[..., PositionEmbedding]] = {
     "factored": FactoredPositionEmbedding,
     "full": FullPositionEmbedding,
 }

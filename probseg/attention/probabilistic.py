@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d
+from probseg.errors import UnknownNameError
 from probseg.ops.adaptation import KeyAdaptation, ValuePropagation
 from probseg.ops.axial import Axis, axial_attention
-from probseg.ops.mixture import PriorName
+from probseg.ops.mixture import PRIOR_NAMES, PriorName
 
 LOG_LIMIT = 80.0  # exp(88) is the end of float32
 
@@ -33,6 +34,7 @@ class ProbabilisticAttention2d(Attention2d):
             whole line. Only for the axes "height" and "width".
         position: None, "factored" or "full", see ``Attention2d``.
         position_size: Map that the position embeddings are learnt for, see ``Attention2d``.
+        position_keys: Whether keys have position embeddings, too, and not only queries.
         log_prior: "magnitude", "key_magnitude" or "uniform", see ``probabilistic_attention``.
         value_precision: ``beta``, 0 for values without likelihood.
         value_iterations: Number of EM iterations of the values.
@@ -41,8 +43,8 @@ class ProbabilisticAttention2d(Attention2d):
         propagation_iterations: Number of EM iterations in which fixed values propagate, for a
             ``value_precision`` above 0; with 0, the layer takes none.
         value_prior: Precision of the prior of the value means in that propagation.
-        learn_priors: Learn ``key_prior`` and ``value_prior``, one of each for each head, from these
-            values on. They are learnt in the log and therefore stay positive.
+        learn_priors: Learn ``key_prior`` and ``value_prior`` where they are used, one of each for
+            each head, from these values on. They are learnt in the log and therefore stay positive.
 
     Raises:
         ValueError: If a prior to be learnt is 0, or values are to propagate without a precision.
@@ -60,6 +62,7 @@ class ProbabilisticAttention2d(Attention2d):
         span: int | None = None,
         position: str | None = None,
         position_size: tuple[int, int] = (16, 16),
+        position_keys: bool = True,
         log_prior: PriorName = "magnitude",
         value_precision: float = 0.0,
         value_iterations: int = 1,
@@ -79,7 +82,13 @@ class ProbabilisticAttention2d(Attention2d):
             span=span,
             position=position,
             position_size=position_size,
+            position_keys=position_keys,
         )
+        if log_prior not in PRIOR_NAMES:
+            raise UnknownNameError(kind="log prior", name=log_prior, known=PRIOR_NAMES)
+        if position is not None and log_prior == "uniform":
+            msg = "position embeddings need the log_prior 'magnitude' or 'key_magnitude' (Eq. 26)"
+            raise ValueError(msg)
         if propagation_iterations > 0 and value_precision == 0.0:
             msg = (
                 "propagation_iterations need a value_precision above 0, got 0: without a value "
@@ -93,10 +102,10 @@ class ProbabilisticAttention2d(Attention2d):
         self.value_propagation = ValuePropagation(propagation_iterations, value_prior)
         self.log_key_prior: nn.Parameter | None = None
         self.log_value_prior: nn.Parameter | None = None
-        if learn_priors:
+        if learn_priors and key_iterations > 0:
             self.log_key_prior = _log_parameter("key_prior", key_prior, num_heads)
-            if propagation_iterations > 0:
-                self.log_value_prior = _log_parameter("value_prior", value_prior, num_heads)
+        if learn_priors and propagation_iterations > 0:
+            self.log_value_prior = _log_parameter("value_prior", value_prior, num_heads)
 
     def updates(self) -> tuple[KeyAdaptation, ValuePropagation]:
         """Return what happens to keys and values, with the priors as they are learnt so far."""

@@ -25,11 +25,11 @@ from probseg.ops.mixture import (
     Precision,
     fix_prior,
     fixed_terms,
+    in_full,
     log_precision,
     query_logits,
     value_logits,
 )
-from probseg.ops.numerics import working_dtype
 
 PriorMean = Literal["initial", "previous"]
 
@@ -66,6 +66,9 @@ class DirichletPrior:
         shared: Whether all queries have the same weights. If not, as printed in Eq. 38, each fixed
             token updates the weights of its own mixture only, and no other token ever notices.
             Shared ones become those that the prior wants for an image without fixed tokens.
+
+    A named prior, which would follow the means, stays what it is before the first update, for the
+    other tokens too.
     """
 
     concentration: Precision
@@ -158,6 +161,8 @@ def check_update(update: Update, keys: Tensor) -> Update:
 def adapt_keys(mixture: Mixture, queries: Tensor, update: KeyAdaptation, backend: str) -> Mixture:
     """Move the keys to the queries they are responsible for (Eqs. 18, 34 and 36)."""
     initial = mixture.keys
+    if update.precision_prior is not None:
+        mixture = in_full(mixture)  # squared distances cannot be had from half-precision products
     for _ in range(update.iterations):
         prior_mean = initial if update.prior_mean == "initial" else mixture.keys
         joint = query_logits(mixture, queries)
@@ -187,19 +192,19 @@ def propagate_values(
     backend = backend_of_few(backend)
     dirichlet = update.dirichlet_prior
     weights: Terms = ()
-    unweighted = mixture
+    few = in_full(mixture)
     if dirichlet is not None:
         mixture = fix_prior(mixture)
         weights = take_terms(fixed_terms(mixture), fixed)
-        unweighted = mixture._replace(log_prior=())
+        few = in_full(mixture)._replace(log_prior=())
     # What the queries say is the same in all iterations.
-    base = pair_logits(query_logits(unweighted, queries, values_follow=True), fixed)
+    base = pair_logits(query_logits(few, queries, values_follow=True), fixed)
     base = base.masked_fill(~fixed.valid[:, None, :, None], -math.inf)  # (B, G, S, M)
     observed = take_tokens(fixed_values, fixed)  # (B, G, S, V)
     initial = mixture.values
     for _ in range(update.iterations):
         prior_mean = initial if update.prior_mean == "initial" else mixture.values
-        joint = value_logits(mixture, observed)
+        joint = value_logits(in_full(mixture), observed)
         joint = joint._replace(log_prior=(base, *weights, *joint.log_prior))
         step = _em_step(joint, observed, prior_mean, mixture.value_precision, update, backend)
         mixture = mixture._replace(values=step.means, value_precision=step.precision)
@@ -221,8 +226,7 @@ def pair_logits(joint: Logits, fixed: FixedTokens) -> Tensor:
 
 
 def _write_out(joint: Logits) -> Tensor:
-    dtype = working_dtype(joint.queries.dtype)
-    pairs = joint.scale * (joint.queries.to(dtype) @ joint.keys.to(dtype).mT)  # (B, G, S, M)
+    pairs = joint.scale * (joint.queries @ joint.keys.mT)  # (B, G, S, M)
     for term in joint.log_prior:
         assert isinstance(term, Tensor), "the pairs of fixed tokens are written out"
         pairs = pairs + term

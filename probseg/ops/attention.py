@@ -6,6 +6,8 @@ Both share the logits ``S = scale Q Kᵀ + log_prior`` and their row softmax, th
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from probseg.errors import UnknownNameError
@@ -39,15 +41,17 @@ def attend(
 
     Everything with an exponential or a logarithm is float32 (float64 for float64), also under
     autocast. Half-precision arguments are multiplied as such, with float32 sums, by "sdpa" and
-    "flex" on CUDA; elsewhere in float32.
+    "flex" on CUDA; elsewhere, and where a prior would be rounded, in float32. Where
+    ``torch.set_float32_matmul_precision`` lets CUDA round float32 products, logits lose digits.
 
     Args:
         queries: ``(B, G, N, D)``.
         keys: ``(B, G, M, D)``.
         values: ``(B, G, M, V)``.
         log_prior: Added to the logits: ``(M,)``, ``(N, M)``, ``(B, G, M)`` or ``(B, G, N, M)``;
-            sizes may be 1, None is zero everywhere, -inf hides a key. Or a ``PairwisePrior``,
-            which is never written out, or a tuple of both kinds.
+            sizes may be 1, None is zero everywhere, -inf hides a key. Three dimensions are those of
+            the keys, unlike in ``torch.nn.functional.scaled_dot_product_attention``. Or a
+            ``PairwisePrior``, which is never written out, or a tuple of both kinds.
         scale: Factor of the dot products.
         backend: "reference" writes out all N x M logits and can be differentiated twice; "chunked"
             goes through them in tiles; "sdpa" and "flex" use PyTorch's fused kernels. "auto" takes
@@ -60,8 +64,12 @@ def attend(
 
     Raises:
         BackendError: If the named backend cannot serve these arguments.
+        ValueError: If a shape, a device or the scale is wrong.
+        TypeError: If a dtype is wrong.
+        UnknownNameError: If there is no backend of this name.
     """
     check_units(queries, keys, values, payload_name="values", payload_of="keys")
+    _check_scale(scale)
     terms = as_terms("log_prior", log_prior, queries, keys)
     implementation = _find_backend("attend", backend, queries, keys, values, terms)
     operands = _operands(implementation, queries, keys, values)
@@ -102,14 +110,24 @@ def assign(
 
     Raises:
         BackendError: If the named backend cannot serve these arguments.
+        ValueError: If a shape, a device or the scale is wrong.
+        TypeError: If a dtype is wrong.
+        UnknownNameError: If there is no backend of this name.
     """
     check_units(queries, keys, observations, payload_name="observations", payload_of="queries")
+    _check_scale(scale)
     terms = as_terms("log_prior", log_prior, queries, keys)
     implementation = _find_backend("assign", backend, queries, keys, observations, terms)
     operands = _operands(implementation, queries, keys, observations)
     with full_precision(queries.device):
         assigned = implementation.assign(*operands, terms, scale)
     return Assigned(assigned.means.to(queries.dtype), assigned.log_mass)
+
+
+def _check_scale(scale: float) -> None:
+    if not isinstance(scale, float | int) or not math.isfinite(scale):
+        msg = f"scale must be a finite number, got {scale!r}; multiply queries by a tensor instead"
+        raise ValueError(msg)
 
 
 def _find_backend(

@@ -61,9 +61,17 @@ def axial_attention(
 
     Returns:
         The inferred values, shape ``(B, G, V, H, W)``.
+
+    Raises:
+        ValueError: If a map has another shape, or the span is wrong; and as
+            ``probabilistic_attention`` does.
+        UnknownNameError: If there is no axis of this name.
     """
     check_axis(axis, span)
-    for name, tensor in (("queries", queries), ("keys", keys), ("values", values)):
+    optional = {"initial_values": initial_values, "fixed_values": fixed_values}
+    given = {name: maps for name, maps in optional.items() if maps is not None}
+    maps_of = {"queries": queries, "keys": keys, "values": values, **given}
+    for name, tensor in maps_of.items():
         if tensor.ndim != 5:
             msg = (
                 f"{name} must be a map of shape (B, G, C, H, W), got {tuple(tensor.shape)}; use "
@@ -71,10 +79,9 @@ def axial_attention(
             )
             raise ValueError(msg)
     height, width = queries.shape[-2:]
-    optional = {"initial_values": initial_values, "fixed_values": fixed_values}
-    given = {name: maps for name, maps in optional.items() if maps is not None}
-    for name, maps in {"keys": keys, "values": values, **given}.items():
-        expected = (*queries.shape[:2], *maps.shape[2:-2], height, width)
+    for name, maps in maps_of.items():
+        channels = values.shape[2] if name in given else maps.shape[2]
+        expected = (*queries.shape[:2], channels, height, width)
         check_shape(name, maps, expected, "(B, G, C, H, W)")
     if fixed_mask is not None:
         check_shape("fixed_mask", fixed_mask, (len(queries), height, width), "(B, H, W)")

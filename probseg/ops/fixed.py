@@ -44,7 +44,7 @@ def take_tokens(tensor: Tensor, fixed: FixedTokens) -> Tensor:
 
 
 def take_terms(terms: Terms, fixed: FixedTokens) -> tuple[Tensor, ...]:
-    """Take the fixed rows of the terms of a prior: written out, ``(B, G, S, M)``."""
+    """Take the fixed rows of a prior; written out, they broadcast to ``(B, G, S, M)``."""
     return tuple(_take_term(term, fixed) for term in terms)
 
 

@@ -169,6 +169,11 @@ def value_logits(mixture: Mixture, values: Tensor, scale: float = 1.0) -> Logits
     return Logits(left, right, _unit_term(expanded.unit), scale, expanded.offset)
 
 
+def in_full(mixture: Mixture) -> Mixture:
+    """Multiply without rounding to half precision."""
+    return mixture._replace(product_dtype=mixture.keys.dtype)
+
+
 def fix_prior(mixture: Mixture) -> Mixture:
     """Hold a named prior where it is: ``log pi`` no longer follows keys and values."""
     if not isinstance(mixture.log_prior, str):
@@ -185,9 +190,13 @@ def fixed_terms(mixture: Mixture) -> Terms:
 def _lower(
     mixture: Mixture, precision: Precision, left: Tensor, right: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Lower the factors of a product to half precision, unless there are norms among them."""
+    """Lower the factors of a product to half precision, unless there are logits among them.
+
+    Norms and dot products with position embeddings are parts of logits, which it would round.
+    """
     has_norms = isinstance(precision, Tensor) and precision.shape[-1] > 1
-    dtype = left.dtype if has_norms else mixture.product_dtype
+    exact = has_norms or mixture.position is not None
+    dtype = left.dtype if exact else mixture.product_dtype
     return left.to(dtype), right.to(dtype)
 
 

@@ -8,21 +8,21 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from probseg.ops.backends.interface import Block, PairwisePrior
+from probseg.ops.backends.interface import Block, ScoredPrior
 
 
 @dataclass(frozen=True, eq=False)
-class DistancePrior(PairwisePrior):
+class DistancePrior(ScoredPrior):
     """A prior that fades with distance, ``log pi_ij = -|p_i - p_j| / length`` (Eq. 40).
 
-    Gabbur et al., 2021, Eq. 40, with the Euclidean distance of the positions as ``d(i, j)``. It is
-    not normalised over the keys; posteriors do not depend on that.
+    Gabbur et al., 2021, Eq. 40, with the Euclidean distance of the positions as ``d(i, j)`` and a
+    length that is 1 there. It is not normalised over the keys; posteriors do not depend on that.
 
     Args:
         query_positions: Coordinates of the queries, ``(N, C)`` for any number C of coordinates.
             They are constants, without gradient.
         key_positions: Coordinates of the keys, ``(M, C)``, likewise.
-        length: Distance over which the prior falls by a factor of e: positive, and of shape
+        length: Distance over which the prior falls by a factor of e: positive tensor of shape
             ``()``, ``(G,)`` or ``(B, G)``.
     """
 
@@ -35,9 +35,9 @@ class DistancePrior(PairwisePrior):
             ("query_positions", self.query_positions),
             ("key_positions", self.key_positions),
         ):
-            if positions.ndim != 2 or not positions.is_floating_point():
+            if positions.ndim != 2 or not positions.is_floating_point() or not positions.shape[1]:
                 msg = (
-                    f"{name} must be floating point of shape (tokens, coordinates), got "
+                    f"{name} must be floating point of shape (tokens, coordinates >= 1), got "
                     f"{positions.dtype} {tuple(positions.shape)}"
                 )
                 raise ValueError(msg)
@@ -50,6 +50,9 @@ class DistancePrior(PairwisePrior):
                 f"{self.query_positions.shape[1]} and {self.key_positions.shape[1]}"
             )
             raise ValueError(msg)
+        if not isinstance(self.length, Tensor) or not self.length.is_floating_point():
+            msg = f"length must be a floating-point tensor, got {self.length}; wrap a number in one"
+            raise TypeError(msg)
         if self.length.ndim > 2:
             msg = f"length must have shape (), (G,) or (B, G), got {tuple(self.length.shape)}"
             raise ValueError(msg)
@@ -95,8 +98,12 @@ class DistancePrior(PairwisePrior):
 
     def score(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         """See ``PairwisePrior``."""
-        difference = self.query_positions[row] - self.key_positions[column]
-        distance = difference.square().sum(-1).sqrt()
+        # Fused kernels want scalars, not vectors to be summed.
+        squares = [
+            (self.query_positions[row, axis] - self.key_positions[column, axis]).square()
+            for axis in range(self.query_positions.shape[1])
+        ]
+        distance = sum(squares[1:], squares[0]).sqrt()
         if self.length.ndim == 0:
             return -distance / self.length
         # Fused kernels want plain indices into the tensor as it is; 0 where its size is 1.

@@ -45,6 +45,7 @@ from probseg.ops.mixture import (
     PriorName,
     fixed_terms,
     has_value_likelihood,
+    in_full,
     logits,
     prior_scores,
 )
@@ -130,7 +131,8 @@ def probabilistic_attention(
             does not. ``(N, M)``, or anything that ``log_prior`` may be.
         value_iterations: Number of EM iterations of the read-out.
         initial_values: Values that the first posterior is given, ``(B, G, N, V)``; None weighs by
-            the queries alone, after value propagation too.
+            the queries alone, after value propagation too. Without a value precision they say
+            nothing about the units.
         key_adaptation: None leaves the keys and their precisions as they are.
         value_propagation: None leaves the value means as they are. Only the fixed rows are
             observations, so that its cost grows with their number S and not with N.
@@ -145,6 +147,12 @@ def probabilistic_attention(
     Returns:
         The values and the mixture they were read from. Values and means have the dtype of the
         arguments; precisions, log prior and log evidence are float32 (float64 for float64).
+
+    Raises:
+        ValueError: If a shape, a range or a combination of arguments is wrong.
+        TypeError: If a dtype is wrong.
+        UnknownNameError: If a prior or a backend of this name does not exist.
+        BackendError: If the named backend cannot serve these arguments.
     """
     check_units(queries, keys, values, payload_name="values", payload_of="keys")
     dtype = working_dtype(queries.dtype)
@@ -162,6 +170,9 @@ def probabilistic_attention(
     )
     if value_iterations < 1:
         msg = f"value_iterations must be at least 1 (the read-out itself), got {value_iterations}"
+        raise ValueError(msg)
+    if keys.shape[-2] == 0:
+        msg = "keys must be at least one unit, got none: nothing explains the queries"
         raise ValueError(msg)
     if initial_values is not None:
         check_like("initial_values", initial_values, queries)
@@ -198,7 +209,7 @@ def probabilistic_attention(
             mixture, tokens, initial_values, value_iterations, backend
         )
         if own_prior and places is not None:
-            own = mixture._replace(
+            own = in_full(mixture)._replace(
                 log_prior=own_prior, log_mask=take_terms(mixture.log_mask, places)
             )
             start = None if initial_values is None else take_tokens(initial_values, places)
@@ -275,6 +286,9 @@ def _final_prior(mixture: Mixture) -> tuple[Tensor | Terms, Precision]:
 
 
 def _as_prior(prior: PriorName | LogPrior, queries: Tensor, keys: Tensor) -> PriorName | Terms:
+    if prior is None:
+        msg = f"log_prior must be one of {PRIOR_NAMES} or a tensor, got None; see 'uniform'"
+        raise TypeError(msg)
     if not isinstance(prior, str):
         return as_terms("log_prior", prior, queries, keys)
     if prior not in PRIOR_NAMES:

@@ -42,7 +42,7 @@ class Channels(NamedTuple):
 class FactoredPosition:
     """Embeddings that are sums of one for the rows and one for the columns: ``r = rh_dy + rw_dx``.
 
-    They cost ``H + W`` more channels for each pair of tables, and memory in proportion.
+    They cost ``H + W`` more channels for each pair of tables. On long lines, ``full()`` is cheaper.
 
     Args:
         query_height: ``(2H-1, D)``, or ``(G, 2H-1, D)`` for each head its own.
@@ -89,6 +89,19 @@ class FactoredPosition:
             for name, table in _tables(self).items()
         }
         return replace(self, **tables)
+
+    def full(self) -> FullPosition:
+        """Return the same embeddings with one for each offset."""
+        sums = (
+            None if rows is None or columns is None else rows.unsqueeze(-2) + columns.unsqueeze(-3)
+            for rows, columns in (
+                (self.query_height, self.query_width),
+                (self.key_height, self.key_width),
+            )
+        )  # (2H-1, 2W-1, D) or (G, 2H-1, 2W-1, D)
+        query, key = sums
+        assert query is not None, "the tables of the queries are always there"
+        return FullPosition(query, key)
 
     def channels(self, queries: Tensor, keys: Tensor) -> Channels:
         """Write ``q_i·r^q_{j-i} + xi_j·r^k_{j-i}`` as dot products.
@@ -184,6 +197,9 @@ class FullPosition:
         alpha = alpha[(None,) * (3 - alpha.ndim)]  # (B, G, M), sizes may be 1
         query = self.query[(None,) * (4 - self.query.ndim)]  # (G, 2H-1, 2W-1, D)
         key = None if self.key is None else self.key[(None,) * (4 - self.key.ndim)]
+        if self.size[1] == 1:  # a column is cheaper as a row, and has the same tokens
+            query = query.transpose(1, 2)
+            key = None if key is None else key.transpose(1, 2)
         return FullPositionPrior(queries, keys, alpha, query, key)
 
 
@@ -210,6 +226,18 @@ class FullPositionPrior(PairwisePrior):
     def numbers_per_pair(self) -> int:
         """See ``PairwisePrior``: two tables, each with twice as many offsets as there are units."""
         return 8
+
+    def part(self, name: str, batch: slice, heads: slice) -> tuple[slice, ...]:
+        """See ``PairwisePrior``."""
+        if name in ("queries", "keys"):
+            return batch, heads
+        tensor = getattr(self, name)
+        if name == "precision":
+            return tuple(
+                slice(None) if size == 1 else some
+                for some, size in zip((batch, heads), tensor.shape[:2], strict=True)
+            )
+        return (slice(None) if len(tensor) == 1 else heads,)
 
     @property
     def row_multiple(self) -> int:
@@ -296,11 +324,14 @@ def check_position(position: RelativePosition, queries: Tensor, keys: Tensor) ->
         if table.shape[-1] != channel_count or (table.ndim > shared and table.shape[0] != heads):
             msg = (
                 f"position.{name} must have {channel_count} channels, and {heads} heads if it has "
-                f"any, got shape {tuple(table.shape)}"
+                f"any, got shape {tuple(table.shape)}; build it for the heads' width"
             )
             raise ValueError(msg)
         if table.device != queries.device:
-            msg = f"position.{name} must be on {queries.device} like queries, got {table.device}"
+            msg = (
+                f"position.{name} must be on the device {queries.device} of queries, got "
+                f"{table.device}; move it"
+            )
             raise ValueError(msg)
 
 

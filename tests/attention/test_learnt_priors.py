@@ -8,6 +8,7 @@ from torch import Tensor
 
 from probseg.attention import ProbabilisticAttention2d, StandardAttention2d, build_attention
 from probseg.attention.position import POSITIONS
+from probseg.errors import UnknownNameError
 
 PROPAGATES = {"value_precision": 0.5, "propagation_iterations": 1, "value_prior": 0.1}
 VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width"}, {"axis": "width", "span": 3}]
@@ -120,6 +121,18 @@ def test_priors_that_cannot_be_learnt_are_named():
         build(learn_priors=True, key_prior=0.3, **{**PROPAGATES, "value_prior": 0.0})
     with pytest.raises(ValueError, match="propagation_iterations need a value_precision above 0"):
         build(propagation_iterations=1)
+
+
+def test_priors_that_are_not_used_are_not_learnt():
+    layer = build(learn_priors=True, key_iterations=0)
+    assert not [name for name, _ in layer.named_parameters() if "prior" in name]
+
+
+def test_wrong_priors_are_named():
+    with pytest.raises(UnknownNameError, match="unknown log prior 'magnitud'"):
+        build(log_prior="magnitud")
+    with pytest.raises(ValueError, match="position embeddings need the log_prior 'magnitude'"):
+        build(log_prior="uniform", position="full")
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)

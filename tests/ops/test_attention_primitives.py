@@ -204,6 +204,13 @@ def test_wrong_arguments_are_named(primitive, case):
         primitive(q, k, payload, log_prior=prior)
 
 
+@pytest.mark.parametrize("primitive", [attend, assign])
+@pytest.mark.parametrize("scale", [inf, math.nan, torch.tensor(0.5, requires_grad=True)])
+def test_the_scale_is_a_finite_number(primitive, scale):
+    with pytest.raises(ValueError, match="scale must be a finite number, got"):
+        primitive(X, X, X, scale=scale)
+
+
 def test_the_payload_is_called_by_its_name():
     with pytest.raises(ValueError, match="values must have one row for each of the 4 keys"):
         attend(X, X, X[:, :, :3])

@@ -205,6 +205,8 @@ WRONG = [
     ({"axis": "width", "values": X.mT}, ValueError, "values must have shape"),
     ({"axis": "width", "queries": X[0]}, ValueError, "queries must be a map of shape"),
     ({"axis": "width", "initial_values": X.mT}, ValueError, "initial_values must have shape"),
+    ({"axis": "width", "initial_values": X[0]}, ValueError, "initial_values must be a map of"),
+    ({"axis": "width", "fixed_values": X[:, :, :2]}, ValueError, "fixed_values must have shape"),
     ({"axis": "width", "fixed_mask": X[:, 0] > 0}, ValueError, "fixed_mask must have shape"),
 ]
 

@@ -254,3 +254,16 @@ def test_an_empty_batch(kind, backend):
             tokens, tokens, tokens, position=FITS[kind], backend=backend, **options
         )
         assert result.values.shape == tokens.shape
+
+
+@pytest.mark.parametrize("heads", [(), (2,)])
+@pytest.mark.parametrize("keys", [True, False])
+def test_factored_tables_are_full_ones_too(heads, keys):
+    height, width = torch.randn(*heads, 5, 2), torch.randn(*heads, 7, 2)
+    position = FactoredPosition(height, width, *((2 * height, 3 * width) if keys else ()))
+    full = position.full()
+    assert full.size == position.size == (3, 4)
+    assert torch.equal(full.query[..., 1, 6, :], height[..., 1, :] + width[..., 6, :])
+    assert (full.key is not None) == keys
+    if keys:
+        assert torch.equal(full.key[..., 4, 0, :], 2 * height[..., 4, :] + 3 * width[..., 0, :])

@@ -200,6 +200,7 @@ def test_a_short_length_leaves_each_pixel_to_itself_and_a_long_one_to_all():
         ),
         ((P, P[None], ONE), r"key_positions must be floating .* got torch.float32 \(1, 4, 2\)"),
         ((P.long(), P, ONE), "query_positions must be floating point.*int64"),
+        ((P[:, :0], P[:, :0], ONE), r"query_positions must be .*coordinates >= 1.*\(4, 0\)"),
         ((P, P[:, :1], ONE), "same number of coordinates, got 2 and 1"),
         ((P, P, ONE.expand(1, 1, 1)), r"length must have shape \(\), \(G,\) or \(B, G\)"),
     ],
@@ -216,3 +217,8 @@ def test_another_number_of_tokens_or_heads_is_named(prior):
         ValueError, match=r"log_prior must broadcast.*\(1, 2, 4, 4\).*DistancePrior"
     ):
         probabilistic_attention(x, x, x, log_prior=prior)
+
+
+def test_a_length_is_a_tensor():
+    with pytest.raises(TypeError, match=r"length must be a floating-point tensor, got 2\.0"):
+        DistancePrior(P, P, 2.0)

@@ -32,6 +32,7 @@ WRONG = [
     ({"log_prior": torch.zeros(3)}, ValueError, r"log_prior must have shape \(M,\)"),
     ({"log_mask": torch.zeros(3, 4)}, ValueError, r"log_mask must have shape"),
     ({"log_mask": torch.ones(4, 4, dtype=torch.bool)}, TypeError, "log_mask must be floating"),
+    ({"log_prior": None}, TypeError, "log_prior must be one of .*'uniform'.* got None"),
     ({"value_iterations": 0}, ValueError, "value_iterations must be at least 1"),
     ({"initial_values": X[..., :2]}, ValueError, r"initial_values must have shape \(B, G, N, V\)"),
     ({"initial_values": X.half()}, TypeError, "initial_values must have the dtype"),
@@ -155,3 +156,9 @@ def test_wrong_updates_are_named(update):
         update(1, inf)
     with pytest.raises(UnknownNameError, match="prior_mean 'initail': did you mean 'initial'"):
         update(1, 0.5, "initail")
+
+
+def test_queries_need_a_unit():
+    nothing = X[:, :, :0]
+    with pytest.raises(ValueError, match="keys must be at least one unit"):
+        probabilistic_attention(X, nothing, nothing)

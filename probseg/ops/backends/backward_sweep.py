@@ -72,17 +72,27 @@ class BackwardSweep:
         wanted = [position for position in positions if position in self.d_leaves]
         if not wanted:
             return
+        # Leaves of the block alone where the prior knows its part of them.
+        parts = [term.part(name, block.batch, block.heads) for name in term.tensors]
+        if all(part is not None for part in parts):
+            block = block._replace(batch=slice(None), heads=slice(None))
+        indices = [() if None in parts or part is None else part for part in parts]
+        leaves = [
+            self.leaves[position][index].detach().requires_grad_(position in wanted)
+            for position, index in zip(positions, indices, strict=True)
+        ]
+        term = term.with_tensors(dict(zip(term.tensors, leaves, strict=True)))
         with torch.enable_grad():
             prior = take_block(term, block, d_logits.dtype)
         found = torch.autograd.grad(
             prior,
-            [self.leaves[position] for position in wanted],
+            [leaf for leaf in leaves if leaf.requires_grad],
             d_logits.sum_to_size(prior.shape),
             allow_unused=True,
         )
         for position, gradient in zip(wanted, found, strict=True):
             if gradient is not None:
-                self.d_leaves[position] += gradient
+                self.d_leaves[position][indices[position - positions.start]] += gradient
 
     def gradients(self) -> tuple[Tensor | None, ...]:
         """Return the gradients in the order of the arguments of the forward pass."""

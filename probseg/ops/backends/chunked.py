@@ -232,16 +232,15 @@ def _in_the_log(
     """
     scratch = Scratch()
     count = max(1, tile_size(layout.terms) // queries.shape[-2])
-    for b in range(len(wanted)):
-        for g in range(wanted.shape[1]):
-            for columns in torch.split(wanted[b, g].nonzero().squeeze(-1), count):
-                block = Block(slice(b, b + 1), slice(g, g + 1), slice(None), columns)
-                logits = logits_of(block, layout.terms, layout.scale, queries, keys, scratch)
-                logits -= finite(log_evidence[rows_of(block)]).unsqueeze(-1)
-                across = logits[0, 0].mT  # over the queries: (m, N)
-                hidden = across.amax(-1, keepdim=True) == -inf
-                shares = across.softmax(-1).masked_fill(hidden, 0.0)
-                yield (b, g, columns), shares @ observations[b, g], _log_sum(across, shares)
+    for b, g in wanted.any(-1).nonzero().tolist():
+        for columns in torch.split(wanted[b, g].nonzero().squeeze(-1), count):
+            block = Block(slice(b, b + 1), slice(g, g + 1), slice(None), columns)
+            logits = logits_of(block, layout.terms, layout.scale, queries, keys, scratch)
+            logits -= finite(log_evidence[rows_of(block)]).unsqueeze(-1)
+            across = logits[0, 0].mT  # over the queries: (m, N)
+            hidden = across.amax(-1, keepdim=True) == -inf
+            shares = across.softmax(-1).masked_fill(hidden, 0.0)
+            yield (b, g, columns), shares @ observations[b, g], _log_sum(across, shares)
 
 
 def _log_sum(logits: Tensor, weights: Tensor) -> Tensor:

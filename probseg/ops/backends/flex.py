@@ -18,7 +18,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from probseg.ops.backends.interface import Assigned, Attended, PairwisePrior, Terms
+from probseg.ops.backends.interface import (
+    Assigned,
+    Attended,
+    PairwisePrior,
+    ScoredPrior,
+    Terms,
+)
 from probseg.ops.numerics import working_dtype
 
 HALF_PRECISION: frozenset[str] = frozenset({"cuda"})
@@ -47,7 +53,7 @@ def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str 
     if 0 in (*queries.shape[:-1], keys.shape[-2]):
         return "FlexAttention takes no empty tensors"
     for term in terms:
-        if isinstance(term, PairwisePrior) and type(term).score is PairwisePrior.score:
+        if isinstance(term, PairwisePrior) and not isinstance(term, ScoredPrior):
             return f"{type(term).__name__} has no score of single pairs"
     return None
 
@@ -91,7 +97,7 @@ def _score_mod(terms: Terms, dtype: torch.dtype) -> ScoreMod:
         for term in terms
         if isinstance(term, Tensor)
     ]
-    priors = [term for term in terms if isinstance(term, PairwisePrior)]
+    priors = [term for term in terms if isinstance(term, ScoredPrior)]
 
     def logit(score: Tensor, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         pair = (batch, head, row, column)

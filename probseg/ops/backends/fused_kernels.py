@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-FLASH_WIDTH = 256  # the widest head of CUDA's flash kernel
+FLASH_WIDTH = 192  # the widest head that CUDA's flash kernel differentiates on all devices
 ATEN = torch.ops.aten
 ALIGNMENT = 8  # channels of CUDA's kernels come in multiples of it
 
@@ -36,9 +36,16 @@ def choose_kernel(queries: Tensor, width: int, pairs: Tensor | None) -> Kernel:
         return Kernel(_cpu_forward, _cpu_backward)
     half = queries.dtype in (torch.float16, torch.bfloat16)
     # The backward pass has one more channel, and has to fit the same kernel.
-    if half and pairs is None and width + ALIGNMENT <= FLASH_WIDTH:
+    narrow = width + ALIGNMENT <= FLASH_WIDTH
+    if half and pairs is None and narrow and _has_flash(queries.device):
         return Kernel(_flash_forward, _flash_backward)
     return Kernel(_efficient_forward, _efficient_backward)
+
+
+def _has_flash(device: torch.device) -> bool:
+    """Tell whether PyTorch was built with the flash kernel, and the device can run it."""
+    built = torch.backends.cuda.is_flash_attention_available()
+    return built and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def kernel_width(queries: Tensor, values: Tensor) -> int:
@@ -178,11 +185,10 @@ def _expand(pairs: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor | Non
 
 
 def _align(pairs: Tensor | None, queries: Tensor, keys: Tensor) -> Tensor | None:
-    """Give a prior the dtype and the row length in memory that CUDA's kernel wants."""
+    """Give the rows of a prior the length in memory that CUDA's kernel wants."""
     if pairs is None:
         return None
     columns = keys.shape[-2]
-    limit = torch.finfo(queries.dtype).max / 2
-    rows = pairs.clamp_min(-limit).to(queries.dtype).expand(*pairs.shape[:-1], columns)
+    rows = pairs.expand(*pairs.shape[:-1], columns).contiguous()
     rows = F.pad(rows, (0, -columns % 16))[..., :columns]
     return rows.expand(*queries.shape[:-1], columns)  # (B, G, N, M)

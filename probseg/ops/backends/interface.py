@@ -92,18 +92,28 @@ class PairwisePrior(ABC):
     def block(self, block: Block) -> Tensor:
         """Compute the log prior of some pairs, in a shape that broadcasts to theirs."""
 
-    def score(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        """Compute the log prior of a single pair from its indices, for kernels that ask so.
+    def part(self, name: str, batch: slice, heads: slice) -> tuple[slice, ...] | None:
+        """Say which part of a tensor a block needs, so that gradients cost no more than that.
 
-        Raises:
-            NoScoreError: If a pair cannot be computed from its indices alone.
+        Args:
+            name: Name of one of the ``tensors``.
+            batch: The block's items.
+            heads: The block's heads.
+
+        Returns:
+            Index of the part; with the parts of all tensors in their place, ``block`` computes the
+            same for all items and heads. None, the default, if it is not known.
         """
-        del batch, head, row, column
-        raise NoScoreError(type(self).__name__)
+        del name, batch, heads
+        return None
 
 
-class NoScoreError(ValueError):
-    """Raised by a prior that can be computed by blocks, but not pair by pair."""
+class ScoredPrior(PairwisePrior):
+    """A log prior of pairs that can also be computed pair by pair, for kernels that ask so."""
+
+    @abstractmethod
+    def score(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        """Compute the log prior of a single pair from its indices, which are scalars."""
 
 
 Term = Tensor | PairwisePrior

@@ -31,12 +31,12 @@ from probseg.ops.backends.interface import (
     is_unit,
     needs_gradient,
 )
-from probseg.ops.numerics import full_precision
+from probseg.ops.numerics import full_precision, working_dtype
 
 HALF_PRECISION: frozenset[str] = frozenset({"cuda"})
 
 HIDDEN = 1e30
-"""Size of the logit of a hidden pair: infinite ones would turn to NaN in products with 0."""
+"""Size of what stands for -inf, which would turn to NaN in products with 0."""
 
 
 def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str | None:
@@ -59,12 +59,7 @@ def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, terms: Terms, scale: float) -> Attended:
     """Average the values of the keys by each query's responsibilities, see ``reference``."""
-    prior = _split(terms)
-    attended, log_evidence = _fused(queries, keys, values, prior, scale)
-    if prior.units is None and prior.pairs is None:
-        return Attended(attended, log_evidence)
-    alive = _alive(prior)  # broadcasts to (B, G, N)
-    return Attended(attended.where(alive.unsqueeze(-1), 0.0), log_evidence.where(alive, -inf))
+    return Attended(*_fused(queries, keys, values, _split(terms), scale))
 
 
 def assign(
@@ -72,15 +67,13 @@ def assign(
 ) -> Assigned:
     """Average the observations of the queries by each key's responsibilities, see ``reference``."""
     prior = _split(terms)
-    log_evidence = attend(queries, keys, keys.detach(), terms, scale).log_evidence  # (B, G, N)
+    _, log_evidence = _fused(queries, keys, keys.detach(), prior, scale)  # (B, G, N)
     # A query that sees no key has no pair that is not hidden, whatever is subtracted there.
     evidence = log_evidence.where(log_evidence > -inf, 0.0).unsqueeze(-2)  # (B, G, 1, N)
     swapped = _Prior(-evidence, None if prior.pairs is None else prior.pairs.mT)
     means, log_mass = _fused(keys, queries, observations, swapped, scale)
     if prior.units is not None:
         log_mass = log_mass + prior.units.squeeze(-2)
-    if swapped.pairs is not None:
-        log_mass = log_mass.where(_alive(_Prior(None, swapped.pairs)), -inf)
     # Nothing flows back through a mass of -inf, by whichever way it became so.
     seen = log_mass > -inf
     return Assigned(means.where(seen.unsqueeze(-1), 0.0), log_mass.where(seen, -inf))
@@ -105,44 +98,40 @@ def _split(terms: Terms) -> _Prior:
     return _Prior(units, pairs)
 
 
-def _alive(prior: _Prior) -> Tensor:
-    """Tell which queries see a key at all, without writing out the pairs of a prior of units."""
-    if prior.pairs is None:
-        assert prior.units is not None, "without a prior all queries are alive"
-        return (prior.units > -inf).any(-1)  # broadcasts to (B, G, 1)
-    seen = prior.pairs > -inf
-    if prior.units is None:
-        return seen.any(-1)  # broadcasts to (B, G, N)
-    units = (prior.units > -inf).to(prior.units.dtype).mT  # (B, G, M, 1)
-    if seen.shape[-1] == 1:
-        return (seen & units.any(-2, keepdim=True)).squeeze(-1)
-    units = units.expand(*units.shape[:-2], seen.shape[-1], 1)
-    return (seen.to(units.dtype) @ units).squeeze(-1) > 0.0
-
-
 def _fused(
     queries: Tensor, keys: Tensor, values: Tensor, prior: _Prior, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Call a kernel; where all pairs of a query are hidden, the result means nothing."""
+    """Call a kernel; a query all of whose pairs are hidden gets 0 and a log evidence of -inf."""
     if scale == 0.0:  # the channel of the prior is divided by it
         queries, scale = 0.0 * queries, 1.0
-    if prior.units is not None:
-        channels = _channels(prior.units / scale, keys)  # (B, G, M, 1 or 3)
+    if scale < 0.0:  # the kernels take the largest logit for that of the largest product
+        queries, scale = -queries, -scale
+    units, pairs = prior.units, prior.pairs
+    if units is None and pairs is None:
+        attended, log_evidence = _Fused.apply(queries, keys, values, None, scale)
+        return attended, log_evidence
+    # A prior of pairs would be rounded to the kernel's dtype, and float16 has no room for HIDDEN.
+    if pairs is not None or queries.dtype == torch.float16:
+        dtype = working_dtype(queries.dtype)
+        queries, keys, values = queries.to(dtype), keys.to(dtype), values.to(dtype)
+    if units is not None:
+        channels = _channels(units / scale, keys)  # (B, G, M, 1 or 3)
         ones = queries.new_ones(*queries.shape[:-1], channels.shape[-1])
         queries = torch.cat([queries, ones], dim=-1)
         keys = torch.cat([keys, channels], dim=-1)
-    pairs = None if prior.pairs is None else prior.pairs.clamp_min(-HIDDEN)
+    if pairs is not None:
+        pairs = pairs.clamp_min(-HIDDEN).contiguous()  # the kernels misread other layouts
     attended, log_evidence = _Fused.apply(queries, keys, values, pairs, scale)
-    return attended, log_evidence
+    alive = log_evidence > -0.1 * HIDDEN * min(1.0, scale)
+    return attended.where(alive.unsqueeze(-1), 0.0), log_evidence.where(alive, -inf)
 
 
 def _channels(units: Tensor, keys: Tensor) -> Tensor:
     """Turn a prior of the units into channels of the keys.
 
-    Half precision holds too few digits for it: there it is the sum of three channels.
+    bfloat16 holds too few digits for it: there it is the sum of three channels.
     """
-    limit = min(HIDDEN, torch.finfo(keys.dtype).max / 2)
-    rest = units.clamp(-limit, limit).mT.expand(*keys.shape[:-1], 1)  # (B, G, M, 1)
+    rest = units.clamp(-HIDDEN, HIDDEN).mT.expand(*keys.shape[:-1], 1)  # (B, G, M, 1)
     if keys.dtype == rest.dtype:
         return rest
     parts: list[Tensor] = []

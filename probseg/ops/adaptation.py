@@ -198,7 +198,7 @@ def propagate_values(
         weights = take_terms(fixed_terms(mixture), fixed)
         few = in_full(mixture)._replace(log_prior=())
     # What the queries say is the same in all iterations.
-    base = pair_logits(query_logits(few, queries, values_follow=True), fixed)
+    base = _pair_logits(query_logits(few, queries, values_follow=True), fixed)
     base = base.masked_fill(~fixed.valid[:, None, :, None], -math.inf)  # (B, G, S, M)
     observed = take_tokens(fixed_values, fixed)  # (B, G, S, V)
     initial = mixture.values
@@ -215,7 +215,7 @@ def propagate_values(
     return (mixture._replace(log_prior=weights), ()) if dirichlet.shared else (mixture, weights)
 
 
-def pair_logits(joint: Logits, fixed: FixedTokens) -> Tensor:
+def _pair_logits(joint: Logits, fixed: FixedTokens) -> Tensor:
     """Write out the logits of the fixed tokens, ``(B, G, S, M)``."""
     return _write_out(
         joint._replace(
@@ -288,7 +288,7 @@ def _assign(joint: Logits, observations: Tensor, backend: str) -> Assigned:
 def _posterior_mode(
     assigned: Assigned, precision: Precision, prior_mean: Tensor, prior_precision: Precision
 ) -> Tensor:
-    """Maximise each unit's expected log posterior over its mean.
+    """Maximise each unit's expected log posterior over its mean (Eqs. 18 and 23).
 
     ``(theta m0_k + p_k N_k m_k) / (theta + p_k N_k)`` written with a gate, which needs the mass in
     the log only and is therefore safe where it underflows.
@@ -297,14 +297,13 @@ def _posterior_mode(
     if not isinstance(prior_precision, Tensor) and prior_precision == 0.0:
         seen = (log_mass > -math.inf).unsqueeze(-1)  # (B, G, M, 1)
         return means.where(seen, prior_mean)
-    gate = torch.sigmoid(
-        log_precision(precision) + log_mass - log_precision(prior_precision)
-    )  # (B, G, M)
+    log_odds = log_precision(precision) + log_mass - log_precision(prior_precision)
+    gate = torch.sigmoid(log_odds)  # (B, G, M)
     return prior_mean + gate.unsqueeze(-1) * (means - prior_mean)
 
 
 def _precision_mode(log_mass: Tensor, error: Tensor, width: int, prior: GammaPrior) -> Tensor:
-    """Maximise each unit's expected log posterior over its precision.
+    """Maximise each unit's expected log posterior over its precision (Eqs. 36 and 37).
 
     ``(theta_1 + C/2 N_k - 1) / (theta_2 + N_k E_k / 2)`` for C channels and a mean squared error
     ``E_k``, all of shape ``(B, G, M)``.
@@ -314,7 +313,7 @@ def _precision_mode(log_mass: Tensor, error: Tensor, width: int, prior: GammaPri
 
 
 def _weight_mode(joint: Logits, log_mass: Tensor, prior: DirichletPrior) -> Tensor:
-    """Maximise the expected log posterior over the mixture weights, and return their log.
+    """Maximise the expected log posterior over the mixture weights, and return their log (Eq. 38).
 
     ``(w_sk + theta_k - 1) / sum_k (w_sk + theta_k - 1)``, of shape ``(B, G, S, M)``, or with the
     sum over s for weights that all queries share, ``(B, G, 1, M)``.

@@ -17,6 +17,13 @@ from probseg.ops import Assigned, Attended, assign, attend
 from probseg.ops.priors import DistancePrior
 
 PRIMITIVES = {"attend": attend, "assign": assign}
+PRIORS = {
+    "no prior": (),
+    "units": ("unit", "heads"),
+    "pairs": ("pair", "rows"),
+    "units and pairs": ("heads", "full"),
+    "distance": ("distance", "unit"),
+}
 CPU_BACKENDS = ("reference", "chunked", "sdpa", "auto")
 
 KINDS = ("unit", "constant", "pair", "heads", "one head", "full", "rows", "distance")
@@ -298,3 +305,16 @@ def _hide(prior: Tensor, hidden: str) -> Tensor:
 def _largest(tensor: Tensor) -> float:
     finite = tensor.detach()[tensor.isfinite()]
     return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def derive(case: Case, backend: str, tensors: dict[str, Tensor]) -> Derived:
+    """Call a backend, and differentiate all that it can."""
+    return case.derive(backend, tensors, constant=without_gradient(case, backend))
+
+
+def double(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.double() for name, tensor in tensors.items()}
+
+
+def assert_identical(got: Derived, wanted: Derived) -> None:
+    torch.testing.assert_close(got, wanted, rtol=0, atol=0)

@@ -204,7 +204,7 @@ class Case:
         if "length" in tensors:
             distance = 2 * (_largest(tensors["query_positions"]) + 9.0)
             size += distance / float(tensors["length"].min())
-        return 40.0 * torch.finfo(dtype).eps * size
+        return 160.0 * torch.finfo(dtype).eps * size
 
 
 @st.composite

@@ -48,10 +48,10 @@ class GammaPrior:
     rate: Precision
 
     def __post_init__(self) -> None:
-        if isinstance(self.shape, float | int) and not 1.0 <= self.shape < math.inf:
+        if not isinstance(self.shape, Tensor) and not 1.0 <= self.shape < math.inf:
             msg = f"GammaPrior.shape must be finite and at least 1, got {self.shape}"
             raise ValueError(msg)
-        if isinstance(self.rate, float | int) and not 0.0 < self.rate < math.inf:
+        if not isinstance(self.rate, Tensor) and not 0.0 < self.rate < math.inf:
             msg = f"GammaPrior.rate must be finite and above 0, got {self.rate}"
             raise ValueError(msg)
 
@@ -76,7 +76,7 @@ class DirichletPrior:
 
     def __post_init__(self) -> None:
         theta = self.concentration
-        if isinstance(theta, float | int) and not 1.0 <= theta < math.inf:
+        if not isinstance(theta, Tensor) and not 1.0 <= theta < math.inf:
             msg = f"DirichletPrior.concentration must be finite and at least 1, got {theta}"
             raise ValueError(msg)
 

@@ -125,7 +125,7 @@ def assign(
 
 
 def _check_scale(scale: float) -> None:
-    if not isinstance(scale, float | int) or not math.isfinite(scale):
+    if isinstance(scale, Tensor) or not math.isfinite(scale):
         msg = f"scale must be a finite number, got {scale!r}; multiply queries by a tensor instead"
         raise ValueError(msg)
 

@@ -20,7 +20,12 @@ from probseg.ops.backends.interface import Block, PairwisePrior, Terms
 from probseg.ops.numerics import working_dtype
 from probseg.ops.priors import DistancePrior
 
-pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
+    pytest.mark.skipif(
+        not hasattr(pytorch, "AuxRequest"), reason="this PyTorch's FlexAttention gives no evidence"
+    ),
+]
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="compiles for CUDA only")
 
 Sizes = tuple[int, int, int, int, int, int]  # (B, G, N, M, D, V)

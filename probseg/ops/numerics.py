@@ -7,6 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
+# Asked once: older compilers of PyTorch cannot trace the question.
+_AUTOCAST_DEVICES = frozenset(
+    name for name in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(name)
+)
+
 
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype for exp, log and squared distances: float64 for float64, else float32."""
@@ -21,6 +26,6 @@ def product_dtype(tensor: Tensor) -> torch.dtype:
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Switch autocast off, which would turn float32 products into half-precision ones."""
-    if not torch.amp.is_autocast_available(device.type):
+    if device.type not in _AUTOCAST_DEVICES:
         return nullcontext()
     return torch.autocast(device.type, enabled=False)

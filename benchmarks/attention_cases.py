@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from probseg.ops.adaptation import KeyAdaptation, ValuePropagation
 from probseg.ops.axial import axial_attention, span_mask, to_lines
 from probseg.ops.probabilistic import probabilistic_attention
+from probseg.ops.updates import KeyAdaptation, ValuePropagation
 
 CHANNELS = 64
 WIDTH = 256

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d
 from probseg.errors import UnknownNameError
-from probseg.ops.adaptation import KeyAdaptation, ValuePropagation
 from probseg.ops.axial import Axis, axial_attention
 from probseg.ops.mixture import PRIOR_NAMES, PriorName
+from probseg.ops.updates import KeyAdaptation, ValuePropagation
 
 LOG_LIMIT = 80.0  # exp(88) is the end of float32
 

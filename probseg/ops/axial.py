@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from probseg.errors import UnknownNameError
-from probseg.ops.adaptation import KeyAdaptation, ValuePropagation
 from probseg.ops.checks import check_shape
 from probseg.ops.mixture import PriorName
 from probseg.ops.probabilistic import probabilistic_attention
 from probseg.ops.relative_position import RelativePosition
+from probseg.ops.updates import KeyAdaptation, ValuePropagation
 
 Axis = Literal["full", "height", "width"]
 

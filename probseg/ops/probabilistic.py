@@ -13,13 +13,7 @@ import torch
 from torch import Tensor
 
 from probseg.errors import UnknownNameError
-from probseg.ops.adaptation import (
-    KeyAdaptation,
-    ValuePropagation,
-    adapt_keys,
-    check_update,
-    propagate_values,
-)
+from probseg.ops.adaptation import adapt_keys, propagate_values
 from probseg.ops.attention import LogPrior, attend
 from probseg.ops.backends.interface import Terms
 from probseg.ops.checks import (
@@ -51,6 +45,7 @@ from probseg.ops.mixture import (
 )
 from probseg.ops.numerics import full_precision, product_dtype, working_dtype
 from probseg.ops.relative_position import RelativePosition, check_position
+from probseg.ops.updates import KeyAdaptation, ValuePropagation, check_update
 
 
 class ProbabilisticAttention(NamedTuple):

@@ -18,16 +18,41 @@ ATEN = torch.ops.aten
 ALIGNMENT = 8  # channels of CUDA's kernels come in multiples of it
 
 
+class Recorded(NamedTuple):
+    """What the backward pass of a kernel needs; all widths are the same.
+
+    Args:
+        d_attended: Gradient of the attended values, ``(B, G, N, V)``.
+        queries: ``(B, G, N, D)``.
+        keys: ``(B, G, M, D)``.
+        values: ``(B, G, M, V)``.
+        attended: ``(B, G, N, V)``.
+        log_evidence: As the forward pass returned it, which may be padded.
+        state: What else the forward pass returned.
+        pairs: Prior of pairs, or None.
+        scale: Factor of the dot products.
+    """
+
+    d_attended: Tensor
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    attended: Tensor
+    log_evidence: Tensor
+    state: Sequence[Any]
+    pairs: Tensor | None
+    scale: float
+
+
 class Kernel(NamedTuple):
-    """Forward and backward pass of a stock kernel under one signature.
+    """Forward and backward pass of a stock kernel.
 
     ``forward(queries, keys, values, pairs, scale)`` returns the attended values, the log evidence
-    and what else ``backward(d_attended, queries, keys, values, attended, log_evidence, state,
-    pairs, scale)`` needs as its state. All widths are the same.
+    and its state; ``backward(recorded)`` the gradients of queries, keys and values.
     """
 
     forward: Callable[..., Sequence[Any]]
-    backward: Callable[..., Sequence[Tensor]]
+    backward: Callable[[Recorded], Sequence[Tensor]]
 
 
 def choose_kernel(queries: Tensor, width: int, pairs: Tensor | None) -> Kernel:
@@ -69,29 +94,13 @@ def _cpu_forward(
     return results
 
 
-def _cpu_backward(
-    d_attended: Tensor,
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    attended: Tensor,
-    log_evidence: Tensor,
-    state: Sequence[Any],
-    pairs: Tensor | None,
-    scale: float,
-) -> Sequence[Tensor]:
-    del state
+def _cpu_backward(recorded: Recorded) -> Sequence[Tensor]:
     gradients: Sequence[Tensor] = ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
-        d_attended,
-        queries,
-        keys,
-        values,
-        attended,
-        log_evidence,
+        *recorded[:6],
         0.0,
         False,
-        attn_mask=_expand(pairs, queries, keys),
-        scale=scale,
+        attn_mask=_expand(recorded.pairs, recorded.queries, recorded.keys),
+        scale=recorded.scale,
     )
     return gradients
 
@@ -106,35 +115,10 @@ def _flash_forward(
     return results[:-1]  # the last one is for debugging
 
 
-def _flash_backward(
-    d_attended: Tensor,
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    attended: Tensor,
-    log_evidence: Tensor,
-    state: Sequence[Any],
-    pairs: None,
-    scale: float,
-) -> Sequence[Tensor]:
-    del pairs
-    starts_q, starts_k, longest_q, longest_k, seed, offset = state
+def _flash_backward(recorded: Recorded) -> Sequence[Tensor]:
+    starts_and_lengths, random_state = recorded.state[:4], recorded.state[4:]
     gradients: Sequence[Tensor] = ATEN._scaled_dot_product_flash_attention_backward(
-        d_attended,
-        queries,
-        keys,
-        values,
-        attended,
-        log_evidence,
-        starts_q,
-        starts_k,
-        longest_q,
-        longest_k,
-        0.0,
-        False,
-        seed,
-        offset,
-        scale=scale,
+        *recorded[:6], *starts_and_lengths, 0.0, False, *random_state, scale=recorded.scale
     )
     return gradients
 
@@ -148,31 +132,16 @@ def _efficient_forward(
     return results
 
 
-def _efficient_backward(
-    d_attended: Tensor,
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    attended: Tensor,
-    log_evidence: Tensor,
-    state: Sequence[Any],
-    pairs: Tensor | None,
-    scale: float,
-) -> Sequence[Tensor]:
-    seed, offset = state
+def _efficient_backward(recorded: Recorded) -> Sequence[Tensor]:
     gradients: Sequence[Tensor] = ATEN._scaled_dot_product_efficient_attention_backward(
-        d_attended,
-        queries,
-        keys,
-        values,
-        _align(pairs, queries, keys),
-        attended,
-        log_evidence,
-        seed,
-        offset,
+        *recorded[:4],
+        _align(recorded.pairs, recorded.queries, recorded.keys),
+        recorded.attended,
+        recorded.log_evidence,
+        *recorded.state,
         0.0,
         [True, True, True, False],
-        scale=scale,
+        scale=recorded.scale,
     )
     return gradients[:3]
 

@@ -21,7 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from probseg.ops.backends.fused_kernels import Kernel, choose_kernel, kernel_width, pad
+from probseg.ops.backends.fused_kernels import (
+    Kernel,
+    Recorded,
+    choose_kernel,
+    kernel_width,
+    pad,
+)
 from probseg.ops.backends.gradients import Context, refuse_double_backward
 from probseg.ops.backends.interface import (
     Assigned,
@@ -186,8 +192,18 @@ class _Fused(torch.autograd.Function):
             d_attended = torch.cat([d_attended, d_evidence], dim=-1)
             values = F.pad(values, (0, 1))
         width = kernel_width(queries, values)
-        tensors = [pad(t, width) for t in (d_attended, queries, keys, values, attended)]
+        recorded = Recorded(
+            d_attended=pad(d_attended, width),
+            queries=pad(queries, width),
+            keys=pad(keys, width),
+            values=pad(values, width),
+            attended=pad(attended, width),
+            log_evidence=log_evidence,
+            state=ctx.state,
+            pairs=pairs,
+            scale=ctx.scale,
+        )
         with full_precision(queries.device):
-            gradients = ctx.kernel.backward(*tensors, log_evidence, ctx.state, pairs, ctx.scale)
+            gradients = ctx.kernel.backward(recorded)
         d_queries, d_keys = (gradient[..., : queries.shape[-1]] for gradient in gradients[:2])
         return d_queries, d_keys, gradients[2][..., :value_width], None, None

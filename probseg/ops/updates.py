@@ -1,0 +1,156 @@
+"""What is to be adapted, by how much, and under which priors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from torch import Tensor
+
+from probseg.errors import UnknownNameError
+from probseg.ops.checks import as_precision
+from probseg.ops.mixture import Precision
+
+PriorMean = Literal["initial", "previous"]
+
+
+@dataclass(frozen=True)
+class GammaPrior:
+    """Gamma prior of the precisions of the units.
+
+    Args:
+        shape: ``theta_1``, at least 1: below, a unit that no token sees would get a negative
+            precision. Float, or tensor that broadcasts to ``(B, G, M)``.
+        rate: ``theta_2``, above 0. Float, or tensor that broadcasts to ``(B, G, M)``.
+    """
+
+    shape: Precision
+    rate: Precision
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.shape, Tensor) and not 1.0 <= self.shape < math.inf:
+            msg = f"GammaPrior.shape must be finite and at least 1, got {self.shape}"
+            raise ValueError(msg)
+        if not isinstance(self.rate, Tensor) and not 0.0 < self.rate < math.inf:
+            msg = f"GammaPrior.rate must be finite and above 0, got {self.rate}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True)
+class DirichletPrior:
+    """Dirichlet prior of the mixture weights.
+
+    Args:
+        concentration: ``theta``, at least 1: below, a unit without responsibility would get a
+            negative weight. Float, or tensor that broadcasts to ``(B, G, M)``.
+        shared: Whether all queries have the same weights. If not, as printed in Eq. 38, each fixed
+            token updates the weights of its own mixture only, and no other token ever notices.
+            Shared ones become those that the prior wants for an image without fixed tokens.
+
+    A named prior, which would follow the means, stays what it is before the first update, for the
+    other tokens too.
+    """
+
+    concentration: Precision
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        theta = self.concentration
+        if not isinstance(theta, Tensor) and not 1.0 <= theta < math.inf:
+            msg = f"DirichletPrior.concentration must be finite and at least 1, got {theta}"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True)
+class KeyAdaptation:
+    """EM updates of the keys from all queries (Gabbur et al., 2021, Eqs. 18, 34 and 36).
+
+    Args:
+        iterations: Number of EM iterations; 0 changes nothing.
+        prior_precision: ``theta``, the precision of the Gaussian prior of each key; 0 is maximum
+            likelihood, the default of the paper's appendix C.4. Float, or positive tensor that
+            broadcasts to ``(B, G, M)``.
+        prior_mean: Centre of that prior: the "initial" keys (its mode is the fixed point), or the
+            "previous" iteration's (as printed in Eq. 18; converges to maximum likelihood). The
+            two agree for one iteration.
+        precision_prior: Prior of the query precisions, which then follow the keys in each
+            iteration (Eq. 36); None leaves them as they are.
+    """
+
+    iterations: int = 1
+    prior_precision: Precision = 0.0
+    prior_mean: PriorMean = "initial"
+    precision_prior: GammaPrior | None = None
+
+    def __post_init__(self) -> None:
+        _check_update(self)
+
+
+@dataclass(frozen=True)
+class ValuePropagation:
+    """EM updates of the value means from the fixed values (Gabbur et al., 2021, Eqs. 23 and 24).
+
+    Args:
+        iterations: Number of EM iterations; 0 changes nothing.
+        prior_precision: ``theta``, the precision of the Gaussian prior of each value mean; the
+            paper searches {0.1, 1, 10, 100}. 0 is maximum likelihood. Float, or positive tensor
+            that broadcasts to ``(B, G, M)``.
+        prior_mean: Centre of that prior: the "initial" value means, or the "previous" iteration's
+            (as printed in Eq. 23). The two agree for one iteration.
+        precision_prior: Prior of the value precisions, which then follow the value means in each
+            iteration (Eq. 37, with ``V/2`` where it prints ``d/2``: values have V channels); None
+            leaves them as they are.
+        dirichlet_prior: Prior of the mixture weights, which are then updated in each iteration
+            from what they were at first (Eq. 38, with a denominator that sums the prior over the
+            units too, so that the weights sum to 1); None leaves them as they are.
+    """
+
+    iterations: int = 1
+    prior_precision: Precision = 1.0
+    prior_mean: PriorMean = "initial"
+    precision_prior: GammaPrior | None = None
+    dirichlet_prior: DirichletPrior | None = None
+
+    def __post_init__(self) -> None:
+        _check_update(self)
+
+
+Update = TypeVar("Update", KeyAdaptation, ValuePropagation)
+
+
+def check_update(update: Update, keys: Tensor) -> Update:
+    """Check the shapes of the tensors of an update against the keys ``(B, G, M, D)``."""
+    name = type(update).__name__
+
+    def checked(field: str, value: Precision) -> Precision:
+        return as_precision(f"{name}.{field}", value, keys, zero=True)
+
+    changes: dict[str, Any] = {}
+    changes["prior_precision"] = checked("prior_precision", update.prior_precision)
+    gamma = update.precision_prior
+    if gamma is not None:
+        shape = checked("precision_prior.shape", gamma.shape)
+        rate = checked("precision_prior.rate", gamma.rate)
+        changes["precision_prior"] = GammaPrior(shape, rate)
+    if isinstance(update, ValuePropagation) and update.dirichlet_prior is not None:
+        theta = checked("dirichlet_prior.concentration", update.dirichlet_prior.concentration)
+        changes["dirichlet_prior"] = replace(update.dirichlet_prior, concentration=theta)
+    return replace(update, **changes)
+
+
+def _check_update(update: KeyAdaptation | ValuePropagation) -> None:
+    name = type(update).__name__
+    if update.iterations < 0:
+        msg = f"{name}.iterations must be 0 or more, got {update.iterations}"
+        raise ValueError(msg)
+    precision = update.prior_precision
+    if not isinstance(precision, Tensor) and not 0.0 <= precision < math.inf:
+        msg = (
+            f"{name}.prior_precision must be finite and not negative, got {precision}; 0 is "
+            "maximum likelihood"
+        )
+        raise ValueError(msg)
+    if update.prior_mean not in ("initial", "previous"):
+        kind = f"{name}.prior_mean"
+        raise UnknownNameError(kind, update.prior_mean, ("initial", "previous"))

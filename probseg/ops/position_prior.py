@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from probseg.ops.backends.interface import Block, PairwisePrior
+from probseg.ops.backends.interface import Block, PairwisePrior, take_block
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,8 @@ class FullPositionPrior(PairwisePrior):
             scores = self._some_pairs(block)
         else:
             scores = self._map_rows(block)[..., block.columns]
-        return _take(self.precision, block).unsqueeze(-2) * scores  # (b, g, n, m)
+        precision = take_block(self.precision.unsqueeze(-2), block, scores.dtype)
+        return precision * scores  # (b, g, n, m)
 
     def _some_pairs(self, block: Block) -> Tensor:
         """Look up the embedding of each pair: ``D`` numbers a pair, for few pairs."""
@@ -104,15 +105,6 @@ class FullPositionPrior(PairwisePrior):
     def _map_size(self) -> tuple[int, int]:
         rows, columns = self.query_table.shape[1:3]
         return (rows + 1) // 2, (columns + 1) // 2
-
-
-def _take(tensor: Tensor, block: Block) -> Tensor:
-    """Take the block's part of a tensor ``(B, G, M)`` whose sizes may be 1."""
-    parts = (block.batch, block.heads, block.columns)
-    batch, heads, columns = (
-        part if size > 1 else slice(None) for part, size in zip(parts, tensor.shape, strict=True)
-    )
-    return tensor[batch, heads][..., columns]
 
 
 def _take_heads(table: Tensor, block: Block) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from probseg.ops.backends.interface import Block, ScoredPrior
+from probseg.ops.backends.interface import Block, ScoredPrior, take_block
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,12 +89,10 @@ class DistancePrior(ScoredPrior):
     def block(self, block: Block) -> Tensor:
         """See ``PairwisePrior``."""
         rows, columns = self.query_positions[block.rows], self.key_positions[block.columns]
-        length = self._length()
-        parts = zip((block.batch, block.heads), length.shape[:2], strict=True)
-        batch, heads = (part if size > 1 else slice(None) for part, size in parts)
+        length = take_block(self._length(), block, self.length.dtype)
         # By expanded squares, distances between near positions would lose most of their digits.
         exactly = "donot_use_mm_for_euclid_dist"
-        return -torch.cdist(rows, columns, compute_mode=exactly) / length[batch, heads]
+        return -torch.cdist(rows, columns, compute_mode=exactly) / length
 
     def score(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         """See ``PairwisePrior``."""

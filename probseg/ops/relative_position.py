@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from probseg.ops.checks import check_device
 from probseg.ops.position_prior import FullPositionPrior
 
 
@@ -231,12 +232,7 @@ def check_position(position: RelativePosition, queries: Tensor, keys: Tensor) ->
                 f"any, got shape {tuple(table.shape)}; build it for the heads' width"
             )
             raise ValueError(msg)
-        if table.device != queries.device:
-            msg = (
-                f"position.{name} must be on the device {queries.device} of queries, got "
-                f"{table.device}; move it"
-            )
-            raise ValueError(msg)
+        check_device(f"position.{name}", table, queries.device)
 
 
 def _check_size(height: int, width: int) -> None:

@@ -21,7 +21,6 @@ from attention_report import NUMBERS, report
 from measure import (
     GIB,
     RESULTS,
-    Call,
     Row,
     append_row,
     available_gib,
@@ -30,10 +29,10 @@ from measure import (
     limit_memory,
     provenance,
     read_rows,
-    timed,
-    timed_with_peak,
 )
 from torch import Tensor
+
+from probseg.interact.gauges import Call, timed, timed_with_peak
 
 PASSES = ("forward", "backward")
 LONG = 20.0

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from measure import RESULTS, Call, Row, append_row, interleave, provenance
+from measure import RESULTS, Row, append_row, interleave, provenance
 from torch import Tensor
 
+from probseg.interact.gauges import Call
 from probseg.ops.attention import BackendError, LogPrior, assign, attend
 from probseg.ops.axial import span_mask
 

@@ -12,9 +12,10 @@ import subprocess
 import sys
 
 import torch
-from measure import MIB, RESULTS, Row, append_row, provenance, timed, timed_with_peak
+from measure import RESULTS, Row, append_row, provenance
 
 from probseg.heads.csa import CorrectiveSelfAttention
+from probseg.interact.gauges import MIB, timed, timed_with_peak
 from probseg.types import FeatureInfo
 
 _STRIDE = 4  # of the decoder's map

@@ -1,47 +1,29 @@
-"""What the benchmarks share: clocks, peak memory, memory limits, provenance and CSV files."""
+"""What the benchmarks share: turns, memory limits, provenance and CSV files."""
 
 from __future__ import annotations
 
 import csv
-import ctypes
-import gc
 import os
 import platform
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
-Call = Callable[[], object]
+from probseg.interact.gauges import Call, timed
+
 Row = dict[str, str | int | float | None]
 
 RESULTS = Path(__file__).parent / "results"
-MIB = 2**20
 GIB = 2**30
-_CLEAR_REFS = Path("/proc/self/clear_refs")
 
 
 def provenance(device: str) -> Row:
     """Say on what and with what a row was measured."""
     return {"machine": _machine(device), "torch": torch.__version__, "commit": _commit()}
-
-
-def timed(call: Call, device: str) -> float:
-    """Return the wall seconds of a call; on CUDA those between two events around it."""
-    if device == "cuda":
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        return start.elapsed_time(end) / 1000
-    before = time.perf_counter()
-    call()
-    return time.perf_counter() - before
 
 
 def interleave(
@@ -67,28 +49,6 @@ def interleave(
         for name, call in calls.items():
             seconds[name].append(timed(call, device))
     return seconds
-
-
-def timed_with_peak(call: Call, device: str) -> tuple[float, float | None]:
-    """Return the seconds of a call and the MiB it needed at most beyond what was held before.
-
-    On Linux that is the high-water mark of the resident memory, which the kernel can reset; None
-    where there is no such thing. On CUDA it is what PyTorch's allocator counts.
-    """
-    gc.collect()
-    if device == "cuda":
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        seconds = timed(call, device)
-        return seconds, (torch.cuda.max_memory_allocated() - before) / MIB
-    if not _CLEAR_REFS.exists():
-        return timed(call, device), None
-    # What the warm-up freed may still be resident, and would be used again without being counted.
-    ctypes.CDLL(None).malloc_trim(0)
-    _CLEAR_REFS.write_text("5")
-    held = _resident("VmRSS")
-    seconds = timed(call, device)
-    return seconds, max(0.0, (_resident("VmHWM") - held) / MIB)
 
 
 def available_gib(device: str) -> float:
@@ -140,15 +100,6 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return []
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
-
-
-def _resident(field: str) -> int:
-    """Return a field of /proc/self/status in bytes."""
-    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    if found is None:
-        msg = f"/proc/self/status has no field {field}"
-        raise OSError(msg)
-    return int(found[1]) * 1024
 
 
 def _machine(device: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from scipy.io import savemat
 
 from probseg.data.base import InteractiveDataset
 from probseg.models import Segmenter, build, override, read_preset
@@ -159,6 +161,99 @@ def write_bsds500(
                 save(regions.astype(np.uint8), root / "labels" / split / f"{stem}_a{k}.png")
     (root / "splits").mkdir()
     (root / "splits" / "exclude_from_training.tsv").write_text("100\tGrabCut\n999\tBerkeley\n")
+    return root
+
+
+def write_berkeley(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
+    """Write ``images/`` and ``masks/`` with the names and colour masks of the archive.
+
+    Photograph 8023 has one object, whose mask has stray values on both sides of the threshold;
+    189011 has two, and the photograph is there under each of their names.
+    """
+    image, labels = draw_scene(*size, seed=0)
+    mask = labels * 255
+    mask[0, :2] = (10, 128)
+    mask[labels > 0] = np.resize(np.uint8([255, 243, 197]), (labels > 0).sum())
+    save(image, root / "images" / "8023.jpg")
+    save(np.repeat(mask[..., None], 3, axis=2), root / "masks" / "8023.png")
+    image, labels = draw_scene(*size, 2, seed=1)
+    for number, stem in ((1, "189011"), (2, "189011a")):
+        mask = np.where(labels == number, 255, 0).astype(np.uint8)
+        save(image, root / "images" / f"{stem}.jpg")
+        save(np.repeat(mask[..., None], 3, axis=2), root / "masks" / f"{stem}.png")
+    return root
+
+
+def write_sbd(root: Path, images: int = 3, size: tuple[int, int] = (48, 64)) -> Path:
+    """Write ``img/``, ``inst/`` and the lists of SBD, two objects per photograph.
+
+    The photographs of ``train`` are 2008_000100 and following, those of ``val`` 2008_000200 and
+    following; ``train_noval`` has all of ``train`` but the first.
+    """
+    for s, split in enumerate(("train", "val")):
+        names = [f"2008_{100 * (s + 1) + i:06d}" for i in range(images)]
+        for i, name in enumerate(names):
+            image, labels = draw_scene(*size, 2, seed=i)
+            save(image, root / "img" / f"{name}.jpg")
+            write_instances(labels, root / "inst" / f"{name}.mat")
+        (root / f"{split}.txt").write_text("".join(f"{name}\n" for name in names))
+        if split == "train":
+            (root / "train_noval.txt").write_text("".join(f"{name}\n" for name in names[1:]))
+    return root
+
+
+def write_instances(labels: Pixels, path: Path) -> Path:
+    """Write a ``.mat`` file as SBD has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = int(labels.max())
+    boundaries = np.empty((count, 1), dtype=object)
+    for i in range(count):
+        boundaries[i, 0] = np.zeros(labels.shape, dtype=np.uint8)
+    categories = np.arange(1, count + 1)[:, None]
+    struct = {"Segmentation": labels, "Boundaries": boundaries, "Categories": categories}
+    savemat(path, {"GTinst": struct}, do_compression=True)
+    return path
+
+
+def write_lvis(root: Path, images: int = 3, size: tuple[int, int] = (48, 64)) -> Path:
+    """Write ``lvis_v1_train.json``, ``lvis_v1_val.json`` and their photographs, two objects each.
+
+    The first photograph of ``val`` is in ``train2017/``, all others are in their split's folder.
+    The outlines are polygons, one per row, so that the masks are exactly what was drawn.
+    """
+    for s, split in enumerate(("train", "val")):
+        listed, annotations = [], []
+        for i in range(images):
+            folder = "train2017" if split == "train" or i == 0 else "val2017"
+            key = 1000 * (s + 1) + i
+            image, labels = draw_scene(*size, 2, seed=i)
+            save(image, root / folder / f"{key:012d}.jpg")
+            url = f"http://images.cocodataset.org/{folder}/{key:012d}.jpg"
+            listed.append({"id": key, "height": size[0], "width": size[1], "coco_url": url})
+            for number in (1, 2):
+                mask = labels == number
+                rows, columns = np.nonzero(mask)
+                spans = [(y, columns[rows == y].min(), columns[rows == y].max() + 1)
+                         for y in np.unique(rows)]  # fmt: skip
+                polygons = [[x0, y, x1, y, x1, y + 1, x0, y + 1] for y, x0, x1 in spans]
+                annotations.append(
+                    {
+                        "area": float(mask.sum()),
+                        "id": 2 * key + number,
+                        "segmentation": [[float(value) for value in p] for p in polygons],
+                        "image_id": key,
+                        "bbox": [0.0, 0.0, float(size[1]), float(size[0])],
+                        "category_id": number,
+                    }
+                )
+        content = {
+            "info": {"version": "v1.0"},
+            "annotations": annotations,
+            "images": listed,
+            "licenses": [],
+            "categories": [{"id": 1, "name": "bat"}, {"id": 2, "name": "ball"}],
+        }
+        (root / f"lvis_v1_{split}.json").write_text(json.dumps(content))
     return root
 
 

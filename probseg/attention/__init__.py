@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from probseg.attention.adaptation import Adaptation, probabilistic_layers, restored
 from probseg.attention.base import Attention2d
 from probseg.attention.probabilistic import ProbabilisticAttention2d
 from probseg.attention.standard import StandardAttention2d
@@ -31,8 +32,11 @@ def build_attention(
 
 __all__ = [
     "ATTENTIONS",
+    "Adaptation",
     "Attention2d",
     "ProbabilisticAttention2d",
     "StandardAttention2d",
     "build_attention",
+    "probabilistic_layers",
+    "restored",
 ]

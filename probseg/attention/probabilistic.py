@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +13,27 @@ from probseg.attention.base import Attention2d
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import Axis, axial_attention
 from probseg.ops.mixture import PRIOR_NAMES, PriorName
-from probseg.ops.updates import KeyAdaptation, ValuePropagation
+from probseg.ops.updates import KeyAdaptation, Update, ValuePropagation
 
 LOG_LIMIT = 80.0  # exp(88) is the end of float32
+
+
+class Settings(NamedTuple):
+    """What happens to keys and values, and whether learnt priors take part in it.
+
+    Args:
+        keys: Adaptation of the keys.
+        values: Propagation of fixed values.
+        learnt_key_prior: Whether the learnt precision replaces that of ``keys``.
+        learnt_value_prior: Whether the learnt precision replaces that of ``values``.
+        can_propagate: Whether the layer was built to propagate values, however often it does now.
+    """
+
+    keys: KeyAdaptation
+    values: ValuePropagation
+    learnt_key_prior: bool
+    learnt_value_prior: bool
+    can_propagate: bool
 
 
 class ProbabilisticAttention2d(Attention2d):
@@ -98,24 +117,50 @@ class ProbabilisticAttention2d(Attention2d):
         self.log_prior: PriorName = log_prior
         self.value_precision = value_precision
         self.value_iterations = value_iterations
-        self.key_adaptation = KeyAdaptation(key_iterations, key_prior)
-        self.value_propagation = ValuePropagation(propagation_iterations, value_prior)
         self.log_key_prior: nn.Parameter | None = None
         self.log_value_prior: nn.Parameter | None = None
         if learn_priors and key_iterations > 0:
             self.log_key_prior = _log_parameter("key_prior", key_prior, num_heads)
         if learn_priors and propagation_iterations > 0:
             self.log_value_prior = _log_parameter("value_prior", value_prior, num_heads)
+        self.settings = Settings(
+            KeyAdaptation(key_iterations, key_prior),
+            ValuePropagation(propagation_iterations, value_prior),
+            learnt_key_prior=self.log_key_prior is not None,
+            learnt_value_prior=self.log_value_prior is not None,
+            can_propagate=propagation_iterations > 0,
+        )
+
+    def adapt_keys(self, iterations: int | None = None, prior: float | None = None) -> None:
+        """Change the adaptation of the keys; None leaves a setting as it is.
+
+        Args:
+            iterations: Number of EM iterations.
+            prior: Precision of the prior, which takes the place of a learnt one.
+        """
+        keys = _changed(self.settings.keys, iterations, prior)
+        learnt = self.settings.learnt_key_prior and prior is None
+        self.settings = self.settings._replace(keys=keys, learnt_key_prior=learnt)
+
+    def adapt_values(self, iterations: int | None = None, prior: float | None = None) -> None:
+        """Change the propagation of fixed values; None leaves a setting as it is.
+
+        Args:
+            iterations: Number of EM iterations.
+            prior: Precision of the prior, which takes the place of a learnt one.
+        """
+        values = _changed(self.settings.values, iterations, prior)
+        learnt = self.settings.learnt_value_prior and prior is None
+        self.settings = self.settings._replace(values=values, learnt_value_prior=learnt)
 
     def updates(self) -> tuple[KeyAdaptation, ValuePropagation]:
         """Return what happens to keys and values, with the priors as they are learnt so far."""
-        key_adaptation, value_propagation = self.key_adaptation, self.value_propagation
-        if self.log_key_prior is not None:
-            key_adaptation = replace(key_adaptation, prior_precision=_exp(self.log_key_prior))
-        if self.log_value_prior is not None:
-            value_prior = _exp(self.log_value_prior)
-            value_propagation = replace(value_propagation, prior_precision=value_prior)
-        return key_adaptation, value_propagation
+        keys, values, learnt_key_prior, learnt_value_prior, _ = self.settings
+        if learnt_key_prior and self.log_key_prior is not None:
+            keys = replace(keys, prior_precision=_exp(self.log_key_prior))
+        if learnt_value_prior and self.log_value_prior is not None:
+            values = replace(values, prior_precision=_exp(self.log_value_prior))
+        return keys, values
 
     def attend_maps(
         self,
@@ -130,7 +175,7 @@ class ProbabilisticAttention2d(Attention2d):
         Raises:
             ValueError: If values are fixed and the layer does not propagate any.
         """
-        if fixed_values is not None and self.value_propagation.iterations == 0:
+        if fixed_values is not None and self.settings.values.iterations == 0:
             msg = "fixed_values have no effect with propagation_iterations=0; set it or omit them"
             raise ValueError(msg)
         key_adaptation, value_propagation = self.updates()
@@ -149,6 +194,12 @@ class ProbabilisticAttention2d(Attention2d):
             fixed_values=fixed_values,
             fixed_mask=fixed_mask,
         )
+
+
+def _changed(update: Update, iterations: int | None, prior: float | None) -> Update:
+    if iterations is not None:
+        update = replace(update, iterations=iterations)
+    return update if prior is None else replace(update, prior_precision=prior)
 
 
 def _exp(log_precision: Tensor) -> Tensor:

@@ -1,15 +1,26 @@
 """Backbones: image and click maps in, feature maps of several strides out."""
 
 from probseg.backbones.base import Backbone
+from probseg.backbones.botnet import BoTNet
+from probseg.backbones.hrnet import HRNetV2
+from probseg.backbones.resnet import ResNet
 from probseg.backbones.stem import PromptStem, add_prompt_stem
 from probseg.backbones.timm import TimmBackbone
 
-BACKBONES: dict[str, type[Backbone]] = {"TimmBackbone": TimmBackbone}
+BACKBONES: dict[str, type[Backbone]] = {
+    "BoTNet": BoTNet,
+    "HRNetV2": HRNetV2,
+    "ResNet": ResNet,
+    "TimmBackbone": TimmBackbone,
+}
 
 __all__ = [
     "BACKBONES",
     "Backbone",
+    "BoTNet",
+    "HRNetV2",
     "PromptStem",
+    "ResNet",
     "TimmBackbone",
     "add_prompt_stem",
 ]

@@ -10,7 +10,10 @@ from probseg.types import FeatureInfo
 
 
 class Backbone(nn.Module, ABC):
-    """Base of the backbones: image and click maps in, feature maps out.
+    """Base of the backbones: images in, feature maps out.
+
+    Where the click maps enter is not their affair: a `Segmenter` whose prompts enter at the stem
+    gives the first convolution more channels, see `add_prompt_stem`.
 
     Attributes:
         features: Channels and strides of the maps that `forward` returns.
@@ -27,7 +30,8 @@ class Backbone(nn.Module, ABC):
         """Compute the feature maps.
 
         Args:
-            x: Normalised RGB and click maps, shape ``(B, 3 + P, H, W)``.
+            x: Normalised RGB, shape ``(B, 3, H, W)``, and the click maps behind them if there is a
+                prompt stem; any size.
 
         Returns:
             Feature maps, finest first, as `features` describes them.

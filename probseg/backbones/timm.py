@@ -7,9 +7,10 @@ from typing import Any
 from torch import Tensor
 
 from probseg.backbones.base import Backbone
-from probseg.backbones.stem import add_prompt_stem
 from probseg.errors import UnknownNameError
 from probseg.types import FeatureInfo
+
+OUTPUT_STRIDES = (8, 16, 32)
 
 
 class TimmBackbone(Backbone):
@@ -17,16 +18,16 @@ class TimmBackbone(Backbone):
 
     Args:
         name: timm's name, with a tag where one is meant: ``"resnet50.a1_in1k"``.
-        pretrained: Load timm's weights (from its cache or the Hugging Face hub). Leave it False
-            where a checkpoint of the whole model is loaded afterwards.
+        pretrained: Load timm's weights (from its cache or the Hugging Face hub); the name needs a
+            tag then. Leave it False where a checkpoint of the whole model is loaded afterwards.
         output_stride: 8, 16 or 32: stride of the coarsest map; smaller ones dilate the last
             stages. Not every timm network has the choice.
-        prompt_channels: Number of click maps that follow the RGB channels.
         options: Further arguments of ``timm.create_model``: ``{"layers": [2, 2, 2, 1]}``, say, for
             the number of blocks in each stage of a ResNet.
 
     Raises:
-        UnknownNameError: If timm has no network of this name.
+        UnknownNameError: If timm has no network or no weights of this name.
+        ValueError: If the output stride is another, or the weights to load are not named.
     """
 
     def __init__(
@@ -34,16 +35,15 @@ class TimmBackbone(Backbone):
         name: str = "resnet18",
         pretrained: bool = False,
         output_stride: int = 32,
-        prompt_channels: int = 3,
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        if output_stride not in OUTPUT_STRIDES:
+            msg = f"output_stride must be one of {OUTPUT_STRIDES}, got {output_stride}"
+            raise ValueError(msg)
         import timm  # takes a second to import, which `probseg --help` need not wait for
 
-        tagged = timm.list_pretrained()
-        if not timm.is_model(name) or ("." in name and name not in tagged):
-            known = timm.list_models() + tagged
-            raise UnknownNameError(kind="timm backbone", name=name, known=known)
+        _check_name(name, pretrained)
         arguments: dict[str, Any] = {"pretrained": pretrained, "features_only": True}
         if output_stride != 32:  # which not every network would take
             arguments["output_stride"] = output_stride
@@ -53,9 +53,27 @@ class TimmBackbone(Backbone):
         config = self.network.pretrained_cfg
         self.mean = tuple(config["mean"])
         self.std = tuple(config["std"])
-        add_prompt_stem(self.network, prompt_channels)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """Return the feature maps of ``(B, 3 + P, H, W)``, finest first."""
+        """Return the feature maps, finest first."""
         maps: list[Tensor] = self.network(x)
         return maps
+
+
+def _check_name(name: str, pretrained: bool) -> None:
+    import timm
+
+    architecture, dot, _ = name.partition(".")
+    if not timm.is_model(architecture) or (dot and name not in timm.list_pretrained()):
+        known = timm.list_models() + timm.list_pretrained()
+        raise UnknownNameError(kind="timm backbone", name=name, known=known)
+    if pretrained and not dot:
+        default = timm.get_pretrained_cfg(architecture)
+        tagged = f"{architecture}.{default.tag}" if default is not None else ""
+        way_out = (
+            f"write {tagged} for timm's present default"
+            if tagged in timm.list_pretrained()
+            else "timm has none for it by default; set pretrained=False"
+        )
+        msg = f"name must have a tag that says which weights are loaded, got {name!r}; {way_out}"
+        raise ValueError(msg)

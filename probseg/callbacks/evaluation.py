@@ -5,17 +5,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import lightning as L
 import torch.distributed as dist
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 
+from probseg.attention import Adaptation, restored
 from probseg.callbacks.logging import log_curve, log_picture
 from probseg.callbacks.run_folder import run_folder
 from probseg.interact import (
+    Model,
     ObjectRecord,
     Protocol,
     environment,
@@ -26,11 +29,14 @@ from probseg.interact import (
     write_report,
 )
 from probseg.metrics import Summary
+from probseg.models import Segmenter
 from probseg.types import Sample
 
 
 class InteractiveEvaluation(L.Callback):
     """Clicks through the objects of the validation and test sets with a simulated annotator.
+
+    The task must hold its network, any `probseg.interact.Model`, as ``model``.
 
     Validation is short: the first protocol with ``val_clicks`` clicks and one trial. It logs
     ``val/<data set>/miou@k`` and ``val/miou@5``, the mean over the data sets, which
@@ -46,6 +52,9 @@ class InteractiveEvaluation(L.Callback):
         val_clicks: Corrective clicks of a validation, at least 5.
         pictures: Number of objects, the first ones, that are drawn.
         seed: Seed of the simulated annotator.
+        adaptation: Settings of key adaptation and value propagation that hold during a test only,
+            whatever the network was trained with; None tests it as it is. The network must be a
+            `Segmenter` then.
 
     Raises:
         UnknownNameError: If there is no such protocol.
@@ -60,6 +69,7 @@ class InteractiveEvaluation(L.Callback):
         val_clicks: int = 5,
         pictures: int = 8,
         seed: int = 0,
+        adaptation: Adaptation | None = None,
     ) -> None:
         if not protocols:
             msg = "protocols must name at least one protocol, for instance ['gabbur2021']"
@@ -73,6 +83,8 @@ class InteractiveEvaluation(L.Callback):
         self.test_protocols = [_changed(p, max_clicks=max_clicks, trials=trials) for p in chosen]
         self.pictures = pictures
         self.seed = seed
+        self.adaptation = adaptation
+        self._adapted = ExitStack()
         self._records: dict[str, list[ObjectRecord]] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -84,8 +96,17 @@ class InteractiveEvaluation(L.Callback):
         self._records = {protocol.name: [] for protocol in self.val_protocols}
 
     def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget earlier objects."""
+        """Forget earlier objects, and adapt the network."""
         self._records = {protocol.name: [] for protocol in self.test_protocols}
+        if self.adaptation is not None:
+            model = _network(trainer)
+            if not isinstance(model, Segmenter):
+                msg = (
+                    f"adaptation needs a Segmenter as the task's model, got {type(model).__name__}"
+                )
+                raise TypeError(msg)
+            self._adapted.enter_context(restored(model))
+            model.adapt(**dataclasses.asdict(self.adaptation))
 
     def on_validation_batch_end(
         self,
@@ -125,6 +146,7 @@ class InteractiveEvaluation(L.Callback):
 
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the figures of a test, write its report and print its tables."""
+        self._adapted.close()
         several = len(self.test_protocols) > 1
         for protocol in self.test_protocols:
             records = _gathered(self._records[protocol.name])
@@ -136,6 +158,12 @@ class InteractiveEvaluation(L.Callback):
                 self._report(trainer, pl_module, folder, key, records, summaries, protocol)
                 _tell(summaries, protocol, folder)
 
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Leave the network as it was."""
+        self._adapted.close()
+
     def _run(
         self,
         trainer: L.Trainer,
@@ -143,7 +171,7 @@ class InteractiveEvaluation(L.Callback):
         protocols: Sequence[Protocol],
         batch_idx: int,
     ) -> None:
-        model = trainer.lightning_module
+        model = _network(trainer)
         # Lightning has left this context when it calls the hooks after a batch.
         with trainer.precision_plugin.forward_context():
             for sample in batch:
@@ -155,7 +183,7 @@ class InteractiveEvaluation(L.Callback):
                             protocol,
                             trial=trial,
                             seed=self.seed,
-                            device=model.device,
+                            device=trainer.lightning_module.device,
                             keep_picture=batch_idx < self.pictures and trial == 0,
                         )
                         for trial in range(protocol.trials)
@@ -174,6 +202,7 @@ class InteractiveEvaluation(L.Callback):
         data = getattr(trainer, "datamodule", None)  # absent where loaders were passed instead
         metadata = {
             "seed": self.seed,
+            "adaptation": self.adaptation and dataclasses.asdict(self.adaptation),
             "model": _plain(pl_module.hparams.get("model")),
             "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
             "weights_sha256": _digest(pl_module),
@@ -188,6 +217,11 @@ class InteractiveEvaluation(L.Callback):
                 log_picture(trainer, f"{key}/{name}", paths[name])
         for name, summary in summaries.items():
             log_curve(trainer, f"{key}/{name}/clicks", summary.miou)
+
+
+def _network(trainer: L.Trainer) -> Model:
+    """Return the network of the task."""
+    return cast("Model", trainer.lightning_module.model)
 
 
 def _changed(protocol: Protocol, max_clicks: int | None, trials: int | None) -> Protocol:

@@ -21,6 +21,7 @@ training and evaluation:
 models:
   zoo        list, show, verify and publish models
                                     probseg zoo list
+  bench      measure models         probseg bench model resnet18_csa
 
 Each verb explains itself: probseg VERB --help. All settings of a run: add --print_config.
 """
@@ -38,11 +39,18 @@ def _zoo(arguments: Sequence[str]) -> None:
     run(arguments[1:])
 
 
+def _bench(arguments: Sequence[str]) -> None:
+    from probseg.cli.bench import run
+
+    run(arguments[1:])
+
+
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "fit": _trainer,
     "validate": _trainer,
     "test": _trainer,
     "zoo": _zoo,
+    "bench": _bench,
 }
 
 

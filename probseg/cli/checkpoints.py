@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import yaml
+from jsonargparse import Namespace
 
 from probseg.errors import UsageError, WeightsError
 
@@ -120,3 +121,15 @@ def _pattern(trainer: Mapping[str, Any]) -> Path:
     else:
         name = options.get("name") or ""
     return Path(options.get("save_dir") or root).absolute() / name / "*" / "checkpoints" / LAST
+
+
+def without_pretrained_backbones(node: dict[str, Any] | Namespace) -> None:
+    """Let all backbones in a part of the configuration start without weights, in place."""
+    parts: dict[str, Any] = node if isinstance(node, dict) else vars(node)
+    for name, part in parts.items():
+        if not isinstance(part, dict | Namespace):
+            continue
+        arguments = part.get("init_args") or part  # a preset's changes name arguments directly
+        if name == "backbone" and arguments.get("pretrained"):
+            arguments["pretrained"] = False
+        without_pretrained_backbones(part)

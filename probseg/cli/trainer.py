@@ -20,7 +20,13 @@ import probseg
 import probseg.data
 import probseg.tasks
 from probseg.callbacks import InteractiveEvaluation, SaveConfig
-from probseg.cli.checkpoints import check_readable, find_last, first_logger, run_of
+from probseg.cli.checkpoints import (
+    check_readable,
+    find_last,
+    first_logger,
+    run_of,
+    without_pretrained_backbones,
+)
 from probseg.errors import UsageError
 from probseg.paths import configs_dir
 
@@ -86,12 +92,16 @@ class ProbsegCLI(LightningCLI):
             )
         logger = (first_logger(config.trainer) or {}).get("init_args", {})
         going_on = self.run_to_continue is not None and logger.get("version", "") is None
+        asked = config.model.clone()
         try:
             if going_on:
                 logger["version"] = self.run_to_continue
+            if config.ckpt_path is not None:  # whose weights replace any that could be downloaded
+                without_pretrained_backbones(config.model)
             super().instantiate_classes()
         except (ValueError, OSError, MisconfigurationException) as error:
             raise UsageError(str(_innermost(error))) from error
+        config.model = asked
         if going_on:  # the configuration that is saved must not tie later runs to this folder
             logger["version"] = None
 

@@ -31,12 +31,10 @@ class GrabCut(InteractiveDataset):
     name = "GrabCut"
 
     def __init__(self, root: Path | str | None = None) -> None:
-        if root is None:
-            choices = [data_dir() / "GrabCut", data_dir() / "grabcut"]
-            root = next((place for place in choices if place.is_dir()), choices[0])
-        self.root = Path(root)
-        images = self._files("data_GT")
-        masks = self._files("boundary_GT")
+        self.root = chosen_root(root, "GrabCut", "grabcut")
+        layout = "the folders data_GT/ (images) and boundary_GT/ (masks)"
+        images = archive_files(self.name, self.root, "data_GT", layout)
+        masks = archive_files(self.name, self.root, "boundary_GT", layout)
         missing = sorted(set(images) - set(masks))
         if missing:
             msg = (
@@ -45,30 +43,6 @@ class GrabCut(InteractiveDataset):
             )
             raise DataError(msg)
         self.pairs = [(images[key], masks[key]) for key in sorted(images)]
-
-    def _files(self, folder: str) -> dict[str, Path]:
-        place = self.root / folder
-        files = sorted(place.iterdir()) if place.is_dir() else []
-        found: dict[str, Path] = {}
-        for path in files:
-            # The archive's suffixes are .jpg, .JPG and .bmp.
-            if path.name.startswith(".") or path.suffix.lower() not in IMAGE_SUFFIXES:
-                continue
-            stem = path.name.split(".")[0]
-            if stem in found:
-                msg = f"{path}: has the same stem as {found[stem]}; remove one of them"
-                raise DataError(msg)
-            found[stem] = path
-        if not found:
-            raise DatasetNotFoundError(
-                self.name,
-                self.root,
-                "the folders data_GT/ (images) and boundary_GT/ (masks)",
-                "Download GrabCut.zip from the releases page of the repository "
-                "SamsungLabs/ritm_interactive_segmentation, unpack it, and pass its folder as "
-                "`root` or set PROBSEG_DATA to the folder that holds it.",
-            )
-        return found
 
     def __len__(self) -> int:
         """Return the number of objects, 50 in the complete set."""
@@ -91,3 +65,52 @@ class GrabCut(InteractiveDataset):
         mask = (labels == 255).astype(np.uint8)
         mask[labels == 128] = IGNORE
         return Sample(image, mask, image_path.name.split(".")[0], self.name)
+
+
+def chosen_root(root: Path | str | None, *names: str) -> Path:
+    """Return the folder that was given, else the first of these that `data_dir` has.
+
+    Args:
+        root: The argument of a data set.
+        names: The folder's usual names; the first one is returned where there is none of them.
+    """
+    if root is not None:
+        return Path(root)
+    choices = [data_dir() / name for name in names]
+    return next((place for place in choices if place.is_dir()), choices[0])
+
+
+def archive_files(name: str, root: Path, folder: str, layout: str) -> dict[str, Path]:
+    """Map the stems of the picture files of a test set's folder to their paths.
+
+    Args:
+        name: The data set, and the name of its archive.
+        root: The folder of the data set.
+        folder: The folder in it; stems end at the first dot of a file name.
+        layout: The folders that ``root`` must have, in words.
+
+    Raises:
+        DatasetNotFoundError: If there are no pictures.
+        DataError: If two files have the same stem.
+    """
+    place = root / folder
+    found: dict[str, Path] = {}
+    for path in sorted(place.iterdir()) if place.is_dir() else []:
+        # The suffixes of GrabCut's archive are .jpg, .JPG and .bmp.
+        if path.name.startswith(".") or path.suffix.lower() not in IMAGE_SUFFIXES:
+            continue
+        stem = path.name.split(".")[0]
+        if stem in found:
+            msg = f"{path}: has the same stem as {found[stem]}; remove one of them"
+            raise DataError(msg)
+        found[stem] = path
+    if not found:
+        raise DatasetNotFoundError(
+            name,
+            root,
+            layout,
+            f"Download {name}.zip from the releases page of the repository "
+            "SamsungLabs/ritm_interactive_segmentation, unpack it, and pass its folder as "
+            "`root` or set PROBSEG_DATA to the folder that holds it.",
+        )
+    return found

@@ -1,11 +1,18 @@
 """Decoders and heads: from feature maps to logits."""
 
-from probseg.heads.base import Decoder, Head
+from probseg.heads.base import Decoded, Decoder, Head
 from probseg.heads.conv import ConvHead
 from probseg.heads.csa import CorrectiveSelfAttention
+from probseg.heads.deeplab import DeepLabV3PlusDecoder
 from probseg.heads.fpn import FPNDecoder
+from probseg.heads.fusion import PromptFusion
+from probseg.heads.ocr import OCRDecoder
 
-DECODERS: dict[str, type[Decoder]] = {"FPNDecoder": FPNDecoder}
+DECODERS: dict[str, type[Decoder]] = {
+    "DeepLabV3PlusDecoder": DeepLabV3PlusDecoder,
+    "FPNDecoder": FPNDecoder,
+    "OCRDecoder": OCRDecoder,
+}
 HEADS: dict[str, type[Head]] = {
     "ConvHead": ConvHead,
     "CorrectiveSelfAttention": CorrectiveSelfAttention,
@@ -16,7 +23,11 @@ __all__ = [
     "HEADS",
     "ConvHead",
     "CorrectiveSelfAttention",
+    "Decoded",
     "Decoder",
+    "DeepLabV3PlusDecoder",
     "FPNDecoder",
     "Head",
+    "OCRDecoder",
+    "PromptFusion",
 ]

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from probseg.ops.numerics import full_precision, working_dtype
 from probseg.types import FeatureInfo
+
+
+class Decoded(NamedTuple):
+    """What a decoder returns.
+
+    Args:
+        features: Shape ``(B, C, h, w)``.
+        auxiliary: Coarse logits of the object with a loss of their own, shape ``(B, 1, h, w)``;
+            None where the decoder makes none.
+    """
+
+    features: Tensor
+    auxiliary: Tensor | None = None
 
 
 class Decoder(nn.Module, ABC):
@@ -19,20 +34,29 @@ class Decoder(nn.Module, ABC):
     features: FeatureInfo
 
     @abstractmethod
-    def forward(self, maps: list[Tensor]) -> Tensor:
+    def forward(self, maps: list[Tensor]) -> Decoded:
         """Fuse feature maps, finest first, into one of shape ``(B, C, h, w)``."""
 
 
 class Head(nn.Module, ABC):
-    """Base of the heads: the decoder's map and the clicks in, logits out."""
+    """Base of the heads: the decoder's map and the clicks in, logits out.
+
+    Their first two arguments are the `FeatureInfo` of the decoder's map and, for networks whose
+    prompts enter at the head, the number of channels of the features that know of the prompts;
+    None for the others.
+    """
 
     @abstractmethod
-    def forward(self, features: Tensor, clicks: Tensor) -> Tensor:
+    def forward(
+        self, features: Tensor, clicks: Tensor, value_features: Tensor | None = None
+    ) -> Tensor:
         """Compute the logits.
 
         Args:
             features: Map of the decoder, shape ``(B, C, h, w)``.
             clicks: Positive and negative click maps, shape ``(B, 2, H, W)``, at the image's size.
+            value_features: Features that know of the prompts where those of the decoder do not,
+                shape ``(B, V, h, w)``; None is ``features``.
 
         Returns:
             Logits of the object, shape ``(B, 1, H, W)``.
@@ -45,4 +69,46 @@ def conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int) -> nn.
         nn.Conv2d(in_channels, out_channels, kernel_size, padding=kernel_size // 2, bias=False),
         nn.BatchNorm2d(out_channels),
         nn.ReLU(inplace=True),
+    )
+
+
+class DilatedDepthwise(nn.Conv2d):
+    """3x3 convolution of each channel by itself that keeps the size.
+
+    On the CPU it computes in float32: in bfloat16, with channels last, the weights of a dilated
+    grouped convolution get gradients of 1e34 or NaN there (seen with PyTorch 2.15).
+
+    Args:
+        channels: Number of channels.
+        dilation: Distance of the taps in pixels.
+    """
+
+    def __init__(self, channels: int, dilation: int) -> None:
+        super().__init__(
+            channels,
+            channels,
+            kernel_size=3,
+            padding=dilation,
+            dilation=dilation,
+            groups=channels,
+            bias=False,
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve ``(B, C, h, w)``."""
+        if x.device.type != "cpu" or self.dilation == (1, 1):
+            return super().forward(x)
+        dtype = working_dtype(x.dtype)
+        with full_precision(x.device):
+            convolved: Tensor = self._conv_forward(x.to(dtype), self.weight.to(dtype), None)
+        return convolved.to(x.dtype)
+
+
+def separable_conv(in_channels: int, out_channels: int, rate: int = 1) -> nn.Sequential:
+    """Build a 3x3 convolution of each channel and a 1x1 convolution, each with norm and ReLU."""
+    return nn.Sequential(
+        DilatedDepthwise(in_channels, rate),
+        nn.BatchNorm2d(in_channels),
+        nn.ReLU(inplace=True),
+        *conv_norm_relu(in_channels, out_channels, 1),
     )

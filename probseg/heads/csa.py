@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.attention import build_attention
+from probseg.attention import Attention2d, ProbabilisticAttention2d, build_attention
 from probseg.heads.base import Head, conv_norm_relu
 from probseg.types import FeatureInfo
+
+CLICKED = 0.5
+"""Where a click map is above it, the annotator has spoken: inside the disks, or near the click."""
 
 
 class CorrectiveSelfAttention(Head):
@@ -22,11 +24,17 @@ class CorrectiveSelfAttention(Head):
     No click map enters queries or keys directly, so that where to look depends on the image; they
     join the values, so that what is said there spreads. The sigmoid stays outside.
 
+    With ``propagation_iterations``, clicks also fix the logits of their pixels in the last block,
+    to one learnt value for each sign, and expectation maximisation propagates them to the others
+    (§4.4). Pixels that clicks of both signs claim are not fixed.
+
     Attention needs memory in proportion to the positions, also where each one sees every other;
     the time of the full layout still grows with the square of their number.
 
     Args:
         inputs: Channels and stride of the decoder's map.
+        value_channels: Channels of the value features, which values are then made of; None takes
+            the bottleneck's.
         attention: A name in `ATTENTIONS`: ``"standard"`` or ``"probabilistic"``.
         layout: ``"axial"`` for the two blocks above, ``"full"`` for a single block in which every
             position sees every other (App. E); its cost grows with the square of the pixels.
@@ -36,23 +44,33 @@ class CorrectiveSelfAttention(Head):
         stride: Attention works on a grid of this stride over the image: 1 as published; larger
             ones are cheaper and enlarge the logits at the end.
         span: Positions that an axial block sees around each one, on its grid; None for all.
-        options: Further arguments of the attention class, for instance
-            ``{"key_iterations": 1, "key_prior": 0.0}``.
+        propagation_iterations: EM iterations in which clicks propagate (1 and 5 as published); the
+            number can be changed in a trained network, also to 0. With 0 here the head has no
+            logits to fix, and cannot propagate later.
+        value_prior: Precision of the prior of the value means in that propagation.
+        value_precision: ``beta`` of the last block where clicks propagate.
+        options: Further arguments of the attention class of all blocks, for instance
+            ``{"key_iterations": 1, "key_prior": 0.0, "learn_priors": True}``.
 
     Raises:
         UnknownNameError: If the attention is not in `ATTENTIONS`.
-        ValueError: If the layout, the stride or the number of heads is wrong.
+        ValueError: If the layout, the stride or the number of heads is wrong, or clicks are to
+            propagate in another attention than the probabilistic one.
     """
 
     def __init__(
         self,
         inputs: FeatureInfo,
+        value_channels: int | None = None,
         attention: str = "probabilistic",
         layout: Literal["axial", "full"] = "axial",
         channels: int = 32,
         num_heads: int = 1,
         stride: int = 1,
         span: int | None = 64,
+        propagation_iterations: int = 0,
+        value_prior: float = 1.0,
+        value_precision: float = 0.1,
         options: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
@@ -65,44 +83,85 @@ class CorrectiveSelfAttention(Head):
         if num_heads < 1 or channels % num_heads:
             msg = f"channels must be divisible by num_heads >= 1, got {channels} and {num_heads}"
             raise ValueError(msg)
+        if propagation_iterations and attention != "probabilistic":
+            msg = (
+                f"propagation_iterations={propagation_iterations} needs attention='probabilistic', "
+                f"got {attention!r}; leave it 0 for another attention"
+            )
+            raise ValueError(msg)
         self.stride = stride
-        build = partial(build_attention, attention)
         shared = {"head_channels": max(channels // num_heads, 8), **(options or {})}
         self.bottleneck = conv_norm_relu(inputs.channels[0], channels, 1)
         # The first block: along the height, or none where one full block does it all.
-        self.height: nn.Module | None = None
-        seen = channels
+        self.height: Attention2d | None = None
+        seen, said = channels, value_channels or channels
         if layout == "axial":
-            self.height = build(
+            self.height = build_attention(
+                attention,
                 channels,
                 channels,
-                value_in_channels=channels + 2,
+                value_in_channels=said + 2,
                 num_heads=num_heads,
                 axis="height",
                 span=span,
                 **shared,
             )
-            seen = 2 * channels
-        self.last = build(
+            seen, said = seen + channels, said + channels
+        if propagation_iterations:
+            shared["propagation_iterations"] = propagation_iterations
+            shared["value_prior"] = value_prior
+            shared["value_precision"] = value_precision
+        self.last = build_attention(
+            attention,
             seen,
             1,
-            value_in_channels=seen + 2,
+            value_in_channels=said + 2,
             axis="full" if layout == "full" else "width",
             span=None if layout == "full" else span,
             **shared,
         )
         self.bias = nn.Parameter(torch.zeros(1))
+        self.fixed_logits: nn.Parameter | None = None
+        if propagation_iterations:
+            # Of positive and negative clicks: sure at first, but not beyond a gradient's reach.
+            self.fixed_logits = nn.Parameter(torch.tensor([2.0, -2.0]))
 
-    def forward(self, features: Tensor, clicks: Tensor) -> Tensor:
+    def forward(
+        self, features: Tensor, clicks: Tensor, value_features: Tensor | None = None
+    ) -> Tensor:
         """Return logits ``(B, 1, H, W)``."""
         image_size = clicks.shape[-2:]
         grid = [max(1, -(-side // self.stride)) for side in image_size]
         # The maximum keeps every click, however coarse the grid.
         clicks = F.max_pool2d(clicks, self.stride, ceil_mode=True)  # (B, 2, h, w)
         clicks = clicks.to(features.dtype)
-        x = F.interpolate(self.bottleneck(features), grid, mode="bilinear", align_corners=False)
+        x = _resized(self.bottleneck(features), grid)  # (B, C_B, h, w)
+        said = x if value_features is None else _resized(value_features, grid)
         if self.height is not None:
-            corrected = self.height(x, torch.cat([x, clicks], dim=1))
+            corrected = self.height(x, torch.cat([said, clicks], dim=1))
             x = torch.cat([x, corrected], dim=1)  # (B, 2 C_B, h, w)
-        logits = self.last(x, torch.cat([x, clicks], dim=1)) + self.bias
-        return F.interpolate(logits, image_size, mode="bilinear", align_corners=False)
+            said = torch.cat([said, corrected], dim=1)
+        fixed = self._fixed(clicks) if self.propagates else (None, None)
+        logits = self.last(x, torch.cat([said, clicks], dim=1), *fixed) + self.bias
+        return _resized(logits, list(image_size))
+
+    @property
+    def propagates(self) -> bool:
+        """Whether clicks propagate at present."""
+        last = self.last
+        return (
+            self.fixed_logits is not None
+            and isinstance(last, ProbabilisticAttention2d)
+            and last.settings.values.iterations > 0
+        )
+
+    def _fixed(self, clicks: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits ``(B, 1, h, w)`` that clicks ``(B, 2, h, w)`` fix, and where."""
+        assert self.fixed_logits is not None, "only heads that propagate fix logits"
+        positive, negative = (clicks > CLICKED).unbind(dim=1)  # each (B, h, w)
+        values = torch.where(positive, self.fixed_logits[0], self.fixed_logits[1])
+        return values[:, None], positive ^ negative
+
+
+def _resized(maps: Tensor, size: list[int]) -> Tensor:
+    return F.interpolate(maps, size, mode="bilinear", align_corners=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.heads.base import Decoder, conv_norm_relu
+from probseg.heads.base import Decoded, Decoder, conv_norm_relu
 from probseg.types import FeatureInfo
 
 
@@ -33,7 +33,7 @@ class FPNDecoder(Decoder):
         self.smooth = nn.ModuleList(conv_norm_relu(channels, channels, 3) for _ in self.levels)
         self.features = FeatureInfo((channels,), (inputs.strides[self.levels[0]],))
 
-    def forward(self, maps: list[Tensor]) -> Tensor:
+    def forward(self, maps: list[Tensor]) -> Decoded:
         """Fuse feature maps, finest first, into one of the finest level's size."""
         fused: Tensor | None = None
         for level in reversed(range(len(self.levels))):
@@ -43,4 +43,4 @@ class FPNDecoder(Decoder):
                 lateral = lateral + F.interpolate(fused, size, mode="bilinear", align_corners=False)
             fused = self.smooth[level](lateral)
         assert fused is not None, "there is at least one level"  # checked in the constructor
-        return fused
+        return Decoded(fused)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,39 @@ from torch import Tensor
 
 from probseg.clicks.annotators import CLICK_RULES, BoolMap
 from probseg.clicks.boxes import Box
-from probseg.interact.protocols import Protocol, draw_view
+from probseg.interact.protocols import Protocol as Rules
+from probseg.interact.protocols import draw_view
 from probseg.metrics import iou
 from probseg.types import Click, Prompts, Sample
 
-Predict = Callable[[Tensor, Prompts], Tensor]
-"""A model: image ``(1, 3, H, W)`` in [0, 1] and prompts in, logits ``(1, 1, H, W)`` out."""
+
+class Model(Protocol):
+    """What answers to clicks: `Segmenter`, or anything else with these two functions."""
+
+    def encode(self, image: Tensor) -> Any:  # noqa: ANN401 (the model's own affair)
+        """Take in an image ``(1, 3, H, W)`` in [0, 1]; called once for each image or crop."""
+
+    def decode(self, encoded: Any, prompts: Prompts) -> Tensor:  # noqa: ANN401
+        """Return logits ``(1, 1, H, W)`` for all prompts so far; called for each click."""
+
+
+class OneStep(NamedTuple):
+    """A model that is one function of image ``(1, 3, H, W)`` and prompts.
+
+    Args:
+        predict: Returns logits ``(1, 1, H, W)``.
+    """
+
+    predict: Callable[[Tensor, Prompts], Tensor]
+
+    def encode(self, image: Tensor) -> Tensor:
+        """Hand the image on."""
+        return image
+
+    def decode(self, encoded: Tensor, prompts: Prompts) -> Tensor:
+        """Ask the function."""
+        return self.predict(encoded, prompts)
+
 
 PICTURE_CLICKS = (0, 1, 3, 5)
 """Numbers of clicks whose predictions a `Picture` keeps, besides the last one."""
@@ -36,14 +63,17 @@ class InteractionState(NamedTuple):
     Args:
         image: RGB in [0, 1], float32, on the model's device, shape ``(3, H, W)``.
         crop: The part of the image that the model sees.
+        encoded: What the model made of the crop; None before it has seen it.
         box: The annotator's box, or None.
         clicks: The clicks so far.
         probability: Of the object, float32, shape ``(H, W)``; 0 outside the crop.
-        seconds: Time of the last call of the model; None before the first.
+        seconds: Time of the last answer, with the encoding of the crop if it was new; None before
+            the first.
     """
 
     image: Tensor
     crop: Box
+    encoded: Any
     box: Box | None
     clicks: tuple[Click, ...]
     probability: npt.NDArray[np.float32]
@@ -127,15 +157,22 @@ def image_tensor(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu
 
 @torch.inference_mode()
 def predict_probability(
-    model: Predict, image: Tensor, clicks: Sequence[Click], box: Sequence[float] | None = None
+    model: Model,
+    encoded: Any,  # noqa: ANN401
+    size: tuple[int, int],
+    clicks: Sequence[Click],
+    box: Sequence[float] | None = None,
+    device: torch.device | str = "cpu",
 ) -> Tensor:
     """Ask the model once.
 
     Args:
-        model: Any callable ``(image, prompts) -> logits``, in evaluation mode.
-        image: RGB in [0, 1], shape ``(3, H, W)``.
-        clicks: Clicks in pixels of ``image``.
-        box: Box in pixels of ``image``, or None.
+        model: In evaluation mode.
+        encoded: The image, encoded by the model.
+        size: ``(H, W)`` of that image.
+        clicks: Clicks in its pixels.
+        box: Box in its pixels, or None.
+        device: Device of the model.
 
     Returns:
         Probability of the object, float32, shape ``(H, W)``.
@@ -145,14 +182,13 @@ def predict_probability(
     """
     places = [[click.x, click.y] for click in clicks]
     corners = [float("nan")] * 4 if box is None else list(box)
-    device = image.device
     prompts = Prompts(
         points=torch.tensor(places, dtype=torch.float32, device=device).reshape(1, -1, 2),
         labels=torch.tensor([[int(click.positive) for click in clicks]], device=device).long(),
         boxes=torch.tensor([corners], dtype=torch.float32, device=device),
     )
-    logits = model(image[None], prompts)
-    expected = (1, 1, *image.shape[1:])
+    logits = model.decode(encoded, prompts)
+    expected = (1, 1, *size)
     if logits.shape != expected:
         message = f"model: expected logits of shape {expected}, got {tuple(logits.shape)}"
         raise ValueError(message)
@@ -160,12 +196,12 @@ def predict_probability(
 
 
 def start(
-    model: Predict, image: Tensor, *, crop: Box | None = None, box: Box | None = None
+    model: Model, image: Tensor, *, crop: Box | None = None, box: Box | None = None
 ) -> InteractionState:
     """Begin an interaction. The model is asked where there is a box, and only then.
 
     Args:
-        model: See `predict_probability`.
+        model: See `Model`; in evaluation mode.
         image: RGB in [0, 1], shape ``(3, H, W)``, on the model's device.
         crop: The part of the image that the model sees; None is all of it.
         box: The annotator's box in whole-image pixels, or None.
@@ -175,25 +211,44 @@ def start(
     """
     height, width = image.shape[1:]
     nothing = np.zeros((height, width), dtype=np.float32)
-    state = InteractionState(image, crop or (0, 0, width, height), box, (), nothing, None)
+    state = InteractionState(image, crop or (0, 0, width, height), None, box, (), nothing, None)
     return state if box is None else ask(model, state)
 
 
-def step(model: Predict, state: InteractionState, click: Click) -> InteractionState:
+def step(model: Model, state: InteractionState, click: Click) -> InteractionState:
     """Add a click, in pixels of the whole image, and ask the model."""
     return ask(model, state._replace(clicks=(*state.clicks, click)))
 
 
-def ask(model: Predict, state: InteractionState) -> InteractionState:
-    """Return the state with the model's answer to its box and clicks."""
+def look(model: Model, state: InteractionState, crop: Box) -> InteractionState:
+    """Return the state with a crop that the model has seen; the same crop is not encoded again."""
+    if state.encoded is not None and crop == state.crop:
+        return state
+    x0, y0, x1, y1 = crop
+    with torch.inference_mode():
+        encoded = model.encode(state.image[None, :, y0:y1, x0:x1])
+    return state._replace(crop=crop, encoded=encoded)
+
+
+def ask(model: Model, state: InteractionState, crop: Box | None = None) -> InteractionState:
+    """Return the state with the model's answer to its box and clicks.
+
+    Args:
+        model: See `Model`; in evaluation mode.
+        state: With all prompts.
+        crop: Another part of the image to look at; None for the same.
+    """
+    device = state.image.device
+    _synchronise(device)
+    began = time.perf_counter()
+    state = look(model, state, crop or state.crop)
     x0, y0, x1, y1 = state.crop
-    image = state.image[:, y0:y1, x0:x1]  # (3, h, w)
     clicks = _moved(state.clicks, -x0, -y0)
     box = state.box and _moved_box(state.box, -x0, -y0)
-    _synchronise(image.device)
-    began = time.perf_counter()
-    inside = predict_probability(model, image, clicks, box)  # (h, w)
-    _synchronise(image.device)
+    inside = predict_probability(
+        model, state.encoded, (y1 - y0, x1 - x0), clicks, box, device
+    )  # (h, w)
+    _synchronise(device)
     seconds = time.perf_counter() - began
     probability = np.zeros(state.probability.shape, dtype=np.float32)
     probability[y0:y1, x0:x1] = inside.cpu().numpy()
@@ -201,9 +256,9 @@ def ask(model: Predict, state: InteractionState) -> InteractionState:
 
 
 def run_object(
-    model: Predict,
+    model: Model,
     sample: Sample,
-    protocol: Protocol,
+    protocol: Rules,
     *,
     trial: int = 0,
     seed: int = 0,
@@ -217,7 +272,7 @@ def run_object(
     is held.
 
     Args:
-        model: See `predict_probability`.
+        model: See `Model`; in evaluation mode.
         sample: The object.
         protocol: Box, clicks and threshold.
         trial: Number of the run; see `draw_view`.

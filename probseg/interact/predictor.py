@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from probseg.clicks.boxes import Box, padded_crop
-from probseg.interact.loop import InteractionState, ask, image_tensor, start
+from probseg.interact.loop import InteractionState, ask, image_tensor, look, start
 from probseg.interact.protocols import PROTOCOLS
 from probseg.models import Segmenter
 from probseg.types import Click
@@ -47,7 +47,8 @@ class Predictor:
     """Segments one image at a time by clicks.
 
     With a box, the model sees the part of the image around box and clicks, cut as in the protocol
-    ``gabbur2021``; without one it sees the whole image.
+    ``gabbur2021``; without one it sees the whole image. Models whose prompts enter at the head pay
+    for what they see once, and then answer each click in a fraction of the time.
 
     Args:
         model: The network; it is moved to the device and put into evaluation mode.
@@ -72,6 +73,8 @@ class Predictor:
     def set_image(self, image: npt.NDArray[np.uint8]) -> None:
         """Begin with a new image; box and clicks of the last one are forgotten.
 
+        Models whose prompts enter at the head look at it now, all others when they are asked.
+
         Args:
             image: RGB, uint8, shape ``(H, W, 3)``, any size.
 
@@ -85,7 +88,30 @@ class Predictor:
                 "files of other kinds"
             )
             raise ValueError(msg)
-        self._state = start(self.model, image_tensor(image, self.device))
+        self._begin(start(self.model, image_tensor(image, self.device)))
+
+    def adapt(
+        self,
+        key_iterations: int | None = None,
+        key_prior: float | None = None,
+        value_iterations: int | None = None,
+        value_prior: float | None = None,
+    ) -> None:
+        """Switch key adaptation and value propagation, for this image and those to come.
+
+        Args:
+            key_iterations: See `Segmenter.adapt`, as for the others; None leaves a setting as it
+                is.
+            key_prior: Precision of the prior of the keys, 0 for maximum likelihood.
+            value_iterations: EM iterations in which clicks propagate, 0 for none.
+            value_prior: Precision of the prior of the value means.
+
+        Raises:
+            ValueError: If a number is out of range, or the network has no layer to change.
+        """
+        self.model.adapt(key_iterations, key_prior, value_iterations, value_prior)
+        if self._state is not None:  # what was encoded with other keys is out of date
+            self._begin(self._state._replace(encoded=None))
 
     def predict(
         self,
@@ -129,7 +155,7 @@ class Predictor:
         if not state.clicks and state.box is None:
             msg = "nothing to go by: give at least one click or a box"
             raise ValueError(msg)
-        self._state = ask(self.model, state._replace(crop=_crop(state)))
+        self._state = ask(self.model, state, _crop(state))
         return Mask(self._state.probability)
 
     def undo(self) -> Mask | None:
@@ -151,7 +177,15 @@ class Predictor:
     def reset(self) -> None:
         """Forget box and clicks; the image stays."""
         if self._state is not None:
-            self._state = start(self.model, self._state.image)
+            state = self._state
+            fresh = start(self.model, state.image)
+            if state.crop == fresh.crop:
+                fresh = fresh._replace(encoded=state.encoded)
+            self._begin(fresh)
+
+    def _begin(self, state: InteractionState) -> None:
+        pays_once = self.model.prompts == "head"
+        self._state = look(self.model, state, state.crop) if pays_once else state
 
     def _current(self) -> InteractionState:
         if self._state is None:

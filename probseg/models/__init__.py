@@ -1,6 +1,24 @@
 """Whole networks: the `Segmenter` and its presets."""
 
-from probseg.models.build import build, list_presets, override, read_preset, without_downloads
-from probseg.models.segmenter import Segmenter
+from probseg.models.build import (
+    build,
+    list_presets,
+    override,
+    read_preset,
+    resolved,
+    variant,
+    without_downloads,
+)
+from probseg.models.segmenter import Encoded, Segmenter
 
-__all__ = ["Segmenter", "build", "list_presets", "override", "read_preset", "without_downloads"]
+__all__ = [
+    "Encoded",
+    "Segmenter",
+    "build",
+    "list_presets",
+    "override",
+    "read_preset",
+    "resolved",
+    "variant",
+    "without_downloads",
+]

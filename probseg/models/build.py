@@ -17,14 +17,22 @@ from torch import nn
 from probseg.backbones import BACKBONES
 from probseg.clicks.maps import ClickMaps
 from probseg.errors import UnknownNameError
-from probseg.heads import DECODERS, HEADS
+from probseg.heads import DECODERS, HEADS, PromptFusion
 from probseg.models.segmenter import Segmenter
 from probseg.paths import configs_dir
 
 Description = dict[str, Any]
 
-_LATE: dict[str, type[nn.Module]] = {**DECODERS, **HEADS}
+_Plain = bool | int | float | str | list[Any] | dict[str, Any] | None
+Changes = dict[str, dict[str, _Plain] | _Plain]
+"""Changes to a description as the command line reads them; where it sees ``Any`` instead, it builds
+the parts that they describe, and leaves numbers of dotted options as text."""
+
+_LATE: dict[str, type[nn.Module]] = {**DECODERS, **HEADS, "PromptFusion": PromptFusion}
 """Parts that wait for the features of the part before them."""
+
+FROM_BEFORE = ("inputs", "value_channels", "prompt_channels")
+"""What these parts are told by the parts before them, and no description can say."""
 
 _PARTS: dict[str, type[nn.Module]] = {
     "ClickMaps": ClickMaps,
@@ -51,8 +59,30 @@ def read_preset(name: str) -> Description:
     if name not in list_presets():
         raise UnknownNameError(kind="model", name=name, known=list_presets())
     text = (configs_dir() / "model" / f"{name}.yaml").read_text(encoding="utf-8")
-    description: Description = yaml.safe_load(text)
-    return description
+    return resolved(yaml.safe_load(text))
+
+
+def variant(of: str, changes: Changes | None = None) -> Segmenter:
+    """Build a preset with some arguments changed; for configurations.
+
+    Args:
+        of: Name of the preset.
+        changes: Arguments to change, as in `override`:
+            ``{"backbone": {"attention": "probabilistic"}}``.
+
+    Raises:
+        UnknownNameError: If there is no such preset.
+        ValueError: If a part is to be changed by something else than a dictionary.
+    """
+    return build(override(read_preset(of), changes or {}))
+
+
+def resolved(description: Description) -> Description:
+    """Return the description of the network itself where another one is varied by `variant`."""
+    if str(description.get("class_path")).split(".")[-1] != variant.__name__:
+        return description
+    arguments = description["init_args"]
+    return override(read_preset(arguments["of"]), arguments.get("changes") or {})
 
 
 def override(description: Description, changes: Mapping[str, Any]) -> Description:
@@ -61,7 +91,7 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
     Args:
         description: A part, ``{"class_path": ..., "init_args": {...}}``.
         changes: New arguments; the value for an argument that is itself a part is a dictionary of
-            changes to that part.
+            changes to that part, or None to leave the part out.
 
     Raises:
         ValueError: If a part is to be changed by something else than a dictionary.
@@ -69,7 +99,7 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
     arguments = dict(description.get("init_args") or {})
     for key, value in changes.items():
         old = arguments.get(key)
-        if isinstance(old, dict) and "class_path" in old:
+        if isinstance(old, dict) and "class_path" in old and value is not None:
             if not isinstance(value, Mapping):
                 msg = (
                     f"{key} must be a dictionary of arguments to change, e.g. "
@@ -103,7 +133,7 @@ def build(description: Description) -> Segmenter:
         TypeError: If a part has no such argument; the message lists the nearest ones.
         ValueError: If an argument is wrong.
     """
-    model = _build(description)
+    model = _build(resolved(description))
     if not isinstance(model, Segmenter):
         msg = f"the outermost class_path must be a Segmenter, got {description['class_path']!r}"
         raise ValueError(msg)
@@ -112,12 +142,16 @@ def build(description: Description) -> Segmenter:
 
 def _check_arguments(name: str, arguments: Description) -> None:
     """Raise unless the part has all these arguments and they are parts where they must be."""
-    known = list(inspect.signature(_PARTS[name]).parameters)
+    parameters = inspect.signature(_PARTS[name]).parameters
+    known = list(parameters)
     if name in _LATE:
-        known.remove("inputs")  # comes from the part before
+        known = [name for name in known if name not in FROM_BEFORE]
     for key, value in arguments.items():
         if key not in known:
             raise TypeError(str(UnknownNameError(f"argument of {name}", key, known)))
+        if name == "Segmenter" and value is None and parameters[key].default is not None:
+            msg = f"{key} must be a part of the network, got None; no network is without one"
+            raise ValueError(msg)
         if name == "Segmenter" and isinstance(value, Mapping):  # a part would be built by now
             msg = (
                 f"{key} must be a part of the network, got {dict(value)}; give it as "

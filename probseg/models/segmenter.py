@@ -3,35 +3,74 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.backbones import Backbone
+from probseg.attention import Adaptation, probabilistic_layers
+from probseg.backbones import Backbone, add_prompt_stem
 from probseg.clicks.maps import ClickMaps
-from probseg.heads import Decoder, Head
+from probseg.heads import Decoded, Decoder, Head, PromptFusion
 from probseg.types import FeatureInfo, Prompts
+
+Size = tuple[int, int]
+
+
+class Encoded(NamedTuple):
+    """What a network knows of images before it has seen a prompt.
+
+    Args:
+        size: ``(H, W)`` of the images, whose pixels prompts are given in.
+        working_size: ``(h, w)`` that the network works at.
+        image: Normalised images, shape ``(B, 3, h, w)``.
+        decoded: The decoder's result, where it does not depend on prompts; None where it does.
+    """
+
+    size: Size
+    working_size: Size
+    image: Tensor
+    decoded: Decoded | None
+
+
+class Logits(NamedTuple):
+    """Logits of the object, float32, each of shape ``(B, 1, H, W)``.
+
+    Args:
+        main: Of the network.
+        auxiliary: Of a decoder with a loss of its own; None without.
+    """
+
+    main: Tensor
+    auxiliary: Tensor | None
 
 
 class Segmenter(nn.Module):
     """Interactive segmentation network.
 
-    Normalisation, click maps, prompt stem, backbone, decoder and head, in this order; images of
-    any size, odd ones too.
+    Normalisation, click maps, backbone, decoder and head, in this order; images of any size, odd
+    ones too. ``forward`` is `encode`, which depends on the image alone, and then `decode`, which is
+    all there is to do for another click on the same image.
 
     Args:
-        backbone: Image and click maps to feature maps.
+        backbone: Image (and click maps) to feature maps.
         decoder: Builds the decoder for the backbone's features, for instance
             ``functools.partial(FPNDecoder, channels=96)``.
-        head: Builds the head for the decoder's features.
+        head: Builds the head for the decoder's features and the number of channels of the value
+            features, None where prompts enter at the stem.
         click_maps: Draws the prompts; disks of radius 8 by default.
         working_size: Longest side in pixels that the network works at. Larger images are reduced
             to it, with their prompts, and the logits enlarged again: objects then appear at the
             sizes that the network was trained on. None works at every image's own size.
+        prompts: Where prompts enter. ``"stem"``: beside the image, through a second first
+            convolution; every click runs the whole network. ``"head"``: behind the decoder; the
+            backbone runs once per image, and a click costs a fraction.
+        fusion: Builds the `PromptFusion` of networks whose prompts enter at the head.
 
     Raises:
-        ValueError: If ``working_size`` is not positive.
+        ValueError: If ``working_size`` is not positive, ``prompts`` is neither, or there is a
+            fusion where prompts enter at the stem.
     """
 
     mean: Tensor
@@ -41,21 +80,40 @@ class Segmenter(nn.Module):
         self,
         backbone: Backbone,
         decoder: Callable[[FeatureInfo], Decoder],
-        head: Callable[[FeatureInfo], Head],
+        head: Callable[[FeatureInfo, int | None], Head],
         click_maps: ClickMaps | None = None,
         working_size: int | None = None,
+        prompts: Literal["stem", "head"] = "stem",
+        fusion: Callable[[FeatureInfo, int], PromptFusion] | None = None,
     ) -> None:
         super().__init__()
         if working_size is not None and working_size < 1:
             msg = f"working_size must be a positive number of pixels or None, got {working_size}"
             raise ValueError(msg)
+        if prompts not in ("stem", "head"):
+            msg = f"prompts must be 'stem' or 'head', got {prompts!r}"
+            raise ValueError(msg)
+        if fusion is not None and prompts == "stem":
+            msg = "fusion is for prompts='head'; with prompts='stem' the first convolution fuses"
+            raise ValueError(msg)
         self.working_size = working_size
         self.click_maps = click_maps if click_maps is not None else ClickMaps()
         self.backbone = backbone
         self.decoder = decoder(backbone.features)
-        self.head = head(self.decoder.features)
+        self.fusion: PromptFusion | None = None
+        if prompts == "stem":
+            add_prompt_stem(backbone, self.click_maps.channels)
+            self.head = head(self.decoder.features, None)
+        else:
+            self.fusion = (fusion or PromptFusion)(self.decoder.features, self.click_maps.channels)
+            self.head = head(self.decoder.features, self.fusion.channels)
         self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(backbone.std).view(3, 1, 1), persistent=False)
+
+    @property
+    def prompts(self) -> Literal["stem", "head"]:
+        """Where prompts enter."""
+        return "stem" if self.fusion is None else "head"
 
     def forward(self, image: Tensor, prompts: Prompts) -> Tensor:
         """Compute the logits of the object.
@@ -70,13 +128,52 @@ class Segmenter(nn.Module):
         Raises:
             ValueError: If the shapes do not fit together.
         """
+        return self.all_logits(self.encode(image), prompts).main
+
+    def encode(self, image: Tensor) -> Encoded:
+        """Compute what does not depend on prompts.
+
+        Args:
+            image: RGB in [0, 1], float, shape ``(B, 3, H, W)``.
+
+        Raises:
+            ValueError: If it is something else.
+        """
         if image.ndim != 4 or image.shape[1] != 3 or not image.is_floating_point():
             msg = (
                 "image must be float in [0, 1] of shape (B, 3, H, W), got "
                 f"{image.dtype} of shape {tuple(image.shape)}"
             )
             raise ValueError(msg)
-        batch = image.shape[0]
+        size = (image.shape[-2], image.shape[-1])
+        working_size = _reduced(size, self.working_size)
+        if working_size != size:
+            image = F.interpolate(
+                image, working_size, mode="bilinear", align_corners=False, antialias=True
+            )
+        # Under true half precision the weights, and with them these buffers, are not float32.
+        image = ((image - self.mean) / self.std).to(self.mean.dtype)
+        decoded = None if self.fusion is None else self.decoder(self.backbone(image))
+        return Encoded(size, working_size, image, decoded)
+
+    def decode(self, encoded: Encoded, prompts: Prompts) -> Tensor:
+        """Compute the logits of the object for the prompts on encoded images.
+
+        Args:
+            encoded: Result of `encode` for ``B`` images.
+            prompts: Clicks and boxes in pixels of the images as `encode` got them.
+
+        Returns:
+            Logits, float32, shape ``(B, 1, H, W)``.
+
+        Raises:
+            ValueError: If the shapes do not fit together.
+        """
+        return self.all_logits(encoded, prompts).main
+
+    def all_logits(self, encoded: Encoded, prompts: Prompts) -> Logits:
+        """Compute all logits that have a loss; see `decode`."""
+        batch = len(encoded.image)
         points, labels, boxes = (tuple(tensor.shape) for tensor in prompts)
         if points != (*labels, 2) or labels[:1] != (batch,) or boxes != (batch, 4):
             msg = (
@@ -84,39 +181,95 @@ class Segmenter(nn.Module):
                 f"labels (B, S) and boxes (B, 4), got {points}, {labels} and {boxes}"
             )
             raise ValueError(msg)
-        size = (image.shape[-2], image.shape[-1])
-        if self.working_size is not None and max(size) > self.working_size:
-            small, prompts = shrink(image, prompts, self.working_size / max(size))
-            logits = self._segment(small, prompts)
-            return F.interpolate(logits, size, mode="bilinear", align_corners=False)
-        return self._segment(image, prompts)
+        prompts = moved_prompts(prompts, encoded.size, encoded.working_size)
+        maps = self.click_maps(prompts, encoded.working_size)  # (B, 3, h, w)
+        decoded, value_features = encoded.decoded, None
+        if decoded is None:
+            x = torch.cat([encoded.image, maps.to(encoded.image.dtype)], dim=1)
+            decoded = self.decoder(self.backbone(x))
+        if self.fusion is not None:
+            value_features = self.fusion(decoded.features, maps)
+        main = self.head(decoded.features, maps[:, 1:], value_features)
+        auxiliary = decoded.auxiliary
+        return Logits(
+            _enlarged(main, encoded.size),
+            None if auxiliary is None else _enlarged(auxiliary, encoded.size),
+        )
 
-    def _segment(self, image: Tensor, prompts: Prompts) -> Tensor:
-        maps = self.click_maps(prompts, (image.shape[-2], image.shape[-1]))  # (B, 3, H, W)
-        normalised = (image - self.mean) / self.std
-        # Under true half precision the weights, and with them this buffer, are not float32.
-        x = torch.cat([normalised, maps], dim=1).to(self.mean.dtype)
-        features = self.backbone(x)
-        logits: Tensor = self.head(self.decoder(features), maps[:, 1:])
-        return logits.float()
+    def adapt(
+        self,
+        key_iterations: int | None = None,
+        key_prior: float | None = None,
+        value_iterations: int | None = None,
+        value_prior: float | None = None,
+    ) -> None:
+        """Switch key adaptation and value propagation of the trained network, in place.
+
+        Keys adapt in the probabilistic attention of the backbone, or in that of the head where the
+        backbone has none. Values propagate in heads that were trained with it.
+
+        Args:
+            key_iterations: See `Adaptation`, as for the others; None leaves a setting as it is.
+            key_prior: Precision of the prior of the keys, 0 for maximum likelihood.
+            value_iterations: EM iterations in which clicks propagate, 0 for none.
+            value_prior: Precision of the prior of the value means.
+
+        Raises:
+            ValueError: If a number is out of range, or the network has no layer to change.
+        """
+        wanted = Adaptation(key_iterations, key_prior, value_iterations, value_prior)
+        in_head = probabilistic_layers(self.head)
+        with_keys = probabilistic_layers(self.backbone) or in_head
+        with_values = [layer for layer in in_head if layer.settings.can_propagate]
+        if wanted.changes_keys() and not with_keys:
+            msg = (
+                f"key_iterations={key_iterations}, key_prior={key_prior}: the network has no "
+                "probabilistic attention whose keys could adapt; choose one with it in backbone or "
+                "head, such as 'prob_botnet50_full_factored' or 'resnet18_csa'"
+            )
+            raise ValueError(msg)
+        if wanted.changes_values() and not with_values:
+            msg = (
+                f"value_iterations={value_iterations}, value_prior={value_prior}: the head "
+                f"{type(self.head).__name__} was built without value propagation; choose one with "
+                "it, such as 'hrnet18_ocr_csa_bp5', and train it"
+            )
+            raise ValueError(msg)
+        if wanted.changes_keys():
+            for layer in with_keys:
+                layer.adapt_keys(key_iterations, key_prior)
+        if wanted.changes_values():
+            for layer in with_values:
+                layer.adapt_values(value_iterations, value_prior)
 
 
-def shrink(image: Tensor, prompts: Prompts, factor: float) -> tuple[Tensor, Prompts]:
-    """Reduce images and their prompts.
+def _reduced(size: Size, longest: int | None) -> Size:
+    """Return the size that fits into the longest side."""
+    if longest is None or max(size) <= longest:
+        return size
+    factor = longest / max(size)
+    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
+
+
+def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
+    """Express prompts in the pixels of images of another size.
 
     Args:
-        image: Shape ``(B, 3, H, W)``.
-        prompts: Clicks and boxes in pixels of ``image``.
-        factor: New size over old size, at most 1.
-
-    Returns:
-        Images of at least one pixel, and prompts in their pixels.
+        prompts: Clicks and boxes in pixels of images of ``size``.
+        size: ``(H, W)``.
+        new_size: ``(h, w)`` of the same images resized.
     """
-    height, width = image.shape[-2:]
-    size = (max(1, round(height * factor)), max(1, round(width * factor)))
-    small = F.interpolate(image, size, mode="bilinear", align_corners=False, antialias=True)
-    scale = prompts.boxes.new_tensor([size[1] / width, size[0] / height])
+    if size == new_size:
+        return prompts
+    scale = prompts.boxes.new_tensor([new_size[1] / size[1], new_size[0] / size[0]])
     # A point is the centre of a pixel, half a pixel from the pixel's border; boxes are borders.
-    return small, prompts._replace(
+    return prompts._replace(
         points=(prompts.points + 0.5) * scale - 0.5, boxes=prompts.boxes * scale.repeat(2)
     )
+
+
+def _enlarged(logits: Tensor, size: Size) -> Tensor:
+    logits = logits.float()
+    if tuple(logits.shape[-2:]) == size:
+        return logits
+    return F.interpolate(logits, size, mode="bilinear", align_corners=False)

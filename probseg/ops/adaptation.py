@@ -61,7 +61,6 @@ def propagate_values(
     """
     if update.iterations == 0:
         return mixture, ()
-    backend = backend_of_few(backend)
     dirichlet = update.dirichlet_prior
     weights: Terms = ()
     few = in_full(mixture)
@@ -72,6 +71,7 @@ def propagate_values(
     # What the queries say is the same in all iterations.
     base = _pair_logits(query_logits(few, queries, values_follow=True), fixed)
     base = base.masked_fill(~fixed.valid[:, None, :, None], -math.inf)  # (B, G, S, M)
+    backend = backend_of_few(backend, base.numel())
     observed = take_tokens(fixed_values, fixed)  # (B, G, S, V)
     initial = mixture.values
     for _ in range(update.iterations):

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from probseg.ops.backends.interface import Block, Term, Terms
 
+HELD_PAIRS = 2**22
+"""Number of pairs whose intermediate results may be held: 16 MiB each in float32."""
+
 
 class FixedTokens(NamedTuple):
     """The tokens whose values an annotator fixed, at most S for each item of the batch.
@@ -30,12 +33,18 @@ def fixed_tokens(mask: Tensor) -> FixedTokens:
     return FixedTokens(rows, mask.gather(1, rows))
 
 
-def backend_of_few(backend: str) -> str:
+def backend_of_few(backend: str, pairs: int) -> str:
     """Return the backend for the pairs of the fixed tokens, which are few and are written out.
 
     The choice is for the passes over all pairs, but for "reference": it differentiates twice.
+
+    Args:
+        backend: The choice.
+        pairs: Number of pairs in the whole batch. A moderate number is held at once: the lines of a
+            map are many mixtures of few pairs, and in most of them a backend of tiles would have to
+            recover the masses of the keys that no fixed token sees, one mixture after the other.
     """
-    return "reference" if backend == "reference" else "auto"
+    return "reference" if backend == "reference" or pairs <= HELD_PAIRS else "auto"
 
 
 def take_tokens(tensor: Tensor, fixed: FixedTokens) -> Tensor:

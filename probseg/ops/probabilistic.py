@@ -208,9 +208,9 @@ def probabilistic_attention(
                 log_prior=own_prior, log_mask=take_terms(mixture.log_mask, places)
             )
             start = None if initial_values is None else take_tokens(initial_values, places)
-            own_inferred, own_evidence = _infer_values(
-                own, take_tokens(tokens, places), start, value_iterations, backend_of_few(backend)
-            )
+            few = take_tokens(tokens, places)
+            chosen = backend_of_few(backend, few.shape[:-1].numel() * keys.shape[-2])
+            own_inferred, own_evidence = _infer_values(own, few, start, value_iterations, chosen)
             inferred = put_tokens(inferred, own_inferred, places)
             log_evidence = put_tokens(
                 log_evidence.unsqueeze(-1), own_evidence.unsqueeze(-1), places

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
@@ -42,9 +43,11 @@ class InteractiveSegmentation(L.LightningModule):
         lr_scheduler: Makes the schedule, stepped every epoch.
         curriculum: When the tasks are trained and how clicks are drawn.
         corner_noise: Greatest shift of the sides of the training boxes, as a fraction of the box.
+        auxiliary_weight: Weight of the loss of auxiliary logits, for decoders that have some; 0.4
+            as in Yuan et al. (2020).
 
     Raises:
-        ValueError: If ``corner_noise`` is out of range.
+        ValueError: If ``corner_noise`` or ``auxiliary_weight`` is out of range.
     """
 
     def __init__(
@@ -55,10 +58,14 @@ class InteractiveSegmentation(L.LightningModule):
         lr_scheduler: LRSchedulerCallable = PolynomialThenConstant,
         curriculum: Curriculum | None = None,
         corner_noise: float = 0.1,
+        auxiliary_weight: float = 0.4,
     ) -> None:
         super().__init__()
         if not 0 <= corner_noise < 0.5:
             msg = f"corner_noise must be a fraction in [0, 0.5), got {corner_noise}"
+            raise ValueError(msg)
+        if not 0 <= auxiliary_weight < float("inf"):
+            msg = f"auxiliary_weight must be finite and at least 0, got {auxiliary_weight}"
             raise ValueError(msg)
         self.save_hyperparameters()
         # Convolutions on CPU and on tensor cores are fastest in this layout.
@@ -68,6 +75,7 @@ class InteractiveSegmentation(L.LightningModule):
         self.lr_scheduler = lr_scheduler
         self.curriculum = curriculum if curriculum is not None else Curriculum()
         self.corner_noise = corner_noise
+        self.auxiliary_weight = auxiliary_weight
 
     def forward(self, image: Tensor, prompts: Prompts) -> Tensor:
         """Return the logits ``(B, 1, H, W)`` of images ``(B, 3, H, W)`` in [0, 1]."""
@@ -83,9 +91,13 @@ class InteractiveSegmentation(L.LightningModule):
         """Draw prompts for the crops, predict, and return the loss with what led to it."""
         images = batch.images.float() / 255
         prompts = self.draw_prompts(images, batch.masks, self.stage)
-        logits = self(images, prompts)
+        logits, auxiliary = self.model.all_logits(self.model.encode(images), prompts)
         loss = self.loss(logits, batch.masks)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
+        if auxiliary is not None:
+            auxiliary_loss = self.loss(auxiliary, batch.masks)
+            self.log("train/auxiliary_loss", auxiliary_loss, batch_size=len(images))
+            loss = loss + self.auxiliary_weight * auxiliary_loss
         return {"loss": loss, "logits": logits.detach(), "prompts": prompts}
 
     def validation_step(self, batch: list[Sample], batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -119,11 +131,14 @@ class InteractiveSegmentation(L.LightningModule):
             return self._add_clicks(prompts, *object_and_background(masks))
         fewest, most = self.curriculum.rounds
         rounds = int(torch.randint(fewest, most + 1, ()))
-        for _ in range(rounds):
-            wrong = error_regions(self._predict_now(images, prompts), masks)
-            prompts = self._add_clicks(
-                prompts, *(interior(w, self.curriculum.margin) for w in wrong)
-            )
+        with self._as_at_test_time():
+            encoded = self.model.encode(images)
+            for _ in range(rounds):
+                logits = self.model.decode(encoded, prompts)  # (B, 1, H, W)
+                wrong = error_regions(_predicted(logits, prompts), masks)
+                prompts = self._add_clicks(
+                    prompts, *(interior(w, self.curriculum.margin) for w in wrong)
+                )
         if rounds == 0:  # without a box and without clicks there would be nothing to go by
             prompts = prompts._replace(boxes=boxes)
         return prompts
@@ -138,18 +153,17 @@ class InteractiveSegmentation(L.LightningModule):
             labels=torch.cat([prompts.labels, labels], dim=1),
         )
 
-    @torch.no_grad()
-    def _predict_now(self, images: Tensor, prompts: Prompts) -> Tensor:
-        """Predict as at test time, boolean ``(B, H, W)``; nothing where there is no prompt yet."""
+    @contextmanager
+    def _as_at_test_time(self) -> Iterator[None]:
+        """Predict in evaluation mode and without gradients inside the block."""
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
-        logits: Tensor = self.model(images, prompts)
+        with torch.no_grad():
+            yield
         for module in training:  # and not the ones that somebody has frozen
             module.training = True
         # Weights cast to half precision here carry no gradient and must not be used again.
         torch.clear_autocast_cache()
-        prompted = (prompts.labels >= 0).any(dim=1) | ~prompts.boxes.isnan().any(dim=1)
-        return (logits.squeeze(1) > 0) & prompted[:, None, None]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Make the optimiser and the schedule."""
@@ -184,6 +198,12 @@ class InteractiveSegmentation(L.LightningModule):
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse the checkpoint of another network in words, before torch does in keys."""
         check_fit(self.state_dict(), checkpoint["state_dict"], "checkpoint")
+
+
+def _predicted(logits: Tensor, prompts: Prompts) -> Tensor:
+    """Return the predicted pixels ``(B, H, W)``; nothing where there is no prompt yet."""
+    prompted = (prompts.labels >= 0).any(dim=1) | ~prompts.boxes.isnan().any(dim=1)
+    return (logits.squeeze(1) > 0) & prompted[:, None, None]
 
 
 def _is_plain(value: Any) -> bool:  # noqa: ANN401

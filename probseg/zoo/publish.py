@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from probseg.metrics import REPORTED_CLICKS
-from probseg.models import build, override, without_downloads
+from probseg.models import build, override, resolved, without_downloads
 from probseg.models.build import Description
 from probseg.zoo.create import describe
 from probseg.zoo.store import CARD, WEIGHTS, Entry, check_fit, read_index, save, write_index
@@ -128,7 +128,7 @@ def network_of(stored: Mapping[str, Any], source: Path) -> Description:
         arguments |= description.get("dict_kwargs") or {}
         name, pretrained = arguments.pop("name"), arguments.pop("pretrained", False)
         return override(describe(name, pretrained)[1], arguments)
-    return description
+    return resolved(description)
 
 
 def _figures(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:

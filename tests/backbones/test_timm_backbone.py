@@ -1,5 +1,7 @@
 """timm networks with a stem for prompts; weights are random, nothing is downloaded."""
 
+import re
+
 import pytest
 import timm
 import torch
@@ -13,21 +15,28 @@ MICRO = "test_resnet.r160_in1k"
 SIZES = [(1, 1), (2, 5), (37, 53), (64, 96)]
 
 
+def with_prompts(name: str, prompts: int = 3, **options) -> TimmBackbone:
+    backbone = TimmBackbone(name, **options).eval()
+    add_prompt_stem(backbone, prompts)
+    return backbone
+
+
 @pytest.fixture(scope="module")
 def backbone():
-    return TimmBackbone(MICRO).eval()
+    return with_prompts(MICRO)
 
 
 def test_the_table_holds_backbones():
-    assert BACKBONES["TimmBackbone"] is TimmBackbone
+    assert set(BACKBONES) == {"BoTNet", "HRNetV2", "ResNet", "TimmBackbone"}
     assert all(issubclass(part, Backbone) for part in BACKBONES.values())
+    assert all(part.__name__ == name for name, part in BACKBONES.items())
 
 
 @pytest.mark.parametrize("name", [MICRO, "test_efficientnet", "test_convnext"])
 def test_without_prompts_the_features_are_those_of_the_rgb_network(name):
     torch.manual_seed(1)
     plain = timm.create_model(name, pretrained=False, features_only=True).eval()
-    backbone = TimmBackbone(name).eval()
+    backbone = with_prompts(name)
     weights = backbone.network.state_dict()
     for key, value in plain.state_dict().items():  # the stem alone has moved
         place = (
@@ -62,7 +71,7 @@ def test_maps_have_the_described_channels_and_strides(backbone, size):
 def test_output_stride(stride):
     backbone = TimmBackbone(MICRO, output_stride=stride)
     assert max(backbone.features.strides) == stride
-    assert backbone(torch.zeros(2, 6, 64, 64))[-1].shape[-1] == 64 // stride
+    assert backbone(torch.zeros(2, 3, 64, 64))[-1].shape[-1] == 64 // stride
 
 
 def test_normalisation_is_that_of_the_weights(backbone):
@@ -73,7 +82,7 @@ def test_normalisation_is_that_of_the_weights(backbone):
 
 @pytest.mark.parametrize("prompts", [1, 2, 5])
 def test_number_of_click_maps(prompts):
-    backbone = TimmBackbone(MICRO, prompt_channels=prompts).eval()
+    backbone = with_prompts(MICRO, prompts)
     assert backbone(torch.randn(1, 3 + prompts, 32, 32))[0].isfinite().all()
 
 
@@ -132,3 +141,30 @@ def test_an_unknown_name_gives_the_nearest(name, nearest):
         TimmBackbone(name)
     assert name in str(caught.value)
     assert repr(nearest) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "way_out"),
+    [
+        ("resnet50", "write resnet50.a1_in1k"),
+        ("botnet50ts_256", "set pretrained=False"),
+        ("nf_regnet_b0", "set pretrained=False"),
+    ],
+)
+def test_weights_to_load_must_be_named(name, way_out):
+    with pytest.raises(ValueError, match=f"'{name}'; .*{re.escape(way_out)}"):
+        TimmBackbone(name, pretrained=True)
+
+
+def test_only_pretrained_networks_look_for_weights(tmp_path):
+    options = {"cache_dir": tmp_path}
+    TimmBackbone(MICRO, options=options)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(FileNotFoundError):  # as the tests are offline
+        TimmBackbone(MICRO, pretrained=True, options=options)
+
+
+@pytest.mark.parametrize("output_stride", [0, 4, 12, 64])
+def test_other_output_strides_are_refused(output_stride):
+    with pytest.raises(ValueError, match=rf"output_stride .*\(8, 16, 32\), got {output_stride}"):
+        TimmBackbone(MICRO, output_stride=output_stride)

@@ -4,13 +4,16 @@ import json
 import lightning as L
 import pytest
 import torch
-from fakes import FakeObjects
+from fakes import FakeObjects, micro_model
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
+from probseg.attention import Adaptation, probabilistic_layers
 from probseg.callbacks import InteractiveEvaluation
 from probseg.errors import UnknownNameError
+from probseg.interact import OneStep
+from probseg.tasks import InteractiveSegmentation
 
 MIOU = [f"miou@{k}" for k in range(6)]
 NOC = [f"noc@{percent}" for percent in (80, 85, 90)]
@@ -24,6 +27,7 @@ class Disks(L.LightningModule):
         self.weight = torch.nn.Parameter(torch.zeros(1))
         self.radii = radii
         self.modes = []
+        self.model = OneStep(self.forward)
 
     def forward(self, image, prompts):
         self.modes.append(self.training)
@@ -257,3 +261,97 @@ def test_the_report_tells_weights_apart(tmp_path):
         assert metadata["checkpoint"] is None
         digests.append(metadata["weights_sha256"])
     assert digests[0] == digests[1] != digests[2]
+
+
+# --- adaptation ---------------------------------------------------------------------------------
+
+RESULTS = "toy/version_0/test/ritm/results.json"
+
+
+class Watched(InteractiveSegmentation):
+    """Notes the iterations of the keys whenever the network is asked."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        super().__init__(micro_model("micro_csa"))
+        self.seen = []
+        self.model.head.register_forward_pre_hook(lambda *_: self.seen.append(self.iterations()))
+
+    def iterations(self):
+        return [layer.settings.keys.iterations for layer in probabilistic_layers(self.model)]
+
+
+def adapted(folder, **changes):
+    evaluation = InteractiveEvaluation(
+        protocols=["ritm"], max_clicks=2, val_clicks=5, adaptation=Adaptation(**changes)
+    )
+    return trainer(folder, evaluation)
+
+
+def test_an_adaptation_holds_during_the_test_only(tmp_path):
+    task, objects = Watched(), loaders(FakeObjects(2))
+    runner = adapted(tmp_path, key_iterations=3)
+    runner.validate(task, objects, verbose=False)
+    assert task.seen
+    assert all(asked == [1, 1] for asked in task.seen)
+    for _ in range(2):
+        task.seen.clear()
+        runner.test(task, objects, verbose=False)
+        assert len(task.seen) == 4, "objects x clicks"
+        assert all(asked == [3, 3] for asked in task.seen)
+        assert task.iterations() == [1, 1]
+
+
+def test_an_adapted_test_is_that_of_the_network_built_so(tmp_path):
+    def ious(folder):
+        return read(folder / RESULTS)["datasets"]["fakes"]["miou"]
+
+    head = {"options": {"key_iterations": 3, "key_prior": 0.5}}
+    built = InteractiveSegmentation(micro_model("micro_csa", head=head))
+    task = Watched()
+    built.load_state_dict(task.state_dict())
+    objects = loaders(FakeObjects(2))
+    adapted(tmp_path / "1", key_iterations=3, key_prior=0.5).test(task, objects, verbose=False)
+    adapted(tmp_path / "2").test(built, objects, verbose=False)
+    adapted(tmp_path / "3").test(task, objects, verbose=False)
+    assert ious(tmp_path / "1") == ious(tmp_path / "2")
+    assert ious(tmp_path / "1") != ious(tmp_path / "3")
+
+
+def test_the_report_tells_the_adaptation(tmp_path):
+    objects = loaders(FakeObjects(1))
+    adapted(tmp_path / "1", key_iterations=3).test(Watched(), objects, verbose=False)
+    assert read(tmp_path / "1" / RESULTS)["metadata"]["adaptation"] == {
+        "key_iterations": 3,
+        "key_prior": None,
+        "value_iterations": None,
+        "value_prior": None,
+    }
+    scores(tmp_path / "2", FakeObjects(1), protocols=["ritm"], max_clicks=1)
+    assert read(tmp_path / "2" / RESULTS)["metadata"]["adaptation"] is None
+
+
+def test_after_an_error_the_network_is_what_it_was(tmp_path):
+    class Interrupted(RuntimeError):
+        pass
+
+    def fail(*_):
+        raise Interrupted
+
+    task = Watched()
+    task.model.decoder.register_forward_pre_hook(fail)
+    runner = adapted(tmp_path, key_iterations=3)
+    seen = []
+    task.model.backbone.register_forward_pre_hook(lambda *_: seen.append(task.iterations()))
+    with pytest.raises(Interrupted):
+        runner.test(task, loaders(FakeObjects(1)), verbose=False)
+    assert seen == [[3, 3]]
+    assert task.iterations() == [1, 1]
+
+
+def test_what_cannot_adapt_is_refused(tmp_path):
+    with pytest.raises(TypeError, match=r"adaptation needs a Segmenter .*, got OneStep"):
+        adapted(tmp_path, key_iterations=3).test(Disks(), loaders(FakeObjects(1)), verbose=False)
+    task = InteractiveSegmentation(micro_model("micro_conv"))
+    with pytest.raises(ValueError, match="no probabilistic attention"):
+        adapted(tmp_path, key_iterations=3).test(task, loaders(FakeObjects(1)), verbose=False)

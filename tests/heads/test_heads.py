@@ -142,14 +142,15 @@ def test_axial_blocks_are_densely_connected_along_height_then_width():
 def test_pyramid_gives_the_described_map(size):
     decoder = FPNDecoder(PYRAMID, channels=10).eval()
     assert decoder.features == FeatureInfo((10,), (4,))
-    fused = decoder(pyramid(2, *size))
+    fused, auxiliary = decoder(pyramid(2, *size))
+    assert auxiliary is None
     assert fused.shape == (2, 10, -(-size[0] // 4), -(-size[1] // 4))
 
 
 def test_pyramid_uses_all_levels_but_the_finest():
     decoder = FPNDecoder(PYRAMID, channels=10, stride=4).eval()
     maps = [m.requires_grad_() for m in pyramid(1, 32, 32)]
-    decoder(maps).sum().backward()
+    decoder(maps).features.sum().backward()
     assert maps[0].grad is None
     assert all(m.grad.abs().sum() > 0 for m in maps[1:])
 
@@ -160,7 +161,7 @@ def test_pyramid_adds_the_enlarged_coarser_level():
     top = decoder.smooth[1](decoder.lateral[1](coarse))
     top = functional.interpolate(top, (6, 6), mode="bilinear")
     expected = decoder.smooth[0](decoder.lateral[0](fine) + top)
-    torch.testing.assert_close(decoder([fine, coarse]), expected)
+    torch.testing.assert_close(decoder([fine, coarse]).features, expected)
 
 
 def test_pyramid_refuses_a_stride_that_no_map_has():

@@ -7,6 +7,7 @@ import torch
 from probseg.clicks.annotators import CLICK_RULES
 from probseg.interact import (
     PROTOCOLS,
+    OneStep,
     draw_view,
     image_tensor,
     predict_probability,
@@ -38,14 +39,17 @@ def logits(inside):
     return torch.where(inside, 9.0, -9.0)[None, None]
 
 
+@OneStep
 def sees_the_truth(image, prompts):
     return logits(image[0, 0] > 0.5)
 
 
+@OneStep
 def sees_nothing(image, prompts):
     return logits(torch.zeros(image.shape[2:], dtype=torch.bool))
 
 
+@OneStep
 def fills_the_box(image, prompts):
     x0, y0, x1, y1 = prompts.boxes[0].int().tolist()
     inside = torch.zeros(image.shape[2:], dtype=torch.bool)
@@ -54,6 +58,7 @@ def fills_the_box(image, prompts):
 
 
 def paints_disks(radius):
+    @OneStep
     def predict(image, prompts):
         y, x = torch.meshgrid(*map(torch.arange, image.shape[2:]), indexing="ij")
         inside = torch.zeros(image.shape[2:], dtype=torch.bool)
@@ -116,9 +121,10 @@ def test_the_model_sees_the_crop_and_prompts_in_its_pixels():
     x0, y0, x1, y1 = view.crop
     seen = []
 
+    @OneStep
     def watch(image, prompts):
         seen.append((image, prompts))
-        return sees_nothing(image, prompts)
+        return sees_nothing.decode(image, prompts)
 
     record = run_object(watch, thing, GABBUR, trial=1)
     assert len(seen) == 6
@@ -151,6 +157,7 @@ def test_trials_differ_and_runs_repeat():
 
 
 def test_the_threshold_is_exclusive_and_the_protocols():
+    @OneStep
     def unsure(image, prompts):
         return torch.zeros(1, 1, *image.shape[2:])  # probability 0.5
 
@@ -177,20 +184,22 @@ def test_states_are_not_changed():
 def test_probability_is_fp32_and_without_graph():
     weight = torch.ones((), requires_grad=True)
 
+    @OneStep
     def half(image, prompts):
         assert torch.isnan(prompts.boxes).all()
         return (weight * image[:, :1]).bfloat16()
 
     image = torch.rand(3, 4, 5)
-    probability = predict_probability(half, image, [])
+    probability = predict_probability(half, image[None], (4, 5), [])
     assert torch.equal(probability, image[0].bfloat16().float().sigmoid())
     assert probability.dtype == torch.float32
     assert not probability.requires_grad
 
 
 def test_logits_of_another_size_are_refused():
+    model = OneStep(lambda image, _: image[:, :1, ::2])
     with pytest.raises(ValueError, match=r"expected logits of shape \(1, 1, 4, 6\)"):
-        predict_probability(lambda image, _: image[:, :1, ::2], torch.rand(3, 4, 6), [])
+        predict_probability(model, torch.rand(1, 3, 4, 6), (4, 6), [])
 
 
 def test_pictures_keep_some_predictions_in_crop_pixels():

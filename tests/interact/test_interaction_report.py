@@ -14,6 +14,7 @@ from rich.console import Console
 from probseg.interact import (
     PROTOCOLS,
     ObjectRecord,
+    OneStep,
     Step,
     environment,
     print_summary,
@@ -30,6 +31,7 @@ GABBUR = replace(PROTOCOLS["gabbur2021"], max_clicks=4, trials=3)
 RITM = replace(PROTOCOLS["ritm"], max_clicks=3)
 
 
+@OneStep
 def paints_disks(image, prompts):
     y, x = torch.meshgrid(*map(torch.arange, image.shape[2:]), indexing="ij")
     inside = torch.zeros(image.shape[2:], dtype=torch.bool)

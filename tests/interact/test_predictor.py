@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -5,9 +7,12 @@ from fakes import draw_scene, micro_model
 
 import probseg
 import probseg.zoo.store as store
+from probseg.attention import ProbabilisticAttention2d
+from probseg.backbones import Backbone
+from probseg.heads import ConvHead, FPNDecoder
 from probseg.interact.predictor import Mask, Predictor
-from probseg.models import read_preset
-from probseg.types import Click
+from probseg.models import Segmenter, read_preset
+from probseg.types import Click, FeatureInfo
 
 CLICKS = [Click(20, 30), Click(3, 4, positive=False), Click(25.5, 20.25)]
 BOX = (10, 12, 40, 44)
@@ -209,3 +214,183 @@ def test_from_pretrained_takes_a_folder(tmp_path):
     np.testing.assert_allclose(
         loaded.predict(CLICKS).probability, reference.predict(CLICKS).probability, atol=0.02
     )
+
+
+# --- another adaptation -------------------------------------------------------------------------
+
+
+def same_weights(model, *changes, **settings):
+    """A network built with other settings and the same weights."""
+    built = micro_model(*changes, **settings)
+    built.load_state_dict(model.state_dict())
+    return built
+
+
+FUSION = {"class_path": "PromptFusion", "init_args": {"channels": 8, "dilations": [1, 2]}}
+FAST = {"prompts": "head", "fusion": FUSION}
+PROPAGATES = {"head": {"propagation_iterations": 1, "options": {"key_iterations": 1}}}
+
+
+@pytest.mark.parametrize("entry", [{}, FAST], ids=["stem", "head"])
+@pytest.mark.parametrize(
+    ("settings", "head"),
+    [
+        ({"key_iterations": 3, "key_prior": 0.5}, {"key_iterations": 3, "key_prior": 0.5}),
+        ({"value_iterations": 5, "value_prior": 0.1}, {}),
+    ],
+    ids=["keys", "values"],
+)
+def test_adapting_changes_the_next_mask_and_keeps_the_prompts(entry, settings, head):
+    torch.manual_seed(0)
+    model = micro_model("micro_csa", **PROPAGATES, **entry)
+    propagation = settings.get("value_iterations", 1)
+    changes = {
+        "propagation_iterations": propagation,
+        "value_prior": settings.get("value_prior", 1.0),
+        "options": head or {"key_iterations": 1},
+    }
+    built = Predictor(same_weights(model, "micro_csa", head=changes, **entry))
+    predictor = Predictor(model)
+    for one in (predictor, built):
+        one.set_image(photo())
+    before = predictor.predict(CLICKS, box=BOX)
+    expected = built.predict(CLICKS, box=BOX)
+    assert np.abs(before.probability - expected.probability).max() > 1e-5
+    predictor.adapt(**settings)
+    assert predictor.clicks == tuple(CLICKS)
+    np.testing.assert_array_equal(predictor.predict().probability, expected.probability)
+    more = Click(8, 50)
+    np.testing.assert_array_equal(
+        predictor.predict([more]).probability, built.predict([more]).probability
+    )
+    for one in (predictor, built):  # and for images to come
+        one.set_image(photo(30, 40, seed=1))
+    np.testing.assert_array_equal(
+        predictor.predict([Click(9, 9)]).probability, built.predict([Click(9, 9)]).probability
+    )
+
+
+class Attending(Backbone):
+    """A backbone whose keys can adapt, so that what was encoded is out of date when they do."""
+
+    features = FeatureInfo((8,), (2,))
+    mean = (0.5, 0.5, 0.5)
+    std = (0.25, 0.25, 0.25)
+
+    def __init__(self, key_iterations=1):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, kernel_size=3, stride=2, padding=1)
+        self.attention = ProbabilisticAttention2d(8, 8, key_iterations=key_iterations)
+
+    def forward(self, x):
+        return [self.attention(self.first(x))]
+
+
+def test_adapted_keys_of_the_backbone_see_the_image_anew():
+    def build(iterations):
+        torch.manual_seed(0)
+        backbone = Attending(iterations)
+        return Segmenter(backbone, partial(FPNDecoder, stride=2), ConvHead, prompts="head").eval()
+
+    model, built = build(1), build(4)
+    built.load_state_dict(model.state_dict())
+    predictor, other = Predictor(model), Predictor(built)
+    for one in (predictor, other):
+        one.set_image(photo())
+    before = predictor.predict(CLICKS)
+    predictor.adapt(key_iterations=4)
+    expected = other.predict(CLICKS).probability
+    assert np.abs(before.probability - expected).max() > 1e-6
+    np.testing.assert_array_equal(predictor.predict().probability, expected)
+
+
+def test_adapting_before_the_first_image():
+    predictor = Predictor(micro_model("micro_csa"))
+    predictor.adapt(key_iterations=2)
+    predictor.set_image(photo())
+    assert predictor.predict(CLICKS).binary.shape == (61, 47)
+
+
+def test_a_network_that_cannot_adapt_says_so():
+    predictor = Predictor(micro_model("micro_conv"))
+    predictor.set_image(photo())
+    before = predictor.predict(CLICKS)
+    with pytest.raises(ValueError, match="no probabilistic attention"):
+        predictor.adapt(key_iterations=2)
+    np.testing.assert_array_equal(predictor.predict().probability, before.probability)
+
+
+# --- what a click costs -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counted():
+    """A predictor whose prompts enter at the head, and the sizes that its backbone has seen."""
+    torch.manual_seed(0)
+    model, seen = micro_model("micro_csa", **FAST), []
+    model.backbone.register_forward_pre_hook(
+        lambda module, inputs: seen.append(tuple(inputs[0].shape[-2:]))
+    )
+    return Predictor(model), seen
+
+
+def test_an_image_is_paid_for_once_and_at_once(counted):
+    predictor, seen = counted
+    predictor.set_image(photo())
+    assert seen == [(61, 47)]
+    for click in CLICKS:
+        predictor.predict([click])
+    predictor.undo()
+    predictor.reset()
+    predictor.predict(CLICKS)
+    while predictor.clicks:
+        predictor.undo()
+    predictor.predict(CLICKS[:1])
+    assert seen == [(61, 47)]
+    predictor.set_image(photo(30, 40))
+    assert seen == [(61, 47), (30, 40)]
+
+
+def test_a_new_crop_is_paid_for_again(counted):
+    predictor, seen = counted
+    predictor.set_image(photo(120, 130))
+    predictor.predict(box=(30, 20, 60, 50))  # and at least 16 pixels around it
+    predictor.predict([Click(35, 25)])
+    predictor.predict([Click(50, 30, positive=False)])
+    assert seen == [(120, 130), (62, 62)]
+    predictor.predict([Click(110, 25)])  # leaves the crop
+    assert len(seen) == 3
+    assert seen[2][1] > 62
+    predictor.predict([Click(100, 25)])
+    assert len(seen) == 3
+    predictor.undo()
+    assert len(seen) == 3
+    predictor.undo()  # back to the box and the clicks inside
+    assert seen[3:] == [(62, 62)]
+    predictor.reset()
+    assert seen[4:] == [(120, 130)]
+
+
+def test_with_prompts_at_the_stem_each_click_is_paid_for(model):
+    seen = []
+    hook = model.backbone.register_forward_pre_hook(lambda module, inputs: seen.append(1))
+    predictor = Predictor(model)
+    predictor.set_image(photo())
+    assert not seen
+    for count, click in enumerate(CLICKS, 1):
+        predictor.predict([click])
+        assert len(seen) == count
+    hook.remove()
+
+
+def test_answers_do_not_depend_on_what_was_seen_before(counted):
+    predictor, _ = counted
+    predictor.set_image(photo(120, 130))
+    first = predictor.predict(CLICKS, box=BOX)
+    predictor.predict([Click(110, 100)])
+    predictor.undo()
+    predictor.reset()
+    predictor.predict(CLICKS[:1])
+    predictor.reset()
+    again = predictor.predict(CLICKS, box=BOX)
+    np.testing.assert_array_equal(again.probability, first.probability)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -12,9 +13,9 @@ from torch import nn
 
 from probseg.backbones import Backbone
 from probseg.clicks import ClickMaps
-from probseg.heads import Decoder, Head
+from probseg.heads import Decoded, Decoder, Head
 from probseg.models import Segmenter, build, override, read_preset
-from probseg.models.segmenter import shrink
+from probseg.models.segmenter import moved_prompts
 from probseg.types import FeatureInfo, Prompts
 
 MODELS = ["micro_conv", "micro_csa"]
@@ -36,6 +37,10 @@ class Recorder(Backbone):
     mean = (0.5, 0.25, 0.125)
     std = (0.5, 0.25, 0.5)
 
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 1, kernel_size=1)  # for the prompts to enter at
+
     def forward(self, x):
         self.seen = x
         return [x[:, 3:]]
@@ -47,25 +52,25 @@ class Through(Decoder):
         self.features = inputs
 
     def forward(self, maps):
-        return maps[0]
+        return Decoded(maps[0])
 
 
 class Paint(Head):
     """Logits above zero where one of the click maps is drawn."""
 
-    def __init__(self, inputs, channel=1):
+    def __init__(self, inputs, value_channels, channel=1):
         super().__init__()
         self.channel = channel
 
-    def forward(self, features, clicks):
+    def forward(self, features, clicks, value_features=None):
+        assert value_features is None
         assert torch.equal(features[:, 1:], clicks)
         return features[:, self.channel : self.channel + 1] - 0.5
 
 
 def painter(channel, working_size=None, **maps):
-    return Segmenter(
-        Recorder(), Through, lambda inputs: Paint(inputs, channel), ClickMaps(**maps), working_size
-    )
+    head = partial(Paint, channel=channel)
+    return Segmenter(Recorder(), Through, head, ClickMaps(**maps), working_size)
 
 
 def centroid(logits):
@@ -195,20 +200,23 @@ def test_a_reduced_image_keeps_boxes_at_their_place(data):
 def test_a_click_in_the_middle_stays_in_the_middle():
     # Whole numbers are pixel centres: without the half pixel, the click would drift by 1.5 pixels.
     clicks = prompts(1, [(199.5, 99.5)], [1])
-    image, moved = shrink(torch.zeros(1, 3, 200, 400), clicks, 0.25)
-    assert image.shape == (1, 3, 50, 100)
+    encoded = painter(1, working_size=100).encode(torch.zeros(1, 3, 200, 400))
+    assert (encoded.size, encoded.working_size) == ((200, 400), (50, 100))
+    assert encoded.image.shape == (1, 3, 50, 100)
+    moved = moved_prompts(clicks, encoded.size, encoded.working_size)
     assert moved.points.tolist() == [[[49.5, 24.5]]]
 
 
 def test_boxes_are_reduced_as_borders():
-    _, moved = shrink(torch.zeros(1, 3, 200, 400), prompts(boxes=[[0, 40, 400, 200]]), 0.25)
+    moved = moved_prompts(prompts(boxes=[[0, 40, 400, 200]]), (200, 400), (50, 100))
     assert moved.boxes.tolist() == [[0, 10, 100, 50]]
-    assert shrink(torch.zeros(1, 3, 9, 9), prompts(), 0.5)[1].boxes.isnan().all()
+    assert moved_prompts(prompts(), (9, 9), (4, 4)).boxes.isnan().all()
 
 
 def test_reduction_keeps_at_least_one_pixel():
-    image, _ = shrink(torch.zeros(1, 3, 1, 300), prompts(), 0.1)
-    assert image.shape == (1, 3, 1, 30)
+    model = painter(1, working_size=30)
+    assert model.encode(torch.zeros(1, 3, 1, 300)).image.shape == (1, 3, 1, 30)
+    assert model(torch.zeros(1, 3, 1, 300), prompts(1, [(150, 0)], [1])).shape == (1, 1, 1, 300)
 
 
 def test_the_network_works_at_the_working_size():
@@ -231,7 +239,8 @@ def test_small_images_are_not_touched_by_the_working_size():
 def test_reduction_averages_instead_of_picking_pixels():
     image = torch.zeros(1, 3, 64, 64)
     image[..., ::8] = 1  # lines that fall between the pixels of the reduced image
-    small, _ = shrink(image, prompts(), 0.125)
+    model = painter(1, working_size=8)
+    small = model.encode(image).image * model.std + model.mean
     assert (small[..., 2:-2] - 1 / 8).abs().max() < 0.05
 
 

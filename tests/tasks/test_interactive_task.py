@@ -10,12 +10,15 @@ from fakes import FakeObjects, draw_sample, ignore_border, micro_model
 from lightning import Trainer
 from torch import nn
 
+from probseg.backbones import TimmBackbone
 from probseg.clicks import Curriculum
 from probseg.clicks.sampling import object_boxes
 from probseg.data import InteractiveDataModule
 from probseg.data.datamodule import TrainBatch
+from probseg.heads import ConvHead, Decoded, FPNDecoder
 from probseg.losses import BinaryCrossEntropy, SoftIoULoss, WeightedSum
 from probseg.models import Segmenter
+from probseg.models.segmenter import Logits
 from probseg.tasks import InteractiveSegmentation, PolynomialThenConstant
 from probseg.types import Prompts
 
@@ -31,9 +34,12 @@ class Answer(Segmenter):
         self.scale = nn.Parameter(torch.ones(()))
         self.asked = []
 
-    def forward(self, image, prompts):
+    def encode(self, image):
+        return image
+
+    def all_logits(self, encoded, prompts):
         self.asked.append((prompts, self.training, torch.is_grad_enabled()))
-        return self.answer(image, prompts).unsqueeze(1) * self.scale
+        return Logits(self.answer(encoded, prompts).unsqueeze(1) * self.scale, None)
 
 
 def nothing(image, prompts):
@@ -433,9 +439,62 @@ def test_corner_noise_out_of_range_is_refused(noise):
         InteractiveSegmentation(micro_model("micro_conv"), corner_noise=noise)
 
 
+@pytest.mark.parametrize("weight", [-0.1, -math.inf, math.nan])
+def test_auxiliary_weight_out_of_range_is_refused(weight):
+    with pytest.raises(ValueError, match="auxiliary_weight must be"):
+        InteractiveSegmentation(micro_model("micro_conv"), auxiliary_weight=weight)
+
+
+class Coarse(FPNDecoder):
+    """With logits of its own."""
+
+    def __init__(self, inputs):
+        super().__init__(inputs, channels=8)
+        self.coarse = nn.Conv2d(8, 1, kernel_size=1)
+
+    def forward(self, maps):
+        features = super().forward(maps).features
+        return Decoded(features, self.coarse(features))
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.4, 2.0])
+def test_auxiliary_logits_enter_the_loss_with_their_weight(weight):
+    torch.manual_seed(0)
+    backbone = TimmBackbone("test_resnet.r160_in1k")
+    model = Segmenter(backbone, Coarse, ConvHead)
+    task = InteractiveSegmentation(model, auxiliary_weight=weight)
+    logged = {}
+    task.log = lambda name, value, **keywords: logged.update({name: value.item()})
+    data = batch()
+    result = step(task, "random", data)
+    with torch.no_grad():  # in training mode, as it was
+        encoded = model.encode(data.images.float() / 255)
+        main, auxiliary = model.all_logits(encoded, result["prompts"])
+    torch.testing.assert_close(main, result["logits"])
+    losses = [task.loss(logits, data.masks).item() for logits in (main, auxiliary)]
+    assert [logged["train/loss"], logged["train/auxiliary_loss"]] == pytest.approx(losses)
+    assert losses[0] != pytest.approx(losses[1])
+    assert result["loss"].item() == pytest.approx(losses[0] + weight * losses[1])
+    assert bool(model.decoder.coarse.weight.grad.any()) == (weight > 0)
+
+
+def test_without_auxiliary_logits_their_weight_says_nothing():
+    losses = []
+    for weight in (0.0, 5.0):
+        task = micro_task("micro_conv", auxiliary_weight=weight)
+        logged = []
+        task.log = lambda name, value, logged=logged, **keywords: logged.append(name)
+        losses.append(step(task, "random")["loss"].item())
+        assert logged == ["train/loss"]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("entry", ["stem", "head"])
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
-def test_half_precision_trains(precision, tmp_path):
-    task = InteractiveSegmentation(micro_model("micro_csa"), curriculum=Curriculum(0, 0))
+def test_half_precision_trains(precision, entry, tmp_path):
+    head = {"propagation_iterations": 1}
+    model = micro_model("micro_csa", prompts=entry, head=head)
+    task = InteractiveSegmentation(model, curriculum=Curriculum(0, 0))
     trainer = Trainer(
         max_epochs=1, accelerator="cpu", precision=precision, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,

@@ -7,6 +7,7 @@ from runs import command, train_two_epochs
 
 import probseg.cli.zoo
 import probseg.zoo.store as store
+from probseg.models import override, read_preset
 from probseg.zoo import create_model
 from probseg.zoo.publish import Facts, network_of, publish
 
@@ -133,6 +134,25 @@ def test_a_network_started_by_name_is_resolved(published):
     description = network_of({"hyper_parameters": {"model": node}}, published[0])
     assert description["class_path"] == "probseg.models.Segmenter"
     assert description["init_args"]["head"]["init_args"]["attention"] == "standard"
+
+
+VARIED = {"head": {"channels": 16}, "working_size": 50}
+
+
+@pytest.mark.parametrize("path", ["probseg.models.variant", "probseg.models.build.variant"])
+def test_a_variant_is_published_as_the_network_itself(tmp_path, path):
+    node = {"class_path": path, "init_args": {"of": "micro_csa", "changes": VARIED}}
+    model = create_model("micro_csa", **VARIED).eval()
+    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    stored = {"state_dict": weights, "hyper_parameters": {"model": node}}
+    torch.save(stored, tmp_path / "last.ckpt")
+    publish(tmp_path / "last.ckpt", "micro_csa.varied", tmp_path, Facts(**FACTS))
+    folder = tmp_path / "micro_csa.varied"
+    assert store.read_config(folder) == override(read_preset("micro_csa"), VARIED)
+    loaded = create_model(str(folder), pretrained=True)
+    assert loaded.working_size == 50
+    for name, tensor in loaded.state_dict().items():
+        torch.testing.assert_close(tensor, model.state_dict()[name], rtol=2e-3, atol=1e-6)
 
 
 def test_zoo_commands(as_shipped, capsys, monkeypatch):

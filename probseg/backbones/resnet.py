@@ -1,0 +1,71 @@
+"""ResNets, with the dilations of DeepLab."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from probseg.backbones.timm import TimmBackbone
+
+
+class ResNet(TimmBackbone):
+    """A timm ResNet (He et al., 2016) of basic or bottleneck blocks.
+
+    Args:
+        name: timm's name, with a tag where one is meant.
+        pretrained: Load timm's weights, see ``TimmBackbone``.
+        output_stride: 8, 16 or 32: stride of the coarsest map; smaller ones dilate the last
+            stages.
+        multi_grid: A factor for each block of the last stage, ``(1, 2, 4)`` say: the 3x3
+            convolutions of the block are dilated by the stage's dilation times this factor, by
+            2, 4 and 8 with output stride 16 (Chen et al., 2017). None leaves timm's dilations,
+            where the first block of a dilated stage still has that of the stage before.
+        options: Further arguments of ``timm.create_model``.
+
+    Raises:
+        UnknownNameError: If timm has no network or no weights of this name.
+        ValueError: If the network is no ResNet, the output stride is another or ``multi_grid`` does
+            not fit the last stage.
+    """
+
+    def __init__(
+        self,
+        name: str = "resnet50.tv_in1k",
+        pretrained: bool = False,
+        output_stride: int = 32,
+        multi_grid: Sequence[int] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        if multi_grid is not None and any(factor < 1 for factor in multi_grid):
+            msg = f"multi_grid must have factors of at least 1, got {list(multi_grid)}"
+            raise ValueError(msg)
+        super().__init__(name, pretrained, output_stride, options)
+        from timm.models.resnet import BasicBlock, Bottleneck
+
+        if not all(isinstance(block, BasicBlock | Bottleneck) for block in self.last_stage()):
+            msg = (
+                "name must be a ResNet of basic or bottleneck blocks whose last stage is among the "
+                f"feature maps, got {name!r}; use TimmBackbone for other networks"
+            )
+            raise ValueError(msg)
+        if multi_grid is not None:
+            _dilate(self.last_stage(), multi_grid)
+
+    def last_stage(self) -> list[nn.Module]:
+        """Return the blocks of the last stage."""
+        return list(getattr(self.network, "layer4", [nn.Identity()]))
+
+
+def _dilate(blocks: Sequence[Any], factors: Sequence[int]) -> None:
+    if len(factors) != len(blocks):
+        msg = (
+            f"multi_grid must have {len(blocks)} factors, one for each block of the last stage, "
+            f"got {list(factors)}"
+        )
+        raise ValueError(msg)
+    for block, factor in zip(blocks, factors, strict=True):
+        for convolution in (block.conv1, block.conv2):
+            if convolution.kernel_size == (3, 3):  # a bottleneck's first one is 1x1
+                convolution.dilation = convolution.padding = (block.dilation * factor,) * 2

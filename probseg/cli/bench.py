@@ -1,0 +1,262 @@
+"""The verb bench."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from probseg.errors import UnknownNameError, UsageError
+from probseg.interact.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
+from probseg.interact.report import environment
+from probseg.zoo import list_models
+from probseg.zoo.create import describe
+
+EXAMPLES = """\
+examples:
+  probseg bench model resnet18_csa
+  probseg bench model "micro_*" --size 256 --device cpu --threads 2 --json micro.json
+  probseg bench model resnet18_csa --prompts head --key-iterations 0 --no-train
+"""
+NOTES = "what the numbers mean:\n" + "\n".join(
+    f"  {name}: {meaning}" for name, meaning in CONVENTIONS.items()
+)
+WIDTH = 150
+"""Columns of the table where the output is no terminal."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Tells of wrong usage as the other verbs do of wrong input."""
+
+    def error(self, message: str) -> NoReturn:
+        msg = f"{message}; see {self.prog} --help"
+        raise UsageError(msg)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run ``probseg bench``.
+
+    Args:
+        arguments: What follows ``bench`` on the command line.
+
+    Raises:
+        UsageError: If an option cannot be used.
+        UnknownNameError: If there is no such model.
+        SystemExit: With status 1 if a model could not be measured.
+    """
+    options = _parser().parse_args(list(arguments))
+    options.action(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="probseg bench",
+        description="Measure what models cost. Each is measured in a process of its own.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(required=True, metavar="model")
+    verb = verbs.add_parser(
+        "model",
+        help="parameters, multiply-adds, milliseconds of a click, memory and training throughput",
+        description="Measure parameters, multiply-adds, milliseconds of the first and of another "
+        "click, memory and training throughput of models.",
+        epilog=f"{EXAMPLES}\n{NOTES}\n",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verb.set_defaults(action=_model)
+    _add_options(verb)
+    return parser
+
+
+def _add_options(verb: argparse.ArgumentParser) -> None:
+    default = Settings()
+    add = verb.add_argument
+    add("name", nargs="+", help="preset, architecture.tag of the zoo, folder/, or a pattern")
+    add("--size", type=_size, default=default.size, help="image in pixels, or HxW; 512")
+    add("--device", type=_device, default=None, help="cpu, cuda or cuda:N; cuda if there is one")
+    add("--threads", type=_positive, metavar="N", help="CPU threads; PyTorch's choice")
+    add("--repeats", type=_positive, default=default.repeats, help="images clicked on; %(default)s")
+    add("--warmup", type=_count, default=default.warmup, help="images before them; %(default)s")
+    add("--no-train", dest="train", action="store_false", help="leave out training")
+    add(
+        "--train-size",
+        type=_positive,
+        default=default.train_size,
+        help="side of the training images in pixels; %(default)s",
+    )
+    add(
+        "--train-batch",
+        type=_positive,
+        default=default.train_batch,
+        help="training images in a step; %(default)s",
+    )
+    add("--precision", choices=["32", "bf16"], default=default.precision, help="bf16: autocast")
+    add("--channels-last", action="store_true", help="memory layout of the network")
+    add("--compile", action="store_true", help="compile the parts of the network")
+    add("--prompts", choices=["stem", "head"], help="where prompts enter; the model's choice")
+    add("--key-iterations", type=_count, metavar="N", help="EM iterations of the keys; the model's")
+    add("--value-iterations", type=_count, metavar="N", help="those of clicks; the model's")
+    add("--native", action="store_true", help="never reduce the image to the model's working size")
+    add("--json", type=_new_file, metavar="FILE", help="write the numbers to a file")
+
+
+def _model(options: argparse.Namespace) -> None:
+    given = dict(vars(options))
+    json_file: Path | None = given.pop("json")
+    names = _expand(given.pop("name"))
+    del given["action"]
+    given["device"] = given["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
+    settings = Settings(**given)
+    records: list[Record] = []
+    for number, name in enumerate(names, start=1):
+        sys.stderr.write(f"measuring {name} ({number} of {len(names)})\n")
+        records.append(measure_elsewhere(name, settings))
+        if json_file is not None:  # after each, so that a long run leaves something if it is ended
+            _write_json(json_file, records, settings)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)
+    console.print(_table(records, settings))
+    failed = [record for record in records if record.error is not None]
+    for record in failed:
+        console.print(f"{record.model} failed: {record.error}", style="red", markup=False)
+    if failed:
+        raise SystemExit(1)
+
+
+def _expand(names: Sequence[str]) -> list[str]:
+    """Return the names with patterns replaced by what they match, each once."""
+    found: list[str] = []
+    for name in names:
+        if any(sign in name for sign in "*?["):
+            matching = list_models(name, pretrained="." in name)
+            if not matching:
+                raise UnknownNameError(kind="model", name=name, known=list_models())
+            found += matching
+        else:
+            _check(name)
+            found.append(name)
+    return list(dict.fromkeys(found))
+
+
+def _check(name: str) -> None:
+    """Raise unless there is such a model."""
+    try:
+        describe(name, pretrained="." in name or "/" in name)
+    except OSError as error:
+        raise UsageError(str(error)) from error
+
+
+def _write_json(path: Path, records: Sequence[Record], settings: Settings) -> None:
+    machine = environment(settings.device)
+    result: dict[str, Any] = {
+        "conventions": CONVENTIONS,
+        "environment": {**machine, "threads": settings.threads or machine["threads"]},
+        "options": asdict(settings),
+        "records": [asdict(record) for record in records],
+    }
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        msg = f"--json {path}: cannot be written: {error}"
+        raise UsageError(msg) from error
+
+
+def _table(records: Sequence[Record], settings: Settings) -> Table:
+    height, width = settings.size
+    title = f"Clicks on an image of {height} x {width} pixels (H x W), {settings.device}"
+    if settings.train:
+        title += f"; training with {settings.train_batch} x {settings.train_size} pixels"
+    caption = f"Multiply-adds: {CONVENTIONS['multiply_adds']}. ms: median (p95)."
+    table = Table(title=title, caption=caption, box=box.SIMPLE)
+    table.add_column("model", no_wrap=True)
+    for header in (
+        "prompts",
+        "works at",
+        "parameters\nM",
+        "first click\nmultiply-adds, G",
+        "next click\nmultiply-adds, G",
+        "first click\nms",
+        "next click\nms",
+        "peak\nMiB",
+        "training\nimages/s",
+    ):
+        table.add_column(header, justify="right")
+    for record in records:
+        table.add_row(*_row(record))
+    return table
+
+
+def _row(record: Record) -> list[str]:
+    works_at = "native" if record.working_size is None else f"≤ {record.working_size}"
+    return [
+        record.model,
+        record.prompts or "failed",
+        works_at if record.prompts else "",
+        _number(record.parameters_m, 3),
+        _number(record.first_multiply_adds_g, 3),
+        _number(record.next_multiply_adds_g, 3),
+        f"{_number(record.first_ms, 1)} ({_number(record.first_ms_p95, 1)})",
+        f"{_number(record.next_ms, 1)} ({_number(record.next_ms_p95, 1)})",
+        _number(record.peak_mib, 1),
+        _number(record.train_images_per_second, 1),
+    ]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _size(text: str) -> tuple[int, int]:
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
+        msg = f"expected a side in pixels such as 512, or HxW such as 384x512, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(sides[0]), int(sides[-1])
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        msg = f"expected a whole number of at least 0, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        msg = f"expected a whole number of at least 1, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def _device(text: str) -> str:
+    kind, _, index = text.partition(":")
+    if text != "cpu" and (kind != "cuda" or (text != "cuda" and not index.isdecimal())):
+        msg = f"expected cpu, cuda or cuda:N, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        msg = f"{text!r} is not there: PyTorch sees {torch.cuda.device_count()} CUDA devices"
+        raise argparse.ArgumentTypeError(msg)
+    return text
+
+
+def _new_file(text: str) -> Path:
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        msg = f"expected a file in a folder that exists, got {text!r}; make {path.parent} first"
+        raise argparse.ArgumentTypeError(msg)
+    return path

@@ -1,0 +1,119 @@
+"""SBD (Hariharan, Arbelaez, Bourdev, Maji and Malik 2011): objects on PASCAL VOC photographs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.io import loadmat
+
+from probseg.data.base import InteractiveDataset
+from probseg.data.grabcut import chosen_root
+from probseg.data.images import check_same_size, read_image
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.types import Sample
+
+
+class SBD(InteractiveDataset):
+    """Instances of SBD as objects: 20172 for training and 6671 for validation.
+
+    Layout: ``img/<id>.jpg``, ``inst/<id>.mat`` and the lists ``<split>.txt``, in the folder itself
+    or in its ``benchmark_RELEASE/dataset``. All ``.mat`` files of the split are read once when the
+    data set is built, to count the instances; for ``train`` this takes about half a minute.
+
+    Args:
+        split: ``"train"``, ``"val"``, or ``"train_noval"``, which has no image of the validation
+            set of PASCAL VOC 2012.
+        root: The folder; by default ``SBD`` or ``sbd`` inside ``$PROBSEG_DATA`` or ``./data``.
+        exclude: File whose first column lists the ``<id>`` of the images to leave out, absolute or
+            relative to ``root``: ``train`` shares 545 images with the validation set of PASCAL VOC
+            2012, which must not be trained on if the model is tested there.
+
+    Raises:
+        DatasetNotFoundError: If the list or the folders are not there.
+        DataError: If a listed image or its instances are missing, or nothing is left.
+    """
+
+    name = "SBD"
+
+    def __init__(
+        self,
+        split: Literal["train", "val", "train_noval"] = "train",
+        root: Path | str | None = None,
+        exclude: Path | str | None = None,
+    ) -> None:
+        top = chosen_root(root, "SBD", "sbd")
+        inner = top / "benchmark_RELEASE" / "dataset"
+        self.root = inner if inner.is_dir() else top
+        names = self._listed(split)
+        if exclude is not None:
+            path = top / exclude
+            if not path.is_file():
+                msg = f"{path}: no such list of images; check the `exclude` argument"
+                raise DataError(msg)
+            unwanted = set(_first_column(path))
+            names = [name for name in names if name not in unwanted]
+        self.objects: list[tuple[str, int]] = []  # image, instance
+        for name in names:
+            image = self.root / "img" / f"{name}.jpg"
+            if not image.is_file():
+                msg = f"{image}: no such file, but {split}.txt lists it; unpack the archive again"
+                raise DataError(msg)
+            areas = np.bincount(_instances(self.root / "inst" / f"{name}.mat").ravel())
+            self.objects += [(name, int(number)) for number in np.flatnonzero(areas) if number > 0]
+        if not self.objects:
+            msg = f"{self.root}: no object is left in split {split!r} after selection"
+            raise DataError(msg)
+
+    def _listed(self, split: str) -> list[str]:
+        path = self.root / f"{split}.txt"
+        if not (path.is_file() and all((self.root / f).is_dir() for f in ("img", "inst"))):
+            raise DatasetNotFoundError(
+                self.name,
+                self.root,
+                f"img/<id>.jpg, inst/<id>.mat and {split}.txt",
+                "Download benchmark.tgz from https://www2.eecs.berkeley.edu/Research/Projects/CS/"
+                "vision/grouping/semantic_contours/benchmark.tgz (and train_noval.txt, if wanted, "
+                "from http://home.bharathh.info/pubs/codes/SBD/train_noval.txt), unpack it, and "
+                "pass its folder as `root` or set PROBSEG_DATA to the folder that holds it as SBD.",
+            )
+        return _first_column(path)
+
+    def __len__(self) -> int:
+        """Return the number of instances."""
+        return len(self.objects)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one instance and its image."""
+        name, number = self.objects[index]
+        image_path = self.root / "img" / f"{name}.jpg"
+        label_path = self.root / "inst" / f"{name}.mat"
+        image = read_image(image_path)
+        labels = _instances(label_path)
+        check_same_size(image.shape, labels.shape, image_path, label_path)
+        return Sample(image, (labels == number).astype(np.uint8), f"{name}#{number}", self.name)
+
+
+def _first_column(path: Path) -> list[str]:
+    """Read the first word of each line."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line.split()[0] for line in lines if line.strip()]
+
+
+def _instances(path: Path) -> npt.NDArray[np.uint8]:
+    """Read the instance numbers ``(H, W)``, 0 being the background."""
+    if not path.is_file():
+        msg = f"{path}: no such file, but its image is listed; unpack the archive again"
+        raise DataError(msg)
+    try:
+        labels = loadmat(path, variable_names=["GTinst"])["GTinst"]["Segmentation"][0, 0]
+        numbers: npt.NDArray[np.uint8] = labels.astype(np.uint8)
+    except Exception as error:  # broken files raise a dozen different kinds
+        msg = (
+            f"{path}: cannot be read as instances, expected a struct GTinst with the field "
+            f"Segmentation ({error!r}); unpack the archive again"
+        )
+        raise DataError(msg) from error
+    return numbers

@@ -1,0 +1,111 @@
+"""DeepLabV3+ decoder (Chen et al. 2018)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probseg.heads.base import Decoded, Decoder, conv_norm_relu, separable_conv
+from probseg.types import FeatureInfo
+
+
+class DeepLabV3PlusDecoder(Decoder):
+    """Context of several scales from the coarsest map, edges from a fine one.
+
+    Source: Chen, Zhu, Papandreou, Schroff and Adam, 2018, "Encoder-Decoder with Atrous Separable
+    Convolution for Semantic Image Segmentation", section 3 and Fig. 2. The rates are those of
+    Chen et al. 2017, "Rethinking Atrous Convolution", section 3.3.
+
+    Args:
+        inputs: Channels and strides of the backbone's maps.
+        channels: Number of channels of the pyramid's branches and of the result.
+        low_channels: Number of channels to which the fine map is reduced.
+        stride: Stride of the fine map, and of the result.
+        rates: Atrous rates of the pyramid's 3x3 convolutions; None is (6, 12, 18) for a coarsest
+            map of stride 16, and in inverse proportion to its stride otherwise.
+        dropout: Probability with which elements of the pyramid's result are dropped.
+
+    Raises:
+        ValueError: If no map has the stride ``stride``, or if a rate is less than 1.
+    """
+
+    def __init__(
+        self,
+        inputs: FeatureInfo,
+        channels: int = 256,
+        low_channels: int = 48,
+        stride: int = 4,
+        rates: tuple[int, ...] | None = None,
+        dropout: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if stride not in inputs.strides:
+            msg = (
+                f"stride must be that of one of the backbone's maps, {inputs.strides}, got "
+                f"{stride}; choose one of these, or a backbone that has such a map"
+            )
+            raise ValueError(msg)
+        self.low_level = inputs.strides.index(stride)
+        self.pyramid = AtrousPyramid(
+            inputs.channels[-1],
+            channels,
+            default_rates(inputs.strides[-1]) if rates is None else rates,
+            dropout,
+        )
+        self.low = conv_norm_relu(inputs.channels[self.low_level], low_channels, 1)
+        self.fuse = nn.Sequential(
+            separable_conv(channels + low_channels, channels),
+            separable_conv(channels, channels),
+        )
+        self.features = FeatureInfo((channels,), (stride,))
+
+    def forward(self, maps: list[Tensor]) -> Decoded:
+        """Fuse the coarsest map and the fine one into a map of the fine one's size."""
+        low = self.low(maps[self.low_level])  # (B, L, h, w)
+        context = self.pyramid(maps[-1])
+        context = F.interpolate(context, low.shape[-2:], mode="bilinear", align_corners=False)
+        return Decoded(self.fuse(torch.cat([context, low], dim=1)))
+
+
+class AtrousPyramid(nn.Module):
+    """Atrous spatial pyramid pooling with separable convolutions (Chen et al. 2018, section 3).
+
+    Args:
+        in_channels: Number of channels of the map.
+        channels: Number of channels of every branch and of the result.
+        rates: Rates of the atrous branches.
+        dropout: Probability with which elements of the result are dropped.
+
+    Raises:
+        ValueError: If a rate is less than 1.
+    """
+
+    def __init__(
+        self, in_channels: int, channels: int, rates: tuple[int, ...], dropout: float
+    ) -> None:
+        super().__init__()
+        if any(rate < 1 for rate in rates):
+            msg = f"rates must be >= 1, got {rates}; 1 is a plain 3x3 convolution"
+            raise ValueError(msg)
+        self.point = conv_norm_relu(in_channels, channels, 1)
+        self.atrous = nn.ModuleList(separable_conv(in_channels, channels, rate) for rate in rates)
+        # No batch normalisation here: an image has one value per channel, of which a batch of one
+        # image has no variance.
+        self.pool = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), nn.Conv2d(in_channels, channels, 1), nn.ReLU(inplace=True)
+        )
+        self.project = conv_norm_relu((2 + len(rates)) * channels, channels, 1)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map ``(B, C, h, w)`` to ``(B, channels, h, w)``."""
+        pooled = self.pool(features).expand(-1, -1, *features.shape[-2:])
+        branches = [self.point(features), *(conv(features) for conv in self.atrous), pooled]
+        result: Tensor = self.dropout(self.project(torch.cat(branches, dim=1)))
+        return result
+
+
+def default_rates(stride: int) -> tuple[int, ...]:
+    """Return the pyramid's rates for a map of a stride; they reach equally far in the image."""
+    return tuple(max(1, rate * 16 // stride) for rate in (6, 12, 18))

@@ -1,0 +1,144 @@
+"""Decoder with object-contextual representations (Yuan, Chen and Wang 2020)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probseg.heads.base import Decoded, Decoder, conv_norm_relu
+from probseg.ops import attend
+from probseg.ops.numerics import full_precision, working_dtype
+from probseg.types import FeatureInfo
+
+
+class OCRDecoder(Decoder):
+    """Adds to each pixel what the regions of the image look like to which it belongs.
+
+    Source: Yuan, Chen and Wang, 2020, "Object-Contextual Representations for Semantic
+    Segmentation", section 3, on the concatenated maps of HRNetV2 (Wang et al. 2020); for click
+    based segmentation Sofiiuk, Petrov and Konushin, 2021, "Reviving Iterative Training with Mask
+    Guidance" (RITM), whose networks have ``channels`` 48 (HRNet-W18-small), 64 (W18), 128 (W32).
+
+    There is one auxiliary logit. With one region, as in RITM, the softmax over the regions is 1
+    whatever queries and keys are: each pixel gets the same context, and their parameters no
+    gradient. The logit ``a`` describes two regions, however, so here the object gathers pixels by
+    ``a`` and the background by ``-a``, and a pixel chooses between them. This takes not a parameter
+    more than RITM's module.
+
+    Args:
+        inputs: Channels and strides of the backbone's maps.
+        channels: Number of channels ``C`` of queries, keys and values; the result has ``2C``.
+        stride: Stride of the finest map used; maps with a smaller stride are left out.
+        dropout: Probability with which channels of the result are dropped.
+
+    Raises:
+        ValueError: If no map has a stride of at least ``stride``.
+    """
+
+    def __init__(
+        self,
+        inputs: FeatureInfo,
+        channels: int = 64,
+        stride: int = 4,
+        dropout: float = 0.05,
+    ) -> None:
+        super().__init__()
+        self.levels = [i for i, s in enumerate(inputs.strides) if s >= stride]
+        if not self.levels:
+            msg = (
+                f"stride must be at most that of the backbone's coarsest map, {inputs.strides}, "
+                f"got {stride}; choose one of these"
+            )
+            raise ValueError(msg)
+        total = sum(inputs.channels[i] for i in self.levels)
+        self.auxiliary = nn.Sequential(conv_norm_relu(total, total, 1), nn.Conv2d(total, 1, 1))
+        self.pixels = conv_norm_relu(total, 2 * channels, 3)
+        self.attention = ObjectAttention(2 * channels, channels)
+        self.fuse = nn.Sequential(
+            conv_norm_relu(4 * channels, 2 * channels, 1), nn.Dropout2d(dropout)
+        )
+        self.features = FeatureInfo((2 * channels,), (inputs.strides[self.levels[0]],))
+
+    def forward(self, maps: list[Tensor]) -> Decoded:
+        """Return a map ``(B, 2C, h, w)`` and logits ``(B, 1, h, w)`` of the finest level's size."""
+        size = maps[self.levels[0]].shape[-2:]
+        enlarged = torch.cat(
+            [
+                F.interpolate(maps[i], size, mode="bilinear", align_corners=False)
+                for i in self.levels
+            ],
+            dim=1,
+        )
+        logits = self.auxiliary(enlarged)  # (B, 1, h, w)
+        pixels = self.pixels(enlarged)  # (B, 2C, h, w)
+        regions = gather_regions(pixels, logits)
+        context = self.attention(pixels, regions)
+        return Decoded(self.fuse(torch.cat([context, pixels], dim=1)), logits)
+
+
+def gather_regions(pixels: Tensor, logits: Tensor) -> Tensor:
+    """Average the pixels of each soft region (Yuan et al. 2020, section 3).
+
+    ``f_k = sum_i w_ki x_i``, where ``w_k`` is the softmax of the region's logits over positions.
+
+    Args:
+        pixels: Representations ``x``, shape ``(B, C, h, w)``.
+        logits: Of the object, shape ``(B, 1, h, w)``; the background has their negative.
+
+    Returns:
+        Representations of object and background, shape ``(B, C, 2, 1)``.
+    """
+    dtype = working_dtype(pixels.dtype)
+    logits = torch.cat([logits, -logits], dim=1)  # (B, K = 2, h, w)
+    # Half precision has no digits for the weight of one among many thousand pixels.
+    with full_precision(pixels.device):
+        weights = logits.to(dtype).flatten(2).softmax(dim=-1)  # (B, K, N)
+        regions = pixels.to(dtype).flatten(2) @ weights.mT  # (B, C, K)
+    return regions.unsqueeze(-1).to(pixels.dtype)
+
+
+class ObjectAttention(nn.Module):
+    """Gives each pixel the average of the regions that it is related to.
+
+    ``y_i = output(sum_k w_ik value(f_k))``, where ``w_i`` is the softmax over the regions of
+    ``query(x_i)·key(f_k) / sqrt(C)``; the transforms are 1x1 convolutions with normalisation and
+    ReLU (Yuan et al. 2020, section 3).
+
+    Args:
+        in_channels: Number of channels of the pixels, of the regions and of the result.
+        channels: Number of channels ``C`` of queries, keys and values.
+    """
+
+    def __init__(self, in_channels: int, channels: int) -> None:
+        super().__init__()
+        self.query = _two_layers(in_channels, channels)
+        self.key = _two_layers(in_channels, channels)
+        self.value = conv_norm_relu(in_channels, channels, 1)
+        self.output = conv_norm_relu(channels, in_channels, 1)
+
+    def forward(self, pixels: Tensor, regions: Tensor) -> Tensor:
+        """Attend.
+
+        Args:
+            pixels: Shape ``(B, in_channels, h, w)``.
+            regions: Shape ``(B, in_channels, K, 1)``.
+
+        Returns:
+            Context of each pixel, shape ``(B, in_channels, h, w)``.
+        """
+        queries = self.query(pixels)  # (B, C, h, w)
+        keys, values = _tokens(self.key(regions)), _tokens(self.value(regions))  # (B, 1, K, C)
+        attended = attend(_tokens(queries), keys, values, scale=queries.shape[1] ** -0.5)
+        context: Tensor = self.output(attended.values.squeeze(1).mT.reshape(queries.shape))
+        return context
+
+
+def _two_layers(in_channels: int, channels: int) -> nn.Sequential:
+    return nn.Sequential(
+        conv_norm_relu(in_channels, channels, 1), conv_norm_relu(channels, channels, 1)
+    )
+
+
+def _tokens(features: Tensor) -> Tensor:
+    return features.flatten(2).mT.unsqueeze(1)  # (B, C, h, w) -> (B, 1, N, C)

@@ -1,0 +1,101 @@
+"""Gauges of single calls: multiply-adds, seconds and peak memory."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+Call = Callable[[], object]
+
+MIB = 2**20
+MULTIPLY_ADDS = (
+    "1 multiply-add = 2 FLOPs; convolutions, matrix products and attention kernels only, as they "
+    "are executed; normalisation, activations, softmax and resizing not counted"
+)
+"""What `count_multiply_adds` counts."""
+
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+
+
+def count_multiply_adds(call: Call) -> float:
+    """Return the multiply-adds of a call by the convention `MULTIPLY_ADDS`."""
+    # Older versions of PyTorch have no formula for the CPU's kernel.
+    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    counter = FlopCounterMode(display=False, custom_mapping={kernel: _attention_flops})
+    with counter:
+        call()
+    return counter.get_total_flops() / 2
+
+
+def _attention_flops(
+    queries: tuple[int, ...],
+    keys: tuple[int, ...],
+    values: tuple[int, ...],
+    *_: Any,  # noqa: ANN401
+    **__: Any,  # noqa: ANN401
+) -> int:
+    """Return the FLOPs of attention for shapes ``(B, G, N, D)``, ``(B, G, M, D)``, (B, G, M, V)."""
+    batch, heads, n, d = queries
+    return 2 * batch * heads * n * keys[-2] * (d + values[-1])
+
+
+def timed(call: Call, device: str) -> float:
+    """Return the wall seconds of a call; on CUDA those between two events around it."""
+    if torch.device(device).type == "cuda":
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 1000
+    before = time.perf_counter()
+    call()
+    return time.perf_counter() - before
+
+
+def timed_with_peak(call: Call, device: str) -> tuple[float, float | None]:
+    """Return the seconds of a call and the MiB it needed at most beyond what was held before.
+
+    On Linux that is the high-water mark of the resident memory, which the kernel can reset; None
+    where there is no such thing. On CUDA it is what PyTorch's allocator counts.
+    """
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        seconds = timed(call, device)
+        return seconds, (torch.cuda.max_memory_allocated() - before) / MIB
+    if not _reset_high_water_mark():
+        return timed(call, device), None
+    held = _resident("VmRSS")
+    seconds = timed(call, device)
+    return seconds, max(0.0, (_resident("VmHWM") - held) / MIB)
+
+
+def _reset_high_water_mark() -> bool:
+    """Reset the high-water mark of the resident memory; False where that cannot be done."""
+    try:
+        # What was freed may still be resident, and would be used again without being counted.
+        ctypes.CDLL(None).malloc_trim(0)
+        _CLEAR_REFS.write_text("5")
+    except (AttributeError, OSError, TypeError):  # not Linux, another C library, or not allowed
+        return False
+    return True
+
+
+def _resident(field: str) -> int:
+    """Return a field of /proc/self/status in bytes."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    if found is None:
+        msg = f"/proc/self/status has no field {field}"
+        raise OSError(msg)
+    return int(found[1]) * 1024

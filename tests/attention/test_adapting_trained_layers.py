@@ -1,0 +1,312 @@
+"""Key adaptation and value propagation, switched in networks that are already trained."""
+
+import math
+import re
+
+import pytest
+import torch
+from fakes import micro_model
+from torch import nn
+
+from probseg.attention import (
+    Adaptation,
+    ProbabilisticAttention2d,
+    StandardAttention2d,
+    probabilistic_layers,
+    restored,
+)
+from probseg.backbones import Backbone
+from probseg.heads import ConvHead, CorrectiveSelfAttention, FPNDecoder
+from probseg.models import Segmenter, list_presets
+from probseg.types import FeatureInfo, Prompts
+
+PROPAGATES = {"value_precision": 0.5, "propagation_iterations": 1, "value_prior": 0.1}
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def build(**options):
+    torch.manual_seed(0)
+    return ProbabilisticAttention2d(8, 6, num_heads=2, head_channels=4, **options)
+
+
+def clicked():
+    mask = torch.zeros(1, 4, 5, dtype=torch.bool)
+    mask[0, 1, 2] = True
+    return draw(1, 8, 4, 5), None, draw(1, 6, 4, 5, seed=1), mask
+
+
+class Attending(Backbone):
+    """A convolution and an attention layer."""
+
+    features = FeatureInfo((8,), (2,))
+    mean = (0.5, 0.5, 0.5)
+    std = (0.25, 0.25, 0.25)
+
+    def __init__(self, attention=ProbabilisticAttention2d, **options):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, kernel_size=3, stride=2, padding=1)
+        self.attention = attention(8, 8, head_channels=4, **options)
+
+    def forward(self, x):
+        return [self.attention(self.first(x))]
+
+
+def network(backbone=None, head=None, **options):
+    """A network with attention in its backbone, in its head, or in both."""
+    torch.manual_seed(0)
+
+    def build_head(inputs, value_channels):
+        if head is None:
+            return ConvHead(inputs, value_channels)
+        arguments = {"channels": 8, "stride": 4, **head}
+        return CorrectiveSelfAttention(inputs, value_channels, **arguments)
+
+    return Segmenter(
+        Attending(**(backbone or {})), lambda inputs: FPNDecoder(inputs, 8, 2), build_head
+    ).eval()
+
+
+def answer(model):
+    image = torch.rand(1, 3, 24, 32, generator=torch.Generator().manual_seed(0))
+    clicks = Prompts(
+        torch.tensor([[[20.0, 10.0], [4.0, 9.0]]]), torch.tensor([[1, 0]]), torch.zeros(1, 4) / 0
+    )
+    with torch.no_grad():
+        return model(image, clicks)
+
+
+def keys_of(part):
+    return [layer.settings.keys for layer in probabilistic_layers(part)]
+
+
+def values_of(part):
+    return [layer.settings.values for layer in probabilistic_layers(part)]
+
+
+# --- what may be asked for ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [-1, -0.5, math.inf, math.nan])
+@pytest.mark.parametrize("name", ["key_prior", "value_prior"])
+def test_priors_out_of_range_are_named(name, value):
+    with pytest.raises(ValueError, match=f"^{name}: .*finite and not negative, got {value}"):
+        Adaptation(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["key_iterations", "value_iterations"])
+def test_iterations_out_of_range_are_named(name):
+    with pytest.raises(ValueError, match=f"^{name}: .*must be 0 or more, got -1"):
+        Adaptation(**{name: -1})
+    assert getattr(Adaptation(**{name: 0}), name) == 0
+
+
+def test_an_adaptation_knows_what_it_is_about():
+    told = {
+        name: (Adaptation(**{name: 0}).changes_keys(), Adaptation(**{name: 0}).changes_values())
+        for name in ("key_iterations", "key_prior", "value_iterations", "value_prior")
+    }
+    assert told == {
+        "key_iterations": (True, False),
+        "key_prior": (True, False),
+        "value_iterations": (False, True),
+        "value_prior": (False, True),
+    }
+    assert not Adaptation().changes_keys()
+    assert not Adaptation().changes_values()
+
+
+# --- one layer ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learnt", [False, True])
+def test_settings_hold_within_the_block_only(learnt):
+    layer = build(learn_priors=learnt, key_prior=0.3, **PROPAGATES)
+    inputs, before = clicked(), layer.settings
+    plain = layer(*inputs)
+    with restored(layer):
+        layer.adapt_keys(3, 0.7)
+        layer.adapt_values(4, 5.0)
+        assert (layer(*inputs) - plain).abs().max() > 1e-4
+    assert layer.settings == before
+    assert torch.equal(layer(*inputs), plain)
+
+
+def test_settings_come_back_after_an_error():
+    layer = build()
+    before = layer.settings
+
+    def fail():
+        with restored(nn.Sequential(layer)):
+            layer.adapt_keys(3)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert layer.settings == before
+
+
+def test_a_given_prior_takes_the_place_of_a_learnt_one():
+    layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES)
+    fixed = build(key_prior=0.7, **{**PROPAGATES, "value_prior": 2.0})
+    with restored(layer):
+        layer.adapt_keys(prior=0.7)
+        layer.adapt_values(prior=2.0)
+        assert [update.prior_precision for update in layer.updates()] == [0.7, 2.0]
+        output = layer(*clicked())
+        torch.testing.assert_close(output, fixed(*clicked()))
+        output.sum().backward()
+        assert layer.log_key_prior.grad is None
+        assert layer.log_value_prior.grad is None
+    layer(*clicked()).square().sum().backward()
+    assert layer.log_key_prior.grad.any()
+    assert layer.log_value_prior.grad.any()
+
+
+def test_learnt_priors_outlive_another_number_of_iterations():
+    layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES)
+    layer.adapt_keys(2)
+    layer.adapt_values(4)
+    keys, values = layer.updates()
+    assert (keys.iterations, values.iterations) == (2, 4)
+    assert torch.equal(keys.prior_precision, layer.log_key_prior.exp())
+    assert torch.equal(values.prior_precision, layer.log_value_prior.exp())
+
+
+def test_a_refused_setting_changes_nothing():
+    layer = build()
+    before = layer.settings
+    with pytest.raises(ValueError, match="got -1"):
+        layer.adapt_keys(-1)
+    assert layer.settings == before
+
+
+# --- a network ----------------------------------------------------------------------------------
+
+
+def test_keys_adapt_in_the_backbone_if_they_can():
+    model = network(head={"propagation_iterations": 1})
+    in_head = keys_of(model.head)
+    before = answer(model)
+    model.adapt(key_iterations=3, key_prior=0.5)
+    (keys,) = keys_of(model.backbone)
+    assert (keys.iterations, keys.prior_precision) == (3, 0.5)
+    assert keys_of(model.head) == in_head
+    assert (answer(model) - before).abs().max() > 1e-5
+
+
+def test_without_such_a_backbone_they_adapt_in_the_head():
+    model = network({"attention": StandardAttention2d}, head={})
+    before = answer(model)
+    model.adapt(key_iterations=3)
+    assert [keys.iterations for keys in keys_of(model.head)] == [3, 3]
+    assert (answer(model) - before).abs().max() > 1e-5
+
+
+def test_values_propagate_in_the_last_block_of_the_head():
+    model = network(head={"propagation_iterations": 1})
+    untouched = (values_of(model.backbone), values_of(model.head.height), keys_of(model))
+    before = answer(model)
+    model.adapt(value_iterations=5, value_prior=0.1)
+    (values,) = values_of(model.head.last)
+    assert (values.iterations, values.prior_precision) == (5, 0.1)
+    assert (values_of(model.backbone), values_of(model.head.height), keys_of(model)) == untouched
+    assert (answer(model) - before).abs().max() > 1e-5
+
+
+def test_propagation_can_be_switched_off_and_on_again():
+    model = network(head={"propagation_iterations": 5})
+    before = answer(model)
+    model.adapt(value_iterations=0)
+    assert (answer(model) - before).abs().max() > 1e-5
+    model.adapt(value_iterations=5)
+    assert torch.equal(answer(model), before)
+
+
+def test_none_leaves_a_setting_as_it_is():
+    model = network(head={"propagation_iterations": 2, "value_prior": 3.0})
+    settings = [layer.settings for layer in probabilistic_layers(model)]
+    model.adapt()
+    assert [layer.settings for layer in probabilistic_layers(model)] == settings
+    model.adapt(key_iterations=4, value_prior=0.5)
+    (keys,), (values,) = keys_of(model.backbone), values_of(model.head.last)
+    assert (keys.iterations, keys.prior_precision) == (4, 0.0)
+    assert (values.iterations, values.prior_precision) == (2, 0.5)
+    micro_model("micro_conv").adapt()
+
+
+@pytest.mark.parametrize(
+    ("changes", "backbone", "head"),
+    [
+        ({"key_iterations": 2}, {"key_iterations": 2}, {}),
+        ({"key_iterations": 0}, {"key_iterations": 0}, {}),
+        (
+            {"key_iterations": 3, "key_prior": 0.4},
+            {"key_iterations": 3, "key_prior": 0.4},
+            {},
+        ),
+        (
+            {"value_iterations": 4, "value_prior": 0.2},
+            {},
+            {"propagation_iterations": 4, "value_prior": 0.2},
+        ),
+    ],
+)
+def test_an_adapted_network_is_the_one_built_so(changes, backbone, head):
+    model = network(head={"propagation_iterations": 1})
+    built = network(backbone, head={"propagation_iterations": 1, **head})
+    built.load_state_dict(model.state_dict())
+    expected = answer(built)
+    assert (answer(model) - expected).abs().max() > 1e-6
+    model.adapt(**changes)
+    assert torch.equal(answer(model), expected)
+
+
+def test_an_adapted_preset_is_the_one_built_so():
+    model = micro_model("micro_csa")
+    built = micro_model("micro_csa", head={"options": {"key_iterations": 2, "key_prior": 0.1}})
+    built.load_state_dict(model.state_dict())
+    assert (answer(model) - answer(built)).abs().max() > 1e-6
+    model.adapt(key_iterations=2, key_prior=0.1)
+    assert torch.equal(answer(model), answer(built))
+
+
+def test_weights_stay_what_they_are():
+    model = network(head={"propagation_iterations": 1})
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.adapt(2, 0.5, 3, 0.1)
+    assert weights.keys() == model.state_dict().keys()
+    assert all(torch.equal(tensor, weights[n]) for n, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "parts"),
+    [
+        ("micro_conv", {"key_iterations": 2}, ["key_iterations=2", "no probabilistic attention"]),
+        ("micro_conv", {"key_prior": 0.5}, ["key_prior=0.5", "no probabilistic attention"]),
+        ("micro_csa", {"value_iterations": 1}, ["value_iterations=1", "CorrectiveSelfAttention"]),
+        ("micro_conv", {"value_prior": 1.0}, ["value_prior=1.0", "ConvHead"]),
+        ("micro_csa", {"key_iterations": 2, "value_iterations": 1}, ["without value propagation"]),
+    ],
+)
+def test_networks_that_cannot_adapt_say_which_can(model, changes, parts):
+    model = micro_model(model)
+    before = [layer.settings for layer in probabilistic_layers(model)]
+    with pytest.raises(ValueError, match="choose one with it") as caught:
+        model.adapt(**changes)
+    for part in parts:
+        assert part in str(caught.value)
+    named = re.findall(r"'(\w+)'", str(caught.value))
+    assert named
+    assert set(named) <= set(list_presets())
+    assert [layer.settings for layer in probabilistic_layers(model)] == before
+
+
+def test_numbers_out_of_range_are_refused_before_anything_changes():
+    model = network(head={"propagation_iterations": 1})
+    before = [layer.settings for layer in probabilistic_layers(model)]
+    with pytest.raises(ValueError, match=r"^value_prior: "):
+        model.adapt(key_iterations=4, value_prior=-1.0)
+    assert [layer.settings for layer in probabilistic_layers(model)] == before

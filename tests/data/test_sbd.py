@@ -1,0 +1,158 @@
+"""SBD: instances of .mat files."""
+
+import shutil
+
+import numpy as np
+import pytest
+import yaml
+from fakes import (
+    draw_scene,
+    save,
+    write_berkeley,
+    write_grabcut,
+    write_instances,
+    write_lvis,
+    write_sbd,
+)
+from jsonargparse import ArgumentParser
+from scipy.io import savemat
+
+from probseg.data import DATASETS, LVIS, SBD, Berkeley, GrabCut, InteractiveDataModule
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.paths import configs_dir
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_sbd(tmp_path / "SBD")
+
+
+def refused(error, action, *parts):
+    with pytest.raises(error) as caught:
+        action()
+    for part in parts:
+        assert str(part) in str(caught.value)
+
+
+def test_every_instance_is_an_object(root):
+    data = SBD("val", root)
+    assert DATASETS["SBD"] is SBD
+    assert len(data) == 3 * 2
+    names = [data[i].name for i in range(6)]
+    assert names[:3] == ["2008_000200#1", "2008_000200#2", "2008_000201#1"]
+    assert len(set(names)) == 6
+    for i in range(6):
+        sample = data[i]
+        assert sample.dataset == "SBD"
+        assert sample.mask.dtype == np.uint8
+        assert sample.image.shape == (48, 64, 3)
+        np.testing.assert_array_equal(
+            sample.mask, draw_scene(objects=2, seed=i // 2)[1] == i % 2 + 1
+        )
+
+
+@pytest.mark.parametrize(("split", "first"), [("train", "000100"), ("train_noval", "000101")])
+def test_the_lists_decide(root, split, first):
+    data = SBD(split, root)
+    assert data.objects[0] == (f"2008_{first}", 1)
+    assert len(data) == (6 if split == "train" else 4)
+
+
+def test_images_can_be_left_out(root, tmp_path):
+    (root / "voc_val.txt").write_text("2008_000100\tx\n2007_000001\n\n")
+    elsewhere = tmp_path / "mine.txt"
+    elsewhere.write_text("2008_000100\n")
+    for exclude in ("voc_val.txt", elsewhere):
+        assert {name for name, _ in SBD("train", root, exclude).objects} == {
+            "2008_000101",
+            "2008_000102",
+        }
+    refused(DataError, lambda: SBD("train", root, "none.txt"), root / "none.txt", "`exclude`")
+    refused(DataError, lambda: SBD("train", root, "train.txt"), root, "'train'", "selection")
+
+
+def test_numbers_without_pixels_and_images_without_instances(root):
+    labels = draw_scene(objects=2)[1]
+    write_instances(np.where(labels == 1, 7, 0).astype(np.uint8), root / "inst/2008_000200.mat")
+    write_instances(np.zeros((48, 64), np.uint8), root / "inst/2008_000201.mat")
+    data = SBD("val", root)
+    assert [number for _, number in data.objects] == [7, 1, 2]
+    np.testing.assert_array_equal(data[0].mask, labels == 1)
+
+
+@pytest.mark.parametrize("folder", ["SBD", "sbd", "sbd/benchmark_RELEASE/dataset"])
+def test_default_place(root, tmp_path, monkeypatch, folder):
+    place = tmp_path / "data" / folder
+    place.parent.mkdir(parents=True)
+    root.rename(place)
+    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
+    assert len(SBD()) == 6
+    (tmp_path / "data" / folder.split("/")[0] / "left_out.txt").write_text("2008_000101\n")
+    assert len(SBD(exclude="left_out.txt")) == 4
+
+
+@pytest.mark.parametrize("gone", ["img", "inst", "train.txt"])
+def test_missing_parts(root, gone):
+    if gone.endswith(".txt"):
+        (root / gone).unlink()
+    else:
+        shutil.rmtree(root / gone)
+    refused(
+        DatasetNotFoundError, lambda: SBD("train", root),
+        "SBD", root, "img/<id>.jpg", "inst/<id>.mat", "train.txt", "benchmark.tgz", "`root`",
+        "PROBSEG_DATA",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("gone", ["img/2008_000201.jpg", "inst/2008_000201.mat"])
+def test_missing_files(root, gone):
+    (root / gone).unlink()
+    refused(DataError, lambda: SBD("val", root), root / gone, "no such file", "unpack")
+
+
+def test_broken_files(root):
+    path = root / "inst" / "2008_000201.mat"
+    path.write_bytes(b"?")
+    refused(DataError, lambda: SBD("val", root), path, "GTinst", "unpack")
+    savemat(path, {"GTcls": {"Segmentation": draw_scene()[1]}})
+    refused(DataError, lambda: SBD("val", root), path, "GTinst", "unpack")
+
+
+def test_instances_of_another_size(root):
+    path = write_instances(draw_scene(20, 30, 2)[1], root / "inst" / "2008_000200.mat")
+    refused(DataError, lambda: SBD("val", root)[0], path, "30 x 20", "2008_000200.jpg", "64 x 48")
+
+
+def test_training_batches(root):
+    module = InteractiveDataModule(
+        train=SBD("train", root), batch_size=3, crop_size=32, num_workers=0
+    )
+    batches = list(module.train_dataloader())
+    assert len(batches) == 2
+    assert all(batch.images.shape == (3, 3, 32, 32) for batch in batches)
+    assert all((batch.masks == 1).any(dim=(1, 2)).all() for batch in batches)
+
+
+@pytest.mark.parametrize(("file", "kind"), [("sbd.yaml", SBD), ("lvis.yaml", LVIS)])
+def test_the_shipped_configurations(root, monkeypatch, file, kind):
+    monkeypatch.setenv("PROBSEG_DATA", str(root.parent))
+    write_lvis(root.parent / "LVIS", size=(96, 128))
+    write_grabcut(root.parent / "GrabCut")
+    write_berkeley(root.parent / "Berkeley")
+    parser = ArgumentParser()
+    parser.add_argument("--data", type=InteractiveDataModule)
+    config = yaml.safe_load((configs_dir() / "data" / file).read_text())
+    module = parser.instantiate(parser.parse_object({"data": config})).data
+    assert module.crop.padding == (0.1, 0.3)
+    assert [type(s) for s in (*module.train, *module.val)] == [kind, kind]
+    assert [type(s) for s in module.test] == [GrabCut, Berkeley]
+    assert len(module.train[0]) == len(module.val[0]) == 6
+    assert {s.name for s in module.train[0]}.isdisjoint(s.name for s in module.val[0])
+
+
+def test_small_objects_survive(root):
+    labels = np.zeros((48, 64), np.uint8)
+    labels[5, 6] = 1
+    write_instances(labels, root / "inst" / "2008_000200.mat")
+    save(draw_scene()[0], root / "img" / "2008_000200.jpg")
+    assert SBD("val", root)[0].mask.sum() == 1

@@ -1,0 +1,401 @@
+"""Corrective self-attention in which clicks fix logits and propagate them."""
+
+import math
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from probseg.clicks import ClickMaps
+from probseg.heads import CorrectiveSelfAttention
+from probseg.types import FeatureInfo, Prompts
+
+INPUTS = FeatureInfo((6,), (4,))
+FULL = {"layout": "full", "span": None}
+LAYOUTS = [{}, {"span": 5}, FULL]
+
+
+def build(**arguments: object) -> CorrectiveSelfAttention:
+    """A head in evaluation mode whose normalisation does something."""
+    torch.manual_seed(0)
+    options = {"channels": 8, "stride": 4, "propagation_iterations": 5, **arguments}
+    head = CorrectiveSelfAttention(INPUTS, **options).eval()
+    norm = head.bottleneck[1]
+    with torch.no_grad():
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2.0)
+        norm.weight.uniform_(0.5, 2.0)
+        norm.bias.normal_()
+        head.bias.fill_(0.3)
+    return head
+
+
+def drawn(height: int = 20, width: int = 28, batch: int = 2) -> tuple[Tensor, Tensor]:
+    """Features of stride 4, and click maps with some pixels of both signs; none on the last."""
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(batch, 6, -(-height // 4), -(-width // 4), generator=generator)
+    clicks = (torch.rand(batch, 2, height, width, generator=generator) < 0.015).float()
+    clicks[0, 0, 5, 9] = clicks[0, 1, 5, 21] = 1
+    if batch > 1:
+        clicks[-1] = 0
+    return features, clicks
+
+
+def clicked(*places: tuple[int, int, int], size: tuple[int, int] = (20, 28)) -> Tensor:
+    """Click maps with single pixels at ``(sign, row, column)``; 0 is positive."""
+    maps = torch.zeros(1, 2, *size)
+    for place in places:
+        maps[(0, *place)] = 1
+    return maps
+
+
+def deaf_to_click_maps(head: CorrectiveSelfAttention) -> CorrectiveSelfAttention:
+    """Leave the fixed logits as the only way for clicks to have an effect."""
+    with torch.no_grad():
+        for block in (head.height, head.last):
+            if block is not None:
+                block.value.weight[:, -2:] = 0
+    return head
+
+
+def seen_by_the_last_block(head: CorrectiveSelfAttention) -> list[tuple]:
+    calls: list[tuple] = []
+    head.last.register_forward_pre_hook(lambda module, arguments: calls.append(arguments))
+    return calls
+
+
+# --- the equations ------------------------------------------------------------------------------
+
+
+def log_gaussian(x: Tensor, mean: Tensor, precision: float) -> Tensor:
+    """Eqs. 8 and 9 of all pairs, (n, m)."""
+    distance = torch.einsum("nmc->nm", (x[:, None] - mean[None]) ** 2)
+    return x.shape[1] / 2 * math.log(precision / (2 * math.pi)) - precision / 2 * distance
+
+
+def mixture(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, fixed: Tensor, said: Tensor, rules):
+    """Values of one line in one head: q, k (n, d), v (n, c), seen (n, n), fixed (n,), said (n, c).
+
+    Keys adapt (Eq. 18), fixed values propagate (Eqs. 23 and 24), queries alone read out (Eq. 32).
+    """
+    alpha, beta = q.shape[1] ** -0.5, rules["beta"]
+
+    def weights(xi: Tensor, mu: Tensor, values: Tensor | None = None) -> Tensor:
+        log_pi = alpha / 2 * torch.einsum("md,md->m", xi, xi)  # Eq. 10
+        if rules["log_prior"] == "magnitude":
+            log_pi = log_pi + beta / 2 * torch.einsum("mc,mc->m", mu, mu)
+        log_joint = log_pi.log_softmax(0) + log_gaussian(q, xi, alpha)
+        if values is not None:
+            log_joint = log_joint + log_gaussian(values, mu, beta)
+        return log_joint.masked_fill(~seen, -math.inf).softmax(1)
+
+    xi, mu = k, v
+    for _ in range(rules["key_iterations"]):
+        w, theta = weights(xi, mu), rules["key_prior"]
+        total = theta + alpha * torch.einsum("nm->m", w)
+        xi = (theta * k + alpha * torch.einsum("nm,nd->md", w, q)) / total[:, None]
+    for _ in range(rules["iterations"]):
+        w, theta = weights(xi, mu, said)[fixed], rules["value_prior"]
+        total = theta + beta * torch.einsum("sm->m", w)
+        mu = (theta * v + beta * torch.einsum("sm,sc->mc", w, said[fixed])) / total[:, None]
+    return torch.einsum("nm,mc->nc", weights(xi, mu), mu)
+
+
+def block(layer, features, sources, fixed, said, rules):
+    """An attention layer along its axis, line by line and head by head."""
+    batch, _, height, width = features.shape
+    q, k, v = (
+        torch.einsum("oi,bihw->bohw", part.weight[:, :, 0, 0], x)
+        for part, x in ((layer.query, features), (layer.key, features), (layer.value, sources))
+    )
+    out = torch.zeros_like(v)
+    place = torch.arange(height * width).reshape(height, width)
+    lines = {"height": list(place.T), "width": list(place), "full": [place.flatten()]}[layer.axis]
+    for b in range(batch):
+        for line in lines:
+            step = torch.arange(len(line))
+            span = 2 * len(line) if layer.span is None else layer.span
+            seen = (step[:, None] - step).abs() <= span // 2
+            for head in range(layer.num_heads):
+                # (c, h, w) -> (n, c) of this line and this head
+                parts = [
+                    x[b].flatten(1).T[line].chunk(layer.num_heads, dim=1)[head] for x in (q, k, v)
+                ]
+                own = out[b].flatten(1).chunk(layer.num_heads, dim=0)[head]
+                told = said[b].flatten()[line, None]
+                own[:, line] = mixture(*parts, seen, fixed[b].flatten()[line], told, rules).T
+    return out
+
+
+def recomputed(head, features, clicks, value_features=None, **rules):
+    """The whole head in float64, from its weights alone."""
+    rules = {"key_iterations": 1, "key_prior": 0.0, "log_prior": "magnitude", **rules}
+    resized = partial(functional.interpolate, mode="bilinear", align_corners=False)
+    size = clicks.shape[-2:]
+    grid = [-(-side // 4) for side in size]
+    clicks = functional.max_pool2d(clicks, 4, ceil_mode=True)
+    convolution, norm = head.bottleneck[:2]
+    x = torch.einsum("oi,bihw->bohw", convolution.weight[:, :, 0, 0], features)
+    mean, var, gamma, beta = (
+        t[:, None, None] for t in (norm.running_mean, norm.running_var, norm.weight, norm.bias)
+    )
+    x = resized(((x - mean) / (var + norm.eps).sqrt() * gamma + beta).clamp_min(0), grid)
+    said = x if value_features is None else resized(value_features, grid)
+    positive, negative = clicks[:, 0] > 0.5, clicks[:, 1] > 0.5
+    nothing = torch.zeros_like(positive)
+    if head.height is not None:
+        silent = {**rules, "iterations": 0, "beta": 0.0}
+        values = torch.cat([said, clicks], 1)
+        corrected = block(head.height, x, values, nothing, nothing, silent)
+        x, said = torch.cat([x, corrected], 1), torch.cat([said, corrected], 1)
+    logits = head.fixed_logits if head.fixed_logits is not None else torch.zeros(2).double()
+    told = positive * logits[0] + negative * logits[1]
+    values = torch.cat([said, clicks], 1)
+    result = block(head.last, x, values, positive != negative, told, rules)
+    return resized(result + head.bias, size)
+
+
+def compare(arguments, size=(20, 28), value_channels=None, **rules):
+    head = build(value_channels=value_channels, **arguments).double()
+    features, clicks = (tensor.double() for tensor in drawn(*size))
+    values = None
+    if value_channels is not None:
+        values = torch.randn(2, value_channels, *features.shape[-2:]).double()
+    with torch.no_grad():
+        found = head(features, clicks, values)
+        expected = recomputed(head, features, clicks, values, **rules)
+    torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+    return found
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("iterations", [1, 5])
+@pytest.mark.parametrize("prior", [0.1, 1.0, 10.0])
+def test_the_head_is_what_the_equations_say(layout, iterations, prior):
+    arguments = {"propagation_iterations": iterations, "value_prior": prior, **layout}
+    compare(arguments, iterations=iterations, value_prior=prior, beta=0.1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_on_odd_sizes_it_is_what_the_equations_say(layout):
+    compare(layout, size=(19, 26), iterations=5, value_prior=1.0, beta=0.1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_without_propagation_it_is_what_the_equations_say(layout):
+    compare({"propagation_iterations": 0, **layout}, iterations=0, beta=0.0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_with_other_options_it_is_what_the_equations_say(layout):
+    options = {"key_iterations": 3, "key_prior": 0.4, "log_prior": "key_magnitude"}
+    arguments = {"options": options, "value_precision": 0.7, "num_heads": 2, **layout}
+    compare(arguments, iterations=5, value_prior=1.0, beta=0.7, **options)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_values_of_their_own_are_what_the_equations_say(layout):
+    compare(layout, value_channels=3, iterations=5, value_prior=1.0, beta=0.1)
+
+
+def test_each_setting_makes_a_difference():
+    rules = {"iterations": 5, "value_prior": 1.0, "beta": 0.1}
+    head = build().double()
+    features, clicks = (tensor.double() for tensor in drawn())
+    with torch.no_grad():
+        found = [
+            recomputed(head, features, clicks, **{**rules, **change})
+            for change in (
+                {},
+                {"iterations": 0},
+                {"iterations": 1},
+                {"value_prior": 0.1},
+                {"value_prior": 10.0},
+                {"beta": 0.7},
+                {"log_prior": "key_magnitude"},
+                {"key_iterations": 0},
+            )
+        ]
+    for i, one in enumerate(found):
+        assert all((one - other).abs().max() > 1e-5 for other in found[i + 1 :])
+
+
+# --- when it is off -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_switched_off_it_is_the_standard_head(layout):
+    head = build(options={"key_iterations": 0, "log_prior": "magnitude"}, **layout)
+    head.last.adapt_values(0)
+    head.last.value_precision = 0.0
+    arguments = {"attention": "standard", "propagation_iterations": 0, **layout}
+    standard = build(**arguments)
+    missing, surplus = standard.load_state_dict(head.state_dict(), strict=False)
+    assert (missing, surplus) == ([], ["fixed_logits"])
+    inputs = drawn()
+    torch.testing.assert_close(head(*inputs), standard(*inputs))
+    head.last.adapt_keys(1)
+    assert (head(*inputs) - standard(*inputs)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_without_a_click_nothing_is_fixed(layout):
+    head = build(**layout)
+    features, silence = drawn(batch=1)[0], clicked()
+    logits = head(features, silence)
+    assert logits.isfinite().all()
+    head.last.adapt_values(0)
+    assert not head.propagates
+    torch.testing.assert_close(head(features, silence), logits)
+
+
+def test_clicks_of_both_signs_on_one_pixel_fix_nothing():
+    head, features = build(), drawn(batch=1)[0]
+    both, one = clicked((0, 5, 9), (1, 6, 10)), clicked((0, 5, 9))  # one pixel of the grid
+    calls = seen_by_the_last_block(head)
+    logits, changed = head(features, both), head(features, one)
+    masks = [fixed.nonzero().tolist() for _, _, _, fixed in calls]
+    assert masks == [[], [[0, 1, 2]]]
+    head.last.adapt_values(0)
+    torch.testing.assert_close(head(features, both), logits)
+    assert (head(features, one) - changed).abs().max() > 1e-4
+
+
+def test_what_is_fixed_is_the_learnt_logit_of_the_sign():
+    head, features = build(), drawn(batch=1)[0]
+    with torch.no_grad():
+        head.fixed_logits.copy_(torch.tensor([3.0, -5.0]))
+    calls = seen_by_the_last_block(head)
+    head(features, clicked((0, 5, 9), (1, 0, 27)))
+    _, _, values, fixed = calls[0]
+    assert fixed.nonzero().tolist() == [[0, 0, 6], [0, 1, 2]]
+    assert values[:, 0][fixed].tolist() == [-5.0, 3.0]
+
+
+# --- what clicks do -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("sign", [0, 1])
+def test_more_clicks_pull_further_towards_their_sign(layout, sign):
+    options = {"log_prior": "key_magnitude"}  # the weights do not follow the values
+    head = deaf_to_click_maps(build(propagation_iterations=1, options=options, **layout))
+    with torch.no_grad():
+        head.fixed_logits.copy_(torch.tensor([20.0, -20.0]))  # beyond all values
+    features = drawn(batch=1)[0]
+    places = [(sign, 9, 9), (sign, 9, 13), (sign, 9, 17)]
+    with torch.no_grad():
+        runs = [head(features, clicked(*places[:count])) for count in range(4)]
+    direction = 1 if sign == 0 else -1
+    for fewer, more in pairwise(runs):
+        change = direction * (more - fewer)[0, 0, 10]  # inside the clicked row of the grid
+        assert (change >= -1e-6).all()
+        assert (change[8:20] > 1e-4).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("sign", [0, 1])
+def test_the_usual_head_follows_a_click_at_its_place(layout, sign):
+    head, features = deaf_to_click_maps(build(**layout)), drawn(batch=1)[0]
+    with torch.no_grad():
+        head.fixed_logits.copy_(torch.tensor([20.0, -20.0]))
+        change = head(features, clicked((sign, 10, 14))) - head(features, clicked())
+    change = change[0, 0, 10, 14]
+    assert change > 1e-3 if sign == 0 else change < -1e-3
+
+
+def test_clicks_propagate_along_their_row_within_the_span():
+    head, features = deaf_to_click_maps(build(span=3)), drawn(20, 60, batch=1)[0]
+    calls = []
+    head.last.register_forward_hook(lambda module, arguments, output: calls.append(output))
+    with torch.no_grad():
+        for clicks in (clicked((0, 9, 33), size=(20, 60)), clicked(size=(20, 60))):
+            head(features, clicks)
+    changed = ((calls[0] - calls[1]).abs() > 1e-6)[0, 0]
+    # Units at most one away move, and are read at most one further away.
+    expected = torch.zeros(5, 15, dtype=torch.bool)
+    expected[2, 6:11] = True
+    assert torch.equal(changed, expected)
+
+
+def test_images_of_a_batch_do_not_see_each_other():
+    head, (features, clicks) = build(), drawn(batch=3)
+    clicks[1] = 0
+    together = head(features, clicks)
+    for i in range(3):
+        alone = head(features[i : i + 1], clicks[i : i + 1])
+        torch.testing.assert_close(together[i : i + 1], alone, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("size", [(1, 1), (2, 7), (37, 53)])
+def test_odd_sizes(layout, size):
+    logits = build(**layout)(*drawn_of(size))
+    assert logits.shape == (2, 1, *size)
+    assert logits.isfinite().all()
+
+
+def drawn_of(size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    clicks = (torch.rand(2, 2, *size) < 0.05).float()
+    clicks[0, 0, 0, 0] = 1
+    return torch.randn(2, 6, -(-size[0] // 4), -(-size[1] // 4)), clicks
+
+
+def test_closeness_maps_fix_what_is_close():
+    prompts = Prompts(
+        torch.tensor([[[9.0, 9.0], [22.0, 14.0]]]), torch.tensor([[1, 0]]), torch.zeros(1, 4) / 0
+    )
+    maps = ClickMaps(clicks="distance", radius=8)(prompts, (20, 28))[:, 1:]
+    head = build()
+    calls = seen_by_the_last_block(head)
+    logits = head(drawn(batch=1)[0], maps)
+    assert logits.isfinite().all()
+    near = 8 * math.atanh(0.5)  # 1 - tanh(distance / 8) = 0.5
+    rows, columns = torch.meshgrid(torch.arange(20), torch.arange(28), indexing="ij")
+    claimed = []
+    for x, y in ((9, 9), (22, 14)):
+        inside = ((rows - y) ** 2 + (columns - x) ** 2).sqrt() < near
+        claimed.append(inside.reshape(5, 4, 7, 4).any(3).any(1))
+    assert torch.equal(calls[0][3][0], claimed[0] ^ claimed[1])
+    assert calls[0][2][0, 0][claimed[0] & ~claimed[1]].unique().tolist() == [2.0]
+    assert calls[0][2][0, 0][claimed[1] & ~claimed[0]].unique().tolist() == [-2.0]
+
+
+# --- what is learnt -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_gradients_reach_the_fixed_logits(layout):
+    head = build(**layout)
+    head(*drawn(batch=1)).square().sum().backward()
+    assert head.fixed_logits.grad.isfinite().all()
+    assert (head.fixed_logits.grad != 0).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_all_parameters_learn_with_learnt_priors(layout):
+    options = {"learn_priors": True, "key_prior": 0.3}
+    head = build(options=options, value_prior=0.5, **layout).train()
+    assert head.last.log_value_prior.exp().item() == pytest.approx(0.5)
+    head(*drawn()).square().sum().backward()
+    named = dict(head.named_parameters())
+    assert {"last.log_key_prior", "last.log_value_prior", "fixed_logits"} <= set(named)
+    assert "height.log_value_prior" not in named
+    for name, parameter in named.items():
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_a_head_that_does_not_propagate_has_no_logits_to_fix():
+    head = build(propagation_iterations=0)
+    assert head.fixed_logits is None
+    assert not head.propagates
+    assert "fixed_logits" not in head.state_dict()
+
+
+def test_propagation_needs_probabilistic_attention():
+    with pytest.raises(ValueError, match=r"propagation_iterations=1 needs .*, got 'standard'"):
+        build(attention="standard", propagation_iterations=1)

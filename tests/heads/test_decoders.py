@@ -1,0 +1,199 @@
+"""The decoders of published networks: DeepLabV3+ and HRNet with OCR."""
+
+import pytest
+import timm
+import torch
+from torch.nn import functional
+
+from probseg.heads.deeplab import AtrousPyramid, DeepLabV3PlusDecoder
+from probseg.heads.ocr import OCRDecoder, gather_regions
+from probseg.types import FeatureInfo
+
+PYRAMID = FeatureInfo((3, 4, 5, 6), (2, 4, 8, 16))
+DECODERS = {
+    "deeplab": (DeepLabV3PlusDecoder, {"channels": 8, "low_channels": 3}, 8),
+    "ocr": (OCRDecoder, {"channels": 4}, 8),
+    "ocr of three": (OCRDecoder, {"channels": 4, "num_regions": 3}, 8),
+}
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(params=DECODERS)
+def decoder(request):
+    build, arguments, _ = DECODERS[request.param]
+    return randomise(build(PYRAMID, **arguments))
+
+
+def randomise(module):
+    """Give normalisations statistics and factors that no test can overlook."""
+    for part in module.modules():
+        if isinstance(part, torch.nn.BatchNorm2d):
+            torch.nn.init.normal_(part.running_mean, std=0.3)
+            torch.nn.init.uniform_(part.running_var, 0.5, 2)
+            torch.nn.init.uniform_(part.weight, 0.5, 2)
+            torch.nn.init.normal_(part.bias, std=0.3)
+    return module.eval()
+
+
+def pyramid(batch, height, width):
+    return [
+        torch.randn(batch, channels, -(-height // stride), -(-width // stride))
+        for channels, stride in zip(*PYRAMID, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (5, 70), (37, 53), (64, 48)])
+@pytest.mark.parametrize("name", DECODERS)
+def test_results_have_the_described_shapes(name, size):
+    build, arguments, channels = DECODERS[name]
+    decoder = build(PYRAMID, **arguments).eval()
+    maps = pyramid(2, *size)
+    features, auxiliary = decoder(maps)
+    assert decoder.features == FeatureInfo((channels,), (4,))
+    assert features.shape == (2, channels, *maps[1].shape[-2:])
+    assert features.isfinite().all()
+    assert (auxiliary is None) == (build is DeepLabV3PlusDecoder)
+    if auxiliary is not None:
+        assert auxiliary.shape == (2, arguments.get("num_regions", 1), *maps[1].shape[-2:])
+
+
+def test_all_parameters_learn(decoder):
+    # In float64, so that rounding does not pass for a gradient: it would be 1e-16 for queries and
+    # keys of OCR if the object were the only region.
+    decoder.double().train()
+    features, auxiliary = decoder([m.double() for m in pyramid(3, 64, 48)])
+    loss = (features * torch.randn_like(features)).sum()
+    if auxiliary is not None:
+        loss = loss + (auxiliary * torch.randn_like(auxiliary)).sum()
+    loss.backward()
+    for name, parameter in decoder.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().max() > 1e-9, name
+
+
+def test_one_image_is_enough_to_train(decoder):
+    decoder.train()
+    decoder(pyramid(1, 37, 53)).features.square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in decoder.parameters())
+
+
+@pytest.mark.parametrize(
+    ("build", "used"), [(DeepLabV3PlusDecoder, [1, 3]), (OCRDecoder, [1, 2, 3])]
+)
+def test_which_maps_are_used(build, used):
+    maps = [m.requires_grad_() for m in pyramid(1, 64, 64)]
+    build(PYRAMID, channels=8).eval()(maps).features.square().sum().backward()
+    assert [i for i, m in enumerate(maps) if m.grad is not None and m.grad.any()] == used
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_stays_close(decoder, dtype):
+    maps = pyramid(2, 64, 48)
+    exact = decoder(maps)
+    with torch.autocast("cpu", dtype):
+        rounded = decoder(maps)
+    for want, got in zip(exact, rounded, strict=True):
+        if want is not None:
+            assert (got.float() - want).abs().mean() < 0.03 * want.abs().mean()  # not for NaN
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gather_keeps_full_precision_under_autocast(dtype):
+    pixels, logits = torch.rand(1, 2, 200, 300), torch.randn(1, 3, 200, 300).to(dtype)
+    with torch.autocast("cpu", dtype):
+        regions = gather_regions(pixels, logits)
+    weights = logits.double().flatten(2).softmax(-1)  # about 1e-5
+    expected = torch.einsum("bkn,bcn->bck", weights, pixels.double().flatten(2))
+    torch.testing.assert_close(regions[..., 0], expected.float())
+
+
+def block(sequence, x):
+    """A 1x1 convolution, normalisation and ReLU of tokens ``(B, N, C)``, written out."""
+    conv, norm, _ = sequence
+    x = torch.einsum("bnc,dc->bnd", x, conv.weight[:, :, 0, 0])
+    x = (x - norm.running_mean) / (norm.running_var + norm.eps).sqrt()
+    return (x * norm.weight + norm.bias).clamp(min=0)
+
+
+@pytest.mark.parametrize("regions", [1, 3])
+def test_ocr_follows_the_equations(regions):
+    decoder = randomise(OCRDecoder(PYRAMID, channels=4, num_regions=regions)).double()
+    maps = [m.double() for m in pyramid(2, 28, 44)]
+    features, auxiliary = decoder(maps)
+    fine = torch.cat([functional.interpolate(m, (7, 11), mode="bilinear") for m in maps[1:]], dim=1)
+    x = decoder.pixels(fine).flatten(2).transpose(1, 2)
+    first, last = decoder.auxiliary
+    scores = block(first, fine.flatten(2).transpose(1, 2))
+    scores = torch.einsum("bnc,kc->bnk", scores, last.weight[:, :, 0, 0]) + last.bias
+    torch.testing.assert_close(auxiliary.flatten(2).transpose(1, 2), scores)
+    if regions == 1:
+        scores = torch.stack([scores[..., 0], -scores[..., 0]], dim=-1)
+    gather = scores.exp() / scores.exp().sum(1, keepdim=True)
+    f = torch.einsum("bnk,bnc->bkc", gather, x)
+    part = decoder.attention
+    query = block(part.query[1], block(part.query[0], x))
+    key = block(part.key[1], block(part.key[0], f))
+    relation = (torch.einsum("bnc,bkc->bnk", query, key) / 4**0.5).softmax(-1)
+    context = block(part.output, torch.einsum("bnk,bkc->bnc", relation, block(part.value, f)))
+    expected = block(decoder.fuse[0], torch.cat([context, x], dim=-1))
+    torch.testing.assert_close(features.flatten(2).transpose(1, 2), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "published"),
+    [("hrnet_w18_small_v2", 48, 4.22), ("hrnet_w18", 64, 10.03), ("hrnet_w32", 128, 30.95)],
+)
+def test_ocr_networks_have_the_published_size(name, channels, published):
+    # Millions, Sofiiuk et al. 2021; the stem of their clicks is another 0.01.
+    with torch.device("meta"):
+        backbone = timm.create_model(
+            name, features_only=True, feature_location="", out_indices=(1, 2, 3, 4)
+        )
+        info = FeatureInfo(tuple(backbone.feature_info.channels()), (4, 8, 16, 32))
+        decoder = OCRDecoder(info, channels=channels)
+        classifier = torch.nn.Conv2d(decoder.features.channels[0], 1, kernel_size=1)
+    network = torch.nn.ModuleList([backbone, decoder, classifier])
+    count = sum(p.numel() for p in network.parameters())
+    assert count / 1e6 == pytest.approx(published, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("stride", "rates"), [(8, (12, 24, 36)), (16, (6, 12, 18)), (32, (3, 6, 9)), (256, (1, 1, 1))]
+)
+def test_rates_follow_the_stride_of_the_coarsest_map(stride, rates):
+    decoder = DeepLabV3PlusDecoder(FeatureInfo((3, 4), (4, stride)), channels=8)
+    assert [conv[0].dilation for conv in decoder.pyramid.atrous] == [(r, r) for r in rates]
+    decoder = DeepLabV3PlusDecoder(PYRAMID, channels=8, rates=rates)
+    assert [conv[0].dilation for conv in decoder.pyramid.atrous] == [(r, r) for r in rates]
+
+
+def test_pyramid_pooling_gives_each_place_the_mean_of_the_image():
+    pyramid_ = AtrousPyramid(6, 8, rates=(2,), dropout=0.0).eval()
+    seen = []
+    pyramid_.project.register_forward_pre_hook(lambda module, arguments: seen.append(arguments[0]))
+    features = torch.randn(2, 6, 5, 7)
+    pyramid_(features)
+    conv = pyramid_.pool[1]
+    pooled = features.mean((2, 3)) @ conv.weight[:, :, 0, 0].T + conv.bias
+    expected = pooled.clamp(min=0).view(2, 8, 1, 1).expand(2, 8, 5, 7)
+    torch.testing.assert_close(seen[0][:, -8:], expected)
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "parts"),
+    [
+        (DeepLabV3PlusDecoder, {"stride": 32}, ["stride", "(2, 4, 8, 16)", "32"]),
+        (DeepLabV3PlusDecoder, {"rates": (6, 0)}, ["rates", ">= 1", "(6, 0)"]),
+        (OCRDecoder, {"stride": 32}, ["stride", "(2, 4, 8, 16)", "32"]),
+        (OCRDecoder, {"num_regions": 0}, ["num_regions", ">= 1", "0"]),
+    ],
+)
+def test_wrong_arguments_are_named(build, arguments, parts):
+    with pytest.raises(ValueError, match="must") as caught:
+        build(PYRAMID, **arguments)
+    for part in parts:
+        assert part in str(caught.value)

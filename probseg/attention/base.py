@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention.position import POSITIONS
@@ -11,6 +14,9 @@ from probseg.errors import UnknownNameError
 from probseg.ops.axial import Axis, check_axis
 from probseg.ops.checks import check_shape
 from probseg.ops.relative_position import FactoredPosition, RelativePosition
+
+Maps = Tensor | tuple[Tensor, ...]
+"""A map ``(B, C, H, W)``, or several that are meant as one with all their channels."""
 
 
 class Attention2d(nn.Module, ABC):
@@ -74,16 +80,17 @@ class Attention2d(nn.Module, ABC):
 
     def forward(
         self,
-        features: Tensor,
-        value_features: Tensor | None = None,
+        features: Maps,
+        value_features: Maps | None = None,
         fixed_values: Tensor | None = None,
         fixed_mask: Tensor | None = None,
     ) -> Tensor:
         """Let each pixel gather values from the pixels it sees.
 
         Args:
-            features: ``(B, in_channels, H, W)``.
-            value_features: ``(B, value_in_channels, H, W)``; None is ``features``.
+            features: ``(B, in_channels, H, W)``; a tuple of maps stands for their concatenation
+                along the channels, which is then never written.
+            value_features: ``(B, value_in_channels, H, W)``, or such a tuple; None is ``features``.
             fixed_values: What is known of the output, ``(B, out_channels, H, W)``; read only where
                 ``fixed_mask``.
             fixed_mask: Where it is known, bool, ``(B, H, W)``.
@@ -92,17 +99,18 @@ class Attention2d(nn.Module, ABC):
             ``(B, out_channels, H, W)``.
         """
         sources = features if value_features is None else value_features
-        if sources.shape[1] != self.value_in_channels:
+        channels = sum(part.shape[1] for part in _parts(sources))
+        if channels != self.value_in_channels:
             name = "features" if value_features is None else "value_features"
             msg = (
                 f"{name} must have {self.value_in_channels} channels to project values from, got "
-                f"{sources.shape[1]}; set value_in_channels or pass value_features"
+                f"{channels}; set value_in_channels or pass value_features"
             )
             raise ValueError(msg)
         heads = (self.num_heads, -1)
-        queries = self.query(features).unflatten(1, heads)  # (B, G, D, H, W)
-        keys = self.key(features).unflatten(1, heads)  # (B, G, D, H, W)
-        values = self.value(sources).unflatten(1, heads)  # (B, G, V, H, W)
+        queries = torch.unflatten(_project(self.query, features), 1, heads)  # (B, G, D, H, W)
+        keys = torch.unflatten(_project(self.key, features), 1, heads)  # (B, G, D, H, W)
+        values = torch.unflatten(_project(self.value, sources), 1, heads)  # (B, G, V, H, W)
         fixed = None
         if fixed_values is not None:
             batch, _, _, *size = values.shape
@@ -146,6 +154,21 @@ class Attention2d(nn.Module, ABC):
 def _line(axis: Axis, height: int, width: int) -> tuple[int, int]:
     """Return the size of a map that is one of the lines along the axis."""
     return (height if axis != "width" else 1), (width if axis != "height" else 1)
+
+
+def _parts(maps: Maps) -> tuple[Tensor, ...]:
+    return (maps,) if isinstance(maps, Tensor) else maps
+
+
+def _project(convolution: nn.Conv2d, maps: Maps) -> Tensor:
+    """Apply a 1x1 convolution without bias to a map, or to the concatenation of several."""
+    if isinstance(maps, Tensor):
+        projected: Tensor = convolution(maps)
+        return projected
+    widths = [part.shape[1] for part in maps]
+    weights = torch.split(convolution.weight, widths, dim=1)
+    projections = [F.conv2d(part, weight) for part, weight in zip(maps, weights, strict=True)]
+    return functools.reduce(torch.add, projections)
 
 
 def _projection(in_channels: int, out_channels: int) -> nn.Conv2d:

@@ -28,6 +28,7 @@ from probseg.cli.checkpoints import (
     without_pretrained_backbones,
 )
 from probseg.errors import UsageError
+from probseg.models import variant
 from probseg.paths import configs_dir
 
 NOISE = re.compile(
@@ -134,7 +135,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
             auto_configure_optimizers=False,
             seed_everything_default=0,
             parser_kwargs=_parser_options(),
-            args=with_shipped_configs(arguments),
+            args=with_whole_models(with_shipped_configs(arguments)),
         )
     except ArgumentError as error:
         lines = str(error).splitlines()
@@ -155,6 +156,21 @@ def with_shipped_configs(arguments: Sequence[str]) -> list[str]:
         return f"{option}{equals}{shipped}" if shipped.exists() else argument
 
     return [found(argument) for argument in arguments]
+
+
+def with_whole_models(arguments: Sequence[str]) -> list[str]:
+    """Let a file given as ``--model.model`` describe all of the network.
+
+    The parser merges it into what a configuration said before: arguments of the same names would
+    stay, of another backbone too. Between the two, a class without arguments clears the table.
+    """
+    whole: list[str] = []
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        option, _, value = argument.partition("=")
+        if option == "--model.model" and (value or following).endswith((".yaml", ".yml")):
+            whole.append(f"--model.model={variant.__module__}.{variant.__name__}")
+        whole.append(argument)
+    return whole
 
 
 def _parser_options() -> dict[str, Any]:

@@ -137,12 +137,12 @@ class CorrectiveSelfAttention(Head):
         clicks = clicks.to(features.dtype)
         x = _resized(self.bottleneck(features), grid)  # (B, C_B, h, w)
         said = x if value_features is None else _resized(value_features, grid)
+        seen: tuple[Tensor, ...] = (x,)
         if self.height is not None:
-            corrected = self.height(x, torch.cat([said, clicks], dim=1))
-            x = torch.cat([x, corrected], dim=1)  # (B, 2 C_B, h, w)
-            said = torch.cat([said, corrected], dim=1)
+            corrected = self.height(x, (said, clicks))
+            seen = (x, corrected)  # together (B, 2 C_B, h, w)
         fixed = self._fixed(clicks) if self.propagates else (None, None)
-        logits = self.last(x, torch.cat([said, clicks], dim=1), *fixed) + self.bias
+        logits = self.last(seen, (said, *seen[1:], clicks), *fixed) + self.bias
         return _resized(logits, list(image_size))
 
     @property
@@ -164,4 +164,6 @@ class CorrectiveSelfAttention(Head):
 
 
 def _resized(maps: Tensor, size: list[int]) -> Tensor:
+    if list(maps.shape[-2:]) == size:
+        return maps
     return F.interpolate(maps, size, mode="bilinear", align_corners=False)

@@ -1,13 +1,34 @@
 """All shipped configurations: each is read, and each experiment does one step on drawn data."""
 
+import functools
+import json
+
+import lightning as L
 import pytest
 import torch
 import yaml
-from fakes import write_bsds500, write_folder, write_grabcut
+from fakes import (
+    write_berkeley,
+    write_bsds500,
+    write_folder,
+    write_grabcut,
+    write_lvis,
+    write_sbd,
+)
 from runs import MICRO, QUIET, SMALL, command, finished, folder_fit
 
-from probseg.attention import ProbabilisticAttention2d, StandardAttention2d
+import probseg.callbacks.evaluation as evaluation
+from probseg.attention import (
+    Attention2d,
+    ProbabilisticAttention2d,
+    StandardAttention2d,
+    probabilistic_layers,
+)
+from probseg.attention.position import FactoredPositionEmbedding, FullPositionEmbedding
+from probseg.backbones import BoTNet, HRNetV2
+from probseg.data import LVIS, SBD, Berkeley, GrabCut
 from probseg.models import list_presets
+from probseg.ops.updates import KeyAdaptation
 from probseg.paths import configs_dir
 from probseg.tasks import InteractiveSegmentation
 from probseg.zoo import create_model
@@ -18,6 +39,73 @@ TRAINING = (
     "experiment/resnet16_csa_finetune.yaml",
 )
 TESTING = ("experiment/grabcut.yaml", "quickstart.yaml")
+
+# The rows of the figures: of which preset, and with which adaptation of the keys in tests.
+KA1, KA1_PRIOR = (1, 0.0), (1, 0.001)
+RECIPES = {
+    "fig1_resnet50": ("resnet50_deeplab", None),
+    "fig1_botnet50_factored_pe": ("botnet50_full_factored", None),
+    "fig1_botnet50_full_pe": ("botnet50_full_full_pe", None),
+    "fig1_botnet50_axial_full_pe": ("botnet50_axial_full_pe", None),
+    "fig1_prob_botnet50_factored_pe": ("prob_botnet50_full_factored", None),
+    "fig1_prob_botnet50_full_pe": ("prob_botnet50_full_full_pe", None),
+    "fig1_prob_botnet50_axial_full_pe": ("prob_botnet50_axial_full_pe", None),
+    "fig2_prob_botnet50_factored_pe_ka1_prec0.0": ("prob_botnet50_full_factored", KA1),
+    "fig2_prob_botnet50_factored_pe_ka1_prec0.001": ("prob_botnet50_full_factored", KA1_PRIOR),
+    "fig4_csa": ("hrnet18_ocr_csa", None),
+    "fig4_csa_bp1": ("hrnet18_ocr_csa_bp1", None),
+    "fig4_csa_bp5": ("hrnet18_ocr_csa_bp5", None),
+    "fig5_csa": ("prob_botnet50_csa", None),
+    "fig5_csa_bp5": ("prob_botnet50_csa_bp5", None),
+    "fig5_csa_ka1": ("prob_botnet50_csa", KA1),
+    "fig5_csa_ka1_bp5": ("prob_botnet50_csa_bp5", KA1),
+    "fig7_prob_botnet50_full_pe_ka1_prec0.0": ("prob_botnet50_full_full_pe", KA1),
+    "fig7_prob_botnet50_full_pe_ka1_prec0.001": ("prob_botnet50_full_full_pe", KA1_PRIOR),
+    "fig8_csa_full": ("hrnet18_ocr_csa_full", None),
+    "fig8_csa_full_bp1": ("hrnet18_ocr_csa_full_bp1", None),
+    "fig8_csa_full_bp5": ("hrnet18_ocr_csa_full_bp5", None),
+}
+ADAPTING = [name for name, (_, adaptation) in RECIPES.items() if adaptation]
+
+# Of the same kind as the recipe's preset, and a thousandth of its work.
+SMALL_CSA = {
+    "class_path": "probseg.heads.CorrectiveSelfAttention",
+    "init_args": {"channels": 8, "stride": 4, "span": 16, "options": {"key_iterations": 0}},
+}
+SMALL_CSA_BP5 = {
+    "class_path": "probseg.heads.CorrectiveSelfAttention",
+    "init_args": {**SMALL_CSA["init_args"], "propagation_iterations": 5},
+}
+COUNTERPARTS = {
+    "resnet50_deeplab": ("micro_deeplab", {}),
+    "botnet50_full_factored": ("micro_botnet", {}),
+    "botnet50_full_full_pe": ("micro_botnet", {"backbone": {"position": "full"}}),
+    "botnet50_axial_full_pe": (
+        "micro_botnet",
+        {"backbone": {"position": "full", "layout": "axial"}},
+    ),
+    "prob_botnet50_full_factored": (
+        "micro_prob_botnet",
+        {"backbone": {"position": "factored", "layout": "full"}},
+    ),
+    "prob_botnet50_full_full_pe": ("micro_prob_botnet", {"backbone": {"layout": "full"}}),
+    "prob_botnet50_axial_full_pe": ("micro_prob_botnet", {}),
+    "prob_botnet50_csa": ("micro_prob_botnet", {"head": SMALL_CSA}),
+    "prob_botnet50_csa_bp5": ("micro_prob_botnet", {"head": SMALL_CSA_BP5}),
+    "hrnet18_ocr_csa": ("micro_ocr_csa", {"head": {"propagation_iterations": 0}}),
+    "hrnet18_ocr_csa_bp1": ("micro_ocr_csa", {"head": {"propagation_iterations": 1}}),
+    "hrnet18_ocr_csa_bp5": ("micro_ocr_csa", {}),
+    "hrnet18_ocr_csa_full": (
+        "micro_ocr_csa",
+        {"head": {"propagation_iterations": 0, "layout": "full"}},
+    ),
+    "hrnet18_ocr_csa_full_bp1": (
+        "micro_ocr_csa",
+        {"head": {"propagation_iterations": 1, "layout": "full"}},
+    ),
+    "hrnet18_ocr_csa_full_bp5": ("micro_ocr_csa", {"head": {"layout": "full"}}),
+}
+NO_DOWNLOADS = ("--model.model.changes.backbone.pretrained=false",)
 ONE_STEP = ("--trainer.fast_dev_run=1",)
 SHORT_TEST = (
     "--trainer.limit_test_batches=1",
@@ -42,6 +130,9 @@ def data(tmp_path, monkeypatch):
     (root / "val.txt").write_text("photo3\n")
     write_grabcut(tmp_path / "drawn" / "GrabCut")
     write_bsds500(tmp_path / "drawn" / "bsds500")
+    write_berkeley(tmp_path / "drawn" / "Berkeley")
+    write_lvis(tmp_path / "drawn" / "LVIS")
+    write_sbd(tmp_path / "drawn" / "SBD")
     return tmp_path / "drawn"
 
 
@@ -55,6 +146,52 @@ def first_weights(monkeypatch):
 
     monkeypatch.setattr(InteractiveSegmentation, "on_fit_start", keep)
     return kept
+
+
+@pytest.fixture
+def only_made(monkeypatch):
+    """Make trainer, data and network of a command line and do no more; weights take no memory."""
+
+    def made(*arguments):
+        with monkeypatch.context() as patch, torch.device("meta"):
+            patch.setattr(L.Trainer, "fit", functools.wraps(L.Trainer.fit)(lambda *_, **__: None))
+            return finished(*arguments)
+
+    return made
+
+
+@pytest.fixture
+def layers_in_tests(monkeypatch):
+    """How the keys of backbone and head adapt whenever an object is clicked through."""
+    seen = []
+
+    def spied(model, *arguments, **options):
+        seen.append([settings(part) for part in (model.backbone, model.head)])
+        return run_object(model, *arguments, **options)
+
+    run_object = evaluation.run_object
+    monkeypatch.setattr(evaluation, "run_object", spied)
+    return seen
+
+
+def settings(module):
+    return [layer.settings.keys for layer in probabilistic_layers(module)]
+
+
+def recipe(name):
+    return ("--config", f"configs/experiment/gabbur2021_{name}.yaml")
+
+
+def counterpart(name):
+    """Flags that put a small network of the same kind into a recipe."""
+    micro, changes = COUNTERPARTS[RECIPES[name][0]]
+    return (f"--model.model.of={micro}", f"--model.model.changes={json.dumps(changes)}")
+
+
+def printed_settings(capsys, *arguments):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command(*arguments, "--print_config")
+    return yaml.safe_load(capsys.readouterr().out)
 
 
 def checked_step(cli, first_weights):
@@ -74,7 +211,8 @@ def checked_step(cli, first_weights):
 
 
 def test_all_configurations_are_in_a_folder_that_is_tested():
-    assert set(shipped("experiment", ".")) == {*TRAINING, *TESTING}
+    recipes = {f"experiment/gabbur2021_{name}.yaml" for name in RECIPES}
+    assert set(shipped("experiment", ".")) == {*TRAINING, *TESTING, *recipes}
     tested = {*shipped("experiment", ".", "model", "data", "trainer")}
     assert {
         str(path.relative_to(configs_dir())) for path in configs_dir().rglob("*.yaml")
@@ -84,9 +222,7 @@ def test_all_configurations_are_in_a_folder_that_is_tested():
 @pytest.mark.parametrize("path", [*TRAINING, *TESTING])
 def test_experiments_print_all_their_settings(path, capsys):
     verb = "fit" if path in TRAINING else "test"
-    with pytest.raises(SystemExit, match=r"^0$"):
-        command(verb, "--config", f"configs/{path}", "--print_config")
-    printed = yaml.safe_load(capsys.readouterr().out)
+    printed = printed_settings(capsys, verb, "--config", f"configs/{path}")
     assert printed["model"]["class_path"] == "probseg.tasks.InteractiveSegmentation"
     assert printed["evaluation"]["protocols"]
     assert printed["trainer"]["logger"]["init_args"]["save_dir"] == "runs"
@@ -135,16 +271,174 @@ def test_trainer_settings_name_known_arguments(path, data, capsys):
     assert (last["monitor"], last["filename"]) == (None, "last")
 
 
-@pytest.mark.parametrize("name", list_presets())
-def test_models_are_the_same_from_the_command_line_and_from_python(name, data, first_weights):
-    fit = folder_fit(data / "objects", "--model.model", f"configs/model/{name}.yaml", *ONE_STEP)
-    network = checked_step(finished(*fit), first_weights)
-    other = create_model(name)
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_print_what_their_names_promise(name, capsys):
+    preset, adaptation = RECIPES[name]
+    printed = printed_settings(capsys, "fit", *recipe(name))
+    network = printed["model"]["init_args"]["model"]
+    assert network["class_path"] == "probseg.models.variant"
+    assert network["init_args"]["of"] == preset
+    full = name.startswith("fig8")
+    changes = {"backbone": {"pretrained": True}, **({"working_size": 64} if full else {})}
+    assert network["init_args"]["changes"] == changes
+    assert printed["trainer"]["max_epochs"] == 150
+    assert printed["trainer"]["logger"]["init_args"]["save_dir"] == "runs"
+    assert printed["evaluation"]["protocols"] == ["gabbur2021"]
+    told = printed["evaluation"].get("adaptation")
+    if adaptation is None:
+        assert told is None
+    else:
+        assert (told["key_iterations"], told["key_prior"]) == adaptation
+        assert (told["value_iterations"], told["value_prior"]) == (None, None)
+    assert ("ka1" in name) == (adaptation is not None)
+    assert ("prec0.001" in name) == (adaptation == KA1_PRIOR)
+    data = printed["data"]["init_args"]
+    assert data["batch_size"] == 16
+    assert data["crop_size"] == (64 if full else 256)
+    of = "SBD" if name.startswith(("fig4", "fig8")) else "LVIS"
+    for part in ("train", "val"):
+        assert data[part]["class_path"] == f"probseg.data.{of}"
+        assert data[part]["init_args"]["split"] == part
+    tested = [dataset["class_path"] for dataset in data["test"]]
+    assert tested == ["probseg.data.GrabCut", "probseg.data.Berkeley"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_make_what_their_names_promise(name, only_made):
+    cli = only_made("fit", *recipe(name), *NO_DOWNLOADS)
+    network = cli.model.model
+    figure = name[:4]
+    assert network.prompts == "stem"
+    assert network.working_size == (64 if figure == "fig8" else None)
+    assert isinstance(network.backbone, HRNetV2) == (figure in ("fig4", "fig8"))
+    assert isinstance(network.backbone, BoTNet) == ("botnet" in name or figure == "fig5")
+    layers = [part for part in network.backbone.modules() if isinstance(part, Attention2d)]
+    kind = ProbabilisticAttention2d if "prob_" in name or figure == "fig5" else StandardAttention2d
+    assert {type(layer) for layer in layers} <= {kind}
+    axes = ["height", "width"] * 3 if "axial" in name or figure == "fig5" else ["full"] * 3
+    assert [layer.axis for layer in layers] == (axes if layers else [])
+    embedding = FactoredPositionEmbedding if "factored" in name else FullPositionEmbedding
+    assert {type(layer.position) for layer in layers} <= {embedding}
+    assert set(settings(network)) <= {KeyAdaptation(0)}  # keys adapt in tests only
+    if "csa" in name:
+        head = network.head
+        assert head.stride == 1
+        assert head.last.span == (None if figure == "fig8" else 64)
+        assert head.last.axis == ("full" if figure == "fig8" else "width")
+        assert (head.height is None) == (figure == "fig8")
+        steps = next((int(part[2:]) for part in name.split("_") if part.startswith("bp")), 0)
+        assert head.last.settings.values.iterations == steps
+
+
+def test_recipes_train_as_published(only_made):
+    cli = only_made("fit", *recipe("fig4_csa"), *NO_DOWNLOADS)
+    curriculum = cli.model.curriculum
+    assert (curriculum.box_epochs, curriculum.random_epochs) == (20, 20)
+    assert (curriculum.positive_clicks, curriculum.negative_clicks) == ((1, 3), (0, 3))
+    assert (curriculum.rounds, curriculum.box_dropout, curriculum.margin) == ((1, 1), 0, 0)
+    assert cli.trainer.max_epochs == 150
+    made = cli.model.configure_optimizers()
+    optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    assert type(optimizer) is torch.optim.RAdam
+    assert len(optimizer.param_groups) == 1
+    rate = schedule.lr_lambdas[0]
+    rates = [1e-4 * rate(epoch) for epoch in (0, 35, 70, 149)]
+    assert optimizer.param_groups[0]["initial_lr"] == rates[0] == 1e-4
+    assert rates[1] == pytest.approx(1e-5 + 9e-5 * 0.5**0.9)
+    assert rates[2:] == pytest.approx([1e-5, 1e-5])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_train_a_step(name, first_weights):
+    cli = finished("fit", *recipe(name), *counterpart(name), *QUIET, *SMALL, *ONE_STEP)
+    checked_step(cli, first_weights)
+    assert "val/miou@5" in cli.trainer.callback_metrics
+    kind = SBD if name.startswith(("fig4", "fig8")) else LVIS
+    assert {type(part) for part in (*cli.datamodule.train, *cli.datamodule.val)} == {kind}
+    assert set(settings(cli.model.model.backbone)) <= {KeyAdaptation(0)}
+
+
+@pytest.mark.parametrize("name", ADAPTING)
+def test_recipes_adapt_keys_in_tests(name, layers_in_tests, data):
+    cli = finished("test", *recipe(name), *counterpart(name), *QUIET, *SHORT_TEST)
+    assert [type(part) for part in cli.datamodule.test] == [GrabCut, Berkeley]
+    wanted = KeyAdaptation(*RECIPES[name][1])
+    assert len(layers_in_tests) == 2  # an object of each data set
+    for backbone, head in layers_in_tests:
+        assert set(backbone) == {wanted}
+        assert set(head) <= {KeyAdaptation(0)}
+    assert set(settings(cli.model.model)) == {KeyAdaptation(0)}
+    (path,) = data.parent.glob("runs/gabbur2021/version_*/test/gabbur2021/results.json")
+    report = json.loads(path.read_text())
+    assert report["metadata"]["adaptation"] == {
+        "key_iterations": wanted.iterations,
+        "key_prior": wanted.prior_precision,
+        "value_iterations": None,
+        "value_prior": None,
+    }
+    assert len(report["datasets"]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_train_a_step_of_their_own_networks(name, first_weights):
+    flags = ("--data.num_workers=0", "--data.batch_size=2", *QUIET, *ONE_STEP)
+    cli = finished("fit", *recipe(name), *NO_DOWNLOADS, *flags)
+    checked_step(cli, first_weights)
+
+
+def same(network, other):
     assert {key: tensor.shape for key, tensor in network.state_dict().items()} == {
         key: tensor.shape for key, tensor in other.state_dict().items()
     }
     assert network.working_size == other.working_size
     assert repr(network) == repr(other)
+
+
+@pytest.mark.parametrize("name", list_presets())
+def test_models_are_the_same_from_the_command_line_and_from_python(name, data, only_made):
+    experiment = ("fit", "--config", "configs/experiment/folder.yaml")
+    network = ("--model.model", f"configs/model/{name}.yaml")
+    cli = only_made(*experiment, "--data.root", data / "objects", *network)
+    with torch.device("meta"):
+        same(cli.model.model, create_model(name))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name.startswith("micro_") else pytest.param(name, marks=pytest.mark.slow)
+        for name in list_presets()
+    ],
+)
+def test_models_train_a_step(name, data, first_weights):
+    experiment = ("fit", "--config", "configs/experiment/folder.yaml")
+    network = ("--model.model", f"configs/model/{name}.yaml")
+    fit = (*experiment, "--data.root", data / "objects", *network, *QUIET, *SMALL, *ONE_STEP)
+    same(checked_step(finished(*fit), first_weights), create_model(name))
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "--model.model.changes.backbone.num_heads=1",
+        '--model.model.changes.backbone={"num_heads": 1}',
+    ],
+)
+def test_flags_reach_a_preset_that_is_varied(flag, only_made):
+    name = "fig1_prob_botnet50_full_pe"
+    small = ("--model.model.of=micro_prob_botnet", '--model.model.changes={"working_size": 20}')
+    network = only_made("fit", *recipe(name), *small, flag).model.model
+    assert network.working_size == 20
+    assert {layer.num_heads for layer in probabilistic_layers(network)} == {1}
+
+
+def test_a_preset_that_is_varied_gets_another_part(only_made):
+    changes = {"head": SMALL_CSA_BP5, "decoder": {"class_path": "probseg.heads.OCRDecoder"}}
+    flags = ("--model.model.of=micro_conv", f"--model.model.changes={json.dumps(changes)}")
+    network = only_made("fit", *recipe("fig1_resnet50"), *flags).model.model
+    with torch.device("meta"):
+        same(network, create_model("micro_conv", **changes))
 
 
 @pytest.mark.parametrize("layout", ["axial", "full"])

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 import torch
+import yaml
 from fakes import micro_model, write_folder
 from runs import MICRO, QUIET, command, folder_fit, train_two_epochs
 
@@ -234,3 +235,18 @@ def test_paths_of_shipped_configurations(here):
     (here / "configs").mkdir()
     (here / "configs" / "quickstart.yaml").write_text("{}")
     assert with_shipped_configs(asked)[2] == "configs/quickstart.yaml", "one's own comes first"
+
+
+@pytest.mark.parametrize("form", [["--model.model", "{}"], ["--model.model={}"]])
+def test_a_model_file_leaves_nothing_of_the_model_before(form, capsys):
+    chosen = [part.format("configs/model/resnet50_deeplab.yaml") for part in form]
+    arguments = ["fit", "--config", "configs/experiment/resnet16_csa_cpu.yaml", *chosen]
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command(*arguments, "--model.model.backbone.output_stride=8", "--print_config")
+    model = yaml.safe_load(capsys.readouterr().out)["model"]["init_args"]["model"]["init_args"]
+    assert model["backbone"]["class_path"] == "probseg.backbones.ResNet"
+    assert model["backbone"]["init_args"]["options"] is None
+    assert model["backbone"]["init_args"]["output_stride"] == 8, "later options still count"
+    assert model["decoder"]["init_args"]["channels"] == 256
+    assert model["working_size"] is None
+    assert model["click_maps"] is None

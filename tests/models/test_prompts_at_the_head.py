@@ -123,7 +123,7 @@ def test_logits_depend_on_clicks_and_boxes(model, label):
 def test_where_to_look_does_not_depend_on_prompts(layout):
     model = build(head={"layout": layout, **({"span": None} if layout == "full" else {})})
     first = model.head.last if layout == "full" else model.head.height
-    looks, values = outputs(first.query, first.key), outputs(first.value)
+    looks, values = outputs(first.query, first.key), outputs(first)
     with torch.no_grad():
         encoded = model.encode(torch.rand(1, 3, 40, 56))
         model.decode(encoded, prompts())
@@ -135,7 +135,7 @@ def test_where_to_look_does_not_depend_on_prompts(layout):
 
 def test_nor_does_it_with_prompts_at_the_stem_for_the_same_features():
     head = build("micro_csa", "stem").head
-    looks, values = outputs(head.height.query, head.height.key), outputs(head.height.value)
+    looks, values = outputs(head.height.query, head.height.key), outputs(head.height)
     features = torch.randn(1, 16, 10, 14)
     with torch.no_grad():
         for clicks in (torch.zeros(1, 2, 40, 56), torch.ones(1, 2, 40, 56)):

@@ -162,12 +162,12 @@ def _parts(maps: Maps) -> tuple[Tensor, ...]:
 
 def _project(convolution: nn.Conv2d, maps: Maps) -> Tensor:
     """Apply a 1x1 convolution without bias to a map, or to the concatenation of several."""
-    if isinstance(maps, Tensor):
-        projected: Tensor = convolution(maps)
+    parts = _parts(maps)
+    if len(parts) == 1:
+        projected: Tensor = convolution(parts[0])
         return projected
-    widths = [part.shape[1] for part in maps]
-    weights = torch.split(convolution.weight, widths, dim=1)
-    projections = [F.conv2d(part, weight) for part, weight in zip(maps, weights, strict=True)]
+    weights = torch.split(convolution.weight, [part.shape[1] for part in parts], dim=1)
+    projections = [F.conv2d(part, weight) for part, weight in zip(parts, weights, strict=True)]
     return functools.reduce(torch.add, projections)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from probseg.ops.numerics import full_precision, working_dtype
@@ -63,9 +64,46 @@ class Head(nn.Module, ABC):
         """
 
 
-def conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int) -> nn.Sequential:
+class ConvSequential(nn.Sequential):
+    """Layers in sequence; without gradients, each batch normalisation joins its convolution.
+
+    In evaluation mode a normalisation is a factor and a summand for each channel: of the weights
+    just as well as of the map, which is then read and written once less.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply all layers to ``(B, C, h, w)``."""
+        if self.training or torch.is_grad_enabled():
+            for layer in self:
+                x = layer(x)
+            return x
+        convolution: nn.Conv2d | None = None
+        for layer in [*self, nn.Identity()]:
+            if convolution is not None and isinstance(layer, nn.BatchNorm2d):
+                x, convolution = _convolve_and_normalise(x, convolution, layer), None
+                continue
+            if convolution is not None:
+                x, convolution = convolution(x), None
+            if isinstance(layer, nn.Conv2d):
+                convolution = layer  # what it is to do depends on the next layer
+            else:
+                x = layer(x)
+        return x
+
+
+def _convolve_and_normalise(x: Tensor, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> Tensor:
+    assert norm.running_mean is not None, "normalisations of this project keep statistics"
+    assert norm.running_var is not None, "normalisations of this project keep statistics"
+    factor = norm.weight * (norm.running_var + norm.eps).rsqrt()  # (C,)
+    bias = -norm.running_mean if convolution.bias is None else convolution.bias - norm.running_mean
+    weight = convolution.weight * factor.view(-1, 1, 1, 1)
+    result: Tensor = convolution._conv_forward(x, weight, norm.bias + bias * factor)
+    return result
+
+
+def conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int) -> ConvSequential:
     """Build a convolution that keeps the size, a batch normalisation and a ReLU."""
-    return nn.Sequential(
+    return ConvSequential(
         nn.Conv2d(in_channels, out_channels, kernel_size, padding=kernel_size // 2, bias=False),
         nn.BatchNorm2d(out_channels),
         nn.ReLU(inplace=True),
@@ -75,7 +113,7 @@ def conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int) -> nn.
 class DilatedDepthwise(nn.Conv2d):
     """3x3 convolution of each channel by itself that keeps the size.
 
-    On the CPU it computes in float32: in bfloat16, with channels last, the weights of a dilated
+    On the CPU it learns in float32: in bfloat16, with channels last, the weights of a dilated
     grouped convolution get gradients of 1e34 or NaN there (seen with PyTorch 2.15).
 
     Args:
@@ -96,7 +134,7 @@ class DilatedDepthwise(nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Convolve ``(B, C, h, w)``."""
-        if x.device.type != "cpu" or self.dilation == (1, 1):
+        if x.device.type != "cpu" or self.dilation == (1, 1) or not torch.is_grad_enabled():
             return super().forward(x)
         dtype = working_dtype(x.dtype)
         with full_precision(x.device):
@@ -104,9 +142,9 @@ class DilatedDepthwise(nn.Conv2d):
         return convolved.to(x.dtype)
 
 
-def separable_conv(in_channels: int, out_channels: int, rate: int = 1) -> nn.Sequential:
+def separable_conv(in_channels: int, out_channels: int, rate: int = 1) -> ConvSequential:
     """Build a 3x3 convolution of each channel and a 1x1 convolution, each with norm and ReLU."""
-    return nn.Sequential(
+    return ConvSequential(
         DilatedDepthwise(in_channels, rate),
         nn.BatchNorm2d(in_channels),
         nn.ReLU(inplace=True),

@@ -181,7 +181,7 @@ def test_the_head_is_what_the_equations_say(layout, iterations, prior):
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_on_odd_sizes_it_is_what_the_equations_say(layout):
-    compare(layout, size=(19, 26), iterations=5, value_prior=1.0, beta=0.1)
+    compare(layout, size=(19, 26), iterations=5, value_prior=0.1, beta=0.1)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -193,16 +193,16 @@ def test_without_propagation_it_is_what_the_equations_say(layout):
 def test_with_other_options_it_is_what_the_equations_say(layout):
     options = {"key_iterations": 3, "key_prior": 0.4, "log_prior": "key_magnitude"}
     arguments = {"options": options, "value_precision": 0.7, "num_heads": 2, **layout}
-    compare(arguments, iterations=5, value_prior=1.0, beta=0.7, **options)
+    compare(arguments, iterations=5, value_prior=0.1, beta=0.7, **options)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_values_of_their_own_are_what_the_equations_say(layout):
-    compare(layout, value_channels=3, iterations=5, value_prior=1.0, beta=0.1)
+    compare(layout, value_channels=3, iterations=5, value_prior=0.1, beta=0.1)
 
 
 def test_each_setting_makes_a_difference():
-    rules = {"iterations": 5, "value_prior": 1.0, "beta": 0.1}
+    rules = {"iterations": 5, "value_prior": 0.1, "beta": 0.1}
     head = build().double()
     features, clicks = (tensor.double() for tensor in drawn())
     with torch.no_grad():
@@ -212,7 +212,7 @@ def test_each_setting_makes_a_difference():
                 {},
                 {"iterations": 0},
                 {"iterations": 1},
-                {"value_prior": 0.1},
+                {"value_prior": 1.0},
                 {"value_prior": 10.0},
                 {"beta": 0.7},
                 {"log_prior": "key_magnitude"},

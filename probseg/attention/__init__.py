@@ -2,7 +2,12 @@
 
 from collections.abc import Callable
 
-from probseg.attention.adaptation import Adaptation, probabilistic_layers, restored
+from probseg.attention.adaptation import (
+    Adaptation,
+    adapt,
+    probabilistic_layers,
+    restored,
+)
 from probseg.attention.base import Attention2d
 from probseg.attention.probabilistic import ProbabilisticAttention2d
 from probseg.attention.standard import StandardAttention2d
@@ -36,6 +41,7 @@ __all__ = [
     "Attention2d",
     "ProbabilisticAttention2d",
     "StandardAttention2d",
+    "adapt",
     "build_attention",
     "probabilistic_layers",
     "restored",

@@ -42,13 +42,54 @@ class Adaptation:
                     msg = f"{of}_{argument}: {error}"
                     raise ValueError(msg) from error
 
-    def changes_keys(self) -> bool:
-        """Tell whether anything is said of the keys."""
-        return self.key_iterations is not None or self.key_prior is not None
 
-    def changes_values(self) -> bool:
-        """Tell whether anything is said of the values."""
-        return self.value_iterations is not None or self.value_prior is not None
+def adapt(backbone: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
+    """Change the settings of a network's layers in place.
+
+    Args:
+        backbone: Its layers' keys adapt.
+        head: Its layers' values propagate, and their keys adapt where the backbone has no layer.
+        wanted: The settings.
+
+    Raises:
+        ValueError: If there is no layer to change, or a prior is given for iterations that are 0
+            and stay so.
+    """
+    in_head = probabilistic_layers(head)
+    with_keys = probabilistic_layers(backbone) or in_head
+    with_values = [layer for layer in in_head if layer.settings.can_propagate]
+    present = [layer.settings.keys.iterations for layer in with_keys]
+    _check("key", wanted.key_iterations, wanted.key_prior, present, head)
+    present = [layer.settings.values.iterations for layer in with_values]
+    _check("value", wanted.value_iterations, wanted.value_prior, present, head)
+    for layer in with_keys:
+        layer.adapt_keys(wanted.key_iterations, wanted.key_prior)
+    for layer in with_values:
+        layer.adapt_values(wanted.value_iterations, wanted.value_prior)
+
+
+_WITHOUT = {
+    "key": "the network has no probabilistic attention whose keys could adapt; choose one with it "
+    "in backbone or head, such as 'prob_botnet50_full_factored' or 'resnet18_csa'",
+    "value": "the head {head} was built without value propagation; choose one with it, such as "
+    "'hrnet18_ocr_csa_bp5', and train it",
+}
+
+
+def _check(
+    of: str, iterations: int | None, prior: float | None, present: list[int], head: nn.Module
+) -> None:
+    """Raise unless settings change something in layers with these iterations."""
+    if iterations is None and prior is None:
+        return
+    if not present:
+        reason = _WITHOUT[of].format(head=type(head).__name__)
+        msg = f"{of}_iterations={iterations}, {of}_prior={prior}: {reason}"
+        raise ValueError(msg)
+    idle = not any(present) if iterations is None else iterations == 0
+    if prior is not None and idle:
+        msg = f"{of}_prior={prior} changes nothing with 0 iterations; set {of}_iterations too"
+        raise ValueError(msg)
 
 
 def probabilistic_layers(module: nn.Module) -> list[ProbabilisticAttention2d]:

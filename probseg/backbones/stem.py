@@ -44,8 +44,14 @@ def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
         prompt_channels: Number of click maps that will follow the RGB channels.
 
     Raises:
-        ValueError: If no convolution of the network takes 3 channels.
+        ValueError: If no convolution of the network takes 3 channels, or it has a `PromptStem`.
     """
+    if has_prompt_stem(network):
+        msg = (
+            f"network must have no prompt stem yet, got a {type(network).__name__} with one, as a "
+            "Segmenter has added it; build a new one for another Segmenter"
+        )
+        raise ValueError(msg)
     for path, module in network.named_modules():
         if isinstance(module, nn.Conv2d) and module.in_channels == 3 and path:
             parent, _, name = path.rpartition(".")
@@ -53,3 +59,8 @@ def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
             return
     msg = f"{type(network).__name__} has no convolution with 3 input channels to add prompts to"
     raise ValueError(msg)
+
+
+def has_prompt_stem(network: nn.Module) -> bool:
+    """Whether the network, or a part of it, takes click maps through a `PromptStem`."""
+    return any(isinstance(module, PromptStem) for module in network.modules())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from probseg.backbones.base import Backbone
-from probseg.errors import UnknownNameError
+from probseg.errors import UnknownNameError, WeightsError
 from probseg.types import FeatureInfo
 
 OUTPUT_STRIDES = (8, 16, 32)
@@ -27,7 +27,9 @@ class TimmBackbone(Backbone):
 
     Raises:
         UnknownNameError: If timm has no network or no weights of this name.
-        ValueError: If the output stride is another, or the weights to load are not named.
+        ValueError: If the output stride is another or the network does not have it, or the weights
+            to load are not named.
+        WeightsError: If the weights cannot be fetched.
     """
 
     def __init__(
@@ -41,13 +43,8 @@ class TimmBackbone(Backbone):
         if output_stride not in OUTPUT_STRIDES:
             msg = f"output_stride must be one of {OUTPUT_STRIDES}, got {output_stride}"
             raise ValueError(msg)
-        import timm  # takes a second to import, which `probseg --help` need not wait for
-
         _check_name(name, pretrained)
-        arguments: dict[str, Any] = {"pretrained": pretrained, "features_only": True}
-        if output_stride != 32:  # which not every network would take
-            arguments["output_stride"] = output_stride
-        self.network = timm.create_model(name, **arguments, **(options or {}))
+        self.network = _created(name, pretrained, output_stride, options or {})
         info = self.network.feature_info
         self.features = FeatureInfo(tuple(info.channels()), tuple(info.reduction()))
         config = self.network.pretrained_cfg
@@ -58,6 +55,40 @@ class TimmBackbone(Backbone):
         """Return the feature maps, finest first."""
         maps: list[Tensor] = self.network(x)
         return maps
+
+
+def _created(name: str, pretrained: bool, output_stride: int, options: dict[str, Any]) -> nn.Module:
+    import timm  # takes a second to import, which `probseg --help` need not wait for
+
+    # The base of what the hub's HTTP library raises when a download breaks off; no OSError.
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+
+    arguments: dict[str, Any] = {"pretrained": pretrained, "features_only": True}
+    if output_stride != 32:  # which not every network would take
+        arguments["output_stride"] = output_stride
+    try:
+        network: nn.Module = timm.create_model(name, **arguments, **options)
+    except (AssertionError, TypeError) as error:
+        # Networks without the choice assert that it is 32, or do not know the argument.
+        if output_stride == 32 or (
+            isinstance(error, TypeError) and "output_stride" not in str(error)
+        ):
+            raise
+        msg = (
+            f"output_stride must be 32 for {name!r}, whose stages timm cannot dilate, got "
+            f"{output_stride}; leave it at 32 or choose another network, such as 'resnet18'"
+        )
+        raise ValueError(msg) from error
+    except (OSError, HTTPError) as error:
+        if not pretrained:
+            raise
+        msg = (
+            f"pretrained=True: the weights {name!r} could not be fetched ({error}); set "
+            "backbone.pretrained to false, and training starts from scratch, or fill the Hugging "
+            "Face cache on a machine with internet and point HF_HOME to a copy of it"
+        )
+        raise WeightsError(msg) from error
+    return network
 
 
 def _check_name(name: str, pretrained: bool) -> None:

@@ -102,7 +102,6 @@ def _add_options(verb: argparse.ArgumentParser) -> None:
         help="training images in a step; %(default)s",
     )
     add("--precision", choices=["32", "bf16"], default=default.precision, help="bf16: autocast")
-    add("--channels-last", action="store_true", help="memory layout of the network")
     add("--compile", action="store_true", help="compile the parts of the network")
     add("--prompts", choices=["stem", "head"], help="where prompts enter; the model's choice")
     add("--key-iterations", type=_count, metavar="N", help="EM iterations of the keys; the model's")

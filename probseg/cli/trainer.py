@@ -27,7 +27,8 @@ from probseg.cli.checkpoints import (
     run_of,
     without_pretrained_backbones,
 )
-from probseg.errors import UsageError
+from probseg.data.base import InteractiveDataset
+from probseg.errors import UsageError, user_error
 from probseg.models import variant
 from probseg.paths import configs_dir
 
@@ -94,6 +95,8 @@ class ProbsegCLI(LightningCLI):
         logger = (first_logger(config.trainer) or {}).get("init_args", {})
         going_on = self.run_to_continue is not None and logger.get("version", "") is None
         asked = config.model.clone()
+        datasets = _Datasets()
+        self.parser.add_instantiator(datasets, InteractiveDataset)
         try:
             if going_on:
                 logger["version"] = self.run_to_continue
@@ -101,10 +104,31 @@ class ProbsegCLI(LightningCLI):
                 without_pretrained_backbones(config.model)
             super().instantiate_classes()
         except (ValueError, OSError, MisconfigurationException) as error:
-            raise UsageError(str(_innermost(error))) from error
+            told = user_error(error) or datasets.refused or _innermost(error)
+            raise UsageError(str(told)) from error
         config.model = asked
         if going_on:  # the configuration that is saved must not tie later runs to this folder
             logger["version"] = None
+
+
+class _Datasets:
+    """Builds data sets for the parser, and keeps what the last one raised.
+
+    Where an argument takes one class or a list of them, the parser goes through both and chains
+    its error to that of the first alone: what an element of the list raised would be lost.
+    """
+
+    def __init__(self) -> None:
+        self.refused: Exception | None = None
+
+    def __call__(
+        self, kind: type[InteractiveDataset], *args: object, **kwargs: object
+    ) -> InteractiveDataset:
+        try:
+            return kind(*args, **kwargs)
+        except Exception as error:
+            self.refused = error
+            raise
 
 
 def run(arguments: Sequence[str]) -> ProbsegCLI:

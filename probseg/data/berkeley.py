@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.grabcut import archive_files, chosen_root
 from probseg.data.images import check_same_size, read_image
+from probseg.data.layout import archive_files, chosen_root
 from probseg.errors import DataError
 from probseg.types import IGNORE, Sample
 

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.grabcut import chosen_root
 from probseg.data.images import check_same_size, read_image
+from probseg.data.layout import chosen_root
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.types import Sample
 

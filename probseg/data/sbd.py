@@ -10,8 +10,8 @@ import numpy.typing as npt
 from scipy.io import loadmat
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.grabcut import chosen_root
 from probseg.data.images import check_same_size, read_image
+from probseg.data.layout import chosen_root
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.types import Sample
 
@@ -25,11 +25,9 @@ class SBD(InteractiveDataset):
 
     Args:
         split: ``"train"``, ``"val"``, or ``"train_noval"``, which has no image of the validation
-            set of PASCAL VOC 2012.
+            set of PASCAL VOC 2012: ``train`` shares 545 images with it, which must not be trained
+            on if the model is tested there.
         root: The folder; by default ``SBD`` or ``sbd`` inside ``$PROBSEG_DATA`` or ``./data``.
-        exclude: File whose first column lists the ``<id>`` of the images to leave out, absolute or
-            relative to ``root``: ``train`` shares 545 images with the validation set of PASCAL VOC
-            2012, which must not be trained on if the model is tested there.
 
     Raises:
         DatasetNotFoundError: If the list or the folders are not there.
@@ -42,21 +40,12 @@ class SBD(InteractiveDataset):
         self,
         split: Literal["train", "val", "train_noval"] = "train",
         root: Path | str | None = None,
-        exclude: Path | str | None = None,
     ) -> None:
         top = chosen_root(root, "SBD", "sbd")
         inner = top / "benchmark_RELEASE" / "dataset"
         self.root = inner if inner.is_dir() else top
-        names = self._listed(split)
-        if exclude is not None:
-            path = top / exclude
-            if not path.is_file():
-                msg = f"{path}: no such list of images; check the `exclude` argument"
-                raise DataError(msg)
-            unwanted = set(_first_column(path))
-            names = [name for name in names if name not in unwanted]
         self.objects: list[tuple[str, int]] = []  # image, instance
-        for name in names:
+        for name in self._listed(split):
             image = self.root / "img" / f"{name}.jpg"
             if not image.is_file():
                 msg = f"{image}: no such file, but {split}.txt lists it; unpack the archive again"
@@ -64,7 +53,7 @@ class SBD(InteractiveDataset):
             areas = np.bincount(_instances(self.root / "inst" / f"{name}.mat").ravel())
             self.objects += [(name, int(number)) for number in np.flatnonzero(areas) if number > 0]
         if not self.objects:
-            msg = f"{self.root}: no object is left in split {split!r} after selection"
+            msg = f"{self.root}: no object in split {split!r}; unpack the archive again"
             raise DataError(msg)
 
     def _listed(self, split: str) -> list[str]:

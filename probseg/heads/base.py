@@ -45,7 +45,12 @@ class Head(nn.Module, ABC):
     Their first two arguments are the `FeatureInfo` of the decoder's map and, for networks whose
     prompts enter at the head, the number of channels of the features that know of the prompts;
     None for the others.
+
+    Attributes:
+        stride: Size of the image over that of the head's own grid.
     """
+
+    stride: int = 1
 
     @abstractmethod
     def forward(
@@ -68,7 +73,8 @@ class ConvSequential(nn.Sequential):
     """Layers in sequence; without gradients, each batch normalisation joins its convolution.
 
     In evaluation mode a normalisation is a factor and a summand for each channel: of the weights
-    just as well as of the map, which is then read and written once less.
+    just as well as of the map, which is then read and written once less. Neither of the two layers
+    is called then, and no hook of theirs.
     """
 
     def forward(self, x: Tensor) -> Tensor:

@@ -47,9 +47,9 @@ class CorrectiveSelfAttention(Head):
         propagation_iterations: EM iterations in which clicks propagate (1 and 5 as published); the
             number can be changed in a trained network, also to 0. With 0 here the head has no
             logits to fix, and cannot propagate later.
-        value_prior: Precision of the prior of the value means in that propagation. Of the 0.1, 1, 10
-            and 100 that are published as candidates, 0.1 lets the few pixels of a disk move others;
-            from 1 on, they hardly do.
+        value_prior: Precision of the prior of the value means in that propagation. Of the published
+            candidates 0.1, 1, 10 and 100, the first lets the few pixels of a disk move others; from
+            1 on, they hardly do.
         value_precision: ``beta`` of the last block where clicks propagate.
         options: Further arguments of the attention class of all blocks, for instance
             ``{"key_iterations": 1, "key_prior": 0.0, "learn_priors": True}``.

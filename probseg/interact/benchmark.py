@@ -59,7 +59,6 @@ class Settings:
         train_size: Side of the training images in pixels.
         train_batch: Number of training images in a step.
         precision: "32", or "bf16" for autocast.
-        channels_last: Whether channels come last in memory.
         compile: Whether the network's parts are compiled.
         prompts: Where prompts enter, see `Segmenter`; None leaves that to the model.
         key_iterations: See `Segmenter.adapt`.
@@ -76,7 +75,6 @@ class Settings:
     train_size: int = 256
     train_batch: int = 8
     precision: Literal["32", "bf16"] = "32"
-    channels_last: bool = False
     compile: bool = False
     prompts: Literal["stem", "head"] | None = None
     key_iterations: int | None = None
@@ -172,8 +170,6 @@ def _fill(record: Record, settings: Settings) -> None:
     record.prompts, record.working_size = model.prompts, model.working_size
     record.parameters_m = sum(p.numel() for p in model.parameters()) / 1e6
     model.to(settings.device)
-    if settings.channels_last:
-        model.to(memory_format=torch.channels_last)
     clicks = _Clicks(model, settings)
     record.first_multiply_adds_g = count_multiply_adds(clicks.first) / 1e9
     record.next_multiply_adds_g = count_multiply_adds(clicks.another) / 1e9
@@ -276,8 +272,6 @@ def _training_batch(settings: Settings) -> tuple[Tensor, Tensor, Prompts]:
     """Draw images with square objects, each with two clicks and a box."""
     batch, side = settings.train_batch, settings.train_size
     images = torch.rand(batch, 3, side, side)
-    if settings.channels_last:
-        images = images.to(memory_format=torch.channels_last)
     masks = torch.zeros(batch, side, side, dtype=torch.uint8)
     masks[:, : side // 2, : side // 2] = 1
     points = torch.rand(batch, 2, 2) * (side - 1)

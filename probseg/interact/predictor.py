@@ -51,7 +51,9 @@ class Predictor:
     for what they see once, and then answer each click in a fraction of the time.
 
     Args:
-        model: The network; it is moved to the device and put into evaluation mode.
+        model: The network; it is moved to the device, laid out with channels last and put into
+            evaluation mode. Change its settings through `adapt`: what was encoded with others is
+            not recognised as out of date.
         device: Where to compute.
     """
 
@@ -196,20 +198,36 @@ class Predictor:
 
 
 def _crop(state: InteractionState) -> Box:
-    """Return what the model is to see: all, or the surroundings of the box and the clicks."""
+    """Return what the model is to see: all, or the surroundings of the box.
+
+    They are those of the protocol ``gabbur2021`` unless a click lies outside, and then those of the
+    box with all clicks: a crop that stays the same need not be looked at again.
+    """
     height, width = state.image.shape[-2:]
     if state.box is None:
         return 0, 0, width, height
+    rules = PROTOCOLS["gabbur2021"]
+
+    def surroundings(of: Box) -> Box:
+        return padded_crop(
+            of, (height, width), padding=rules.crop_padding, min_padding=rules.min_padding
+        )
+
     columns = [math.floor(click.x) for click in state.clicks]
     rows = [math.floor(click.y) for click in state.clicks]
     x0, y0, x1, y1 = state.box
-    around = (
-        min([x0, *columns]),
-        min([y0, *rows]),
-        max([x1, *(column + 1 for column in columns)]),
-        max([y1, *(row + 1 for row in rows)]),
+    crop = surroundings(state.box)
+    inside = all(
+        crop[0] <= column < crop[2] and crop[1] <= row < crop[3]
+        for column, row in zip(columns, rows, strict=True)
     )
-    rules = PROTOCOLS["gabbur2021"]
-    return padded_crop(
-        around, (height, width), padding=rules.crop_padding, min_padding=rules.min_padding
+    if inside:
+        return crop
+    return surroundings(
+        (
+            min([x0, *columns]),
+            min([y0, *rows]),
+            max([x1, *(column + 1 for column in columns)]),
+            max([y1, *(row + 1 for row in rows)]),
+        )
     )

@@ -91,7 +91,8 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
     Args:
         description: A part, ``{"class_path": ..., "init_args": {...}}``.
         changes: New arguments; the value for an argument that is itself a part is a dictionary of
-            changes to that part, or None to leave the part out.
+            changes to that part, or None to leave the part out; other dictionaries, such as
+            ``options``, get these entries beside those that they have.
 
     Raises:
         ValueError: If a part is to be changed by something else than a dictionary.
@@ -107,6 +108,8 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
                 )
                 raise ValueError(msg)
             arguments[key] = dict(value) if "class_path" in value else override(old, value)
+        elif isinstance(old, dict) and "class_path" not in old and isinstance(value, Mapping):
+            arguments[key] = {**old, **value}
         else:
             arguments[key] = value
     return {**description, "init_args": arguments}

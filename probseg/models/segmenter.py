@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.attention import Adaptation, probabilistic_layers
+from probseg.attention import Adaptation, adapt
 from probseg.backbones import Backbone, add_prompt_stem
 from probseg.clicks.maps import ClickMaps
 from probseg.heads import Decoded, Decoder, Head, PromptFusion
@@ -24,7 +25,8 @@ class Encoded(NamedTuple):
     Args:
         size: ``(H, W)`` of the images, whose pixels prompts are given in.
         working_size: ``(h, w)`` that the network works at.
-        image: Normalised images, shape ``(B, 3, h, w)``.
+        image: Normalised images, filled up at the right and at the bottom to whole cells of the
+            decoder's and the head's grids, shape ``(B, 3, h + ..., w + ...)``.
         decoded: The decoder's result, where it does not depend on prompts; None where it does.
     """
 
@@ -99,11 +101,11 @@ class Segmenter(nn.Module):
         self.working_size = working_size
         self.click_maps = click_maps if click_maps is not None else ClickMaps()
         self.backbone = backbone
-        self.decoder = decoder(backbone.features)
+        self.decoder: Decoder = decoder(backbone.features)
         self.fusion: PromptFusion | None = None
         if prompts == "stem":
             add_prompt_stem(backbone, self.click_maps.channels)
-            self.head = head(self.decoder.features, None)
+            self.head: Head = head(self.decoder.features, None)
         else:
             self.fusion = (fusion or PromptFusion)(self.decoder.features, self.click_maps.channels)
             self.head = head(self.decoder.features, self.fusion.channels)
@@ -153,6 +155,9 @@ class Segmenter(nn.Module):
             )
         # Under true half precision the weights, and with them these buffers, are not float32.
         image = ((image - self.mean) / self.std).to(self.mean.dtype)
+        # On part of a cell, resized maps would lie elsewhere than the image.
+        cell = math.lcm(*self.decoder.features.strides, self.head.stride)
+        image = F.pad(image, (0, -working_size[1] % cell, 0, -working_size[0] % cell))
         decoded = None if self.fusion is None else self.decoder(self.backbone(image))
         return Encoded(size, working_size, image, decoded)
 
@@ -182,18 +187,24 @@ class Segmenter(nn.Module):
             )
             raise ValueError(msg)
         prompts = moved_prompts(prompts, encoded.size, encoded.working_size)
-        maps = self.click_maps(prompts, encoded.working_size)  # (B, 3, h, w)
+        height, width = encoded.image.shape[-2:]
+        maps = self.click_maps(prompts, (height, width))  # (B, 3, h, w)
         decoded, value_features = encoded.decoded, None
         if decoded is None:
             x = torch.cat([encoded.image, maps.to(encoded.image.dtype)], dim=1)
             decoded = self.decoder(self.backbone(x))
+        features = decoded.features
         if self.fusion is not None:
-            value_features = self.fusion(decoded.features, maps)
-        main = self.head(decoded.features, maps[:, 1:], value_features)
+            features = features.to(self.mean.dtype)  # it may have been encoded under autocast
+            value_features = self.fusion(features, maps)
+        main = self.head(features, maps[:, 1:], value_features)
         auxiliary = decoded.auxiliary
+        if auxiliary is not None:
+            auxiliary = F.interpolate(
+                auxiliary.float(), (height, width), mode="bilinear", align_corners=False
+            )
         return Logits(
-            _enlarged(main, encoded.size),
-            None if auxiliary is None else _enlarged(auxiliary, encoded.size),
+            _as_given(main, encoded), None if auxiliary is None else _as_given(auxiliary, encoded)
         )
 
     def adapt(
@@ -215,32 +226,11 @@ class Segmenter(nn.Module):
             value_prior: Precision of the prior of the value means.
 
         Raises:
-            ValueError: If a number is out of range, or the network has no layer to change.
+            ValueError: If a number is out of range, the network has no layer to change, or a prior
+                is given for iterations that are 0 and stay so.
         """
         wanted = Adaptation(key_iterations, key_prior, value_iterations, value_prior)
-        in_head = probabilistic_layers(self.head)
-        with_keys = probabilistic_layers(self.backbone) or in_head
-        with_values = [layer for layer in in_head if layer.settings.can_propagate]
-        if wanted.changes_keys() and not with_keys:
-            msg = (
-                f"key_iterations={key_iterations}, key_prior={key_prior}: the network has no "
-                "probabilistic attention whose keys could adapt; choose one with it in backbone or "
-                "head, such as 'prob_botnet50_full_factored' or 'resnet18_csa'"
-            )
-            raise ValueError(msg)
-        if wanted.changes_values() and not with_values:
-            msg = (
-                f"value_iterations={value_iterations}, value_prior={value_prior}: the head "
-                f"{type(self.head).__name__} was built without value propagation; choose one with "
-                "it, such as 'hrnet18_ocr_csa_bp5', and train it"
-            )
-            raise ValueError(msg)
-        if wanted.changes_keys():
-            for layer in with_keys:
-                layer.adapt_keys(key_iterations, key_prior)
-        if wanted.changes_values():
-            for layer in with_values:
-                layer.adapt_values(value_iterations, value_prior)
+        adapt(self.backbone, self.head, wanted)
 
 
 def _reduced(size: Size, longest: int | None) -> Size:
@@ -268,8 +258,10 @@ def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
     )
 
 
-def _enlarged(logits: Tensor, size: Size) -> Tensor:
-    logits = logits.float()
-    if tuple(logits.shape[-2:]) == size:
+def _as_given(logits: Tensor, encoded: Encoded) -> Tensor:
+    """Take what was filled up away again, and enlarge the logits to the size of the images."""
+    height, width = encoded.working_size
+    logits = logits.float()[..., :height, :width]
+    if encoded.working_size == encoded.size:
         return logits
-    return F.interpolate(logits, size, mode="bilinear", align_corners=False)
+    return F.interpolate(logits, encoded.size, mode="bilinear", align_corners=False)

@@ -158,12 +158,14 @@ class InteractiveSegmentation(L.LightningModule):
         """Predict in evaluation mode and without gradients inside the block."""
         training = [module for module in self.model.modules() if module.training]
         self.model.eval()
-        with torch.no_grad():
-            yield
-        for module in training:  # and not the ones that somebody has frozen
-            module.training = True
-        # Weights cast to half precision here carry no gradient and must not be used again.
-        torch.clear_autocast_cache()
+        try:
+            with torch.no_grad():
+                yield
+        finally:
+            for module in training:  # and not the ones that somebody has frozen
+                module.training = True
+            # Weights cast to half precision here carry no gradient and must not be used again.
+            torch.clear_autocast_cache()
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Make the optimiser and the schedule."""

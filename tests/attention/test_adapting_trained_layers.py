@@ -103,19 +103,15 @@ def test_iterations_out_of_range_are_named(name):
     assert getattr(Adaptation(**{name: 0}), name) == 0
 
 
-def test_an_adaptation_knows_what_it_is_about():
-    told = {
-        name: (Adaptation(**{name: 0}).changes_keys(), Adaptation(**{name: 0}).changes_values())
-        for name in ("key_iterations", "key_prior", "value_iterations", "value_prior")
-    }
-    assert told == {
-        "key_iterations": (True, False),
-        "key_prior": (True, False),
-        "value_iterations": (False, True),
-        "value_prior": (False, True),
-    }
-    assert not Adaptation().changes_keys()
-    assert not Adaptation().changes_values()
+@pytest.mark.parametrize("of", ["key", "value"])
+@pytest.mark.parametrize("iterations", [None, 0])
+def test_a_prior_without_iterations_is_refused(of, iterations):
+    model = network({"key_iterations": 0}, head={"propagation_iterations": 1})
+    model.adapt(value_iterations=0)
+    before = [layer.settings for layer in probabilistic_layers(model)]
+    with pytest.raises(ValueError, match=f"^{of}_prior=0.5 changes nothing .* {of}_iterations"):
+        model.adapt(**{f"{of}_iterations": iterations, f"{of}_prior": 0.5})
+    assert [layer.settings for layer in probabilistic_layers(model)] == before
 
 
 # --- one layer ----------------------------------------------------------------------------------

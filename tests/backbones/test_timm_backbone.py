@@ -4,12 +4,15 @@ import re
 
 import pytest
 import timm
+import timm.models._builder
 import torch
+from huggingface_hub.errors import HTTPError
 from timm.layers import Conv2dSame
 from torch import nn
 
 from probseg.backbones import BACKBONES, Backbone, PromptStem, TimmBackbone, add_prompt_stem
-from probseg.errors import UnknownNameError
+from probseg.backbones.stem import has_prompt_stem
+from probseg.errors import UnknownNameError, WeightsError
 
 MICRO = "test_resnet.r160_in1k"
 SIZES = [(1, 1), (2, 5), (37, 53), (64, 96)]
@@ -132,6 +135,17 @@ def test_a_network_without_rgb_convolution_is_refused():
         add_prompt_stem(nn.Sequential(nn.Conv2d(4, 2, 1)), 3)
 
 
+def test_a_network_has_one_prompt_stem():
+    network = TimmBackbone(MICRO)
+    assert not has_prompt_stem(network)
+    add_prompt_stem(network, 3)
+    assert has_prompt_stem(network)
+    assert has_prompt_stem(nn.Sequential(network)), "in any part"
+    with pytest.raises(ValueError, match="no prompt stem yet, got a TimmBackbone with one.* new"):
+        add_prompt_stem(network, 3)
+    assert [type(m) for m in network.modules()].count(PromptStem) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [("resnet5o", "resnet50"), ("resnet18.a1_in1q", "resnet18.a1_in1k")],
@@ -160,11 +174,43 @@ def test_only_pretrained_networks_look_for_weights(tmp_path):
     options = {"cache_dir": tmp_path}
     TimmBackbone(MICRO, options=options)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(FileNotFoundError):  # as the tests are offline
+    with pytest.raises(WeightsError) as caught:  # as the tests are offline
         TimmBackbone(MICRO, pretrained=True, options=options)
+    for part in ("pretrained=True", f"'{MICRO}'", "backbone.pretrained to false", "HF_HOME"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [OSError, HTTPError])
+def test_why_weights_could_not_be_fetched_is_told(kind, monkeypatch):
+    def refuse(*arguments, **options):
+        raise kind("the connection broke off")
+
+    monkeypatch.setattr(timm.models._builder, "load_pretrained", refuse)
+    with pytest.raises(WeightsError, match=r"fetched \(the connection broke off\)"):
+        TimmBackbone(MICRO, pretrained=True)
+
+
+def test_other_files_that_are_missing_are_not_taken_for_weights(monkeypatch):
+    def refuse(*arguments, **options):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(timm, "create_model", refuse)
+    with pytest.raises(OSError, match="^no space left$"):
+        TimmBackbone(MICRO)
 
 
 @pytest.mark.parametrize("output_stride", [0, 4, 12, 64])
 def test_other_output_strides_are_refused(output_stride):
     with pytest.raises(ValueError, match=rf"output_stride .*\(8, 16, 32\), got {output_stride}"):
         TimmBackbone(MICRO, output_stride=output_stride)
+
+
+@pytest.mark.parametrize("name", ["hrnet_w18", "swin_tiny_patch4_window7_224"])
+def test_networks_without_the_choice_of_output_stride_are_refused(name):
+    with pytest.raises(ValueError, match=f"output_stride must be 32 for '{name}'.* got 16"):
+        TimmBackbone(name, output_stride=16)
+
+
+def test_other_wrong_options_keep_their_own_error():
+    with pytest.raises(TypeError, match="deeth"):
+        TimmBackbone(MICRO, output_stride=16, options={"deeth": 3})

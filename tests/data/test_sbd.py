@@ -58,17 +58,9 @@ def test_the_lists_decide(root, split, first):
     assert len(data) == (6 if split == "train" else 4)
 
 
-def test_images_can_be_left_out(root, tmp_path):
-    (root / "voc_val.txt").write_text("2008_000100\tx\n2007_000001\n\n")
-    elsewhere = tmp_path / "mine.txt"
-    elsewhere.write_text("2008_000100\n")
-    for exclude in ("voc_val.txt", elsewhere):
-        assert {name for name, _ in SBD("train", root, exclude).objects} == {
-            "2008_000101",
-            "2008_000102",
-        }
-    refused(DataError, lambda: SBD("train", root, "none.txt"), root / "none.txt", "`exclude`")
-    refused(DataError, lambda: SBD("train", root, "train.txt"), root, "'train'", "selection")
+def test_a_split_without_objects_is_refused(root):
+    (root / "train.txt").write_text("\n")
+    refused(DataError, lambda: SBD("train", root), root, "no object", "'train'", "unpack")
 
 
 def test_numbers_without_pixels_and_images_without_instances(root):
@@ -87,8 +79,6 @@ def test_default_place(root, tmp_path, monkeypatch, folder):
     root.rename(place)
     monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
     assert len(SBD()) == 6
-    (tmp_path / "data" / folder.split("/")[0] / "left_out.txt").write_text("2008_000101\n")
-    assert len(SBD(exclude="left_out.txt")) == 4
 
 
 @pytest.mark.parametrize("gone", ["img", "inst", "train.txt"])

@@ -271,3 +271,10 @@ def test_what_the_parts_before_say_cannot_be_described(part, argument):
     assert build(micro(**changes)).fusion.channels == 8
     wrong = override(micro(**changes), {part: {argument: 3}})
     assert repr(argument) in message(TypeError, lambda: build(wrong))
+
+
+def test_dictionaries_of_options_keep_what_is_not_changed():
+    head = {"options": {"key_iterations": 3, "head_channels": 8}}
+    description = override(micro(head=head), {"head": {"options": {"key_iterations": 2}}})
+    options = description["init_args"]["head"]["init_args"]["options"]
+    assert options == {"key_iterations": 2, "head_channels": 8}

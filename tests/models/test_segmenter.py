@@ -302,3 +302,15 @@ def test_any_timm_backbone_segments_odd_sizes(name):
         logits = model(torch.rand(1, 3, 45, 61), clicks)
     assert logits.shape == (1, 1, 45, 61)
     assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("entry", ["stem", "head"])
+def test_images_are_filled_up_to_whole_cells(entry):
+    model = micro_model("micro_csa", prompts=entry).eval()
+    image = torch.rand(1, 3, 37, 54)
+    mean = model.mean.expand(3, 40, 56).clone()[None]
+    mean[..., :37, :54] = image
+    given = prompts(1, [(50, 30), (10, 5)], [1, 0], [[30, 20, 54, 37]])
+    with torch.no_grad():
+        torch.testing.assert_close(model(image, given), model(mean, given)[..., :37, :54])
+        assert model.encode(image).image.shape == (1, 3, 40, 56)

@@ -4,7 +4,7 @@ from probseg.backbones.base import Backbone
 from probseg.backbones.botnet import BoTNet
 from probseg.backbones.hrnet import HRNetV2
 from probseg.backbones.resnet import ResNet
-from probseg.backbones.stem import PromptStem, add_prompt_stem
+from probseg.backbones.stem import PromptStem, add_prompt_stem, has_prompt_stem
 from probseg.backbones.timm import TimmBackbone
 
 BACKBONES: dict[str, type[Backbone]] = {
@@ -23,4 +23,5 @@ __all__ = [
     "ResNet",
     "TimmBackbone",
     "add_prompt_stem",
+    "has_prompt_stem",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from probseg.backbones.base import Backbone
 from probseg.errors import UnknownNameError, WeightsError
@@ -57,7 +57,7 @@ class TimmBackbone(Backbone):
         return maps
 
 
-def _created(name: str, pretrained: bool, output_stride: int, options: dict[str, Any]) -> nn.Module:
+def _created(name: str, pretrained: bool, output_stride: int, options: dict[str, Any]) -> Any:  # noqa: ANN401
     import timm  # takes a second to import, which `probseg --help` need not wait for
 
     # The base of what the hub's HTTP library raises when a download breaks off; no OSError.
@@ -67,12 +67,11 @@ def _created(name: str, pretrained: bool, output_stride: int, options: dict[str,
     if output_stride != 32:  # which not every network would take
         arguments["output_stride"] = output_stride
     try:
-        network: nn.Module = timm.create_model(name, **arguments, **options)
+        return timm.create_model(name, **arguments, **options)
     except (AssertionError, TypeError) as error:
         # Networks without the choice assert that it is 32, or do not know the argument.
-        if output_stride == 32 or (
-            isinstance(error, TypeError) and "output_stride" not in str(error)
-        ):
+        of_stride = isinstance(error, AssertionError) or "output_stride" in str(error)
+        if output_stride == 32 or not of_stride:
             raise
         msg = (
             f"output_stride must be 32 for {name!r}, whose stages timm cannot dilate, got "
@@ -88,7 +87,6 @@ def _created(name: str, pretrained: bool, output_stride: int, options: dict[str,
             "Face cache on a machine with internet and point HF_HOME to a copy of it"
         )
         raise WeightsError(msg) from error
-    return network
 
 
 def _check_name(name: str, pretrained: bool) -> None:

@@ -52,7 +52,8 @@ class CorrectiveSelfAttention(Head):
             1 on, they hardly do.
         value_precision: ``beta`` of the last block where clicks propagate.
         options: Further arguments of the attention class of all blocks, for instance
-            ``{"key_iterations": 1, "key_prior": 0.0, "learn_priors": True}``.
+            ``{"key_iterations": 1, "key_prior": 0.0}``. The last block of a head that propagates
+            has ``{"log_prior": "key_magnitude"}`` unless another is given.
 
     Raises:
         UnknownNameError: If the attention is not in `ATTENTIONS`.
@@ -92,7 +93,7 @@ class CorrectiveSelfAttention(Head):
             )
             raise ValueError(msg)
         self.stride = stride
-        shared = {"head_channels": max(channels // num_heads, 8), **(options or {})}
+        shared: dict[str, Any] = {"head_channels": max(channels // num_heads, 8), **(options or {})}
         self.bottleneck = conv_norm_relu(inputs.channels[0], channels, 1)
         # The first block: along the height, or none where one full block does it all.
         self.height: Attention2d | None = None
@@ -110,9 +111,15 @@ class CorrectiveSelfAttention(Head):
             )
             seen, said = seen + channels, said + channels
         if propagation_iterations:
-            shared["propagation_iterations"] = propagation_iterations
-            shared["value_prior"] = value_prior
-            shared["value_precision"] = value_precision
+            propagation = {
+                "propagation_iterations": propagation_iterations,
+                "value_prior": value_prior,
+                "value_precision": value_precision,
+                # With the value term of the literal prior, a few pixels of large logits would
+                # answer for all, with and without clicks.
+                "log_prior": "key_magnitude",
+            }
+            shared = {**propagation, **shared}
         self.last = build_attention(
             attention,
             seen,

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention import Adaptation, adapt
-from probseg.backbones import Backbone, add_prompt_stem
+from probseg.backbones import Backbone, add_prompt_stem, has_prompt_stem
 from probseg.clicks.maps import ClickMaps
 from probseg.heads import Decoded, Decoder, Head, PromptFusion
 from probseg.types import FeatureInfo, Prompts
@@ -97,6 +97,9 @@ class Segmenter(nn.Module):
             raise ValueError(msg)
         if fusion is not None and prompts == "stem":
             msg = "fusion is for prompts='head'; with prompts='stem' the first convolution fuses"
+            raise ValueError(msg)
+        if prompts == "head" and has_prompt_stem(backbone):
+            msg = "backbone has a stem for prompts already; prompts='head' needs a fresh one"
             raise ValueError(msg)
         self.working_size = working_size
         self.click_maps = click_maps if click_maps is not None else ClickMaps()

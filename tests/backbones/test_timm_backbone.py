@@ -141,7 +141,7 @@ def test_a_network_has_one_prompt_stem():
     add_prompt_stem(network, 3)
     assert has_prompt_stem(network)
     assert has_prompt_stem(nn.Sequential(network)), "in any part"
-    with pytest.raises(ValueError, match="no prompt stem yet, got a TimmBackbone with one.* new"):
+    with pytest.raises(ValueError, match="no prompt stem yet, got a TimmBackbone with one"):
         add_prompt_stem(network, 3)
     assert [type(m) for m in network.modules()].count(PromptStem) == 1
 
@@ -182,21 +182,26 @@ def test_only_pretrained_networks_look_for_weights(tmp_path):
 
 @pytest.mark.parametrize("kind", [OSError, HTTPError])
 def test_why_weights_could_not_be_fetched_is_told(kind, monkeypatch):
+    why = "the connection broke off"
+
     def refuse(*arguments, **options):
-        raise kind("the connection broke off")
+        raise kind(why)
 
     monkeypatch.setattr(timm.models._builder, "load_pretrained", refuse)
     with pytest.raises(WeightsError, match=r"fetched \(the connection broke off\)"):
         TimmBackbone(MICRO, pretrained=True)
 
 
-def test_other_files_that_are_missing_are_not_taken_for_weights(monkeypatch):
+def test_without_pretrained_weights_other_errors_are_not_taken_for_theirs(monkeypatch):
+    why = "no space left"
+
     def refuse(*arguments, **options):
-        raise OSError("no space left")
+        raise OSError(why)
 
     monkeypatch.setattr(timm, "create_model", refuse)
-    with pytest.raises(OSError, match="^no space left$"):
+    with pytest.raises(OSError, match=why) as caught:
         TimmBackbone(MICRO)
+    assert type(caught.value) is OSError
 
 
 @pytest.mark.parametrize("output_stride", [0, 4, 12, 64])

@@ -132,7 +132,7 @@ def block(layer, features, sources, fixed, said, rules):
 
 def recomputed(head, features, clicks, value_features=None, **rules):
     """The whole head in float64, from its weights alone."""
-    rules = {"key_iterations": 1, "key_prior": 0.0, "log_prior": "magnitude", **rules}
+    rules = {"key_iterations": 1, "key_prior": 0.0, "log_prior": "key_magnitude", **rules}
     resized = partial(functional.interpolate, mode="bilinear", align_corners=False)
     size = clicks.shape[-2:]
     grid = [-(-side // 4) for side in size]
@@ -191,7 +191,7 @@ def test_without_propagation_it_is_what_the_equations_say(layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_with_other_options_it_is_what_the_equations_say(layout):
-    options = {"key_iterations": 3, "key_prior": 0.4, "log_prior": "key_magnitude"}
+    options = {"key_iterations": 3, "key_prior": 0.4, "log_prior": "magnitude"}
     arguments = {"options": options, "value_precision": 0.7, "num_heads": 2, **layout}
     compare(arguments, iterations=5, value_prior=0.1, beta=0.7, **options)
 
@@ -215,7 +215,7 @@ def test_each_setting_makes_a_difference():
                 {"value_prior": 1.0},
                 {"value_prior": 10.0},
                 {"beta": 0.7},
-                {"log_prior": "key_magnitude"},
+                {"log_prior": "magnitude"},
                 {"key_iterations": 0},
             )
         ]
@@ -399,3 +399,20 @@ def test_a_head_that_does_not_propagate_has_no_logits_to_fix():
 def test_propagation_needs_probabilistic_attention():
     with pytest.raises(ValueError, match=r"propagation_iterations=1 needs .*, got 'standard'"):
         build(attention="standard", propagation_iterations=1)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_until_somebody_clicks_a_head_that_propagates_is_one_that_does_not(layout):
+    plain, propagating = build(propagation_iterations=0, **layout), build(**layout)
+    state = {**plain.state_dict(), "fixed_logits": propagating.fixed_logits}
+    state["last.value.weight"] = 30 * state["last.value.weight"]  # large logits
+    for head in (plain, propagating):
+        head.load_state_dict({name: state[name] for name in head.state_dict()})
+    features, clicks = drawn()
+    with torch.no_grad():
+        expected = plain(features, 0 * clicks)
+        assert expected.abs().max() > 5
+        torch.testing.assert_close(
+            propagating(features, 0 * clicks), expected, atol=1e-4, rtol=1e-4
+        )
+        assert not torch.allclose(propagating(features, clicks), plain(features, clicks), atol=1e-3)

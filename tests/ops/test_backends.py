@@ -27,6 +27,8 @@ from ops_cases import (
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
+from probseg.ops import assign
+from probseg.ops.backends import chunked
 from probseg.ops.backends.interface import Block, PairwisePrior
 
 FAST = ("chunked", "sdpa", "auto")  # those that are not the reference itself
@@ -277,3 +279,20 @@ def test_far_keys_keep_their_means_though_their_masses_underflow(backend, far):
         torch.testing.assert_close(gradient.double(), expected, rtol=0, atol=error)
     # The means of the far keys are themselves not small: a lost one would be zero.
     assert (wanted.outputs.means[:, :, FAR[far]].norm(dim=-1) > 0.1).all()
+
+
+def test_keys_that_a_mask_of_pairs_hides_are_not_recovered(monkeypatch):
+    queries, keys, values = (
+        torch.randn(6, 1, 5, 4),
+        torch.randn(6, 1, 7, 4),
+        torch.randn(6, 1, 5, 2),
+    )
+    mask = torch.zeros(6, 1, 5, 7)
+    mask[:4] = -inf  # as in lines without a fixed token
+    mask[4:, :, :, 5:] = -inf
+    expected = assign(queries, keys, values, log_prior=mask, backend="reference")
+    monkeypatch.setattr(chunked, "_in_the_log", lambda *_: pytest.fail("nothing to recover"))
+    found = assign(queries, keys, values, log_prior=mask, backend="chunked")
+    torch.testing.assert_close(found.log_mass, expected.log_mass)
+    seen = expected.log_mass > -inf
+    torch.testing.assert_close(found.means[seen], expected.means[seen])

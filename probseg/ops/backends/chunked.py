@@ -21,7 +21,6 @@ from probseg.ops.backends.interface import (
     Attended,
     Block,
     Terms,
-    is_unit,
 )
 from probseg.ops.backends.tiles import (
     Layout,
@@ -212,8 +211,8 @@ def _find_underflown(log_mass: Tensor, terms: Terms) -> Tensor:
     underflown = log_mass.exp() < UNDERFLOW  # (B, G, M)
     for term in terms:
         # A key that is hidden from all queries has nothing to recover.
-        if isinstance(term, Tensor) and is_unit(term):
-            underflown = underflown & (term.squeeze(-2) > -inf)
+        if isinstance(term, Tensor):
+            underflown = underflown & (term > -inf).any(-2)
     return underflown
 
 

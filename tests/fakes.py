@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 from scipy.io import savemat
+from torch import nn
 
 from probseg.data.base import InteractiveDataset
+from probseg.heads import Decoded, FPNDecoder
 from probseg.models import Segmenter, build, override, read_preset
 from probseg.types import IGNORE, Sample
 
@@ -49,6 +51,18 @@ def draw_sample(height: int = 48, width: int = 64, seed: int = 0) -> Sample:
     """One object in memory."""
     image, labels = draw_scene(height, width, 1, seed)
     return Sample(image, labels, f"object{seed}", "fakes")
+
+
+class Coarse(FPNDecoder):
+    """A feature pyramid with auxiliary logits."""
+
+    def __init__(self, inputs):
+        super().__init__(inputs, channels=8)
+        self.coarse = nn.Conv2d(8, 1, kernel_size=1)
+
+    def forward(self, maps):
+        features = super().forward(maps).features
+        return Decoded(features, self.coarse(features))
 
 
 class FakeObjects(InteractiveDataset):

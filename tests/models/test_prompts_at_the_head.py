@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from fakes import micro_model
+from fakes import Coarse, micro_model
 from torch import nn
 from torch.nn import functional
 
 from probseg.backbones import PromptStem
-from probseg.heads import ConvHead, Decoded, FPNDecoder, PromptFusion
+from probseg.heads import ConvHead, PromptFusion
 from probseg.models import Segmenter
 from probseg.models.segmenter import moved_prompts
 from probseg.types import FeatureInfo, Prompts
@@ -270,18 +270,6 @@ def test_blocks_of_the_fusion_reach_ever_further():
         return int(changed.max()) - 20
 
     assert [reach(d) for d in ((), (1,), (1, 2), (1, 2, 4, 8))] == [1, 2, 4, 16]
-
-
-class Coarse(FPNDecoder):
-    """With logits of its own."""
-
-    def __init__(self, inputs):
-        super().__init__(inputs, channels=8)
-        self.coarse = nn.Conv2d(8, 1, kernel_size=1)
-
-    def forward(self, maps):
-        features = super().forward(maps).features
-        return Decoded(features, self.coarse(features))
 
 
 def test_auxiliary_logits_have_the_size_of_the_image_and_see_no_prompt():

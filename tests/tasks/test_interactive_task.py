@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from fakes import FakeObjects, draw_sample, ignore_border, micro_model
+from fakes import Coarse, FakeObjects, draw_sample, ignore_border, micro_model
 from lightning import Trainer
 from torch import nn
 
@@ -15,7 +15,7 @@ from probseg.clicks import Curriculum
 from probseg.clicks.sampling import object_boxes
 from probseg.data import InteractiveDataModule
 from probseg.data.datamodule import TrainBatch
-from probseg.heads import ConvHead, Decoded, FPNDecoder
+from probseg.heads import ConvHead
 from probseg.losses import BinaryCrossEntropy, SoftIoULoss, WeightedSum
 from probseg.models import Segmenter
 from probseg.models.segmenter import Logits
@@ -443,18 +443,6 @@ def test_corner_noise_out_of_range_is_refused(noise):
 def test_auxiliary_weight_out_of_range_is_refused(weight):
     with pytest.raises(ValueError, match="auxiliary_weight must be"):
         InteractiveSegmentation(micro_model("micro_conv"), auxiliary_weight=weight)
-
-
-class Coarse(FPNDecoder):
-    """With logits of its own."""
-
-    def __init__(self, inputs):
-        super().__init__(inputs, channels=8)
-        self.coarse = nn.Conv2d(8, 1, kernel_size=1)
-
-    def forward(self, maps):
-        features = super().forward(maps).features
-        return Decoded(features, self.coarse(features))
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.4, 2.0])

@@ -46,7 +46,11 @@ class UnknownNameError(KeyError):
 
 
 class ChecksumError(RuntimeError):
-    """A weight file does not have the recorded sha256."""
+    """A file does not have the recorded checksum."""
+
+
+class DownloadError(ConnectionError):
+    """A file cannot be fetched; the message names its address."""
 
 
 class WeightsError(ValueError):
@@ -62,6 +66,7 @@ USER_ERRORS = (
     DatasetNotFoundError,
     UnknownNameError,
     ChecksumError,
+    DownloadError,
     WeightsError,
     UsageError,
 )

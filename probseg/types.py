@@ -37,11 +37,14 @@ class Prompts(NamedTuple):
         points: Click positions ``(x, y)`` in pixels, float, shape ``(B, S, 2)``; S may be 0.
         labels: Integer, shape ``(B, S)``: 1 positive, 0 negative, -1 padding (no click).
         boxes: Boxes ``(x0, y0, x1, y1)``, float, shape ``(B, 4)``; a row of NaN means no box.
+        previous: Probability of the object that was answered last, or that the annotator began
+            with, float, shape ``(B, 1, H, W)``; None where the protocol does not hand it on.
     """
 
     points: Tensor
     labels: Tensor
     boxes: Tensor
+    previous: Tensor | None = None
 
 
 class Sample(NamedTuple):
@@ -52,12 +55,20 @@ class Sample(NamedTuple):
         mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
         name: Identifies the object within its data set.
         dataset: Name of the data set, as it appears in log names.
+        photo: Identifies the photograph, which several objects may share; None where every object
+            has its own.
+        scribbles: Strokes to begin with, uint8, shape ``(H, W)``: 1 on the object, 0 on the
+            background, 255 where there is none; None without.
+        initial: A mask to begin with and to correct, bool, shape ``(H, W)``; None without.
     """
 
     image: npt.NDArray[np.uint8]
     mask: npt.NDArray[np.uint8]
     name: str
     dataset: str
+    photo: str | None = None
+    scribbles: npt.NDArray[np.uint8] | None = None
+    initial: npt.NDArray[np.bool_] | None = None
 
 
 class FeatureInfo(NamedTuple):

@@ -142,10 +142,11 @@ def with_band(labels: Pixels, value: int) -> Pixels:
 
 
 def write_grabcut(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
-    """Write ``data_GT/`` and ``boundary_GT/`` with the archive's suffixes.
+    """Write ``data_GT/`` and ``boundary_GT/`` with the archive's suffixes, and both scribbles.
 
     The photographs are ``banana.jpg``, ``Cross.JPG`` and ``llama.bmp``; the masks are all .bmp, and
-    that of the llama has no band of 128.
+    that of the llama has no band of 128. The first scribbles are a stroke of five pixels on the
+    object and the uppermost row on the background; in the second, that of the object is wider.
     """
     for seed, name in enumerate(("banana.jpg", "Cross.JPG", "llama.bmp")):
         image, labels = draw_scene(*size, seed=seed)
@@ -154,6 +155,12 @@ def write_grabcut(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
         if name.startswith("llama"):
             mask = np.where(labels > 0, 255, 0).astype(np.uint8)
         save(mask, root / "boundary_GT" / f"{Path(name).stem}.bmp")
+        row, column = np.argwhere(labels > 0).mean(axis=0).round().astype(int)
+        for number, width in ((1, 1), (2, 3)):
+            strokes = np.zeros(size, np.uint8)
+            strokes[0] = 128
+            strokes[row : row + width, column - 2 : column + 3] = 255
+            save(strokes, root / f"scribbles_set{number}" / f"{Path(name).stem}.png")
     return root
 
 

@@ -14,7 +14,7 @@ FLOORS = [
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},
     {"backbones", "heads"},
-    {"models", "data"},
+    {"models", "data", "baselines"},
     {"zoo"},
     {"interact"},
     {"tasks"},

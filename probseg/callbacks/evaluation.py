@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import lightning as L
+import torch
 import torch.distributed as dist
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
+from torch import nn
 
 from probseg.attention import Adaptation, restored
+from probseg.callbacks.collection import Collection
 from probseg.callbacks.logging import log_curve, log_picture
+from probseg.callbacks.provenance import provenance
 from probseg.callbacks.run_folder import run_folder
+from probseg.clicks import Mistakes
 from probseg.interact import (
+    Journal,
     Model,
     ObjectRecord,
     Protocol,
     environment,
+    find_unfinished,
     get_protocol,
     print_summary,
-    run_object,
+    run_objects,
     summarise_records,
     write_report,
 )
@@ -42,15 +48,22 @@ class InteractiveEvaluation(L.Callback):
     ``val/<data set>/miou@k`` and ``val/miou@5``, the mean over the data sets, which
     checkpoints are chosen by. Testing runs all protocols in full, logs
     ``test/<data set>/miou@k`` and ``noc@q`` (with the protocol's name in between when there are
-    several), and writes for each protocol ``results.json``, ``objects.csv``, ``table.md``,
-    ``curve.png`` and ``overlays.png`` into ``<run>/test/<protocol>/``.
+    several), and writes for each protocol ``results.json``, ``objects.csv``, ``report.html``,
+    ``report.md``, ``curve.png``, ``survival.png`` and ``overlays.png`` into
+    ``<run>/test/<protocol>/``. ``objects.csv`` grows as objects are done: the same test started
+    again after it was killed takes them over.
 
     Args:
         protocols: Names in `probseg.interact.PROTOCOLS`.
         max_clicks: Corrective clicks of a test, instead of each protocol's own number.
         trials: Runs per object in a test, for the protocols with noise, instead of their number.
+        changes: Other fields of the protocols, see `probseg.interact.Protocol`; for instance
+            ``{"zoom": "fixed", "flip": true}``. They are part of what is reported.
         val_clicks: Corrective clicks of a validation, at least 5.
-        pictures: Number of objects, the first ones, that are drawn.
+        batch_size: Most images in one call of the network. With the data's ``eval_batch_size``,
+            the number of objects held at once, it bounds the memory of an evaluation.
+        pictures: Number of objects of each data set, the first ones, that are drawn besides the
+            best and worst.
         seed: Seed of the simulated annotator.
         adaptation: Settings of key adaptation and value propagation that hold during a test only,
             whatever the network was trained with; None tests it as it is. The network must be a
@@ -58,7 +71,7 @@ class InteractiveEvaluation(L.Callback):
 
     Raises:
         UnknownNameError: If there is no such protocol.
-        ValueError: If there is no protocol, or a number is out of range.
+        ValueError: If there is no protocol, or a number or a change does not fit.
     """
 
     def __init__(
@@ -66,7 +79,9 @@ class InteractiveEvaluation(L.Callback):
         protocols: Sequence[str] = ("gabbur2021",),
         max_clicks: int | None = None,
         trials: int | None = None,
+        changes: dict[str, Any] | None = None,
         val_clicks: int = 5,
+        batch_size: int = 8,
         pictures: int = 8,
         seed: int = 0,
         adaptation: Adaptation | None = None,
@@ -77,15 +92,24 @@ class InteractiveEvaluation(L.Callback):
         if val_clicks < 5:
             msg = f"val_clicks must be at least 5, since val/miou@5 is logged; got {val_clicks}"
             raise ValueError(msg)
-        chosen = [get_protocol(name) for name in protocols]
-        short = _changed(chosen[0], max_clicks=val_clicks, trials=1)
-        self.val_protocols = [short]
-        self.test_protocols = [_changed(p, max_clicks=max_clicks, trials=trials) for p in chosen]
+        if batch_size < 1:
+            msg = f"batch_size must be at least 1, got {batch_size}"
+            raise ValueError(msg)
+        chosen = [_changed(get_protocol(name), **(changes or {})) for name in protocols]
+        self.val_protocol = dataclasses.replace(chosen[0], max_clicks=val_clicks, trials=1)
+        numbers = {"max_clicks": max_clicks, "trials": trials}
+        given = {field: number for field, number in numbers.items() if number is not None}
+        self.test_protocols = [
+            # A deterministic protocol keeps its single trial.
+            _changed(p, **(given if p.is_random else {**given, "trials": 1}))
+            for p in chosen
+        ]
+        self.batch_size = batch_size
         self.pictures = pictures
         self.seed = seed
         self.adaptation = adaptation
         self._adapted = ExitStack()
-        self._records: dict[str, list[ObjectRecord]] = {}
+        self._collections: list[Collection] = []
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Look up commit and versions now: the files may change while a training runs."""
@@ -93,13 +117,12 @@ class InteractiveEvaluation(L.Callback):
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forget the objects of the last validation."""
-        self._records = {protocol.name: [] for protocol in self.val_protocols}
+        self._collections = [Collection(self.val_protocol, self.pictures)]
 
     def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget earlier objects, and adapt the network."""
-        self._records = {protocol.name: [] for protocol in self.test_protocols}
+        """Adapt the network, and look for what an earlier test of the same kind left."""
+        model = _network(trainer)
         if self.adaptation is not None:
-            model = _network(trainer)
             if not isinstance(model, Segmenter):
                 msg = (
                     f"adaptation needs a Segmenter as the task's model, got {type(model).__name__}"
@@ -107,6 +130,12 @@ class InteractiveEvaluation(L.Callback):
                 raise TypeError(msg)
             self._adapted.enter_context(restored(model))
             model.adapt(**dataclasses.asdict(self.adaptation))
+        if isinstance(model, nn.Module):  # convolutions then need not rearrange their maps
+            model.to(memory_format=torch.channels_last)
+        about = provenance(trainer, pl_module, self.seed, self.adaptation)
+        self._collections = [
+            self._collection(trainer, protocol, about) for protocol in self.test_protocols
+        ]
 
     def on_validation_batch_end(
         self,
@@ -118,7 +147,7 @@ class InteractiveEvaluation(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Click through the objects of a batch."""
-        self._run(trainer, batch, self.val_protocols, batch_idx)
+        self._run(trainer, batch)
 
     def on_test_batch_end(
         self,
@@ -130,32 +159,36 @@ class InteractiveEvaluation(L.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Click through the objects of a batch."""
-        self._run(trainer, batch, self.test_protocols, batch_idx)
+        self._run(trainer, batch)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log the figures of a validation, and its picture sheet."""
-        protocol = self.val_protocols[0]
-        records = _gathered(self._records[protocol.name])
+        """Log the figures of a validation, and its report."""
+        (collection,) = self._collections
+        records = _gathered(collection.records)
         summaries = summarise_records(records)
         _log(pl_module, "val", summaries)
         average = sum(summary.miou[5] for summary in summaries.values()) / len(summaries)
         pl_module.log("val/miou@5", average, prog_bar=True, sync_dist=True)
         if trainer.is_global_zero and not trainer.sanity_checking:
+            about = provenance(trainer, pl_module, self.seed, None)
             folder = run_folder(trainer) / "val"
-            self._report(trainer, pl_module, folder, "val", records, summaries, protocol)
+            _report(trainer, folder, "val", records, summaries, self.val_protocol, about)
 
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the figures of a test, write its report and print its tables."""
+        about = provenance(trainer, pl_module, self.seed, self.adaptation)
         self._adapted.close()
         several = len(self.test_protocols) > 1
-        for protocol in self.test_protocols:
-            records = _gathered(self._records[protocol.name])
+        for collection in self._collections:
+            protocol = collection.protocol
+            records = _gathered(collection.records)
             summaries = summarise_records(records)
             _log(pl_module, "test", summaries, protocol.name if several else None)
             if trainer.is_global_zero:
-                folder = run_folder(trainer) / "test" / protocol.name
+                folder = _test_folder(trainer, protocol)
                 key = f"test/{protocol.name}"
-                self._report(trainer, pl_module, folder, key, records, summaries, protocol)
+                _report(trainer, folder, key, records, summaries, protocol, about)
+                collection.close()
                 _tell(summaries, protocol, folder)
 
     def on_exception(
@@ -164,74 +197,77 @@ class InteractiveEvaluation(L.Callback):
         """Leave the network as it was."""
         self._adapted.close()
 
-    def _run(
-        self,
-        trainer: L.Trainer,
-        batch: Sequence[Sample],
-        protocols: Sequence[Protocol],
-        batch_idx: int,
-    ) -> None:
-        model = _network(trainer)
+    def _collection(
+        self, trainer: L.Trainer, protocol: Protocol, about: Mapping[str, Any]
+    ) -> Collection:
+        """Open the journal of a test, with the runs of one that was killed."""
+        # What a number depends on; the same weights may lie elsewhere.
+        subject = {key: value for key, value in about.items() if key != "checkpoint"}
+        subject |= {"protocol": dataclasses.asdict(protocol), "batch_size": self.batch_size}
+        folder = Path(trainer.strategy.broadcast(str(_test_folder(trainer, protocol))))
+        place, taken_over = find_unfinished(folder, subject)
+        trainer.strategy.barrier("every process has read what was left")
+        journal = Journal(folder, subject, trainer.global_rank)
+        if taken_over and trainer.is_global_zero:
+            print(f"probseg: {len(taken_over)} runs are taken over from {place}")
+            journal.take_over(taken_over, place)
+        return Collection(protocol, self.pictures, journal, taken_over)
+
+    def _run(self, trainer: L.Trainer, batch: Sequence[Sample]) -> None:
         # Lightning has left this context when it calls the hooks after a batch.
         with trainer.precision_plugin.forward_context():
-            for sample in batch:
-                for protocol in protocols:
-                    self._records[protocol.name] += [
-                        run_object(
-                            model,
-                            sample,
-                            protocol,
-                            trial=trial,
-                            seed=self.seed,
-                            device=trainer.lightning_module.device,
-                            keep_picture=batch_idx < self.pictures and trial == 0,
-                        )
-                        for trial in range(protocol.trials)
-                    ]
+            for collection in self._collections:
+                if not collection.lacks(batch):
+                    continue
+                collection.add(
+                    run_objects(
+                        _network(trainer),
+                        batch,
+                        collection.protocol,
+                        seed=self.seed,
+                        device=trainer.lightning_module.device,
+                        batch_size=self.batch_size,
+                        keep_pictures=collection.wants_pictures(batch),
+                    )
+                )
 
-    def _report(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        folder: Path,
-        key: str,
-        records: Sequence[ObjectRecord],
-        summaries: Mapping[str, Summary],
-        protocol: Protocol,
-    ) -> None:
-        data = getattr(trainer, "datamodule", None)  # absent where loaders were passed instead
-        metadata = {
-            "seed": self.seed,
-            "adaptation": self.adaptation and dataclasses.asdict(self.adaptation),
-            "model": _plain(pl_module.hparams.get("model")),
-            "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
-            "weights_sha256": _digest(pl_module),
-            "data": None if data is None else _plain(data.hparams),
-            "epoch": trainer.current_epoch,
-            "precision": trainer.precision,
-            "environment": environment(pl_module.device),
-        }
-        paths = write_report(folder, records, protocol, metadata)
-        for name in ("curve", "overlays"):
-            if name in paths:
-                log_picture(trainer, f"{key}/{name}", paths[name])
-        for name, summary in summaries.items():
-            log_curve(trainer, f"{key}/{name}/clicks", summary.miou)
+
+def _changed(protocol: Protocol, **changes: Any) -> Protocol:  # noqa: ANN401
+    """Return a protocol with other values in these fields."""
+    known = {field.name for field in dataclasses.fields(Protocol)}
+    if strange := sorted(changes.keys() - known):
+        msg = f"changes: a protocol has no field {strange[0]!r}; it has {', '.join(sorted(known))}"
+        raise ValueError(msg)
+    if isinstance(changes.get("mistakes"), Mapping):
+        changes = {**changes, "mistakes": Mistakes(**changes["mistakes"])}
+    return dataclasses.replace(protocol, **changes)
+
+
+def _report(
+    trainer: L.Trainer,
+    folder: Path,
+    key: str,
+    records: Sequence[ObjectRecord],
+    summaries: Mapping[str, Summary],
+    protocol: Protocol,
+    about: Mapping[str, Any],
+) -> None:
+    """Write the report, and log its figures."""
+    paths = write_report(folder, records, protocol, about)
+    for name in ("curve", "overlays"):
+        if name in paths:
+            log_picture(trainer, f"{key}/{name}", paths[name])
+    for name, summary in summaries.items():
+        log_curve(trainer, f"{key}/{name}/clicks", summary.miou)
+
+
+def _test_folder(trainer: L.Trainer, protocol: Protocol) -> Path:
+    return run_folder(trainer) / "test" / protocol.name
 
 
 def _network(trainer: L.Trainer) -> Model:
     """Return the network of the task."""
     return cast("Model", trainer.lightning_module.model)
-
-
-def _changed(protocol: Protocol, max_clicks: int | None, trials: int | None) -> Protocol:
-    """Return a protocol with other numbers; a deterministic one keeps its single trial."""
-    changes: dict[str, int] = {}
-    if max_clicks is not None:
-        changes["max_clicks"] = max_clicks
-    if trials is not None and protocol.corner_noise > 0:
-        changes["trials"] = trials
-    return dataclasses.replace(protocol, **changes)  # type: ignore[arg-type]
 
 
 def _gathered(records: list[ObjectRecord]) -> list[ObjectRecord]:
@@ -261,23 +297,5 @@ def _log(
 def _tell(summaries: Mapping[str, Summary], protocol: Protocol, folder: Path) -> None:
     console = Console(width=None if Console().is_terminal else 160)
     print_summary(console, summaries, protocol)
-    for name in ("curve.png", "overlays.png", "objects.csv", "results.json"):
+    for name in ("report.html", "curve.png", "overlays.png", "objects.csv"):
         console.print(f"  {folder / name}", highlight=False, soft_wrap=True)
-
-
-def _digest(pl_module: L.LightningModule) -> str:
-    """Return a checksum of the weights, which no name or path can replace."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(pl_module.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().float().cpu().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401
-    """Return a description as JSON values; a module that was built by hand becomes its name."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if isinstance(value, str | int | float | bool | None) else type(value).__name__

@@ -50,7 +50,7 @@ class VisualLog(L.Callback):
                 batch.images[i].permute(1, 2, 0).cpu().numpy(),
                 batch.masks[i].cpu().numpy(),
                 logits[i, 0].float().sigmoid().cpu().numpy(),
-                Prompts(*(tensor[i].cpu() for tensor in prompts)),
+                Prompts(*(tensor[i].cpu() for tensor in prompts[:3])),
             )
             for i in range(min(self.max_images, len(batch.images)))
         ]

@@ -17,10 +17,18 @@ training and evaluation:
                                                 --data.root my_folder
   validate   short evaluation       probseg validate --config RUN/config.yaml --ckpt_path CKPT
   test       evaluation by clicks   probseg test --config configs/quickstart.yaml
+  compare    which results are better
+                                    probseg compare FOLDER_OF_A FOLDER_OF_B
+
+data:
+  data       list, fetch and check data sets
+                                    probseg data fetch GrabCut
 
 models:
   zoo        list, show, verify and publish models
                                     probseg zoo list
+  tune       choose how a model adapts at inference
+                                    probseg tune resnet16_csa --data my_folder
   bench      measure models         probseg bench model resnet18_csa
 
 Each verb explains itself: probseg VERB --help. All settings of a run: add --print_config.
@@ -33,8 +41,26 @@ def _trainer(arguments: Sequence[str]) -> None:
     run(arguments)
 
 
+def _compare(arguments: Sequence[str]) -> None:
+    from probseg.cli.compare import run
+
+    run(arguments[1:])
+
+
+def _data(arguments: Sequence[str]) -> None:
+    from probseg.cli.data import run
+
+    run(arguments[1:])
+
+
 def _zoo(arguments: Sequence[str]) -> None:
     from probseg.cli.zoo import run
+
+    run(arguments[1:])
+
+
+def _tune(arguments: Sequence[str]) -> None:
+    from probseg.cli.tune import run
 
     run(arguments[1:])
 
@@ -49,7 +75,10 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "fit": _trainer,
     "validate": _trainer,
     "test": _trainer,
+    "compare": _compare,
+    "data": _data,
     "zoo": _zoo,
+    "tune": _tune,
     "bench": _bench,
 }
 

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from probseg.cli.arguments import Parser, new_file
 from probseg.errors import UnknownNameError, UsageError
 from probseg.interact.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
 from probseg.interact.report import environment
@@ -35,14 +36,6 @@ WIDTH = 150
 """Columns of the table where the output is no terminal."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Tells of wrong usage as the other verbs do of wrong input."""
-
-    def error(self, message: str) -> NoReturn:
-        msg = f"{message}; see {self.prog} --help"
-        raise UsageError(msg)
-
-
 def run(arguments: Sequence[str]) -> None:
     """Run ``probseg bench``.
 
@@ -59,7 +52,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="probseg bench",
         description="Measure what models cost. Each is measured in a process of its own.",
         epilog=EXAMPLES,
@@ -107,7 +100,7 @@ def _add_options(verb: argparse.ArgumentParser) -> None:
     add("--key-iterations", type=_count, metavar="N", help="EM iterations of the keys; the model's")
     add("--value-iterations", type=_count, metavar="N", help="those of clicks; the model's")
     add("--native", action="store_true", help="never reduce the image to the model's working size")
-    add("--json", type=_new_file, metavar="FILE", help="write the numbers to a file")
+    add("--json", type=new_file, metavar="FILE", help="write the numbers to a file")
 
 
 def _model(options: argparse.Namespace) -> None:
@@ -251,11 +244,3 @@ def _device(text: str) -> str:
         msg = f"{text!r} is not there: PyTorch sees {torch.cuda.device_count()} CUDA devices"
         raise argparse.ArgumentTypeError(msg)
     return text
-
-
-def _new_file(text: str) -> Path:
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        msg = f"expected a file in a folder that exists, got {text!r}; make {path.parent} first"
-        raise argparse.ArgumentTypeError(msg)
-    return path

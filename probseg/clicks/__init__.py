@@ -1,6 +1,8 @@
 """Clicks: how they are drawn as channels, sampled in training and simulated in evaluation."""
 
+from probseg.clicks.annotators import CLICK_RULES
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
 from probseg.clicks.maps import ClickMaps
+from probseg.clicks.mistakes import HUMAN, Mistakes
 
-__all__ = ["STAGES", "ClickMaps", "Curriculum", "Stage"]
+__all__ = ["CLICK_RULES", "HUMAN", "STAGES", "ClickMaps", "Curriculum", "Mistakes", "Stage"]

@@ -1,27 +1,44 @@
 """Simulated annotators: where somebody who knows the truth clicks next.
 
-Both rules look at two maps of errors: missed object (false negatives, asks for a positive click)
-and false alarms (false positives, asks for a negative click). Ignored pixels are in neither. Both
-are deterministic and click the centre of an error, i.e. the maximum of its distance transform,
-where the border of the image counts as the border of the error.
+All rules look at two maps of errors: missed object (false negatives, asks for a positive click)
+and false alarms (false positives, asks for a negative click). Ignored pixels are in neither.
+A pixel that was clicked before is not clicked again. Where no error is left there is no click.
+
+What a person does less well is in `probseg.clicks.mistakes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
+from probseg.clicks.centres import BoolMap, deepest, largest_region
 from probseg.types import IGNORE, Click
 
-BoolMap = npt.NDArray[np.bool_]
-ClickRule = Callable[[BoolMap, npt.NDArray[np.uint8], Sequence[Click]], Click | None]
+__all__ = [
+    "CLICK_RULES",
+    "BoolMap",
+    "ClickRule",
+    "clicked_pixels",
+    "error_maps",
+    "largest_area_click",
+    "largest_error_click",
+    "random_error_click",
+]
+
+ClickRule = Callable[
+    [BoolMap, npt.NDArray[np.uint8], Sequence[Click], np.random.Generator], Click | None
+]
+"""Takes the prediction, the mask, the clicks so far and a source of randomness."""
 
 
 def largest_error_click(
-    prediction: BoolMap, mask: npt.NDArray[np.uint8], clicked: Sequence[Click] = ()
+    prediction: BoolMap,
+    mask: npt.NDArray[np.uint8],
+    clicked: Sequence[Click] = (),
+    generator: np.random.Generator | None = None,
 ) -> Click | None:
     """Click the centre of the largest circle that fits into the errors.
 
@@ -31,26 +48,36 @@ def largest_error_click(
     *strictly* above that inside the false alarms, so a tie gives a negative click; the first
     maximum in row-major order.
 
-    Where no error is left the result is None. RITM then clicks pixel (0, 0) as background.
+    Distances are compared as whole-numbered squares, so that the click is the same on every
+    machine. OpenCV's transform gives the same, but for builds with Intel IPP and images of less
+    than 2**14 pixels, or a single thread: there it is off by some 1e-6 pixels, by how much depends
+    on where in memory the image lies, and of equally deep pixels chance may prefer another. Where
+    no error is left RITM clicks pixel (0, 0) as background.
 
     Args:
         prediction: bool, shape ``(H, W)``.
         mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
         clicked: The clicks so far, in pixels of the same map.
+        generator: Not used; every rule can be given one.
+
+    Returns:
+        The click, or None where no error is left.
 
     Raises:
-        ValueError: If the shapes or the dtype of ``prediction`` are not as above.
+        ValueError: If the shapes or the dtype of ``prediction`` are not as above, or a click is
+            outside.
     """
     missed, false_alarm = error_maps(prediction, mask)
-    fresh = _not_clicked(prediction.shape, clicked)
-    inside_missed = _inner_distance(missed) * fresh
-    inside_false = _inner_distance(false_alarm) * fresh
-    positive = bool(inside_missed.max() > inside_false.max())
-    return _click_at_maximum(inside_missed if positive else inside_false, positive)
+    taken = clicked_pixels(clicked, prediction.shape)
+    sign, centre = deepest((false_alarm, missed), taken)  # on a tie the first
+    return Click(centre.x, centre.y, bool(sign)) if centre.squared > 0 else None
 
 
 def largest_area_click(
-    prediction: BoolMap, mask: npt.NDArray[np.uint8], clicked: Sequence[Click] = ()
+    prediction: BoolMap,
+    mask: npt.NDArray[np.uint8],
+    clicked: Sequence[Click] = (),
+    generator: np.random.Generator | None = None,
 ) -> Click | None:
     """Click the centre of the connected error with the most pixels.
 
@@ -65,33 +92,66 @@ def largest_area_click(
         prediction: bool, shape ``(H, W)``.
         mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
         clicked: The clicks so far, in pixels of the same map.
+        generator: Not used; every rule can be given one.
 
     Returns:
         The click, or None where no error is left.
 
     Raises:
-        ValueError: If the shapes or the dtype of ``prediction`` are not as above.
+        ValueError: If the shapes or the dtype of ``prediction`` are not as above, or a click is
+            outside.
     """
     missed, false_alarm = error_maps(prediction, mask)
-    fresh = _not_clicked(prediction.shape, clicked)
-    missed_labels, missed_areas = _regions(missed)
-    false_labels, false_areas = _regions(false_alarm)
-    missed_areas, false_areas = missed_areas * fresh, false_areas * fresh
-    positive = bool(missed_areas.max() > false_areas.max())
-    error, labels, areas = (
-        (missed, missed_labels, missed_areas)
-        if positive
-        else (false_alarm, false_labels, false_areas)
-    )
-    region = labels == labels.flat[areas.argmax()]
-    return _click_at_maximum(_inner_distance(error) * (region & fresh), positive)
+    taken = clicked_pixels(clicked, prediction.shape)
+    sign, region = largest_region((false_alarm, missed), taken)  # on a tie the first
+    if region.area == 0:
+        return None
+    x0, y0 = region.corner
+    _, centre = deepest([region.inside], [(x - x0, y - y0) for x, y in taken])
+    return Click(x0 + centre.x, y0 + centre.y, bool(sign))
+
+
+def random_error_click(
+    prediction: BoolMap,
+    mask: npt.NDArray[np.uint8],
+    clicked: Sequence[Click],
+    generator: np.random.Generator,
+) -> Click | None:
+    """Click any wrong pixel, all with the same probability, both signs together.
+
+    An annotator without any aim, against which the others can be compared: neither at a centre nor
+    at a large error, beyond its share of the pixels. Pixels that were clicked before are out.
+
+    Args:
+        prediction: bool, shape ``(H, W)``.
+        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+        clicked: The clicks so far, in pixels of the same map.
+        generator: Source of one draw; none where no error is left.
+
+    Returns:
+        The click, or None where no error is left.
+
+    Raises:
+        ValueError: If the shapes or the dtype of ``prediction`` are not as above, or a click is
+            outside.
+    """
+    missed, false_alarm = error_maps(prediction, mask)
+    wrong = missed | false_alarm
+    for x, y in clicked_pixels(clicked, prediction.shape):
+        wrong[y, x] = False
+    places = np.flatnonzero(wrong)
+    if places.size == 0:
+        return None
+    y, x = divmod(int(generator.choice(places)), prediction.shape[1])
+    return Click(x, y, bool(missed[y, x]))
 
 
 CLICK_RULES: dict[str, ClickRule] = {
     "largest_radius": largest_error_click,
     "largest_area": largest_area_click,
+    "random": random_error_click,
 }
-"""Rules by name: each takes the prediction, the mask and the clicks so far."""
+"""Rules by name."""
 
 
 def error_maps(prediction: BoolMap, mask: npt.NDArray[np.uint8]) -> tuple[BoolMap, BoolMap]:
@@ -119,30 +179,20 @@ def error_maps(prediction: BoolMap, mask: npt.NDArray[np.uint8]) -> tuple[BoolMa
     return truth & ~prediction, ~truth & prediction & (mask != IGNORE)
 
 
-def _not_clicked(shape: tuple[int, ...], clicked: Sequence[Click]) -> BoolMap:
-    """Return a map that is False at the pixels that were clicked."""
-    fresh = np.ones(shape, dtype=np.bool_)
-    for click in clicked:
-        fresh[round(click.y), round(click.x)] = False
-    return fresh
+def clicked_pixels(clicked: Sequence[Click], shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return the pixels ``(x, y)`` that were clicked, the nearest ones to the clicks.
 
+    Args:
+        clicked: Clicks in pixels.
+        shape: ``(H, W)`` of the map.
 
-def _inner_distance(error: BoolMap) -> npt.NDArray[np.float32]:
-    """Return each pixel's distance in pixels to the nearest one outside ``error``."""
-    padded = np.pad(error, 1).astype(np.uint8)  # the border of the image ends an error, too
-    distance = cv2.distanceTransform(padded, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
-    return np.asarray(distance[1:-1, 1:-1], dtype=np.float32)
-
-
-def _regions(error: BoolMap) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return each pixel's region number and the number of pixels of its region (0 outside)."""
-    _, labels, stats, _ = cv2.connectedComponentsWithStats(error.astype(np.uint8), connectivity=8)
-    areas = stats[:, cv2.CC_STAT_AREA].copy()
-    areas[0] = 0  # label 0 is what lies outside the error
-    return labels, areas[labels]
-
-
-def _click_at_maximum(distance: npt.NDArray[np.float32], positive: bool) -> Click | None:
-    """Return a click at the first maximum in row-major order, or None where all is zero."""
-    y, x = np.unravel_index(distance.argmax(), distance.shape)
-    return Click(int(x), int(y), positive) if distance[y, x] > 0 else None
+    Raises:
+        ValueError: If a click is outside.
+    """
+    height, width = shape
+    taken = [(round(click.x), round(click.y)) for click in clicked]
+    for x, y in taken:
+        if not (0 <= x < width and 0 <= y < height):
+            message = f"clicked: expected pixels inside {width} x {height} (x, y), got {x, y}"
+            raise ValueError(message)
+    return taken

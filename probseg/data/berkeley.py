@@ -6,18 +6,15 @@ import re
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
-from probseg.data.base import InteractiveDataset
-from probseg.data.images import check_same_size, read_image
-from probseg.data.layout import archive_files, chosen_root
-from probseg.errors import DataError
-from probseg.types import IGNORE, Sample
-
-GREY_WEIGHTS = (0.299, 0.587, 0.114)
+from probseg.data.images import read_grey
+from probseg.data.pairs import ImageMaskPairs
+from probseg.types import IGNORE
 
 
-class Berkeley(InteractiveDataset):
-    """The Berkeley test set: ``images/<id>.jpg`` and ``masks/<id>.png``.
+class Berkeley(ImageMaskPairs):
+    """The Berkeley test set: ``images/<id>.jpg`` and ``masks/<id>.png``, 100 objects.
 
     Further objects of a photograph have masks ``<id>a.png``, ``<id>b.png`` or ``<id>#2.png``; they
     use the image of their own name, or else ``<id>.jpg``. In the masks, which may be colour files,
@@ -33,48 +30,17 @@ class Berkeley(InteractiveDataset):
     """
 
     name = "Berkeley"
+    image_folder = "images"
+    mask_folder = "masks"
+    places = ("Berkeley", "berkeley")
 
-    def __init__(self, root: Path | str | None = None) -> None:
-        self.root = chosen_root(root, "Berkeley", "berkeley")
-        layout = "the folders images/ and masks/"
-        images = archive_files(self.name, self.root, "images", layout)
-        masks = archive_files(self.name, self.root, "masks", layout)
-        owners = {stem: _owner(stem, images) for stem in masks}
-        orphans = sorted(stem for stem, owner in owners.items() if owner not in images)
-        self._refuse("images", "image", "masks", orphans)
-        self._refuse("masks", "mask", "images", sorted(set(images) - set(owners.values())))
-        self.pairs = [(images[owners[stem]], masks[stem]) for stem in sorted(masks)]
+    def photo(self, stem: str) -> str:
+        """Identify the photograph of a mask: the mask's name without the number of the object."""
+        return re.sub(r"(#\d+|(?<=\d)[a-z])$", "", stem)
 
-    def _refuse(self, folder: str, kind: str, others: str, missing: list[str]) -> None:
-        if missing:
-            msg = (
-                f"{self.root / folder}: no {kind} for {missing[:3]} ({len(missing)} in all); add "
-                f"files of the same names or remove those in {others}/"
-            )
-            raise DataError(msg)
-
-    def __len__(self) -> int:
-        """Return the number of objects, 100 in the complete set."""
-        return len(self.pairs)
-
-    def __getitem__(self, index: int) -> Sample:
-        """Read one object and its photograph."""
-        image_path, mask_path = self.pairs[index]
-        image = read_image(image_path)
-        # As colours: the archive's masks have three channels, and one has a few stray values.
-        grey = np.rint(read_image(mask_path) @ np.array(GREY_WEIGHTS))
-        check_same_size(image.shape, grey.shape, image_path, mask_path)
+    def read_mask(self, path: Path) -> npt.NDArray[np.uint8]:
+        """Read a mask by its grey values."""
+        grey = read_grey(path)  # one of the archive's masks has a few stray values
         mask = (grey > 128).astype(np.uint8)
-        if not mask.any():
-            msg = (
-                f"{mask_path}: expected an object of value 255, got values up to "
-                f"{int(grey.max())}; for masks of your own use ImageMaskFolder"
-            )
-            raise DataError(msg)
         mask[grey == 128] = IGNORE
-        return Sample(image, mask, mask_path.name.split(".")[0], self.name)
-
-
-def _owner(stem: str, images: dict[str, Path]) -> str:
-    """Name the image of a mask: its own stem, or that without the number of the object."""
-    return stem if stem in images else re.sub(r"(#\d+|[a-z])$", "", stem)
+        return mask

@@ -103,4 +103,4 @@ class BSDS500(InteractiveDataset):
         labels = read_labels(label_path)
         check_same_size(image.shape, labels.shape, image_path, label_path)
         mask = (labels == number).astype(np.uint8)
-        return Sample(image, mask, f"{label_path.stem}#{number}", self.name)
+        return Sample(image, mask, f"{label_path.stem}#{number}", self.name, image_path.stem)

@@ -74,6 +74,8 @@ class InteractiveDataModule(L.LightningDataModule):
         num_workers: Processes that read and augment training images; 0 reads in the main process.
         val_objects: Most objects of each validation set that a validation clicks through, evenly
             spread over it; None for all.
+        eval_batch_size: Objects that an evaluation holds in memory and clicks through side by side,
+            with all their trials. Their network calls are shared where sizes allow it.
     """
 
     def __init__(
@@ -87,13 +89,18 @@ class InteractiveDataModule(L.LightningDataModule):
         padding: tuple[float, float] = (0.1, 0.8),
         num_workers: int = 2,
         val_objects: int | None = None,
+        eval_batch_size: int = 16,
     ) -> None:
         super().__init__()
         if val_objects is not None and val_objects < 1:
             msg = f"val_objects must be at least 1, or None for all, got {val_objects}"
             raise ValueError(msg)
+        if eval_batch_size < 1:
+            msg = f"eval_batch_size must be at least 1, got {eval_batch_size}"
+            raise ValueError(msg)
         self.save_hyperparameters()
         self.val_objects = val_objects
+        self.eval_batch_size = eval_batch_size
         self.train = _as_list(train)
         self.val: list[Dataset[Sample]] = list(_as_list(val))
         self.test: list[Dataset[Sample]] = list(_as_list(test))
@@ -130,15 +137,18 @@ class InteractiveDataModule(L.LightningDataModule):
         )
 
     def val_dataloader(self) -> list[DataLoader[list[Sample]]]:
-        """One loader per validation set, one object at a time."""
-        return [_object_loader(_spread(objects, self.val_objects)) for objects in self.val]
+        """One loader of lists of objects per validation set."""
+        return [
+            _object_loader(_spread(objects, self.val_objects), self.eval_batch_size)
+            for objects in self.val
+        ]
 
     def test_dataloader(self) -> list[DataLoader[list[Sample]]]:
-        """One loader per test set, one object at a time."""
+        """One loader of lists of objects per test set."""
         if not self.test:
             msg = "no test data: set `data.test` to a data set"
             raise DataError(msg)
-        return [_object_loader(objects) for objects in self.test]
+        return [_object_loader(objects, self.eval_batch_size) for objects in self.test]
 
 
 class FolderDataModule(InteractiveDataModule):
@@ -157,6 +167,7 @@ class FolderDataModule(InteractiveDataModule):
         padding: Margin around the object relative to its box, smallest and largest.
         num_workers: Processes that read and augment training images; 0 reads in the main process.
         val_objects: Most objects that a validation clicks through, evenly spread; None for all.
+        eval_batch_size: Objects that an evaluation holds in memory and clicks through side by side.
 
     Raises:
         ValueError: If fewer than two images have masks.
@@ -173,6 +184,7 @@ class FolderDataModule(InteractiveDataModule):
         padding: tuple[float, float] = (0.1, 0.8),
         num_workers: int = 2,
         val_objects: int | None = 100,
+        eval_batch_size: int = 16,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -181,6 +193,7 @@ class FolderDataModule(InteractiveDataModule):
             padding=padding,
             num_workers=num_workers,
             val_objects=val_objects,
+            eval_batch_size=eval_batch_size,
         )
         if not 0 < val_fraction < 1:
             msg = f"val_fraction must lie between 0 and 1, got {val_fraction}"
@@ -217,6 +230,30 @@ def _spread(objects: Dataset[Sample], most: int | None) -> Dataset[Sample]:
     return Subset(objects, [i * count // most for i in range(most)])
 
 
-def _object_loader(objects: Dataset[Sample]) -> DataLoader[list[Sample]]:
+class _Blocks(Dataset[list[Sample]]):
+    """Runs of neighbouring objects, the same ones however many processes share them.
+
+    Batched kernels round by what is in the batch, so that its composition must not depend on the
+    number of processes, nor on where an interrupted evaluation goes on.
+    """
+
+    def __init__(self, objects: Dataset[Sample], size: int) -> None:
+        self.objects = objects
+        self.size = size
+
+    def __len__(self) -> int:
+        return -(-len(self.objects) // self.size)  # type: ignore[arg-type]
+
+    def __getitem__(self, index: int) -> list[Sample]:
+        last = min(len(self.objects), (index + 1) * self.size)  # type: ignore[arg-type]
+        return [self.objects[i] for i in range(index * self.size, last)]
+
+
+def _object_loader(objects: Dataset[Sample], size: int) -> DataLoader[list[Sample]]:
     # Reading an object takes a few per cent of clicking through it: no worker processes.
-    return DataLoader(objects, batch_size=1, shuffle=False, collate_fn=list)  # type: ignore[arg-type]
+    return DataLoader(_Blocks(objects, size), batch_size=1, shuffle=False, collate_fn=_only)
+
+
+def _only(blocks: list[list[Sample]]) -> list[Sample]:
+    (block,) = blocks
+    return block

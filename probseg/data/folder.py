@@ -97,7 +97,8 @@ class ImageMaskFolder(InteractiveDataset):
         image = read_image(image_path)
         labels = read_labels(mask_path)
         suffix = "" if number == IGNORE else f"#{number}"
-        return Sample(image, object_mask(labels, number), mask_path.stem + suffix, self.name)
+        name = mask_path.stem + suffix
+        return Sample(image, object_mask(labels, number), name, self.name, image_path.stem)
 
 
 def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict[str, Path]:

@@ -16,6 +16,9 @@ from probseg.types import IGNORE
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 LOSSLESS_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
 
+GREY_WEIGHTS = (0.299, 0.587, 0.114)
+"""Shares of red, green and blue in a grey value (ITU-R BT.601)."""
+
 MAX_IDS = 200
 """More different values than this in one mask are taken for a grey picture, not object ids."""
 
@@ -106,6 +109,18 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
     return to_rgb(picture)
 
 
+def _open_mask(path: Path) -> Image.Image:
+    """Open and decode a mask file, which must not have gone through JPEG."""
+    picture = _open(path)
+    if picture.format == "JPEG":
+        msg = (
+            f"{path}: is a JPEG file, whose compression changes the object numbers near contours; "
+            "masks must be lossless, e.g. PNG (drawn anew or thresholded: renaming is not enough)"
+        )
+        raise DataError(msg)
+    return picture
+
+
 def read_labels(path: Path) -> npt.NDArray[np.uint8]:
     """Read a mask file as one number per pixel.
 
@@ -121,13 +136,7 @@ def read_labels(path: Path) -> npt.NDArray[np.uint8]:
     Raises:
         DataError: If the file is missing, cannot be decoded, or is not a mask.
     """
-    picture = _open(path)
-    if picture.format == "JPEG":
-        msg = (
-            f"{path}: is a JPEG file, whose compression changes the object numbers near contours; "
-            "masks must be lossless, e.g. PNG (drawn anew or thresholded: renaming is not enough)"
-        )
-        raise DataError(msg)
+    picture = _open_mask(path)
     values = np.asarray(picture)
     if values.ndim == 3:
         colours = values[..., :3] if picture.mode in ("RGB", "RGBA") else values[..., :1]
@@ -145,6 +154,53 @@ def read_labels(path: Path) -> npt.NDArray[np.uint8]:
         )
         raise DataError(msg)
     return np.ascontiguousarray(values.astype(np.uint8))
+
+
+def read_colours(path: Path) -> npt.NDArray[np.uint8]:
+    """Read a mask file as colours; palette files give the colours of their palette.
+
+    Transparency is dropped, and grey values are repeated over the channels.
+
+    Args:
+        path: The file.
+
+    Returns:
+        RGB, uint8, shape ``(H, W, 3)``.
+
+    Raises:
+        DataError: If the file is missing, cannot be decoded, is JPEG, or has more than 8 bits.
+    """
+    picture = _open_mask(path)
+    if picture.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA"):
+        msg = (
+            f"{path}: expected a mask with 8 bits per channel, got the mode {picture.mode!r}; "
+            "save it as an 8-bit PNG"
+        )
+        raise DataError(msg)
+    return np.asarray(picture.convert("RGB")).copy()
+
+
+def read_grey(path: Path) -> npt.NDArray[np.uint8]:
+    """Read a black-and-white mask file, which may be a colour file and have a few stray values.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Grey values, uint8, shape ``(H, W)``; those above 128 are the object, and there are some.
+
+    Raises:
+        DataError: As `read_colours`, and if no value is above 128.
+    """
+    values = np.rint(read_colours(path) @ np.array(GREY_WEIGHTS))
+    grey: npt.NDArray[np.uint8] = values.astype(np.uint8)
+    if grey.max() <= 128:
+        msg = (
+            f"{path}: expected an object of value 255, got values up to {int(grey.max())}; for "
+            "masks of your own use ImageMaskFolder"
+        )
+        raise DataError(msg)
+    return grey
 
 
 def object_ids(labels: npt.NDArray[np.uint8], path: Path) -> list[int]:

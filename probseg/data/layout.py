@@ -8,6 +8,9 @@ from probseg.data.images import IMAGE_SUFFIXES
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.paths import data_dir
 
+ARCHIVES = "https://github.com/saic-vul/fbrs_interactive_segmentation/releases/download/v1.0"
+"""Archives of GrabCut, Berkeley, DAVIS and COCO_MVal as the field uses them."""
+
 
 def chosen_root(root: Path | str | None, *names: str) -> Path:
     """Return the folder that was given, else the first of these that `data_dir` has.
@@ -22,20 +25,18 @@ def chosen_root(root: Path | str | None, *names: str) -> Path:
     return next((place for place in choices if place.is_dir()), choices[0])
 
 
-def archive_files(name: str, root: Path, folder: str, layout: str) -> dict[str, Path]:
-    """Map the stems of the picture files of a test set's folder to their paths.
+def picture_files(place: Path) -> dict[str, Path]:
+    """Map the stems of the picture files in a folder to their paths.
 
     Args:
-        name: The data set, and the name of its archive.
-        root: The folder of the data set.
-        folder: The folder in it; stems end at the first dot of a file name.
-        layout: The folders that ``root`` must have, in words.
+        place: The folder, which may be missing; stems end at the first dot of a file name.
+
+    Returns:
+        The paths in the order of their names; empty if there are none.
 
     Raises:
-        DatasetNotFoundError: If there are no pictures.
         DataError: If two files have the same stem.
     """
-    place = root / folder
     found: dict[str, Path] = {}
     for path in sorted(place.iterdir()) if place.is_dir() else []:
         # The suffixes of GrabCut's archive are .jpg, .JPG and .bmp.
@@ -46,13 +47,52 @@ def archive_files(name: str, root: Path, folder: str, layout: str) -> dict[str, 
             msg = f"{path}: has the same stem as {found[stem]}; remove one of them"
             raise DataError(msg)
         found[stem] = path
+    return found
+
+
+def archive_files(name: str, root: Path, folder: str, layout: str) -> dict[str, Path]:
+    """Map the stems of the picture files of a test set's folder to their paths.
+
+    Args:
+        name: The data set, and the name of its archive.
+        root: The folder of the data set.
+        folder: The folder in it.
+        layout: The folders that ``root`` must have, in words.
+
+    Raises:
+        DatasetNotFoundError: If there are no pictures.
+        DataError: If two files have the same stem.
+    """
+    found = picture_files(root / folder)
     if not found:
         raise DatasetNotFoundError(
             name,
             root,
             layout,
-            f"Download {name}.zip from the releases page of the repository "
-            "SamsungLabs/ritm_interactive_segmentation, unpack it, and pass its folder as "
+            f"Download {name}.zip from {ARCHIVES}/{name}.zip, unpack it, and pass its folder as "
             "`root` or set PROBSEG_DATA to the folder that holds it.",
         )
     return found
+
+
+def refuse_missing(folder: Path, kind: str, missing: list[str], others: str) -> None:
+    """Raise a `DataError` if files have no partner of the same name in another folder.
+
+    Args:
+        folder: Where the partners should be.
+        kind: What is missing there, in a word.
+        missing: Names without partner; nothing is raised where there are none.
+        others: Folder of the files that have no partner.
+    """
+    if missing:
+        msg = (
+            f"{folder}: no {kind} for {missing[:3]} ({len(missing)} in all); add files of the same "
+            f"names or remove those in {others}/"
+        )
+        raise DataError(msg)
+
+
+def first_words(path: Path) -> list[str]:
+    """Read the first word of each line of a list, blank lines left out."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line.split()[0] for line in lines if line.strip()]

@@ -121,7 +121,7 @@ class LVIS(InteractiveDataset):
                 "raise `min_area`"
             )
             raise DataError(msg)
-        return Sample(pixels, mask, name, self.name)
+        return Sample(pixels, mask, name, self.name, path.stem)
 
 
 class _Image(NamedTuple):

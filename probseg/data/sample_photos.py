@@ -56,6 +56,7 @@ class Photo(TypedDict):
 
 class _Entry(NamedTuple):
     name: str
+    photo: str
     path: Path
     outline: Outline
     in_front: list[Outline]
@@ -143,7 +144,7 @@ class SamplePhotos(InteractiveDataset):
             for key, outline in outlines.items():
                 name = key if key == photo["name"] else f"{photo['name']}/{key}"
                 in_front = [outlines[other] for other in outline.get("without", [])]
-                self._entries.append(_Entry(name, path, outline, in_front))
+                self._entries.append(_Entry(name, photo["name"], path, outline, in_front))
 
     def __len__(self) -> int:
         """Return the number of objects over all photographs."""
@@ -170,4 +171,4 @@ class SamplePhotos(InteractiveDataset):
         mask = rasterise(entry.outline, size)  # (H, W)
         for other in entry.in_front:
             mask[rasterise(other, size) == 1] = 0
-        return Sample(image, mask, entry.name, self.name)
+        return Sample(image, mask, entry.name, self.name, entry.photo)

@@ -11,7 +11,7 @@ from scipy.io import loadmat
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.images import check_same_size, read_image
-from probseg.data.layout import chosen_root
+from probseg.data.layout import chosen_root, first_words
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.types import Sample
 
@@ -68,7 +68,7 @@ class SBD(InteractiveDataset):
                 "from http://home.bharathh.info/pubs/codes/SBD/train_noval.txt), unpack it, and "
                 "pass its folder as `root` or set PROBSEG_DATA to the folder that holds it as SBD.",
             )
-        return _first_column(path)
+        return first_words(path)
 
     def __len__(self) -> int:
         """Return the number of instances."""
@@ -82,13 +82,8 @@ class SBD(InteractiveDataset):
         image = read_image(image_path)
         labels = _instances(label_path)
         check_same_size(image.shape, labels.shape, image_path, label_path)
-        return Sample(image, (labels == number).astype(np.uint8), f"{name}#{number}", self.name)
-
-
-def _first_column(path: Path) -> list[str]:
-    """Read the first word of each line."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [line.split()[0] for line in lines if line.strip()]
+        mask = (labels == number).astype(np.uint8)
+        return Sample(image, mask, f"{name}#{number}", self.name, name)
 
 
 def _instances(path: Path) -> npt.NDArray[np.uint8]:

@@ -1,35 +1,37 @@
 """Interaction: simulated annotators under a protocol, and what comes out of it as files."""
 
+from probseg.interact.journal import Journal, find_unfinished
 from probseg.interact.loop import (
-    Frame,
+    InteractionLoop,
     InteractionState,
     Model,
-    ObjectRecord,
     OneStep,
-    Picture,
-    Step,
-    ask,
+    begin,
     image_tensor,
-    look,
-    predict_probability,
-    run_object,
-    start,
-    step,
 )
 from probseg.interact.protocols import PROTOCOLS, Protocol, View, draw_view, get_protocol
-from probseg.interact.report import (
-    environment,
-    markdown_table,
-    print_summary,
-    read_ious,
-    summarise_records,
-    write_report,
+from probseg.interact.records import (
+    Frame,
+    ObjectRecord,
+    Picture,
+    Step,
+    most_telling,
+    read_objects,
+    unique,
+    write_objects,
 )
+from probseg.interact.report import environment, scores_of, summarise_records, write_report
+from probseg.interact.simulation import run_object, run_objects
+from probseg.interact.tables import markdown_table, print_summary
+from probseg.interact.zoom import ZOOMS, Zoom
 
 __all__ = [
     "PROTOCOLS",
+    "ZOOMS",
     "Frame",
+    "InteractionLoop",
     "InteractionState",
+    "Journal",
     "Model",
     "ObjectRecord",
     "OneStep",
@@ -37,19 +39,22 @@ __all__ = [
     "Protocol",
     "Step",
     "View",
-    "ask",
+    "Zoom",
+    "begin",
     "draw_view",
     "environment",
+    "find_unfinished",
     "get_protocol",
     "image_tensor",
-    "look",
     "markdown_table",
-    "predict_probability",
+    "most_telling",
     "print_summary",
-    "read_ious",
+    "read_objects",
     "run_object",
-    "start",
-    "step",
+    "run_objects",
+    "scores_of",
     "summarise_records",
+    "unique",
+    "write_objects",
     "write_report",
 ]

@@ -1,12 +1,15 @@
-"""Figures of an evaluation: the curve of mean IoU and a sheet of example runs.
+"""Figures of an evaluation: mean IoU, runs that are not there yet, and a sheet of example runs.
 
 Nothing here touches matplotlib's global state, so it works without a display and in threads.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -15,74 +18,113 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from probseg.clicks.annotators import BoolMap
-from probseg.interact.loop import PICTURE_CLICKS, Frame, ObjectRecord, Picture
 from probseg.interact.protocols import Protocol
+from probseg.interact.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture
+from probseg.interact.tables import clicks_so_far, count
 from probseg.metrics import Summary
 
 LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito (2008)
+LIGHT, DARK = ("#1b1f24", "#ffffff"), ("#e4e7eb", "#171b20")  # ink and paper
 TRUTH, PREDICTION, BOX = "#ffd400", "#00c8ff", "#ff9f1c"
-POSITIVE, NEGATIVE = "#17a34a", "#dc2626"
+POSITIVE, NEGATIVE = "#15803d", "#cc1f1f"
 MAX_ROWS = 8
 TILE = 2.2  # width of a picture in inches
 TITLE = 0.3  # height of the line above a row of pictures in inches
+Target = Path | IO[bytes]
 
 
-def draw_curve(path: Path, summaries: Mapping[str, Summary], protocol: Protocol) -> None:
+def draw_curve(
+    target: Target, summaries: Mapping[str, Summary], protocol: Protocol, *, dark: bool = False
+) -> None:
     """Draw mean IoU against the number of clicks, one line per data set.
 
-    The band is the standard error over objects, the bars are the standard error over trials.
+    The band is the 95 % interval of the bootstrap over photographs, the bars are the standard error
+    over trials.
+
+    Args:
+        target: Where to write the PNG.
+        summaries: Scores by data set.
+        protocol: How they were made.
+        dark: Light ink on dark paper.
     """
-    figure = Figure(figsize=(6.4, 4.2), dpi=150, layout="constrained")
-    axes = figure.subplots()
-    first = 0 if protocol.box else 1
+    figure, (axes,) = _panels([f"{protocol.name}, version {protocol.version}"], dark)
+    first = protocol.first_answer
+    lines = _lines(dark)
     for number, (name, summary) in enumerate(summaries.items()):
-        colour = LINES[number % len(LINES)]
+        colour = lines[number % len(lines)]
         clicks = np.arange(first, summary.max_clicks + 1)
         mean = np.array(summary.miou)[first:]
-        label = (
-            f"{name} ({_count(summary.n_objects, 'object')}, {_count(summary.n_trials, 'trial')})"
-        )
+        label = f"{name} ({count(summary.n_objects, 'object')}, {count(summary.n_trials, 'trial')})"
         axes.plot(clicks, mean, color=colour, marker="o", markersize=3.5, lw=1.6, label=label)
-        if summary.se_objects is not None:
-            spread = np.array(summary.se_objects)[first:]
-            axes.fill_between(clicks, mean - spread, mean + spread, color=colour, alpha=0.16, lw=0)
+        if summary.ci_low is not None and summary.ci_high is not None:
+            low, high = summary.ci_low[first:], summary.ci_high[first:]
+            axes.fill_between(clicks, low, high, color=colour, alpha=0.18, lw=0)
         if summary.se_trials is not None:
             spread = np.array(summary.se_trials)[first:]
             axes.errorbar(clicks, mean, spread, color=colour, fmt="none", capsize=3, elinewidth=1.2)
-    axes.set_xlabel("corrective clicks (after 2 box clicks)" if protocol.box else "clicks")
     axes.set_ylabel("mean IoU")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.margins(x=0.02)
-    axes.grid(alpha=0.25, lw=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(f"{protocol.name}, version {protocol.version}", loc="left", fontsize=10)
-    meanings = ["band: ± SE over objects"]
+    axes.set_xlabel(clicks_so_far(protocol))
+    meanings = ["band: 95 % interval over photographs"]
     if any(summary.se_trials is not None for summary in summaries.values()):
         meanings.append("bars: ± SE over trials")
-    axes.legend(
-        frameon=False, loc="lower right", fontsize=8, title="; ".join(meanings), title_fontsize=7
+    ink = axes.xaxis.label.get_color()
+    legend = axes.legend(
+        frameon=False,
+        loc="lower right",
+        fontsize=8,
+        labelcolor=ink,
+        title="; ".join(meanings),
+        title_fontsize=7,
     )
-    _save(figure, path)
+    legend.get_title().set_color(ink)
+    _save(figure, target)
 
 
-def draw_overlays(path: Path, records: Sequence[ObjectRecord]) -> None:
+def draw_survival(
+    target: Target, summaries: Mapping[str, Summary], protocol: Protocol, *, dark: bool = False
+) -> None:
+    """Draw the share of runs that have not reached an IoU after k clicks, a panel per data set.
+
+    Args:
+        target: Where to write the PNG.
+        summaries: Scores by data set.
+        protocol: How they were made.
+        dark: Light ink on dark paper.
+    """
+    figure, panels = _panels(list(summaries), dark)
+    lines = _lines(dark)
+    for axes, summary in zip(panels, summaries.values(), strict=True):
+        clicks = np.arange(summary.max_clicks + 1)
+        for number, (percent, shares) in enumerate(summary.survival.items()):
+            colour = lines[number % len(lines)]
+            axes.step(clicks, shares, where="post", color=colour, lw=1.8, label=f"{percent} % IoU")
+        axes.set_ylim(-0.02, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
+        axes.set_xlabel(clicks_so_far(protocol))
+    panels[0].set_ylabel("runs not there yet")
+    handles, labels = panels[0].get_legend_handles_labels()
+    ink = panels[0].xaxis.label.get_color()
+    figure.legend(handles, labels, frameon=False, loc="outside right center", labelcolor=ink)
+    _save(figure, target)
+
+
+def draw_overlays(target: Target, records: Sequence[ObjectRecord], protocol: Protocol) -> None:
     """Draw a sheet of runs: image with box, truth, and the prediction as the clicks go on.
 
     Args:
-        path: Where to write the picture.
-        records: Runs; the first `MAX_ROWS` that have a picture are drawn.
+        target: Where to write the PNG.
+        records: Runs, of which one must have a picture. Of those that do, the first of each data
+            set are drawn, `MAX_ROWS` in all.
+        protocol: How they were made.
     """
-    pictures = [(record, record.picture) for record in records if record.picture][:MAX_ROWS]
-    first = 0 if pictures[0][1].box else 1
+    pictures = _first_of_each(records)
     most = max(picture.frames[-1].k for _, picture in pictures)
-    stages = [k for k in PICTURE_CLICKS if first <= k < most]
+    stages = [k for k in PICTURE_CLICKS if protocol.first_answer <= k < most]
     shapes = [picture.mask.shape for _, picture in pictures]
-    heights = [
-        min(1.6, max(0.4, height / width)) for height, width in shapes
-    ]  # of a tile, by width
+    heights = [min(1.6, max(0.4, height / width)) for height, width in shapes]  # by width of a tile
     columns = 2 + len(stages) + 1
     figure = Figure(
         figsize=(TILE * columns, TILE * sum(heights) + TITLE * len(pictures)),
@@ -99,10 +141,23 @@ def draw_overlays(path: Path, records: Sequence[ObjectRecord]) -> None:
         _draw(row[1], picture.image, "truth", picture.mask == 1, TRUTH)
         for axes, k in zip(row[2:], stages, strict=False):
             reached = [frame for frame in picture.frames if frame.k <= k]
-            _draw_frame(axes, picture, reached[-1], _count(k, "click"))
+            _draw_frame(axes, picture, reached[-1], count(k, "click"))
         last = picture.frames[-1]
-        _draw_frame(row[-1], picture, last, f"final, {_count(last.k, 'click')}")
-    _save(figure, path)
+        _draw_frame(row[-1], picture, last, f"final, {count(last.k, 'click')}")
+    _save(figure, target)
+
+
+def _first_of_each(records: Sequence[ObjectRecord]) -> list[tuple[ObjectRecord, Picture]]:
+    """Return as many runs with a picture of each data set as fit onto the sheet, in their order."""
+    before: Counter[str] = Counter()
+    places = []
+    for number, record in enumerate(records):
+        if record.picture is not None:
+            places.append((before[record.dataset], number))
+            before[record.dataset] += 1
+    chosen = [records[number] for _, number in sorted(places)[:MAX_ROWS]]
+    chosen.sort(key=lambda record: record.key)
+    return [(record, record.picture) for record in chosen if record.picture is not None]
 
 
 def _draw_frame(axes: Axes, picture: Picture, frame: Frame, title: str) -> None:
@@ -110,7 +165,9 @@ def _draw_frame(axes: Axes, picture: Picture, frame: Frame, title: str) -> None:
     _draw(axes, picture.image, title, frame.prediction, PREDICTION)
     for number, click in enumerate(picture.clicks[: frame.k], start=1):
         colour = POSITIVE if click.positive else NEGATIVE
-        axes.plot(click.x, click.y, "o", ms=8.5, mfc=colour, mec="white", mew=0.8, clip_on=False)
+        marker = "o" if click.positive else "s"
+        (mark,) = axes.plot(click.x, click.y, marker, ms=8, mfc=colour, mec="white", mew=0.8)
+        mark.set(clip_on=False, in_layout=False)  # marks need no room; measuring them takes long
         axes.annotate(
             f"{number}",
             (click.x, click.y),
@@ -119,6 +176,7 @@ def _draw_frame(axes: Axes, picture: Picture, frame: Frame, title: str) -> None:
             fontweight="bold",
             ha="center",
             va="center_baseline",
+            in_layout=False,
         )
     axes.text(
         0.02,
@@ -128,6 +186,7 @@ def _draw_frame(axes: Axes, picture: Picture, frame: Frame, title: str) -> None:
         color="white",
         fontsize=7,
         bbox={"facecolor": "black", "alpha": 0.65, "edgecolor": "none", "pad": 2},
+        in_layout=False,
     )
 
 
@@ -150,9 +209,33 @@ def _draw(
     axes.set_axis_off()
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def _panels(titles: Sequence[str], dark: bool) -> tuple[Figure, list[Axes]]:
+    """Return a figure with axes for curves over clicks, up to three in a row."""
+    ink, paper = DARK if dark else LIGHT
+    columns = min(len(titles), 3)
+    rows = math.ceil(len(titles) / columns)
+    size = (7.6, 4.0) if len(titles) == 1 else (3.6 * columns, 3.2 * rows)
+    figure = Figure(figsize=size, dpi=200, layout="constrained", facecolor=paper)
+    grid = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    for axes, title in zip(grid, titles, strict=False):
+        axes.set_title(title, loc="left", fontsize=10, color=ink)
+        axes.set_facecolor(paper)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        axes.margins(x=0.02)
+        axes.grid(alpha=0.25, lw=0.6, color=ink)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["bottom", "left"]].set_color(ink)
+        axes.tick_params(colors=ink)
+        axes.xaxis.label.set_color(ink)
+        axes.yaxis.label.set_color(ink)
+    for unused in grid[len(titles) :]:
+        unused.set_visible(False)
+    return figure, grid[: len(titles)]
 
 
-def _save(figure: Figure, path: Path) -> None:
-    FigureCanvasAgg(figure).print_png(path)
+def _lines(dark: bool) -> tuple[str, ...]:
+    return LINES[::-1] if dark else LINES  # the brighter colours first on dark paper
+
+
+def _save(figure: Figure, target: Target) -> None:
+    FigureCanvasAgg(figure).print_png(target)

@@ -1,38 +1,41 @@
-"""The interaction: predict, compare with the truth, click, predict again.
+"""The interaction: prompts in, answer out, and again.
 
-The state is explicit. `start` and `step` take what there is and return a new `InteractionState`;
-nothing is kept between calls. Clicks and boxes in a state are in pixels of the whole image; only
-`predict_probability` sees those of the crop.
+`InteractionLoop` is all that validation, testing, the Python predictor and annotation tools share.
+Its states are explicit: every function takes states and returns new ones, and nothing is kept
+between calls. It works on many interactions at once, which the model answers in batches. Clicks and
+boxes in a state are in pixels of the whole image; only the model sees those of what it is shown.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from probseg.clicks.annotators import CLICK_RULES, BoolMap
 from probseg.clicks.boxes import Box
-from probseg.interact.protocols import Protocol as Rules
-from probseg.interact.protocols import draw_view
-from probseg.metrics import iou
-from probseg.types import Click, Prompts, Sample
+from probseg.interact.zoom import Zoom, next_window, resized
+from probseg.types import Click, Prompts
 
 
 class Model(Protocol):
-    """What answers to clicks: `Segmenter`, or anything else with these two functions."""
+    """What answers to clicks: `Segmenter`, or anything else with these three functions."""
 
-    def encode(self, image: Tensor) -> Any:  # noqa: ANN401 (the model's own affair)
-        """Take in an image ``(1, 3, H, W)`` in [0, 1]; called once for each image or crop."""
+    def grid(self, size: tuple[int, int]) -> Hashable:
+        """Return what images of size ``(H, W)`` must have in common to be computed together."""
 
-    def decode(self, encoded: Any, prompts: Prompts) -> Tensor:  # noqa: ANN401
-        """Return logits ``(1, 1, H, W)`` for all prompts so far; called for each click."""
+    def encode_each(self, images: Sequence[Tensor]) -> Sequence[Any]:
+        """Take in images ``(3, H, W)`` in [0, 1] of one `grid`; called once for each image."""
+
+    def decode_each(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Sequence[Tensor]:
+        """Return logits ``(H, W)`` of each image for all its prompts so far (a batch of 1)."""
 
 
 class OneStep(NamedTuple):
@@ -44,299 +47,290 @@ class OneStep(NamedTuple):
 
     predict: Callable[[Tensor, Prompts], Tensor]
 
-    def encode(self, image: Tensor) -> Tensor:
-        """Hand the image on."""
-        return image
+    def grid(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Compute images of one size together."""
+        return size
 
-    def decode(self, encoded: Tensor, prompts: Prompts) -> Tensor:
-        """Ask the function."""
-        return self.predict(encoded, prompts)
+    def encode_each(self, images: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Hand the images on."""
+        return images
+
+    def decode_each(self, encoded: Sequence[Tensor], prompts: Sequence[Prompts]) -> list[Tensor]:
+        """Ask the function for one after the other."""
+        return [
+            self.predict(image[None], given)[0, 0]
+            for image, given in zip(encoded, prompts, strict=True)
+        ]
 
 
-PICTURE_CLICKS = (0, 1, 3, 5)
-"""Numbers of clicks whose predictions a `Picture` keeps, besides the last one."""
+class Look(NamedTuple):
+    """What the model is shown: a part of the image, at a size.
+
+    Args:
+        part: Box in whole-image pixels.
+        size: ``(H, W)`` that it is resized to; its own without a zoom.
+    """
+
+    part: Box
+    size: tuple[int, int]
 
 
 class InteractionState(NamedTuple):
     """Where an interaction stands.
 
     Args:
-        image: RGB in [0, 1], float32, on the model's device, shape ``(3, H, W)``.
-        crop: The part of the image that the model sees.
-        encoded: What the model made of the crop; None before it has seen it.
+        image: RGB, uint8, on the model's device, shape ``(3, H, W)``.
+        view: The part of the image that the model may look at.
         box: The annotator's box, or None.
         clicks: The clicks so far.
-        probability: Of the object, float32, shape ``(H, W)``; 0 outside the crop.
-        seconds: Time of the last answer, with the encoding of the crop if it was new; None before
-            the first.
+        probability: Of the object, float32, shape ``(H, W)``; 0 where the model did not look.
+        window: The part that a zoom looked at last; None before, and without one.
+        seen: What ``encoded`` is of; None before the model has looked.
+        encoded: What the model made of it.
+        seconds: Time of the last answer, with the encoding of the image if it was new; where
+            several were computed together, the share of one. None before the first.
     """
 
     image: Tensor
-    crop: Box
-    encoded: Any
+    view: Box
     box: Box | None
     clicks: tuple[Click, ...]
     probability: npt.NDArray[np.float32]
-    seconds: float | None
-
-
-class Step(NamedTuple):
-    """One line of a run.
-
-    Args:
-        k: Number of corrective clicks given so far; 0 is before the first.
-        x: Column of the k-th click in the whole image; None without a click.
-        y: Row of the k-th click in the whole image; None without a click.
-        positive: Sign of the k-th click; None without a click.
-        iou: IoU over the whole image after it.
-        seconds: Time of the model's call; None without a call.
-    """
-
-    k: int
-    x: int | None
-    y: int | None
-    positive: bool | None
-    iou: float
-    seconds: float | None
-
-
-class Frame(NamedTuple):
-    """A prediction worth looking at: bool, shape ``(h, w)`` of the crop, after ``k`` clicks."""
-
-    k: int
-    prediction: BoolMap
-    iou: float
-
-
-@dataclass(frozen=True)
-class Picture:
-    """What it takes to draw a run; all coordinates are those of the crop.
-
-    Args:
-        image: RGB, uint8, shape ``(h, w, 3)``.
-        mask: uint8, shape ``(h, w)``: 1 object, 0 background, 255 ignored.
-        box: The annotator's box, or None.
-        clicks: All clicks, in order.
-        frames: Predictions by rising number of clicks; the last one is the final prediction.
-    """
-
-    image: npt.NDArray[np.uint8]
-    mask: npt.NDArray[np.uint8]
-    box: Box | None
-    clicks: tuple[Click, ...]
-    frames: tuple[Frame, ...]
-
-
-@dataclass(frozen=True)
-class ObjectRecord:
-    """One run: one object, one trial.
-
-    Args:
-        dataset: Name of the data set.
-        name: Name of the object within its data set.
-        trial: Number of the run.
-        steps: One per number of clicks, ``0 ... max_clicks``.
-        stopped_at: Number of clicks after which no error was left to click on, or None. The
-            steps that follow repeat its IoU and have neither click nor time.
-        picture: What it takes to draw the run, where it was asked for.
-    """
-
-    dataset: str
-    name: str
-    trial: int
-    steps: tuple[Step, ...]
-    stopped_at: int | None = None
-    picture: Picture | None = None
+    window: Box | None = None
+    seen: Look | None = None
+    encoded: Any = None
+    seconds: float | None = None
 
 
 def image_tensor(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:
-    """Turn RGB uint8 ``(H, W, 3)`` into float32 ``(3, H, W)`` in [0, 1]."""
+    """Turn RGB uint8 ``(H, W, 3)`` into a tensor uint8 ``(3, H, W)``."""
     pixels = torch.tensor(np.ascontiguousarray(image), device=device)  # views may run backwards
-    return pixels.permute(2, 0, 1).float() / 255
+    return pixels.permute(2, 0, 1)
 
 
-@torch.inference_mode()
-def predict_probability(
-    model: Model,
-    encoded: Any,  # noqa: ANN401
-    size: tuple[int, int],
-    clicks: Sequence[Click],
-    box: Sequence[float] | None = None,
-    device: torch.device | str = "cpu",
-) -> Tensor:
-    """Ask the model once.
+def begin(
+    image: Tensor,
+    *,
+    view: Box | None = None,
+    box: Box | None = None,
+    clicks: Sequence[Click] = (),
+    initial: npt.NDArray[np.bool_] | None = None,
+) -> InteractionState:
+    """Return the state of an interaction that the model has not been asked about.
+
+    Args:
+        image: RGB, uint8, shape ``(3, H, W)``, on the model's device; see `image_tensor`.
+        view: The part of the image that the model is to see; None is all of it.
+        box: The annotator's box in whole-image pixels, or None.
+        clicks: What the annotator said before the first answer.
+        initial: A mask to correct, bool, shape ``(H, W)``; without one nothing is object yet.
+    """
+    height, width = image.shape[1:]
+    if initial is None:
+        initial = np.zeros((height, width), dtype=np.bool_)
+    probability = initial.astype(np.float32)
+    return InteractionState(image, view or (0, 0, width, height), box, tuple(clicks), probability)
+
+
+@dataclass(frozen=True)
+class InteractionLoop:
+    """Answers clicks, for one interaction or for many at once.
 
     Args:
         model: In evaluation mode.
-        encoded: The image, encoded by the model.
-        size: ``(H, W)`` of that image.
-        clicks: Clicks in its pixels.
-        box: Box in its pixels, or None.
-        device: Device of the model.
-
-    Returns:
-        Probability of the object, float32, shape ``(H, W)``.
+        batch_size: Most images in one call of the model; bounds its memory.
+        zoom: How the model looks closer; None for not at all.
+        flip: Whether the logits are averaged with those of the mirrored image.
+        previous_mask: Whether the model is handed its last answer with the prompts.
 
     Raises:
-        ValueError: If the logits are not of shape ``(1, 1, H, W)``.
+        ValueError: If ``batch_size`` is not positive.
     """
-    places = [[click.x, click.y] for click in clicks]
-    corners = [float("nan")] * 4 if box is None else list(box)
-    prompts = Prompts(
-        points=torch.tensor(places, dtype=torch.float32, device=device).reshape(1, -1, 2),
-        labels=torch.tensor([[int(click.positive) for click in clicks]], device=device).long(),
-        boxes=torch.tensor([corners], dtype=torch.float32, device=device),
-    )
-    logits = model.decode(encoded, prompts)
-    expected = (1, 1, *size)
-    if logits.shape != expected:
-        message = f"model: expected logits of shape {expected}, got {tuple(logits.shape)}"
-        raise ValueError(message)
-    return logits[0, 0].float().sigmoid()  # fp32 also under autocast
+
+    model: Model
+    batch_size: int = 8
+    zoom: Zoom | None = None
+    flip: bool = False
+    previous_mask: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            message = f"batch_size: expected at least 1, got {self.batch_size}"
+            raise ValueError(message)
+
+    def step(
+        self, states: Sequence[InteractionState], clicks: Sequence[Click]
+    ) -> list[InteractionState]:
+        """Add a click to each interaction, in pixels of the whole image, and answer."""
+        pairs = zip(states, clicks, strict=True)
+        return self.answer(
+            [state._replace(clicks=(*state.clicks, click)) for state, click in pairs]
+        )
+
+    @torch.inference_mode()
+    def answer(self, states: Sequence[InteractionState]) -> list[InteractionState]:
+        """Return the states with the model's answers to all their prompts.
+
+        Raises:
+            ValueError: If the model's logits are not of the shape of what it was shown.
+        """
+        looks, windows = [], []
+        for state in states:
+            look, window = self._next_look(state)
+            looks.append(look)
+            windows.append(window)
+        current = self._encoded([state._replace(seconds=0.0) for state in states], looks)
+        current = [s._replace(window=w) for s, w in zip(current, windows, strict=True)]
+        answered = list(current)
+        for part in self._together(looks):
+            timed = _Stopwatch(current[part[0]].image.device)
+            probabilities = self._decoded([current[i] for i in part])
+            share = timed.seconds() / len(part)
+            for i, probability in zip(part, probabilities, strict=True):
+                took = (current[i].seconds or 0.0) + share
+                answered[i] = _put_back(current[i], probability)._replace(seconds=took)
+        return answered
+
+    @torch.inference_mode()
+    def look(self, state: InteractionState) -> InteractionState:
+        """Return the state after the model has taken in its view, before any answer."""
+        return self._encoded([state], [_whole(state)])[0]
+
+    def _next_look(self, state: InteractionState) -> tuple[Look, Box | None]:
+        """Return what to show next, and the window to remember."""
+        if self.zoom is None:
+            return _whole(state), None
+        window = next_window(self.zoom, state.window, state.probability, state.clicks)
+        if window is not None:
+            return Look(window, resized(_size(window), self.zoom.target)), window
+        forgets = len(state.clicks) <= self.zoom.skip_clicks or not self.zoom.stale
+        return _whole(state), None if forgets else state.window
+
+    def _encoded(
+        self, states: Sequence[InteractionState], looks: Sequence[Look]
+    ) -> list[InteractionState]:
+        """Return the states with these looks encoded; what was seen last is not seen again."""
+        encoded = list(states)
+        new = [i for i, look in enumerate(looks) if states[i].seen != look]
+        for part in self._together(looks, new):
+            timed = _Stopwatch(states[part[0]].image.device)
+            images = [_shown(states[i].image, looks[i]) for i in part]
+            if self.flip:
+                images += [image.flip(-1) for image in images]
+            made = self.model.encode_each(images)
+            share = timed.seconds() / len(part)
+            for n, i in enumerate(part):
+                took = (states[i].seconds or 0.0) + share
+                encoded[i] = states[i]._replace(
+                    seen=looks[i], encoded=tuple(made[n :: len(part)]), seconds=took
+                )
+        return encoded
+
+    def _decoded(self, states: Sequence[InteractionState]) -> list[Tensor]:
+        """Return the probabilities ``(h, w)`` of what the states have seen."""
+        sides = len(states[0].encoded)  # 2 with the mirrored image
+        encoded = [state.encoded[side] for side in range(sides) for state in states]
+        prompts = [self._prompts(state, bool(side)) for side in range(sides) for state in states]
+        logits = self.model.decode_each(encoded, prompts)
+        probabilities = []
+        for n, state in enumerate(states):
+            of_state = logits[n :: len(states)]
+            assert state.seen is not None, "decoded what was not encoded"
+            if any(tuple(one.shape) != state.seen.size for one in of_state):
+                message = (
+                    f"model: expected logits of shape {state.seen.size} for each image, "
+                    f"got {[tuple(one.shape) for one in of_state]}"
+                )
+                raise ValueError(message)
+            mean = of_state[0].float()  # fp32 also under autocast
+            if self.flip:
+                mean = (mean + of_state[1].float().flip(-1)) / 2
+            probabilities.append(mean.sigmoid())
+        return probabilities
+
+    def _prompts(self, state: InteractionState, mirrored: bool) -> Prompts:
+        """Return box and clicks in pixels of what the model is shown."""
+        assert state.seen is not None, "asked about what was not shown"
+        (x0, y0, x1, y1), (height, width) = state.seen
+        scale = np.array([width / (x1 - x0), height / (y1 - y0)])
+        points = np.array([[c.x - x0, c.y - y0] for c in state.clicks]).reshape(-1, 2) * scale
+        box = np.full((2, 2), np.nan)
+        if state.box is not None:
+            box = (np.array(state.box).reshape(2, 2) - [x0, y0]) * scale
+        if mirrored:
+            points[:, 0] = width - 1 - points[:, 0]
+            box[:, 0] = width - box[::-1, 0]
+        device = state.image.device
+        previous = None
+        if self.previous_mask:
+            probability = torch.from_numpy(state.probability).to(device)
+            previous = _shown(probability[None], state.seen)[None]  # (1, 1, h, w)
+            previous = previous.flip(-1) if mirrored else previous
+        return Prompts(
+            points=torch.tensor(points, dtype=torch.float32, device=device)[None],
+            labels=torch.tensor(
+                [[int(click.positive) for click in state.clicks]], device=device
+            ).long(),
+            boxes=torch.tensor(box.reshape(1, 4), dtype=torch.float32, device=device),
+            previous=previous,
+        )
+
+    def _together(
+        self, looks: Sequence[Look], chosen: Sequence[int] | None = None
+    ) -> Iterator[list[int]]:
+        """Yield the numbers of looks that the model can take in one call."""
+        groups: dict[Hashable, list[int]] = defaultdict(list)
+        for i in range(len(looks)) if chosen is None else chosen:
+            groups[self.model.grid(looks[i].size)].append(i)
+        most = max(1, self.batch_size // 2) if self.flip else self.batch_size
+        for group in groups.values():
+            yield from (group[first : first + most] for first in range(0, len(group), most))
 
 
-def start(
-    model: Model, image: Tensor, *, crop: Box | None = None, box: Box | None = None
-) -> InteractionState:
-    """Begin an interaction. The model is asked where there is a box, and only then.
-
-    Args:
-        model: See `Model`; in evaluation mode.
-        image: RGB in [0, 1], shape ``(3, H, W)``, on the model's device.
-        crop: The part of the image that the model sees; None is all of it.
-        box: The annotator's box in whole-image pixels, or None.
-
-    Returns:
-        State without clicks; its probability is 0 everywhere where there is no box.
-    """
-    height, width = image.shape[1:]
-    nothing = np.zeros((height, width), dtype=np.float32)
-    state = InteractionState(image, crop or (0, 0, width, height), None, box, (), nothing, None)
-    return state if box is None else ask(model, state)
+def _whole(state: InteractionState) -> Look:
+    return Look(state.view, _size(state.view))
 
 
-def step(model: Model, state: InteractionState, click: Click) -> InteractionState:
-    """Add a click, in pixels of the whole image, and ask the model."""
-    return ask(model, state._replace(clicks=(*state.clicks, click)))
+def _size(box: Box) -> tuple[int, int]:
+    return box[3] - box[1], box[2] - box[0]
 
 
-def look(model: Model, state: InteractionState, crop: Box) -> InteractionState:
-    """Return the state with a crop that the model has seen; the same crop is not encoded again."""
-    if state.encoded is not None and crop == state.crop:
-        return state
-    x0, y0, x1, y1 = crop
-    with torch.inference_mode():
-        encoded = model.encode(state.image[None, :, y0:y1, x0:x1])
-    return state._replace(crop=crop, encoded=encoded)
+def _shown(image: Tensor, look: Look) -> Tensor:
+    """Cut out and resize what the model is to see, ``(C, H, W)`` to float ``(C, h, w)``."""
+    x0, y0, x1, y1 = look.part
+    part = image[:, y0:y1, x0:x1]
+    if part.dtype == torch.uint8:
+        part = part.float() / 255
+    return part if look.size == _size(look.part) else _resize(part, look.size)
 
 
-def ask(model: Model, state: InteractionState, crop: Box | None = None) -> InteractionState:
-    """Return the state with the model's answer to its box and clicks.
-
-    Args:
-        model: See `Model`; in evaluation mode.
-        state: With all prompts.
-        crop: Another part of the image to look at; None for the same.
-    """
-    device = state.image.device
-    _synchronise(device)
-    began = time.perf_counter()
-    state = look(model, state, crop or state.crop)
-    x0, y0, x1, y1 = state.crop
-    clicks = _moved(state.clicks, -x0, -y0)
-    box = state.box and _moved_box(state.box, -x0, -y0)
-    inside = predict_probability(
-        model, state.encoded, (y1 - y0, x1 - x0), clicks, box, device
-    )  # (h, w)
-    _synchronise(device)
-    seconds = time.perf_counter() - began
-    probability = np.zeros(state.probability.shape, dtype=np.float32)
-    probability[y0:y1, x0:x1] = inside.cpu().numpy()
-    return state._replace(probability=probability, seconds=seconds)
+def _put_back(state: InteractionState, probability: Tensor) -> InteractionState:
+    """Return the state with the probabilities ``(h, w)`` where they belong, and 0 elsewhere."""
+    x0, y0, x1, y1 = place = state.window or state.view
+    if tuple(probability.shape) != _size(place):
+        probability = _resize(probability[None], _size(place))[0]
+    whole = np.zeros(state.probability.shape, dtype=np.float32)
+    whole[y0:y1, x0:x1] = probability.cpu().numpy()
+    return state._replace(probability=whole)
 
 
-def run_object(
-    model: Model,
-    sample: Sample,
-    protocol: Rules,
-    *,
-    trial: int = 0,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    keep_picture: bool = False,
-) -> ObjectRecord:
-    """Segment one object with simulated clicks.
-
-    Every run gets all clicks of the protocol, however good it is, so that the mean IoU after ``k``
-    clicks is over all objects. Where no error is left to click on, the run stops and its last IoU
-    is held.
-
-    Args:
-        model: See `Model`; in evaluation mode.
-        sample: The object.
-        protocol: Box, clicks and threshold.
-        trial: Number of the run; see `draw_view`.
-        seed: Seed of the evaluation.
-        device: Device of the model.
-        keep_picture: Whether to keep the crop and some predictions for drawing.
-
-    Raises:
-        DataError: If the mask has no object pixel.
-    """
-    view = draw_view(sample, protocol, trial=trial, seed=seed)
-    next_click = CLICK_RULES[protocol.click_rule]
-    state = start(model, image_tensor(sample.image, device), crop=view.crop, box=view.box)
-    prediction = state.probability > protocol.threshold
-    steps = [Step(0, None, None, None, iou(prediction, sample.mask), state.seconds)]
-    predictions = {0: prediction}
-    stopped_at = None
-    for k in range(1, protocol.max_clicks + 1):
-        click = next_click(prediction, sample.mask, state.clicks)
-        if click is None:
-            stopped_at = k - 1
-            held = steps[-1].iou
-            steps += [
-                Step(later, None, None, None, held, None)
-                for later in range(k, protocol.max_clicks + 1)
-            ]
-            break
-        state = step(model, state, click)
-        prediction = state.probability > protocol.threshold
-        score = iou(prediction, sample.mask)
-        steps.append(Step(k, int(click.x), int(click.y), click.positive, score, state.seconds))
-        if keep_picture:
-            predictions = {n: kept for n, kept in predictions.items() if n in PICTURE_CLICKS}
-            predictions[k] = prediction
-    frames = {k: (kept, steps[k].iou) for k, kept in predictions.items()}
-    picture = _picture(sample, state, frames) if keep_picture else None
-    return ObjectRecord(sample.dataset, sample.name, trial, tuple(steps), stopped_at, picture)
+def _resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    # Corners aligned, as in the code of RITM, so that its figures can be compared.
+    return F.interpolate(maps[None], size, mode="bilinear", align_corners=True)[0]
 
 
-def _picture(
-    sample: Sample, state: InteractionState, frames: dict[int, tuple[BoolMap, float]]
-) -> Picture:
-    x0, y0, x1, y1 = state.crop
-    return Picture(
-        image=sample.image[y0:y1, x0:x1].copy(),
-        mask=sample.mask[y0:y1, x0:x1].copy(),
-        box=state.box and _moved_box(state.box, -x0, -y0),
-        clicks=_moved(state.clicks, -x0, -y0),
-        frames=tuple(
-            Frame(k, prediction[y0:y1, x0:x1].copy(), score)
-            for k, (prediction, score) in frames.items()
-        ),
-    )
+class _Stopwatch:
+    """Measures the work of a device, and not only its queue."""
 
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._began = self._now()
 
-def _moved(clicks: Sequence[Click], dx: int, dy: int) -> tuple[Click, ...]:
-    return tuple(Click(click.x + dx, click.y + dy, click.positive) for click in clicks)
+    def seconds(self) -> float:
+        """Return the time since the beginning."""
+        return self._now() - self._began
 
-
-def _moved_box(box: Box, dx: int, dy: int) -> Box:
-    return box[0] + dx, box[1] + dy, box[2] + dx, box[3] + dy
-
-
-def _synchronise(device: torch.device) -> None:
-    """Wait for the device, so that a clock measures its work and not only its queue."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from probseg.clicks.boxes import Box, padded_crop
-from probseg.interact.loop import InteractionState, ask, image_tensor, look, start
+from probseg.interact.loop import InteractionLoop, InteractionState, begin, image_tensor
 from probseg.interact.protocols import PROTOCOLS
 from probseg.models import Segmenter
 from probseg.types import Click
@@ -61,6 +61,7 @@ class Predictor:
         self.device = torch.device(device)
         # With channels last, convolutions need not rearrange their maps: a fifth faster on the CPU.
         self.model = model.to(self.device).to(memory_format=torch.channels_last).eval()
+        self._loop = InteractionLoop(self.model)
         self._state: InteractionState | None = None
 
     @classmethod
@@ -91,7 +92,7 @@ class Predictor:
                 "files of other kinds"
             )
             raise ValueError(msg)
-        self._begin(start(self.model, image_tensor(image, self.device)))
+        self._begin(begin(image_tensor(image, self.device)))
 
     def adapt(
         self,
@@ -114,7 +115,7 @@ class Predictor:
         """
         self.model.adapt(key_iterations, key_prior, value_iterations, value_prior)
         if self._state is not None:  # what was encoded with other keys is out of date
-            self._begin(self._state._replace(encoded=None))
+            self._begin(self._state._replace(seen=None, encoded=None))
 
     def predict(
         self,
@@ -158,7 +159,7 @@ class Predictor:
         if not state.clicks and state.box is None:
             msg = "nothing to go by: give at least one click or a box"
             raise ValueError(msg)
-        self._state = ask(self.model, state, _crop(state))
+        (self._state,) = self._loop.answer([state._replace(view=_view(state))])
         return Mask(self._state.probability)
 
     def undo(self) -> Mask | None:
@@ -181,14 +182,11 @@ class Predictor:
         """Forget box and clicks; the image stays."""
         if self._state is not None:
             state = self._state
-            fresh = start(self.model, state.image)
-            if state.crop == fresh.crop:
-                fresh = fresh._replace(encoded=state.encoded)
-            self._begin(fresh)
+            self._begin(begin(state.image)._replace(seen=state.seen, encoded=state.encoded))
 
     def _begin(self, state: InteractionState) -> None:
         pays_once = self.model.prompts == "head"
-        self._state = look(self.model, state, state.crop) if pays_once else state
+        self._state = self._loop.look(state) if pays_once else state
 
     def _current(self) -> InteractionState:
         if self._state is None:
@@ -197,7 +195,7 @@ class Predictor:
         return self._state
 
 
-def _crop(state: InteractionState) -> Box:
+def _view(state: InteractionState) -> Box:
     """Return what the model is to see: all, or the surroundings of the box.
 
     They are those of the protocol ``gabbur2021`` unless a click lies outside, and then those of the

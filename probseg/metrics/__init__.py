@@ -1,27 +1,58 @@
-"""How good a mask is, and how many clicks it took: plain functions of numpy arrays."""
+"""How good a mask is, and how many clicks it took: plain functions of numpy arrays.
 
+`MaskScorer` computes all scores of a prediction at once, `summarise` those of a data set. The same
+scores as classes of torchmetrics, which add up over batches and processes, are in
+`probseg.metrics.torch_metrics`; nothing else here needs torchmetrics.
+"""
+
+from probseg.metrics.bootstrap import Interval, clustered_bootstrap
+from probseg.metrics.boundary import boundary_iou
+from probseg.metrics.calibration import brier_score, expected_calibration_error
+from probseg.metrics.compliance import click_compliance
 from probseg.metrics.interaction import (
     REPORTED_CLICKS,
     Failures,
-    Summary,
+    Regressions,
+    area_under_curve,
     failures,
+    median_noc,
     miou_at,
     noc,
+    regressions,
+    standard_error,
     standard_error_objects,
     standard_error_trials,
-    summarise,
+    survival,
 )
 from probseg.metrics.overlap import iou
+from probseg.metrics.scorer import MaskScorer, PixelScores
+from probseg.metrics.summary import Scores, Summary, Timing, summarise
 
 __all__ = [
     "REPORTED_CLICKS",
     "Failures",
+    "Interval",
+    "MaskScorer",
+    "PixelScores",
+    "Regressions",
+    "Scores",
     "Summary",
+    "Timing",
+    "area_under_curve",
+    "boundary_iou",
+    "brier_score",
+    "click_compliance",
+    "clustered_bootstrap",
+    "expected_calibration_error",
     "failures",
     "iou",
+    "median_noc",
     "miou_at",
     "noc",
+    "regressions",
+    "standard_error",
     "standard_error_objects",
     "standard_error_trials",
     "summarise",
+    "survival",
 ]

@@ -3,14 +3,13 @@
 All functions take ``ious`` of shape ``(objects, trials, K + 1)``: entry ``k`` of the last axis is
 the IoU after ``k`` corrective clicks, and ``K`` is the largest number of clicks. Entry 0 is the IoU
 before any corrective click: of the first prediction where the annotator drew a box, of the empty
-mask (0) where the first click is what starts the prediction.
+mask (0) where the first click is what starts the prediction. They raise a ValueError if ``ious``
+has another rank, is empty, or holds a value outside [0, 1].
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,19 +23,20 @@ REPORTED_CLICKS = (0, 1, 2, 3, 5, 10, 20)
 
 def miou_at(ious: Floats) -> Floats:
     """Return the mean over trials and objects after each number of clicks, shape ``(K + 1,)``."""
-    return np.asarray(_checked(ious).mean(axis=1).mean(axis=0))
+    return np.asarray(checked_ious(ious).mean(axis=1).mean(axis=0))
 
 
 def standard_error_objects(ious: Floats) -> Floats:
     """Return the standard error over objects: how much the choice of images matters.
 
     The standard deviation (with ``objects - 1``) of the objects' means over trials, divided by the
-    root of the number of objects. NaN for a single object.
+    root of the number of objects. NaN for a single object. Objects count as independent, even if
+    they share a photograph; `probseg.metrics.clustered_bootstrap` knows better.
 
     Returns:
         Shape ``(K + 1,)``.
     """
-    return _standard_error(_checked(ious).mean(axis=1))
+    return standard_error(checked_ious(ious).mean(axis=1))
 
 
 def standard_error_trials(ious: Floats) -> Floats:
@@ -49,15 +49,61 @@ def standard_error_trials(ious: Floats) -> Floats:
     Returns:
         Shape ``(K + 1,)``.
     """
-    return _standard_error(_checked(ious).mean(axis=0))
+    return standard_error(checked_ious(ious).mean(axis=0))
+
+
+def standard_error(values: Floats) -> Floats:
+    """Return the standard error of the mean over the first axis.
+
+    Args:
+        values: Independent values, shape ``(N, ...)``.
+
+    Returns:
+        Standard deviation (with ``N - 1``) over the root of ``N``, shape ``(...)``; NaN for
+        ``N = 1``.
+    """
+    count = values.shape[0]
+    if count == 1:
+        return np.full(values.shape[1:], np.nan)  # numpy would warn of 0 degrees of freedom
+    return np.asarray(values.std(axis=0, ddof=1) / math.sqrt(count))
+
+
+def area_under_curve(ious: Floats, first: int = 0) -> Floats:
+    """Return each run's mean IoU along the clicks: the normalised area under its curve.
+
+    The trapezium rule from ``first`` to ``K`` clicks, divided by ``K - first``, so that a constant
+    IoU ``c`` gives ``c``::
+
+        (iou[first] / 2 + iou[first + 1] + ... + iou[K - 1] + iou[K] / 2) / (K - first)
+
+    Args:
+        ious: Shape ``(objects, trials, K + 1)``.
+        first: Number of clicks at which the curve begins, below ``K``; 1 where there is no
+            prediction before the first click. ``first = K`` gives the last IoU.
+
+    Returns:
+        Shape ``(objects, trials)``.
+
+    Raises:
+        ValueError: If ``first`` is not in ``0 ... K``.
+    """
+    curve = checked_ious(ious)
+    last = curve.shape[2] - 1
+    if not 0 <= first <= last:
+        message = f"first: expected a number of clicks in 0 ... {last}, got {first}"
+        raise ValueError(message)
+    if first == last:
+        return curve[:, :, last]
+    return np.asarray(np.trapezoid(curve[:, :, first:], axis=2) / (last - first))
 
 
 def noc(ious: Floats, threshold: float) -> npt.NDArray[np.int64]:
     """Return the number of corrective clicks that each run needs to reach an IoU.
 
     The first ``k`` with ``iou >= threshold``. A run that never gets there counts as ``K``, as is
-    usual, so a success at the last click and a failure look alike (see `failures`). It is 0 where
-    the box alone was enough; without a box the empty mask of ``k = 0`` reaches nothing.
+    usual, so a success at the last click and a failure look alike (see `failures`), and the mean
+    is too small where many fail (see `median_noc`). It is 0 where the box alone was enough;
+    without a box the empty mask of ``k = 0`` reaches nothing.
 
     Args:
         ious: Shape ``(objects, trials, K + 1)``.
@@ -66,9 +112,45 @@ def noc(ious: Floats, threshold: float) -> npt.NDArray[np.int64]:
     Returns:
         Shape ``(objects, trials)``.
     """
-    reached = _checked(ious) >= _checked_threshold(threshold)
-    last = ious.shape[2] - 1
-    return np.asarray(np.where(reached.any(axis=2), reached.argmax(axis=2), last))
+    reached = _reached(ious, threshold)
+    last = reached.shape[2] - 1
+    return np.asarray(np.where(reached[:, :, -1], reached.argmax(axis=2), last))
+
+
+def survival(ious: Floats, threshold: float) -> Floats:
+    """Return the share of runs that have not reached an IoU after each number of clicks.
+
+    Entry ``k`` is the share of runs whose IoU was below ``threshold`` after ``0 ... k`` clicks. As
+    every run is followed up to ``K`` clicks, this is also the estimate of Kaplan and Meier (1958).
+    The last entry is the share of failures.
+
+    Args:
+        ious: Shape ``(objects, trials, K + 1)``.
+        threshold: IoU to reach, in ``(0, 1]``.
+
+    Returns:
+        Shape ``(K + 1,)``, never rising.
+    """
+    return np.asarray(1 - _reached(ious, threshold).mean(axis=(0, 1)))
+
+
+def median_noc(ious: Floats, threshold: float) -> int | None:
+    """Return the smallest number of clicks after which at least half of the runs reached an IoU.
+
+    Unlike the mean of `noc` it does not depend on ``K``: runs that fail are censored, i.e. known
+    to need more than ``K`` clicks.
+
+    Args:
+        ious: Shape ``(objects, trials, K + 1)``.
+        threshold: IoU to reach, in ``(0, 1]``.
+
+    Returns:
+        Number of clicks, or None where more than half of the runs fail.
+    """
+    reached = _reached(ious, threshold)
+    runs = reached.shape[0] * reached.shape[1]
+    enough = 2 * reached.sum(axis=(0, 1)) >= runs  # whole numbers: half is half
+    return int(enough.argmax()) if enough.any() else None
 
 
 class Failures(NamedTuple):
@@ -76,7 +158,7 @@ class Failures(NamedTuple):
 
     Args:
         at_cap: Runs that needed ``K`` clicks or never reached the IoU: the ``>= K`` of RITM's
-            tables, which includes a success exactly at the last click.
+            tables (its ``>=20@90``), which counts a success exactly at the last click as a failure.
         never: Runs that never reached the IoU.
     """
 
@@ -91,66 +173,52 @@ def failures(ious: Floats, threshold: float) -> Failures:
         ious: Shape ``(objects, trials, K + 1)``.
         threshold: IoU to reach, in ``(0, 1]``.
     """
-    clicks = noc(ious, threshold)
+    reached = _reached(ious, threshold)
     return Failures(
-        at_cap=int((clicks == ious.shape[2] - 1).sum()),
-        never=int((ious < threshold).all(axis=2).sum()),
+        at_cap=int((noc(ious, threshold) == reached.shape[2] - 1).sum()),
+        never=int((~reached[:, :, -1]).sum()),
     )
 
 
-@dataclass(frozen=True)
-class Summary:
-    """All scores of one data set.
+class Regressions(NamedTuple):
+    """Clicks that did harm.
 
     Args:
-        n_objects: Number of objects.
-        n_trials: Runs per object.
-        max_clicks: Largest number of corrective clicks, ``K``.
-        miou: Mean IoU after ``0 ... K`` corrective clicks.
-        se_objects: Standard error of ``miou`` over objects; None for a single object.
-        se_trials: Standard error of ``miou`` over trials; None for a single trial.
-        noc: Mean number of clicks to reach an IoU, by IoU in percent.
-        failures_at_cap: Runs at the largest number of clicks or beyond, by IoU in percent.
-        failures_never: Runs that never reached the IoU, by IoU in percent.
+        share: Share of the given clicks after which the IoU is lower than before, in [0, 1]; None
+            where no click was given.
+        size: Mean loss of IoU in those, above 0; None where there is none.
     """
 
-    n_objects: int
-    n_trials: int
-    max_clicks: int
-    miou: list[float]
-    se_objects: list[float] | None
-    se_trials: list[float] | None
-    noc: dict[int, float]
-    failures_at_cap: dict[int, int]
-    failures_never: dict[int, int]
+    share: float | None
+    size: float | None
 
 
-def summarise(ious: Floats, percents: Sequence[int] = (80, 85, 90)) -> Summary:
-    """Compute all scores of one data set.
+def regressions(ious: Floats, given: npt.NDArray[np.bool_]) -> Regressions:
+    """Count the clicks after which the IoU is lower than before.
 
     Args:
         ious: Shape ``(objects, trials, K + 1)``.
-        percents: IoUs to reach, in percent.
+        given: Whether the k-th click was given, bool, of the same shape; entry 0, where there is
+            no click, is not looked at. After a run ended early IoUs are repeated, which would pass
+            for clicks that do no harm.
 
     Raises:
-        ValueError: If ``ious`` is not of rank 3, is empty, or holds a value outside [0, 1].
+        ValueError: If ``given`` is not bool of the shape of ``ious``.
     """
-    ious = _checked(ious)
-    failed = {percent: failures(ious, percent / 100) for percent in percents}
-    return Summary(
-        n_objects=ious.shape[0],
-        n_trials=ious.shape[1],
-        max_clicks=ious.shape[2] - 1,
-        miou=miou_at(ious).tolist(),
-        se_objects=standard_error_objects(ious).tolist() if ious.shape[0] > 1 else None,
-        se_trials=standard_error_trials(ious).tolist() if ious.shape[1] > 1 else None,
-        noc={percent: float(noc(ious, percent / 100).mean()) for percent in percents},
-        failures_at_cap={percent: count.at_cap for percent, count in failed.items()},
-        failures_never={percent: count.never for percent, count in failed.items()},
+    ious = checked_ious(ious)
+    if given.shape != ious.shape or given.dtype != np.bool_:
+        message = f"given: expected bool of shape {ious.shape}, got {given.dtype} of {given.shape}"
+        raise ValueError(message)
+    losses = -np.diff(ious, axis=2)[given[:, :, 1:]]
+    harmful = losses[losses > 0]
+    return Regressions(
+        share=harmful.size / losses.size if losses.size else None,
+        size=float(harmful.mean()) if harmful.size else None,
     )
 
 
-def _checked(ious: Floats) -> Floats:
+def checked_ious(ious: Floats) -> Floats:
+    """Return IoUs as float64, or raise a ValueError that says why they are none."""
     ious = np.asarray(ious, dtype=np.float64)
     if ious.ndim != 3 or ious.size == 0:
         message = f"ious: expected a non-empty shape (objects, trials, K + 1), got {ious.shape}"
@@ -163,16 +231,9 @@ def _checked(ious: Floats) -> Floats:
     return ious
 
 
-def _checked_threshold(threshold: float) -> float:
+def _reached(ious: Floats, threshold: float) -> npt.NDArray[np.bool_]:
+    """Return whether each run has reached an IoU by then, shape ``(objects, trials, K + 1)``."""
     if not 0 < threshold <= 1:
         message = f"threshold: expected a fraction in (0, 1], got {threshold}"
         raise ValueError(message)
-    return threshold
-
-
-def _standard_error(means: Floats) -> Floats:
-    """Return the standard error of the mean over the first axis, shape ``(K + 1,)``."""
-    count = means.shape[0]
-    if count == 1:
-        return np.full(means.shape[1:], np.nan)  # numpy would warn of 0 degrees of freedom
-    return np.asarray(means.std(axis=0, ddof=1) / math.sqrt(count))
+    return np.asarray(np.logical_or.accumulate(checked_ious(ious) >= threshold, axis=2))

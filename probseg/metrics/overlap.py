@@ -21,13 +21,18 @@ def iou(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> float
     Raises:
         ValueError: If the shapes differ, or ``prediction`` is not bool.
     """
+    check_prediction(prediction, mask)
+    truth = mask == 1
+    union = int(np.count_nonzero((truth | prediction) & (mask != IGNORE)))
+    intersection = int(np.count_nonzero(truth & prediction))
+    return intersection / union if union else 1.0
+
+
+def check_prediction(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> None:
+    """Raise a ValueError if ``prediction`` is not bool, or not of the mask's shape."""
     if prediction.shape != mask.shape or prediction.dtype != np.bool_:
         message = (
             f"prediction: expected bool of the mask's shape {mask.shape}, "
             f"got {prediction.dtype} of shape {prediction.shape}"
         )
         raise ValueError(message)
-    truth = mask == 1
-    union = np.count_nonzero((truth | prediction) & (mask != IGNORE))
-    intersection = np.count_nonzero(truth & prediction)
-    return intersection / union if union else 1.0

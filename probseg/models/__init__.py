@@ -9,7 +9,8 @@ from probseg.models.build import (
     variant,
     without_downloads,
 )
-from probseg.models.segmenter import Encoded, Segmenter
+from probseg.models.encoded import Encoded
+from probseg.models.segmenter import Segmenter
 
 __all__ = [
     "Encoded",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -14,26 +14,16 @@ from probseg.attention import Adaptation, adapt
 from probseg.backbones import Backbone, add_prompt_stem, has_prompt_stem
 from probseg.clicks.maps import ClickMaps
 from probseg.heads import Decoded, Decoder, Head, PromptFusion
+from probseg.models.encoded import (
+    Encoded,
+    Size,
+    as_given,
+    joined,
+    joined_prompts,
+    moved_prompts,
+    reduced,
+)
 from probseg.types import FeatureInfo, Prompts
-
-Size = tuple[int, int]
-
-
-class Encoded(NamedTuple):
-    """What a network knows of images before it has seen a prompt.
-
-    Args:
-        size: ``(H, W)`` of the images, whose pixels prompts are given in.
-        working_size: ``(h, w)`` that the network works at.
-        image: Normalised images, filled up at the right and at the bottom to whole cells of the
-            decoder's and the head's grids, shape ``(B, 3, h + ..., w + ...)``.
-        decoded: The decoder's result, where it does not depend on prompts; None where it does.
-    """
-
-    size: Size
-    working_size: Size
-    image: Tensor
-    decoded: Decoded | None
 
 
 class Logits(NamedTuple):
@@ -151,18 +141,9 @@ class Segmenter(nn.Module):
             )
             raise ValueError(msg)
         size = (image.shape[-2], image.shape[-1])
-        working_size = _reduced(size, self.working_size)
-        if working_size != size:
-            image = F.interpolate(
-                image, working_size, mode="bilinear", align_corners=False, antialias=True
-            )
-        # Under true half precision the weights, and with them these buffers, are not float32.
-        image = ((image - self.mean) / self.std).to(self.mean.dtype)
-        # On part of a cell, resized maps would lie elsewhere than the image.
-        cell = math.lcm(*self.decoder.features.strides, self.head.stride)
-        image = F.pad(image, (0, -working_size[1] % cell, 0, -working_size[0] % cell))
-        decoded = None if self.fusion is None else self.decoder(self.backbone(image))
-        return Encoded(size, working_size, image, decoded)
+        working_size, pixels = self._prepared(image)
+        decoded = None if self.fusion is None else self.decoder(self.backbone(pixels))
+        return Encoded(size, working_size, pixels, decoded)
 
     def decode(self, encoded: Encoded, prompts: Prompts) -> Tensor:
         """Compute the logits of the object for the prompts on encoded images.
@@ -181,21 +162,90 @@ class Segmenter(nn.Module):
 
     def all_logits(self, encoded: Encoded, prompts: Prompts) -> Logits:
         """Compute all logits that have a loss; see `decode`."""
-        batch = len(encoded.image)
-        points, labels, boxes = (tuple(tensor.shape) for tensor in prompts)
-        if points != (*labels, 2) or labels[:1] != (batch,) or boxes != (batch, 4):
-            msg = (
-                f"prompts must be given for each of the {batch} images: expected points (B, S, 2), "
-                f"labels (B, S) and boxes (B, 4), got {points}, {labels} and {boxes}"
-            )
-            raise ValueError(msg)
+        _check(prompts, len(encoded.image))
         prompts = moved_prompts(prompts, encoded.size, encoded.working_size)
-        height, width = encoded.image.shape[-2:]
-        maps = self.click_maps(prompts, (height, width))  # (B, 3, h, w)
-        decoded, value_features = encoded.decoded, None
+        main, auxiliary = self._grid_logits(encoded.image, encoded.decoded, prompts)
+        return Logits(
+            as_given(main, encoded), None if auxiliary is None else as_given(auxiliary, encoded)
+        )
+
+    def grid(self, size: Size) -> Size:
+        """Return the size of the filled up image that the network works at.
+
+        Images of the same grid can share the calls of `encode_each` and `decode_each`.
+
+        Args:
+            size: ``(H, W)`` of an image.
+        """
+        height, width = reduced(size, self.working_size)
+        return height + -height % self._cell, width + -width % self._cell
+
+    def encode_each(self, images: Sequence[Tensor]) -> list[Encoded]:
+        """Compute what does not depend on prompts, of images that may differ in size.
+
+        Args:
+            images: RGB in [0, 1], float, shape ``(3, H, W)`` each, all of one `grid`.
+
+        Returns:
+            The same as `encode` for each of them, up to the rounding of batched kernels.
+        """
+        prepared = [self._prepared(image[None]) for image in images]
+        pixels = torch.cat([pixels for _, pixels in prepared])
+        decoded = None if self.fusion is None else self.decoder(self.backbone(pixels))
+        sizes = [(image.shape[-2], image.shape[-1]) for image in images]
+        parts = Encoded(sizes[0], prepared[0][0], pixels, decoded).split()
+        return [
+            part._replace(size=size, working_size=working_size)
+            for part, size, (working_size, _) in zip(parts, sizes, prepared, strict=True)
+        ]
+
+    def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> list[Tensor]:
+        """Compute the logits of the object for the prompts on each image.
+
+        Args:
+            encoded: Of `encode_each`, all of one `grid`.
+            prompts: Clicks and box of each image, as a batch of 1, in its pixels.
+
+        Returns:
+            Logits ``(H, W)`` of each image, float32.
+
+        Raises:
+            ValueError: If the shapes do not fit together.
+        """
+        for given in prompts:
+            _check(given, 1)
+        pairs = zip(encoded, prompts, strict=True)
+        moved = [moved_prompts(given, one.size, one.working_size) for one, given in pairs]
+        main, _ = self._grid_logits(*joined(encoded), joined_prompts(moved))
+        return [as_given(main[n : n + 1], one)[0, 0] for n, one in enumerate(encoded)]
+
+    @property
+    def _cell(self) -> int:
+        """Pixels of a whole cell of the decoder's and the head's grids."""
+        return math.lcm(*self.decoder.features.strides, self.head.stride)
+
+    def _prepared(self, image: Tensor) -> tuple[Size, Tensor]:
+        """Return the working size of images of one size, and the pixels that the network sees."""
+        working_size = reduced((image.shape[-2], image.shape[-1]), self.working_size)
+        if working_size != tuple(image.shape[-2:]):
+            image = F.interpolate(
+                image, working_size, mode="bilinear", align_corners=False, antialias=True
+            )
+        # Under true half precision the weights, and with them these buffers, are not float32.
+        image = ((image - self.mean) / self.std).to(self.mean.dtype)
+        # On part of a cell, resized maps would lie elsewhere than the image.
+        right, bottom = -working_size[1] % self._cell, -working_size[0] % self._cell
+        return working_size, F.pad(image, (0, right, 0, bottom))
+
+    def _grid_logits(
+        self, image: Tensor, decoded: Decoded | None, prompts: Prompts
+    ) -> tuple[Tensor, Tensor | None]:
+        """Compute main and auxiliary logits of the filled up images, prompts in their pixels."""
+        size = (image.shape[-2], image.shape[-1])
+        maps = self.click_maps(prompts, size)  # (B, 3, h, w)
+        value_features = None
         if decoded is None:
-            x = torch.cat([encoded.image, maps.to(encoded.image.dtype)], dim=1)
-            decoded = self.decoder(self.backbone(x))
+            decoded = self.decoder(self.backbone(torch.cat([image, maps.to(image.dtype)], dim=1)))
         features = decoded.features
         if self.fusion is not None:
             features = features.to(self.mean.dtype)  # it may have been encoded under autocast
@@ -203,12 +253,8 @@ class Segmenter(nn.Module):
         main = self.head(features, maps[:, 1:], value_features)
         auxiliary = decoded.auxiliary
         if auxiliary is not None:
-            auxiliary = F.interpolate(
-                auxiliary.float(), (height, width), mode="bilinear", align_corners=False
-            )
-        return Logits(
-            _as_given(main, encoded), None if auxiliary is None else _as_given(auxiliary, encoded)
-        )
+            auxiliary = F.interpolate(auxiliary.float(), size, mode="bilinear", align_corners=False)
+        return main, auxiliary
 
     def adapt(
         self,
@@ -236,35 +282,20 @@ class Segmenter(nn.Module):
         adapt(self.backbone, self.head, wanted)
 
 
-def _reduced(size: Size, longest: int | None) -> Size:
-    """Return the size that fits into the longest side."""
-    if longest is None or max(size) <= longest:
-        return size
-    factor = longest / max(size)
-    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
-
-
-def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
-    """Express prompts in the pixels of images of another size.
-
-    Args:
-        prompts: Clicks and boxes in pixels of images of ``size``.
-        size: ``(H, W)``.
-        new_size: ``(h, w)`` of the same images resized.
-    """
-    if size == new_size:
-        return prompts
-    scale = prompts.boxes.new_tensor([new_size[1] / size[1], new_size[0] / size[0]])
-    # A point is the centre of a pixel, half a pixel from the pixel's border; boxes are borders.
-    return prompts._replace(
-        points=(prompts.points + 0.5) * scale - 0.5, boxes=prompts.boxes * scale.repeat(2)
+def _check(prompts: Prompts, batch: int) -> None:
+    """Raise a ValueError if prompts are not those of so many images, or hold what nobody reads."""
+    points, labels, boxes = (
+        tuple(tensor.shape) for tensor in (prompts.points, prompts.labels, prompts.boxes)
     )
-
-
-def _as_given(logits: Tensor, encoded: Encoded) -> Tensor:
-    """Take what was filled up away again, and enlarge the logits to the size of the images."""
-    height, width = encoded.working_size
-    logits = logits.float()[..., :height, :width]
-    if encoded.working_size == encoded.size:
-        return logits
-    return F.interpolate(logits, encoded.size, mode="bilinear", align_corners=False)
+    if points != (*labels, 2) or labels[:1] != (batch,) or boxes != (batch, 4):
+        msg = (
+            f"prompts must be given for each of the {batch} images: expected points (B, S, 2), "
+            f"labels (B, S) and boxes (B, 4), got {points}, {labels} and {boxes}"
+        )
+        raise ValueError(msg)
+    if prompts.previous is not None:
+        msg = (
+            "prompts.previous: expected None, since a Segmenter takes no previous mask; choose a "
+            "protocol without previous_mask"
+        )
+        raise ValueError(msg)

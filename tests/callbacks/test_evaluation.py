@@ -16,7 +16,7 @@ from probseg.interact import OneStep
 from probseg.tasks import InteractiveSegmentation
 
 MIOU = [f"miou@{k}" for k in range(6)]
-NOC = [f"noc@{percent}" for percent in (80, 85, 90)]
+NOC = [f"noc@{percent}" for percent in (80, 85, 90, 95)]
 
 
 class Disks(L.LightningModule):
@@ -93,8 +93,10 @@ def test_validation_logs_its_figures_and_writes_its_report(tmp_path):
     assert {path.name for path in folder.iterdir()} == {
         "results.json",
         "objects.csv",
-        "table.md",
+        "report.html",
+        "report.md",
         "curve.png",
+        "survival.png",
         "overlays.png",
     }
     assert read(folder / "results.json")["datasets"]["A"]["miou"] == pytest.approx(
@@ -183,8 +185,11 @@ def test_the_seed_moves_the_boxes(tmp_path):
 
 def test_number_of_pictures(tmp_path):
     scores(tmp_path, FakeObjects(2), protocols=["ritm"], max_clicks=1, pictures=0)
-    assert not (tmp_path / "toy/version_0/test/ritm/overlays.png").exists()
-    assert (tmp_path / "toy/version_0/test/ritm/curve.png").exists()
+    runner = trainer(tmp_path, InteractiveEvaluation(protocols=["ritm"], pictures=0))
+    runner.validate(Disks(), loaders(FakeObjects(2)), verbose=False)
+    assert not (tmp_path / "toy/version_1/val/overlays.png").exists()
+    assert (tmp_path / "toy/version_1/val/curve.png").exists()
+    assert (tmp_path / "toy/version_0/test/ritm/overlays.png").exists(), "the best and worst"
 
 
 def test_training_picks_the_checkpoint_with_the_best_validation(tmp_path):
@@ -235,7 +240,7 @@ def test_tables_are_printed(tmp_path, capsys):
     assert "mIoU@5" in told
     assert "NoC@90" in told
     assert "Drawn" in told
-    assert str(tmp_path / "toy/version_0/test/ritm/results.json") in told.replace("\n", "")
+    assert str(tmp_path / "toy/version_0/test/ritm/report.html") in told.replace("\n", "")
 
 
 def test_unusable_arguments():
@@ -244,7 +249,13 @@ def test_unusable_arguments():
     with pytest.raises(ValueError, match="val_clicks must be at least 5"):
         InteractiveEvaluation(val_clicks=4)
     with pytest.raises(ValueError, match="max_clicks: expected at least 1"):
-        InteractiveEvaluation(max_clicks=0)
+        InteractiveEvaluation(protocols=["ritm"], max_clicks=0)
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        InteractiveEvaluation(batch_size=0)
+    with pytest.raises(ValueError, match="changes: a protocol has no field 'zooom'"):
+        InteractiveEvaluation(changes={"zooom": "ritm"})
+    with pytest.raises(ValueError, match="zoom: expected None with a box"):
+        InteractiveEvaluation(changes={"zoom": "ritm"})
     with pytest.raises(UnknownNameError, match="did you mean 'gabbur2021'"):
         InteractiveEvaluation(protocols=["gabbur"])
 
@@ -261,6 +272,91 @@ def test_the_report_tells_weights_apart(tmp_path):
         assert metadata["checkpoint"] is None
         digests.append(metadata["weights_sha256"])
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_fields_of_the_protocol_can_be_changed(tmp_path):
+    changes = {"zoom": "fixed", "flip": True, "mistakes": {"jitter": 1.5}, "target_iou": 0.6}
+    scores(tmp_path, FakeObjects(2), protocols=["ritm"], changes=changes, trials=2, max_clicks=4)
+    protocol = read(tmp_path / "toy/version_0/test/ritm/results.json")["protocol"]
+    assert (protocol["zoom"], protocol["flip"], protocol["target_iou"]) == ("fixed", True, 0.6)
+    assert protocol["mistakes"]["jitter"] == 1.5
+    assert protocol["trials"] == 2, "clicks with mistakes differ between trials"
+
+
+class Killed(RuntimeError):
+    pass
+
+
+class Mortal(Disks):
+    """Dies when it is asked about an object too many."""
+
+    def __init__(self, lives):
+        super().__init__()
+        self.lives = lives
+
+    def forward(self, image, prompts):
+        self.lives -= 1
+        if self.lives < 0:
+            raise Killed
+        return super().forward(image, prompts)
+
+
+@pytest.mark.parametrize("logger", ["CSVLogger", None])
+def test_a_test_that_was_killed_goes_on(tmp_path, capsys, logger):
+    def run(folder, task, **options):
+        evaluation = InteractiveEvaluation(max_clicks=3, trials=2, pictures=0, **options)
+        runner = L.Trainer(
+            accelerator="cpu",
+            default_root_dir=folder,
+            logger=CSVLogger(folder, name="toy") if logger else False,
+            callbacks=[evaluation],
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        runner.test(task, loaders(FakeObjects(30)), verbose=False)
+        return runner
+
+    def result(folder):
+        rows = list(csv.DictReader((folder / "objects.csv").open()))
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+    def place(folder, version):
+        run_folder = folder / "toy" / f"version_{version}" if logger else folder
+        return run_folder / "test" / "gabbur2021"
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    run(whole, Disks())
+    with pytest.raises(Killed):
+        run(broken, Mortal(lives=20 * 8 + 3))
+    assert len(result(place(broken, 0))) == 20 * 8, "objects x trials x (clicks + 1)"
+    capsys.readouterr()
+    task = Disks()
+    run(broken, task)
+    assert f"40 runs are taken over from {place(broken, 0)}" in capsys.readouterr().out
+    assert result(place(broken, 1)) == result(place(whole, 0))
+    assert len(task.modes) < 30 * 8, "some objects were not asked about again"
+    for name in ("evaluation.json", "objects.rank1.csv"):
+        assert not (place(broken, 1) / name).exists()
+    figures = [read(place(f, n) / "results.json")["datasets"] for f, n in ((whole, 0), (broken, 1))]
+    for of_set in (figures[0]["fakes"], figures[1]["fakes"]):
+        del of_set["first_seconds"], of_set["next_seconds"]
+    assert figures[0] == figures[1]
+
+
+def test_another_evaluation_takes_nothing_over(tmp_path, capsys):
+    def run(lives, **options):
+        evaluation = InteractiveEvaluation(protocols=["ritm"], max_clicks=2, **options)
+        trainer(tmp_path, evaluation).test(Mortal(lives), loaders(FakeObjects(4)), verbose=False)
+
+    with pytest.raises(Killed):
+        run(6)
+    run(100, seed=1)
+    run(100, changes={"threshold": 0.5})
+    assert "taken over" not in capsys.readouterr().out
+    run(100)
+    assert "3 runs are taken over" in capsys.readouterr().out
+    run(100)
+    assert "taken over" not in capsys.readouterr().out, "the last one came to its end"
 
 
 # --- adaptation ---------------------------------------------------------------------------------
@@ -297,7 +393,7 @@ def test_an_adaptation_holds_during_the_test_only(tmp_path):
     for _ in range(2):
         task.seen.clear()
         runner.test(task, objects, verbose=False)
-        assert len(task.seen) == 4, "objects x clicks"
+        assert len(task.seen) == 4, "objects, one to a batch, x clicks"
         assert all(asked == [3, 3] for asked in task.seen)
         assert task.iterations() == [1, 1]
 

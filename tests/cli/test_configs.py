@@ -7,6 +7,7 @@ import lightning as L
 import pytest
 import torch
 import yaml
+from drawn_sets import write_coco_mval, write_davis, write_davis585, write_voc
 from fakes import (
     write_berkeley,
     write_bsds500,
@@ -26,6 +27,7 @@ from probseg.attention import (
 )
 from probseg.attention.position import FactoredPositionEmbedding, FullPositionEmbedding
 from probseg.backbones import BoTNet, HRNetV2
+from probseg.baselines import BASELINES
 from probseg.data import LVIS, SBD, Berkeley, GrabCut
 from probseg.models import list_presets
 from probseg.ops.updates import KeyAdaptation
@@ -39,6 +41,7 @@ TRAINING = (
     "experiment/resnet16_csa_finetune.yaml",
 )
 TESTING = ("experiment/grabcut.yaml", "quickstart.yaml")
+OF_BASELINES = {f"experiment/baseline_{name}.yaml": kind for name, kind in BASELINES.items()}
 
 # The rows of the figures: of which preset, and with which adaptation of the keys in tests.
 KA1, KA1_PRIOR = (1, 0.0), (1, 0.001)
@@ -120,6 +123,15 @@ def shipped(*folders):
     return sorted(str(path.relative_to(configs_dir())) for path in found)
 
 
+def in_files(path):
+    """The data sets of a configuration of data."""
+    return yaml.safe_load((configs_dir() / path).read_text())["init_args"]
+
+
+TEST_DATA = [path for path in shipped("data") if "train" not in in_files(path)]
+TRAINING_DATA = [path for path in shipped("data") if path not in TEST_DATA]
+
+
 @pytest.fixture(autouse=True)
 def data(tmp_path, monkeypatch):
     """Drawn data of all kinds, where the shipped configurations look for them."""
@@ -133,6 +145,10 @@ def data(tmp_path, monkeypatch):
     write_berkeley(tmp_path / "drawn" / "Berkeley")
     write_lvis(tmp_path / "drawn" / "LVIS")
     write_sbd(tmp_path / "drawn" / "SBD")
+    write_davis(tmp_path / "drawn" / "DAVIS")
+    write_davis585(tmp_path / "drawn" / "DAVIS585")
+    write_coco_mval(tmp_path / "drawn" / "COCO_MVal")
+    write_voc(tmp_path / "drawn" / "VOCdevkit" / "VOC2012")
     return tmp_path / "drawn"
 
 
@@ -154,7 +170,8 @@ def only_made(monkeypatch):
 
     def made(*arguments):
         with monkeypatch.context() as patch, torch.device("meta"):
-            patch.setattr(L.Trainer, "fit", functools.wraps(L.Trainer.fit)(lambda *_, **__: None))
+            for run in (L.Trainer.fit, L.Trainer.test):
+                patch.setattr(L.Trainer, run.__name__, functools.wraps(run)(lambda *_, **__: None))
             return finished(*arguments)
 
     return made
@@ -167,10 +184,10 @@ def layers_in_tests(monkeypatch):
 
     def spied(model, *arguments, **options):
         seen.append([settings(part) for part in (model.backbone, model.head)])
-        return run_object(model, *arguments, **options)
+        return run_objects(model, *arguments, **options)
 
-    run_object = evaluation.run_object
-    monkeypatch.setattr(evaluation, "run_object", spied)
+    run_objects = evaluation.run_objects
+    monkeypatch.setattr(evaluation, "run_objects", spied)
     return seen
 
 
@@ -212,7 +229,12 @@ def checked_step(cli, first_weights):
 
 def test_all_configurations_are_in_a_folder_that_is_tested():
     recipes = {f"experiment/gabbur2021_{name}.yaml" for name in RECIPES}
-    assert set(shipped("experiment", ".")) == {*TRAINING, *TESTING, *recipes}
+    assert set(shipped("experiment", ".")) == {
+        *TRAINING,
+        *TESTING,
+        *OF_BASELINES,
+        *recipes,
+    }
     tested = {*shipped("experiment", ".", "model", "data", "trainer")}
     assert {
         str(path.relative_to(configs_dir())) for path in configs_dir().rglob("*.yaml")
@@ -247,13 +269,46 @@ def test_experiments_test_an_object(path, data):
     assert all(torch.isfinite(value) for value in figures.values())
 
 
-@pytest.mark.parametrize("path", shipped("data"))
+@pytest.mark.parametrize("path", OF_BASELINES)
+def test_baselines_test_an_object(path, data):
+    cli = finished("test", "--config", f"configs/{path}", *QUIET, *SHORT_TEST)
+    assert type(cli.model.model) is OF_BASELINES[path]
+    figures = cli.trainer.callback_metrics
+    for protocol in ("gabbur2021", "ritm"):
+        assert 0 < figures[f"test/GrabCut/{protocol}/miou@2"] <= 1
+        (result,) = data.parent.glob(f"runs/baseline_*/version_*/test/{protocol}/results.json")
+        described = json.loads(result.read_text())["metadata"]["model"]
+        assert described["class_path"] == f"probseg.baselines.{OF_BASELINES[path].__name__}"
+
+
+@pytest.mark.parametrize("path", TRAINING_DATA)
 def test_data_is_found_and_trained_on(path, first_weights):
     experiment = ("fit", "--config", "configs/experiment/resnet16_csa_cpu.yaml")
     cli = finished(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET, *SMALL, *ONE_STEP)
     checked_step(cli, first_weights)
     assert len(cli.datamodule.train[0]) > 0
     assert len(cli.datamodule.val[0]) > 0
+
+
+@pytest.mark.parametrize("path", TEST_DATA)
+def test_data_is_found_and_tested_on(path, only_made):
+    experiment = ("test", "--config", "configs/experiment/grabcut.yaml")
+    cli = only_made(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET)
+    assert cli.datamodule.train == cli.datamodule.val == []
+    listed = in_files(path)["test"]
+    kinds = [entry["class_path"] for entry in (listed if isinstance(listed, list) else [listed])]
+    assert [f"probseg.data.{type(part).__name__}" for part in cli.datamodule.test] == kinds
+    for part in cli.datamodule.test:
+        assert len(part) > 1
+        assert all((sample.mask == 1).any() for sample in map(part.__getitem__, range(len(part))))
+
+
+def test_data_to_begin_with(only_made):
+    experiment = ("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET)
+    corrected = only_made(*experiment, "--data", "configs/data/davis585.yaml")
+    assert corrected.datamodule.test[0][0].initial.any()
+    drawn = only_made(*experiment, "--data", "configs/data/grabcut_scribbles.yaml")
+    assert (drawn.datamodule.test[0][0].scribbles == 1).any()
 
 
 @pytest.mark.parametrize("path", shipped("trainer"))

@@ -15,7 +15,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from probseg.data import SamplePhotos
 
-REPORT = {"results.json", "objects.csv", "table.md", "curve.png", "overlays.png"}
+REPORT = {
+    "results.json",
+    "objects.csv",
+    "report.html",
+    "report.md",
+    "curve.png",
+    "survival.png",
+    "overlays.png",
+}
 SHORT = ("--evaluation.trials=1", "--evaluation.max_clicks=2")
 
 

@@ -1,3 +1,4 @@
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,7 +6,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import ndimage
 
-from probseg.clicks.annotators import largest_area_click, largest_error_click
+from probseg.clicks.annotators import (
+    CLICK_RULES,
+    largest_area_click,
+    largest_error_click,
+    random_error_click,
+)
 from probseg.types import IGNORE, Click
 
 SHAPES = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=14)
@@ -102,19 +108,93 @@ def test_click_rule_equals_slow_one_click_after_click(rule, by_hand, case, count
         clicked.append(click)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_distances_are_exact_on_large_errors(seed):
-    generator = np.random.default_rng(seed)
-    smooth = ndimage.gaussian_filter(generator.normal(size=(2, 150, 200)), (0, 12, 12))
-    mask, prediction = (smooth[0] > 0).astype(np.uint8), smooth[1] > 0
+def errors(prediction, mask):
+    return (mask == 1) & ~prediction, (mask == 0) & prediction
+
+
+def published_rule(prediction, mask, clicked):
+    """The rule of RITM to the letter, with no click where RITM clicks pixel (0, 0)."""
+    not_clicked = np.ones(mask.shape, dtype=bool)
+    for click in clicked:
+        not_clicked[click.y, click.x] = False
     missed, false_alarm = (
-        ndimage.distance_transform_edt(np.pad(error, 1))[1:-1, 1:-1]
-        for error in ((mask == 1) & ~prediction, (mask == 0) & prediction)
+        cv2.distanceTransform(np.pad(error, 1).astype(np.uint8), cv2.DIST_L2, 0)[1:-1, 1:-1]
+        * not_clicked
+        for error in errors(prediction, mask)
     )
     positive = bool(missed.max() > false_alarm.max())
-    distance = np.rint((missed if positive else false_alarm) ** 2)  # whole numbers: ties are exact
-    y, x = np.argwhere(distance == distance.max())[0]
-    assert largest_error_click(prediction, mask) == Click(x, y, positive)
+    distance = missed if positive else false_alarm
+    rows, columns = np.nonzero(distance == distance.max())
+    return Click(columns[0], rows[0], positive) if distance.max() > 0 else None
+
+
+@pytest.fixture
+def plain_opencv():
+    """OpenCV without Intel IPP, whose distances depend on where in memory the image lies."""
+    used = cv2.ipp.useIPP()
+    cv2.ipp.setUseIPP(False)
+    yield
+    cv2.ipp.setUseIPP(used)
+
+
+def drawn_pair(generator, largest):
+    """Masks of blobs or noise, coarse or fine, often symmetric, with some pixels ignored."""
+    height, width = generator.integers(1, largest, size=2, endpoint=True)
+    smooth = generator.normal(size=(3, height, width))
+    if generator.random() < 0.8:
+        sigma = generator.uniform(0.5, 12)
+        smooth = ndimage.gaussian_filter(smooth, (0, sigma, sigma))
+    if generator.random() < 0.3:  # ties
+        smooth = smooth + smooth[:, :, ::-1]
+    smooth /= smooth.std(axis=(1, 2), keepdims=True) + 1e-9
+    cuts = generator.normal(0, 0.7, size=2)
+    mask = (smooth[0] > cuts[0]).astype(np.uint8)
+    mask[smooth[2] > generator.choice([1.0, 2.0, 9.0])] = IGNORE
+    return smooth[1] > cuts[1], mask
+
+
+def drawn_clicks(generator, shape, count):
+    return [Click(*(int(generator.integers(side)) for side in shape[::-1])) for _ in range(count)]
+
+
+@pytest.mark.usefixtures("plain_opencv")
+def test_the_largest_error_is_clicked_to_the_letter_of_the_publication():
+    generator = np.random.default_rng(0)
+    given_up, ties = 0, 0
+    for _ in range(1000):
+        prediction, mask = drawn_pair(generator, largest=80)
+        clicked = drawn_clicks(generator, mask.shape, count=generator.integers(0, 6))
+        for _ in range(generator.integers(0, 3)):  # and some where the rule itself clicks
+            click = largest_error_click(prediction, mask, clicked)
+            clicked += [] if click is None else [click]
+        expected = published_rule(prediction, mask, clicked)
+        assert largest_error_click(prediction, mask, clicked) == expected
+        given_up += expected is None
+        depths = np.stack([squared_distance(error) for error in errors(prediction, mask)])
+        ties += (depths == depths.max()).sum() > 1
+    assert given_up > 10
+    assert ties > 200
+
+
+def squared_distance(error):
+    """Squared distance to the outside by SciPy's exact transform, in whole numbers."""
+    return np.rint(ndimage.distance_transform_edt(np.pad(error, 1))[1:-1, 1:-1] ** 2).astype(int)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_distances_are_exact(seed):
+    generator = np.random.default_rng(seed)
+    for _ in range(20):
+        prediction, mask = drawn_pair(generator, largest=250)
+        clicked = drawn_clicks(generator, mask.shape, count=20)
+        missed, false_alarm = map(squared_distance, errors(prediction, mask))
+        for click in clicked:
+            missed[click.y, click.x] = false_alarm[click.y, click.x] = 0
+        positive = bool(missed.max() > false_alarm.max())
+        distance = missed if positive else false_alarm
+        y, x = np.argwhere(distance == distance.max())[0]
+        expected = Click(x, y, positive) if distance.max() > 0 else None
+        assert largest_error_click(prediction, mask, clicked) == expected
 
 
 @pytest.mark.parametrize("rule", [largest_error_click, largest_area_click])
@@ -170,3 +250,68 @@ def test_no_error_is_no_click():
 def test_wrong_predictions_are_refused(prediction, says):
     with pytest.raises(ValueError, match=says):
         largest_error_click(prediction, np.zeros((3, 3), dtype=np.uint8))
+
+
+def test_clicks_outside_the_image_are_refused():
+    mask = np.ones((3, 4), dtype=np.uint8)
+    for rule in CLICK_RULES.values():
+        with pytest.raises(ValueError, match="clicked"):
+            rule(mask == 0, mask, [Click(4, 0)], np.random.default_rng(0))
+
+
+def test_random_clicks_are_uniform_over_both_signs():
+    mask = np.array([[1, 1, 1, 0], [0, IGNORE, IGNORE, 0]], dtype=np.uint8)
+    prediction = np.array([[0, 1, 0, 1], [1, 0, 1, 0]], dtype=bool)
+    before = [Click(3, 0), Click(1, 0)]  # an error and a pixel that is right
+    generator = np.random.default_rng(0)
+    clicks = [random_error_click(prediction, mask, before, generator) for _ in range(3000)]
+    wanted = {Click(0, 0, positive=True), Click(2, 0, positive=True), Click(0, 1, positive=False)}
+    assert set(clicks) == wanted
+    for click in wanted:
+        assert abs(clicks.count(click) - 1000) < 130  # five standard deviations
+
+
+@settings(deadline=None, max_examples=50)
+@given(case=maps(), seed=st.integers(0, 2**32 - 1))
+def test_random_clicks_go_to_every_error_once_and_are_the_seeds(case, seed):
+    prediction, mask = case
+    missed, false_alarm = errors_by_hand(prediction, mask)
+    one, other = np.random.default_rng(seed), np.random.default_rng(seed)
+    clicked = []
+    while (click := random_error_click(prediction, mask, clicked, one)) is not None:
+        assert (missed if click.positive else false_alarm)[click.y, click.x]
+        assert click == random_error_click(prediction, mask, clicked, other)
+        clicked.append(click)
+    assert len({(click.x, click.y) for click in clicked}) == len(clicked)
+    assert len(clicked) == missed.sum() + false_alarm.sum()
+    assert one.bit_generator.state == other.bit_generator.state  # None costs no draw
+
+
+@pytest.mark.parametrize("name", CLICK_RULES)
+@settings(deadline=None, max_examples=40)
+@given(mask=hnp.arrays(np.uint8, SHAPES, elements=st.sampled_from([0, 1, IGNORE])), data=st.data())
+def test_no_error_is_no_click_at_all(name, mask, data):
+    anything = data.draw(hnp.arrays(np.bool_, mask.shape))
+    right = (mask == 1) | ((mask == IGNORE) & anything)
+    ignored = np.full_like(mask, IGNORE)
+    for prediction, truth in (
+        (right, mask),
+        (anything, ignored),
+        (np.zeros(mask.shape, dtype=bool), np.zeros_like(mask)),
+        (np.ones(mask.shape, dtype=bool), np.ones_like(mask)),
+    ):
+        assert CLICK_RULES[name](prediction, truth, [], np.random.default_rng(0)) is None
+
+
+@pytest.mark.parametrize("name", CLICK_RULES)
+@settings(deadline=None, max_examples=40)
+@given(shape=SHAPES, data=st.data(), positive=st.booleans())
+def test_an_error_of_one_pixel_is_clicked_once(name, shape, data, positive):
+    y, x = (data.draw(st.integers(0, side - 1)) for side in shape)
+    mask = np.full(shape, int(not positive), dtype=np.uint8)
+    mask[y, x] = int(positive)
+    prediction = np.full(shape, not positive)
+    generator = np.random.default_rng(0)
+    click = CLICK_RULES[name](prediction, mask, [], generator)
+    assert click == Click(x, y, positive)
+    assert CLICK_RULES[name](prediction, mask, [click], generator) is None

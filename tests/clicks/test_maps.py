@@ -150,7 +150,7 @@ def test_images_of_a_batch_do_not_see_each_other(clicks, box):
     draw = ClickMaps(clicks, radius=3, box=box)
     one = prompts([(4, 2), (1, 6)], [1, 0])
     other = prompts([(8, 8), (0, 0)], [0, 0], [1, 2, 6, 5])
-    both = Prompts(*(torch.cat(pair) for pair in zip(one, other, strict=True)))
+    both = Prompts(*(torch.cat(pair) for pair in zip(one[:3], other[:3], strict=True)))
     together = draw(both, (9, 11))
     assert torch.equal(together[:1], draw(one, (9, 11)))
     assert torch.equal(together[1:], draw(other, (9, 11)))
@@ -158,7 +158,9 @@ def test_images_of_a_batch_do_not_see_each_other(clicks, box):
 
 def test_half_precision_prompts_are_drawn_in_full_precision():
     exact = ClickMaps()(prompts([(300, 5)], [1]), (10, 400))
-    half = Prompts(*(t.half() if t.is_floating_point() else t for t in prompts([(300, 5)], [1])))
+    half = Prompts(
+        *(t.half() if t.is_floating_point() else t for t in prompts([(300, 5)], [1])[:3])
+    )
     assert torch.equal(ClickMaps()(half, (10, 400)), exact)
 
 

@@ -15,6 +15,8 @@ from probseg.data.images import (
     check_same_size,
     object_ids,
     object_mask,
+    read_colours,
+    read_grey,
     read_image,
     read_labels,
 )
@@ -352,3 +354,59 @@ def test_a_mask_of_another_size_is_refused():
 def test_a_turned_mask_hints_at_exif():
     with pytest.raises(DataError, match=re.escape("EXIF rotation")):
         check_same_size((4, 6, 3), (6, 4), "i.jpg", "m.png")
+
+
+# --- masks as colours and as grey values --------------------------------------------------------
+
+
+def test_masks_as_colours(tmp_path):
+    for suffix in (".png", ".bmp"):
+        path = save(COLOUR, tmp_path / f"x{suffix}")
+        np.testing.assert_array_equal(read_colours(path), COLOUR)
+    grey = read_colours(save(GREY, tmp_path / "x.png"))
+    np.testing.assert_array_equal(grey, np.repeat(GREY[..., None], 3, axis=2))
+
+
+def test_the_colours_of_a_palette_are_read_not_its_indices(tmp_path):
+    picture = Image.fromarray(np.uint8([[0, 1, 2]]))
+    picture.putpalette([0, 0, 0, 0, 128, 0, 255, 255, 255])
+    picture.save(tmp_path / "x.png")
+    expected = [[[0, 0, 0], [0, 128, 0], [255, 255, 255]]]
+    np.testing.assert_array_equal(read_colours(tmp_path / "x.png"), expected)
+    np.testing.assert_array_equal(read_grey(tmp_path / "x.png"), [[0, 75, 255]])
+
+
+@pytest.mark.parametrize("alpha", [0, 255])
+def test_transparency_of_masks_is_dropped(tmp_path, alpha):
+    layer = np.dstack([COLOUR, np.full(COLOUR.shape[:2], alpha, np.uint8)])
+    np.testing.assert_array_equal(read_colours(save(layer, tmp_path / "x.png")), COLOUR)
+
+
+@given(st.integers(0, 255))
+def test_grey_values_are_kept(tmp_path_factory, value):
+    mask = np.uint8([[255, value]])
+    path = save(mask, tmp_path_factory.mktemp("grey") / "x.png")
+    np.testing.assert_array_equal(read_grey(path), mask)
+    save(np.repeat(mask[..., None], 3, axis=2), path)
+    np.testing.assert_array_equal(read_grey(path), mask)
+
+
+def test_masks_of_one_bit_are_white(tmp_path):
+    Image.fromarray(np.array([[True, False]])).save(tmp_path / "x.png")
+    np.testing.assert_array_equal(read_grey(tmp_path / "x.png"), [[255, 0]])
+
+
+@pytest.mark.parametrize("value", [0, 1, 128])
+def test_masks_without_white_are_refused(tmp_path, value):
+    path = save(np.full((5, 7), value, np.uint8), tmp_path / "x.png")
+    refused(path, lambda: read_grey(path), "value 255", f"up to {value};", "ImageMaskFolder")
+
+
+@pytest.mark.parametrize("read", [read_colours, read_grey])
+def test_colour_masks_that_cannot_be_read(tmp_path, read):
+    path = save(GREY.astype(np.uint16) * 257, tmp_path / "x.png")
+    refused(path, lambda: read(path), "8 bits", "I;16", "8-bit PNG")
+    save(COLOUR, tmp_path / "x.jpg").rename(path)
+    refused(path, lambda: read(path), "JPEG", "lossless")
+    path.unlink()
+    refused(path, lambda: read(path), "no such file")

@@ -3,101 +3,70 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from fakes import micro_model
+from toy_models import (
+    Spy,
+    fills_the_box,
+    paints_disks,
+    sees_nothing,
+    sees_the_truth,
+    shades,
+    toy_sample,
+)
 
 from probseg.clicks.annotators import CLICK_RULES
 from probseg.interact import (
     PROTOCOLS,
+    InteractionLoop,
     OneStep,
+    begin,
     draw_view,
     image_tensor,
-    predict_probability,
     run_object,
-    start,
-    step,
 )
 from probseg.metrics import iou
-from probseg.types import IGNORE, Click, Sample
+from probseg.types import Click, Prompts
 
 RITM = replace(PROTOCOLS["ritm"], max_clicks=6)
 GABBUR = replace(PROTOCOLS["gabbur2021"], max_clicks=5)
 
 
-def sample(size=(61, 83), seed=0):
-    """An object that the image shows: its red channel is the mask; a rim of it is ignored."""
-    y, x = np.ogrid[: size[0], : size[1]]
-    generator = np.random.default_rng(seed)
-    cy, cx = generator.uniform(0.3, 0.7, 2) * size
-    ry, rx = generator.uniform(0.15, 0.3, 2) * size
-    radius = ((y - cy) / ry) ** 2 + ((x - cx) / rx) ** 2
-    mask = np.where(radius < 0.8, 1, np.where(radius < 1, IGNORE, 0)).astype(np.uint8)
-    image = generator.integers(0, 255, (*size, 3), dtype=np.uint8)
-    image[..., 0] = np.where(mask == 1, 255, 0)
-    return Sample(image, mask, f"object {seed}", "Toy")
-
-
-def logits(inside):
-    return torch.where(inside, 9.0, -9.0)[None, None]
-
-
-@OneStep
-def sees_the_truth(image, prompts):
-    return logits(image[0, 0] > 0.5)
-
-
-@OneStep
-def sees_nothing(image, prompts):
-    return logits(torch.zeros(image.shape[2:], dtype=torch.bool))
-
-
-@OneStep
-def fills_the_box(image, prompts):
-    x0, y0, x1, y1 = prompts.boxes[0].int().tolist()
-    inside = torch.zeros(image.shape[2:], dtype=torch.bool)
-    inside[y0:y1, x0:x1] = True
-    return logits(inside)
-
-
-def paints_disks(radius):
-    @OneStep
-    def predict(image, prompts):
-        y, x = torch.meshgrid(*map(torch.arange, image.shape[2:]), indexing="ij")
-        inside = torch.zeros(image.shape[2:], dtype=torch.bool)
-        for (column, row), label in zip(prompts.points[0], prompts.labels[0], strict=True):
-            inside[(x - column) ** 2 + (y - row) ** 2 <= radius**2] = bool(label)
-        return logits(inside)
-
-    return predict
+def noise(height, width, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(256, (3, height, width), dtype=torch.uint8, generator=generator)
 
 
 def test_oracle_needs_one_click_and_the_rest_is_held():
-    record = run_object(sees_the_truth, sample(), RITM)
+    record = run_object(sees_the_truth, toy_sample(), RITM)
     assert [entry.iou for entry in record.steps] == [0.0] + [1.0] * 6
-    assert record.stopped_at == 1
+    assert record.clicks == 1
     assert [entry.k for entry in record.steps] == list(range(7))
     assert all(entry[1:4] == (None, None, None) for entry in record.steps[2:])
     assert [entry.seconds is None for entry in record.steps] == [True, False, *[True] * 5]
+    assert [entry.brier is None for entry in record.steps] == [True, *[False] * 6]
 
 
 def test_oracle_needs_no_click_after_the_box():
-    record = run_object(sees_the_truth, sample(), GABBUR)
+    record = run_object(sees_the_truth, toy_sample(), GABBUR)
     assert [entry.iou for entry in record.steps] == [1.0] * 6
-    assert record.stopped_at == 0
+    assert record.clicks == 0
+    assert [entry.seconds is None for entry in record.steps] == [False, *[True] * 5]
 
 
 @pytest.mark.parametrize("protocol", [RITM, GABBUR])
 def test_a_model_that_sees_nothing_gets_all_its_clicks(protocol):
-    record = run_object(sees_nothing, sample(), protocol)
+    record = run_object(sees_nothing, toy_sample(), protocol)
     assert [entry.iou for entry in record.steps] == [0.0] * (protocol.max_clicks + 1)
-    assert record.stopped_at is None
+    assert record.clicks == protocol.max_clicks
     places = {(entry.x, entry.y) for entry in record.steps[1:]}
     assert len(places) == protocol.max_clicks
-    assert all(sample().mask[y, x] == 1 for x, y in places)
+    assert all(toy_sample().mask[y, x] == 1 for x, y in places)
 
 
 @pytest.mark.parametrize("protocol", [RITM, GABBUR])
 @pytest.mark.parametrize("size", [(61, 83), (90, 40), (33, 34)])
 def test_records_can_be_replayed_by_hand(protocol, size):
-    thing = sample(size, seed=3)
+    thing = toy_sample(size, seed=3)
     radius = 5
     record = run_object(paints_disks(radius), thing, protocol, trial=2, seed=5)
     x0, y0, x1, y1 = draw_view(thing, protocol, trial=2, seed=5).crop
@@ -105,18 +74,18 @@ def test_records_can_be_replayed_by_hand(protocol, size):
     prediction = np.zeros(size, dtype=bool)
     clicked = []
     for entry in record.steps[1:]:
-        click = CLICK_RULES[protocol.click_rule](prediction, thing.mask, clicked)
+        click = CLICK_RULES[protocol.click_rule](prediction, thing.mask, clicked, None)
         assert (entry.x, entry.y, entry.positive) == click
         clicked.append(click)
         prediction[(x - click.x) ** 2 + (y - click.y) ** 2 <= radius**2] = click.positive
         prediction[:y0] = prediction[y1:] = prediction[:, :x0] = prediction[:, x1:] = False
         assert entry.iou == iou(prediction, thing.mask)
-    assert record.stopped_at is None
+    assert record.clicks == protocol.max_clicks
     assert record.steps[-1].iou > record.steps[1].iou
 
 
 def test_the_model_sees_the_crop_and_prompts_in_its_pixels():
-    thing = sample()
+    thing = toy_sample()
     view = draw_view(thing, GABBUR, trial=1)
     x0, y0, x1, y1 = view.crop
     seen = []
@@ -124,16 +93,18 @@ def test_the_model_sees_the_crop_and_prompts_in_its_pixels():
     @OneStep
     def watch(image, prompts):
         seen.append((image, prompts))
-        return sees_nothing.decode(image, prompts)
+        return sees_nothing.predict(image, prompts)
 
     record = run_object(watch, thing, GABBUR, trial=1)
     assert len(seen) == 6
     for k, (image, prompts) in enumerate(seen):
-        assert torch.equal(image[0], image_tensor(thing.image)[:, y0:y1, x0:x1])
+        assert image.dtype == torch.float32
+        assert torch.equal(image[0], image_tensor(thing.image)[:, y0:y1, x0:x1] / 255)
         assert prompts.points.shape == (1, k, 2)
         assert prompts.points.dtype == prompts.boxes.dtype == torch.float32
         assert prompts.labels.tolist() == [[1] * k]
         assert prompts.labels.dtype == torch.int64
+        assert prompts.previous is None
         drawn = np.array(view.box) - (x0, y0, x0, y0)
         assert prompts.boxes.tolist() == [drawn.tolist()]
         for (x, y), entry in zip(prompts.points[0].int(), record.steps[1 : k + 1], strict=True):
@@ -142,7 +113,7 @@ def test_the_model_sees_the_crop_and_prompts_in_its_pixels():
 
 
 def test_a_model_that_fills_the_box_is_scored_on_the_whole_image():
-    thing = sample()
+    thing = toy_sample()
     record = run_object(fills_the_box, thing, GABBUR, trial=4)
     x0, y0, x1, y1 = draw_view(thing, GABBUR, trial=4).box
     filled = np.zeros(thing.mask.shape, dtype=bool)
@@ -151,7 +122,7 @@ def test_a_model_that_fills_the_box_is_scored_on_the_whole_image():
 
 
 def test_trials_differ_and_runs_repeat():
-    thing = sample((200, 210))
+    thing = toy_sample((200, 210))
     runs = [run_object(fills_the_box, thing, GABBUR, trial=trial) for trial in (0, 1, 0)]
     assert runs[0].steps[0].iou == runs[2].steps[0].iou != runs[1].steps[0].iou
 
@@ -161,17 +132,17 @@ def test_the_threshold_is_exclusive_and_the_protocols():
     def unsure(image, prompts):
         return torch.zeros(1, 1, *image.shape[2:])  # probability 0.5
 
-    assert run_object(unsure, sample(), GABBUR).steps[0].iou == 0
-    assert run_object(unsure, sample(), RITM).steps[1].iou > 0
+    assert run_object(unsure, toy_sample(), GABBUR).steps[0].iou == 0
+    assert run_object(unsure, toy_sample(), RITM).steps[1].iou > 0
 
 
 def test_states_are_not_changed():
-    image = torch.rand(3, 20, 30)
-    model = paints_disks(3)
-    before = start(model, image, crop=(5, 0, 30, 18))
-    after = step(model, before, Click(10, 8))
-    last = step(model, after, Click(5, 17, positive=False))
+    loop = InteractionLoop(paints_disks(3))
+    before = begin(noise(20, 30), view=(5, 0, 30, 18))
+    (after,) = loop.step([before], [Click(10, 8)])
+    (last,) = loop.step([after], [Click(5, 17, positive=False)])
     assert before.clicks == ()
+    assert before.seconds is before.seen is before.encoded is None
     assert not before.probability.any()
     assert (after.probability > 0.5).sum() == 29  # a disk of radius 3
     assert after.probability[8, 10] > 0.5
@@ -187,38 +158,209 @@ def test_probability_is_fp32_and_without_graph():
     @OneStep
     def half(image, prompts):
         assert torch.isnan(prompts.boxes).all()
-        return (weight * image[:, :1]).bfloat16()
+        answer = (weight * image[:, :1]).bfloat16()
+        assert not answer.requires_grad
+        return answer
 
-    image = torch.rand(3, 4, 5)
-    probability = predict_probability(half, image[None], (4, 5), [])
-    assert torch.equal(probability, image[0].bfloat16().float().sigmoid())
-    assert probability.dtype == torch.float32
-    assert not probability.requires_grad
+    image = noise(4, 5)
+    (state,) = InteractionLoop(half).answer([begin(image)])
+    expected = (image[0] / 255).bfloat16().float().sigmoid()
+    np.testing.assert_array_equal(state.probability, expected.numpy())
+    assert state.probability.dtype == np.float32
 
 
 def test_logits_of_another_size_are_refused():
     model = OneStep(lambda image, _: image[:, :1, ::2])
-    with pytest.raises(ValueError, match=r"expected logits of shape \(1, 1, 4, 6\)"):
-        predict_probability(model, torch.rand(1, 3, 4, 6), (4, 6), [])
+    with pytest.raises(ValueError, match=r"expected logits of shape \(4, 6\) for each image, got"):
+        InteractionLoop(model).answer([begin(noise(4, 6))])
 
 
-def test_pictures_keep_some_predictions_in_crop_pixels():
-    thing = sample()
-    protocol = replace(GABBUR, max_clicks=7)
-    record = run_object(paints_disks(4), thing, protocol, keep_picture=True)
-    x0, y0, x1, y1 = draw_view(thing, protocol).crop
-    picture = record.picture
-    assert [frame.k for frame in picture.frames] == [0, 1, 3, 5, 7]
-    assert np.array_equal(picture.image, thing.image[y0:y1, x0:x1])
-    assert [frame.iou for frame in picture.frames] == [record.steps[k].iou for k in (0, 1, 3, 5, 7)]
-    for frame in picture.frames:
-        assert iou(frame.prediction, picture.mask) == frame.iou
-    for click, entry in zip(picture.clicks, record.steps[1:], strict=True):
-        assert (click.x + x0, click.y + y0, click.positive) == (entry.x, entry.y, entry.positive)
-    assert run_object(paints_disks(4), thing, protocol).picture is None
+def test_a_loop_needs_room_for_an_image():
+    with pytest.raises(ValueError, match="batch_size: expected at least 1, got 0"):
+        InteractionLoop(sees_nothing, batch_size=0)
 
 
 def test_images_that_are_views_can_be_read():
     image = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     assert torch.equal(image_tensor(image[..., ::-1]), image_tensor(image).flip(0))
-    assert image_tensor(image)[2, 1, 0] == image[1, 0, 2] / np.float32(255)
+    assert image_tensor(image)[2, 1, 0] == image[1, 0, 2]
+    assert image_tensor(image).dtype == torch.uint8
+    before = image_tensor(image)
+    image[:] = 0
+    assert before.any(), "the array is copied"
+
+
+def test_a_state_begins_with_what_the_annotator_brings():
+    initial = np.zeros((6, 7), dtype=bool)
+    initial[2:4, 3] = True
+    state = begin(noise(6, 7), box=(1, 2, 3, 4), clicks=[Click(1, 1)], initial=initial)
+    assert (state.view, state.box, state.clicks) == ((0, 0, 7, 6), (1, 2, 3, 4), (Click(1, 1),))
+    np.testing.assert_array_equal(state.probability, initial)
+    assert state.probability.dtype == np.float32
+
+
+# --- many at once -------------------------------------------------------------------------------
+
+
+def test_states_of_different_sizes_and_numbers_of_clicks_are_answered_in_their_order():
+    sizes = [(12, 20), (20, 12), (12, 20), (7, 9), (12, 20)]
+    states = [begin(noise(*size, seed), view=(1, 0, *size[::-1])) for seed, size in enumerate(sizes)]
+    clicks = [Click(n + 2, n, positive=n % 2 == 0) for n in range(5)]
+    states = [
+        state._replace(clicks=tuple(clicks[: n % 3]), box=(2, 1, 5, 6) if n % 2 else None)
+        for n, state in enumerate(states)
+    ]
+    alone = InteractionLoop(shades, batch_size=1)
+    for size in (1, 2, 8):
+        loop = InteractionLoop(shades, batch_size=size)
+        together = loop.step(states, clicks)
+        for one, state, click in zip(together, states, clicks, strict=True):
+            (expected,) = alone.step([state], [click])
+            np.testing.assert_array_equal(one.probability, expected.probability)
+            assert one.clicks == (*state.clicks, click)
+            assert one.probability[:, 0].max() == 0  # outside its view
+            assert one.image is state.image
+
+
+def test_images_of_one_call_are_of_one_grid():
+    model = Spy(micro_model("micro_csa"))
+    sizes = [(12, 20), (33, 20), (11, 17), (12, 20)]
+    loop = InteractionLoop(model, batch_size=3)
+    loop.answer([begin(noise(*size), clicks=[Click(1, 2)]) for size in sizes])
+    assert model.encoded == [[(12, 20), (11, 17), (12, 20)], [(33, 20)]]
+    assert len({model.grid(size) for size in model.encoded[0]}) == 1
+
+
+def test_no_state_is_no_work():
+    assert InteractionLoop(sees_nothing).answer([]) == []
+
+
+def test_as_many_clicks_as_states():
+    with pytest.raises(ValueError, match="zip"):
+        InteractionLoop(sees_nothing).step([begin(noise(3, 3))], [])
+
+
+def test_an_image_is_taken_in_once():
+    model = Spy(paints_disks(2))
+    loop = InteractionLoop(model, batch_size=2)
+    states = [begin(noise(9, 9, seed)) for seed in range(3)]
+    states[0] = loop.look(states[0])
+    assert model.encoded == [[(9, 9)]]
+    for n in range(3):
+        states = loop.step(states, [Click(n, 1)] * 3)
+    assert model.encoded == [[(9, 9)]] * 1 + [[(9, 9)] * 2]
+    assert [len(prompts) for prompts in model.decoded] == [2, 1] * 3
+    states = loop.answer([states[0]._replace(view=(0, 0, 5, 9)), states[1]])
+    assert model.encoded[2:] == [[(9, 5)]]
+
+
+def test_looking_is_no_answer():
+    state = InteractionLoop(paints_disks(2)).look(begin(noise(9, 9), clicks=[Click(3, 3)]))
+    assert not state.probability.any()
+    assert torch.equal(state.encoded[0], state.image / 255)
+
+
+# --- the mirrored image -------------------------------------------------------------------------
+
+
+def mirrored(prompts, width):
+    """The same prompts on the mirrored image."""
+    points, boxes = prompts.points.clone(), prompts.boxes.clone()
+    points[..., 0] = width - 1 - points[..., 0]
+    x0, y0, x1, y1 = boxes[0].tolist()
+    return Prompts(points, prompts.labels, torch.tensor([[width - x1, y0, width - x0, y1]]))
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 8])
+def test_flip_averages_the_logits_of_image_and_mirror_image(batch_size):
+    images = [noise(12, 21, seed) for seed in range(3)]
+    clicks = (Click(4, 5), Click(17, 2, positive=False))
+    box = (3, 2, 20, 11)
+    loop = InteractionLoop(shades, batch_size=batch_size, flip=True)
+    states = loop.answer([begin(image, clicks=clicks, box=box) for image in images])
+    given = Prompts(
+        torch.tensor([[[4.0, 5.0], [17.0, 2.0]]]), torch.tensor([[1, 0]]), torch.tensor([box]).float()
+    )
+    for image, state in zip(images, states, strict=True):
+        pixels = image[None] / 255
+        one = shades.predict(pixels, given)
+        other = shades.predict(pixels.flip(-1), mirrored(given, 21)).flip(-1)
+        assert (one - other).abs().max() > 0.1
+        expected = ((one + other) / 2).sigmoid()[0, 0]
+        np.testing.assert_allclose(state.probability, expected, rtol=1e-6)
+
+
+def test_flip_of_a_network_is_done_by_hand():
+    torch.manual_seed(0)
+    model = micro_model("micro_csa").double()
+    image = noise(24, 33)
+    loop = InteractionLoop(model, flip=True)
+    (state,) = loop.answer([begin(image, clicks=[Click(5, 6)], view=(2, 1, 33, 22))])
+    pixels = image[None, :, 1:22, 2:33] / 255
+    given = Prompts(
+        torch.tensor([[[3.0, 5.0]]]), torch.tensor([[1]]), torch.full((1, 4), torch.nan)
+    )
+    with torch.no_grad():
+        one = model(pixels, given)
+        other = model(pixels.flip(-1), given._replace(points=torch.tensor([[[27.0, 5.0]]]))).flip(-1)
+    expected = ((one + other) / 2).sigmoid()[0, 0].numpy()
+    np.testing.assert_allclose(state.probability[1:22, 2:33], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("protocol", [RITM, GABBUR])
+def test_a_model_that_is_symmetric_is_unchanged_by_flip(protocol):
+    thing = toy_sample(seed=2)
+    straight = run_object(paints_disks(5), thing, protocol)
+    flipped = run_object(paints_disks(5), thing, replace(protocol, flip=True))
+    timeless = [[step[:9] for step in record.steps] for record in (straight, flipped)]
+    assert timeless[0] == timeless[1]
+    assert straight.clicks > 2
+
+
+@pytest.mark.parametrize(("batch_size", "largest"), [(8, 8), (5, 4), (2, 2), (1, 2)])
+def test_image_and_mirror_image_share_a_call(batch_size, largest):
+    model = Spy(shades)
+    loop = InteractionLoop(model, batch_size=batch_size, flip=True)
+    loop.answer([begin(noise(5, 6, seed)) for seed in range(6)])
+    for calls in (model.encoded, model.decoded):
+        sizes = [len(call) for call in calls]
+        assert sum(sizes) == 12
+        assert max(sizes) == largest
+
+
+# --- the previous mask --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("view", [None, (3, 2, 17, 9)])
+def test_the_previous_mask_is_exactly_the_last_probability(view, flip):
+    model = Spy(shades)
+    loop = InteractionLoop(model, flip=flip, previous_mask=True)
+    states = [begin(noise(10, 20, seed), view=view) for seed in range(2)]
+    x0, y0, x1, y1 = view or (0, 0, 20, 10)
+    before = []
+    for n in range(3):
+        before.append([state.probability[y0:y1, x0:x1] for state in states])
+        states = loop.step(states, [Click(4 + n, 5), Click(9, 3 + n, positive=False)])
+    assert not before[0][0].any()
+    assert before[1][0].std() > 0
+    for given, last in zip(model.decoded, before, strict=True):
+        expected = [*last, *(mask[:, ::-1] for mask in last)] if flip else last
+        for prompts, mask in zip(given, expected, strict=True):
+            assert prompts.previous.shape == (1, 1, y1 - y0, x1 - x0)
+            assert prompts.previous.dtype == torch.float32
+            np.testing.assert_array_equal(prompts.previous[0, 0], mask)
+
+
+def test_the_first_previous_mask_is_the_initial_one():
+    model = Spy(shades)
+    thing = toy_sample()
+    protocol = replace(PROTOCOLS["correction"], max_clicks=1, previous_mask=True)
+    run_object(model, thing, protocol)
+    np.testing.assert_array_equal(model.decoded[0][0].previous[0, 0], thing.initial)
+
+
+def test_a_network_takes_no_previous_mask():
+    protocol = replace(RITM, previous_mask=True)
+    with pytest.raises(ValueError, match="previous.*choose a protocol without previous_mask"):
+        run_object(micro_model(), toy_sample((20, 20)), protocol)

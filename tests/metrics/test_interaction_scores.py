@@ -2,15 +2,27 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from probseg.metrics import (
     Failures,
+    area_under_curve,
     failures,
+    median_noc,
     miou_at,
     noc,
+    regressions,
     standard_error_objects,
     standard_error_trials,
-    summarise,
+    survival,
+)
+
+RUNS = hnp.arrays(
+    np.float64,
+    hnp.array_shapes(min_dims=3, max_dims=3, max_side=5),
+    elements=st.sampled_from([0, 0.25, 0.5, 0.8, 1.0]) | st.floats(0, 1),
 )
 
 # four objects, one trial, K = 3 clicks after a first prediction
@@ -64,35 +76,98 @@ def test_standard_errors_see_only_their_own_noise():
 def test_standard_error_of_one_is_unknown():
     assert np.isnan(standard_error_trials(IOUS)).all()
     assert np.isnan(standard_error_objects(IOUS[:1])).all()
-    assert summarise(IOUS).se_trials is None
-    assert summarise(IOUS[:1]).se_objects is None
 
 
-def test_summary_by_hand():
-    summary = summarise(IOUS, percents=(70, 90))
-    assert (summary.n_objects, summary.n_trials, summary.max_clicks) == (4, 1, 3)
-    assert summary.miou == pytest.approx([0.2375, 0.35, 0.455, 0.805])
-    assert summary.noc == {70: 7 / 4, 90: 2.0}
-    assert summary.failures_at_cap == {70: 2, 90: 2}
-    assert summary.failures_never == {70: 0, 90: 1}
+def slow_area(run, first):
+    """The area of the polygon under the curve, one trapezium at a time."""
+    pieces = [(run[k] + run[k + 1]) / 2 for k in range(first, len(run) - 1)]
+    return sum(pieces) / len(pieces) if pieces else run[first]
 
 
-def test_summary_does_not_depend_on_the_order_of_objects_and_trials():
-    ious = np.random.default_rng(1).random((6, 3, 5))
-    turned = summarise(ious[::-1, ::-1])
-    assert turned.noc == summarise(ious).noc
-    assert turned.miou == pytest.approx(summarise(ious).miou)
+@given(RUNS, st.integers(0, 3))
+def test_area_under_curve_is_a_mean_along_the_clicks(ious, first):
+    first = min(first, ious.shape[2] - 1)
+    areas = area_under_curve(ious, first)
+    for area, run in zip(areas.flat, ious.reshape(-1, ious.shape[2]), strict=True):
+        assert area == pytest.approx(slow_area(run, first))
+    assert area_under_curve(np.full((2, 3, 4), 0.7), first) == pytest.approx(0.7)
 
 
+def test_area_under_curve_by_hand():
+    assert area_under_curve(IOUS)[1, 0] == pytest.approx((0.7 / 2 + (0.7 + 0.92) / 2 + 0.925) / 3)
+    assert area_under_curve(IOUS, 1)[1, 0] == pytest.approx((0.81 + 0.925) / 2)
+    assert area_under_curve(IOUS, 3)[:, 0].tolist() == [0.5, 0.93, 0.9, 0.89]
+    for first in (-1, 4):
+        with pytest.raises(ValueError, match=r"first: .* 0 \.\.\. 3"):
+            area_under_curve(IOUS, first)
+
+
+@given(RUNS, st.sampled_from([0.25, 0.5, 0.8, 1.0]))
+def test_clicks_and_their_distribution_are_those_of_a_loop(ious, threshold):
+    last = ious.shape[2] - 1
+    needed = []  # None: never
+    for run in ious.reshape(-1, last + 1).tolist():
+        needed.append(next((k for k, iou in enumerate(run) if iou >= threshold), None))
+    capped = [last if k is None else k for k in needed]
+    assert noc(ious, threshold).ravel().tolist() == capped
+    assert failures(ious, threshold) == (capped.count(last), needed.count(None))
+    alive = [sum(k is None or k > clicks for k in needed) for clicks in range(last + 1)]
+    assert survival(ious, threshold) == pytest.approx([n / len(needed) for n in alive])
+    middle = sorted(last + 1 if k is None else k for k in needed)[(len(needed) - 1) // 2]
+    assert median_noc(ious, threshold) == (None if middle > last else middle)
+
+
+def test_survival_and_median_by_hand():
+    assert survival(IOUS, 0.9).tolist() == [0.75, 0.75, 0.5, 0.25]
+    assert median_noc(IOUS, 0.9) == 2
+    assert median_noc(IOUS[1:], 0.9) == 3
+    assert median_noc(IOUS[2:], 0.9) == 3  # exactly half of them
+    assert median_noc(IOUS[2:], 0.95) is None
+
+
+def test_the_mean_depends_on_the_cap_and_the_median_does_not():
+    longer = np.concatenate([IOUS, np.tile(IOUS[..., -1:], 7)], axis=2)
+    assert noc(longer, 0.9).mean() > noc(IOUS, 0.9).mean()
+    assert median_noc(longer, 0.9) == median_noc(IOUS, 0.9)
+
+
+def test_regressions_are_clicks_that_do_harm():
+    ious = np.array([[[0.0, 0.5, 0.4, 0.4], [0.8, 0.5, 0.9, 0.9]]])
+    given = np.array([[[False, True, True, True], [True, True, True, False]]])
+    share, size = regressions(ious, given)
+    assert share == 2 / 5  # the last entry of the second run repeats what was
+    assert size == pytest.approx((0.1 + 0.3) / 2)
+    assert regressions(ious, given & False) == (None, None)
+    assert regressions(np.sort(ious, axis=2), given) == (0, None)
+    for wrong in (given[..., 1:], given.astype(float)):
+        with pytest.raises(ValueError, match="given"):
+            regressions(ious, wrong)
+
+
+SCORES = (
+    miou_at,
+    standard_error_objects,
+    standard_error_trials,
+    area_under_curve,
+    lambda ious: noc(ious, 0.9),
+    lambda ious: failures(ious, 0.9),
+    lambda ious: survival(ious, 0.9),
+    lambda ious: median_noc(ious, 0.9),
+    lambda ious: regressions(ious, np.ones(np.shape(ious), dtype=bool)),
+)
+
+
+@pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize(
     "ious", [np.zeros((2, 3)), np.zeros((0, 1, 4)), np.full((1, 1, 2), 90.0), [[[np.nan]]]]
 )
-def test_what_is_no_iou_is_refused(ious):
+def test_what_is_no_iou_is_refused(score, ious):
     with pytest.raises(ValueError, match="ious"):
-        summarise(ious)
+        score(ious)
 
 
+@pytest.mark.parametrize("score", [noc, failures, survival, median_noc])
 @pytest.mark.parametrize("threshold", [0, 90])
-def test_threshold_is_a_fraction(threshold):
+def test_threshold_is_a_fraction(score, threshold):
     with pytest.raises(ValueError, match="threshold"):
-        noc(IOUS, threshold)
+        score(IOUS, threshold)

@@ -1,0 +1,132 @@
+"""An image and its prompts at the size that a method works at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from probseg.baselines.base import FloatMap, Image, boxed
+from probseg.clicks.annotators import BoolMap
+from probseg.clicks.boxes import Box
+from probseg.types import Click
+
+Number = TypeVar("Number", np.uint8, np.float32)
+
+SEED_RADIUS = 0.02
+"""Radius of the disks around clicks whose pixels are what the click says."""
+
+GUESS_RADIUS = 0.1
+"""Radius of the disks around positive clicks that are guessed to be object without a box.
+
+Both radii are fractions of the longer side of the image.
+"""
+
+HALF_DIAGONAL = 0.5**0.5
+"""Every point of a pixel is at most this far from its centre."""
+
+
+class Scene(NamedTuple):
+    """What a method works with; maps are of shape ``(h, w)``.
+
+    Args:
+        image: RGB, uint8, shape ``(h, w, 3)``.
+        seeds: int8: 1 on the object, -1 on the background, 0 where no click is near. Where two
+            disks meet, a pixel belongs to the nearest click.
+        guess: What is object as far as the prompts tell without a look at the image, seeds
+            included.
+        inside: Inside the box; None without one.
+        to_object: Distance in pixels to the nearest positive click; infinite without one.
+        size: ``(H, W)`` of the image as it was given.
+    """
+
+    image: Image
+    seeds: npt.NDArray[np.int8]
+    guess: BoolMap
+    inside: BoolMap | None
+    to_object: npt.NDArray[np.float64]
+    size: tuple[int, int]
+
+    def near_object(self, radius: float) -> BoolMap:
+        """Return the disks around positive clicks; the radius is a fraction of the longer side."""
+        return np.asarray(self.to_object <= radius * max(self.to_object.shape))
+
+    def enlarged(self, values: npt.NDArray[np.bool_] | npt.NDArray[np.floating]) -> FloatMap:
+        """Return a map ``(h, w)`` at the given size ``(H, W)``, float32."""
+        return _resized(values.astype(np.float32), self.size)
+
+
+def make_scene(
+    image: Image,
+    clicks: Iterable[Click],
+    box: Box | None,
+    previous: FloatMap | None,
+    longest: int | None = None,
+) -> Scene:
+    """Reduce an image and draw its prompts.
+
+    The guess is where ``previous`` is above 1/2; without it, the inside of the box; without a
+    box, disks around the positive clicks, as far as no negative click is nearer.
+
+    Args:
+        image: RGB, uint8, shape ``(H, W, 3)``.
+        clicks: At whole pixels of the image.
+        box: Inside the image, or None.
+        previous: Probability, shape ``(H, W)``, or None.
+        longest: Longer side in pixels that the image is reduced to; a smaller one, and any with
+            None, stays as it is.
+    """
+    height, width = size = image.shape[0], image.shape[1]
+    scale = 1.0 if longest is None else min(1.0, longest / max(size))
+    small = max(1, round(height * scale)), max(1, round(width * scale))
+    clicks = [
+        Click((c.x + 0.5) * small[1] / width - 0.5, (c.y + 0.5) * small[0] / height - 0.5, sign)
+        for c, sign in ((click, click.positive) for click in clicks)
+    ]
+    to_object = _distance((c for c in clicks if c.positive), small)
+    to_background = _distance((c for c in clicks if not c.positive), small)
+    inside = None
+    if box is not None:
+        inside = _resized(boxed(box, size).astype(np.float32), small) >= 0.5
+    nearest = to_object <= to_background
+    if previous is not None:
+        guess = _resized(previous, small) > 0.5
+    elif inside is not None:
+        guess = inside
+    else:
+        guess = (to_object <= GUESS_RADIUS * max(small)) & nearest
+    radius = max(SEED_RADIUS * max(small), HALF_DIAGONAL)
+    seeds = np.zeros(small, dtype=np.int8)
+    seeds[(to_background <= radius) & ~nearest] = -1
+    seeds[(to_object <= radius) & nearest] = 1
+    guess = (guess | (seeds > 0)) & (seeds >= 0)
+    return Scene(_resized(image, small), seeds, guess, inside, to_object, size)
+
+
+def border(size: tuple[int, int]) -> BoolMap:
+    """Return a map ``(h, w)`` that is True at the outermost pixels of an image."""
+    edge = np.ones(size, dtype=np.bool_)
+    edge[1:-1, 1:-1] = False
+    return edge
+
+
+def _distance(clicks: Iterable[Click], size: tuple[int, int]) -> npt.NDArray[np.float64]:
+    """Return the distance in pixels to the nearest click, infinite without one."""
+    y, x = np.ogrid[: size[0], : size[1]]
+    distance = np.full(size, np.inf)
+    for click in clicks:
+        np.minimum(distance, np.hypot(x - click.x, y - click.y), out=distance)
+    return distance
+
+
+def _resized(values: npt.NDArray[Number], size: tuple[int, int]) -> npt.NDArray[Number]:
+    """Return an image or a map at the size ``(h, w)``; areas are averaged where it shrinks."""
+    if values.shape[:2] == size:
+        return values
+    shrinks = size[0] * size[1] < values.shape[0] * values.shape[1]
+    method = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    resized = cv2.resize(values, (size[1], size[0]), interpolation=method)
+    return np.asarray(resized, dtype=values.dtype)

@@ -1,0 +1,125 @@
+"""The verb compare."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from probseg.errors import UsageError
+from probseg.interact.comparison import compare
+from probseg.interact.comparison_inputs import default_names, read_result
+from probseg.interact.comparison_report import (
+    LEGEND,
+    comparison_tables,
+    remarks,
+    verdicts,
+    write_comparison,
+)
+
+EXAMPLES = """\
+examples:
+  probseg compare runs/standard/version_0/test/ritm runs/csa/version_0/test/ritm
+  probseg compare A B C --names standard csa csa_ft --output comparisons/heads
+  probseg compare A B --metric miou@5 noc@90 boundary_iou
+
+metrics: miou@0 miou@1 miou@2 miou@3 miou@5 miou@10 miou@20 (as far as the protocol has them) auc
+  noc@80 noc@85 noc@90 noc@95 boundary_iou brier ece failures@80 failures@85 failures@90 failures@95
+"""
+WIDTH = 150
+"""Columns of the tables where the output is no terminal."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run ``probseg compare``.
+
+    Args:
+        arguments: What follows ``compare`` on the command line.
+
+    Raises:
+        DataError: If a folder cannot be read, or the results do not fit together.
+        UnknownNameError: If there is no such metric.
+        UsageError: If folders or names are too few, or the output cannot be written.
+    """
+    options = _parser().parse_args(list(arguments))
+    folders: list[Path] = options.folders
+    if len(folders) < 2:
+        msg = f"folders: expected at least two, the reference first, got {len(folders)}"
+        raise UsageError(msg)
+    names = options.names or default_names(folders)
+    if len(names) != len(folders) or len(set(names)) < len(names):
+        msg = f"--names: expected a different name for each of {len(folders)} folders, got {names}"
+        raise UsageError(msg)
+    comparison = compare(
+        [read_result(folder, name) for folder, name in zip(folders, names, strict=True)],
+        metrics=options.metric,
+        common_only=options.common_objects,
+        allow_different_protocols=options.allow_different_protocols,
+    )
+    try:
+        paths = write_comparison(options.output, comparison)
+    except OSError as error:
+        msg = f"--output {options.output}: cannot be written: {error}"
+        raise UsageError(msg) from error
+    console = Console(highlight=False, width=None if Console().is_terminal else WIDTH)
+    for source in comparison_tables(comparison):
+        table = Table(title=escape(source.title), box=box.SIMPLE)
+        for number, name in enumerate(source.header):
+            table.add_column(escape(name), justify="right" if number else "left")
+        for row in source.rows:
+            table.add_row(*map(escape, row))
+        console.print(table)
+    console.print(LEGEND, style="dim")
+    for sentence in [*remarks(comparison), *(verdict.text for verdict in verdicts(comparison))]:
+        console.print(f"\n{sentence}", markup=False, soft_wrap=True)
+    for path in paths:
+        console.print(f"  {path}", markup=False, soft_wrap=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="probseg compare",
+        description="Which of several results is better, and how sure is that? All are compared "
+        "with the first one, object by object.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "folders",
+        nargs="+",
+        type=Path,
+        metavar="FOLDER",
+        help="results of `probseg test`: folders with results.json and objects.csv; the first "
+        "one is the reference",
+    )
+    add(
+        "--output",
+        type=Path,
+        default=Path("comparison"),
+        metavar="DIR",
+        help="folder for comparison.md, comparison.json and curves.png; %(default)s",
+    )
+    add("--names", nargs="+", metavar="NAME", help="what to call them; parts of the paths")
+    add(
+        "--metric",
+        nargs="+",
+        metavar="METRIC",
+        help="compare these only, chosen before the numbers are known; all metrics",
+    )
+    add(
+        "--common-objects",
+        action="store_true",
+        help="leave out the objects that some result lacks",
+    )
+    add(
+        "--allow-different-protocols",
+        action="store_true",
+        help="compare what was made in different ways, up to the smallest number of clicks",
+    )
+    return parser

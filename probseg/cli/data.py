@@ -1,0 +1,330 @@
+"""The verb data."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from probseg.cli.arguments import Parser, new_file
+from probseg.data.checks import Report, check_folder, check_source
+from probseg.data.download import Progress
+from probseg.data.fetching import fetch
+from probseg.data.leakage import Leak, Photos, find_leaks, photos_of_folder, photos_of_source
+from probseg.data.sources import MEGABYTE, SOURCES, Source, find_source, known_source
+from probseg.errors import USER_ERRORS, UnknownNameError, UsageError
+from probseg.paths import find_data
+
+EXAMPLES = """\
+examples:
+  probseg data list
+  probseg data fetch GrabCut
+  probseg data fetch DAVIS585 --source ~/Downloads/DAVIS585.zip
+  probseg data check GrabCut
+  probseg data check my_folder --json problems.json
+  probseg data check SBD --split train --against PascalVOC
+"""
+WIDTH = 150
+"""Columns of the tables where the output is no terminal."""
+
+SHOWN = 50
+"""Rows of a table of problems or shared photographs; the JSON file has them all."""
+
+
+class _Place(NamedTuple):
+    """A data set of the field, or a folder of somebody's own if ``source`` is None."""
+
+    source: Source | None
+    root: Path
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run ``probseg data``.
+
+    Args:
+        arguments: What follows ``data`` on the command line.
+
+    Raises:
+        UsageError: If an option cannot be used, or a file cannot be written.
+        UnknownNameError: If there is no such data set.
+        DatasetNotFoundError: If a data set is not where it was looked for.
+        DownloadError: If a download fails.
+        ChecksumError: If an archive is not the one that is expected.
+        DataError: If an archive or a photograph cannot be used.
+        SystemExit: With status 1 if problems or shared photographs were found.
+    """
+    options = _parser().parse_args(list(arguments))
+    try:
+        options.action(options)
+    except USER_ERRORS:
+        raise
+    except OSError as error:  # permissions, full disks
+        raise UsageError(str(error)) from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="probseg data",
+        description="The data sets of the field, and folders of your own.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(required=True, metavar="list|fetch|check")
+    verb = verbs.add_parser("list", help="names, sizes, places and licences of all data sets")
+    verb.set_defaults(action=_list)
+    verb = verbs.add_parser(
+        "fetch",
+        help="download and unpack a data set",
+        description="Download and unpack a data set. Interrupted, the same command goes on.",
+    )
+    verb.add_argument("name", metavar="NAME", help="one of `probseg data list`")
+    verb.add_argument("--root", type=Path, metavar="DIR", help="its folder to be")
+    verb.add_argument(
+        "--source",
+        metavar="URL",
+        help="address or file of the archive; a folder, with / at its end, of several",
+    )
+    verb.add_argument("--sha256", type=_sha256, metavar="HEX", help="checksum it must have")
+    verb.add_argument("--force", action="store_true", help="fetch again, replace other files")
+    verb.set_defaults(action=_fetch)
+    verb = verbs.add_parser(
+        "check",
+        help="look at all files of a data set, or for photographs that another one has too",
+        description="Look at all files and list what is wrong with them; or, with --against, list "
+        "the photographs that another data set has too. The status is 1 if there are any.",
+    )
+    verb.add_argument("name", metavar="NAME", help="data set, or folder with images/ and masks/")
+    verb.add_argument("--root", type=Path, metavar="DIR", help="folder of the data set")
+    verb.add_argument("--split", help="train, val, ...; all that are usual by default")
+    verb.add_argument("--against", metavar="TEST", help="data set or folder to compare with")
+    verb.add_argument("--against-root", type=Path, metavar="DIR", help="folder of TEST")
+    verb.add_argument("--against-split", metavar="SPLIT", help="split of TEST")
+    verb.add_argument("--json", type=new_file, metavar="FILE", help="write everything to a file")
+    verb.set_defaults(action=_check)
+    return parser
+
+
+def _list(options: argparse.Namespace) -> None:
+    table = Table(title="Data sets", box=box.SIMPLE)
+    table.add_column("name", no_wrap=True)
+    table.add_column("objects", justify="right")
+    table.add_column("photographs", justify="right")
+    table.add_column("download", justify="right")
+    table.add_column("folder")
+    table.add_column("there")
+    table.add_column("licence and notes")
+    for source in SOURCES.values():
+        root = source.folder()
+        missing = source.missing(root)
+        there = "no" if not root.is_dir() else "in part" if missing else "yes"
+        notes = f"{source.licence}; {source.way}" if source.way else source.licence
+        table.add_row(
+            source.name,
+            _counts(source, 0),
+            _counts(source, 1),
+            _download_size(source),
+            str(root),
+            there,
+            notes,
+        )
+    _console().print(table)
+
+
+def _counts(source: Source, field: int) -> str:
+    known = {part: full[field] for part, full in source.full.items() if full[field] is not None}
+    return "\n".join(f"{part} {count}".strip() for part, count in known.items()) or "-"
+
+
+def _download_size(source: Source) -> str:
+    size = sum(archive.size for archive in source.archives)
+    return f"{size / MEGABYTE:,.0f} MB" if size else "by hand"
+
+
+def _fetch(options: argparse.Namespace) -> None:
+    source = known_source(options.name)
+    with _bars(DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as progress:
+        fetch(
+            source,
+            options.root,
+            address=options.source,
+            sha256=options.sha256,
+            force=options.force,
+            progress=progress,
+        )
+
+
+def _check(options: argparse.Namespace) -> None:
+    place = _place(options.name, options.root, options.split, "--split")
+    if options.against is None:
+        if options.against_root is not None or options.against_split is not None:
+            msg = "--against-root and --against-split describe the data set of --against: add it"
+            raise UsageError(msg)
+        _look(place, options.split, options.json)
+    else:
+        asked = (options.against, options.against_root, options.against_split, "--against-split")
+        test = _place(*asked)
+        _compare(place, options.split, test, options.against_split, options.json)
+
+
+def _look(place: _Place, split: str | None, json_file: Path | None) -> None:
+    with _bars(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
+        if place.source is None:
+            reports = [check_folder(place.root, progress)]
+        else:
+            parts: tuple[str | None, ...] = (split,) if split else place.source.splits or (None,)
+            reports = [check_source(place.source, place.root, part, progress) for part in parts]
+    if json_file is not None:
+        content = [{**r._asdict(), "problems": [p._asdict() for p in r.problems]} for r in reports]
+        _write(json_file, {"reports": content})
+    console = _console()
+    for report in reports:
+        _print_report(console, report)
+    if not all(report.sound for report in reports):
+        raise SystemExit(1)
+
+
+def _print_report(console: Console, report: Report) -> None:
+    serious = [problem for problem in report.problems if problem.serious]
+    notes = [problem for problem in report.problems if not problem.serious]
+    for title, problems in (("Problems", serious), ("Worth knowing", notes)):
+        if problems:
+            table = Table(title=f"{title}: {report.dataset}", box=box.SIMPLE)
+            table.add_column("file", overflow="fold")
+            table.add_column("finding", overflow="fold")
+            _fill(table, [(problem.path, problem.text) for problem in problems])
+            console.print(table)
+    line = (
+        f"{report.dataset} in {report.root}: {report.objects} objects on {report.photos} "
+        f"photographs, {len(serious)} problems, {len(notes)} notes"
+    )
+    console.print(line, markup=False, soft_wrap=True)
+
+
+def _compare(
+    place: _Place, split: str | None, test: _Place, test_split: str | None, json_file: Path | None
+) -> None:
+    ours, theirs = _photos(place, split), _photos(test, test_split)
+    with _bars(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
+        leaks = find_leaks(ours, theirs, progress)
+    if json_file is not None:
+        _write(json_file, {"shared": [leak._asdict() for leak in leaks]})
+    console = _console()
+    if leaks:
+        console.print(_leak_table(leaks, ours.name, theirs.name))
+    trained, tested = {leak.train for leak in leaks}, {leak.test for leak in leaks}
+    line = (
+        f"{len(trained)} of the {len(ours.paths)} photographs of {ours.name} are among the "
+        f"{len(theirs.paths)} of {theirs.name}, where they are {len(tested)}"
+    )
+    console.print(line, markup=False, soft_wrap=True)
+    if leaks:
+        raise SystemExit(1)
+
+
+def _leak_table(leaks: Sequence[Leak], train: str, test: str) -> Table:
+    table = Table(title="Photographs in both", box=box.SIMPLE)
+    table.add_column(train, overflow="fold")
+    table.add_column(test, overflow="fold")
+    table.add_column("found by")
+    table.add_column("correlation", justify="right")
+    _fill(table, [(x.train, x.test, x.found, f"{x.correlation:.3f}") for x in leaks])
+    return table
+
+
+def _fill(table: Table, rows: Sequence[tuple[str, ...]]) -> None:
+    for row in rows[:SHOWN]:
+        table.add_row(*map(escape, row))
+    if len(rows) > SHOWN:
+        table.caption = f"{len(rows) - SHOWN} more; --json FILE has them all"
+
+
+def _photos(place: _Place, split: str | None) -> Photos:
+    if place.source is None:
+        return photos_of_folder(place.root)
+    return photos_of_source(place.source, place.root, split)
+
+
+def _place(name: str, root: Path | None, split: str | None, option: str) -> _Place:
+    """Find out which data set is meant, and where it is."""
+    place = find_data(name)
+    is_path = len(Path(name).parts) > 1
+    source = find_source(place.name if is_path else name)
+    if source is not None and root is None and is_path:
+        root = place
+        if source.missing(root) and all((root / x).is_dir() for x in ("images", "masks")):
+            source = None  # a folder of somebody's own that has the name of a data set
+    if source is None:
+        if root is not None and root != place:
+            msg = f"--root {root}: {name} is a folder, not the name of a data set; leave one out"
+            raise UsageError(msg)
+        if not place.is_dir():
+            raise UnknownNameError(kind="data set or folder", name=name, known=SOURCES)
+        if split is not None:
+            msg = f"{option} {split}: {name} is a folder and has no splits; leave the option out"
+            raise UsageError(msg)
+        return _Place(None, place)
+    if split is not None and split not in source.full:
+        known = [part for part in source.full if part]
+        if not known:
+            msg = f"{option} {split}: {source.name} has no splits; leave the option out"
+            raise UsageError(msg)
+        raise UnknownNameError(kind=f"split of {source.name}", name=split, known=known)
+    return _Place(source, source.folder(root))
+
+
+@contextlib.contextmanager
+def _bars(*columns: ProgressColumn) -> Iterator[Progress]:
+    """Show a bar on stderr for each thing that is reported; nothing where that is no terminal."""
+    shown = Bars(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *columns,
+        console=Console(stderr=True),
+        redirect_stdout=sys.stdout.isatty(),  # lines of a file belong into the file
+    )
+    tasks: dict[str, TaskID] = {}
+
+    def progress(what: str, done: int, total: int | None) -> None:
+        if what not in tasks:
+            tasks[what] = shown.add_task(what, total=total)
+        shown.update(tasks[what], completed=done, total=total)
+
+    shown.disable = not shown.console.is_terminal
+    with shown:
+        yield progress
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _sha256(text: str) -> str:
+    if len(text) != 64 or not set(text.lower()) <= set("0123456789abcdef"):
+        msg = f"expected 64 hexadecimal digits, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return text.lower()

@@ -1,0 +1,327 @@
+"""Looking at all files of a data set and collecting everything that is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from probseg.data.base import InteractiveDataset
+from probseg.data.download import Progress, silent
+from probseg.data.images import (
+    IMAGE_SUFFIXES,
+    LOSSLESS_SUFFIXES,
+    check_same_size,
+    object_ids,
+    object_mask,
+    read_image,
+    read_labels,
+)
+from probseg.data.pairs import ImageMaskPairs
+from probseg.data.sources import Full, Source
+from probseg.data.threads import in_threads
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.types import IGNORE, Sample
+
+TINY = 100
+"""Objects with fewer pixels are reported."""
+
+Pixels = npt.NDArray[np.uint8]
+
+
+class Problem(NamedTuple):
+    """Something that is wrong, or only worth knowing.
+
+    Args:
+        path: The file or folder.
+        text: What is wrong with it.
+        serious: False for what complete data sets are known to have, such as tiny objects.
+    """
+
+    path: str
+    text: str
+    serious: bool = True
+
+
+class Report(NamedTuple):
+    """What a look at a data set found.
+
+    Args:
+        dataset: Its name, with the split if there is one.
+        root: Its folder.
+        objects: Number of objects that could be read.
+        photos: Number of photographs that could be read.
+        problems: What was found, the serious first, each part in the order of the paths.
+    """
+
+    dataset: str
+    root: str
+    objects: int
+    photos: int
+    problems: list[Problem]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing serious was found."""
+        return not any(problem.serious for problem in self.problems)
+
+
+class _Seen(NamedTuple):
+    """What was found out about one photograph with its masks, or about one object."""
+
+    photo: str
+    path: str
+    digest: bytes | None  # of the photograph's pixels; None if it cannot be read
+    objects: int
+    problems: list[Problem]
+
+
+def check_source(
+    source: Source, root: Path, split: str | None = None, progress: Progress = silent
+) -> Report:
+    """Look at all objects of a data set of the field.
+
+    Found are files without partner, files that cannot be read, masks of another size or with
+    unexpected values, objects without a pixel, masks that are ignored altogether, and other numbers
+    of objects and photographs than the complete set has; and, not as serious, objects of less than
+    `TINY` pixels, objects without background, and photographs that are there twice.
+
+    Args:
+        source: The data set.
+        root: Its folder.
+        split: Its split, where it has splits.
+        progress: Told of the objects that were looked at.
+
+    Raises:
+        DatasetNotFoundError: If the folder does not hold the data set.
+    """
+    name = source.name if split is None else f"{source.name} {split}"
+    problems: list[Problem] = []
+    looks: list[Callable[[], _Seen]] = []
+    kind = source.dataset()
+    if issubclass(kind, ImageMaskPairs):
+        looks = _looks_at_pairs(kind, root, problems)
+    if not problems:
+        try:
+            data = source.build(root, split)
+        except DataError as error:
+            problems.append(_told(error, root))
+        else:
+            looks = looks or [partial(_look_at_sample, data, root, i) for i in range(len(data))]
+    seen = in_threads(lambda look: look(), looks, name, progress)
+    full = source.full.get(split or "", Full())
+    return _report(name, root, problems, seen, full)
+
+
+def check_folder(root: Path, progress: Progress = silent) -> Report:
+    """Look at all files of a folder with ``images/`` and ``masks/``; see `ImageMaskFolder`.
+
+    Found is what `check_source` finds; here, all of it is serious except for an image without mask,
+    which is not used.
+
+    Args:
+        root: The folder.
+        progress: Told of the images that were looked at.
+
+    Raises:
+        DatasetNotFoundError: If one of the two folders is missing or has no pictures.
+    """
+    problems: list[Problem] = []
+    images = _files(root, "images", IMAGE_SUFFIXES, problems)
+    masks = _files(root, "masks", LOSSLESS_SUFFIXES, problems)
+    partners = _partners(images, masks, lambda stem: re.sub(r"_\d+$", "", stem), problems)
+    unused = sorted(set(images.values()) - {image for image, _ in partners})
+    notes = [Problem(str(image), "has no mask and is not used", False) for image in unused]
+    owned: dict[Path, list[Path]] = defaultdict(list)
+    for image, mask in partners:
+        owned[image].append(mask)
+    looks = [
+        partial(_look_at_files, image, its_masks, _read_objects, image.stem)
+        for image, its_masks in owned.items()
+    ]
+    seen = in_threads(lambda look: look(), looks, root.name, progress)
+    return _report("folder", root, problems, seen, None, notes)
+
+
+def _looks_at_pairs(
+    kind: type[ImageMaskPairs], root: Path, problems: list[Problem]
+) -> list[Callable[[], _Seen]]:
+    """Pair the files of a test set as far as they do pair up."""
+    images = _files(root, kind.image_folder, IMAGE_SUFFIXES, problems, kind.name)
+    masks = _files(root, kind.mask_folder, IMAGE_SUFFIXES, problems, kind.name)
+    reader = kind.__new__(kind)  # reads masks only: the constructor stops at the first odd file
+    partners = _partners(images, masks, reader.photo, problems)
+    for image in sorted(set(images.values()) - {image for image, _ in partners}):
+        problems.append(Problem(str(image), f"has no mask in {kind.mask_folder}/"))
+    return [
+        partial(
+            _look_at_files,
+            image,
+            [mask],
+            lambda path: {"object": reader.read_mask(path)},
+            reader.photo(_stem(mask)),
+        )
+        for image, mask in partners
+    ]
+
+
+def _stem(path: Path) -> str:
+    return path.name.split(".")[0]
+
+
+def _files(
+    root: Path,
+    folder: str,
+    suffixes: tuple[str, ...],
+    problems: list[Problem],
+    dataset: str = "folder",
+) -> dict[str, Path]:
+    """Map the stems of the picture files of a folder to their paths."""
+    place = root / folder
+    found: dict[str, Path] = {}
+    for path in sorted(place.iterdir()) if place.is_dir() else []:
+        if path.name.startswith(".") or path.suffix.lower() not in IMAGE_SUFFIXES + suffixes:
+            continue
+        stem = path.stem if dataset == "folder" else _stem(path)
+        if path.suffix.lower() not in suffixes:
+            problems.append(Problem(str(path), f"is not lossless; expected {', '.join(suffixes)}"))
+        elif stem in found:
+            problems.append(Problem(str(path), f"has the same stem as {found[stem].name}"))
+        else:
+            found[stem] = path
+    if not found:
+        raise DatasetNotFoundError(
+            dataset,
+            root,
+            f"pictures in the folder {folder}/",
+            "Name the folder that has it, or fetch a data set of the field with `probseg data "
+            "fetch`.",
+        )
+    return found
+
+
+def _partners(
+    images: Mapping[str, Path],
+    masks: Mapping[str, Path],
+    photo: Callable[[str], str],
+    problems: list[Problem],
+) -> list[tuple[Path, Path]]:
+    """Return image and mask of each mask that has an image."""
+    pairs = []
+    for stem, path in masks.items():
+        owner = images.get(stem, images.get(photo(stem)))
+        if owner is None:
+            problems.append(Problem(str(path), "has no image of the same name"))
+        else:
+            pairs.append((owner, path))
+    return pairs
+
+
+def _read_objects(path: Path) -> dict[str, Pixels]:
+    """Read the objects of a mask of a folder."""
+    labels = read_labels(path)
+    return {f"object {n}": object_mask(labels, n) for n in object_ids(labels, path)}
+
+
+def _look_at_files(
+    image_path: Path, mask_paths: list[Path], read: Callable[[Path], dict[str, Pixels]], photo: str
+) -> _Seen:
+    """Read a photograph and its masks, and go on with the others if one is broken."""
+    problems: list[Problem] = []
+    image, objects = None, 0
+    try:
+        image = read_image(image_path)
+    except DataError as error:
+        problems.append(_told(error, image_path))
+    for path in mask_paths:
+        try:
+            masks = read(path)
+            if image is not None:
+                check_same_size(image.shape, next(iter(masks.values())).shape, image_path, path)
+        except DataError as error:
+            problems.append(_told(error, path))
+            continue
+        for name, mask in masks.items():
+            problems += _problems_of(mask, str(path), name)
+        objects += len(masks) if image is not None else 0
+    digest = None if image is None else _digest(image)
+    return _Seen(photo, str(image_path), digest, objects, problems)
+
+
+def _look_at_sample(data: InteractiveDataset, root: Path, index: int) -> _Seen:
+    """Read one object by the data set itself."""
+    try:
+        sample: Sample = data[index]
+    except DataError as error:
+        return _Seen("", "", None, 0, [_told(error, root)])
+    path = f"{root} {sample.name}"
+    problems = _problems_of(sample.mask, path, "object")
+    if not np.isin(sample.mask, (0, 1, IGNORE)).all():
+        problems.append(Problem(path, f"has the values {np.unique(sample.mask).tolist()[:5]}"))
+    photo = sample.photo if sample.photo is not None else sample.name
+    return _Seen(photo, f"{root} {photo}", _digest(sample.image), 1, problems)
+
+
+def _problems_of(mask: Pixels, path: str, name: str) -> list[Problem]:
+    """List what is odd about the pixels of one object."""
+    area = int((mask == 1).sum())
+    if (mask == IGNORE).all():
+        return [Problem(path, f"{name}: all pixels are ignored (255)")]
+    if area == 0:
+        return [Problem(path, f"{name}: has no pixel")]
+    problems = []
+    if area < TINY:
+        problems.append(Problem(path, f"{name}: has {area} pixels, fewer than {TINY}", False))
+    if not (mask == 0).any():
+        problems.append(Problem(path, f"{name}: fills the image, there is no background", False))
+    return problems
+
+
+def _digest(image: Pixels) -> bytes:
+    return hashlib.blake2b(repr(image.shape).encode() + image.tobytes(), digest_size=16).digest()
+
+
+def _told(error: DataError, path: Path) -> Problem:
+    """Turn an error into a problem; most messages begin with the file."""
+    file, separator, text = str(error).partition(": ")
+    return Problem(file, text) if separator else Problem(str(path), str(error))
+
+
+def _report(
+    name: str,
+    root: Path,
+    problems: list[Problem],
+    seen: Iterable[_Seen],
+    full: Full | None,
+    notes: Sequence[Problem] = (),
+) -> Report:
+    """Put together what was found; in a folder, without ``full``, all but ``notes`` is serious."""
+    found = dict.fromkeys(problems)  # a broken file is met once for each of its objects
+    photos: set[str] = set()
+    first: dict[bytes, _Seen] = {}
+    objects = 0
+    for look in seen:
+        found.update(dict.fromkeys(look.problems))
+        objects += look.objects
+        if look.digest is None:
+            continue
+        photos.add(look.photo)
+        twin = first.setdefault(look.digest, look)
+        if twin.photo != look.photo:
+            found[Problem(look.path, f"is the same picture as {twin.path}", False)] = None
+    if full is None:
+        found = {problem._replace(serious=True): None for problem in found}
+    else:
+        for what, number, wanted in zip(Full._fields, (objects, len(photos)), full, strict=True):
+            if wanted is not None and number != wanted:
+                text = f"{number} {what}, but the complete set has {wanted}"
+                found[Problem(str(root), text)] = None
+    ordered = sorted([*found, *notes], key=lambda problem: (not problem.serious, problem.path))
+    return Report(name, str(root), objects, len(photos), ordered)

@@ -1,0 +1,110 @@
+"""DAVIS-585 (Chen et al. 2022, FocalClick): objects of DAVIS with masks to correct."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from probseg.data.base import InteractiveDataset
+from probseg.data.images import check_same_size, read_grey, read_image
+from probseg.data.layout import chosen_root, picture_files
+from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from probseg.types import Sample
+
+Initial = Literal["stm", "sp"]
+
+
+class _Object(NamedTuple):
+    photo: str
+    name: str
+    image: Path
+    mask: Path
+    initial: Path | None
+
+
+class DAVIS585(InteractiveDataset):
+    """Each object of a frame by itself, with initial masks of an IoU of 0.75 to 0.85.
+
+    Layout: in a folder per video, frames ``00009.jpg``, masks ``object1_00009.png`` and initial
+    masks ``init_stm_object1_00009.png`` (by a network that follows objects through videos) and
+    ``init_sp_object1_00009.png`` (made of superpixels). In all masks, grey values above 128 are the
+    object. The order is by video, frame and object.
+
+    Args:
+        root: The folder of the videos; by default ``DAVIS585``, ``DAVIS-585`` or ``davis585``
+            inside ``$PROBSEG_DATA`` or ``./data``.
+        initial: Initial masks that the samples carry: ``"stm"``, ``"sp"`` or None.
+
+    Raises:
+        DatasetNotFoundError: If there is no mask in any folder of ``root``.
+        DataError: If a mask has no frame or no initial mask, or two files have the same stem.
+        UnknownNameError: If there are no such initial masks.
+    """
+
+    name = "DAVIS585"
+
+    def __init__(self, root: Path | str | None = None, initial: Initial | None = None) -> None:
+        known = get_args(Initial)
+        if initial is not None and initial not in known:
+            raise UnknownNameError(kind="kind of initial masks", name=initial, known=known)
+        self.root = chosen_root(root, "DAVIS585", "DAVIS-585", "davis585")
+        self.objects: list[_Object] = []
+        for video in sorted(self.root.iterdir()) if self.root.is_dir() else []:
+            if video.is_dir() and not video.name.startswith("."):
+                self.objects += _objects(video, initial)
+        if not self.objects:
+            raise DatasetNotFoundError(
+                self.name,
+                self.root,
+                "<video>/<frame>.jpg, <video>/object<n>_<frame>.png and "
+                "<video>/init_stm_object<n>_<frame>.png (or init_sp_...)",
+                "Download DAVIS-585 by the links in the README of the repository "
+                "alibaba/ClickSEG, unpack it, and pass the folder that holds the videos as `root` "
+                "or set PROBSEG_DATA to the folder that holds it as DAVIS585.",
+            )
+
+    def __len__(self) -> int:
+        """Return the number of objects, 585 in the complete set."""
+        return len(self.objects)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one object, its frame, and the initial mask if it is wanted."""
+        photo, name, image_path, mask_path, initial_path = self.objects[index]
+        image = read_image(image_path)
+        mask = (read_grey(mask_path) > 128).astype(np.uint8)
+        check_same_size(image.shape, mask.shape, image_path, mask_path)
+        sample = Sample(image, mask, name, self.name, photo)
+        if initial_path is None:
+            return sample
+        initial = read_grey(initial_path) > 128
+        check_same_size(image.shape, initial.shape, image_path, initial_path)
+        return sample._replace(initial=initial)
+
+
+def _objects(video: Path, initial: str | None) -> list[_Object]:
+    """List the objects of a video by frame and object."""
+    files = picture_files(video)
+    parts = {stem: stem.rpartition("_") for stem in files}  # object1_00009, without _ a frame
+    masks = [stem for stem in files if parts[stem][0] and not stem.startswith("init_")]
+    masks.sort(key=lambda stem: (parts[stem][2], len(stem), stem))  # object2 before object10
+    wanted = {parts[stem][2] for stem in masks}
+    if initial is not None:
+        wanted |= {f"init_{initial}_{stem}" for stem in masks}
+    if missing := sorted(wanted - set(files)):
+        msg = (
+            f"{video}: no files {missing[:3]} ({len(missing)} in all), which its masks need; "
+            "unpack the archive again"
+        )
+        raise DataError(msg)
+    return [
+        _Object(
+            photo=f"{video.name}/{parts[stem][2]}",
+            name=f"{video.name}/{stem}",
+            image=files[parts[stem][2]],
+            mask=files[stem],
+            initial=None if initial is None else files[f"init_{initial}_{stem}"],
+        )
+        for stem in masks
+    ]

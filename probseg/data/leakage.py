@@ -1,0 +1,258 @@
+"""Photographs that are in a training set and in a test set, by their names and by their content."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+from probseg.data.download import Progress, silent
+from probseg.data.images import GREY_WEIGHTS, IMAGE_SUFFIXES
+from probseg.data.layout import first_words
+from probseg.data.sources import Source
+from probseg.data.threads import in_threads
+from probseg.errors import DataError, DatasetNotFoundError
+
+SIDE = 24
+"""Height and width of the thumbnails."""
+
+ALIKE = 0.97
+"""Thumbnails with a higher correlation are of one photograph: among the data sets of the field
+hardly any pair lies between 0.93 and 0.99."""
+
+SIMILAR = 0.5
+"""Equal names in a folder of somebody's own count above this correlation: it may be a crop."""
+
+BLOCK = 2048
+"""Thumbnails that are compared at once with all those of the test set."""
+
+MISTYPED = {"GrabCut": {"124080": "124084"}}
+"""Names that are not those of the same photograph elsewhere."""
+
+PATTERNS = {"VOC": r"\d{4}_\d{6}", "COCO": r"\d{12}", "BSDS": r"\d{4,6}"}
+"""Names of the photographs of three collections, from which most data sets were made."""
+
+Thumbnails = npt.NDArray[np.uint8]
+_Rows = npt.NDArray[np.float32]
+
+
+class Photos(NamedTuple):
+    """The photographs of a data set.
+
+    Args:
+        name: Name of the data set.
+        paths: Their files.
+        source: The data set, if it is one of the field.
+    """
+
+    name: str
+    paths: list[Path]
+    source: Source | None = None
+
+
+class Leak(NamedTuple):
+    """A photograph that two data sets share.
+
+    Args:
+        train: Its file in the one.
+        test: Its file in the other.
+        found: ``"name"``, ``"content"``, ``"name, content"``, and ``"content, mirrored"`` or
+            ``"name, content, mirrored"``.
+        correlation: Of the thumbnails, at most 1.
+    """
+
+    train: str
+    test: str
+    found: str
+    correlation: float
+
+
+def photos_of_source(source: Source, root: Path, split: str | None = None) -> Photos:
+    """List the photographs of a data set of the field.
+
+    Args:
+        source: The data set.
+        root: Its folder.
+        split: Its split; all that are looked at by default. LVIS keeps photographs of both of its
+            splits in one folder, and all of them are listed whatever the split.
+
+    Raises:
+        DatasetNotFoundError: If there are none.
+    """
+    inner = root / source.inner
+    root = inner if inner.is_dir() else root
+    found: list[Path] = []
+    for part in (split,) if split is not None else source.splits or ("",):
+        paths = _pictures(root, source.photos.format(split=part))
+        if source.listed is not None:
+            listing = root / source.listed.format(split=part)
+            stems = set(first_words(listing)) if listing.is_file() else set()
+            paths = [path for path in paths if path.stem in stems]
+        found += paths
+    if not found:
+        expected = f"photographs {source.photos.format(split=split or '*')}"
+        if source.listed is not None:
+            expected += f" and their list {source.listed.format(split=split or '<split>')}"
+        way_out = f"Fetch it with `probseg data fetch {source.name}`, or name its folder."
+        raise DatasetNotFoundError(source.name, root, expected, way_out)
+    return Photos(source.name, sorted(set(found)), source)
+
+
+def photos_of_folder(root: Path) -> Photos:
+    """List the photographs of a folder: those below its ``images/``, or else all pictures in it.
+
+    Raises:
+        DatasetNotFoundError: If there are none.
+    """
+    place = root / "images" if (root / "images").is_dir() else root
+    paths = _pictures(place, "**/*")
+    if not paths:
+        name, expected = str(root), "pictures, or a folder images/ with pictures"
+        raise DatasetNotFoundError(name, root, expected, "Name the folder that has them.")
+    return Photos(str(root), paths)
+
+
+def find_leaks(train: Photos, test: Photos, progress: Progress = silent) -> list[Leak]:
+    """Find the photographs that are in two data sets.
+
+    Names count where both data sets are made from one collection (BSDS, VOC, COCO) and keep its
+    names; in folders of somebody's own they count if the thumbnails are similar as well. Contents
+    are compared by the correlation of thumbnails of 24 x 24 pixels, also mirrored, so that copies
+    of another size or compression are found. Crops are not, unless they kept the name.
+
+    Args:
+        train: The photographs that are trained on.
+        test: The photographs that are tested on.
+        progress: Told of the photographs that were read.
+
+    Returns:
+        The pairs in the order of the training photographs.
+
+    Raises:
+        DataError: If a photograph cannot be read.
+    """
+    ours, theirs = (
+        np.stack(list(in_threads(thumbnail, photos.paths, photos.name, progress)))
+        for photos in (train, test)
+    )
+    namesakes = _namesakes(train, test)
+    certain = train.source is not None and test.source is not None
+    leaks = []
+    for start in range(0, len(ours), BLOCK):
+        block = ours[start : start + BLOCK]
+        straight = correlations(block, theirs)  # (N, M)
+        mirrored = correlations(block, theirs[:, :, ::-1])
+        best = np.maximum(straight, mirrored)
+        rows, columns = (best > ALIKE).nonzero()
+        alike = {(int(i) + start, int(j)) for i, j in zip(rows, columns, strict=True)}
+        named = {pair for pair in namesakes if start <= pair[0] < start + len(block)}
+        for i, j in sorted(alike | named):
+            correlation = min(1.0, float(best[i - start, j]))  # without rounding
+            if (i, j) not in alike and not certain and correlation < SIMILAR:
+                continue
+            found = ["name"] * ((i, j) in named) + ["content"] * ((i, j) in alike)
+            if (i, j) in alike and straight[i - start, j] <= ALIKE:
+                found.append("mirrored")
+            leak = Leak(str(train.paths[i]), str(test.paths[j]), ", ".join(found), correlation)
+            leaks.append(leak)
+    return leaks
+
+
+def thumbnail(path: Path) -> Thumbnails:
+    """Read a photograph as a thumbnail.
+
+    Returns:
+        RGB, uint8, shape ``(24, 24, 3)``: means over the cells of a grid.
+
+    Raises:
+        DataError: If the file cannot be read.
+    """
+    try:
+        with Image.open(path) as picture:
+            picture.draft("RGB", (4 * SIDE, 4 * SIDE))  # JPEG files: decoded coarsely, but quickly
+            turned = ImageOps.exif_transpose(picture).convert("RGB")
+            return np.asarray(turned.resize((SIDE, SIDE), Image.Resampling.BOX))
+    except Exception as error:  # the decoders of broken files raise a dozen different kinds
+        msg = f"{path}: cannot be read as an image ({error}); replace or remove the file"
+        raise DataError(msg) from error
+
+
+def correlations(ours: Thumbnails, theirs: Thumbnails) -> _Rows:
+    """Correlate thumbnails, each with each.
+
+    Colours count, unless just one of two thumbnails is grey. A thumbnail of a single colour has the
+    correlation 0 with all.
+
+    Args:
+        ours: uint8, shape ``(N, 24, 24, 3)``.
+        theirs: uint8, shape ``(M, 24, 24, 3)``.
+
+    Returns:
+        float32, shape ``(N, M)``, from -1 to 1.
+    """
+    in_colour = _standard(ours) @ _standard(theirs).T
+    weights = np.array(GREY_WEIGHTS, dtype=np.float32)
+    in_grey = _standard(ours @ weights) @ _standard(theirs @ weights).T
+    one_is_grey = _is_grey(ours)[:, None] != _is_grey(theirs)  # (N, M)
+    result: _Rows = np.where(one_is_grey, in_grey, in_colour)
+    return result
+
+
+def _standard(thumbnails: npt.NDArray[np.generic]) -> _Rows:
+    """Flatten each to a row of mean 0 and length 1, or of zeros if it is flat."""
+    rows = thumbnails.reshape(len(thumbnails), -1).astype(np.float32)
+    rows -= rows.mean(axis=1, keepdims=True)
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    flat = length < 1e-3 * np.sqrt(rows.shape[1])  # rounding alone: grey values are whole numbers
+    standard: _Rows = np.where(flat, 0, rows / np.where(flat, 1, length)).astype(np.float32)
+    return standard
+
+
+def _is_grey(thumbnails: Thumbnails) -> npt.NDArray[np.bool_]:
+    spread = thumbnails.max(axis=3).astype(np.int16) - thumbnails.min(axis=3)
+    grey: npt.NDArray[np.bool_] = spread.max(axis=(1, 2)) <= 2  # 2: rounding of JPEG
+    return grey
+
+
+def _pictures(root: Path, pattern: str) -> list[Path]:
+    return sorted(
+        path
+        for path in root.glob(pattern)
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+    )
+
+
+def _namesakes(train: Photos, test: Photos) -> set[tuple[int, int]]:
+    """Pairs of positions whose files have the name of one photograph."""
+    owners: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for j, path in enumerate(test.paths):
+        for key in _names(path, test.source):
+            owners[key].append(j)
+    return {
+        (i, j)
+        for i, path in enumerate(train.paths)
+        for key in _names(path, train.source)
+        for j in owners.get(key, ())
+    }
+
+
+def _names(path: Path, source: Source | None) -> set[tuple[str, str]]:
+    """Return collection and name of a photograph; several where the collection is not known."""
+    stem = path.name.split(".")[0]
+    if source is None:
+        names = {("", stem)}
+        for collection, pattern in PATTERNS.items():
+            if match := re.search(rf"(?<!\d){pattern}(?!\d)", stem):
+                names.add((collection, match[0]))
+        return names
+    if source.ids is None:
+        return set()
+    stem = MISTYPED.get(source.name, {}).get(stem, stem)
+    # Berkeley: 189011a; COCO_MVal: the class and its number come before the name.
+    match = re.search(rf"(?<!\d){PATTERNS[source.ids]}(?=[a-z]?$|#)", stem)
+    return {(source.ids, match[0])} if match else set()

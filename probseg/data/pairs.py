@@ -1,0 +1,69 @@
+"""Test sets that are a folder of images and a folder of masks, one object to a mask."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from probseg.data.base import InteractiveDataset
+from probseg.data.images import check_same_size, read_image
+from probseg.data.layout import archive_files, chosen_root, refuse_missing
+from probseg.types import Sample
+
+
+class ImageMaskPairs(InteractiveDataset):
+    """Base of the test sets in two folders; every mask has an image and every image a mask.
+
+    Args:
+        root: The folder with both; by default the first of `places` that there is.
+
+    Attributes:
+        image_folder: Name of the folder of images.
+        mask_folder: Name of the folder of masks.
+        places: Usual names of the data set's folder inside ``$PROBSEG_DATA`` or ``./data``.
+        pairs: Image and mask of each object, in the order of the masks' names.
+
+    Raises:
+        DatasetNotFoundError: If the folders are not there.
+        DataError: If images and masks do not pair up or two files have the same stem.
+    """
+
+    image_folder: str
+    mask_folder: str
+    places: tuple[str, ...]
+
+    def __init__(self, root: Path | str | None = None) -> None:
+        self.root = chosen_root(root, *self.places)
+        layout = f"the folders {self.image_folder}/ (images) and {self.mask_folder}/ (masks)"
+        images = archive_files(self.name, self.root, self.image_folder, layout)
+        masks = archive_files(self.name, self.root, self.mask_folder, layout)
+        owners = {stem: stem if stem in images else self.photo(stem) for stem in masks}
+        strangers = sorted(stem for stem, owner in owners.items() if owner not in images)
+        refuse_missing(self.root / self.image_folder, "image", strangers, self.mask_folder)
+        unused = sorted(set(images) - set(owners.values()))
+        refuse_missing(self.root / self.mask_folder, "mask", unused, self.image_folder)
+        self.pairs = [(images[owners[stem]], masks[stem]) for stem in sorted(masks)]
+
+    def photo(self, stem: str) -> str:
+        """Identify the photograph of a mask, given the name of the mask."""
+        return stem
+
+    @abstractmethod
+    def read_mask(self, path: Path) -> npt.NDArray[np.uint8]:
+        """Read a mask: uint8, shape ``(H, W)``, 1 object, 0 background, 255 ignored."""
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one object and its photograph."""
+        image_path, mask_path = self.pairs[index]
+        image = read_image(image_path)
+        mask = self.read_mask(mask_path)
+        check_same_size(image.shape, mask.shape, image_path, mask_path)
+        stem = mask_path.name.split(".")[0]
+        return Sample(image, mask, stem, self.name, self.photo(stem))

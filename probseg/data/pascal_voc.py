@@ -1,0 +1,90 @@
+"""PASCAL VOC 2012 (Everingham et al. 2010): objects of 20 categories, drawn one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from probseg.data.base import InteractiveDataset
+from probseg.data.images import check_same_size, object_mask, read_image, read_labels
+from probseg.data.layout import chosen_root, first_words
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.types import IGNORE, Sample
+
+
+class PascalVOC(InteractiveDataset):
+    """Instances of PASCAL VOC 2012 as objects: 3422 on the 1449 photographs for validation.
+
+    Layout: ``JPEGImages/<id>.jpg``, the palette files ``SegmentationObject/<id>.png`` and the lists
+    ``ImageSets/Segmentation/<split>.txt``. A file's palette indices, not its colours, are the
+    numbers of the objects: 0 is background and 255 a band along contours and what nobody had to
+    draw, which is ignored. The other objects of a photograph are background. All label files of the
+    split are read once when the data set is built, to list their numbers; for ``val`` this takes a
+    few seconds. SBD's split ``train`` has 545 of the photographs of ``val``.
+
+    Args:
+        split: ``"val"``, ``"train"`` or ``"trainval"``.
+        root: The folder ``VOC2012``; by default ``VOCdevkit/VOC2012``, ``VOC2012`` or ``PascalVOC``
+            inside ``$PROBSEG_DATA`` or ``./data``.
+
+    Raises:
+        DatasetNotFoundError: If the list or the folders are not there.
+        DataError: If a listed photograph or its labels are missing, or nothing is left.
+    """
+
+    name = "PascalVOC"
+
+    def __init__(
+        self,
+        split: Literal["val", "train", "trainval"] = "val",
+        root: Path | str | None = None,
+    ) -> None:
+        self.root = chosen_root(root, "VOCdevkit/VOC2012", "VOC2012", "PascalVOC")
+        self.objects: list[tuple[str, int]] = []  # image, palette index
+        for name in self._listed(split):
+            missing = [p for p in (self._image(name), self._labels(name)) if not p.is_file()]
+            if missing:
+                msg = f"{missing[0]}: no such file, but {split}.txt lists it; unpack again"
+                raise DataError(msg)
+            areas = np.bincount(read_labels(self._labels(name)).ravel(), minlength=256)
+            numbers = np.flatnonzero(areas[1:IGNORE]) + 1
+            self.objects += [(name, int(number)) for number in numbers]
+        if not self.objects:
+            msg = f"{self.root}: no object in split {split!r}; unpack the archive again"
+            raise DataError(msg)
+
+    def _listed(self, split: str) -> list[str]:
+        path = self.root / "ImageSets" / "Segmentation" / f"{split}.txt"
+        folders = ("JPEGImages", "SegmentationObject")
+        if not (path.is_file() and all((self.root / folder).is_dir() for folder in folders)):
+            raise DatasetNotFoundError(
+                self.name,
+                self.root,
+                "JPEGImages/<id>.jpg, SegmentationObject/<id>.png and "
+                f"ImageSets/Segmentation/{split}.txt",
+                "Download http://host.robots.ox.ac.uk/pascal/VOC/voc2012/"
+                "VOCtrainval_11-May-2012.tar, unpack it, and pass its folder VOCdevkit/VOC2012 as "
+                "`root` or set PROBSEG_DATA to the folder that holds VOCdevkit.",
+            )
+        return first_words(path)
+
+    def _image(self, name: str) -> Path:
+        return self.root / "JPEGImages" / f"{name}.jpg"
+
+    def _labels(self, name: str) -> Path:
+        return self.root / "SegmentationObject" / f"{name}.png"
+
+    def __len__(self) -> int:
+        """Return the number of instances."""
+        return len(self.objects)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one instance and its photograph."""
+        name, number = self.objects[index]
+        image = read_image(self._image(name))
+        labels = read_labels(self._labels(name))
+        check_same_size(image.shape, labels.shape, self._image(name), self._labels(name))
+        mask = object_mask(labels, number)
+        return Sample(image, mask, f"{name}#{number}", self.name, name)

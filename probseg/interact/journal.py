@@ -1,0 +1,97 @@
+"""The diary of an evaluation under way, from which one that was killed goes on.
+
+``objects.csv`` grows with every batch of objects, and ``evaluation.json`` beside it says what is
+being evaluated. Where ``results.json`` is there too, the evaluation came to its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from probseg.interact.records import COLUMNS, ObjectRecord, read_objects, unique, write_objects
+
+ABOUT = "evaluation.json"
+
+
+class Journal:
+    """Adds records to a file as they are made.
+
+    Args:
+        folder: Of the evaluation; made if need be. What a former one left there is overwritten.
+        subject: What is evaluated, as JSON values: whatever can change a number. An evaluation of
+            the same subject goes on from here.
+        rank: Number of the process; each has a file of its own.
+    """
+
+    def __init__(self, folder: Path, subject: Mapping[str, Any], rank: int = 0) -> None:
+        self._folder = folder
+        self._rank = rank
+        self._path = folder / ("objects.csv" if rank == 0 else f"objects.rank{rank}.csv")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "results.json").unlink(missing_ok=True)  # it would call the journal finished
+        self._path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+        if rank == 0:
+            text = json.dumps({"fingerprint": fingerprint(subject), "subject": subject}, indent=2)
+            (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
+
+    def add(self, records: Sequence[ObjectRecord]) -> None:
+        """Write records down; they outlive this process at once."""
+        with self._path.open("a", newline="", encoding="utf-8") as file:
+            write_objects(file, records, header=False)
+
+    def take_over(self, records: Sequence[ObjectRecord], folder: Path) -> None:
+        """Write down what another journal has, which is then nobody's to go on from."""
+        self.add(records)
+        if folder != self._folder:
+            (folder / ABOUT).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove what a finished evaluation, whose ``objects.csv`` is complete, does not need."""
+        (self._folder / ABOUT).unlink(missing_ok=True)
+        for path in self._folder.glob("objects.rank*.csv"):
+            path.unlink()
+
+
+def fingerprint(subject: Mapping[str, Any]) -> str:
+    """Return a checksum of JSON values."""
+    return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()
+
+
+def find_unfinished(folder: Path, subject: Mapping[str, Any]) -> tuple[Path, list[ObjectRecord]]:
+    """Find the records of an evaluation of the same subject that did not come to its end.
+
+    Looked at are the folder of the new evaluation, ``<runs>/<run>/<test>/<protocol>``, and the same
+    place in the sibling runs; the newest journal counts.
+
+    Args:
+        folder: Of the new evaluation.
+        subject: What is to be evaluated.
+
+    Returns:
+        The folder, and its records: each run once, whole runs only. None are there where nothing
+        was left unfinished.
+    """
+    test, protocol = folder.parent.name, folder.name
+    journals = [folder / ABOUT, *folder.parents[2].glob(f"*/{test}/{protocol}/{ABOUT}")]
+    mark = fingerprint(subject)
+    fitting = [
+        path
+        for path in journals
+        if path.is_file() and not path.with_name("results.json").exists() and _mark(path) == mark
+    ]
+    if not fitting:
+        return folder, []
+    newest = max(fitting, key=lambda path: path.stat().st_mtime).parent
+    files = sorted(newest.glob("objects*.csv"))
+    return newest, unique([r for file in files for r in read_objects(file, unfinished=True)])
+
+
+def _mark(path: Path) -> str | None:
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["fingerprint"])
+    except (ValueError, KeyError):  # killed while it was written
+        return None

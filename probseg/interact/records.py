@@ -1,0 +1,229 @@
+"""What is kept of an evaluation: one record per object and trial, one line per click.
+
+``objects.csv`` holds the lines, and every score follows from them.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from probseg.clicks.annotators import BoolMap
+from probseg.clicks.boxes import Box
+from probseg.errors import DataError
+from probseg.types import Click
+
+COLUMNS = (
+    "dataset",
+    "object",
+    "photo",
+    "trial",
+    "k",
+    "x",
+    "y",
+    "sign",
+    "iou",
+    "boundary_iou",
+    "brier",
+    "ece",
+    "compliance",
+    "seconds",
+)
+"""Columns of ``objects.csv``; ``sign`` is 1 or -1. What there is not is an empty cell."""
+
+PICTURE_CLICKS = (0, 1, 3, 5)
+"""Numbers of clicks whose predictions a `Picture` keeps, besides the last one."""
+
+
+class Step(NamedTuple):
+    """One line of a run.
+
+    Args:
+        k: Number of corrective clicks given so far; 0 is before the first.
+        x: Column of the k-th click in the whole image; None without a click.
+        y: Row of the k-th click in the whole image; None without a click.
+        positive: Sign of the k-th click; None without a click.
+        iou: IoU over the whole image after it.
+        boundary_iou: IoU of the boundary regions (Cheng et al., 2021).
+        brier: Mean squared error of the probabilities; None without an answer, as for the others.
+        ece: Expected calibration error of the probabilities.
+        compliance: Share of the clicks so far whose pixel the prediction labels as they say; None
+            without a click.
+        seconds: Time of the model's call; None without a call.
+    """
+
+    k: int
+    x: int | None
+    y: int | None
+    positive: bool | None
+    iou: float
+    boundary_iou: float
+    brier: float | None
+    ece: float | None
+    compliance: float | None
+    seconds: float | None
+
+
+class Frame(NamedTuple):
+    """A prediction worth looking at: bool, shape ``(h, w)`` of the view, after ``k`` clicks."""
+
+    k: int
+    prediction: BoolMap
+    iou: float
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What it takes to draw a run; all coordinates are those of the view.
+
+    Args:
+        image: RGB, uint8, shape ``(h, w, 3)``.
+        mask: uint8, shape ``(h, w)``: 1 object, 0 background, 255 ignored.
+        box: The annotator's box, or None.
+        clicks: All clicks, in order.
+        frames: Predictions by rising number of clicks; the last one is the final prediction.
+    """
+
+    image: npt.NDArray[np.uint8]
+    mask: npt.NDArray[np.uint8]
+    box: Box | None
+    clicks: tuple[Click, ...]
+    frames: tuple[Frame, ...]
+
+
+@dataclass(frozen=True)
+class ObjectRecord:
+    """One run: one object, one trial.
+
+    Args:
+        dataset: Name of the data set.
+        name: Name of the object within its data set.
+        trial: Number of the run.
+        steps: One per number of clicks, ``0 ... max_clicks``. After the last click of a run that
+            ended early (no error was left, or the target IoU was reached) they repeat its scores
+            and have neither click nor time.
+        photo: Name of the photograph, which several objects may share.
+        picture: What it takes to draw the run, where it was asked for.
+    """
+
+    dataset: str
+    name: str
+    trial: int
+    steps: tuple[Step, ...]
+    photo: str
+    picture: Picture | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Data set, object and trial."""
+        return self.dataset, self.name, self.trial
+
+    @property
+    def clicks(self) -> int:
+        """Number of corrective clicks that were given."""
+        return sum(step.x is not None for step in self.steps)
+
+
+def write_objects(file: IO[str], records: Iterable[ObjectRecord], *, header: bool = True) -> None:
+    """Write records as lines of ``objects.csv``; numbers lose no digit."""
+    writer = csv.writer(file, lineterminator="\n")
+    if header:
+        writer.writerow(COLUMNS)
+    for record in records:
+        run = (record.dataset, record.name, record.photo, record.trial)
+        for k, x, y, positive, *scores in record.steps:
+            sign = None if positive is None else 1 if positive else -1
+            writer.writerow((*run, k, x, y, sign, *scores))
+
+
+def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRecord]:
+    """Read an ``objects.csv``.
+
+    Args:
+        path: The file.
+        unfinished: Whether the writer may have been killed: a run at the end that has fewer lines
+            than the others, or a broken last line, is then left out.
+
+    Raises:
+        DataError: If it is not such a file, or its runs differ in their numbers of clicks.
+    """
+    path = Path(path)
+    steps: dict[tuple[str, str, str, int], list[Step]] = defaultdict(list)
+    with path.open(newline="", encoding="utf-8") as file:
+        # A killed writer may leave half a line, which must not pass for a shorter number.
+        whole = [line for line in file if line.endswith("\n")] if unfinished else file
+        rows = csv.DictReader(whole)
+        if tuple(rows.fieldnames or ()) != COLUMNS:
+            msg = f"{path}: expected the columns {', '.join(COLUMNS)}, got {rows.fieldnames}"
+            raise DataError(msg)
+        for row in rows:
+            try:
+                run = (row["dataset"], row["object"], row["photo"], int(row["trial"]))
+                steps[run].append(_read_step(row))
+            except (TypeError, ValueError) as error:
+                msg = f"{path}: line {rows.line_num} cannot be read ({error})"
+                raise DataError(msg) from error
+    lengths = [len(of_run) for of_run in steps.values()]
+    if unfinished:
+        steps = {run: of_run for run, of_run in steps.items() if len(of_run) == max(lengths)}
+    elif len(set(lengths)) > 1:
+        msg = f"{path}: its runs have {min(lengths)} to {max(lengths)} lines; is it complete?"
+        raise DataError(msg)
+    return [
+        ObjectRecord(dataset, name, trial, tuple(of_run), photo)
+        for (dataset, name, photo, trial), of_run in steps.items()
+    ]
+
+
+def unique(records: Sequence[ObjectRecord]) -> list[ObjectRecord]:
+    """Return each run once, sorted by data set, object and trial; the first one counts."""
+    runs = {record.key: record for record in reversed(records)}
+    return [runs[key] for key in sorted(runs)]
+
+
+def most_telling(records: Iterable[ObjectRecord], few: int = 4) -> set[tuple[str, str, int]]:
+    """Return the keys of the worst and the best first trials of each data set, by mean IoU.
+
+    Args:
+        records: Runs, in any order.
+        few: How many of the worst, and of the best.
+    """
+    by_dataset: dict[str, list[tuple[float, tuple[str, str, int]]]] = defaultdict(list)
+    for record in records:
+        if record.trial == 0:
+            mean = sum(step.iou for step in record.steps) / len(record.steps)
+            by_dataset[record.dataset].append((mean, record.key))
+    return {
+        key
+        for ranked in map(sorted, by_dataset.values())
+        for _, key in (*ranked[:few], *ranked[-few:])
+    }
+
+
+def _read_step(row: dict[str, str]) -> Step:
+    def whole(cell: str) -> int | None:
+        return int(row[cell]) if row[cell] else None
+
+    def real(cell: str) -> float | None:
+        return float(row[cell]) if row[cell] else None
+
+    sign = whole("sign")
+    return Step(
+        k=int(row["k"]),
+        x=whole("x"),
+        y=whole("y"),
+        positive=None if sign is None else sign > 0,
+        iou=float(row["iou"]),
+        boundary_iou=float(row["boundary_iou"]),
+        brier=real("brier"),
+        ece=real("ece"),
+        compliance=real("compliance"),
+        seconds=real("seconds"),
+    )

@@ -1,0 +1,95 @@
+"""Images as a network sees them, their prompts, and the way back to the pixels that were given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probseg.heads import Decoded
+from probseg.types import Prompts
+
+Size = tuple[int, int]
+
+
+class Encoded(NamedTuple):
+    """What a network knows of images before it has seen a prompt.
+
+    Args:
+        size: ``(H, W)`` of the images, whose pixels prompts are given in.
+        working_size: ``(h, w)`` that the network works at.
+        image: Normalised images, filled up at the right and at the bottom to whole cells of the
+            decoder's and the head's grids, shape ``(B, 3, h + ..., w + ...)``.
+        decoded: The decoder's result, where it does not depend on prompts; None where it does.
+    """
+
+    size: Size
+    working_size: Size
+    image: Tensor
+    decoded: Decoded | None
+
+    def split(self) -> list[Encoded]:
+        """Return each image by itself, for inference: what is for a loss is left out."""
+        features = [None] * len(self.image) if self.decoded is None else self.decoded.features
+        return [
+            self._replace(
+                image=self.image[n : n + 1], decoded=None if f is None else Decoded(f[None])
+            )
+            for n, f in enumerate(features)
+        ]
+
+
+def reduced(size: Size, longest: int | None) -> Size:
+    """Return the size that fits into the longest side."""
+    if longest is None or max(size) <= longest:
+        return size
+    factor = longest / max(size)
+    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
+
+
+def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
+    """Express prompts in the pixels of images of another size.
+
+    Args:
+        prompts: Clicks and boxes in pixels of images of ``size``.
+        size: ``(H, W)``.
+        new_size: ``(h, w)`` of the same images resized.
+    """
+    if size == new_size:
+        return prompts
+    scale = prompts.boxes.new_tensor([new_size[1] / size[1], new_size[0] / size[0]])
+    # A point is the centre of a pixel, half a pixel from the pixel's border; boxes are borders.
+    return prompts._replace(
+        points=(prompts.points + 0.5) * scale - 0.5, boxes=prompts.boxes * scale.repeat(2)
+    )
+
+
+def as_given(logits: Tensor, encoded: Encoded) -> Tensor:
+    """Take what was filled up away again, and enlarge the logits to the size of the images."""
+    height, width = encoded.working_size
+    logits = logits.float()[..., :height, :width]
+    if encoded.working_size == encoded.size:
+        return logits
+    return F.interpolate(logits, encoded.size, mode="bilinear", align_corners=False)
+
+
+def joined(encoded: Sequence[Encoded]) -> tuple[Tensor, Decoded | None]:
+    """Return the images and decoded features of several as one batch."""
+    image = torch.cat([one.image for one in encoded])
+    features = [one.decoded.features for one in encoded if one.decoded is not None]
+    return image, Decoded(torch.cat(features)) if features else None
+
+
+def joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
+    """Return the prompts of several images as one batch, filled up with no clicks."""
+    most = max(given.labels.shape[1] for given in prompts)
+    missing = [most - given.labels.shape[1] for given in prompts]
+    pairs = list(zip(prompts, missing, strict=True))
+    return Prompts(
+        points=torch.cat([F.pad(given.points, (0, 0, 0, n)) for given, n in pairs]),
+        labels=torch.cat([F.pad(given.labels, (0, n), value=-1) for given, n in pairs]),
+        boxes=torch.cat([given.boxes for given in prompts]),
+    )

@@ -1,0 +1,188 @@
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from fakes import draw_scene, save, write_folder, write_grabcut, write_sbd
+from runs import command
+from sites import serving
+
+from probseg.data import GrabCut
+from probseg.data.sources import SOURCES
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory with a data folder in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    return tmp_path
+
+
+def words(capsys):
+    return " ".join(capsys.readouterr().out.split())
+
+
+def refused(capsys, *arguments):
+    capsys.readouterr()
+    assert command("data", *arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("probseg: error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def with_problems(*arguments):
+    with pytest.raises(SystemExit, match=r"^1$"):
+        command("data", *arguments)
+
+
+def test_list(here, capsys):
+    write_grabcut(here / "data" / "grabcut")
+    (here / "data" / "Berkeley").mkdir()
+    assert command("data", "list") == 0
+    rows = {}
+    for line in capsys.readouterr().out.splitlines():
+        if (name := line.split()[:1]) and name[0] in SOURCES:
+            rows[name[0]] = line
+    assert set(rows) == set(SOURCES)
+    for name, there in (("GrabCut", "yes"), ("Berkeley", "in part"), ("DAVIS", "no")):
+        assert re.search(rf" {there}  ", rows[name]), rows[name]
+    assert " 11 MB " in rows["GrabCut"]
+    assert " 50 " in rows["GrabCut"]
+    assert "by hand" in rows["DAVIS585"]
+
+
+def test_fetch_and_check(here, capsys):
+    shutil.make_archive("GrabCut", "zip", write_grabcut(here / "packed" / "GrabCut").parent)
+    with serving() as site:
+        site.files["/GrabCut.zip"] = (here / "GrabCut.zip").read_bytes()
+        site.cuts = [1000]
+        assert command("data", "fetch", "grabcut", "--source", f"{site.url}/GrabCut.zip") == 0
+    told = words(capsys)
+    assert "not verified" in told
+    assert f"unpacked GrabCut.zip into {here / 'data' / 'GrabCut'}" in told
+    assert len(GrabCut()) == 3
+    with_problems("check", "GrabCut")
+    told = words(capsys)
+    assert "3 objects, but the complete set has 50" in told
+    assert "3 objects on 3 photographs, 2 problems, 0 notes" in told
+    assert command("data", "fetch", "GrabCut") == 0
+    assert "--force" in words(capsys)
+
+
+def test_errors_of_fetch(here, capsys):
+    assert "did you mean 'GrabCut'" in refused(capsys, "fetch", "grabcutt")
+    assert "ClickSEG" in refused(capsys, "fetch", "DAVIS585")
+    told = refused(capsys, "fetch", "GrabCut", "--sha256", "abc")
+    assert "expected 64 hexadecimal digits, got 'abc'" in told
+    with serving() as site:
+        told = refused(capsys, "fetch", "GrabCut", "--source", f"{site.url}/GrabCut.zip")
+    assert f"{site.url}/GrabCut.zip: HTTP 404" in told
+    (here / "file").write_text("in the way")
+    archive = shutil.make_archive("a", "zip", write_grabcut(here / "packed" / "GrabCut").parent)
+    told = refused(capsys, "fetch", "GrabCut", "--root", here / "file" / "x", "--source", archive)
+    assert str(here / "file") in told
+    told = refused(capsys, "fetch", "GrabCut", "--source", archive, "--sha256", "0" * 64)
+    assert f"{archive}: sha256 is" in told
+    assert (here / "a.zip").is_file()
+
+
+def test_check_of_a_folder(here, capsys):
+    (here / "data").mkdir()
+    write_folder(here / "mine", images=3)
+    assert command("data", "check", "mine") == 0
+    assert "3 objects on 3 photographs, 0 problems, 0 notes" in words(capsys)
+    (here / "mine" / "masks" / "photo1.png").write_bytes(b"broken")
+    (here / "mine" / "masks" / "photo2.png").rename(here / "mine" / "masks" / "stranger.png")
+    with_problems("check", "mine", "--json", "problems.json")
+    told = words(capsys)
+    assert "mine/masks/photo1.png" in told
+    assert "mine/masks/stranger.png" in told
+    assert "1 objects on 2 photographs, 2 problems, 1 notes" in told
+    (report,) = json.loads((here / "problems.json").read_text())["reports"]
+    assert (report["objects"], report["photos"]) == (1, 2)
+    assert [problem["serious"] for problem in report["problems"]] == [True, True, False]
+    (here / "mine").rename(here / "data" / "yours")
+    with_problems("check", "yours")
+
+
+def test_long_tables_are_cut_but_not_files(here, capsys):
+    write_folder(here / "mine", images=2)
+    small = np.zeros((48, 64), np.uint8)
+    for number in range(70):
+        small[2 * (number // 10), 3 * (number % 10)] = number + 1
+    save(small, here / "mine" / "masks" / "photo1.png")
+    with_problems("check", "mine", "--json", "problems.json")
+    told = words(capsys)
+    assert "20 more; --json FILE has them all" in told
+    (report,) = json.loads((here / "problems.json").read_text())["reports"]
+    assert len(report["problems"]) == 70
+
+
+def test_check_of_splits(here, capsys):
+    write_sbd(here / "data" / "SBD")
+    with_problems("check", "SBD")
+    told = words(capsys)
+    assert "SBD train in" in told
+    assert "SBD val in" in told
+    with_problems("check", "sbd", "--split", "val")
+    assert "SBD train in" not in words(capsys)
+    assert command("data", "check", "SBD", "--split", "train_noval") == 0
+    write_sbd(here / "elsewhere")
+    assert command("data", "check", "SBD", "--split", "train_noval", "--root", "elsewhere") == 0
+    assert "SBD train_noval in elsewhere: 4 objects" in words(capsys)
+
+
+def test_a_path_that_ends_in_the_name_of_a_data_set(here, capsys):
+    write_grabcut(here / "sets" / "GrabCut")
+    with_problems("check", "sets/GrabCut")
+    assert "the complete set has 50" in words(capsys)
+    write_folder(here / "sets" / "davis")
+    assert command("data", "check", "sets/davis") == 0
+    assert "folder in sets/davis" in words(capsys)
+
+
+def test_photographs_in_both(here, capsys):
+    write_sbd(here / "data" / "SBD")
+    image, labels = draw_scene(seed=11)
+    save(image, here / "mine" / "images" / "new.png")
+    save(labels, here / "mine" / "masks" / "new.png")
+    assert command("data", "check", "mine", "--against", "SBD", "--against-split", "val") == 0
+    assert "0 of the 1 photographs of mine are among the 3 of SBD" in words(capsys)
+    copy = here / "data" / "SBD" / "img" / "2008_000201.jpg"
+    shutil.copy(copy, here / "mine" / "images" / "copied.jpg")
+    arguments = ("check", "mine", "--against", "SBD", "--against-split", "val")
+    with_problems(*arguments, "--json", "shared.json")
+    told = words(capsys)
+    assert "copied.jpg" in told
+    assert "1 of the 2 photographs of mine" in told
+    (leak,) = json.loads((here / "shared.json").read_text())["shared"]
+    assert leak["train"].endswith("copied.jpg")
+    assert leak["test"].endswith("2008_000201.jpg")
+    assert leak["found"] == "content"
+    assert leak["correlation"] > 0.97
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["check", "nowhere"], "unknown data set or folder 'nowhere'"),
+        (["check", "GrabCut"], "GrabCut was not found in"),
+        (["check", "mine", "--split", "val"], "is a folder and has no splits"),
+        (["check", "mine", "--root", "x"], "--root x: mine is a folder"),
+        (["check", "GrabCut", "--split", "val"], "GrabCut has no splits"),
+        (["check", "SBD", "--split", "vla"], "unknown split of SBD 'vla': did you mean 'val'"),
+        (["check", "mine", "--against-root", "x"], "add it"),
+        (["check", "mine", "--against", "nowhere"], "unknown data set or folder 'nowhere'"),
+        (["check", "mine", "--json", "no/x.json"], "make no first"),
+        (["check"], "probseg data check --help"),
+        (["chekc"], "probseg data --help"),
+    ],
+)
+def test_wrong_usage(arguments, told, here, capsys):
+    write_folder(here / "mine")
+    assert told in refused(capsys, *arguments)

@@ -1,0 +1,198 @@
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from fakes import draw_scene, save, write_berkeley, write_folder, write_grabcut, write_sbd
+
+from probseg.data import DATASETS
+from probseg.data.checks import check_folder, check_source
+from probseg.data.pairs import ImageMaskPairs
+from probseg.data.sources import SOURCES, Full, find_source, known_source
+from probseg.errors import DatasetNotFoundError, UnknownNameError
+
+
+def drawn(name, objects=None, photos=None):
+    """A data set whose complete set has as many objects as a drawn one."""
+    source = SOURCES[name]
+    splits = {split: Full(objects, photos) for split in source.full}
+    return dataclasses.replace(source, full=splits)
+
+
+def found(report, root):
+    """Problems as ``{file: [text, ...]}``, files relative to the root."""
+    result = {}
+    for path, text, _ in report.problems:
+        name = re.sub(rf"^{re.escape(str(root))}/?", "", path)
+        result.setdefault(name, []).append(text)
+    return result
+
+
+def test_sound_sets_have_no_problems(tmp_path):
+    report = check_source(drawn("GrabCut", 3, 3), write_grabcut(tmp_path / "g"))
+    assert report == ("GrabCut", str(tmp_path / "g"), 3, 3, [])
+    report = check_source(drawn("Berkeley", 3, 2), write_berkeley(tmp_path / "b"))
+    assert (report.objects, report.photos, report.problems) == (3, 2, [])
+    report = check_source(drawn("SBD", 6, 3), write_sbd(tmp_path / "s"), "val")
+    assert (report.dataset, report.objects, report.photos) == ("SBD val", 6, 3)
+    assert report.problems == []
+    report = check_folder(write_folder(tmp_path / "f", objects=2, style="files"))
+    assert (report.objects, report.photos, report.problems) == (6, 3, [])
+    assert report.sound
+
+
+def test_incomplete_sets_are_noticed(tmp_path):
+    report = check_source(SOURCES["GrabCut"], write_grabcut(tmp_path))
+    assert found(report, tmp_path) == {
+        "": [
+            "3 objects, but the complete set has 50",
+            "3 photos, but the complete set has 50",
+        ]
+    }
+    assert not report.sound
+
+
+def test_all_problems_of_a_folder_are_collected(tmp_path):
+    root = write_folder(tmp_path, images=12)
+    image, labels = draw_scene(seed=1)
+    (root / "images" / "photo0.jpg").write_bytes(b"broken")
+    (root / "masks" / "photo1.png").write_bytes(b"broken")
+    save(labels[:, :-3], root / "masks" / "photo2.png")
+    save(labels * 0, root / "masks" / "photo3.png")
+    (root / "masks" / "photo4.png").unlink()
+    (root / "images" / "photo5.jpg").unlink()
+    small = np.zeros_like(labels)
+    small[3:6, 3:6] = 1
+    save(small, root / "masks" / "photo6.png")
+    save(np.full_like(labels, 255), root / "masks" / "photo7.png")
+    (root / "images" / "photo8.jpg").replace(root / "images" / "copy.jpg")
+    (root / "masks" / "photo8.png").replace(root / "masks" / "copy.png")
+    (root / "images" / "photo9.jpg").write_bytes((root / "images" / "copy.jpg").read_bytes())
+    save(labels, root / "masks" / "photo10.jpg")
+    (root / "masks" / "photo10.png").unlink()
+    save(image, root / "images" / "photo11.png")
+    told = found(check_folder(root), root)
+    expected = {
+        "images/photo0.jpg": "cannot be read as an image",
+        "masks/photo1.png": "cannot be read as an image",
+        "masks/photo2.png": "the mask is 61 x 48 pixels",
+        "masks/photo3.png": "the mask is empty",
+        "images/photo4.jpg": "has no mask and is not used",
+        "masks/photo5.png": "has no image of the same name",
+        "masks/photo6.png": "object 1: has 9 pixels, fewer than 100",
+        "masks/photo7.png": "object 255: fills the image",
+        "images/photo9.jpg": "is the same picture as",
+        "masks/photo10.jpg": "is not lossless",
+        "images/photo10.jpg": "has no mask and is not used",
+        "images/photo11.png": "has the same stem as photo11.jpg",
+    }
+    assert set(told) == set(expected)
+    for path, text in expected.items():
+        assert len(told[path]) == 1, path
+        assert text in told[path][0], path
+
+
+def test_what_is_serious_depends_on_whose_data_it_is(tmp_path):
+    small = np.zeros((48, 64), np.uint8)
+    small[3:6, 3:6] = 255
+    root = write_grabcut(tmp_path / "g")
+    save(small, root / "boundary_GT" / "banana.bmp")
+    (root / "data_GT" / "llama.bmp").unlink()
+    save(draw_scene(seed=0)[0], root / "data_GT" / "llama.png")
+    save(draw_scene(seed=0)[0], root / "data_GT" / "Cross.JPG", quality=95)
+    (root / "data_GT" / "banana.jpg").write_bytes((root / "data_GT" / "Cross.JPG").read_bytes())
+    report = check_source(drawn("GrabCut"), root)
+    assert len(report.problems) == 2
+    assert report.sound
+    root = write_folder(tmp_path / "f")
+    save(small, root / "masks" / "photo0.png")
+    (root / "masks" / "photo1.png").unlink()
+    report = check_folder(root)
+    assert [(p.path[-10:], p.serious) for p in report.problems] == [
+        ("photo0.png", True),
+        ("photo1.jpg", False),
+    ]
+    assert not report.sound
+
+
+def test_all_problems_of_a_test_set_are_collected(tmp_path):
+    root = write_grabcut(tmp_path)
+    for seed, name in enumerate(("a", "b", "c", "d"), start=5):
+        image, labels = draw_scene(seed=seed)
+        save(image, root / "data_GT" / f"{name}.png")
+        save(labels * 255, root / "boundary_GT" / f"{name}.png")
+    (root / "boundary_GT" / "a.png").unlink()
+    (root / "data_GT" / "b.png").unlink()
+    save(labels * 77, root / "boundary_GT" / "c.png")
+    (root / "data_GT" / "d.png").write_bytes(b"")
+    report = check_source(drawn("GrabCut", 3, 4), root)
+    told = found(report, root)
+    assert set(told) == {"data_GT/a.png", "boundary_GT/b.png", "boundary_GT/c.png", "data_GT/d.png"}
+    assert told["data_GT/a.png"] == ["has no mask in boundary_GT/"]
+    assert "has no image" in told["boundary_GT/b.png"][0]
+    assert "expected the values 0" in told["boundary_GT/c.png"][0]
+    assert "cannot be read" in told["data_GT/d.png"][0]
+    assert (report.objects, report.photos) == (3, 4)
+
+
+def test_sets_that_are_read_by_their_class(tmp_path):
+    root = write_sbd(tmp_path)
+    (root / "img" / "2008_000200.jpg").write_bytes(b"broken")
+    report = check_source(drawn("SBD", 4, 2), root, "val")
+    told = found(report, root)
+    assert list(told) == ["img/2008_000200.jpg"]
+    assert len(told["img/2008_000200.jpg"]) == 1, "once, though it has two objects"
+    (root / "inst" / "2008_000201.mat").unlink()
+    told = found(check_source(drawn("SBD"), root, "val"), root)
+    assert list(told) == ["inst/2008_000201.mat"]
+
+
+def test_many_tiny_objects_and_ignored_masks(tmp_path):
+    root = write_folder(tmp_path, images=1)
+    labels = np.zeros((48, 64), np.uint8)
+    labels[:20, :20], labels[30:32, :4], labels[40:45, 40:44] = 1, 2, 3
+    save(labels, root / "masks" / "photo0.png")
+    texts = [problem.text for problem in check_folder(root).problems]
+    assert texts == [f"object {n}: has {a} pixels, fewer than 100" for n, a in ((2, 8), (3, 20))]
+
+
+def test_what_is_not_there(tmp_path):
+    with pytest.raises(DatasetNotFoundError, match=r"images/.*probseg data fetch"):
+        check_folder(tmp_path)
+    for source in SOURCES.values():
+        with pytest.raises(DatasetNotFoundError, match=f"^{source.name} was not found in"):
+            check_source(source, tmp_path, source.splits[0] if source.splits else None)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources_agree_with_the_data_sets(name, tmp_path, monkeypatch):
+    source = SOURCES[name]
+    assert source.name == name == source.dataset().name
+    assert source.dataset() is DATASETS[name]
+    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
+    with pytest.raises(DatasetNotFoundError, match=re.escape(f"in {source.folder()}:")):
+        source.dataset()()
+    if issubclass(source.dataset(), ImageMaskPairs):
+        assert source.places == source.dataset().places
+        folders = {source.dataset().image_folder, source.dataset().mask_folder}
+        assert folders == set(source.archives[0].holds)
+    for place in source.places:
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        assert source.folder() == tmp_path / source.places[0]
+    assert set(source.splits) <= set(source.full)
+    assert source.missing(tmp_path) != []
+
+
+def test_names_of_data_sets():
+    assert find_source("coco-mval") is SOURCES["COCO_MVal"]
+    assert find_source("DAVIS-585") is SOURCES["DAVIS585"]
+    assert find_source("Davis") is SOURCES["DAVIS"]
+    assert find_source("ade20k") is None
+    with pytest.raises(UnknownNameError, match="did you mean 'GrabCut'"):
+        known_source("GrabCat")
+
+
+def test_grabcut_is_sound(data_root):
+    report = check_source(SOURCES["GrabCut"], data_root / "grabcut")
+    assert report.problems == []
+    assert (report.objects, report.photos) == (50, 50)

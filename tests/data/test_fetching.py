@@ -1,0 +1,578 @@
+import dataclasses
+import io
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from fakes import draw_scene, save, write_berkeley, write_bsds500, write_grabcut, write_lvis
+from fakes import write_sbd as write_sbd_folder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from runs import command
+from scipy.io import savemat
+from sites import serving
+
+import probseg.data.download as download_module
+from probseg.data import BSDS500, GrabCut
+from probseg.data.archives import unpack
+from probseg.data.download import digest, download
+from probseg.data.fetching import fetch
+from probseg.data.sources import MEGABYTE, SOURCES
+from probseg.errors import ChecksumError, DataError, DownloadError, UsageError
+
+CONTENT = random.Random(0).randbytes(300_000)
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+@pytest.fixture
+def site():
+    with serving() as site:
+        site.files["/a.bin"] = CONTENT
+        yield site
+
+
+def accept(path):
+    """Check nothing."""
+
+
+def get(site, folder, **options):
+    download(f"{site.url}/a.bin", folder / "a.bin", accept, wait=0.0, **options)
+    return (folder / "a.bin").read_bytes()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_download(site, tmp_path):
+    seen = []
+    content = get(site, tmp_path / "new", progress=lambda *told: seen.append(told))
+    assert content == CONTENT
+    assert names(tmp_path / "new") == ["a.bin"]
+    assert {what for what, _, _ in seen} == {"a.bin"}
+    assert [done for _, done, _ in seen] == sorted({done for _, done, _ in seen})
+    assert seen[-1] == ("a.bin", len(CONTENT), len(CONTENT))
+
+
+def test_broken_connections_are_mended_by_asking_for_the_rest(site, tmp_path):
+    site.cuts = [100_000, 50_000]
+    assert get(site, tmp_path) == CONTENT
+    assert [wanted for _, wanted in site.asked] == [None, "bytes=100000-", "bytes=150000-"]
+
+
+def test_another_call_goes_on_from_what_the_first_one_left(site, tmp_path):
+    site.cuts = [70_000] + [0] * 5
+    with pytest.raises(DownloadError, match=r"a\.bin: .*70000 of 300000 bytes.*--source"):
+        get(site, tmp_path)
+    assert names(tmp_path) == ["a.bin.part", "a.bin.part.json"]
+    assert get(site, tmp_path) == CONTENT
+    assert site.asked[-1] == ("/a.bin", "bytes=70000-")
+    assert names(tmp_path) == ["a.bin"]
+
+
+def test_a_complete_part_is_not_asked_for_again(site, tmp_path):
+    def stop(path):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        download(f"{site.url}/a.bin", tmp_path / "a.bin", stop)
+    (tmp_path / "a.bin.part.json").write_text(
+        f'{{"url": "{site.url}/a.bin", "validator": "\\"1\\"", "size": {len(CONTENT)}}}'
+    )
+    assert get(site, tmp_path) == CONTENT
+    assert len(site.asked) == 1
+
+
+@pytest.mark.parametrize("behaviour", ["no ranges", "no mark", "no length"])
+def test_servers_that_know_less(site, tmp_path, behaviour):
+    site.ranges = behaviour != "no ranges"
+    site.sized = behaviour != "no length"
+    site.tag = None if behaviour == "no mark" else '"1"'
+    site.cuts = [] if behaviour == "no length" else [100_000]
+    assert get(site, tmp_path) == CONTENT
+    expected = {"no ranges": 2, "no mark": 2, "no length": 1}[behaviour]
+    assert len(site.asked) == expected
+
+
+@pytest.mark.parametrize("heeds_if_range", [True, False])
+@pytest.mark.parametrize("length", [200_000, 300_000, 400_000, 50_000])
+def test_a_file_that_changed_meanwhile_is_fetched_anew(site, tmp_path, heeds_if_range, length):
+    site.cuts = [100_000] + [0] * 5
+    with pytest.raises(DownloadError):
+        get(site, tmp_path)
+    site.files["/a.bin"] = random.Random(1).randbytes(length)
+    site.tag, site.heeds_if_range = '"2"', heeds_if_range
+    assert get(site, tmp_path) == site.files["/a.bin"]
+
+
+def test_a_part_of_another_address_is_not_continued(site, tmp_path):
+    site.files["/b.bin"] = random.Random(1).randbytes(len(CONTENT))
+    site.cuts = [100_000] + [0] * 5
+    with pytest.raises(DownloadError):
+        get(site, tmp_path)
+    download(f"{site.url}/b.bin", tmp_path / "a.bin", accept, wait=0.0)
+    assert (tmp_path / "a.bin").read_bytes() == site.files["/b.bin"]
+
+
+def test_a_missing_file_is_asked_for_once(site, tmp_path):
+    with pytest.raises(DownloadError, match=rf"^{site.url}/b\.bin: HTTP 404 .*--source"):
+        download(f"{site.url}/b.bin", tmp_path / "b.bin", accept)
+    assert len(site.asked) == 1
+    assert names(tmp_path) == []
+
+
+def test_a_busy_server_is_asked_again(site, tmp_path, monkeypatch):
+    slept = []
+    monkeypatch.setattr(download_module.time, "sleep", lambda s: s >= 1 and slept.append(s))
+    site.failures = [503, 429, 500]
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", accept)
+    assert slept == [1, 2, 4]
+    site.failures = [503] * 9
+    with pytest.raises(DownloadError, match=r"HTTP 503 .*given up after 5 more attempts"):
+        download(f"{site.url}/a.bin", tmp_path / "b.bin", accept)
+
+
+def test_nobody_answers(tmp_path):
+    with serving() as site:
+        pass
+    with pytest.raises(DownloadError, match="no connection"):
+        get(site, tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks of this kind")
+def test_two_processes_do_not_write_to_one_part(site, tmp_path):
+    import fcntl
+
+    with (tmp_path / "a.bin.part").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(DownloadError, match="another process"):
+            get(site, tmp_path)
+    assert get(site, tmp_path) == CONTENT
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_disks_that_fill_up_meanwhile(site, tmp_path):
+    (tmp_path / "a.bin.part").symlink_to("/dev/full")
+    with pytest.raises(DownloadError, match=r"a\.bin\.part: cannot be written .*--root"):
+        get(site, tmp_path)
+
+
+def test_full_disks_are_noticed_before_the_download(site, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=100_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(DownloadError, match=r"needs 0 MB.*--root"):
+        get(site, tmp_path)
+    with pytest.raises(DownloadError, match=r"GrabCut\.zip, unpacked, needs 61 MB"):
+        fetch(SOURCES["GrabCut"], tmp_path / "x", address=f"{site.url}/")
+    assert len(site.asked) == 1
+
+
+def zipped(files, path):
+    """Write an archive of the files ``{name: content}``; zip or tar by the suffix."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, content in files.items():
+                file.writestr(name, content)
+    else:
+        with tarfile.open(path, "w:gz" if path.suffix == ".tgz" else "w") as file:
+            for name, content in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(content)
+                file.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def content_of(folder):
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+@settings(max_examples=25)
+@given(
+    files=st.dictionaries(
+        st.tuples(st.sampled_from(["", "in/", "in/deep/"]), st.text("abcé .", max_size=4)).map(
+            lambda pair: f"{pair[0]}f{pair[1]}x"
+        ),
+        st.binary(max_size=200),
+        max_size=6,
+    ),
+    suffix=st.sampled_from([".zip", ".tgz", ".tar"]),
+)
+def test_unpacking_is_the_inverse_of_packing(files, suffix):
+    with TemporaryDirectory() as place:
+        archive = zipped(files, Path(place) / f"a{suffix}")
+        unpack(archive, Path(place) / "out", 10_000)
+        assert content_of(Path(place) / "out") == files
+
+
+OUTSIDE = ["../x", "a/../../x", "/tmp/probseg_x", "C:/x", "a/.."]
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [*((name, suffix) for name in OUTSIDE for suffix in (".zip", ".tar")), ("..\\x", ".zip")],
+)
+def test_entries_that_lead_out_of_the_folder(name, suffix, tmp_path):
+    archive = zipped({"good": b"1", name: b"2"}, tmp_path / f"a{suffix}")
+    with pytest.raises(DataError, match=r"leads out of the folder; .*fetch it"):
+        unpack(archive, tmp_path / "place" / "out", 10_000)
+    assert names(tmp_path / "place" / "out") == ["good"]
+    assert names(tmp_path) == [archive.name, "place"]
+    assert names(tmp_path / "place") == ["out"]
+
+
+def special(path, kind, target, name="a/link"):
+    with tarfile.open(path, "w") as file:
+        entry = tarfile.TarInfo("a/real")
+        entry.size = 4
+        file.addfile(entry, io.BytesIO(b"real"))
+        entry = tarfile.TarInfo(name)
+        entry.type, entry.linkname = kind, target
+        file.addfile(entry)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "reason"),
+    [
+        (tarfile.SYMTYPE, "/etc/passwd", "leads out"),
+        (tarfile.SYMTYPE, "../../x", "leads out"),
+        (tarfile.LNKTYPE, "../x", "leads out"),
+        (tarfile.LNKTYPE, "/etc/passwd", "leads out"),
+        (tarfile.SYMTYPE, "nowhere", "damaged or incomplete"),
+        (tarfile.SYMTYPE, "link", "damaged or incomplete"),
+        (tarfile.FIFOTYPE, "", "device"),
+        (tarfile.CHRTYPE, "", "device"),
+    ],
+)
+def test_links_and_devices(kind, target, reason, tmp_path):
+    archive = special(tmp_path / "a.tar", kind, target)
+    with pytest.raises(DataError, match=rf"a\.tar: .*{reason}"):
+        unpack(archive, tmp_path / "out", 10_000)
+    assert content_of(tmp_path / "out") == {"a/real": b"real"}
+
+
+@pytest.mark.parametrize(("kind", "target"), [(tarfile.SYMTYPE, "real"), (b"1", "a/real")])
+def test_links_inside_an_archive_become_copies(kind, target, tmp_path):
+    unpack(special(tmp_path / "a.tar", kind, target), tmp_path / "out", 10_000)
+    assert content_of(tmp_path / "out") == {"a/real": b"real", "a/link": b"real"}
+    assert not (tmp_path / "out" / "a" / "link").is_symlink()
+
+
+def test_links_in_zip_files_are_refused(tmp_path):
+    entry = zipfile.ZipInfo("link")
+    entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr(entry, "/etc/passwd")
+    with pytest.raises(DataError, match="link or device"):
+        unpack(tmp_path / "a.zip", tmp_path / "out", 10_000)
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tgz"])
+def test_bombs(suffix, tmp_path):
+    big = zipped({"zeros": bytes(300_000)}, tmp_path / f"big{suffix}")
+    assert big.stat().st_size < 1_000
+    many = zipped({f"{i}": b"" for i in range(300)}, tmp_path / f"many{suffix}")
+    for archive in (big, many):
+        with pytest.raises(DataError, match=r"unpacks to more than 0\.1 MB"):
+            unpack(archive, tmp_path / "out" / archive.stem, 100_000)
+
+
+def test_an_endless_end(tmp_path):
+    path = tmp_path / "a.tar"
+    zipped({"x": b"1"}, path)
+    path.write_bytes(path.read_bytes() + bytes(2 * MEGABYTE))
+    with pytest.raises(DataError, match="goes on after its end"):
+        unpack(path, tmp_path / "out", MEGABYTE)
+
+
+def test_junk_of_operating_systems_is_left_out(tmp_path):
+    files = {"__MACOSX/a/._x.jpg": b"", ".DS_Store": b"", "a/._x.jpg": b"", "a/Thumbs.db": b""}
+    unpack(zipped({**files, "a/x.jpg": b"1"}, tmp_path / "a.zip"), tmp_path / "out", 10_000)
+    assert content_of(tmp_path / "out") == {"a/x.jpg": b"1"}
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tgz"])
+def test_damaged_archives(suffix, tmp_path):
+    path = zipped({"x": CONTENT, "y": CONTENT}, tmp_path / f"a{suffix}")
+    whole = path.read_bytes()
+    flipped = bytearray(whole)
+    flipped[len(whole) // 3] ^= 255
+    for number, content in enumerate((whole[: len(whole) // 2], bytes(flipped), b"<html>sorry")):
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"a\{suffix}: .*fetch it again"):
+            unpack(path, tmp_path / f"out{number}", MEGABYTE)
+
+
+def test_two_entries_of_one_name(tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+        file.writestr("x", "1")
+        file.writestr("./x", "2")
+    with pytest.raises(DataError, match=r"two entries of the name .*x"):
+        unpack(tmp_path / "a.zip", tmp_path / "out", 10_000)
+
+
+def packed(folder, archive, prefix):
+    return zipped({f"{prefix}{k}": v for k, v in content_of(folder).items()}, archive)
+
+
+def pack_grabcut(place):
+    return [packed(write_grabcut(place / "x"), place / "GrabCut.zip", "GrabCut/")]
+
+
+def pack_berkeley(place):
+    return [packed(write_berkeley(place / "x"), place / "Berkeley.zip", "Berkeley/")]
+
+
+def pack_sbd(place):
+    folder = write_sbd_folder(place / "x")
+    (folder / "train_noval.txt").replace(place / "train_noval.txt")
+    prefix = "benchmark_RELEASE/dataset/"
+    return [packed(folder, place / "benchmark.tgz", prefix), place / "train_noval.txt"]
+
+
+def pack_bsds500(place):
+    folder = write_bsds500(place / "x")
+    for split in ("train", "val", "test"):
+        (folder / "groundTruth" / split).mkdir(parents=True)
+        for image in (folder / "images" / split).iterdir():
+            maps = sorted((folder / "labels" / split).glob(f"{image.stem}_a*.png"))
+            cells = np.empty((1, len(maps)), dtype=object)
+            for k, path in enumerate(maps):
+                regions = np.asarray(Image.open(path)).astype(np.uint16)
+                cells[0, k] = {"Segmentation": regions, "Boundaries": regions > 1}
+            savemat(folder / "groundTruth" / split / f"{image.stem}.mat", {"groundTruth": cells})
+    shutil.rmtree(folder / "labels")
+    shutil.rmtree(folder / "splits")
+    (folder / "images" / "train" / "Thumbs.db").write_bytes(b"junk")
+    return [packed(folder, place / "BSR_bsds500.tgz", "BSR/BSDS500/data/")]
+
+
+def pack_lvis(place):
+    folder = write_lvis(place / "x")
+    archives = []
+    for split in ("train", "val"):
+        file = folder / f"lvis_v1_{split}.json"
+        archives.append(zipped({file.name: file.read_bytes()}, place / f"{file.name}.zip"))
+        name = f"{split}2017"
+        archives.append(packed(folder / name, place / f"{name}.zip", f"{name}/"))
+    return archives
+
+
+PACKED = {
+    "GrabCut": (pack_grabcut, [3]),
+    "Berkeley": (pack_berkeley, [3]),
+    "SBD": (pack_sbd, [6, 6]),
+    "BSDS500": (pack_bsds500, [12, 12, 12]),
+    "LVIS": (pack_lvis, [5, 5]),
+}
+
+
+def without_sums(name):
+    """A source as drawn archives have it, whose checksums are not the published ones."""
+    source = SOURCES[name]
+    archives = tuple(archive._replace(md5=None) for archive in source.archives)
+    return dataclasses.replace(source, archives=archives)
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_what_is_fetched_is_what_the_data_set_reads(name, site, tmp_path, monkeypatch):
+    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
+    source, (pack, lengths) = without_sums(name), PACKED[name]
+    archives = pack(tmp_path)
+    site.files = {f"/mirror/{path.name}": path.read_bytes() for path in archives}
+    lines = []
+    root = fetch(source, address=f"{site.url}/mirror/", say=lines.append)
+    assert root == source.folder()
+    assert not source.missing(root)
+    for split, length in zip(source.splits or (None,), lengths, strict=True):
+        data = source.build(root, split)
+        assert len(data) == length
+        assert all((sample.mask == 1).any() for sample in data)
+    assert all("not verified" in line for line in lines if "sha256" in line)
+    for path in archives:
+        record = (root.parent / f"{path.name}.sha256").read_text()
+        assert record == f"{digest(path, 'sha256')}  {path.name}\n"
+    asked = len(site.asked)
+    fetch(source, address=f"{site.url}/mirror/", say=lines.append)
+    assert len(site.asked) == asked
+    assert "already" in lines[-1]
+    expected = {root.name, *(p.name for p in archives), *(f"{p.name}.sha256" for p in archives)}
+    assert set(names(root.parent)) == expected
+
+
+def test_fetched_bsds500_leaves_the_photographs_of_test_sets_out(site, tmp_path):
+    archive = pack_bsds500(tmp_path)[0]
+    root = fetch(SOURCES["BSDS500"], tmp_path / "bsds", address=str(archive), say=accept)
+    path = root / "images" / "train" / "100.jpg"
+    path.rename(path.with_name("124084.jpg"))
+    for label in sorted((root / "labels" / "train").glob("100_*")):
+        label.rename(label.with_name(label.name.replace("100", "124084")))
+    assert {name.stem for name, _, _ in BSDS500("train", root).objects} == {"101", "102"}
+    listed = (root / "splits" / "exclude_from_training.tsv").read_text().splitlines()
+    assert listed[0] == "bsds_id\tin_grabcut\tin_berkeley"
+    rows = [line.split("\t") for line in listed[1:]]
+    assert (len(rows), sum(int(r[1]) for r in rows), sum(int(r[2]) for r in rows)) == (99, 20, 96)
+
+
+@pytest.fixture
+def grabcut(site, tmp_path):
+    """A function that fetches GrabCut from the site, whose archive is in place."""
+    site.files["/GrabCut.zip"] = pack_grabcut(tmp_path)[0].read_bytes()
+    lines = []
+    address = f"{site.url}/GrabCut.zip"
+    run = partial(fetch, SOURCES["GrabCut"], tmp_path / "data" / "gc", address=address)
+    return partial(run, say=lines.append), tmp_path / "data", lines
+
+
+def test_wrong_checksums(site, grabcut):
+    run, place, _ = grabcut
+    with pytest.raises(ChecksumError, match=rf"{site.url}/GrabCut\.zip: sha256 is .*expected 0+;"):
+        run(sha256="0" * 64)
+    assert names(place) == []
+    source = SOURCES["GrabCut"]
+    stated = source.archives[0]._replace(md5="0" * 32)
+    with pytest.raises(ChecksumError, match=r"md5 is .*expected 0+;"):
+        fetch(
+            dataclasses.replace(source, archives=(stated,)),
+            place / "gc",
+            address=f"{site.url}/GrabCut.zip",
+        )
+    assert names(place) == []
+
+
+def test_right_checksums(site, grabcut, tmp_path):
+    run, place, lines = grabcut
+    run(sha256=digest(tmp_path / "GrabCut.zip", "sha256").upper())
+    assert "as expected" in lines[0]
+    assert len(GrabCut(place / "gc")) == 3
+
+
+def test_an_archive_that_was_replaced_since_the_last_download(site, grabcut, tmp_path):
+    run, place, lines = grabcut
+    run()
+    assert "not verified" in lines[0]
+    run(force=True)
+    assert "as in an earlier download" in lines[-2]
+    site.files["/GrabCut.zip"] += b"x"
+    with pytest.raises(ChecksumError, match=r"GrabCut\.zip\.sha256 has .*earlier"):
+        run(force=True)
+    (place / "GrabCut.zip.sha256").unlink()
+    shutil.rmtree(place / "gc")
+    run()
+    assert site.asked[-1][1] is None
+    assert len(site.asked) == 3, "the archive of the second run was still there"
+
+
+def test_files_of_another_content_are_not_overwritten(site, grabcut):
+    run, place, _ = grabcut
+    (place / "gc" / "data_GT").mkdir(parents=True)
+    mine = place / "gc" / "data_GT" / "banana.jpg"
+    mine.write_bytes(b"mine")
+    (place / "gc" / "notes.txt").write_text("mine")
+    with pytest.raises(DataError, match=r"1 files .*data_GT.banana\.jpg.*--force"):
+        run()
+    assert content_of(place / "gc") == {"data_GT/banana.jpg": b"mine", "notes.txt": b"mine"}
+    run(force=True)
+    assert len(GrabCut(place / "gc")) == 3
+    assert (place / "gc" / "notes.txt").read_text() == "mine"
+
+
+def test_nothing_half_done_is_left(site, grabcut, monkeypatch):
+    run, place, _ = grabcut
+    with zipfile.ZipFile(place.parent / "GrabCut.zip", "a") as file:
+        file.writestr("../x", "evil")
+    site.files["/GrabCut.zip"] = (place.parent / "GrabCut.zip").read_bytes()
+    with pytest.raises(DataError, match="leads out"):
+        run()
+    assert names(place) == ["GrabCut.zip", "GrabCut.zip.sha256"]
+    (place / ".gc.unpacking" / "old").mkdir(parents=True)
+    for path in place.glob("GrabCut*"):
+        path.unlink()
+    site.files["/GrabCut.zip"] = packed(
+        place.parent / "x", place.parent / "fine.zip", ""
+    ).read_bytes()
+    run()
+    assert "old" not in names(place / "gc")
+
+
+def test_archives_of_something_else(site, tmp_path):
+    site.files["/GrabCut.zip"] = zipped({"a/b": b"1"}, tmp_path / "a.zip").read_bytes()
+    with pytest.raises(DataError, match="expected an archive with data_GT, boundary_GT, got one"):
+        fetch(SOURCES["GrabCut"], tmp_path / "data" / "gc", address=f"{site.url}/GrabCut.zip")
+
+
+def test_sets_behind_a_browser(tmp_path):
+    image, labels = draw_scene(seed=1)
+    save(image, tmp_path / "x" / "video" / "00009.jpg")
+    save(labels * 255, tmp_path / "x" / "video" / "object1_00009.png")
+    archive = packed(tmp_path / "x", tmp_path / "D.zip", "DAVIS585/")
+    with pytest.raises(UsageError, match=r"DAVIS585 cannot be fetched: .*ClickSEG.*--source"):
+        fetch(SOURCES["DAVIS585"], tmp_path / "data" / "D585")
+    root = fetch(SOURCES["DAVIS585"], tmp_path / "data" / "D585", address=str(archive), say=accept)
+    assert len(SOURCES["DAVIS585"].build(root)) == 1
+    assert archive.is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("SBD", {"sha256": "0" * 64}, "2 archives"),
+        ("SBD", {"address": "http://127.0.0.1/benchmark.tgz"}, "with / at its end"),
+        ("GrabCut", {"address": "nowhere.zip"}, "neither an http"),
+        ("GrabCut", {"address": "ftp://127.0.0.1/GrabCut.zip"}, "neither an http"),
+    ],
+)
+def test_arguments_that_do_not_fit(name, options, told, tmp_path):
+    with pytest.raises(UsageError, match=told):
+        fetch(SOURCES[name], tmp_path / "data", **options)
+
+
+def test_a_killed_download_goes_on(site, grabcut, tmp_path):
+    """The process is killed in the middle of the file; the same command completes it."""
+    padding = zipped({"GrabCut/padding": CONTENT}, tmp_path / "y.zip")
+    with zipfile.ZipFile(tmp_path / "GrabCut.zip", "a") as file:
+        file.writestr("GrabCut/padding", CONTENT)
+    site.files["/GrabCut.zip"] = (tmp_path / "GrabCut.zip").read_bytes()
+    assert padding.stat().st_size < len(site.files["/GrabCut.zip"])
+    site.pause = 0.05
+    root = tmp_path / "data" / "gc"
+    arguments = ["data", "fetch", "GrabCut", "--root", str(root)]
+    arguments += ["--source", f"{site.url}/GrabCut.zip"]
+    program = "import sys; from probseg.cli import main; sys.exit(main(sys.argv[1:]))"
+    part = root.parent / "GrabCut.zip.part"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    deadline = time.monotonic() + 120
+    while not (part.is_file() and part.stat().st_size >= 50_000):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    left = part.stat().st_size
+    assert 0 < left < len(site.files["/GrabCut.zip"])
+    assert not root.exists()
+    site.pause = 0.0
+    assert command(*arguments) == 0
+    assert site.asked[-1][1] == f"bytes={left}-"
+    assert len(GrabCut(root)) == 3
+    assert (root / "padding").read_bytes() == CONTENT

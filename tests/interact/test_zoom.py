@@ -1,0 +1,315 @@
+"""Zoom-in against a second implementation, written from what is known of the published code."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_models import toy_sample
+
+from probseg.interact import (
+    PROTOCOLS,
+    ZOOMS,
+    InteractionLoop,
+    OneStep,
+    Zoom,
+    begin,
+    image_tensor,
+    run_object,
+)
+from probseg.interact.zoom import next_window, resized
+from probseg.metrics import iou
+from probseg.types import Click
+
+SMALL = Zoom(target=40, min_side=20)
+
+
+def bilinear(values, size):
+    """Resize ``(..., h, w)`` in double precision, the corners' centres on each other."""
+    for axis, length in ((-2, size[0]), (-1, size[1])):
+        old = values.shape[axis]
+        places = np.arange(length) * ((old - 1) / (length - 1) if length > 1 else 0.0)
+        low = np.minimum(places.astype(int), old - 1)
+        high = np.minimum(low + 1, old - 1)
+        part = (places - low).reshape(-1, 1) if axis == -2 else places - low
+        lower, upper = values.take(low, axis), values.take(high, axis)
+        values = lower + (upper - lower) * part
+    return values
+
+
+class Published:
+    """The zoom as published: windows are ``(first row, last row, first column, last column)``."""
+
+    def __init__(self, image, answer, zoom):
+        self.image, self.answer, self.zoom = image / 255.0, answer, zoom
+        self.probability = np.zeros(image.shape[1:])
+        self.window = None
+        self.clicks = []
+        self.events = []
+
+    def click(self, click):
+        self.clicks.append(click)
+        found = self.probability > 0.5
+        points = np.array([[c.x, c.y] for c in self.clicks], float)
+        labels = [c.positive for c in self.clicks]
+        if len(self.clicks) == 1 or not found.any():
+            self.events.append("whole")
+            logits = self.answer(self.image, points, labels)
+            if not self.zoom.stale:
+                self.window = None
+        else:
+            new = self._new_window(found)
+            if self.window is None or self._leaves(new):
+                self.window = new
+                self.events.append("new")
+            else:
+                self.events.append("kept")
+            top, bottom, left, right = self.window
+            height, width = bottom - top + 1, right - left + 1
+            factor = self.zoom.target / max(height, width)
+            size = round(factor * height), round(factor * width)
+            cut = bilinear(self.image[:, top : bottom + 1, left : right + 1], size)
+            moved = (points - (left, top)) * (size[1] / width, size[0] / height)
+            logits = self.answer(cut, moved, labels)
+        probability = 1 / (1 + np.exp(-logits))
+        if self.window is None:
+            self.probability = probability
+            return
+        if self.events[-1] == "whole":
+            self.events[-1] = "squeezed"
+        top, bottom, left, right = self.window
+        self.probability = np.zeros_like(self.probability)
+        size = bottom - top + 1, right - left + 1
+        self.probability[top : bottom + 1, left : right + 1] = bilinear(probability, size)
+
+    def _new_window(self, found):
+        for click in self.clicks:
+            if click.positive:
+                found[click.y, click.x] = True
+        bounds = []
+        for lines in (found.any(axis=1), found.any(axis=0)):
+            first, last = np.argwhere(lines)[[0, -1], 0]
+            side = max(self.zoom.expansion * (last - first + 1), self.zoom.min_side)
+            centre = (first + last) / 2
+            bounds.append(max(0, int(round(centre - side / 2))))  # noqa: RUF046
+            bounds.append(min(len(lines) - 1, int(round(centre + side / 2))))  # noqa: RUF046
+        return tuple(bounds)
+
+    def _leaves(self, new):
+        top, bottom, left, right = self.window
+        for click in self.clicks:
+            if click.positive and not (top <= click.y < bottom and left <= click.x < right):
+                return True
+        product = 1.0
+        for a, b in (((top, bottom), new[:2]), ((left, right), new[2:])):
+            one, other = set(range(a[0], a[1] + 1)), set(range(b[0], b[1] + 1))
+            hull = max(a[1], b[1]) - min(a[0], b[0]) + 1
+            product *= len(one & other) / hull
+        return product < 0.5
+
+
+def answers(radius, silent):
+    """Two versions of a model: disks about the clicks, and nothing after some numbers of clicks.
+
+    Midway between its two answers is a probability that is not 0.5.
+    """
+
+    def answer(image, points, labels):
+        y, x = np.mgrid[: image.shape[1], : image.shape[2]]
+        logits = np.full(image.shape[1:], -7.0)
+        if len(labels) not in silent:
+            for (column, row), positive in zip(points, labels, strict=True):
+                inside = (x - column) ** 2 + (y - row) ** 2 <= (radius + image[0, 0, 0]) ** 2
+                logits[inside] = 9.0 if positive else -7.0
+        return logits
+
+    shown = []
+
+    @OneStep
+    def model(image, prompts):
+        shown.append((image[0], prompts))
+        found = answer(image[0].numpy(), prompts.points[0].numpy(), prompts.labels[0].tolist())
+        return torch.tensor(found)[None, None]
+
+    return answer, model, shown
+
+
+def compare(size, clicks, radius, silent, zoom, seed=0):
+    """Click in both, and check that they are where the other is after every click."""
+    image = np.random.default_rng(seed).integers(0, 256, (3, *size), dtype=np.uint8)
+    answer, model, shown = answers(radius, silent)
+    reference = Published(image, answer, zoom)
+    loop = InteractionLoop(model, zoom=zoom)
+    state = begin(torch.tensor(image))
+    for click in clicks:
+        (state,) = loop.step([state], [click])
+        reference.click(click)
+        if reference.window is None:
+            assert state.window is None
+        else:
+            top, bottom, left, right = reference.window
+            assert state.window == (left, top, right + 1, bottom + 1)
+        np.testing.assert_allclose(state.probability, reference.probability, atol=1e-4)
+    return reference.events, shown, state
+
+
+def clicks_in(size, count, generator):
+    return [
+        Click(int(generator.integers(size[1])), int(generator.integers(size[0])), bool(sign))
+        for sign in generator.random(count) < 0.7
+    ]
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_windows_and_answers_are_those_of_the_published_code(data):
+    size = data.draw(st.tuples(st.integers(2, 90), st.integers(2, 90)))
+    places = st.builds(
+        Click, st.integers(0, size[1] - 1), st.integers(0, size[0] - 1), st.booleans()
+    )
+    clicks = data.draw(st.lists(places, min_size=1, max_size=7))
+    silent = data.draw(st.sets(st.integers(1, 6), max_size=3))
+    zoom = replace(SMALL, stale=data.draw(st.booleans()), target=data.draw(st.sampled_from([33, 64])))
+    compare(size, clicks, data.draw(st.floats(0.5, 12)), silent, zoom)
+
+
+@pytest.mark.parametrize("name", ["ritm", "fixed", "fixed_600"])
+def test_full_size_images_too_and_every_event_is_seen(name):
+    events = set()
+    for seed in range(4):
+        generator = np.random.default_rng(seed)
+        size = (300 + 20 * seed, 460)
+        clicks = clicks_in(size, 7, generator)
+        near = [clicks[0]._replace(positive=True), clicks[0]._replace(x=clicks[0].x // 2)]
+        sequence = [*near, *clicks[1:], clicks[-1]]
+        events |= set(compare(size, sequence, 25, {3, 6}, ZOOMS[name], seed)[0])
+    assert events == {"whole", "new", "kept"} | ({"squeezed"} if name == "ritm" else set())
+
+
+def test_the_second_click_sees_a_window_at_the_target_size():
+    size, clicks = (90, 70), [Click(20, 60), Click(24, 66, positive=False)]
+    image = np.random.default_rng(0).integers(0, 256, (3, *size), dtype=np.uint8)
+    _, shown, state = compare(size, clicks, 4, set(), SMALL)
+    x0, y0, x1, y1 = state.window
+    assert (x1 - x0, y1 - y0) == (21, 21)  # the least side, and both its ends
+    assert tuple(shown[0][0].shape) == (3, *size)
+    whole = image[:, y0:y1, x0:x1] / 255.0
+    np.testing.assert_allclose(shown[1][0], bilinear(whole, (40, 40)), atol=1e-4)
+    scale = 40 / 21
+    expected = [[(20 - x0) * scale, (60 - y0) * scale], [(24 - x0) * scale, (66 - y0) * scale]]
+    np.testing.assert_allclose(shown[1][1].points[0], expected, rtol=1e-6)
+
+
+def test_a_box_of_pixels_is_found_by_its_first_and_last():
+    probability = np.zeros((100, 120), np.float32)
+    probability[40:61, 30:71] = 0.6  # rows 40 to 60, columns 30 to 70
+    probability[0, 0] = 0.5  # not above
+    zoom = Zoom(min_side=1)
+    two = [Click(50, 50), Click(0, 0, positive=False)]
+    assert next_window(zoom, None, probability, two) == (
+        round(50 - 0.7 * 41), round(50 - 0.7 * 21), round(50 + 0.7 * 41) + 1, round(50 + 0.7 * 21) + 1
+    )  # fmt: skip
+    farther = next_window(zoom, None, probability, [*two, Click(100, 50)])
+    assert farther[2] == min(120, round(65 + 0.7 * 71) + 1)
+    assert farther[0] == round(65 - 0.7 * 71)
+
+
+def test_the_window_stays_until_a_click_leaves_it():
+    probability = np.zeros((100, 100), np.float32)
+    probability[45:56, 45:56] = 1
+    zoom = Zoom(min_side=40)
+    first = next_window(zoom, None, probability, [Click(50, 50)] * 2)
+    assert first == (30, 30, 71, 71)
+    for x, stays in ((30, True), (69, True), (70, False), (29, False)):
+        window = next_window(zoom, first, probability, [Click(50, 50), Click(x, 50)])
+        assert (window == first) == stays, "the last column counts as outside"
+        negative = Click(x, 50, positive=False)
+        assert next_window(zoom, first, probability, [Click(50, 50), negative]) == first
+    probability[45:56, 45:84] = 1  # the object grows: the overlap is 41 / 55
+    assert next_window(zoom, first, probability, [Click(50, 50)] * 2) == first
+    strict = replace(zoom, keep_above=0.8)
+    assert next_window(strict, first, probability, [Click(50, 50)] * 2) != first
+
+
+def test_what_was_squeezed_is_what_makes_the_two_differ():
+    size, silent = (120, 120), {2}
+    clicks = [Click(60, 60), Click(64, 60), Click(61, 62), Click(58, 58)]
+    silent = {2}
+    stale, _, squeezed = compare(size, clicks[:3], 6, silent, replace(SMALL, stale=True))
+    fixed, _, forgotten = compare(size, clicks[:3], 6, silent, SMALL)
+    assert stale == ["whole", "new", "squeezed"]
+    assert fixed == ["whole", "new", "whole"]
+    assert squeezed.window is not None
+    assert forgotten.window is None
+    assert np.abs(squeezed.probability - forgotten.probability).max() > 0.5
+    assert forgotten.probability[60, 60] > 0.5
+
+
+def test_a_window_that_stays_is_not_taken_in_again():
+    encoded = []
+
+    class Model:
+        def grid(self, size):
+            return size
+
+        def encode_each(self, images):
+            encoded.extend(tuple(image.shape[1:]) for image in images)
+            return images
+
+        def decode_each(self, images, prompts):
+            return [answers(5, set())[1].predict(i[None], p)[0, 0]
+                    for i, p in zip(images, prompts, strict=True)]  # fmt: skip
+
+    loop = InteractionLoop(Model(), zoom=SMALL)
+    state = begin(torch.zeros(3, 80, 90, dtype=torch.uint8))
+    for click in (Click(40, 40), Click(41, 42), Click(43, 40), Click(39, 41), Click(80, 70)):
+        (state,) = loop.step([state], [click])
+    assert encoded[:2] == [(80, 90), (40, 40)]
+    assert len(encoded) == 3
+
+
+def test_the_previous_mask_is_cut_and_resized_with_the_image():
+    _, model, shown = answers(6, set())
+    loop = InteractionLoop(model, zoom=SMALL, flip=True, previous_mask=True)
+    state = begin(torch.zeros(3, 80, 90, dtype=torch.uint8))
+    (state,) = loop.step([state], [Click(40, 30)])
+    before = state.probability
+    (state,) = loop.step([state], [Click(44, 31)])
+    x0, y0, x1, y1 = state.window
+    size = resized((y1 - y0, x1 - x0), 40)
+    expected = bilinear(before[y0:y1, x0:x1], size)
+    (straight, mirrored) = (prompts for _, prompts in shown[2:])
+    np.testing.assert_allclose(straight.previous[0, 0], expected, atol=1e-4)
+    np.testing.assert_allclose(mirrored.previous[0, 0], expected[:, ::-1], atol=1e-4)
+    np.testing.assert_allclose(
+        mirrored.points[0, :, 0], size[1] - 1 - straight.points[0, :, 0], atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("zoom", ["ritm", "fixed"])
+def test_protocols_zoom(zoom):
+    thing = toy_sample((260, 310), seed=1)
+    protocol = replace(PROTOCOLS["ritm_zoom"], max_clicks=5, zoom=zoom, flip=False, threshold=0.5)
+    answer, model, shown = answers(30, {2})
+    record = run_object(model, thing, protocol)
+    reference = Published(np.moveaxis(thing.image, 2, 0), answer, ZOOMS[zoom])
+    for step in record.steps[1:]:
+        reference.click(Click(step.x, step.y, step.positive))
+        assert step.iou == iou(reference.probability > 0.5, thing.mask)
+    assert len({tuple(image.shape) for image, _ in shown}) > 1, "it did zoom"
+    unzoomed = run_object(model, thing, replace(protocol, zoom=None))
+    assert [step.iou for step in unzoomed.steps] != [step.iou for step in record.steps]
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 1200), (1500, 1), (2, 3)])
+def test_thin_images_are_zoomed_into(size):
+    _, model, _ = answers(5000, set())
+    loop = InteractionLoop(model, zoom=Zoom())
+    state = begin(image_tensor(np.zeros((*size, 3), np.uint8)))
+    for _ in range(2):
+        (state,) = loop.step([state], [Click(size[1] - 1, size[0] - 1)])
+    assert state.window is not None
+    assert state.probability.shape == size
+    assert state.probability.max() > 0.5

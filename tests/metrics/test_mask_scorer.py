@@ -1,0 +1,139 @@
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mask_cases import cases
+
+from probseg.metrics import (
+    MaskScorer,
+    boundary_iou,
+    brier_score,
+    click_compliance,
+    expected_calibration_error,
+    iou,
+)
+from probseg.types import IGNORE, Click
+
+
+@settings(deadline=None, max_examples=200)
+@given(cases(largest=80), st.data())
+def test_scorer_agrees_with_the_plain_functions(case, data):
+    prediction, probability, mask = case
+    height, width = mask.shape
+    x0, y0 = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
+    x1, y1 = data.draw(st.integers(x0 + 1, width)), data.draw(st.integers(y0 + 1, height))
+    view = data.draw(st.sampled_from([None, (x0, y0, x1, y1)]))
+    clicks = [Click(x0, y0, True), Click(x1 - 1, y1 - 1, False)]
+    seen = np.s_[:, :] if view is None else np.s_[y0:y1, x0:x1]
+
+    scores = MaskScorer(mask, view)(prediction, probability, clicks)
+    assert scores.iou == iou(prediction, mask)
+    assert scores.boundary_iou == boundary_iou(prediction, mask)
+    brier = brier_score(probability[seen], mask[seen])
+    assert scores.brier == (None if brier is None else pytest.approx(brier, abs=6.6e-5))
+    error = expected_calibration_error(probability[seen], mask[seen])
+    assert scores.ece == (None if error is None else pytest.approx(error, abs=3.4e-5))
+    assert scores.compliance == click_compliance(prediction, clicks)
+
+
+def draw_maps(seed, shape=(120, 160)):
+    """A smooth probability and a mask with ignored pixels."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[: shape[0], : shape[1]]
+    logits = 6 * np.sin(x / random.uniform(9, 30)) + 6 * np.cos(y / random.uniform(9, 30))
+    probability = (1 / (1 + np.exp(-logits))).astype(np.float32)
+    mask = (random.random(shape) < probability).astype(np.uint8)
+    mask[random.random(shape) < 0.05] = IGNORE
+    return probability, mask
+
+
+def test_rounding_is_far_below_what_matters():
+    for seed in range(5):
+        probability, mask = draw_maps(seed)
+        scores = MaskScorer(mask)(probability > 0.5, probability)
+        assert scores.brier == pytest.approx(brier_score(probability, mask), abs=1e-6)
+        error = expected_calibration_error(probability, mask)
+        assert scores.ece == pytest.approx(error, abs=1e-5)
+
+
+def test_threads_may_share_a_scorer():
+    maps = [draw_maps(seed)[0] for seed in range(16)]
+    scorer = MaskScorer(draw_maps(0)[1], view=(10, 20, 150, 110))
+    alone = [scorer(p > 0.5, p) for p in maps]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda p: scorer(p > 0.5, p), maps)) == alone
+
+
+def test_arguments_are_left_as_they_are():
+    probability, mask = draw_maps(1)
+    prediction = probability > 0.5
+    before = [part.copy() for part in (prediction, probability, mask)]
+    MaskScorer(mask)(prediction, probability)
+    for part, copy in zip((prediction, probability, mask), before, strict=True):
+        assert (part == copy).all()
+
+
+def test_before_the_first_answer_there_is_no_calibration():
+    _, mask = draw_maps(2)
+    scores = MaskScorer(mask)(np.zeros(mask.shape, dtype=bool), None)
+    assert scores == (0, 0, None, None, None)
+
+
+def test_a_view_of_ignored_pixels_has_no_calibration():
+    mask = np.array([[1, 0, IGNORE]], dtype=np.uint8)
+    scores = MaskScorer(mask, view=(2, 0, 3, 1))(mask == 1, np.zeros(mask.shape, dtype=np.float32))
+    assert scores == (1, 1, None, None, None)
+
+
+def test_what_the_model_did_not_see_counts_for_the_overlap_only():
+    mask = np.array([[1, 1, 1, 0]], dtype=np.uint8)
+    probability = np.array([[0, 1, 1, 0]], dtype=np.float32)
+    scores = MaskScorer(mask, view=(1, 0, 4, 1))(probability > 0.5, probability)
+    assert scores[:4] == (2 / 3, 2 / 3, pytest.approx(0, abs=1e-8), pytest.approx(0, abs=3.4e-5))
+
+
+def test_scores_of_the_worst_prediction_are_within_their_range():
+    mask = np.array([[0, 0, 0, IGNORE]], dtype=np.uint8)
+    worst = np.ones(mask.shape, dtype=np.float32)
+    assert MaskScorer(mask)(worst > 0.5, worst, [Click(0, 0, False)]) == (0, 0, 1, 1, 0)
+
+
+@pytest.mark.parametrize("place", [(0, 0), (100, 100)])  # within the view and outside
+def test_nan_is_refused(place):
+    probability, mask = draw_maps(3)
+    probability[place] = np.nan
+    with pytest.raises(ValueError, match="NaN at 1 of 19200 pixels"):
+        MaskScorer(mask, view=(0, 0, 50, 50))(mask == 1, probability)
+
+
+def test_wrong_arguments_are_refused():
+    probability, mask = draw_maps(4)
+    with pytest.raises(ValueError, match="mask"):
+        MaskScorer(mask.astype(np.int64))
+    for view in ((0, 0, 0, 5), (0, 0, 161, 5), (-1, 0, 5, 5), (5, 0, 4, 5)):
+        with pytest.raises(ValueError, match="view"):
+            MaskScorer(mask, view)
+    scorer = MaskScorer(mask)
+    with pytest.raises(ValueError, match="prediction"):
+        scorer(probability, probability)
+    with pytest.raises(ValueError, match="probability"):
+        scorer(mask == 1, probability.T)
+    with pytest.raises(ValueError, match="clicks"):
+        scorer(mask == 1, probability, [Click(160, 0)])
+
+
+def test_compliance_by_hand():
+    prediction = np.array([[True, True, False]])
+    assert click_compliance(prediction, []) is None
+    assert click_compliance(prediction, [Click(0, 0, True)]) == 1
+    assert click_compliance(prediction, [Click(1.6, 0.2, True), Click(2, 0, False)]) == 0.5
+    clicks = [Click(0, 0, False), Click(1, 0, True), Click(2, 0, True), Click(2, 0, True)]
+    assert click_compliance(prediction, clicks) == 0.25
+
+
+@pytest.mark.parametrize("click", [Click(3, 0), Click(0, 1), Click(-1, 0), Click(0, -1)])
+def test_clicks_outside_are_refused(click):
+    with pytest.raises(ValueError, match="clicks"):
+        click_compliance(np.ones((1, 3), dtype=bool), [click])

@@ -1,0 +1,165 @@
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from probseg.metrics import (
+    Scores,
+    Timing,
+    area_under_curve,
+    clustered_bootstrap,
+    noc,
+    standard_error_objects,
+    standard_error_trials,
+    summarise,
+)
+
+NAN = float("nan")
+# two photographs with three objects, one trial, K = 3 clicks, without a box
+IOUS = np.array([[[0.0, 0.9, 0.9, 0.9]], [[0.0, 0.5, 0.4, 0.8]], [[0.0, 0.1, 0.2, 0.3]]])
+SECONDS = np.array([[[NAN, 2.0, NAN, NAN]], [[NAN, 4.0, 1.0, 1.5]], [[NAN, 3.0, 1.1, 1.2]]])
+
+
+def make_scores(ious=IOUS, seconds=SECONDS, photos=("a", "a", "b"), **arrays):
+    """Scores whose other arrays hold a value wherever there was an answer by then."""
+    answered = np.logical_or.accumulate(np.isfinite(seconds), axis=2)
+    others = {
+        "boundary_ious": ious / 2,
+        "brier": np.where(answered, 0.2, NAN),
+        "ece": np.where(answered, 0.1, NAN),
+        "compliance": np.where(answered, 1.0, NAN),
+    }
+    return Scores(ious=ious, seconds=seconds, photos=photos, **{**others, **arrays})
+
+
+def random_scores(objects=9, trials=3, clicks=5, photos=4):
+    random = np.random.default_rng(0)
+    shape = (objects, trials, clicks + 1)
+    names = tuple(f"{n % photos}" for n in range(objects))
+    return make_scores(random.random(shape), random.random(shape), names)
+
+
+def test_summary_by_hand():
+    brier = np.array([[[NAN, 0.1, 0.1, 0.1]], [[NAN, 0.4, 0.3, 0.2]], [[NAN, NAN, 0.2, 0.3]]])
+    summary = summarise(make_scores(brier=brier), percents=(50, 90))
+    assert (summary.n_objects, summary.n_photos, summary.n_trials) == (3, 2, 1)
+    assert summary.max_clicks == 3
+    assert summary.miou == pytest.approx([0, 0.5, 0.5, 2 / 3])
+    assert summary.boundary_iou == pytest.approx([0, 0.25, 0.25, 1 / 3])
+    assert summary.brier == [None, *(pytest.approx(value) for value in (0.25, 0.2, 0.2))]
+    assert summary.ece == [None, *[pytest.approx(0.1)] * 3]
+    assert summary.compliance == [None, 1, 1, 1]
+    # without a prediction before the first click the curve begins after it
+    areas = [0.9, (0.25 + 0.4 + 0.4) / 2, (0.05 + 0.2 + 0.15) / 2]
+    assert summary.auc == pytest.approx(np.mean(areas))
+    assert summary.auc_se == pytest.approx(np.std(areas, ddof=1) / 3**0.5)
+    assert summary.noc == pytest.approx({50: 5 / 3, 90: 7 / 3})
+    assert summary.noc_se[90] == pytest.approx(np.std([1, 3, 3], ddof=1) / 3**0.5)
+    assert summary.noc_median == {50: 1, 90: None}
+    assert summary.failures_at_cap == {50: 1, 90: 2}
+    assert summary.failures_never == {50: 1, 90: 2}
+    assert summary.survival[50] == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3])
+    assert summary.regressions == 1 / 7
+    assert summary.regression_size == pytest.approx(0.1)
+    assert summary.first_seconds == Timing(3, pytest.approx(3.9))
+    assert summary.next_seconds == Timing(pytest.approx(1.15), pytest.approx(1.455))
+
+
+def test_with_a_box_the_curve_and_the_times_begin_before_the_first_click():
+    seconds = SECONDS.copy()
+    seconds[:2, :, 0] = 5.0  # the third run begins later
+    scores = make_scores(seconds=seconds)
+    summary = summarise(scores)
+    assert scores.first == 0
+    assert summary.auc == pytest.approx(area_under_curve(IOUS).mean())
+    assert summary.first_seconds.median == 5
+    assert summary.next_seconds == Timing(*np.quantile([2, 4, 1, 1.5, 1.1, 1.2], (0.5, 0.95)))
+
+
+def test_intervals_are_those_of_the_bootstrap():
+    scores = random_scores()
+    summary = summarise(scores, percents=(80,))
+    low, high = clustered_bootstrap(scores.ious.mean(axis=1), scores.photos)
+    assert summary.ci_low == pytest.approx(low)
+    assert summary.ci_high == pytest.approx(high)
+    areas = area_under_curve(scores.ious).mean(axis=1)
+    low, high = (float(bound) for bound in clustered_bootstrap(areas, scores.photos))
+    assert summary.auc_ci == pytest.approx((low, high))
+    assert summary.auc_ci.low < summary.auc < summary.auc_ci.high
+    assert summary.noc_ci[80].low < summary.noc[80] < summary.noc_ci[80].high
+
+
+def test_standard_errors_are_over_objects():
+    scores = random_scores()
+    summary = summarise(scores)
+    for percent in (80, 85, 90, 95):
+        clicks = noc(scores.ious, percent / 100).mean(axis=1)
+        assert summary.noc[percent] == pytest.approx(clicks.mean())
+        assert summary.noc_se[percent] == pytest.approx(np.std(clicks, ddof=1) / 3)
+    areas = area_under_curve(scores.ious).mean(axis=1)
+    assert summary.auc_se == pytest.approx(np.std(areas, ddof=1) / 3)
+    assert summary.se_objects == pytest.approx(standard_error_objects(scores.ious).tolist())
+    assert summary.se_trials == pytest.approx(standard_error_trials(scores.ious).tolist())
+
+
+def test_what_one_object_photograph_or_trial_cannot_tell_is_none():
+    one = summarise(make_scores(IOUS[:1], SECONDS[:1], ("a",)))
+    assert (one.se_objects, one.se_trials, one.ci_low, one.ci_high) == (None,) * 4
+    assert (one.auc_se, one.auc_ci) == (None, None)
+    assert set(one.noc_se.values()) == set(one.noc_ci.values()) == {None}
+    assert one.next_seconds is None
+    shared = summarise(make_scores(IOUS[:2], SECONDS[:2], ("a", "a")))
+    assert shared.ci_low is None
+    assert shared.auc_ci is None
+    assert shared.auc_se > 0
+    silent = summarise(make_scores(seconds=np.full(SECONDS.shape, NAN)))
+    assert (silent.first_seconds, silent.next_seconds, silent.regressions) == (None,) * 3
+
+
+def test_summary_does_not_depend_on_the_order_of_objects_and_trials():
+    scores = random_scores()
+    arrays = {
+        field.name: getattr(scores, field.name)[::-1]
+        if field.name == "photos"
+        else getattr(scores, field.name)[::-1, ::-1]
+        for field in dataclasses.fields(scores)
+    }
+    turned = dataclasses.asdict(summarise(Scores(**arrays)))
+    for name, value in dataclasses.asdict(summarise(scores)).items():
+        if isinstance(value, dict):
+            assert list(turned[name]) == list(value), name
+            turned[name], value = list(turned[name].values()), list(value.values())
+        assert np.array(turned[name]) == pytest.approx(np.array(value)), name
+
+
+def test_summary_is_json():
+    for scores in (make_scores(), random_scores(objects=1, photos=1)):
+        text = json.dumps(dataclasses.asdict(summarise(scores)), allow_nan=False)
+        assert json.loads(text)["first_seconds"].keys() == {"median", "p95"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ious", IOUS * 100),
+        ("ious", IOUS * NAN),
+        ("ious", IOUS[0]),
+        ("boundary_ious", IOUS * NAN),
+        ("boundary_ious", IOUS[:, :, 1:]),
+        ("brier", IOUS + 1),
+        ("ece", IOUS - 1),
+        ("compliance", IOUS[:2]),
+        ("seconds", -SECONDS),
+        ("photos", ("a", "b")),
+    ],
+)
+def test_what_are_no_scores_is_refused(name, value):
+    with pytest.raises(ValueError, match=name):
+        dataclasses.replace(make_scores(), **{name: value})
+
+
+@pytest.mark.parametrize("percent", [0, 101])
+def test_percents_are_checked(percent):
+    with pytest.raises(ValueError, match="threshold"):
+        summarise(make_scores(), percents=(percent,))

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from probseg.clicks.annotators import BoolMap
 from probseg.clicks.boxes import Box
 from probseg.types import Click, Prompts
 
@@ -86,14 +85,6 @@ class ClassicalModel(ABC):
             probability[int(click.y), int(click.x)] = click.positive
         logits = torch.from_numpy(probability).logit(eps=EPSILON)
         return logits.to(prompts.points.device, torch.float32)
-
-
-def boxed(box: Box, size: tuple[int, int]) -> BoolMap:
-    """Return a map ``(H, W)`` that is True inside a box."""
-    inside = np.zeros(size, dtype=np.bool_)
-    x0, y0, x1, y1 = box
-    inside[y0:y1, x0:x1] = True
-    return inside
 
 
 def _clicks(prompts: Prompts, size: tuple[int, int]) -> tuple[Click, ...]:

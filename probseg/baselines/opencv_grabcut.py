@@ -20,16 +20,17 @@ class OpenCVGrabCut(ClassicalModel):
     """GrabCut: a Gaussian mixture of colours for object and background each, and a minimum cut.
 
     Every answer starts from the prompts, not from the answer before. Disks around the clicks are
-    certain. With a box, its inside is probably object and its outside certainly background, but for
-    positive clicks there; without one, disks of a tenth of the image's longer side around the
-    positive clicks are probably object, and the rest is probably background. A previous mask
-    takes the place of the box's inside or of the disks. Where all would be object, the
-    outermost pixels of the image are probably background.
+    certain. With a box, its inside is probably object, and what is outside by more than a tenth of
+    its longer side is certainly background, but for positive clicks there: boxes are drawn by
+    hand. Without one, disks of a tenth of the image's longer side around the positive clicks are
+    probably object. A previous mask takes the place of the box's inside or of the disks. All the
+    rest is probably background, and so are the outermost pixels of the image where all would be
+    object.
 
-    Of the answer, the connected parts with a positive click are kept; all of them where there is no
-    positive click, or where a previous mask may have parts that nobody clicked on. Where nothing
-    is probably object, where everything is, or where the image has a single colour, there is
-    nothing for the mixtures to tell apart, and the answer is what the prompts alone say.
+    Of an answer to clicks alone, the connected parts with a positive click are kept; with a box or
+    a previous mask, the object may have parts that nobody clicked on. Where there is no object
+    or no background to begin with, or the image has a single colour, the mixtures have nothing to
+    tell apart, and the answer is what the prompts alone say.
 
     The answer is binary: its probabilities are 0 and 1, but for the enlarged contour.
 
@@ -48,11 +49,12 @@ class OpenCVGrabCut(ClassicalModel):
         """Segment one image; see `ClassicalModel.segment`."""
         scene = make_scene(image, clicks, box, previous, self.working_size)
         labels = _labels(scene)
-        found = labels & 1 == 1  # GC_FGD and GC_PR_FGD are odd
+        begun = labels & 1 == 1  # GC_FGD and GC_PR_FGD are odd
         colours = scene.image.reshape(-1, 3)
-        if found.any() and not found.all() and (colours != colours[0]).any():
+        found = scene.guess
+        if begun.any() and not begun.all() and (colours != colours[0]).any():
             found = self._cut(scene.image, labels)
-        if (scene.seeds > 0).any() and previous is None:
+        if box is None and previous is None:
             found = _touching(found, scene.seeds > 0)
         return scene.enlarged(found)
 
@@ -74,8 +76,7 @@ class OpenCVGrabCut(ClassicalModel):
 def _labels(scene: Scene) -> npt.NDArray[np.uint8]:
     """Return OpenCV's labels, uint8, shape ``(h, w)``."""
     labels = np.where(scene.guess, cv2.GC_PR_FGD, cv2.GC_PR_BGD)
-    if scene.inside is not None:
-        labels[~scene.inside] = cv2.GC_BGD
+    labels[scene.outside] = cv2.GC_BGD
     if scene.guess.all():
         labels[border(scene.guess.shape)] = cv2.GC_PR_BGD
     labels[scene.seeds > 0] = cv2.GC_FGD

@@ -9,7 +9,7 @@ from skimage.color import rgb2lab
 from skimage.segmentation import random_walker
 
 from probseg.baselines.base import ClassicalModel, FloatMap, Image
-from probseg.baselines.scene import GUESS_RADIUS, Scene, border, make_scene
+from probseg.baselines.scene import Scene, border, make_scene
 from probseg.clicks.annotators import BoolMap
 from probseg.clicks.boxes import Box
 from probseg.types import Click
@@ -24,10 +24,11 @@ OBJECT, BACKGROUND = 1, 2
 class RandomWalker(ClassicalModel):
     """The probability that a walk from a pixel, which avoids edges, ends at the object's seeds.
 
-    Seeds are disks around the clicks and, with a box, its outside, but for positive clicks there.
-    Where there is no box, or it covers the image, the outermost pixels of the image are background,
-    but for those within a tenth of the longer side of a positive click: a walk has to be able
-    to end there. Without a positive click, the core of the box is object.
+    Seeds are disks around the clicks and, with a box, what is outside by more than a tenth of its
+    longer side, but for positive clicks there. Where there is no such place, the outermost pixels
+    of the image are background, but for those within a tenth of its longer side of a positive
+    click: a walk has to be able to end there. The core of a box is object, but for disks of that
+    size around negative clicks.
 
     Seeds are facts, and a previous mask is none: it is not used. Where there is no seed of the
     object or of the background, and where the image has a single colour, the answer is what
@@ -64,12 +65,11 @@ def _labels(scene: Scene) -> npt.NDArray[np.uint8]:
     """Return the seeds, uint8, shape ``(h, w)``."""
     size = scene.guess.shape
     labels = np.zeros(size, dtype=np.uint8)
-    if scene.inside is not None and not scene.inside.all():
-        labels[~scene.inside] = BACKGROUND
-    else:
-        labels[border(size) & ~scene.near_object(GUESS_RADIUS)] = BACKGROUND
-    if scene.inside is not None and not (scene.seeds > 0).any():
-        labels[_core(scene.inside)] = OBJECT
+    labels[scene.outside] = BACKGROUND
+    if not scene.outside.any():
+        labels[border(size) & (scene.to_object > scene.guess_radius)] = BACKGROUND
+    if scene.inside is not None:
+        labels[_core(scene.inside) & (scene.to_background > scene.guess_radius)] = OBJECT
     labels[scene.seeds > 0] = OBJECT
     labels[scene.seeds < 0] = BACKGROUND
     return labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
@@ -9,7 +10,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from probseg.baselines.base import FloatMap, Image, boxed
+from probseg.baselines.base import FloatMap, Image
 from probseg.clicks.annotators import BoolMap
 from probseg.clicks.boxes import Box
 from probseg.types import Click
@@ -23,6 +24,11 @@ GUESS_RADIUS = 0.1
 """Radius of the disks around positive clicks that are guessed to be object without a box.
 
 Both radii are fractions of the longer side of the image.
+"""
+
+BOX_SLACK = 0.1
+"""Boxes are drawn by hand: what is further outside than this part of their longer side is not of
+the object.
 """
 
 HALF_DIAGONAL = 0.5**0.5
@@ -39,7 +45,9 @@ class Scene(NamedTuple):
         guess: What is object as far as the prompts tell without a look at the image, seeds
             included.
         inside: Inside the box; None without one.
+        outside: Clearly outside the box, by more than `BOX_SLACK`; nowhere without one.
         to_object: Distance in pixels to the nearest positive click; infinite without one.
+        to_background: Distance in pixels to the nearest negative click, likewise.
         size: ``(H, W)`` of the image as it was given.
     """
 
@@ -47,12 +55,16 @@ class Scene(NamedTuple):
     seeds: npt.NDArray[np.int8]
     guess: BoolMap
     inside: BoolMap | None
+    outside: BoolMap
     to_object: npt.NDArray[np.float64]
+    to_background: npt.NDArray[np.float64]
     size: tuple[int, int]
 
-    def near_object(self, radius: float) -> BoolMap:
-        """Return the disks around positive clicks; the radius is a fraction of the longer side."""
-        return np.asarray(self.to_object <= radius * max(self.to_object.shape))
+    @property
+    def guess_radius(self) -> float:
+        """`GUESS_RADIUS` in pixels of the reduced image."""
+        height, width = self.image.shape[:2]
+        return GUESS_RADIUS * float(max(height, width))
 
     def enlarged(self, values: npt.NDArray[np.bool_] | npt.NDArray[np.floating]) -> FloatMap:
         """Return a map ``(h, w)`` at the given size ``(H, W)``, float32."""
@@ -88,9 +100,10 @@ def make_scene(
     ]
     to_object = _distance((c for c in clicks if c.positive), small)
     to_background = _distance((c for c in clicks if not c.positive), small)
-    inside = None
+    inside, outside = None, np.zeros(small, dtype=np.bool_)
     if box is not None:
-        inside = _resized(boxed(box, size).astype(np.float32), small) >= 0.5
+        inside = _box_map(box, size, small)
+        outside = ~_box_map(_with_slack(box, size), size, small)
     nearest = to_object <= to_background
     if previous is not None:
         guess = _resized(previous, small) > 0.5
@@ -103,7 +116,9 @@ def make_scene(
     seeds[(to_background <= radius) & ~nearest] = -1
     seeds[(to_object <= radius) & nearest] = 1
     guess = (guess | (seeds > 0)) & (seeds >= 0)
-    return Scene(_resized(image, small), seeds, guess, inside, to_object, size)
+    return Scene(
+        _resized(image, small), seeds, guess, inside, outside, to_object, to_background, size
+    )
 
 
 def border(size: tuple[int, int]) -> BoolMap:
@@ -111,6 +126,21 @@ def border(size: tuple[int, int]) -> BoolMap:
     edge = np.ones(size, dtype=np.bool_)
     edge[1:-1, 1:-1] = False
     return edge
+
+
+def _box_map(box: Box, size: tuple[int, int], small: tuple[int, int]) -> BoolMap:
+    """Return where at least half of a pixel is inside the box, bool, shape ``small``."""
+    inside = np.zeros(size, dtype=np.float32)
+    x0, y0, x1, y1 = box
+    inside[y0:y1, x0:x1] = 1
+    return np.asarray(_resized(inside, small) >= 0.5)
+
+
+def _with_slack(box: Box, size: tuple[int, int]) -> Box:
+    x0, y0, x1, y1 = box
+    slack = math.ceil(BOX_SLACK * max(x1 - x0, y1 - y0))
+    height, width = size
+    return max(0, x0 - slack), max(0, y0 - slack), min(width, x1 + slack), min(height, y1 + slack)
 
 
 def _distance(clicks: Iterable[Click], size: tuple[int, int]) -> npt.NDArray[np.float64]:

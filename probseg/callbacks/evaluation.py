@@ -172,7 +172,8 @@ class InteractiveEvaluation(L.Callback):
         if trainer.is_global_zero and not trainer.sanity_checking:
             about = provenance(trainer, pl_module, self.seed, None)
             folder = run_folder(trainer) / "val"
-            _report(trainer, folder, "val", records, summaries, self.val_protocol, about)
+            paths = write_report(folder, records, self.val_protocol, about, brief=True)
+            _log_figures(trainer, "val", paths, summaries)
 
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the figures of a test, write its report and print its tables."""
@@ -187,7 +188,8 @@ class InteractiveEvaluation(L.Callback):
             if trainer.is_global_zero:
                 folder = _test_folder(trainer, protocol)
                 key = f"test/{protocol.name}"
-                _report(trainer, folder, key, records, summaries, protocol, about)
+                paths = write_report(folder, records, protocol, about)
+                _log_figures(trainer, key, paths, summaries)
                 collection.close()
                 _tell(summaries, protocol, folder)
 
@@ -243,17 +245,9 @@ def _changed(protocol: Protocol, **changes: Any) -> Protocol:  # noqa: ANN401
     return dataclasses.replace(protocol, **changes)
 
 
-def _report(
-    trainer: L.Trainer,
-    folder: Path,
-    key: str,
-    records: Sequence[ObjectRecord],
-    summaries: Mapping[str, Summary],
-    protocol: Protocol,
-    about: Mapping[str, Any],
+def _log_figures(
+    trainer: L.Trainer, key: str, paths: Mapping[str, Path], summaries: Mapping[str, Summary]
 ) -> None:
-    """Write the report, and log its figures."""
-    paths = write_report(folder, records, protocol, about)
     for name in ("curve", "overlays"):
         if name in paths:
             log_picture(trainer, f"{key}/{name}", paths[name])

@@ -44,11 +44,13 @@ def run(arguments: Sequence[str]) -> None:
             written.
     """
     options = _parser().parse_args(list(arguments))
-    folder, _ = describe(options.model, pretrained=True)
+    try:
+        folder, _ = describe(options.model, pretrained=True)
+        model = create_model(options.model, pretrained=True).to(options.device)
+    except FileNotFoundError as error:
+        raise UsageError(str(error)) from error
     output: Path = options.output or (folder or Path()) / FILE
-    if not output.parent.is_dir():
-        msg = f"--output {output}: its folder does not exist; make it first"
-        raise UsageError(msg)
+    _check_writable(output)
     objects = _objects(options)
     samples = _spread(objects, options.objects)
     if not samples:
@@ -57,7 +59,6 @@ def run(arguments: Sequence[str]) -> None:
     protocol = get_protocol(options.protocol)
     if protocol.is_random:
         protocol = replace(protocol, trials=options.trials)
-    model = create_model(options.model, pretrained=True).to(options.device)
     console = Console(highlight=False)
     console.print(
         f"{options.model} on {len(samples)} objects of {objects.name}, protocol {protocol.name}: "
@@ -90,18 +91,31 @@ def run(arguments: Sequence[str]) -> None:
         f"(protocol {protocol.name}, seed {options.seed}).\n"
         f"As trained: {_in_words(tuning.trials[0])}\nBest: {_in_words(tuning.best)}"
     )
-    try:
-        output.write_text(tuning.as_yaml(comment), encoding="utf-8")
-    except OSError as error:
-        msg = f"--output {output}: cannot be written ({error}); choose another file"
-        raise UsageError(msg) from error
+    output.write_text(tuning.as_yaml(comment), encoding="utf-8")
     console.print(f"best: {_in_words(tuning.best)}\n  {output}", soft_wrap=True)
     interval = tuning.best.difference
-    if interval is None or interval.high >= 0:
+    if interval is None or not interval.high < 0:  # of a single photograph, it is NaN
         console.print(
             "No setting is shown to be better than the network as it was trained; "
             "more objects would tell."
         )
+
+
+def _check_writable(output: Path) -> None:
+    """Find out before a long search.
+
+    Raises:
+        UsageError: If the file cannot be written.
+    """
+    is_new = not output.exists()
+    try:
+        with output.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        msg = f"--output {output}: cannot be written ({error.strerror}); choose another file"
+        raise UsageError(msg) from error
+    if is_new:
+        output.unlink()
 
 
 def _in_words(trial: Trial) -> str:
@@ -118,21 +132,30 @@ def _objects(options: argparse.Namespace) -> InteractiveDataset:
     Raises:
         UsageError: If they are.
     """
-    source = find_source(options.data)
+    source, split = find_source(options.data), options.split
     if source is None:
+        if split is not None or options.root is not None:
+            msg = f"--split, --root: {options.data} is a folder, which has none; leave them out"
+            raise UsageError(msg)
         return ImageMaskFolder(options.data)
-    split = options.split
-    if source.splits and split is None:
-        msg = f"--split: expected one of {', '.join(source.splits)} of {source.name}"
-        raise UsageError(msg)
-    has_training = source.name in ("PascalVOC", "SBD") and str(split).startswith("train")
-    if (source.name in EVALUATION_SETS and not has_training) or split == "test":
+    open_splits = [
+        known
+        for known in filter(None, source.full)
+        if known in ("train", "train_noval")
+        or (source.name not in EVALUATION_SETS and known != "test")
+    ]
+    if split not in open_splits and (split in source.full or not open_splits):
         msg = (
             f"--data {source.name}{f' --split {split}' if split else ''}: results are reported on "
             "this set, so nothing may be chosen on it; take objects that no test has"
         )
         raise UsageError(msg)
-    return source.build(source.folder(options.root), split)
+    if split not in open_splits:
+        msg = f"--split: expected one of {', '.join(open_splits)} of {source.name}, got {split}"
+        raise UsageError(msg)
+    # Unlike `Source.build`, this leaves out what training leaves out: photographs of test sets.
+    data: InteractiveDataset = source.dataset()(root=source.folder(options.root), split=split)
+    return data
 
 
 def _spread(objects: InteractiveDataset, most: int) -> list[Sample]:

@@ -51,8 +51,8 @@ class BSDS500(InteractiveDataset):
                 self.name,
                 self.root,
                 f"images/{split}/<id>.jpg and labels/{split}/<id>_a<k>.png",
-                "Download BSDS500, convert its .mat label maps to PNG (one per annotator), and "
-                "pass the folder as `root`.",
+                "`probseg data fetch BSDS500` gets it. Or download it, convert its .mat label maps "
+                "to PNG (one per annotator), and pass the folder as `root`.",
             )
         unwanted = self._excluded(exclude)
         self.objects: list[tuple[Path, Path, int]] = []  # image, label map, region

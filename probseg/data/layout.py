@@ -69,8 +69,8 @@ def archive_files(name: str, root: Path, folder: str, layout: str) -> dict[str, 
             name,
             root,
             layout,
-            f"Download {name}.zip from {ARCHIVES}/{name}.zip, unpack it, and pass its folder as "
-            "`root` or set PROBSEG_DATA to the folder that holds it.",
+            f"`probseg data fetch {name}` gets it. Or download {ARCHIVES}/{name}.zip, unpack it, "
+            "and pass its folder as `root` or set PROBSEG_DATA to the folder that holds it.",
         )
     return found
 

@@ -81,7 +81,8 @@ class LVIS(InteractiveDataset):
             self.name,
             self.root,
             f"{missing} (in all lvis_v1_<split>.json, train2017/ and val2017/)",
-            "Download the annotations from https://www.lvisdataset.org/dataset and the images "
+            "`probseg data fetch LVIS` gets it. Or download the annotations from "
+            "https://www.lvisdataset.org/dataset and the images "
             "train2017.zip and val2017.zip from https://cocodataset.org/#download, unpack them "
             "into one folder, and pass it as `root` or set PROBSEG_DATA to the folder that holds "
             "it as LVIS.",

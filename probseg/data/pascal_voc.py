@@ -64,9 +64,10 @@ class PascalVOC(InteractiveDataset):
                 self.root,
                 "JPEGImages/<id>.jpg, SegmentationObject/<id>.png and "
                 f"ImageSets/Segmentation/{split}.txt",
-                "Download http://host.robots.ox.ac.uk/pascal/VOC/voc2012/"
-                "VOCtrainval_11-May-2012.tar, unpack it, and pass its folder VOCdevkit/VOC2012 as "
-                "`root` or set PROBSEG_DATA to the folder that holds VOCdevkit.",
+                "`probseg data fetch PascalVOC` gets it. Or download http://host.robots.ox.ac.uk/"
+                "pascal/VOC/voc2012/VOCtrainval_11-May-2012.tar, unpack it, and pass its folder "
+                "VOCdevkit/VOC2012 as `root` or set PROBSEG_DATA to the folder that holds "
+                "VOCdevkit.",
             )
         return first_words(path)
 

@@ -63,8 +63,9 @@ class SBD(InteractiveDataset):
                 self.name,
                 self.root,
                 f"img/<id>.jpg, inst/<id>.mat and {split}.txt",
-                "Download benchmark.tgz from https://www2.eecs.berkeley.edu/Research/Projects/CS/"
-                "vision/grouping/semantic_contours/benchmark.tgz (and train_noval.txt, if wanted, "
+                "`probseg data fetch SBD` gets it. Or download "
+                "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/grouping/"
+                "semantic_contours/benchmark.tgz (and train_noval.txt, if wanted, "
                 "from http://home.bharathh.info/pubs/codes/SBD/train_noval.txt), unpack it, and "
                 "pass its folder as `root` or set PROBSEG_DATA to the folder that holds it as SBD.",
             )

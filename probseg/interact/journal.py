@@ -30,7 +30,8 @@ class Journal:
     def __init__(self, folder: Path, subject: Mapping[str, Any], rank: int = 0) -> None:
         self._folder = folder
         self._rank = rank
-        self._path = folder / ("objects.csv" if rank == 0 else f"objects.rank{rank}.csv")
+        # Another subject's files of more processes may lie there.
+        self._path = folder / ("objects.csv" if rank == 0 else _name(rank, fingerprint(subject)))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "results.json").unlink(missing_ok=True)  # it would call the journal finished
         self._path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
@@ -86,8 +87,12 @@ def find_unfinished(folder: Path, subject: Mapping[str, Any]) -> tuple[Path, lis
     if not fitting:
         return folder, []
     newest = max(fitting, key=lambda path: path.stat().st_mtime).parent
-    files = sorted(newest.glob("objects*.csv"))
+    files = [newest / "objects.csv", *sorted(newest.glob(_name("*", mark)))]
     return newest, unique([r for file in files for r in read_objects(file, unfinished=True)])
+
+
+def _name(rank: int | str, mark: str) -> str:
+    return f"objects.rank{rank}.{mark[:12]}.csv"
 
 
 def _mark(path: Path) -> str | None:

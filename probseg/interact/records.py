@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -148,31 +149,35 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
 
     Args:
         path: The file.
-        unfinished: Whether the writer may have been killed: a run at the end that has fewer lines
-            than the others, or a broken last line, is then left out.
+        unfinished: Whether the writer may have been killed: a broken last line, and a run at the
+            end that has fewer lines than the others, is then left out. So is a run that is alone:
+            nothing tells whether it is whole.
 
     Raises:
         DataError: If it is not such a file, or its runs differ in their numbers of clicks.
     """
     path = Path(path)
+    content = path.read_bytes()
+    if unfinished:
+        content = _whole_lines(content)
+        if not content:
+            return []
     steps: dict[tuple[str, str, str, int], list[Step]] = defaultdict(list)
-    with path.open(newline="", encoding="utf-8") as file:
-        # A killed writer may leave half a line, which must not pass for a shorter number.
-        whole = [line for line in file if line.endswith("\n")] if unfinished else file
-        rows = csv.DictReader(whole)
-        if tuple(rows.fieldnames or ()) != COLUMNS:
-            msg = f"{path}: expected the columns {', '.join(COLUMNS)}, got {rows.fieldnames}"
-            raise DataError(msg)
-        for row in rows:
-            try:
-                run = (row["dataset"], row["object"], row["photo"], int(row["trial"]))
-                steps[run].append(_read_step(row))
-            except (TypeError, ValueError) as error:
-                msg = f"{path}: line {rows.line_num} cannot be read ({error})"
-                raise DataError(msg) from error
+    rows = csv.DictReader(io.StringIO(content.decode(), newline=""))
+    if tuple(rows.fieldnames or ()) != COLUMNS:
+        msg = f"{path}: expected the columns {', '.join(COLUMNS)}, got {rows.fieldnames}"
+        raise DataError(msg)
+    for row in rows:
+        try:
+            run = (row["dataset"], row["object"], row["photo"], int(row["trial"]))
+            steps[run].append(_read_step(row))
+        except (TypeError, ValueError) as error:
+            msg = f"{path}: line {rows.line_num} cannot be read ({error})"
+            raise DataError(msg) from error
     lengths = [len(of_run) for of_run in steps.values()]
     if unfinished:
-        steps = {run: of_run for run, of_run in steps.items() if len(of_run) == max(lengths)}
+        whole = max(lengths[:-1], default=None)  # only the last run can be half
+        steps = {run: of_run for run, of_run in steps.items() if len(of_run) == whole}
     elif len(set(lengths)) > 1:
         msg = f"{path}: its runs have {min(lengths)} to {max(lengths)} lines; is it complete?"
         raise DataError(msg)
@@ -205,6 +210,14 @@ def most_telling(records: Iterable[ObjectRecord], few: int = 4) -> set[tuple[str
         for ranked in map(sorted, by_dataset.values())
         for _, key in (*ranked[:few], *ranked[-few:])
     }
+
+
+def _whole_lines(content: bytes) -> bytes:
+    """Return what a killed writer left, without half a line: it might pass for a shorter number."""
+    content = content[: content.rfind(b"\n") + 1]
+    while content.count(b'"') % 2:  # inside a name of several lines
+        content = content[: content.rfind(b"\n", 0, -1) + 1]
+    return content
 
 
 def _read_step(row: dict[str, str]) -> Step:

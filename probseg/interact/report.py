@@ -41,6 +41,8 @@ def write_report(
     records: Sequence[ObjectRecord],
     protocol: Protocol,
     metadata: Mapping[str, Any],
+    *,
+    brief: bool = False,
 ) -> dict[str, Path]:
     """Write all files of an evaluation; ``results.json`` comes last and says that all are there.
 
@@ -53,6 +55,7 @@ def write_report(
         records: All runs, in any order; repeated ones count once.
         protocol: How they were made.
         metadata: What else belongs to the result (model, data, seed, `environment`); JSON values.
+        brief: Whether to leave out ``report.html`` and ``survival.png``, which take seconds.
 
     Returns:
         Path of each file by its name without suffix; ``table`` is ``report.md`` and ``page`` is
@@ -72,21 +75,21 @@ def write_report(
         "results": folder / "results.json",
         "objects": folder / "objects.csv",
         "table": folder / "report.md",
-        "page": folder / "report.html",
         "curve": folder / "curve.png",
-        "survival": folder / "survival.png",
     }
     paths["results"].unlink(missing_ok=True)
     with paths["objects"].open("w", newline="", encoding="utf-8") as file:
         write_objects(file, records)
     paths["table"].write_text(markdown_table(summaries, protocol), encoding="utf-8")
     figures.draw_curve(paths["curve"], summaries, protocol)
-    figures.draw_survival(paths["survival"], summaries, protocol)
     if any(record.picture is not None for record in records):
         paths["overlays"] = folder / "overlays.png"
         figures.draw_overlays(paths["overlays"], records, protocol)
-    page = html.render_page(records, scores, summaries, protocol, metadata)
-    paths["page"].write_text(page, encoding="utf-8")
+    if not brief:
+        paths |= {"survival": folder / "survival.png", "page": folder / "report.html"}
+        figures.draw_survival(paths["survival"], summaries, protocol)
+        page = html.render_page(records, scores, summaries, protocol, metadata)
+        paths["page"].write_text(page, encoding="utf-8")
     results = {
         "protocol": asdict(protocol),
         "datasets": {name: asdict(summary) for name, summary in summaries.items()},

@@ -161,10 +161,11 @@ class _Run:
         except ValueError as error:
             message = f"{self._name()} after {k} clicks: {error}"
             raise ValueError(message) from error
-        given = (None, None, None)
+        step = Step(k, None, None, None, **scores._asdict(), seconds=state.seconds)
         if self.click is not None:
-            given = (int(self.click.x), int(self.click.y), self.click.positive)
-        self._steps.append(Step(k, *given, *scores, state.seconds))
+            x, y, positive = self.click
+            step = step._replace(x=int(x), y=int(y), positive=positive)
+        self._steps.append(step)
         if self._kept is not None:
             self._kept = {n: kept for n, kept in self._kept.items() if n in PICTURE_CLICKS}
             self._kept[k] = self._prediction

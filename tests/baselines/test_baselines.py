@@ -141,13 +141,19 @@ def test_outside_of_the_box_is_background_unless_clicked(name, model):
     sample = draw_sample(90, 120)
     x0, y0, x1, y1 = mask_box(sample.mask)
     half = (x0, y0, (x0 + x1) // 2, y1)
+    slack = (y1 - y0) // 10 + 3  # with the enlarged contour
     outside = np.ones(sample.mask.shape, dtype=bool)
-    outside[y0 - 2 : y1 + 2, x0 - 2 : half[2] + 2] = False  # but for the enlarged contour
+    outside[y0 - slack : y1 + slack, x0 - slack : half[2] + slack] = False
+    assert (sample.mask[outside] == 1).any()
     prediction = answer(model, sample.image, box=half) > 0.5
     if name != "colour_mixture":  # there a box is where values begin, and like colours are joined
         assert not (prediction & outside).any()
-    click = Click(half[2] + 12, (y0 + y1) // 2)
+    click = Click(half[2] + 15, (y0 + y1) // 2)
     assert (answer(model, sample.image, [click], half) > 0.5)[click.y, click.x + 1]
+
+
+def test_a_box_around_a_tiny_image_is_filled(model):
+    assert (answer(model, noise(2, 2), box=(0, 0, 2, 2)) > 0.5).all()
 
 
 @pytest.mark.parametrize(("name", "least"), [("opencv_grabcut", 0.95), ("random_walker", 0.6)])

@@ -50,6 +50,9 @@ def test_prompts_move_with_the_reduced_image():
     inside = np.zeros((30, 50), dtype=bool)
     inside[5:20, 10:40] = True
     assert (scene.inside == inside).all()
+    outside = np.ones((30, 50), dtype=bool)
+    outside[2:23, 7:43] = False  # 12 pixels of the image further, 3 of these
+    assert (scene.outside == outside).all()
     for click in clicks:
         y, x = np.argwhere(scene.seeds == (1 if click.positive else -1)).mean(axis=0)
         assert (x, y) == pytest.approx((click.x / 4, click.y / 4), abs=0.5)

@@ -93,10 +93,8 @@ def test_validation_logs_its_figures_and_writes_its_report(tmp_path):
     assert {path.name for path in folder.iterdir()} == {
         "results.json",
         "objects.csv",
-        "report.html",
         "report.md",
         "curve.png",
-        "survival.png",
         "overlays.png",
     }
     assert read(folder / "results.json")["datasets"]["A"]["miou"] == pytest.approx(

@@ -89,7 +89,8 @@ def test_examples_name_files_that_ship(capsys):
 
 
 def test_unknown_verb(capsys):
-    assert refused(capsys, "tets") == "probseg: error: unknown verb 'tets': did you mean 'test'?"
+    told = refused(capsys, "tets")
+    assert told == "probseg: error: unknown verb 'tets': did you mean 'test' or 'tune'?"
 
 
 def test_errors_of_the_program_keep_their_traceback(monkeypatch):
@@ -106,7 +107,8 @@ def test_missing_data(here, capsys):
     assert "no_such_folder: expected the folders images/ and masks/" in told
     told = refused(capsys, "test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET)
     assert "GrabCut was not found in" in told
-    assert "Download GrabCut.zip" in told
+    assert "`probseg data fetch GrabCut`" in told
+    assert "GrabCut.zip" in told
 
 
 def test_unusable_data(here, capsys):

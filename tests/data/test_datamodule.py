@@ -1,10 +1,15 @@
 """Data modules: batches, chance in worker processes, and the split of one's own folder."""
 
+from itertools import chain
+
 import numpy as np
 import pytest
 import torch
 from fakes import FakeObjects, draw_sample, write_folder
+from hypothesis import given
+from hypothesis import strategies as st
 from lightning import seed_everything
+from torch.utils.data import DataLoader, DistributedSampler
 
 from probseg.data import FolderDataModule, InteractiveDataModule
 from probseg.errors import DatasetNotFoundError
@@ -84,18 +89,65 @@ def test_no_crop_is_seen_twice_and_seeds_repeat(workers):
     assert not any(torch.equal(a, b) for a, b in zip(other, runs[0][0], strict=True))
 
 
+def names(batches):
+    return [[sample.name for sample in batch] for batch in batches]
+
+
 def test_evaluation_sees_whole_objects_in_order():
     val = [FakeObjects(2, name="first"), FakeObjects(3, name="second")]
     data = InteractiveDataModule(val=val, test=FakeObjects(1))
-    loaders = data.val_dataloader()
-    assert [len(loader) for loader in loaders] == [2, 3]
-    for objects, loader in zip(val, loaders, strict=True):
-        for index, batch in enumerate(loader):
-            (sample,) = batch
-            assert sample.name == f"object{index}"
+    for objects, loader in zip(val, data.val_dataloader(), strict=True):
+        (samples,) = loader
+        assert names([samples]) == [[f"object{i}" for i in range(len(objects))]]
+        for sample, expected in zip(samples, objects, strict=True):
             assert sample.dataset == objects.name
-            np.testing.assert_array_equal(sample.image, objects[index].image)
+            np.testing.assert_array_equal(sample.image, expected.image)
+            np.testing.assert_array_equal(sample.mask, expected.mask)
     assert [len(loader) for loader in data.test_dataloader()] == [1]
+
+
+def test_evaluation_reads_16_objects_at_once_unless_told():
+    loader = InteractiveDataModule(test=FakeObjects(17, size=(8, 8))).test_dataloader()[0]
+    assert [len(batch) for batch in loader] == [16, 1]
+
+
+@given(length=st.integers(1, 9), size=st.integers(1, 10))
+def test_blocks_are_neighbours_and_the_last_one_is_what_is_left(length, size):
+    objects = FakeObjects(length, size=(8, 8))
+    data = InteractiveDataModule(val=objects, test=objects, eval_batch_size=size)
+    expected = [f"object{i}" for i in range(length)]
+    for loader in (*data.val_dataloader(), *data.test_dataloader()):
+        batches = names(loader)
+        assert [*chain(*batches)] == expected
+        assert [len(batch) for batch in batches[:-1]] == [size] * (len(batches) - 1)
+        assert 1 <= len(batches[-1]) <= size
+        assert len(loader) == len(batches)
+
+
+@pytest.mark.parametrize("processes", [2, 3, 5])
+def test_blocks_stay_whole_when_processes_share_them(processes):
+    """What a block is made of decides how batched kernels round."""
+    (loader,) = InteractiveDataModule(test=FakeObjects(10), eval_batch_size=3).test_dataloader()
+    alone = names(loader)
+    assert [len(block) for block in alone] == [3, 3, 3, 1]
+    shares = []
+    for rank in range(processes):
+        sampler = DistributedSampler(loader.dataset, processes, rank, shuffle=False)
+        of_process = DataLoader(
+            loader.dataset, batch_size=1, sampler=sampler, collate_fn=loader.collate_fn
+        )
+        shares.append(names(of_process))
+    assert all(block in alone for share in shares for block in share)
+    assert all(block in [*chain(*shares)] for block in alone)
+    assert {len(share) for share in shares} == {-(-len(alone) // processes)}
+
+
+def test_an_evaluation_of_no_object_at_once_is_refused(tmp_path):
+    told = "eval_batch_size must be at least 1, got 0"
+    with pytest.raises(ValueError, match=told):
+        InteractiveDataModule(test=FakeObjects(1), eval_batch_size=0)
+    with pytest.raises(ValueError, match=told):
+        FolderDataModule(write_folder(tmp_path), eval_batch_size=0)
 
 
 def test_no_validation_is_possible():
@@ -155,7 +207,7 @@ def test_a_folder_trains_and_validates(tmp_path):
         write_folder(tmp_path, images=5), batch_size=2, crop_size=32, num_workers=0
     )
     assert next(iter(data.train_dataloader())).images.shape == (2, 3, 32, 32)
-    (sample,) = next(iter(data.val_dataloader()[0]))
+    ((sample,),) = data.val_dataloader()[0]
     assert sample.image.shape == (48, 64, 3)
 
 
@@ -180,7 +232,7 @@ def test_a_missing_folder_is_named(tmp_path):
 def test_validation_takes_objects_from_all_over_the_set(most, kept):
     data = InteractiveDataModule(val=FakeObjects(10), val_objects=most)
     (loader,) = data.val_dataloader()
-    assert [batch[0].name for batch in loader] == [FakeObjects(10)[i].name for i in kept]
+    assert [*chain(*names(loader))] == [f"object{i}" for i in kept]
 
 
 def test_a_validation_of_no_object_is_refused():

@@ -1,10 +1,12 @@
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
+from probseg.clicks import HUMAN
 from probseg.errors import DataError, UnknownNameError
 from probseg.interact import PROTOCOLS, draw_view, get_protocol
+from probseg.interact.protocols import trial_generator
 from probseg.types import Sample
 
 GABBUR, RITM = PROTOCOLS["gabbur2021"], PROTOCOLS["ritm"]
@@ -29,6 +31,11 @@ def test_unknown_name_says_what_is_near():
         replace(GABBUR, click_rule="largest_are")
 
 
+def test_an_unknown_zoom_says_what_is_near():
+    with pytest.raises(UnknownNameError, match=r"unknown zoom 'fixd': did you mean 'fixed'"):
+        replace(RITM, zoom="fixd")
+
+
 @pytest.mark.parametrize(
     ("protocol", "change"),
     [
@@ -40,11 +47,66 @@ def test_unknown_name_says_what_is_near():
         (GABBUR, {"corner_noise": 0.5}),
         (GABBUR, {"min_padding": -1}),
         (GABBUR, {"crop_padding": 0.12}),  # the noise could push the object out
+        (GABBUR, {"max_clicks": -1}),
+        (GABBUR, {"threshold": float("nan")}),
+        (RITM, {"threshold": 0.0}),
+        (RITM, {"target_iou": 0.0}),
+        (RITM, {"target_iou": 1.01}),
+        (RITM, {"corner_noise": 0.1, "crop_padding": 0.2}),
+        (RITM, {"min_padding": 16}),
+        (GABBUR, {"zoom": "ritm"}),
+        (PROTOCOLS["correction"], {"max_clicks": 0}),
+        (PROTOCOLS["correction"], {"trials": 5}),
+        (PROTOCOLS["scribbles"], {"trials": 5}),
+        (PROTOCOLS["human"], {"mistakes": None}),
     ],
 )
 def test_impossible_protocols_are_refused(protocol, change):
-    with pytest.raises(ValueError, match=f"{next(iter(change))}.*: expected"):
+    field = "trials" if "mistakes" in change else next(iter(change))
+    with pytest.raises(ValueError, match=f"{field}.*: expected"):
         replace(protocol, **change)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "change"),
+    [
+        (GABBUR, {"max_clicks": 0}),
+        (PROTOCOLS["scribbles"], {"max_clicks": 0}),
+        (RITM, {"target_iou": 1.0}),
+        (RITM, {"click_rule": "random", "trials": 3}),
+        (RITM, {"mistakes": HUMAN, "trials": 3}),
+        (RITM, {"zoom": "fixed_600", "flip": True, "previous_mask": True}),
+    ],
+)
+def test_what_makes_sense_is_taken(protocol, change):
+    assert asdict(replace(protocol, **change)) == asdict(protocol) | {
+        key: asdict(value) if key == "mistakes" else value for key, value in change.items()
+    }
+
+
+def test_when_the_first_answer_comes_and_what_trials_are_for():
+    first = {name: protocol.first_answer for name, protocol in PROTOCOLS.items()}
+    assert first == {
+        "ritm": 1, "ritm_zoom": 1, "human": 1, "scribbles": 0, "correction": 0, "gabbur2021": 0,
+        "box": 0,
+    }  # fmt: skip
+    asked = {name for name, protocol in PROTOCOLS.items() if protocol.answers_at_once}
+    assert asked == {"scribbles", "gabbur2021", "box"}
+    random = {name for name, protocol in PROTOCOLS.items() if protocol.is_random}
+    assert random == {"human", "gabbur2021", "box"}
+    assert {protocol.trials > 1 for name, protocol in PROTOCOLS.items() if name in random} == {True}
+    assert replace(RITM, click_rule="random").is_random
+
+
+def test_what_a_run_draws_for_is_its_own():
+    draws = {
+        (purpose, trial): trial_generator(0, "Toy", "a", trial, *purpose).integers(2**60)
+        for trial in range(3)
+        for purpose in ((), ("click", 1), ("click", 2), ("click1",))
+    }
+    assert len(set(draws.values())) == len(draws)
+    again = trial_generator(0, "Toy", "a", 2, "click", 2).integers(2**60)
+    assert again == draws[("click", 2), 2]
 
 
 def test_without_a_box_the_view_is_the_whole_image():

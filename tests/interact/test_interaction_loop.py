@@ -204,7 +204,9 @@ def test_a_state_begins_with_what_the_annotator_brings():
 
 def test_states_of_different_sizes_and_numbers_of_clicks_are_answered_in_their_order():
     sizes = [(12, 20), (20, 12), (12, 20), (7, 9), (12, 20)]
-    states = [begin(noise(*size, seed), view=(1, 0, *size[::-1])) for seed, size in enumerate(sizes)]
+    states = [
+        begin(noise(*size, seed), view=(1, 0, *size[::-1])) for seed, size in enumerate(sizes)
+    ]
     clicks = [Click(n + 2, n, positive=n % 2 == 0) for n in range(5)]
     states = [
         state._replace(clicks=tuple(clicks[: n % 3]), box=(2, 1, 5, 6) if n % 2 else None)
@@ -279,7 +281,9 @@ def test_flip_averages_the_logits_of_image_and_mirror_image(batch_size):
     loop = InteractionLoop(shades, batch_size=batch_size, flip=True)
     states = loop.answer([begin(image, clicks=clicks, box=box) for image in images])
     given = Prompts(
-        torch.tensor([[[4.0, 5.0], [17.0, 2.0]]]), torch.tensor([[1, 0]]), torch.tensor([box]).float()
+        torch.tensor([[[4.0, 5.0], [17.0, 2.0]]]),
+        torch.tensor([[1, 0]]),
+        torch.tensor([box]).float(),
     )
     for image, state in zip(images, states, strict=True):
         pixels = image[None] / 255
@@ -302,7 +306,9 @@ def test_flip_of_a_network_is_done_by_hand():
     )
     with torch.no_grad():
         one = model(pixels, given)
-        other = model(pixels.flip(-1), given._replace(points=torch.tensor([[[27.0, 5.0]]]))).flip(-1)
+        other = model(pixels.flip(-1), given._replace(points=torch.tensor([[[27.0, 5.0]]]))).flip(
+            -1
+        )
     expected = ((one + other) / 2).sigmoid()[0, 0].numpy()
     np.testing.assert_allclose(state.probability[1:22, 2:33], expected, rtol=1e-6)
 
@@ -362,5 +368,5 @@ def test_the_first_previous_mask_is_the_initial_one():
 
 def test_a_network_takes_no_previous_mask():
     protocol = replace(RITM, previous_mask=True)
-    with pytest.raises(ValueError, match="previous.*choose a protocol without previous_mask"):
+    with pytest.raises(ValueError, match=r"previous.*choose a protocol without previous_mask"):
         run_object(micro_model(), toy_sample((20, 20)), protocol)

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,9 +11,10 @@ import probseg.zoo.store as store
 from probseg.attention import ProbabilisticAttention2d
 from probseg.backbones import Backbone
 from probseg.heads import ConvHead, FPNDecoder
+from probseg.interact import PROTOCOLS, InteractionLoop, begin, draw_view, image_tensor
 from probseg.interact.predictor import Mask, Predictor
 from probseg.models import Segmenter, read_preset
-from probseg.types import Click, FeatureInfo
+from probseg.types import Click, FeatureInfo, Sample
 
 CLICKS = [Click(20, 30), Click(3, 4, positive=False), Click(25.5, 20.25)]
 BOX = (10, 12, 40, 44)
@@ -216,6 +218,30 @@ def test_from_pretrained_takes_a_folder(tmp_path):
     )
 
 
+@pytest.mark.parametrize("preset", ["micro_csa", "micro_fast"])
+@pytest.mark.parametrize("box", [None, BOX])
+def test_it_answers_as_the_evaluation_does(preset, box):
+    model = micro_model(preset)
+    predictor, image = Predictor(model), photo(120, 130)
+    predictor.set_image(image)
+    view = None
+    if box is not None:
+        mask = np.zeros((120, 130), np.uint8)
+        mask[box[1] : box[3], box[0] : box[2]] = 1
+        protocol = replace(PROTOCOLS["gabbur2021"], corner_noise=0.0, trials=1)
+        view = draw_view(Sample(image, mask, "a", "Toy"), protocol)
+        assert view.box == box
+        view = view.crop
+    loop = InteractionLoop(predictor.model)
+    state = begin(image_tensor(image), view=view, box=box)
+    if box is not None:
+        (state,) = loop.answer([state])
+        np.testing.assert_array_equal(predictor.predict(box=box).probability, state.probability)
+    for click in CLICKS:
+        (state,) = loop.step([state], [click])
+        np.testing.assert_array_equal(predictor.predict([click]).probability, state.probability)
+
+
 # --- another adaptation -------------------------------------------------------------------------
 
 
@@ -349,6 +375,34 @@ def test_an_image_is_paid_for_once_and_at_once(counted):
     assert seen == [(64, 48)]
     predictor.set_image(photo(30, 40))
     assert seen == [(64, 48), (32, 40)]
+
+
+def test_the_loop_is_asked_for_what_is_new_only(monkeypatch):
+    predictor, asked = Predictor(micro_model("micro_fast")), []
+    for name in ("encode_each", "decode_each"):
+        function = getattr(predictor.model, name)
+
+        def watched(first, *others, name=name, function=function):
+            asked.append((name[:6], len(first)))
+            return function(first, *others)
+
+        monkeypatch.setattr(predictor.model, name, watched)
+    encoding, decoding = ("encode", 1), ("decode", 1)
+    predictor.set_image(photo())
+    assert asked == [encoding]
+    predictor.predict(CLICKS[:1])
+    predictor.predict(CLICKS[1:])
+    predictor.undo()
+    predictor.reset()
+    predictor.predict(CLICKS)
+    assert asked == [encoding, *[decoding] * 4]
+    predictor.adapt(value_iterations=2)
+    assert asked[5:] == [encoding]
+    predictor.predict()
+    assert asked[6:] == [decoding]
+    with pytest.raises(ValueError, match="outside the image"):
+        predictor.predict([Click(99, 99)])
+    assert len(asked) == 7
 
 
 def test_a_new_crop_is_paid_for_again(counted):

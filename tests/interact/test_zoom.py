@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_models import toy_sample
+from toy_models import Spy, toy_sample
 
 from probseg.interact import (
     PROTOCOLS,
@@ -119,9 +119,11 @@ def answers(radius, silent):
     def answer(image, points, labels):
         y, x = np.mgrid[: image.shape[1], : image.shape[2]]
         logits = np.full(image.shape[1:], -7.0)
+        points = np.round(points.astype(float), 2)  # single precision or double: the same disks
+        reach = radius + round(float(image[0, 0, 0]), 2)
         if len(labels) not in silent:
             for (column, row), positive in zip(points, labels, strict=True):
-                inside = (x - column) ** 2 + (y - row) ** 2 <= (radius + image[0, 0, 0]) ** 2
+                inside = (x - column) ** 2 + (y - row) ** 2 <= reach**2
                 logits[inside] = 9.0 if positive else -7.0
         return logits
 
@@ -171,7 +173,9 @@ def test_windows_and_answers_are_those_of_the_published_code(data):
     )
     clicks = data.draw(st.lists(places, min_size=1, max_size=7))
     silent = data.draw(st.sets(st.integers(1, 6), max_size=3))
-    zoom = replace(SMALL, stale=data.draw(st.booleans()), target=data.draw(st.sampled_from([33, 64])))
+    zoom = replace(
+        SMALL, stale=data.draw(st.booleans()), target=data.draw(st.sampled_from([33, 64]))
+    )
     compare(size, clicks, data.draw(st.floats(0.5, 12)), silent, zoom)
 
 
@@ -208,9 +212,9 @@ def test_a_box_of_pixels_is_found_by_its_first_and_last():
     probability[0, 0] = 0.5  # not above
     zoom = Zoom(min_side=1)
     two = [Click(50, 50), Click(0, 0, positive=False)]
-    assert next_window(zoom, None, probability, two) == (
-        round(50 - 0.7 * 41), round(50 - 0.7 * 21), round(50 + 0.7 * 41) + 1, round(50 + 0.7 * 21) + 1
-    )  # fmt: skip
+    x, y = 0.7 * 41, 0.7 * 21
+    expected = round(50 - x), round(50 - y), round(50 + x) + 1, round(50 + y) + 1
+    assert next_window(zoom, None, probability, two) == expected
     farther = next_window(zoom, None, probability, [*two, Click(100, 50)])
     assert farther[2] == min(120, round(65 + 0.7 * 71) + 1)
     assert farther[0] == round(65 - 0.7 * 71)
@@ -236,7 +240,6 @@ def test_the_window_stays_until_a_click_leaves_it():
 def test_what_was_squeezed_is_what_makes_the_two_differ():
     size, silent = (120, 120), {2}
     clicks = [Click(60, 60), Click(64, 60), Click(61, 62), Click(58, 58)]
-    silent = {2}
     stale, _, squeezed = compare(size, clicks[:3], 6, silent, replace(SMALL, stale=True))
     fixed, _, forgotten = compare(size, clicks[:3], 6, silent, SMALL)
     assert stale == ["whole", "new", "squeezed"]
@@ -248,26 +251,14 @@ def test_what_was_squeezed_is_what_makes_the_two_differ():
 
 
 def test_a_window_that_stays_is_not_taken_in_again():
-    encoded = []
-
-    class Model:
-        def grid(self, size):
-            return size
-
-        def encode_each(self, images):
-            encoded.extend(tuple(image.shape[1:]) for image in images)
-            return images
-
-        def decode_each(self, images, prompts):
-            return [answers(5, set())[1].predict(i[None], p)[0, 0]
-                    for i, p in zip(images, prompts, strict=True)]  # fmt: skip
-
-    loop = InteractionLoop(Model(), zoom=SMALL)
+    model = Spy(answers(5, set())[1])
+    loop = InteractionLoop(model, zoom=SMALL)
     state = begin(torch.zeros(3, 80, 90, dtype=torch.uint8))
     for click in (Click(40, 40), Click(41, 42), Click(43, 40), Click(39, 41), Click(80, 70)):
         (state,) = loop.step([state], [click])
-    assert encoded[:2] == [(80, 90), (40, 40)]
-    assert len(encoded) == 3
+    assert model.encoded[:2] == [[(80, 90)], [(40, 40)]]
+    assert len(model.encoded) == 3
+    assert len(model.decoded) == 5
 
 
 def test_the_previous_mask_is_cut_and_resized_with_the_image():

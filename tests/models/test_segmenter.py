@@ -6,14 +6,14 @@ from functools import partial
 
 import pytest
 import torch
-from fakes import micro_model
+from fakes import Coarse, micro_model
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from probseg.backbones import Backbone
 from probseg.clicks import ClickMaps
-from probseg.heads import Decoded, Decoder, Head
+from probseg.heads import ConvHead, Decoded, Decoder, Head
 from probseg.models import Segmenter, build, override, read_preset
 from probseg.models.encoded import moved_prompts
 from probseg.types import FeatureInfo, Prompts
@@ -314,3 +314,99 @@ def test_images_are_filled_up_to_whole_cells(entry):
     with torch.no_grad():
         torch.testing.assert_close(model(image, given), model(mean, given)[..., :37, :54])
         assert model.encode(image).image.shape == (1, 3, 40, 56)
+
+
+# --- images of their own sizes in one call ------------------------------------------------------
+
+SMALL = micro_model("micro_csa", working_size=40)
+MANY = ["micro_conv", "micro_csa", "micro_fast", "micro_prob_botnet"]
+
+
+@pytest.mark.parametrize("working_size", [None, 30])
+@pytest.mark.parametrize("name", MANY)
+def test_many_images_are_computed_as_each_alone(name, working_size):
+    torch.manual_seed(0)
+    model = micro_model(name, working_size=working_size).double()
+    sizes = [(37, 53), (40, 54), (37, 53), (39, 56)]
+    assert len({model.grid(size) for size in sizes}) == 1
+    images = [torch.rand(3, *size) for size in sizes]
+    asked = [
+        prompts(1, [(5, 9), (30, 30)], [1, 0], [[2, 3, 40, 30]]),
+        prompts(),
+        prompts(1, [(50, 3)], [1]),
+        prompts(boxes=[[0, 0, 50, 30]]),
+    ]
+    with torch.no_grad():
+        encoded = model.encode_each(images)
+        together = model.decode_each(encoded, asked)
+        some = model.decode_each([encoded[2], encoded[0]], [asked[0], asked[3]])
+        assert len(encoded) == len(together) == 4
+        for image, given_prompts, one, answer in zip(images, asked, encoded, together, strict=True):
+            alone = model.encode(image[None])
+            assert (one.size, one.working_size) == (alone.size, alone.working_size)
+            torch.testing.assert_close(one.image, alone.image, rtol=0, atol=0)
+            assert (one.decoded is None) == (alone.decoded is None) == (name != "micro_fast")
+            expected = model(image[None], given_prompts)[0, 0]
+            assert answer.shape == image.shape[1:]
+            assert answer.dtype == torch.float32
+            torch.testing.assert_close(answer, expected, rtol=1e-6, atol=1e-7)
+        for answer, image, given_prompts in zip(
+            some, (images[2], images[0]), (asked[0], asked[3]), strict=True
+        ):
+            torch.testing.assert_close(
+                answer, model(image[None], given_prompts)[0, 0], rtol=1e-6, atol=1e-7
+            )
+    assert not torch.equal(together[0], together[2])
+
+
+@given(height=st.integers(1, 90), width=st.integers(1, 90), working_size=st.integers(1, 60))
+def test_the_grid_is_the_size_that_the_network_sees(height, width, working_size):
+    for model in (painter(1), painter(1, working_size), SMALL):
+        seen = model.encode(torch.zeros(1, 3, height, width)).image.shape[-2:]
+        assert model.grid((height, width)) == tuple(seen)
+        (one,) = model.encode_each([torch.zeros(3, height, width)])
+        assert one.image.shape[-2:] == seen
+
+
+def test_the_grid_is_whole_cells():
+    assert SMALL.grid((1, 1)) == (4, 4)
+    assert SMALL.grid((36, 40)) == (36, 40)
+    assert SMALL.grid((37, 39)) == (40, 40)
+    assert SMALL.grid((80, 40)) == (40, 20)
+
+
+def test_images_of_other_grids_do_not_share_a_call():
+    images = [torch.zeros(3, 20, 20), torch.zeros(3, 24, 20)]
+    with pytest.raises(RuntimeError, match=r"[Ss]izes of tensors must match"):
+        SMALL.encode_each(images)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (prompts(2, [(1, 1)], [1]), r"1 images: .*got \(2, 1, 2\), \(2, 1\) and \(2, 4\)"),
+        (prompts()._replace(boxes=torch.zeros(4)), r"boxes \(B, 4\), got .*\(4,\)"),
+        (prompts()._replace(previous=torch.zeros(1, 1, 8, 8)), "previous: expected None"),
+    ],
+)
+def test_prompts_of_each_are_a_batch_of_one(asked, message):
+    with torch.no_grad():
+        encoded = SMALL.encode_each([torch.zeros(3, 8, 8)] * 2)
+        with pytest.raises(ValueError, match=message):
+            SMALL.decode_each(encoded, [prompts(), asked])
+        with pytest.raises(ValueError, match="zip"):
+            SMALL.decode_each(encoded, [prompts()])
+
+
+def test_features_of_a_loss_are_left_out_of_each():
+    torch.manual_seed(0)
+    backbone = micro_model("micro_fast").backbone
+    model = Segmenter(backbone, Coarse, ConvHead, prompts="head").eval()
+    images = [torch.rand(3, 20, 24), torch.rand(3, 19, 23)]
+    with torch.no_grad():
+        assert model.encode(images[0][None]).decoded.auxiliary is not None
+        for image, one in zip(images, model.encode_each(images), strict=True):
+            assert one.decoded.auxiliary is None
+            assert one.decoded.features.shape[0] == one.image.shape[0] == 1
+            whole = model.encode(image[None]).decoded.features
+            torch.testing.assert_close(one.decoded.features, whole, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,177 @@
+"""What is kept in memory and written down while an evaluation goes on."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_models import sees_the_truth, toy_sample
+
+from probseg.callbacks.collection import Collection
+from probseg.interact import PROTOCOLS, ObjectRecord, Picture, Step, most_telling, run_objects
+
+PROTOCOL = replace(PROTOCOLS["gabbur2021"], max_clicks=1, trials=2)
+PICTURE = Picture(np.zeros((1, 1, 3), np.uint8), np.ones((1, 1), np.uint8), None, (), ())
+
+
+class Notes:
+    """A journal that remembers what it was told."""
+
+    def __init__(self):
+        self.told, self.closed = [], False
+
+    def add(self, records):
+        self.told += records
+
+    def close(self):
+        self.closed = True
+
+
+def objects(count, dataset="Toy"):
+    """Samples, of which a collection only needs the names."""
+    return [toy_sample((3, 4))._replace(name=f"{n:02}", dataset=dataset) for n in range(count)]
+
+
+def ran(samples, ious, pictured):
+    """The runs of some objects, all trials, with pictures of the first ones if asked for."""
+    return [
+        ObjectRecord(
+            sample.dataset,
+            sample.name,
+            trial,
+            tuple(Step(k, *[None] * 3, iou, iou, *[None] * 4) for k in range(2)),
+            sample.name,
+            PICTURE if pictured and trial == 0 else None,
+        )
+        for sample, iou in zip(samples, ious, strict=True)
+        for trial in range(2)
+    ]
+
+
+def feed(collection, samples, ious, size=3):
+    """Do what an evaluation does; return the names of the objects that were run."""
+    done = []
+    for first in range(0, len(samples), size):
+        batch = slice(first, first + size)
+        if collection.lacks(samples[batch]):
+            pictured = collection.wants_pictures(samples[batch])
+            collection.add(ran(samples[batch], ious[batch], pictured))
+            done += [sample.name for sample in samples[batch]]
+    return done
+
+
+def pictured(collection):
+    return {record.key for record in collection.records if record.picture is not None}
+
+
+def firsts(samples, count):
+    return {(sample.dataset, sample.name, 0) for sample in samples[:count]}
+
+
+IOUS = np.random.default_rng(0).permutation(30) / 30
+
+
+def test_a_validation_keeps_the_first_pictures_of_each_set():
+    collection = Collection(PROTOCOL, 4)
+    one, other = objects(10), objects(2, "other")
+    assert collection.wants_pictures(one[:3])
+    assert len(feed(collection, one, IOUS[:10])) == 10
+    assert not collection.wants_pictures(one[6:])
+    feed(collection, other, IOUS[:2])
+    assert pictured(collection) == firsts(one, 4) | firsts(other, 2)
+    assert len(collection.records) == 24
+    collection.close()  # there is nothing to clear up
+
+
+@pytest.mark.parametrize("first", [0, 2, 40])
+def test_a_test_keeps_the_best_and_the_worst_too(first):
+    notes = Notes()
+    collection = Collection(PROTOCOL, first, notes)
+    samples = objects(30)
+    for begin in range(0, 30, 5):
+        feed(collection, samples[begin : begin + 5], IOUS[begin : begin + 5])
+        telling = most_telling(collection.records)
+        assert pictured(collection) == telling | firsts(samples[: begin + 5], first)
+    ranked = np.argsort(IOUS)
+    expected = {("Toy", f"{n:02}", 0) for n in [*ranked[:4], *ranked[-4:]]}
+    assert pictured(collection) == expected | firsts(samples, first)
+    assert [record.key for record in notes.told] == [record.key for record in collection.records]
+    assert len(notes.told) == 60
+    assert not notes.closed
+    collection.close()
+    assert notes.closed
+
+
+def test_without_any_picture_asked_for_nothing_is_drawn_in_a_validation():
+    collection = Collection(PROTOCOL, 0)
+    assert not collection.wants_pictures(objects(3))
+    feed(collection, objects(9), IOUS[:9])
+    assert not pictured(collection)
+
+
+def test_what_was_taken_over_is_run_again_for_a_picture_only():
+    samples, notes = objects(30), Notes()
+    before = ran(samples[:21], IOUS[:21], pictured=False)
+    collection = Collection(PROTOCOL, 2, notes, before)
+    done = feed(collection, samples, IOUS)
+    telling = {name for _, name, _ in most_telling(before)}
+    in_batch = {f"{n // 3 * 3 + i:02}" for n in map(int, telling) for i in range(3)}
+    new = {sample.name for sample in samples[21:]}
+    assert set(done) == in_batch | {"00", "01", "02"} | new
+    assert len(done) < 30, "some were not run again"
+    assert pictured(collection) == most_telling(collection.records) | firsts(samples, 2)
+    assert [record.key for record in notes.told] == [
+        record.key for record in ran(samples[21:], IOUS[21:], pictured=False)
+    ]
+    assert len(collection.records) == 60
+
+
+def test_a_trial_that_is_missing_is_run():
+    samples, notes = objects(30), Notes()
+    middle, other = np.argsort(IOUS)[[14, 15]]  # neither among the best nor the worst
+    known = ran(samples, IOUS, pictured=False)
+    missing = known.pop(2 * middle + 1)
+    collection = Collection(PROTOCOL, 0, notes, known)
+    assert not collection.lacks([samples[other]])
+    assert collection.lacks([samples[middle], samples[other]])
+    collection.add(ran([samples[middle]], IOUS[[middle]], pictured=True))
+    assert notes.told == [missing]
+    assert not collection.lacks([samples[middle]])
+
+
+@given(
+    count=st.integers(1, 25),
+    size=st.integers(1, 7),
+    first=st.integers(0, 5),
+    known=st.integers(0, 25),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40)
+def test_killed_or_not_the_outcome_is_the_same(count, size, first, known, seed):
+    samples = objects(count)
+    ious = np.random.default_rng(seed).integers(0, 6, count) / 5  # with ties
+    whole, resumed, notes = Notes(), Collection(PROTOCOL, first, Notes()), Notes()
+    feed(resumed, samples[:known], ious[:known], size)
+    taken_over = [replace(record, picture=None) for record in resumed.records]
+    straight = Collection(PROTOCOL, first, whole)
+    again = Collection(PROTOCOL, first, notes, taken_over)
+    feed(straight, samples, ious, size)
+    feed(again, samples, ious, size)
+    assert (
+        pictured(again)
+        == pictured(straight)
+        == most_telling(straight.records) | firsts(samples, first)
+    )
+    assert {record.key for record in again.records} == {record.key for record in straight.records}
+    told = [record.key for record in (*taken_over, *notes.told)]
+    assert sorted(told) == sorted(record.key for record in whole.told)
+    assert len(set(told)) == len(told), "each run once"
+
+
+def test_real_runs_fit():
+    collection = Collection(PROTOCOL, 1, Notes())
+    samples = [toy_sample((20, 30), seed) for seed in range(2)]
+    collection.add(run_objects(sees_the_truth, samples, PROTOCOL, keep_pictures=True))
+    assert not collection.lacks(samples)
+    assert pictured(collection) == {("Toy", "object 0", 0), ("Toy", "object 1", 0)}

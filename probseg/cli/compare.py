@@ -8,8 +8,6 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from probseg.errors import UsageError
 from probseg.interact.comparison import compare
@@ -21,6 +19,7 @@ from probseg.interact.comparison_report import (
     verdicts,
     write_comparison,
 )
+from probseg.interact.tables import as_rich
 
 EXAMPLES = """\
 examples:
@@ -68,11 +67,8 @@ def run(arguments: Sequence[str]) -> None:
         raise UsageError(msg) from error
     console = Console(highlight=False, width=None if Console().is_terminal else WIDTH)
     for source in comparison_tables(comparison):
-        table = Table(title=escape(source.title), box=box.SIMPLE)
-        for number, name in enumerate(source.header):
-            table.add_column(escape(name), justify="right" if number else "left")
-        for row in source.rows:
-            table.add_row(*map(escape, row))
+        table = as_rich(source)
+        table.box = box.SIMPLE
         console.print(table)
     console.print(LEGEND, style="dim")
     for sentence in [*remarks(comparison), *(verdict.text for verdict in verdicts(comparison))]:

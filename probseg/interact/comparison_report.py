@@ -13,7 +13,7 @@ import numpy as np
 import probseg
 from probseg.interact.comparison import LEVEL, SIGNIFICANT, Comparison, Curves, Row
 from probseg.interact.comparison_scores import kind_of, title_of
-from probseg.interact.tables import ScoreTable
+from probseg.interact.tables import ScoreTable, as_markdown
 
 LEGEND = (
     "Means over objects (of these, means over trials); mIoU, AUC, boundary IoU and failures in "
@@ -106,9 +106,7 @@ def markdown(comparison: Comparison) -> str:
     ]
     lines += [f"- {verdict.text}" for verdict in verdicts(comparison)]
     for table in comparison_tables(comparison):
-        lines += ["", f"## {table.title}", "", _line(table.header)]
-        lines += [f"|:--|{'--:|' * (len(table.header) - 1)}"]
-        lines += [_line(row) for row in table.rows]
+        lines += ["", f"## {table.title}", "", *as_markdown(table)]
     lines += ["", LEGEND, "", "## Inputs", ""]
     for result in comparison.results:
         weights = result.metadata.get("weights_sha256") or "not recorded"
@@ -291,11 +289,6 @@ def _cells(row: Row, reference: str) -> list[str]:
         f"{row.corrected_p:.2g}",
         better,
     ]
-
-
-def _line(cells: Sequence[str]) -> str:
-    safe = [cell.replace("|", "\\|") for cell in cells]
-    return f"| {' | '.join(safe)} |"
 
 
 def _curves_as_json(curves: Curves) -> dict[str, Any]:

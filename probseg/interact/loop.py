@@ -331,6 +331,6 @@ class _Stopwatch:
         return self._now() - self._began
 
     def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if self._device.type != "cpu":
+            torch.accelerator.synchronize(self._device)
         return time.perf_counter()

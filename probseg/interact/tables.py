@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from probseg.interact.protocols import Protocol
@@ -46,21 +47,38 @@ def markdown_table(summaries: Mapping[str, Summary], protocol: Protocol) -> str:
     """Return the scores as Markdown: a heading, then each table with its legend."""
     lines = [f"# {protocol.name} (version {protocol.version})", "", protocol.description, ""]
     for table in score_tables(summaries, protocol):
-        lines += [f"## {table.title}", "", table.legend, ""]
-        lines += [_line(table.header), f"|:--|{'--:|' * (len(table.header) - 1)}"]
-        lines += [*(_line(row) for row in table.rows), ""]
+        lines += [f"## {table.title}", "", table.legend, "", *as_markdown(table), ""]
     return "\n".join(lines)
 
 
 def print_summary(console: Console, summaries: Mapping[str, Summary], protocol: Protocol) -> None:
     """Print the scores as tables."""
     for source in score_tables(summaries, protocol):
-        table = Table(title=f"{source.title}, protocol {protocol.name}", caption=source.legend)
-        for number, name in enumerate(source.header):
-            table.add_column(name, justify="right" if number else "left")
-        for row in source.rows:
-            table.add_row(*row)
+        table = as_rich(source)
+        table.title = escape(f"{source.title}, protocol {protocol.name}")
+        table.caption = escape(source.legend)
         console.print(table)
+
+
+def as_markdown(table: ScoreTable) -> list[str]:
+    """Return header and rows as lines of Markdown."""
+
+    def line(cells: Sequence[str]) -> str:
+        safe = [cell.replace("|", "\\|").replace("\n", "<br>") for cell in cells]
+        return f"| {' | '.join(safe)} |"
+
+    rule = f"|:--|{'--:|' * (len(table.header) - 1)}"
+    return [line(table.header), rule, *(line(row) for row in table.rows)]
+
+
+def as_rich(source: ScoreTable) -> Table:
+    """Return a table for the console with its title; square brackets are text."""
+    table = Table(title=escape(source.title))
+    for number, name in enumerate(source.header):
+        table.add_column(escape(name), justify="right" if number else "left")
+    for row in source.rows:
+        table.add_row(*map(escape, row))
+    return table
 
 
 def clicks_so_far(protocol: Protocol) -> str:
@@ -77,11 +95,6 @@ def clicks_so_far(protocol: Protocol) -> str:
 def count(number: int, thing: str) -> str:
     """Return ``1 click`` or ``2 clicks``."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
-
-
-def _line(cells: Sequence[str]) -> str:
-    safe = [cell.replace("|", "\\|").replace("\n", "<br>") for cell in cells]
-    return f"| {' | '.join(safe)} |"
 
 
 def _means(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:

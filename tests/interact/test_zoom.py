@@ -250,6 +250,19 @@ def test_what_was_squeezed_is_what_makes_the_two_differ():
     assert forgotten.probability[60, 60] > 0.5
 
 
+@pytest.mark.parametrize("stale", [False, True])
+def test_with_clicks_taken_back_the_whole_image_counts_again(stale):
+    zoom = replace(SMALL, stale=stale)
+    clicks = [Click(60, 60), Click(64, 60)]
+    _, _, state = compare((120, 120), clicks, 6, set(), zoom)
+    assert state.window is not None
+    answer, model, _ = answers(6, set())
+    (again,) = InteractionLoop(model, zoom=zoom).answer([state._replace(clicks=(clicks[0],))])
+    assert again.window is None
+    logits = answer(again.image.numpy() / 255, np.array([[60, 60]]), [True])
+    np.testing.assert_allclose(again.probability, 1 / (1 + np.exp(-logits)), atol=1e-6)
+
+
 def test_a_window_that_stays_is_not_taken_in_again():
     model = Spy(answers(5, set())[1])
     loop = InteractionLoop(model, zoom=SMALL)

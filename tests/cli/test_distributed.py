@@ -7,21 +7,18 @@ import sys
 
 import pytest
 import torch
+from evaluation_runs import TEST, clicks, figures
 from fakes import write_folder
-from runs import folder_fit
+from runs import command, folder_fit
+
+DDP = ("--trainer.strategy=ddp", "--trainer.devices=2")
+PROTOCOLS = ("gabbur2021", "ritm")
 
 
-@pytest.fixture(scope="module")
-def two_processes(tmp_path_factory, repository):
-    place = tmp_path_factory.mktemp("ddp")
-    root = write_folder(place / "data", images=9, size=(24, 32))
-    # An odd number of objects: the sampler repeats one to keep both processes busy.
-    fit = folder_fit(
-        root, "--trainer.max_epochs=1", "--data.val_objects=3", "--data.val_fraction=0.4"
-    )
-    ddp = ("--trainer.strategy=ddp", "--trainer.devices=2")
+def run_in_two_processes(place, repository, *arguments):
+    """Run a command line with two processes; return what both of them say."""
     done = subprocess.run(
-        [sys.executable, str(repository / "cli.py"), *fit, *ddp],
+        [sys.executable, str(repository / "cli.py"), *arguments, *DDP],
         cwd=place,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -29,18 +26,78 @@ def two_processes(tmp_path_factory, repository):
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return place / "runs" / "probseg" / "version_0", done.stdout + done.stderr
+    assert "GLOBAL_RANK: 1, MEMBER: 2/2" in done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
-def test_both_processes_train(two_processes):
-    run, told = two_processes
-    assert "GLOBAL_RANK: 1, MEMBER: 2/2" in told
-    stored = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, repository):
+    place = tmp_path_factory.mktemp("ddp")
+    root = write_folder(place / "data", images=9, size=(24, 32))
+    # An odd number of objects: the sampler repeats one to keep both processes busy.
+    fit = folder_fit(
+        root,
+        "--trainer.max_epochs=1",
+        "--data.val_objects=3",
+        "--data.val_fraction=0.4",
+        "--data.eval_batch_size=1",
+    )
+    run_in_two_processes(place, repository, *fit)
+    return place / "runs" / "probseg" / "version_0"
+
+
+def test_both_processes_train(trained):
+    stored = torch.load(trained / "checkpoints" / "last.ckpt", weights_only=True)
     assert stored["epoch"] == 0
     assert stored["global_step"] >= 1
 
 
-def test_each_object_counts_once(two_processes):
-    run, _ = two_processes
-    results = json.loads((run / "val" / "results.json").read_text())
+def test_each_object_counts_once(trained):
+    results = json.loads((trained / "val" / "results.json").read_text())
     assert results["datasets"]["folder"]["n_objects"] == 3
+
+
+@pytest.fixture(scope="module")
+def tested(tmp_path_factory, repository):
+    """Folders of the same test by one process and by two.
+
+    Seven objects make blocks of 3, 3 and 1: the sampler repeats the first for the second process.
+    """
+    place = tmp_path_factory.mktemp("ddp_test")
+    write_folder(place / "data", images=7, size=(24, 32))
+    blocks = ("--data.eval_batch_size=3", "--evaluation.max_clicks=3", "--evaluation.trials=2")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert command(*TEST, *blocks) == 0
+    told = run_in_two_processes(place, repository, *TEST, *blocks)
+    runs = place / "runs" / "grabcut"
+    assert {path.name for path in runs.iterdir()} == {"version_0", "version_1"}
+    assert "taken over" not in told
+    return runs / "version_0" / "test", runs / "version_1" / "test"
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_test_gives_the_same_with_two_processes(protocol, tested):
+    alone, shared = (folder / protocol for folder in tested)
+    expected = clicks(alone)
+    assert len({row["iou"] for row in expected}) > 7, "the scores must say something"
+    assert clicks(shared) == expected
+    assert figures(shared) == figures(alone)
+    assert figures(shared)["folder"]["n_objects"] == 7
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_nothing_of_the_second_process_is_left(protocol, tested):
+    alone, shared = ({path.name for path in (folder / protocol).iterdir()} for folder in tested)
+    assert shared == alone
+    assert "results.json" in shared
+    assert "evaluation.json" not in shared
+    assert not any("rank" in name for name in shared)
+
+
+def test_the_weights_were_the_same(tested):
+    alone, shared = (
+        json.loads((folder / "ritm" / "results.json").read_text())["metadata"] for folder in tested
+    )
+    assert alone["weights_sha256"] == shared["weights_sha256"]
+    assert alone["data"] == shared["data"]

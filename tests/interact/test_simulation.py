@@ -21,6 +21,7 @@ from toy_models import (
     toy_sample,
 )
 
+from probseg.clicks import CLICK_RULES, Mistakes
 from probseg.clicks.scribbles import scribble_clicks
 from probseg.errors import DataError
 from probseg.interact import PROTOCOLS, OneStep, draw_view, run_object, run_objects
@@ -408,6 +409,22 @@ def test_people_repeat_by_seed_and_differ_between_trials():
     assert len(set(clicks)) == 2 * 2 * protocol.trials, "no two runs are the same"
     steady = run_object(paints_disks(6), samples[0], short("ritm", 6))
     assert tuple(step[1:4] for step in steady.steps) not in clicks
+
+
+def test_who_is_late_clicks_on_the_errors_of_the_mask_before():
+    thing, rule = toy_sample(), CLICK_RULES["largest_radius"]
+    late = short("human", 6, mistakes=Mistakes(late=1.0), trials=1)
+    record = run_object(paints_disks(6), thing, late)
+    y, x = np.ogrid[:61, :83]
+    masks, clicks = [np.zeros((61, 83), bool)], []
+    for step in record.steps[1:]:
+        seen = masks[-2] if len(masks) > 1 else masks[-1]
+        click = rule(seen, thing.mask, clicks, None) or rule(masks[-1], thing.mask, clicks, None)
+        assert step[1:4] == click
+        clicks.append(click)
+        disk = (x - click.x) ** 2 + (y - click.y) ** 2 <= 36
+        masks.append(np.where(disk, click.positive, masks[-1]))
+    assert record.clicks == 6
 
 
 # --- pictures -----------------------------------------------------------------------------------

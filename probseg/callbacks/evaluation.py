@@ -30,6 +30,7 @@ from probseg.interact import (
     find_unfinished,
     get_protocol,
     print_summary,
+    retire,
     run_objects,
     summarise_records,
     write_report,
@@ -209,10 +210,12 @@ class InteractiveEvaluation(L.Callback):
         folder = Path(trainer.strategy.broadcast(str(_test_folder(trainer, protocol))))
         place, taken_over = find_unfinished(folder, subject)
         trainer.strategy.barrier("every process has read what was left")
-        journal = Journal(folder, subject, trainer.global_rank)
+        mine = taken_over if trainer.is_global_zero else ()
+        journal = Journal(folder, subject, trainer.global_rank, mine)
         if taken_over and trainer.is_global_zero:
             print(f"probseg: {len(taken_over)} runs are taken over from {place}")
-            journal.take_over(taken_over, place)
+            if place != folder:
+                retire(place)
         return Collection(protocol, self.pictures, journal, taken_over)
 
     def _run(self, trainer: L.Trainer, batch: Sequence[Sample]) -> None:

@@ -1,6 +1,6 @@
 """Interaction: simulated annotators under a protocol, and what comes out of it as files."""
 
-from probseg.interact.journal import Journal, find_unfinished
+from probseg.interact.journal import Journal, find_unfinished, retire
 from probseg.interact.loop import (
     InteractionLoop,
     InteractionState,
@@ -50,6 +50,7 @@ __all__ = [
     "most_telling",
     "print_summary",
     "read_objects",
+    "retire",
     "run_object",
     "run_objects",
     "scores_of",

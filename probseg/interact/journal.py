@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from probseg.interact.records import COLUMNS, ObjectRecord, read_objects, unique, write_objects
+from probseg.interact.records import ObjectRecord, read_objects, unique, write_objects
 
 ABOUT = "evaluation.json"
 
@@ -25,16 +25,26 @@ class Journal:
         subject: What is evaluated, as JSON values: whatever can change a number. An evaluation of
             the same subject goes on from here.
         rank: Number of the process; each has a file of its own.
+        records: Taken over from an unfinished journal, which may lie in the same folder: at no
+            moment are they in neither.
     """
 
-    def __init__(self, folder: Path, subject: Mapping[str, Any], rank: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        subject: Mapping[str, Any],
+        rank: int = 0,
+        records: Sequence[ObjectRecord] = (),
+    ) -> None:
         self._folder = folder
-        self._rank = rank
         # Another subject's files of more processes may lie there.
         self._path = folder / ("objects.csv" if rank == 0 else _name(rank, fingerprint(subject)))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "results.json").unlink(missing_ok=True)  # it would call the journal finished
-        self._path.write_text(",".join(COLUMNS) + "\n", encoding="utf-8")
+        partial = self._path.with_suffix(".partial")
+        with partial.open("w", newline="", encoding="utf-8") as file:
+            write_objects(file, records)
+        partial.replace(self._path)
         if rank == 0:
             text = json.dumps({"fingerprint": fingerprint(subject), "subject": subject}, indent=2)
             (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
@@ -44,17 +54,16 @@ class Journal:
         with self._path.open("a", newline="", encoding="utf-8") as file:
             write_objects(file, records, header=False)
 
-    def take_over(self, records: Sequence[ObjectRecord], folder: Path) -> None:
-        """Write down what another journal has, which is then nobody's to go on from."""
-        self.add(records)
-        if folder != self._folder:
-            (folder / ABOUT).unlink(missing_ok=True)
-
     def close(self) -> None:
         """Remove what a finished evaluation, whose ``objects.csv`` is complete, does not need."""
         (self._folder / ABOUT).unlink(missing_ok=True)
         for path in self._folder.glob("objects.rank*.csv"):
             path.unlink()
+
+
+def retire(folder: Path) -> None:
+    """Let nobody go on from the journal of this folder, whose records another one has."""
+    (folder / ABOUT).unlink(missing_ok=True)
 
 
 def fingerprint(subject: Mapping[str, Any]) -> str:

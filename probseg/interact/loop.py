@@ -138,7 +138,8 @@ class InteractionLoop:
 
     Args:
         model: In evaluation mode.
-        batch_size: Most images in one call of the model; bounds its memory.
+        batch_size: Most images in one call of the model, at least 2 with ``flip``; bounds its
+            memory.
         zoom: How the model looks closer; None for not at all.
         flip: Whether the logits are averaged with those of the mirrored image.
         previous_mask: Whether the model is handed its last answer with the prompts.

@@ -170,6 +170,8 @@ class _Run:
             self._kept = {n: kept for n, kept in self._kept.items() if n in PICTURE_CLICKS}
             self._kept[k] = self._prediction
         self.click = self._next_click(self._prediction, before)
+        if self.click is None:
+            self.state = state._replace(seen=None, encoded=None)  # memory that others can use
 
     def record(self) -> ObjectRecord:
         """Return the run with its last scores held up to the protocol's last click."""

@@ -6,6 +6,8 @@ import argparse
 from pathlib import Path
 from typing import NoReturn
 
+import torch
+
 from probseg.errors import UsageError
 
 
@@ -29,3 +31,32 @@ def new_file(text: str) -> Path:
         msg = f"expected a file in a folder that exists, got {text!r}; make {path.parent} first"
         raise argparse.ArgumentTypeError(msg)
     return path
+
+
+def count(text: str) -> int:
+    """Convert an argument to a whole number of at least 0."""
+    if not text.isdecimal():
+        msg = f"expected a whole number of at least 0, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Convert an argument to a whole number of at least 1."""
+    if not text.isdecimal() or int(text) == 0:
+        msg = f"expected a whole number of at least 1, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
+
+
+def device(text: str) -> str:
+    """Check the name of a device, and that it is there."""
+    kind, _, index = text.partition(":")
+    if text != "cpu" and (kind != "cuda" or (text != "cuda" and not index.isdecimal())):
+        msg = f"expected cpu, cuda or cuda:N, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    there = torch.cuda.device_count()
+    if kind == "cuda" and int(index or 0) >= there:
+        msg = f"{text!r} is not there: PyTorch sees {there} CUDA devices"
+        raise argparse.ArgumentTypeError(msg)
+    return text

@@ -16,7 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from probseg.cli.arguments import Parser, new_file
+from probseg.cli.arguments import Parser, count, device, new_file, positive
 from probseg.errors import UnknownNameError, UsageError
 from probseg.interact.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
 from probseg.interact.report import environment
@@ -77,28 +77,28 @@ def _add_options(verb: argparse.ArgumentParser) -> None:
     add = verb.add_argument
     add("name", nargs="+", help="preset, architecture.tag of the zoo, folder/, or a pattern")
     add("--size", type=_size, default=default.size, help="image in pixels, or HxW; 512")
-    add("--device", type=_device, default=None, help="cpu, cuda or cuda:N; cuda if there is one")
-    add("--threads", type=_positive, metavar="N", help="CPU threads; PyTorch's choice")
-    add("--repeats", type=_positive, default=default.repeats, help="images clicked on; %(default)s")
-    add("--warmup", type=_count, default=default.warmup, help="images before them; %(default)s")
+    add("--device", type=device, default=None, help="cpu, cuda or cuda:N; cuda if there is one")
+    add("--threads", type=positive, metavar="N", help="CPU threads; PyTorch's choice")
+    add("--repeats", type=positive, default=default.repeats, help="images clicked on; %(default)s")
+    add("--warmup", type=count, default=default.warmup, help="images before them; %(default)s")
     add("--no-train", dest="train", action="store_false", help="leave out training")
     add(
         "--train-size",
-        type=_positive,
+        type=positive,
         default=default.train_size,
         help="side of the training images in pixels; %(default)s",
     )
     add(
         "--train-batch",
-        type=_positive,
+        type=positive,
         default=default.train_batch,
         help="training images in a step; %(default)s",
     )
     add("--precision", choices=["32", "bf16"], default=default.precision, help="bf16: autocast")
     add("--compile", action="store_true", help="compile the parts of the network")
     add("--prompts", choices=["stem", "head"], help="where prompts enter; the model's choice")
-    add("--key-iterations", type=_count, metavar="N", help="EM iterations of the keys; the model's")
-    add("--value-iterations", type=_count, metavar="N", help="those of clicks; the model's")
+    add("--key-iterations", type=count, metavar="N", help="EM iterations of the keys; the model's")
+    add("--value-iterations", type=count, metavar="N", help="those of clicks; the model's")
     add("--native", action="store_true", help="never reduce the image to the model's working size")
     add("--json", type=new_file, metavar="FILE", help="write the numbers to a file")
 
@@ -219,28 +219,3 @@ def _size(text: str) -> tuple[int, int]:
         msg = f"expected a side in pixels such as 512, or HxW such as 384x512, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return int(sides[0]), int(sides[-1])
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        msg = f"expected a whole number of at least 0, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        msg = f"expected a whole number of at least 1, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    return int(text)
-
-
-def _device(text: str) -> str:
-    kind, _, index = text.partition(":")
-    if text != "cpu" and (kind != "cuda" or (text != "cuda" and not index.isdecimal())):
-        msg = f"expected cpu, cuda or cuda:N, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
-        msg = f"{text!r} is not there: PyTorch sees {torch.cuda.device_count()} CUDA devices"
-        raise argparse.ArgumentTypeError(msg)
-    return text

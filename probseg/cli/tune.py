@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from probseg.cli.arguments import Parser
+from probseg.cli.arguments import Parser, count, device, positive
 from probseg.data import EVALUATION_SETS, ImageMaskFolder
 from probseg.data.base import InteractiveDataset
 from probseg.data.sources import find_source
@@ -44,12 +44,14 @@ def run(arguments: Sequence[str]) -> None:
             written.
     """
     options = _parser().parse_args(list(arguments))
+    grid = _grid(options)
     try:
         folder, _ = describe(options.model, pretrained=True)
         model = create_model(options.model, pretrained=True).to(options.device)
     except FileNotFoundError as error:
         raise UsageError(str(error)) from error
-    output: Path = options.output or (folder or Path()) / FILE
+    assert folder is not None, "trained weights have a folder"
+    output: Path = options.output or folder / FILE
     _check_writable(output)
     objects = _objects(options)
     samples = _spread(objects, options.objects)
@@ -68,24 +70,16 @@ def run(arguments: Sequence[str]) -> None:
     def tell(trial: Trial) -> None:
         console.print(f"  {_in_words(trial)}")
 
-    try:
-        tuning = tune(
-            model,
-            samples,
-            protocol,
-            Grid(
-                options.key_iterations,
-                options.key_priors,
-                options.value_iterations,
-                options.value_priors,
-            ),
-            seed=options.seed,
-            device=options.device,
-            batch_size=options.batch_size,
-            tell=tell,
-        )
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    tuning = tune(
+        model,
+        samples,
+        protocol,
+        grid,
+        seed=options.seed,
+        device=options.device,
+        batch_size=options.batch_size,
+        tell=tell,
+    )
     comment = (
         f"Found by `probseg tune` for {options.model} on {len(samples)} objects of {objects.name} "
         f"(protocol {protocol.name}, seed {options.seed}).\n"
@@ -99,6 +93,26 @@ def run(arguments: Sequence[str]) -> None:
             "No setting is shown to be better than the network as it was trained; "
             "more objects would tell."
         )
+
+
+def _grid(options: argparse.Namespace) -> Grid:
+    """Return what is tried.
+
+    Raises:
+        UsageError: If a setting is out of range.
+    """
+    grid = Grid(
+        options.key_iterations,
+        options.key_priors,
+        options.value_iterations,
+        options.value_priors,
+    )
+    try:
+        grid.keys()
+        grid.values()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return grid
 
 
 def _check_writable(output: Path) -> None:
@@ -160,8 +174,8 @@ def _objects(options: argparse.Namespace) -> InteractiveDataset:
 
 def _spread(objects: InteractiveDataset, most: int) -> list[Sample]:
     """Read at most so many objects, evenly spread."""
-    count = min(len(objects), most)
-    return [objects[i * len(objects) // count] for i in range(count)]
+    kept = min(len(objects), most)
+    return [objects[i * len(objects) // kept] for i in range(kept)]
 
 
 def _parser() -> Parser:
@@ -179,23 +193,15 @@ def _parser() -> Parser:
     add("--data", required=True, help="folder with images/ and masks/, or a data set by name")
     add("--split", help="split of a data set that has some")
     add("--root", type=Path, metavar="DIR", help="folder of the data set, if not in its place")
-    add("--objects", type=_positive, default=50, help="most objects; %(default)s")
+    add("--objects", type=positive, default=50, help="most objects; %(default)s")
     add("--protocol", default="gabbur2021", help="how clicks are simulated; %(default)s")
-    add("--trials", type=_positive, default=1, help="runs per object; %(default)s")
-    add("--key-iterations", type=int, nargs="+", default=grid.key_iterations, metavar="N")
+    add("--trials", type=positive, default=1, help="runs per object; %(default)s")
+    add("--key-iterations", type=count, nargs="+", default=grid.key_iterations, metavar="N")
     add("--key-priors", type=float, nargs="+", default=grid.key_priors, metavar="P")
-    add("--value-iterations", type=int, nargs="+", default=grid.value_iterations, metavar="N")
+    add("--value-iterations", type=count, nargs="+", default=grid.value_iterations, metavar="N")
     add("--value-priors", type=float, nargs="+", default=grid.value_priors, metavar="P")
     add("--seed", type=int, default=0, help="of the simulated annotator; %(default)s")
-    add("--device", default="cpu", help="where to compute; %(default)s")
-    add("--batch-size", type=_positive, default=8, help="most images at once; %(default)s")
+    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N; %(default)s")
+    add("--batch-size", type=positive, default=8, help="most images at once; %(default)s")
     add("--output", type=Path, metavar="FILE", help=f"default: {FILE} in the model's folder")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        msg = f"expected at least 1, got {text}"
-        raise argparse.ArgumentTypeError(msg)
-    return number

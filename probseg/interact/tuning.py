@@ -18,6 +18,7 @@ import torch
 import yaml
 
 from probseg.attention import Adaptation, restored
+from probseg.errors import UsageError
 from probseg.interact.protocols import Protocol
 from probseg.interact.records import ObjectRecord
 from probseg.interact.report import scores_of
@@ -126,7 +127,7 @@ def tune(
         tell: Called after each setting.
 
     Raises:
-        ValueError: If the network has no layer whose keys adapt or whose values propagate.
+        UsageError: If the network has no layer whose keys adapt or whose values propagate.
     """
     stages = [grid.keys() if _can(model, grid.keys()[0]) else []]
     stages += [grid.values() if _can(model, grid.values()[0]) else []]
@@ -135,7 +136,7 @@ def tune(
             "model: expected one with probabilistic attention, whose keys adapt or whose values "
             "propagate; this one has none to tune"
         )
-        raise ValueError(message)
+        raise UsageError(message)
     search = _Search(
         partial(
             run_objects, model, protocol=protocol, seed=seed, device=device, batch_size=batch_size

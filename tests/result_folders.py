@@ -83,7 +83,7 @@ def result(name: str, ious: Any, photos: Any = None) -> Result:
     names = [f"o{number:03}" for number in range(len(ious))]
     unknown = np.full_like(ious, np.nan)
     scores = Scores(
-        ious, ious / 2, 1 - ious, (1 - ious) / 2, unknown, unknown, tuple(photos or names)
+        ious, ious / 2, 1 - ious, (1 - ious) / 2, unknown, unknown, tuple(photos or names), 0
     )
     protocol = {
         "name": "toy",
@@ -91,6 +91,7 @@ def result(name: str, ious: Any, photos: Any = None) -> Result:
         "max_clicks": ious.shape[2] - 1,
         "box": True,
         "scribbles": False,
+        "initial_mask": False,
     }
     return Result(name, Path(name), protocol, {}, {"Toy": names}, {"Toy": scores})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -88,11 +89,17 @@ class ClassicalModel(ABC):
 
 
 def _clicks(prompts: Prompts, size: tuple[int, int]) -> tuple[Click, ...]:
-    """Return the clicks inside the image, at the nearest pixels."""
+    """Return the clicks inside the image, at the nearest pixels.
+
+    A zoom that shrinks scales the last column to between the last pixel's centre and the width.
+    """
     height, width = size
     rows = zip(prompts.points[0].tolist(), prompts.labels[0].tolist(), strict=True)
-    placed = [(round(x), round(y), label == 1) for (x, y), label in rows if label >= 0]
-    return tuple(Click(*one) for one in placed if 0 <= one[0] < width and 0 <= one[1] < height)
+    return tuple(
+        Click(min(math.floor(x + 0.5), width - 1), min(math.floor(y + 0.5), height - 1), label == 1)
+        for (x, y), label in rows
+        if label >= 0 and -0.5 <= x < width and -0.5 <= y < height
+    )
 
 
 def _box(prompts: Prompts, size: tuple[int, int]) -> Box | None:

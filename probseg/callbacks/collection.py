@@ -6,8 +6,11 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 
-from probseg.interact import Journal, ObjectRecord, Protocol, most_telling
+from probseg.interact import Journal, ObjectRecord, Protocol, checksum, most_telling
 from probseg.types import Sample
+
+Key = tuple[str, str, int]
+"""Data set, object and trial."""
 
 
 class Collection:
@@ -31,25 +34,36 @@ class Collection:
         self.protocol = protocol
         self._first = first
         self._journal = journal
-        self._records = {record.key: record for record in taken_over}
-        self._written = set(self._records)
-        self._unpictured = most_telling(taken_over) if journal else set()
-        self._shown: dict[str, list[tuple[str, str, int]]] = defaultdict(list)
+        self._records: dict[Key, ObjectRecord] = {}
+        self._left = {record.key: record for record in taken_over}
+        self._written = {record.key: record.pixels for record in taken_over}
+        self._unpictured = most_telling(taken_over)
+        self._shown: dict[str, list[Key]] = defaultdict(list)
 
     @property
     def records(self) -> list[ObjectRecord]:
-        """All records so far."""
+        """All records of the objects that came by."""
         return list(self._records.values())
 
-    def lacks(self, samples: Sequence[Sample]) -> bool:
-        """Whether a run of these objects, or a picture of them, is missing."""
-        keys = {
-            (sample.dataset, sample.name, trial)
-            for sample in samples
+    def adopts(self, samples: Sequence[Sample]) -> bool:
+        """Take over the runs of these objects, where all are there and nothing else is missing.
+
+        Returns:
+            Whether that was done. If not, the objects have to be run: a run is missing, a pixel of
+            a sample is another one than before, or there is no picture to show.
+        """
+        runs = [
+            (self._left.get((sample.dataset, sample.name, trial)), checksum(sample))
+            for sample in (samples if self._left else ())
             for trial in range(self.protocol.trials)
-        }
-        done = keys <= self._records.keys() and not keys & self._unpictured
-        return not done or self._shows_more(samples)
+        ]
+        fitting = [run for run, pixels in runs if run is not None and run.pixels == pixels]
+        if not runs or len(fitting) < len(runs) or self._shows_more(samples):
+            return False
+        if any(run.key in self._unpictured for run in fitting):
+            return False
+        self._records |= {run.key: run for run in fitting}
+        return True
 
     def wants_pictures(self, samples: Sequence[Sample]) -> bool:
         """Whether pictures of these objects may be kept; in a test they may be best or worst."""
@@ -59,8 +73,8 @@ class Collection:
         """Add the runs of some objects."""
         self._records |= {record.key: record for record in records}
         if self._journal is not None:
-            self._journal.add([record for record in records if record.key not in self._written])
-            self._written |= self._records.keys()
+            new = [record for record in records if self._written.get(record.key) != record.pixels]
+            self._journal.add(new)
         for record in records:
             shown = self._shown[record.dataset]
             if record.picture is not None and len(shown) < self._first:

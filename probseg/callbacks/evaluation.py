@@ -59,7 +59,7 @@ class InteractiveEvaluation(L.Callback):
         max_clicks: Corrective clicks of a test, instead of each protocol's own number.
         trials: Runs per object in a test, for the protocols with noise, instead of their number.
         changes: Other fields of the protocols, see `probseg.interact.Protocol`; for instance
-            ``{"zoom": "fixed", "flip": true}``. They are part of what is reported.
+            ``{"zoom": "fixed", "flip": true}``. The protocol's description tells of them.
         val_clicks: Corrective clicks of a validation, at least 5.
         batch_size: Most images in one call of the network. With the data's ``eval_batch_size``,
             the number of objects held at once, it bounds the memory of an evaluation.
@@ -96,15 +96,19 @@ class InteractiveEvaluation(L.Callback):
         if batch_size < 1:
             msg = f"batch_size must be at least 1, got {batch_size}"
             raise ValueError(msg)
-        chosen = [_changed(get_protocol(name), **(changes or {})) for name in protocols]
+        if len(set(protocols)) < len(protocols):
+            msg = f"protocols: expected each name once, got {', '.join(protocols)}"
+            raise ValueError(msg)
+        chosen = [_changed(get_protocol(name), changes or {}) for name in protocols]
         self.val_protocol = dataclasses.replace(chosen[0], max_clicks=val_clicks, trials=1)
-        numbers = {"max_clicks": max_clicks, "trials": trials}
-        given = {field: number for field, number in numbers.items() if number is not None}
-        self.test_protocols = [
-            # A deterministic protocol keeps its single trial.
-            _changed(p, **(given if p.is_random else {**given, "trials": 1}))
-            for p in chosen
-        ]
+        self.test_protocols = []
+        for protocol in chosen:
+            given: dict[str, int] = {}
+            if max_clicks is not None and protocol.max_clicks > 0:
+                given["max_clicks"] = max_clicks
+            if trials is not None and protocol.is_random:  # others keep their single trial
+                given["trials"] = trials
+            self.test_protocols.append(dataclasses.replace(protocol, **given))  # type: ignore[arg-type]
         self.batch_size = batch_size
         self.pictures = pictures
         self.seed = seed
@@ -166,7 +170,7 @@ class InteractiveEvaluation(L.Callback):
         """Log the figures of a validation, and its report."""
         (collection,) = self._collections
         records = _gathered(collection.records)
-        summaries = summarise_records(records)
+        summaries = summarise_records(records, self.val_protocol)
         _log(pl_module, "val", summaries)
         average = sum(summary.miou[5] for summary in summaries.values()) / len(summaries)
         pl_module.log("val/miou@5", average, prog_bar=True, sync_dist=True)
@@ -184,7 +188,7 @@ class InteractiveEvaluation(L.Callback):
         for collection in self._collections:
             protocol = collection.protocol
             records = _gathered(collection.records)
-            summaries = summarise_records(records)
+            summaries = summarise_records(records, protocol)
             _log(pl_module, "test", summaries, protocol.name if several else None)
             if trainer.is_global_zero:
                 folder = _test_folder(trainer, protocol)
@@ -208,7 +212,8 @@ class InteractiveEvaluation(L.Callback):
         subject = {key: value for key, value in about.items() if key != "checkpoint"}
         subject |= {"protocol": dataclasses.asdict(protocol), "batch_size": self.batch_size}
         folder = Path(trainer.strategy.broadcast(str(_test_folder(trainer, protocol))))
-        place, taken_over = find_unfinished(folder, subject)
+        runs = None if trainer.logger is None else folder.parents[2]
+        place, taken_over = find_unfinished(folder, subject, runs)
         trainer.strategy.barrier("every process has read what was left")
         mine = taken_over if trainer.is_global_zero else ()
         journal = Journal(folder, subject, trainer.global_rank, mine)
@@ -222,7 +227,7 @@ class InteractiveEvaluation(L.Callback):
         # Lightning has left this context when it calls the hooks after a batch.
         with trainer.precision_plugin.forward_context():
             for collection in self._collections:
-                if not collection.lacks(batch):
+                if collection.adopts(batch):
                     continue
                 collection.add(
                     run_objects(
@@ -237,15 +242,28 @@ class InteractiveEvaluation(L.Callback):
                 )
 
 
-def _changed(protocol: Protocol, **changes: Any) -> Protocol:  # noqa: ANN401
-    """Return a protocol with other values in these fields."""
+def _changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
+    """Return a protocol with other values in these fields, of which its description tells.
+
+    Raises:
+        ValueError: If there is no such field, or a value does not fit.
+    """
     known = {field.name for field in dataclasses.fields(Protocol)}
     if strange := sorted(changes.keys() - known):
         msg = f"changes: a protocol has no field {strange[0]!r}; it has {', '.join(sorted(known))}"
         raise ValueError(msg)
-    if isinstance(changes.get("mistakes"), Mapping):
-        changes = {**changes, "mistakes": Mistakes(**changes["mistakes"])}
-    return dataclasses.replace(protocol, **changes)
+    if not changes:
+        return protocol
+    told = ", ".join(f"{field} {value}" for field, value in changes.items())
+    try:
+        if isinstance(changes.get("mistakes"), Mapping):
+            changes = {**changes, "mistakes": Mistakes(**changes["mistakes"])}
+        return dataclasses.replace(
+            protocol, **{"description": f"{protocol.description} Changed: {told}.", **changes}
+        )
+    except (TypeError, ValueError) as error:
+        msg = f"changes of protocol {protocol.name} ({told}): {error}"
+        raise ValueError(msg) from error
 
 
 def _log_figures(
@@ -295,4 +313,4 @@ def _tell(summaries: Mapping[str, Summary], protocol: Protocol, folder: Path) ->
     console = Console(width=None if Console().is_terminal else 160)
     print_summary(console, summaries, protocol)
     for name in ("report.html", "curve.png", "overlays.png", "objects.csv"):
-        console.print(f"  {folder / name}", highlight=False, soft_wrap=True)
+        console.print(f"  {folder / name}", highlight=False, soft_wrap=True, markup=False)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
+from torch import nn
 
 from probseg.attention import Adaptation
 from probseg.interact import environment
@@ -31,6 +33,7 @@ def provenance(
         "model": _plain(pl_module.hparams.get("model")),
         "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
         "weights_sha256": _digest(pl_module),
+        "settings_sha256": _settings(pl_module),
         "data": None if data is None else _plain(data.hparams),
         "epoch": trainer.current_epoch,
         "precision": trainer.precision,
@@ -45,6 +48,28 @@ def _digest(pl_module: L.LightningModule) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().float().cpu().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _settings(pl_module: L.LightningModule) -> str:
+    """Return a checksum of what else the network is: its parts, and their numbers and names."""
+    model = pl_module.model
+    parts = dict(model.named_modules()) if isinstance(model, nn.Module) else {"": model}
+    text = {name: [str(type(part)), _numbers(part)] for name, part in parts.items()}
+    return hashlib.sha256(json.dumps(text, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _numbers(part: object) -> dict[str, Any]:
+    attributes = getattr(part, "__dict__", {})  # a named tuple has none
+    return {name: value for name, value in attributes.items() if _is_setting(name, value)}
+
+
+def _is_setting(name: str, value: Any) -> bool:  # noqa: ANN401
+    if name == "training":
+        return False
+    if isinstance(value, tuple):
+        return all(_is_setting("", item) for item in value)
+    is_plain = dataclasses.is_dataclass(value) and not isinstance(value, type)
+    return is_plain or isinstance(value, str | int | float | bool | None)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich import box
 from rich.console import Console
 
+from probseg.cli.arguments import Parser
 from probseg.errors import UsageError
 from probseg.interact.comparison import compare
 from probseg.interact.comparison_inputs import default_names, read_result
@@ -43,7 +44,8 @@ def run(arguments: Sequence[str]) -> None:
     Raises:
         DataError: If a folder cannot be read, or the results do not fit together.
         UnknownNameError: If there is no such metric.
-        UsageError: If folders or names are too few, or the output cannot be written.
+        UsageError: If an argument is unknown, folders or names are too few, or the output cannot be
+            written.
     """
     options = _parser().parse_args(list(arguments))
     folders: list[Path] = options.folders
@@ -77,8 +79,8 @@ def run(arguments: Sequence[str]) -> None:
         console.print(f"  {path}", markup=False, soft_wrap=True)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="probseg compare",
         description="Which of several results is better, and how sure is that? All are compared "
         "with the first one, object by object.",

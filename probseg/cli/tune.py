@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -64,7 +65,8 @@ def run(arguments: Sequence[str]) -> None:
     console = Console(highlight=False)
     console.print(
         f"{options.model} on {len(samples)} objects of {objects.name}, protocol {protocol.name}: "
-        "mean clicks to an IoU of 90 %, and the interval of 95 % of the difference"
+        "mean clicks to an IoU of 90 %, ± standard error, and the interval of the difference (95 % "
+        "for all settings together)"
     )
 
     def tell(trial: Trial) -> None:
@@ -86,7 +88,7 @@ def run(arguments: Sequence[str]) -> None:
         f"As trained: {_in_words(tuning.trials[0])}\nBest: {_in_words(tuning.best)}"
     )
     output.write_text(tuning.as_yaml(comment), encoding="utf-8")
-    console.print(f"best: {_in_words(tuning.best)}\n  {output}", soft_wrap=True)
+    console.print(f"best: {_in_words(tuning.best)}\n  {output}", soft_wrap=True, markup=False)
     interval = tuning.best.difference
     if interval is None or not interval.high < 0:  # of a single photograph, it is NaN
         console.print(
@@ -137,7 +139,8 @@ def _in_words(trial: Trial) -> str:
     text = f"{', '.join(given) or 'as trained'}: {trial.clicks:.2f} ± {trial.clicks_se:.2f}"
     if trial.difference is None:
         return text
-    return f"{text} ({trial.difference.low:+.2f} to {trial.difference.high:+.2f})"
+    low, high = trial.difference
+    return f"{text} ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else text
 
 
 def _objects(options: argparse.Namespace) -> InteractiveDataset:
@@ -146,7 +149,9 @@ def _objects(options: argparse.Namespace) -> InteractiveDataset:
     Raises:
         UsageError: If they are.
     """
-    source, split = find_source(options.data), options.split
+    source, split, root = find_source(options.data), options.split, options.root
+    if source is None and (source := find_source(Path(options.data).name)) is not None:
+        root = Path(options.data)  # the folder of a known set is that set
     if source is None:
         if split is not None or options.root is not None:
             msg = f"--split, --root: {options.data} is a folder, which has none; leave them out"
@@ -168,7 +173,7 @@ def _objects(options: argparse.Namespace) -> InteractiveDataset:
         msg = f"--split: expected one of {', '.join(open_splits)} of {source.name}, got {split}"
         raise UsageError(msg)
     # Unlike `Source.build`, this leaves out what training leaves out: photographs of test sets.
-    data: InteractiveDataset = source.dataset()(root=source.folder(options.root), split=split)
+    data: InteractiveDataset = source.dataset()(root=source.folder(root), split=split)
     return data
 
 

@@ -32,8 +32,8 @@ PADDING = 10**6
 def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent) -> None:
     """Write the files of an archive into an empty folder, and nothing outside it.
 
-    Links inside the archive become copies of what they point to. What operating systems leave in
-    archives is left out.
+    Links inside a tar archive become copies of what they point to; those of zip files are refused.
+    What operating systems leave in archives is left out.
 
     Args:
         archive: A zip file, or a tar file of any compression.
@@ -43,8 +43,8 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
 
     Raises:
         DataError: If the file is damaged or no archive, has entries that would be written outside
-            the folder, devices, links to the outside, two entries of one name, or more than
-            ``limit`` bytes.
+            the folder (a name with a backslash or a colon might be, on Windows), devices, links in
+            a zip file or to the outside, two entries of one name, or more than ``limit`` bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
@@ -52,6 +52,8 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
         for name, stream in _entries(archive):
             with stream:
                 place = folder / _inside(archive, name, name)
+                if not place.resolve().is_relative_to(folder.resolve()):
+                    raise _refusal(archive, f"has the entry {name}, which leads out of the folder")
                 if _is_junk(name):
                     continue
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +164,7 @@ def _entries(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
 def _zip_entries(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(archive) as file:
         for entry in file.infolist():
-            name = entry.filename.replace("\\", "/")
+            name = entry.orig_filename  # as it was written: Python turns backslashes on Windows
             if entry.is_dir():
                 continue
             if stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG):
@@ -204,7 +206,8 @@ def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
 def _inside(archive: Path, name: str, shown: str) -> PurePosixPath:
     """Return the path of an entry, which must not lead out of the folder."""
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\0" in name or ":" in name.split("/")[0]:
+    strange = any(sign in name for sign in "\\:\0")  # drives and folders on Windows
+    if path.is_absolute() or ".." in path.parts or strange:
         raise _refusal(archive, f"has the entry {shown}, which leads out of the folder")
     return path
 

@@ -76,6 +76,10 @@ class InteractiveDataModule(L.LightningDataModule):
             spread over it; None for all.
         eval_batch_size: Objects that an evaluation holds in memory and clicks through side by side,
             with all their trials. Their network calls are shared where sizes allow it.
+
+    Raises:
+        DataError: If two sets of ``val``, or two of ``test``, have the same name.
+        ValueError: If ``val_objects`` or ``eval_batch_size`` is below 1.
     """
 
     def __init__(
@@ -104,6 +108,8 @@ class InteractiveDataModule(L.LightningDataModule):
         self.train = _as_list(train)
         self.val: list[Dataset[Sample]] = list(_as_list(val))
         self.test: list[Dataset[Sample]] = list(_as_list(test))
+        _check_names("val", self.val)
+        _check_names("test", self.test)
         self.batch_size = batch_size
         self.num_workers = num_workers
         self.crop = TrainingCrop(crop_size, scale, padding)
@@ -220,6 +226,19 @@ def _as_list(
     if sets is None:
         return []
     return list(sets) if isinstance(sets, list) else [sets]
+
+
+def _check_names(role: str, sets: list[Dataset[Sample]]) -> None:
+    """Refuse sets of one name: results are kept by the names of data sets."""
+    names = [of.name for of in sets if isinstance(of, InteractiveDataset)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        msg = (
+            f"{role}: expected data sets of different names, got {', '.join(names)}; the scores of "
+            f"one {twice[0]!r} would overwrite those of the other: give it another name, as "
+            "ImageMaskFolder does by its `name` argument, or test it in a run of its own"
+        )
+        raise DataError(msg)
 
 
 def _spread(objects: Dataset[Sample], most: int | None) -> Dataset[Sample]:

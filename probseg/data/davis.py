@@ -17,7 +17,8 @@ class DAVIS(ImageMaskPairs):
 
     The masks hold the colours of a palette, most of them of value 128: whatever is not black is the
     object, which is all objects of the frame together. The archive does not say which frames come
-    from one video, so each counts as a photograph of its own.
+    from one video, so each counts as a photograph of its own, though frames of one video are alike:
+    intervals and standard errors on this data set are too small.
 
     Args:
         root: The folder with ``img`` and ``gt``; by default ``DAVIS``, ``davis`` or ``DAVIS345``

@@ -32,6 +32,12 @@ class DAVIS585(InteractiveDataset):
     ``init_sp_object1_00009.png`` (made of superpixels). In all masks, grey values above 128 are the
     object. The order is by video, frame and object.
 
+    The ``photo`` of a sample is its video: frames of one video are alike, and intervals must not
+    take them for independent photographs.
+
+    The data set is called ``DAVIS585``, and with initial masks ``DAVIS585_stm`` or ``DAVIS585_sp``,
+    so that both can be tested together.
+
     Args:
         root: The folder of the videos; by default ``DAVIS585``, ``DAVIS-585`` or ``davis585``
             inside ``$PROBSEG_DATA`` or ``./data``.
@@ -64,6 +70,8 @@ class DAVIS585(InteractiveDataset):
                 "alibaba/ClickSEG, unpack it, and pass the folder that holds the videos as `root` "
                 "or set PROBSEG_DATA to the folder that holds it as DAVIS585.",
             )
+        if initial is not None:
+            self.name = f"{self.name}_{initial}"
 
     def __len__(self) -> int:
         """Return the number of objects, 585 in the complete set."""
@@ -100,7 +108,7 @@ def _objects(video: Path, initial: str | None) -> list[_Object]:
         raise DataError(msg)
     return [
         _Object(
-            photo=f"{video.name}/{parts[stem][2]}",
+            photo=video.name,
             name=f"{video.name}/{stem}",
             image=files[parts[stem][2]],
             mask=files[stem],

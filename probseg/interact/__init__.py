@@ -1,20 +1,14 @@
 """Interaction: simulated annotators under a protocol, and what comes out of it as files."""
 
 from probseg.interact.journal import Journal, find_unfinished, retire
-from probseg.interact.loop import (
-    InteractionLoop,
-    InteractionState,
-    Model,
-    OneStep,
-    begin,
-    image_tensor,
-)
+from probseg.interact.loop import InteractionLoop, Model, OneStep
 from probseg.interact.protocols import PROTOCOLS, Protocol, View, draw_view, get_protocol
 from probseg.interact.records import (
     Frame,
     ObjectRecord,
     Picture,
     Step,
+    checksum,
     most_telling,
     read_objects,
     unique,
@@ -22,6 +16,7 @@ from probseg.interact.records import (
 )
 from probseg.interact.report import environment, scores_of, summarise_records, write_report
 from probseg.interact.simulation import run_object, run_objects
+from probseg.interact.states import InteractionState, begin, image_tensor
 from probseg.interact.tables import markdown_table, print_summary
 from probseg.interact.zoom import ZOOMS, Zoom
 
@@ -41,6 +36,7 @@ __all__ = [
     "View",
     "Zoom",
     "begin",
+    "checksum",
     "draw_view",
     "environment",
     "find_unfinished",

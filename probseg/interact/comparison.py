@@ -212,7 +212,7 @@ def _rows(
     seed: int,
 ) -> tuple[list[Row], list[str]]:
     """Compare the others with the reference; p-values are not corrected yet."""
-    scores = [object_scores(of_result, data.first) for of_result in data.scores]
+    scores = [object_scores(of_result, data.first, data.percents) for of_result in data.scores]
     for name in metrics or ():
         if name not in scores[0]:
             raise UnknownNameError(kind="metric", name=name, known=scores[0])

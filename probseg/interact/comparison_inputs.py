@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from probseg.errors import DataError
 from probseg.interact.records import read_objects, unique
-from probseg.interact.report import scores_of
-from probseg.metrics import Scores
+from probseg.interact.report import arrange
+from probseg.metrics import Scores, percents_up_to
 
 MAY_DIFFER = ("description", "trials")
 """What protocols of comparable runs may differ in: words, and how often each object was run."""
 
-NEEDED = ("name", "version", "max_clicks", "box", "scribbles")
+NEEDED = ("name", "version", "max_clicks", "box", "scribbles", "initial_mask")
 """Options that the protocol of a result must tell."""
 
 NAMED = 5
@@ -55,13 +55,15 @@ class Paired:
         dataset: Name of the data set.
         scores: Of each result, in the order given, the objects sorted by name; results may differ
             in their number of trials.
-        first: Smallest number of clicks after which all have an answer: 0 with a box or scribbles,
-            else 1.
+        first: Smallest number of clicks after which all have a result: 0 with a box, scribbles or
+            an initial mask, else 1.
+        percents: IoUs to reach, in percent, that no run ended before.
     """
 
     dataset: str
     scores: tuple[Scores, ...]
     first: int
+    percents: tuple[int, ...]
 
     @property
     def photos(self) -> tuple[str, ...]:
@@ -125,7 +127,7 @@ def read_result(folder: Path, name: str) -> Result:
     if missing:
         msg = f"{path}: expected {', '.join(missing)} in its protocol; test the model again"
         raise DataError(msg)
-    objects, scores = _read_scores(folder / "objects.csv", protocol["max_clicks"])
+    objects, scores = _read_scores(folder / "objects.csv", protocol)
     for dataset in sorted(objects.keys() | datasets.keys()):
         expected = _part(path, datasets, dataset).get("n_objects") if dataset in datasets else 0
         got = len(objects.get(dataset, ()))
@@ -161,8 +163,8 @@ def pair(results: Sequence[Result], *, common_only: bool = False) -> tuple[list[
 
     Returns:
         One entry per data set, sorted by name, and what was left out, in words. Where protocols
-        differ, their steps are cut to the smallest number of clicks, and the answer before the
-        first click counts only if all have it.
+        differ, their steps are cut to the smallest number of clicks, the result before the first
+        click counts only if all have it, and the lowest IoU at which runs end holds for all.
 
     Raises:
         DataError: If objects are missing and are not to be left out, no object is left, or one was
@@ -181,10 +183,18 @@ def pair(results: Sequence[Result], *, common_only: bool = False) -> tuple[list[
         msg = f"{', '.join(result.name for result in results)}: have no object in common"
         raise DataError(msg)
     last = min(result.protocol["max_clicks"] for result in results)
-    first = 0 if all(_answers_at_once(result.protocol) for result in results) else 1
+    first = max(_first_result(result.protocol) for result in results)
     if last < first:
         msg = f"{', '.join(result.name for result in results)}: have no number of clicks in common"
         raise DataError(msg)
+    targets = [result.protocol.get("target_iou") for result in results]
+    target = min((target for target in targets if target is not None), default=None)
+    notes = [f"Left out: {line}." for line in lacking]
+    if target is not None:
+        notes.append(
+            f"Runs ended at an IoU of {100 * target:g} %, and their last scores count from there "
+            "on, in mIoU and AUC too; NoC and failures of higher IoUs are left out."
+        )
     paired = []
     for dataset in sorted({dataset for dataset, _ in shared}):
         names = sorted(name for of, name in shared if of == dataset)
@@ -197,8 +207,8 @@ def pair(results: Sequence[Result], *, common_only: bool = False) -> tuple[list[
                     f"{', '.join(told)}"
                 )
                 raise DataError(msg)
-        paired.append(Paired(dataset, scores, first))
-    return paired, [f"Left out: {line}." for line in lacking]
+        paired.append(Paired(dataset, scores, first, percents_up_to(target)))
+    return paired, notes
 
 
 def _part(path: Path, told: object, key: str) -> Mapping[str, Any]:
@@ -210,8 +220,11 @@ def _part(path: Path, told: object, key: str) -> Mapping[str, Any]:
     return part
 
 
-def _read_scores(path: Path, max_clicks: int) -> tuple[dict[str, list[str]], dict[str, Scores]]:
+def _read_scores(
+    path: Path, protocol: Mapping[str, Any]
+) -> tuple[dict[str, list[str]], dict[str, Scores]]:
     """Return names and scores of the objects of an ``objects.csv`` by data set."""
+    max_clicks = protocol["max_clicks"]
     records = unique(read_objects(path))
     for record in records:
         if [step.k for step in record.steps] != list(range(max_clicks + 1)):
@@ -221,7 +234,7 @@ def _read_scores(path: Path, max_clicks: int) -> tuple[dict[str, list[str]], dic
             )
             raise DataError(msg)
     try:
-        scores = scores_of(records)
+        scores = arrange(records, _first_result(protocol))
     except ValueError as error:
         msg = f"{path}: {error}"
         raise DataError(msg) from error
@@ -231,8 +244,9 @@ def _read_scores(path: Path, max_clicks: int) -> tuple[dict[str, list[str]], dic
     return {dataset: sorted(of_dataset) for dataset, of_dataset in names.items()}, scores
 
 
-def _answers_at_once(protocol: Mapping[str, Any]) -> bool:
-    return bool(protocol["box"] or protocol["scribbles"])
+def _first_result(protocol: Mapping[str, Any]) -> int:
+    """Return the number of clicks of the first result, as `Protocol.first_answer` does."""
+    return 0 if protocol["box"] or protocol["scribbles"] or protocol["initial_mask"] else 1
 
 
 def _keys(result: Result) -> set[tuple[str, str]]:
@@ -273,4 +287,5 @@ def _chosen(result: Result, dataset: str, names: Sequence[str], last: int) -> Sc
         compliance=cut(scores.compliance),
         seconds=cut(scores.seconds),
         photos=tuple(scores.photos[row] for row in index),
+        first=scores.first,
     )

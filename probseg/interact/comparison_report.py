@@ -13,7 +13,7 @@ import numpy as np
 import probseg
 from probseg.interact.comparison import LEVEL, SIGNIFICANT, Comparison, Curves, Row
 from probseg.interact.comparison_scores import kind_of, title_of
-from probseg.interact.tables import ScoreTable, as_markdown
+from probseg.interact.tables import ScoreTable, as_markdown, without_html
 
 LEGEND = (
     "Means over objects (of these, means over trials); mIoU, AUC, boundary IoU and failures in "
@@ -98,21 +98,23 @@ def markdown(comparison: Comparison) -> str:
     reference = comparison.results[0]
     protocol = reference.protocol
     lines = [
-        f"# Comparison with {reference.name}",
+        f"# Comparison with {without_html(reference.name)}",
         "",
-        f"Protocol {protocol['name']}, version {protocol['version']}. {len(comparison.rows)} tests "
-        f"in all, and a corrected p-value of at most {SIGNIFICANT} counts as a difference.",
+        f"Protocol {without_html(protocol['name'])}, version {protocol['version']}. "
+        f"{len(comparison.rows)} tests in all, and a corrected p-value of at most {SIGNIFICANT} "
+        "counts as a difference.",
         "",
     ]
-    lines += [f"- {verdict.text}" for verdict in verdicts(comparison)]
+    lines += [f"- {without_html(verdict.text)}" for verdict in verdicts(comparison)]
     for table in comparison_tables(comparison):
-        lines += ["", f"## {table.title}", "", *as_markdown(table)]
+        lines += ["", f"## {without_html(table.title)}", "", *as_markdown(table)]
     lines += ["", LEGEND, "", "## Inputs", ""]
     for result in comparison.results:
         weights = result.metadata.get("weights_sha256") or "not recorded"
-        lines.append(f"- {result.name}: `{result.folder}`, sha256 of the weights `{weights}`")
+        name = without_html(result.name)
+        lines.append(f"- {name}: `{result.folder}`, sha256 of the weights `{weights}`")
     if told := remarks(comparison):
-        lines += ["", "## Notes", "", *(f"- {note}" for note in told)]
+        lines += ["", "## Notes", "", *(f"- {without_html(note)}" for note in told)]
     return "\n".join(lines) + "\n"
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from probseg.metrics import REPORTED_CLICKS, Scores, area_under_curve, noc
+from probseg.metrics import PERCENTS, REPORTED_CLICKS, Scores, area_under_curve, noc
 
 Floats = npt.NDArray[np.float64]
-
-PERCENTS = (80, 85, 90, 95)
-"""IoUs to reach, in percent."""
 
 
 class Kind(NamedTuple):
@@ -48,7 +46,9 @@ def title_of(metric: str) -> str:
     return f"{kind_of(metric).title}{at}{number}"
 
 
-def object_scores(scores: Scores, first: int) -> dict[str, Floats]:
+def object_scores(
+    scores: Scores, first: int, percents: Sequence[int] = PERCENTS
+) -> dict[str, Floats]:
     """Return the score of each object by metric.
 
     ``miou@k`` is the IoU after k clicks, ``auc`` the normalised area under its curve and ``noc@q``
@@ -58,7 +58,8 @@ def object_scores(scores: Scores, first: int) -> dict[str, Floats]:
 
     Args:
         scores: Of one result on one data set.
-        first: Smallest number of clicks after which there is an answer.
+        first: Smallest number of clicks after which there is a result.
+        percents: IoUs to reach, in percent.
 
     Returns:
         Arrays of shape ``(objects,)``; NaN where an object has no such score. There is neither
@@ -69,12 +70,12 @@ def object_scores(scores: Scores, first: int) -> dict[str, Floats]:
     found = {f"miou@{k}": ious[:, :, k] for k in REPORTED_CLICKS if first <= k <= last}
     if last > first:
         found["auc"] = area_under_curve(ious, first)
-        found |= {f"noc@{q}": noc(ious, q / 100).astype(np.float64) for q in PERCENTS}
+        found |= {f"noc@{q}": noc(ious, q / 100).astype(np.float64) for q in percents}
     found["boundary_iou"] = scores.boundary_ious[:, :, last]
     found["brier"] = scores.brier[:, :, last]
     found["ece"] = scores.ece[:, :, last]
     means = {name: values.mean(axis=1) for name, values in found.items()}
-    for q in PERCENTS:
+    for q in percents:
         never = (ious < q / 100).all(axis=2)
         means[f"failures@{q}"] = (never.mean(axis=1) > 0.5).astype(np.float64)
     return means

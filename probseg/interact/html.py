@@ -15,7 +15,7 @@ from PIL import Image
 
 from probseg.interact.figures import draw_curve, draw_survival
 from probseg.interact.gallery import KEY, data_uri, render_run
-from probseg.interact.listing import LISTED_PERCENT, render_objects, render_options
+from probseg.interact.listing import listed_percent, render_objects, render_options
 from probseg.interact.protocols import Protocol
 from probseg.interact.records import ObjectRecord
 from probseg.interact.tables import ScoreTable, clicks_so_far, count, score_tables
@@ -99,22 +99,25 @@ def _card(name: str, summary: Summary, protocol: Protocol) -> str:
     last = protocol.max_clicks
     shown = sorted({protocol.first_answer, min(5, last), last})
     stats = {f"mIoU@{k}": f"{100 * summary.miou[k]:.1f}&nbsp;%" for k in shown}
-    if last > 0:
-        stats[f"NoC@{LISTED_PERCENT}"] = f"{summary.noc[LISTED_PERCENT]:.2f}"
+    percent = listed_percent(protocol)
+    failed = ""
+    if percent is not None:
+        stats[f"NoC@{percent}"] = f"{summary.noc[percent]:.2f}"
+        runs = count(summary.n_objects * summary.n_trials, "run")
+        failed = f"; <b>{summary.failures_never[percent]}</b> of {runs} never reached "
+        failed += f"{percent}&nbsp;%"
     items = "".join(f"<div><dt>{key}</dt><dd>{value}</dd></div>" for key, value in stats.items())
     k = shown[len(shown) // 2]
     interval = ""
     if summary.ci_low is not None and summary.ci_high is not None:
         low, high = 100 * summary.ci_low[k], 100 * summary.ci_high[k]
         interval = f" (95 % interval {low:.1f} to {high:.1f})"
-    runs = count(summary.n_objects * summary.n_trials, "run")
     return (
         f'<article class="card"><h2>{escape(name)}</h2><dl class="stats">{items}</dl>\n'
         f"<p>{count(summary.n_objects, 'object')} in {count(summary.n_photos, 'photo')}, "
         f"{count(summary.n_trials, 'trial')}. After {k} {clicks_so_far(protocol)} the mean IoU is "
-        f"<b>{100 * summary.miou[k]:.1f}&nbsp;%</b>{interval}; "
-        f"<b>{summary.failures_never[LISTED_PERCENT]}</b> of {runs} never reached "
-        f"{LISTED_PERCENT}&nbsp;%.</p></article>\n"
+        f"<b>{100 * summary.miou[k]:.1f}&nbsp;%</b>{interval}{failed}."
+        "</p></article>\n"
     )
 
 

@@ -41,6 +41,8 @@ class Journal:
         self._path = folder / ("objects.csv" if rank == 0 else _name(rank, fingerprint(subject)))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "results.json").unlink(missing_ok=True)  # it would call the journal finished
+        if (folder / ABOUT).exists() and _mark(folder / ABOUT) != fingerprint(subject):
+            (folder / ABOUT).unlink(missing_ok=True)  # the records below would not be its own
         partial = self._path.with_suffix(".partial")
         with partial.open("w", newline="", encoding="utf-8") as file:
             write_objects(file, records)
@@ -71,22 +73,25 @@ def fingerprint(subject: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()
 
 
-def find_unfinished(folder: Path, subject: Mapping[str, Any]) -> tuple[Path, list[ObjectRecord]]:
+def find_unfinished(
+    folder: Path, subject: Mapping[str, Any], runs: Path | None = None
+) -> tuple[Path, list[ObjectRecord]]:
     """Find the records of an evaluation of the same subject that did not come to its end.
 
-    Looked at are the folder of the new evaluation, ``<runs>/<run>/<test>/<protocol>``, and the same
-    place in the sibling runs; the newest journal counts.
+    The newest journal counts.
 
     Args:
-        folder: Of the new evaluation.
+        folder: Of the new evaluation, ``<run>/<test>/<protocol>``, which is looked at, too.
         subject: What is to be evaluated.
+        runs: Folder of runs, in each of which the same place is looked at; None for no others.
 
     Returns:
         The folder, and its records: each run once, whole runs only. None are there where nothing
         was left unfinished.
     """
-    test, protocol = folder.parent.name, folder.name
-    journals = [folder / ABOUT, *folder.parents[2].glob(f"*/{test}/{protocol}/{ABOUT}")]
+    journals = [folder / ABOUT]
+    if runs is not None:
+        journals += runs.glob(f"*/{folder.parent.name}/{folder.name}/{ABOUT}")
     mark = fingerprint(subject)
     fitting = [
         path

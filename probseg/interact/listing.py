@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from probseg.interact.protocols import Protocol
 from probseg.interact.records import ObjectRecord
-from probseg.metrics import Scores, noc
+from probseg.interact.tables import ending
+from probseg.metrics import Scores, noc, percents_up_to
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,7 +30,16 @@ LISTED_CLICKS = (1, 3, 5, 10)
 """Numbers of clicks after which the list has the IoU, besides the first answer and the last."""
 
 LISTED_PERCENT = 90
-"""IoU in percent to which the list has the number of clicks."""
+"""IoU in percent to which the list has the number of clicks, or the next one below that runs have
+a chance to reach."""
+
+
+def listed_percent(protocol: Protocol) -> int | None:
+    """Return the IoU in percent to which clicks are counted, None where none are to be counted."""
+    if protocol.max_clicks == 0:
+        return None
+    known = percents_up_to(protocol.target_iou)
+    return max((percent for percent in known if percent <= LISTED_PERCENT), default=None)
 
 
 def render_objects(
@@ -49,7 +59,9 @@ def render_objects(
     last = protocol.max_clicks
     clicks = sorted({protocol.first_answer, last, *(k for k in LISTED_CLICKS if k < last)})
     header = ["data", "object", "AUC", *(f"IoU@{k}" for k in clicks)]
-    header += [f"NoC@{LISTED_PERCENT}", "clicks"] if last > 0 else []
+    percent = listed_percent(protocol)
+    header += [] if percent is None else [f"NoC@{percent}"]
+    header += ["clicks"] if last > 0 else []
     total = sum(len(of_set.photos) for of_set in scores.values())
     rows: list[str] = []
     for name, of_set in scores.items():
@@ -59,17 +71,16 @@ def render_objects(
             order = np.concatenate([order[:SOME_OBJECTS], order[-SOME_OBJECTS:]])
         n_trials = areas[name].shape[1]
         digits = 0 if n_trials == 1 else 1
-        needed = noc(of_set.ious, LISTED_PERCENT / 100)  # (objects, trials)
-        reached = of_set.ious.max(axis=2) >= LISTED_PERCENT / 100  # (objects, trials)
         for number in order.tolist():
             mine = runs[number * n_trials : (number + 1) * n_trials]
-            ious = of_set.ious[number].mean(axis=0)
+            ious = of_set.ious[number]  # (trials, K + 1)
             cells = [_cell(100 * areas[name][number].mean(), 1)]
-            cells += [_cell(100 * ious[k], 1) for k in clicks]
+            cells += [_cell(100 * ious[:, k].mean(), 1) for k in clicks]
+            if percent is not None:
+                reached = bool((ious.max(axis=1) >= percent / 100).all())
+                needed = noc(ious[None], percent / 100).mean()
+                cells.append(_cell(needed, digits, "" if reached else "> "))
             if last > 0:
-                cells.append(
-                    _cell(needed[number].mean(), digits, "" if reached[number].all() else "> ")
-                )
                 cells.append(_cell(float(np.mean([run.clicks for run in mine])), digits))
             rows.append(
                 f'<tr><td>{escape(name)}</td><th scope="row">{escape(mine[0].name)}</th>'
@@ -80,12 +91,13 @@ def render_objects(
         + (f", the {SOME_OBJECTS} worst and best of each large data set" * (len(rows) < total))
         + ". AUC and IoU in percent"
     )
-    if last > 0:
+    if percent is not None:
         legend += (
-            f"; NoC@{LISTED_PERCENT}: clicks to an IoU of {LISTED_PERCENT} %, with > where a run "
-            "never got there; clicks: how many were given"
+            f"; NoC@{percent}: clicks to an IoU of {percent} %, with > where a run never got there"
         )
-    legend += ". All are means over trials."
+    if last > 0:
+        legend += "; clicks: how many were given"
+    legend += f". All are means over trials.{ending(protocol)}"
     head = "".join(f'<th scope="col">{name}</th>' for name in header)
     return (
         f'<p class="legend">{legend}</p>\n'

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.boxes import Box
+from probseg.interact.states import InteractionState, Look, check_click
 from probseg.interact.zoom import Zoom, next_window, resized
 from probseg.types import Click, Prompts
 
@@ -63,75 +63,6 @@ class OneStep(NamedTuple):
         ]
 
 
-class Look(NamedTuple):
-    """What the model is shown: a part of the image, at a size.
-
-    Args:
-        part: Box in whole-image pixels.
-        size: ``(H, W)`` that it is resized to; its own without a zoom.
-    """
-
-    part: Box
-    size: tuple[int, int]
-
-
-class InteractionState(NamedTuple):
-    """Where an interaction stands.
-
-    Args:
-        image: RGB, uint8, on the model's device, shape ``(3, H, W)``.
-        view: The part of the image that the model may look at.
-        box: The annotator's box, or None.
-        clicks: The clicks so far.
-        probability: Of the object, float32, shape ``(H, W)``; 0 where the model did not look.
-        window: The part that a zoom looked at last; None before, and without one.
-        seen: What ``encoded`` is of; None before the model has looked.
-        encoded: What the model made of it.
-        seconds: Time of the last answer, with the encoding of the image if it was new; where
-            several were computed together, the share of one. None before the first.
-    """
-
-    image: Tensor
-    view: Box
-    box: Box | None
-    clicks: tuple[Click, ...]
-    probability: npt.NDArray[np.float32]
-    window: Box | None = None
-    seen: Look | None = None
-    encoded: Any = None
-    seconds: float | None = None
-
-
-def image_tensor(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:
-    """Turn RGB uint8 ``(H, W, 3)`` into a tensor uint8 ``(3, H, W)``."""
-    pixels = torch.tensor(np.ascontiguousarray(image), device=device)  # views may run backwards
-    return pixels.permute(2, 0, 1)
-
-
-def begin(
-    image: Tensor,
-    *,
-    view: Box | None = None,
-    box: Box | None = None,
-    clicks: Sequence[Click] = (),
-    initial: npt.NDArray[np.bool_] | None = None,
-) -> InteractionState:
-    """Return the state of an interaction that the model has not been asked about.
-
-    Args:
-        image: RGB, uint8, shape ``(3, H, W)``, on the model's device; see `image_tensor`.
-        view: The part of the image that the model is to see; None is all of it.
-        box: The annotator's box in whole-image pixels, or None.
-        clicks: What the annotator said before the first answer.
-        initial: A mask to correct, bool, shape ``(H, W)``; without one nothing is object yet.
-    """
-    height, width = image.shape[1:]
-    if initial is None:
-        initial = np.zeros((height, width), dtype=np.bool_)
-    probability = initial.astype(np.float32)
-    return InteractionState(image, view or (0, 0, width, height), box, tuple(clicks), probability)
-
-
 @dataclass(frozen=True)
 class InteractionLoop:
     """Answers clicks, for one interaction or for many at once.
@@ -145,7 +76,7 @@ class InteractionLoop:
         previous_mask: Whether the model is handed its last answer with the prompts.
 
     Raises:
-        ValueError: If ``batch_size`` is not positive.
+        ValueError: If ``batch_size`` is not positive, or the model is in training mode.
     """
 
     model: Model
@@ -158,12 +89,21 @@ class InteractionLoop:
         if self.batch_size < 1:
             message = f"batch_size: expected at least 1, got {self.batch_size}"
             raise ValueError(message)
+        if getattr(self.model, "training", False):
+            message = "model: expected evaluation mode, got training mode; call model.eval() first"
+            raise ValueError(message)
 
     def step(
         self, states: Sequence[InteractionState], clicks: Sequence[Click]
     ) -> list[InteractionState]:
-        """Add a click to each interaction, in pixels of the whole image, and answer."""
-        pairs = zip(states, clicks, strict=True)
+        """Add a click to each interaction, in pixels of the whole image, and answer.
+
+        Raises:
+            ValueError: If a click is outside its image, or see `answer`.
+        """
+        pairs = list(zip(states, clicks, strict=True))
+        for state, click in pairs:
+            check_click(click, state.image)
         return self.answer(
             [state._replace(clicks=(*state.clicks, click)) for state, click in pairs]
         )
@@ -212,19 +152,26 @@ class InteractionLoop:
     ) -> list[InteractionState]:
         """Return the states with these looks encoded; what was seen last is not seen again."""
         encoded = list(states)
-        new = [i for i, look in enumerate(looks) if states[i].seen != look]
-        for part in self._together(looks, new):
+        new: dict[tuple[int, Look], list[int]] = defaultdict(list)  # trials share their image
+        for i, look in enumerate(looks):
+            if states[i].seen != look:
+                new[id(states[i].image), look].append(i)
+        firsts = [alike[0] for alike in new.values()]
+        for part in self._together(looks, firsts):
             timed = _Stopwatch(states[part[0]].image.device)
             images = [_shown(states[i].image, looks[i]) for i in part]
             if self.flip:
                 images += [image.flip(-1) for image in images]
             made = self.model.encode_each(images)
-            share = timed.seconds() / len(part)
-            for n, i in enumerate(part):
-                took = (states[i].seconds or 0.0) + share
-                encoded[i] = states[i]._replace(
-                    seen=looks[i], encoded=tuple(made[n :: len(part)]), seconds=took
-                )
+            groups = [new[id(states[i].image), looks[i]] for i in part]
+            share = timed.seconds() / sum(map(len, groups))
+            for n, alike in enumerate(groups):
+                for i in alike:
+                    encoded[i] = states[i]._replace(
+                        seen=looks[i],
+                        encoded=tuple(made[n :: len(part)]),
+                        seconds=(states[i].seconds or 0.0) + share,
+                    )
         return encoded
 
     def _decoded(self, states: Sequence[InteractionState]) -> list[Tensor]:

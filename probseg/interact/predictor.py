@@ -11,8 +11,15 @@ import numpy.typing as npt
 import torch
 
 from probseg.clicks.boxes import Box, padded_crop
-from probseg.interact.loop import InteractionLoop, InteractionState, begin, image_tensor
+from probseg.interact.loop import InteractionLoop
 from probseg.interact.protocols import PROTOCOLS
+from probseg.interact.states import (
+    InteractionState,
+    begin,
+    check_box,
+    check_click,
+    image_tensor,
+)
 from probseg.models import Segmenter
 from probseg.types import Click
 from probseg.zoo import create_model
@@ -137,22 +144,11 @@ class Predictor:
             ValueError: If a click or the box is outside the image, or there is no prompt at all.
         """
         state = self._current()
-        height, width = state.image.shape[-2:]
         for click in clicks:
-            if not (0 <= click.x < width and 0 <= click.y < height):
-                msg = (
-                    f"click ({click.x}, {click.y}) is outside the image of {width} x {height} "
-                    "pixels; clicks are (x, y) = (column, row), counted from 0"
-                )
-                raise ValueError(msg)
+            check_click(click, state.image)
         if box is not None:
+            check_box(box, state.image)
             x0, y0, x1, y1 = box
-            if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-                msg = (
-                    f"box {tuple(box)} must satisfy 0 <= x0 < x1 <= {width} and "
-                    f"0 <= y0 < y1 <= {height} for this image; it is (x0, y0, x1, y1), half-open"
-                )
-                raise ValueError(msg)
             drawn = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
             state = state._replace(box=drawn)
         state = state._replace(clicks=(*state.clicks, *clicks))

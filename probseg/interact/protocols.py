@@ -181,8 +181,10 @@ PROTOCOLS: dict[str, Protocol] = {
         replace(
             _RITM,
             name="correction",
-            description="As ritm, beginning with a given mask that has errors (Chen et al., 2022).",
+            description="As ritm, beginning with a given mask that has errors, which the model is "
+            "shown (Chen et al., 2022). For models that take a previous mask.",
             initial_mask=True,
+            previous_mask=True,
         ),
         _GABBUR,
         replace(

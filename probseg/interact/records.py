@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -19,12 +20,13 @@ import numpy.typing as npt
 from probseg.clicks.annotators import BoolMap
 from probseg.clicks.boxes import Box
 from probseg.errors import DataError
-from probseg.types import Click
+from probseg.types import Click, Sample
 
 COLUMNS = (
     "dataset",
     "object",
     "photo",
+    "pixels",
     "trial",
     "k",
     "x",
@@ -111,6 +113,7 @@ class ObjectRecord:
             ended early (no error was left, or the target IoU was reached) they repeat its scores
             and have neither click nor time.
         photo: Name of the photograph, which several objects may share.
+        pixels: Checksum of image, mask and what else the sample has, see `checksum`.
         picture: What it takes to draw the run, where it was asked for.
     """
 
@@ -119,6 +122,7 @@ class ObjectRecord:
     trial: int
     steps: tuple[Step, ...]
     photo: str
+    pixels: str = ""
     picture: Picture | None = None
 
     @property
@@ -132,13 +136,23 @@ class ObjectRecord:
         return sum(step.x is not None for step in self.steps)
 
 
+def checksum(sample: Sample) -> str:
+    """Return twelve hexadecimal digits that depend on every pixel of a sample."""
+    digest = hashlib.sha256()
+    for pixels in (sample.image, sample.mask, sample.scribbles, sample.initial):
+        if pixels is not None:
+            digest.update(f"{pixels.shape}{pixels.dtype}".encode())
+            digest.update(np.ascontiguousarray(pixels).data)
+    return digest.hexdigest()[:12]
+
+
 def write_objects(file: IO[str], records: Iterable[ObjectRecord], *, header: bool = True) -> None:
     """Write records as lines of ``objects.csv``; numbers lose no digit."""
     writer = csv.writer(file, lineterminator="\n")
     if header:
         writer.writerow(COLUMNS)
     for record in records:
-        run = (record.dataset, record.name, record.photo, record.trial)
+        run = (record.dataset, record.name, record.photo, record.pixels, record.trial)
         for k, x, y, positive, *scores in record.steps:
             sign = None if positive is None else 1 if positive else -1
             writer.writerow((*run, k, x, y, sign, *scores))
@@ -154,7 +168,7 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
             nothing tells whether it is whole.
 
     Raises:
-        DataError: If it is not such a file, or its runs differ in their numbers of clicks.
+        DataError: If it is no such file or no UTF-8, or its runs differ in their numbers of clicks.
     """
     path = Path(path)
     content = path.read_bytes()
@@ -162,14 +176,20 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
         content = _whole_lines(content)
         if not content:
             return []
-    steps: dict[tuple[str, str, str, int], list[Step]] = defaultdict(list)
-    rows = csv.DictReader(io.StringIO(content.decode(), newline=""))
+    steps: dict[tuple[str, str, str, str, int], list[Step]] = defaultdict(list)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        msg = f"{path}: expected UTF-8, as `probseg test` writes it: {error}"
+        raise DataError(msg) from error
+    rows = csv.DictReader(io.StringIO(text, newline=""))
     if tuple(rows.fieldnames or ()) != COLUMNS:
         msg = f"{path}: expected the columns {', '.join(COLUMNS)}, got {rows.fieldnames}"
         raise DataError(msg)
     for row in rows:
         try:
-            run = (row["dataset"], row["object"], row["photo"], int(row["trial"]))
+            names = (row["dataset"], row["object"], row["photo"], row["pixels"])
+            run = (*names, int(row["trial"]))
             steps[run].append(_read_step(row))
         except (TypeError, ValueError) as error:
             msg = f"{path}: line {rows.line_num} cannot be read ({error})"
@@ -182,8 +202,8 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
         msg = f"{path}: its runs have {min(lengths)} to {max(lengths)} lines; is it complete?"
         raise DataError(msg)
     return [
-        ObjectRecord(dataset, name, trial, tuple(of_run), photo)
-        for (dataset, name, photo, trial), of_run in steps.items()
+        ObjectRecord(dataset, name, trial, tuple(of_run), photo, pixels)
+        for (dataset, name, photo, pixels, trial), of_run in steps.items()
     ]
 
 

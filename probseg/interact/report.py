@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import platform
 import subprocess
@@ -23,7 +24,7 @@ import probseg
 from probseg.interact.protocols import Protocol
 from probseg.interact.records import ObjectRecord, unique, write_objects
 from probseg.interact.tables import markdown_table
-from probseg.metrics import Scores, Summary, summarise
+from probseg.metrics import Scores, Summary, percents_up_to, summarise
 
 _OF_STEPS = {
     "ious": "iou",
@@ -34,6 +35,17 @@ _OF_STEPS = {
     "seconds": "seconds",
 }
 """Which field of a step each array of `Scores` is made of."""
+
+PACKAGES = (
+    "lightning",
+    "timm",
+    "numpy",
+    "opencv-python-headless",
+    "pillow",
+    "scikit-image",
+    "scipy",
+)
+"""Packages besides torch whose versions numbers depend on."""
 
 
 def write_report(
@@ -67,8 +79,8 @@ def write_report(
     from probseg.interact import figures, html  # matplotlib is slow and not needed for numbers
 
     records = unique(records)
-    scores = scores_of(records)
-    summaries = {name: summarise(of_set) for name, of_set in scores.items()}
+    scores = scores_of(records, protocol)
+    summaries = _summaries(scores, protocol)
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = {
@@ -101,17 +113,25 @@ def write_report(
     return paths
 
 
-def summarise_records(records: Sequence[ObjectRecord]) -> dict[str, Summary]:
+def summarise_records(records: Sequence[ObjectRecord], protocol: Protocol) -> dict[str, Summary]:
     """Return the scores by data set; repeated runs count once.
+
+    Args:
+        records: All runs, in any order.
+        protocol: How they were made. IoUs above its target, at which runs end, are not asked for.
 
     Raises:
         ValueError: If there is no record, or an object lacks a trial that others have.
     """
-    return {name: summarise(scores) for name, scores in scores_of(records).items()}
+    return _summaries(scores_of(records, protocol), protocol)
 
 
-def scores_of(records: Sequence[ObjectRecord]) -> dict[str, Scores]:
+def scores_of(records: Sequence[ObjectRecord], protocol: Protocol) -> dict[str, Scores]:
     """Arrange the scores of runs as `probseg.metrics` takes them; repeated runs count once.
+
+    Args:
+        records: All runs, in any order.
+        protocol: How they were made.
 
     Returns:
         By data set. Objects are sorted by name, trials by number.
@@ -119,13 +139,23 @@ def scores_of(records: Sequence[ObjectRecord]) -> dict[str, Scores]:
     Raises:
         ValueError: If there is no record, or an object lacks a trial that others have.
     """
+    return arrange(records, protocol.first_answer)
+
+
+def arrange(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
+    """Do the same as `scores_of` for runs of which no more than the first result is known.
+
+    Args:
+        records: All runs, in any order.
+        first: Number of corrective clicks of the first result, see `Scores`.
+    """
     if not records:
         message = "records: expected at least one, got none; is the data set empty?"
         raise ValueError(message)
     objects: dict[str, dict[str, list[ObjectRecord]]] = {}
     for record in unique(records):
         objects.setdefault(record.dataset, {}).setdefault(record.name, []).append(record)
-    return {dataset: _arrays(dataset, by_name) for dataset, by_name in objects.items()}
+    return {dataset: _arrays(dataset, by_name, first) for dataset, by_name in objects.items()}
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -136,23 +166,27 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
     Returns:
         ``versions`` by package (None where it is missing), ``commit`` and ``dirty`` of the checkout
-        (None where there is none), ``python``, ``platform``, ``device`` and ``threads``.
+        (None where there is none), ``changes_sha256`` (of what ``git diff HEAD`` prints; None
+        without changes), ``python``, ``platform``, ``device`` and ``threads``.
     """
     device = torch.device(device)
     versions: dict[str, str | None] = {
         "probseg": probseg.__version__,
         "torch": str(torch.__version__),  # unlike the package's, it names the CUDA it is built for
     }
-    for name in ("lightning", "timm", "numpy", "opencv-python-headless", "pillow"):
+    for name in PACKAGES:
         try:
             versions[name] = packages.version(name)
         except packages.PackageNotFoundError:
             versions[name] = None
-    changes = _git("status", "--porcelain", "--untracked-files=no")
+    commit = _git("rev-parse", "HEAD")
+    status = _git("status", "--porcelain", "--untracked-files=no")
+    changes = _git("diff", "HEAD")
     return {
         "versions": versions,
-        "commit": _git("rev-parse", "HEAD"),
-        "dirty": None if changes is None else bool(changes),
+        "commit": None if commit is None else commit.decode().strip(),
+        "dirty": None if status is None else bool(status),
+        "changes_sha256": hashlib.sha256(changes).hexdigest() if changes else None,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -161,21 +195,24 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 @functools.cache
-def _git(*arguments: str) -> str | None:
+def _git(*arguments: str) -> bytes | None:
     """Return what git says about the checkout that the package is in, or None."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():  # an installed package may lie inside somebody else's checkout
         return None
     command = ["git", "-C", str(root), *arguments]
     try:
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True, timeout=10
-        ).stdout.strip()
+        return subprocess.run(command, check=True, capture_output=True, timeout=10).stdout
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def _arrays(dataset: str, objects: Mapping[str, Sequence[ObjectRecord]]) -> Scores:
+def _summaries(scores: Mapping[str, Scores], protocol: Protocol) -> dict[str, Summary]:
+    percents = percents_up_to(protocol.target_iou)
+    return {name: summarise(of_set, percents) for name, of_set in scores.items()}
+
+
+def _arrays(dataset: str, objects: Mapping[str, Sequence[ObjectRecord]], first: int) -> Scores:
     trials = sorted({run.trial for runs in objects.values() for run in runs})
     for name, runs in objects.items():
         ran = [run.trial for run in runs]
@@ -195,4 +232,4 @@ def _arrays(dataset: str, objects: Mapping[str, Sequence[ObjectRecord]]) -> Scor
         )
         for array, field in _OF_STEPS.items()
     }
-    return Scores(**arrays, photos=tuple(runs[0].photo for runs in objects.values()))
+    return Scores(**arrays, photos=tuple(runs[0].photo for runs in objects.values()), first=first)

@@ -13,15 +13,17 @@ from probseg.clicks.boxes import Box
 from probseg.clicks.mistakes import human_click
 from probseg.clicks.scribbles import scribble_clicks
 from probseg.errors import DataError
-from probseg.interact.loop import (
-    InteractionLoop,
-    InteractionState,
-    Model,
-    begin,
-    image_tensor,
-)
+from probseg.interact.loop import InteractionLoop, Model
 from probseg.interact.protocols import Protocol, draw_view, trial_generator
-from probseg.interact.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture, Step
+from probseg.interact.records import (
+    PICTURE_CLICKS,
+    Frame,
+    ObjectRecord,
+    Picture,
+    Step,
+    checksum,
+)
+from probseg.interact.states import InteractionState, begin, image_tensor
 from probseg.interact.zoom import ZOOMS
 from probseg.metrics import MaskScorer
 from probseg.types import Click, Sample
@@ -74,10 +76,20 @@ def run_objects(
     )
     runs = []
     for sample in samples:
-        image = image_tensor(sample.image, device)
+        image, pixels = image_tensor(sample.image, device), checksum(sample)
         for trial in range(protocol.trials) if trials is None else trials:
             keeps = keep_pictures and trial == 0
-            runs.append(_Run(sample, image, protocol, trial=trial, seed=seed, pictured=keeps))
+            runs.append(
+                _Run(
+                    sample,
+                    image,
+                    protocol,
+                    trial=trial,
+                    seed=seed,
+                    pixels=pixels,
+                    pictured=keeps,
+                )
+            )
     # What is done between two answers is OpenCV's and NumPy's, which let other threads go on.
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
 
@@ -133,10 +145,12 @@ class _Run:
         *,
         trial: int,
         seed: int,
+        pixels: str,
         pictured: bool,
     ) -> None:
         view = draw_view(sample, protocol, trial=trial, seed=seed)
         self._sample, self._protocol, self._trial, self._seed = sample, protocol, trial, seed
+        self._pixels = pixels
         self._scorer = MaskScorer(sample.mask, view.crop)
         self._prediction: BoolMap | None = None
         self._steps: list[Step] = []
@@ -184,6 +198,7 @@ class _Run:
             trial=self._trial,
             steps=(*self._steps, *held),
             photo=sample.name if sample.photo is None else sample.photo,
+            pixels=self._pixels,
             picture=None if self._kept is None else self._picture(self._kept),
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -35,17 +37,19 @@ def score_tables(summaries: Mapping[str, Summary], protocol: Protocol) -> list[S
     Args:
         summaries: Scores by data set, at least one.
         protocol: How they were made. The empty mask before the first click is nobody's result and
-            is left out; numbers of clicks are left out where there are none.
+            is left out; numbers of clicks are left out where there are none, or where runs end
+            before all the IoUs that are counted to.
     """
     tables = [_means(summaries, protocol)]
-    if protocol.max_clicks > 0:
+    if protocol.max_clicks > 0 and any(summary.noc for summary in summaries.values()):
         tables.append(_counts(summaries, protocol))
     return [*tables, _others(summaries, protocol)]
 
 
 def markdown_table(summaries: Mapping[str, Summary], protocol: Protocol) -> str:
     """Return the scores as Markdown: a heading, then each table with its legend."""
-    lines = [f"# {protocol.name} (version {protocol.version})", "", protocol.description, ""]
+    heading = f"# {protocol.name} (version {protocol.version})"
+    lines = [without_html(heading), "", without_html(protocol.description), ""]
     for table in score_tables(summaries, protocol):
         lines += [f"## {table.title}", "", table.legend, "", *as_markdown(table), ""]
     return "\n".join(lines)
@@ -61,14 +65,19 @@ def print_summary(console: Console, summaries: Mapping[str, Summary], protocol: 
 
 
 def as_markdown(table: ScoreTable) -> list[str]:
-    """Return header and rows as lines of Markdown."""
+    """Return header and rows as lines of Markdown; what looks like HTML is text."""
 
     def line(cells: Sequence[str]) -> str:
-        safe = [cell.replace("|", "\\|").replace("\n", "<br>") for cell in cells]
+        safe = [without_html(cell).replace("|", "\\|").replace("\n", "<br>") for cell in cells]
         return f"| {' | '.join(safe)} |"
 
     rule = f"|:--|{'--:|' * (len(table.header) - 1)}"
     return [line(table.header), rule, *(line(row) for row in table.rows)]
+
+
+def without_html(text: str) -> str:
+    """Return text for Markdown in which no tag and no entity begins; ``p < 0.05`` stays."""
+    return re.sub(r"[<&](?=\S)", lambda sign: html.escape(sign[0]), text)
 
 
 def as_rich(source: ScoreTable) -> Table:
@@ -97,6 +106,16 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
+def ending(protocol: Protocol) -> str:
+    """Return a sentence with a space before it on the IoU at which runs end; "" without one."""
+    if protocol.target_iou is None:
+        return ""
+    return (
+        f" A run ended at an IoU of {100 * protocol.target_iou:g} %, and its last score counts "
+        "from there on."
+    )
+
+
 def _means(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
     last = protocol.max_clicks
     clicks = [k for k in REPORTED_CLICKS if protocol.first_answer <= k <= last]
@@ -106,12 +125,7 @@ def _means(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
         f"mIoU@k: mean IoU in percent after k {clicks_so_far(protocol)}, ± standard error over "
         f"objects{' ± standard error over trials' if over_trials else ''}; below it the 95 % "
         "interval of a bootstrap over photographs."
-    )
-    if protocol.target_iou is not None:
-        legend += (
-            f" A run ended at an IoU of {100 * protocol.target_iou:g} %, and its last score counts "
-            "from there on."
-        )
+    ) + ending(protocol)
     rows = [
         [name, f"{summary.n_objects}", f"{summary.n_photos}", f"{summary.n_trials}"]
         + [
@@ -132,7 +146,9 @@ def _counts(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
         f"there counts as {cap}. Median: fewest clicks after which at least half of the runs were "
         f"there. Of all runs (an object in a trial), those under ≥ {cap} needed all {cap} clicks "
         "or never got there, those under never are the latter alone."
-    )
+    ) + ending(protocol)
+    if protocol.target_iou is not None:
+        legend += " Higher IoUs are left out."
     rows = [
         [
             name,
@@ -154,19 +170,19 @@ def _counts(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
 def _others(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
     last = protocol.max_clicks
     legend = (
-        "AUC: area under the curve of IoU over clicks from the first answer on, as a mean IoU in "
-        "percent, ± standard error over objects; below it the 95 % interval. After "
-        f"{last} clicks: boundary IoU in percent (Cheng et al., 2021), Brier score (mean squared "
-        "error of the probabilities) and expected calibration error (ECE), both in [0, 1]. Seconds "
-        "of the model's first answer, which takes in the image, and of the next ones: median / "
-        "95th percentile."
+        "AUC: area under the curve of IoU over clicks from the first result on, as a mean IoU in "
+        "percent, ± standard error over objects; below it the 95 % interval."
+        f"{ending(protocol)} After {last} clicks: boundary IoU in percent (Cheng et al., 2021), "
+        "Brier score (mean squared error of the probabilities) and expected calibration error "
+        "(ECE), both in [0, 1]. Seconds of the model's first answer, which takes in the image, and "
+        "of the next ones: median / 95th percentile."
     )
     header = ["data", "AUC", f"boundary IoU@{last}", f"Brier@{last}", f"ECE@{last}"]
     if last > 0:
         legend += (
             " Kept: percent of the clicks whose pixel the final prediction labels as they say. "
-            "Worse: percent of the clicks after which the IoU was lower, and by how many "
-            "points in the mean."
+            "Worse: percent of the clicks on an earlier result after which the IoU was lower, and "
+            "by how many points in the mean."
         )
         header += ["kept", "worse"]
     header += ["first answer (s)", "next answer (s)"]

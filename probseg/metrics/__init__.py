@@ -26,9 +26,17 @@ from probseg.metrics.interaction import (
 )
 from probseg.metrics.overlap import iou
 from probseg.metrics.scorer import MaskScorer, PixelScores
-from probseg.metrics.summary import Scores, Summary, Timing, summarise
+from probseg.metrics.summary import (
+    PERCENTS,
+    Scores,
+    Summary,
+    Timing,
+    percents_up_to,
+    summarise,
+)
 
 __all__ = [
+    "PERCENTS",
     "REPORTED_CLICKS",
     "Failures",
     "Interval",
@@ -49,6 +57,7 @@ __all__ = [
     "median_noc",
     "miou_at",
     "noc",
+    "percents_up_to",
     "regressions",
     "standard_error",
     "standard_error_objects",

@@ -198,9 +198,10 @@ def regressions(ious: Floats, given: npt.NDArray[np.bool_]) -> Regressions:
 
     Args:
         ious: Shape ``(objects, trials, K + 1)``.
-        given: Whether the k-th click was given, bool, of the same shape; entry 0, where there is
-            no click, is not looked at. After a run ended early IoUs are repeated, which would pass
-            for clicks that do no harm.
+        given: Whether the k-th click was given and had a result before it, bool, of the same shape;
+            entry 0, where there is no click, is not looked at. After a run ended early IoUs are
+            repeated, and a click that starts the prediction follows the IoU 0 of an empty mask:
+            both would pass for clicks that do no harm.
 
     Raises:
         ValueError: If ``given`` is not bool of the shape of ``ious``.

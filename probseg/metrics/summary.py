@@ -25,6 +25,9 @@ from probseg.metrics.interaction import (
 
 Floats = npt.NDArray[np.float64]
 
+PERCENTS = (80, 85, 90, 95)
+"""IoUs to reach, in percent."""
+
 
 @dataclass(frozen=True, eq=False)
 class Scores:
@@ -41,6 +44,8 @@ class Scores:
         compliance: Share of the clicks that the prediction agrees with, in [0, 1].
         seconds: Time of the model's call.
         photos: Name of each object's photograph, which several objects may share.
+        first: Number of clicks of the first result: 0 where the annotator begins with a box,
+            strokes or a mask, 1 where the first click is what starts the prediction.
 
     Raises:
         ValueError: If a shape or a value is not as above.
@@ -53,10 +58,11 @@ class Scores:
     compliance: Floats
     seconds: Floats
     photos: tuple[str, ...]
+    first: int
 
     def __post_init__(self) -> None:
         checked_ious(self.ious)
-        for field in fields(self)[:-1]:
+        for field in fields(self)[:-2]:
             values = getattr(self, field.name)
             if values.shape != self.ious.shape:
                 message = (
@@ -77,20 +83,15 @@ class Scores:
                 f"got {len(self.photos)}"
             )
             raise ValueError(message)
+        last = self.ious.shape[2] - 1
+        if not 0 <= self.first <= last:
+            message = f"first: expected a number of clicks in 0 ... {last}, got {self.first}"
+            raise ValueError(message)
 
     @property
     def answered(self) -> npt.NDArray[np.bool_]:
         """Where the model was called, i.e. has seconds, shape ``(objects, trials, K + 1)``."""
         return np.isfinite(self.seconds)
-
-    @property
-    def first(self) -> int:
-        """Smallest number of clicks after which the model answered in any run.
-
-        0 where the annotator begins with a box, 1 where the first click is what starts the
-        prediction; 0 where no times are known.
-        """
-        return int(self.answered.any(axis=(0, 1)).argmax())
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Summary:
         brier: Mean Brier score over the runs that have one; None where none has.
         ece: Mean calibration error, as for ``brier``.
         compliance: Mean share of clicks that the prediction agrees with, as for ``brier``.
-        auc: Mean over the runs of `probseg.metrics.area_under_curve`, from the first answer on
+        auc: Mean over the runs of `probseg.metrics.area_under_curve`, from the first result on
             (`Scores.first`).
         auc_se: Standard error of ``auc``.
         auc_ci: Interval of ``auc``.
@@ -141,7 +142,8 @@ class Summary:
             last click included, as RITM counts.
         failures_never: Runs that never reached the IoU.
         survival: Share of the runs that have not reached the IoU yet, by number of clicks.
-        regressions: Share of the given clicks after which the IoU is lower; None without clicks.
+        regressions: Share of the given clicks after which the IoU is lower, of those after the
+            first result; None where there is none.
         regression_size: Mean loss of IoU in those; None where there is none.
         first_seconds: Times of the runs' first calls, which encode the image; None if unknown.
         next_seconds: Times of all later calls; None where there is none.
@@ -176,12 +178,23 @@ class Summary:
     next_seconds: Timing | None
 
 
-def summarise(scores: Scores, percents: Sequence[int] = (80, 85, 90, 95)) -> Summary:
+def percents_up_to(target_iou: float | None) -> tuple[int, ...]:
+    """Return those of `PERCENTS` that runs can be asked for.
+
+    Args:
+        target_iou: The IoU at which a run ends, in (0, 1]: what it would have reached is not known.
+            None where runs get all their clicks.
+    """
+    return tuple(q for q in PERCENTS if target_iou is None or q / 100 <= target_iou)
+
+
+def summarise(scores: Scores, percents: Sequence[int] = PERCENTS) -> Summary:
     """Compute all scores of one data set.
 
     Args:
         scores: Those of every click.
-        percents: IoUs to reach, in percent.
+        percents: IoUs to reach, in percent; not above the one at which runs end, see
+            `percents_up_to`.
 
     Raises:
         ValueError: If a percentage is not in ``1 ... 100``.
@@ -203,7 +216,9 @@ def summarise(scores: Scores, percents: Sequence[int] = (80, 85, 90, 95)) -> Sum
         intervals = [Interval(*pair) for pair in zip(low, high, strict=True)]
         ci_low, ci_high = low[:entries], high[:entries]
     failed = {percent: failures(ious, percent / 100) for percent in percents}
-    harm = regressions(ious, scores.answered)
+    corrections = scores.answered.copy()
+    corrections[:, :, : scores.first + 1] = False  # the first result has nothing before it
+    harm = regressions(ious, corrections)
     first_seconds, next_seconds = _timings(scores)
     return Summary(
         n_objects=n_objects,

@@ -222,6 +222,27 @@ def test_clicks_are_at_pixels_of_the_image():
     assert (probability > 0.5).sum() == 1
 
 
+@pytest.mark.parametrize(
+    ("x", "column"),
+    [
+        (29.6, 29),  # the last column under a zoom that shrinks
+        (29.999, 29),
+        (30.0, None),
+        (2.5, 3),
+        (3.5, 4),
+        (-0.4, 0),
+        (-0.6, None),
+    ],
+)
+def test_clicks_are_rounded_inside_the_image(x, column):
+    model = Told()
+    for flip in (False, True):
+        click = Click(5, x) if flip else Click(x, 5)
+        expected = Click(5, column) if flip else Click(column, 5)
+        answer(model, noise(30, 30), [click])
+        assert model.told[0] == (() if column is None else (expected,))
+
+
 def test_padding_is_no_click():
     model = Told()
     prompts = as_prompts([Click(4, 5), Click(6, 7)])

@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 from toy_models import sees_the_truth, toy_sample
 
 from probseg.callbacks.collection import Collection
-from probseg.interact import PROTOCOLS, ObjectRecord, Picture, Step, most_telling, run_objects
+from probseg.interact import (
+    PROTOCOLS,
+    ObjectRecord,
+    Picture,
+    Step,
+    checksum,
+    most_telling,
+    run_objects,
+)
 
 PROTOCOL = replace(PROTOCOLS["gabbur2021"], max_clicks=1, trials=2)
 PICTURE = Picture(np.zeros((1, 1, 3), np.uint8), np.ones((1, 1), np.uint8), None, (), ())
@@ -42,6 +50,7 @@ def ran(samples, ious, pictured):
             trial,
             tuple(Step(k, *[None] * 3, iou, iou, *[None] * 4) for k in range(2)),
             sample.name,
+            checksum(sample),
             PICTURE if pictured and trial == 0 else None,
         )
         for sample, iou in zip(samples, ious, strict=True)
@@ -54,7 +63,7 @@ def feed(collection, samples, ious, size=3):
     done = []
     for first in range(0, len(samples), size):
         batch = slice(first, first + size)
-        if collection.lacks(samples[batch]):
+        if not collection.adopts(samples[batch]):
             pictured = collection.wants_pictures(samples[batch])
             collection.add(ran(samples[batch], ious[batch], pictured))
             done += [sample.name for sample in samples[batch]]
@@ -133,11 +142,37 @@ def test_a_trial_that_is_missing_is_run():
     known = ran(samples, IOUS, pictured=False)
     missing = known.pop(2 * middle + 1)
     collection = Collection(PROTOCOL, 0, notes, known)
-    assert not collection.lacks([samples[other]])
-    assert collection.lacks([samples[middle], samples[other]])
+    assert collection.adopts([samples[other]])
+    assert not collection.adopts([samples[middle], samples[other]])
     collection.add(ran([samples[middle]], IOUS[[middle]], pictured=True))
     assert notes.told == [missing]
-    assert not collection.lacks([samples[middle]])
+    assert len(collection.records) == 4
+
+
+def test_only_what_came_by_again_is_reported():
+    samples = objects(12)
+    collection = Collection(PROTOCOL, 0, Notes(), ran(samples, IOUS[:12], pictured=False))
+    middle = int(np.argsort(IOUS[:12])[5])
+    assert collection.adopts(samples[middle : middle + 1])
+    assert {record.name for record in collection.records} == {samples[middle].name}
+
+
+@pytest.mark.parametrize("what", ["image", "mask", "scribbles", "initial"])
+def test_a_sample_that_changed_is_run_again(what):
+    samples, notes = objects(30), Notes()
+    middle = int(np.argsort(IOUS)[14])
+    collection = Collection(PROTOCOL, 0, notes, ran(samples, IOUS, pictured=False))
+    before = samples[middle]
+    pixels = {
+        "image": before.image ^ 1,
+        "mask": 1 - before.mask,
+        "scribbles": before.mask,
+        "initial": before.mask > 0,
+    }
+    changed = before._replace(**{what: pixels[what]})
+    assert not collection.adopts([changed])
+    collection.add(ran([changed], IOUS[[middle]], pictured=False))
+    assert len(notes.told) == 2, "written down, although there were runs of this name"
 
 
 @given(
@@ -173,5 +208,8 @@ def test_real_runs_fit():
     collection = Collection(PROTOCOL, 1, Notes())
     samples = [toy_sample((20, 30), seed) for seed in range(2)]
     collection.add(run_objects(sees_the_truth, samples, PROTOCOL, keep_pictures=True))
-    assert not collection.lacks(samples)
     assert pictured(collection) == {("Toy", "object 0", 0), ("Toy", "object 1", 0)}
+    again = Collection(PROTOCOL, 0, Notes(), collection.records)
+    assert not again.adopts(samples), "both are the best and the worst: pictures are missing"
+    again.add(collection.records)
+    assert again.records == collection.records

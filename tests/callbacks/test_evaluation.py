@@ -252,8 +252,14 @@ def test_unusable_arguments():
         InteractiveEvaluation(batch_size=0)
     with pytest.raises(ValueError, match="changes: a protocol has no field 'zooom'"):
         InteractiveEvaluation(changes={"zooom": "ritm"})
-    with pytest.raises(ValueError, match="zoom: expected None with a box"):
+    with pytest.raises(ValueError, match=r"protocol gabbur2021 .*zoom: expected None with a box"):
         InteractiveEvaluation(changes={"zoom": "ritm"})
+    with pytest.raises(ValueError, match=r"protocol ritm .*unexpected keyword argument 'jiter'"):
+        InteractiveEvaluation(protocols=["ritm"], changes={"mistakes": {"jiter": 2}})
+    with pytest.raises(ValueError, match=r"protocol ritm .*threshold abc"):
+        InteractiveEvaluation(protocols=["ritm"], changes={"threshold": "abc"})
+    with pytest.raises(ValueError, match="expected each name once, got ritm, ritm"):
+        InteractiveEvaluation(protocols=["ritm", "ritm"])
     with pytest.raises(UnknownNameError, match="did you mean 'gabbur2021'"):
         InteractiveEvaluation(protocols=["gabbur"])
 
@@ -279,6 +285,26 @@ def test_fields_of_the_protocol_can_be_changed(tmp_path):
     assert (protocol["zoom"], protocol["flip"], protocol["target_iou"]) == ("fixed", True, 0.6)
     assert protocol["mistakes"]["jitter"] == 1.5
     assert protocol["trials"] == 2, "clicks with mistakes differ between trials"
+    assert "Changed: zoom fixed, flip True" in protocol["description"]
+
+
+def test_the_number_of_clicks_is_not_forced_on_a_box_alone():
+    evaluation = InteractiveEvaluation(protocols=["box", "ritm"], max_clicks=3)
+    assert [protocol.max_clicks for protocol in evaluation.test_protocols] == [0, 3]
+
+
+def test_the_report_tells_settings_apart(tmp_path):
+    digests = []
+    for number, size in enumerate((None, None, 24)):
+        task = InteractiveSegmentation(micro_model("micro_conv"))
+        task.model.working_size = size
+        evaluation = InteractiveEvaluation(protocols=["ritm"], max_clicks=1, pictures=0)
+        trainer(tmp_path / str(number), evaluation).test(
+            task, loaders(FakeObjects(1)), verbose=False
+        )
+        results = read(tmp_path / str(number) / "toy/version_0/test/ritm/results.json")
+        digests.append(results["metadata"]["settings_sha256"])
+    assert digests[0] == digests[1] != digests[2]
 
 
 class Killed(RuntimeError):

@@ -70,6 +70,8 @@ def test_output_lies_in_the_working_folder_by_default(folders, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
+        (lambda f: [], "required: FOLDER; see probseg compare --help"),
+        (lambda f: [*f, "--bogus"], "unrecognized arguments: --bogus; see probseg compare --help"),
         (lambda f: [f[0]], "expected at least two, the reference first, got 1"),
         (lambda f: [f[0], f[0]], "expected different ones"),
         (lambda f: [f[0], f[1].parent], "no such file; expected a folder that `probseg test` wr"),

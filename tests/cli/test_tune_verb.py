@@ -273,7 +273,7 @@ def test_an_earlier_file_stays_until_the_search_is_over(here, search, monkeypatc
         (("micro_cas", "--data", "objects"), "unknown zoo model 'micro_cas'"),
         (("mine/", "--data", "nowhere"), "nowhere: expected the folders images/ and masks/"),
         (("mine/", "--data", "objects", "--protocol", "rtim"), "did you mean 'ritm'"),
-        (("mine/", "--data", "objects", "--objects", "0"), "--objects: expected a whole number of at least 1"),
+        (("mine/", "--data", "objects", "--objects", "0"), "--objects: expected a whole number"),
         (("mine/", "--data", "objects", "--split", "val"), "--split, --root: objects is a folder"),
         (("mine/", "--data", "objects", "--root", "x"), "--split, --root: objects is a folder"),
         (("mine/",), "--data"),

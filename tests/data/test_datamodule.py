@@ -12,7 +12,7 @@ from lightning import seed_everything
 from torch.utils.data import DataLoader, DistributedSampler
 
 from probseg.data import FolderDataModule, InteractiveDataModule
-from probseg.errors import DatasetNotFoundError
+from probseg.errors import DataError, DatasetNotFoundError
 
 
 class OneObject(FakeObjects):
@@ -152,6 +152,14 @@ def test_an_evaluation_of_no_object_at_once_is_refused(tmp_path):
 
 def test_no_validation_is_possible():
     assert module(FakeObjects(2)).val_dataloader() == []
+
+
+@pytest.mark.parametrize("role", ["val", "test"])
+def test_sets_of_one_name_would_overwrite_each_other(role):
+    sets = [FakeObjects(1, name=name) for name in ("one", "twice", "twice")]
+    with pytest.raises(DataError, match=f"^{role}: .* got one, twice, twice; .*'twice'.*`name`"):
+        InteractiveDataModule(**{role: sets})
+    InteractiveDataModule(train=sets, val=sets[:2], test=sets[:2])
 
 
 def test_missing_training_and_test_data_are_named():

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -335,3 +336,14 @@ def test_markdown_escapes_names(two):
     photos, a, b, _ = two
     comparison = compare([result("a|b", a, photos), result("c", b, photos)], **QUICK)
     assert "| metric | a\\|b | c | difference |" in markdown(comparison)
+
+
+def test_names_in_markdown_are_no_html(two):
+    photos, a, b, _ = two
+    results = [result(name, of, photos) for name, of in (("<b>", a), ("<i>&amp;", b), ("c", b))]
+    text = markdown(compare(results, **QUICK))
+    written = re.sub(r"`[^`]*`", "", text)  # code is text anyway
+    assert not re.search(r"<\S", written)
+    assert "| metric | &lt;b> | &lt;i>&amp;amp; | difference |" in text
+    assert "# Comparison with &lt;b>" in text
+    assert "corrected p < 0.001" in text or "corrected p = " in text

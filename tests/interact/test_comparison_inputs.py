@@ -4,7 +4,7 @@ import json
 import pytest
 from result_folders import BOXED, UNBOXED, result, rising, rows_of, write_result
 
-from probseg.errors import DataError
+from probseg.errors import DataError, UnknownNameError
 from probseg.interact.comparison import compare
 from probseg.interact.comparison_inputs import default_names, read_result
 from probseg.interact.comparison_report import as_json, verdicts
@@ -68,7 +68,10 @@ def with_iou(value):
         (lambda folder: damage(folder, protocol=None), "an object 'protocol'"),
         (lambda folder: damage(folder, metadata=None), "an object 'metadata'"),
         (lambda folder: damage(folder, datasets={"Toy": 4}), "an object 'Toy'"),
-        (lambda folder: damage(folder, protocol={"name": "x"}), "version, max_clicks, box, scr"),
+        (
+            lambda folder: damage(folder, protocol={"name": "x"}),
+            "version, max_clicks, box, scribbles, initial_mask in",
+        ),
         (lambda folder: damage(folder, datasets={}), "tells of 0 objects of Toy, .* has 4"),
         (
             lambda folder: damage(folder, datasets={"Toy": {"n_objects": 5}}),
@@ -144,6 +147,36 @@ def test_nothing_counts_before_the_first_click_without_a_box(tmp_path):
     inner = a[:, 0, 2:5].sum(axis=1) + (a[:, 0, 1] + a[:, 0, 5]) / 2
     assert rows["auc"].reference_mean == pytest.approx(inner.mean() / 4)
     assert comparison.curves[0].clicks == (1, 2, 3, 4, 5)
+
+
+def test_a_mask_to_correct_is_the_first_result(tmp_path):
+    options = {"protocol": dataclasses.replace(UNBOXED, initial_mask=True)}
+    a, b = rising(6, 1), rising(6, 1, seed=1)
+    results = pair_of(tmp_path, {"Toy": a}, {"Toy": b}, options, options)
+    assert [of.scores["Toy"].first for of in results] == [0, 0]
+    comparison = compare(results, **QUICK)
+    assert comparison.curves[0].clicks == (0, 1, 2, 3, 4, 5)
+    mixed = [results[0], read_result(write_result(tmp_path / "c", {"Toy": b}, UNBOXED), "c")]
+    comparison = compare(mixed, allow_different_protocols=True, **QUICK)
+    assert comparison.curves[0].clicks == (1, 2, 3, 4, 5)
+
+
+def test_where_runs_end_higher_ious_are_not_compared(tmp_path):
+    of_a, of_b = (
+        {"protocol": dataclasses.replace(BOXED, target_iou=target)} for target in (None, 0.9)
+    )
+    results = pair_of(tmp_path, {"Toy": rising(6)}, {"Toy": rising(6, seed=1)}, of_a, of_b)
+    comparison = compare(results, allow_different_protocols=True, **QUICK)
+    names = {row.metric for row in comparison.rows}
+    assert {"noc@90", "failures@90"} <= names
+    assert not {"noc@95", "failures@95"} & names
+    assert any(note.startswith("Runs ended at an IoU of 90 %") for note in comparison.notes)
+    with pytest.raises(UnknownNameError, match="noc@95"):
+        compare(results, metrics=["noc@95"], allow_different_protocols=True, **QUICK)
+    assert not any(
+        "ended" in note
+        for note in compare([results[0], dataclasses.replace(results[0], name="c")], **QUICK).notes
+    )
 
 
 def test_missing_objects_are_named_or_left_out(tmp_path):

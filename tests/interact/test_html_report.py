@@ -83,7 +83,7 @@ def run(protocol, name, ious, *, dataset="Toy", trial=0, pictured=True, size=(40
     for k, iou in enumerate(ious[1:], start=1):
         steps.append(Step(k, 100 + k, 5, k != 2, iou, iou / 2, 0.1, 0.1, 1.0, 0.0625))
     drawn = picture(protocol, ious, size) if pictured and trial == 0 else None
-    return ObjectRecord(dataset, name, trial, tuple(steps), name, drawn)
+    return ObjectRecord(dataset, name, trial, tuple(steps), name, picture=drawn)
 
 
 def runs(protocol, number, dataset="Toy", **options):
@@ -105,7 +105,11 @@ def runs(protocol, number, dataset="Toy", **options):
 
 def render(records, protocol, metadata=None):
     return render_page(
-        records, scores_of(records), summarise_records(records), protocol, metadata or {}
+        records,
+        scores_of(records, protocol),
+        summarise_records(records, protocol),
+        protocol,
+        metadata or {},
     )
 
 
@@ -179,7 +183,7 @@ def test_everything_seen_can_be_read_aloud(made):
 def test_tables_are_those_of_the_other_reports(made):
     protocol, records, _, page = made
     seen = re.sub(r"\s+", " ", page.text("script", "style"))
-    summary = summarise_records(records)["A"]
+    summary = summarise_records(records, protocol)["A"]
     assert f"[{100 * summary.ci_low[3]:.1f}, {100 * summary.ci_high[3]:.1f}]" in seen
     assert f"{summary.noc[90]:.2f}" in seen
     assert f"{summary.failures_never[90]} of {10 * protocol.trials} runs" in seen
@@ -248,7 +252,7 @@ def test_names_are_only_text():
 
 def test_objects_are_listed_worst_first_with_means_over_trials():
     records = runs(BOXED, 4)
-    scores = scores_of(records)
+    scores = scores_of(records, BOXED)
     areas = {name: area_under_curve(of_set.ious, of_set.first) for name, of_set in scores.items()}
     text = render_objects(records, scores, areas, BOXED)
     header = re.findall(r'<th scope="col">(.*?)</th>', text)

@@ -370,3 +370,24 @@ def test_a_network_takes_no_previous_mask():
     protocol = replace(RITM, previous_mask=True)
     with pytest.raises(ValueError, match=r"previous.*choose a protocol without previous_mask"):
         run_object(micro_model(), toy_sample((20, 20)), protocol)
+
+
+def test_a_network_in_training_mode_is_refused():
+    model = micro_model("micro_conv").train()
+    with pytest.raises(ValueError, match=r"got training mode; call model.eval\(\)"):
+        InteractionLoop(model)
+
+
+@pytest.mark.parametrize("click", [Click(-1, 2), Click(30, 2), Click(3, 20)])
+def test_clicks_outside_the_image_are_refused(click):
+    state = begin(noise(20, 30))
+    with pytest.raises(ValueError, match="outside the image of 30 x 20"):
+        InteractionLoop(sees_nothing).step([state], [click])
+    with pytest.raises(ValueError, match="outside the image of 30 x 20"):
+        begin(state.image, clicks=[click])
+
+
+@pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, 0, 31, 5), (5, 5, 5, 9)])
+def test_boxes_outside_the_image_are_refused(box):
+    with pytest.raises(ValueError, match="must satisfy 0 <= x0 < x1 <= 30"):
+        begin(noise(20, 30), box=box)

@@ -1,9 +1,12 @@
 import csv
+import hashlib
 import io
 import json
+import re
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from importlib import metadata
 
 import cv2
 import numpy as np
@@ -82,12 +85,14 @@ def test_objects_rebuild_the_summary_exactly(report):
     protocol, records, paths = report
     results = json.loads(paths["results"].read_text(encoding="utf-8"))
     read = read_objects(paths["objects"])
-    assert {name: scores.ious.shape for name, scores in scores_of(read).items()} == {
+    assert {name: scores.ious.shape for name, scores in scores_of(read, protocol).items()} == {
         name: (3, protocol.trials, protocol.max_clicks + 1) for name in ("Berkeley", "GrabCut")
     }
-    rebuilt = {name: as_json(summary) for name, summary in summarise_records(read).items()}
+    rebuilt = {
+        name: as_json(summary) for name, summary in summarise_records(read, protocol).items()
+    }
     assert results["datasets"] == rebuilt
-    assert rebuilt == {name: as_json(s) for name, s in summarise_records(records).items()}
+    assert rebuilt == {name: as_json(s) for name, s in summarise_records(records, protocol).items()}
 
 
 def test_results_hold_every_option_and_the_metadata(report):
@@ -161,7 +166,7 @@ def cells(markdown, start):
 
 
 def test_tables_show_the_numbers():
-    summaries = summarise_records([by_hand(name) for name in IOUS])
+    summaries = summarise_records([by_hand(name) for name in IOUS], SHORT)
     (summary,) = summaries.values()
     table = markdown_table(summaries, SHORT)
     means, counts, others = table.split("\n## ")[1:]
@@ -197,19 +202,50 @@ def test_tables_show_the_numbers():
 
 
 def test_legends_name_the_caps_and_both_failure_counts():
-    table = markdown_table(summarise_records([by_hand(name) for name in IOUS]), SHORT)
+    table = markdown_table(summarise_records([by_hand(name) for name in IOUS], SHORT), SHORT)
     assert "counts as 2" in table
     assert "those under ≥ 2 needed all 2 clicks or never got there" in table
     assert "over trials" not in table
-    stops = replace(SHORT, target_iou=0.9)
-    assert "ended at an IoU of 90 %" in markdown_table(
-        summarise_records([by_hand(name) for name in IOUS]), stops
-    )
+    assert "ended" not in table
+
+
+@pytest.mark.parametrize(
+    ("target", "kept"), [(0.95, [80, 85, 90, 95]), (0.9, [80, 85, 90]), (0.85, [80, 85]), (0.7, [])]
+)
+def test_where_runs_end_nothing_is_said_of_higher_ious(tmp_path, target, kept):
+    stops = replace(SHORT, target_iou=target)
+    records = [by_hand(name) for name in IOUS]
+    (summary,) = summarise_records(records, stops).values()
+    for counts in (summary.noc, summary.noc_ci, summary.failures_at_cap, summary.survival):
+        assert list(counts) == kept
+    paths = write_report(tmp_path, records, stops, {})
+    results = json.loads(paths["results"].read_text(encoding="utf-8"))
+    assert list(results["datasets"]["Toy"]["noc"]) == [str(percent) for percent in kept]
+    page = paths["page"].read_text(encoding="utf-8")
+    table = paths["table"].read_text(encoding="utf-8")
+    sections = table.split("\n## ")[1:]
+    assert len(sections) == (3 if kept else 2)  # without a table of numbers of clicks
+    assert all(f"ended at an IoU of {100 * target:g} %" in section for section in sections)
+    assert ("Higher IoUs are left out" in table) == bool(kept)
+    for percent in (80, 85, 90, 95):
+        assert (f"NoC@{percent}" in table) == (percent in kept)
+    listed = [percent for percent in kept if percent <= 90][-1:]
+    assert set(re.findall(r"<th scope=\"col\">(NoC@\d+)", page)) == {f"NoC@{q}" for q in listed}
+    assert re.findall(r"never reached (\d+)&nbsp;%", page) == [str(q) for q in listed]
+
+
+def test_the_first_result_is_that_of_the_protocol():
+    silent = [by_hand("a")]  # seconds at all numbers of clicks
+    for protocol, first in ((GABBUR, 0), (RITM, 1), (PROTOCOLS["correction"], 0)):
+        assert scores_of(silent, protocol)["Toy"].first == first
+    unboxed = summarise_records([by_hand("a", ious=(0.0, 0.6, 0.5))], RITM)["Toy"]
+    assert unboxed.regressions == 1
+    assert unboxed.auc == pytest.approx(0.55)
 
 
 @pytest.mark.parametrize(("protocol", "first"), [(GABBUR, "mIoU@0"), (RITM, "mIoU@1")])
 def test_nothing_is_said_of_the_empty_mask(protocol, first):
-    table = markdown_table(summarise_records(evaluate(protocol)), protocol)
+    table = markdown_table(summarise_records(evaluate(protocol), protocol), protocol)
     header = next(line for line in table.splitlines() if line.startswith("| data"))
     assert header.split("|")[5].strip() == first
     assert header.split("|")[-2].strip() == f"mIoU@{protocol.max_clicks}"
@@ -217,7 +253,7 @@ def test_nothing_is_said_of_the_empty_mask(protocol, first):
 
 def test_a_protocol_without_clicks_counts_none():
     boxes = replace(PROTOCOLS["box"], trials=1)
-    summaries = summarise_records([by_hand(name, ious=IOUS[name][:1]) for name in IOUS])
+    summaries = summarise_records([by_hand(name, ious=IOUS[name][:1]) for name in IOUS], boxes)
     table = markdown_table(summaries, boxes)
     assert "NoC" not in table
     assert cells(table.split("\n## ")[1], "Toy")[4].startswith("20.0±")
@@ -225,8 +261,7 @@ def test_a_protocol_without_clicks_counts_none():
 
 
 def test_the_console_shows_the_same():
-    records = evaluate(GABBUR)
-    summaries = summarise_records(records)
+    summaries = summarise_records(evaluate(GABBUR), GABBUR)
     console = Console(width=220, record=True, file=io.StringIO())
     print_summary(console, summaries, GABBUR)
     text = console.export_text()
@@ -241,9 +276,20 @@ def test_the_console_shows_the_same():
 
 
 def test_names_cannot_break_a_table():
-    summaries = {"a|b": summarise_records([by_hand("a")])["Toy"]}
+    summaries = {"a|b": summarise_records([by_hand("a")], SHORT)["Toy"]}
     table = markdown_table(summaries, SHORT)
     assert "| a\\|b |" in table
+
+
+def test_names_are_no_html():
+    name = "<img src=x> &lt; a&b <b>"
+    summaries = {name: summarise_records([by_hand("a")], SHORT)["Toy"]}
+    protocol = replace(SHORT, name="<i>p</i>", description="<script>1 < 2</script>")
+    table = markdown_table(summaries, protocol)
+    assert set(re.findall(r"<\S*", table)) == {"<", "<br>[n/a]"}
+    assert "| &lt;img src=x> &amp;lt; a&amp;b &lt;b> |" in table
+    assert "# &lt;i>p&lt;/i> (version" in table
+    assert "&lt;script>1 < 2&lt;/script>" in table
 
 
 def test_pictures_show_something(report):
@@ -271,12 +317,12 @@ def test_the_sheet_has_all_data_sets():
 def test_missing_trials_are_named():
     records = [by_hand("a", 0), by_hand("a", 1), by_hand("b", 1)]
     with pytest.raises(ValueError, match=r"trials \[0, 1\].*Toy.*\[1\] of b"):
-        summarise_records(records)
+        summarise_records(records, SHORT)
 
 
 def test_scores_are_sorted_by_object_and_trial():
     records = [by_hand("b", 1), by_hand("a", 1), by_hand("b", 0), by_hand("a", 0)]
-    scores = scores_of(records)["Toy"]
+    scores = scores_of(records, SHORT)["Toy"]
     assert scores.photos == ("one", "one")
     assert scores.ious[:, :, 1].tolist() == [[0.6, 0.6], [0.8, 0.8]]
     assert np.isnan(scores.compliance[:, :, 0]).all()
@@ -304,12 +350,28 @@ def test_environment_is_json_and_names_the_versions():
     assert found["device"] == "cpu"
     assert found["commit"] is None or len(found["commit"]) == 40
     assert {"python", "platform", "dirty"} <= found.keys()
+    for name in ("scikit-image", "scipy"):  # baselines depend on them
+        assert found["versions"][name] == metadata.version(name)
+
+
+@pytest.mark.parametrize("diff", [b"", b"- old\n+ \xff\n", None])
+def test_environment_tells_changes_apart(monkeypatch, diff):
+    answers = {"rev-parse": b"ab" * 20 + b"\n", "status": diff and b" M x\n", "diff": diff}
+    monkeypatch.setattr(
+        "probseg.interact.report._git",
+        lambda *arguments: None if diff is None else answers[arguments[0]],
+    )
+    found = environment()
+    assert found["commit"] == (None if diff is None else "ab" * 20)
+    assert found["dirty"] == (None if diff is None else bool(diff))
+    assert found["changes_sha256"] == (hashlib.sha256(diff).hexdigest() if diff else None)
 
 
 def test_environment_does_without_git(monkeypatch):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("probseg.interact.report._git", _git.__wrapped__)  # without its cache
-    assert environment()["commit"] is None
+    found = environment()
+    assert (found["commit"], found["dirty"], found["changes_sha256"]) == (None, None, None)
 
 
 def test_importing_interact_stays_light():

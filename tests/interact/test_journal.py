@@ -41,7 +41,9 @@ def test_a_killed_evaluation_is_found_again(tmp_path):
     journal.add([])
     journal.add(runs("c"))
     assert find_unfinished(folder, SUBJECT) == (folder, runs("a", "b", "c"))
-    assert find_unfinished(place(tmp_path, "run2"), SUBJECT) == (folder, runs("a", "b", "c"))
+    again = place(tmp_path, "run2")
+    assert find_unfinished(again, SUBJECT, tmp_path) == (folder, runs("a", "b", "c"))
+    assert find_unfinished(again, SUBJECT) == (again, []), "no other runs are looked at"
     about = json.loads((folder / "evaluation.json").read_text())
     assert about == {"fingerprint": fingerprint(SUBJECT), "subject": SUBJECT}
 
@@ -108,7 +110,7 @@ def test_the_newest_journal_counts(tmp_path):
         then = time.time() - age
         os.utime(place(tmp_path, run) / "evaluation.json", (then, then))
     Journal(place(tmp_path, "run4"), {}).add(runs("x", "y"))  # newer, but of something else
-    found = find_unfinished(place(tmp_path, "run5"), SUBJECT)
+    found = find_unfinished(place(tmp_path, "run5"), SUBJECT, tmp_path)
     assert found == (place(tmp_path, "run2"), runs("b", "run2"))
     (place(tmp_path, "run2") / "results.json").write_text("{}")
     assert find_unfinished(place(tmp_path, "run1"), SUBJECT)[0] == place(tmp_path, "run1")

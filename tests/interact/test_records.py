@@ -130,6 +130,16 @@ def test_other_files_are_refused(tmp_path, text, message):
         read_objects(path)
 
 
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_other_encodings_are_refused(tmp_path, unfinished):
+    path = tmp_path / "objects.csv"
+    path.write_bytes(
+        (",".join(COLUMNS) + "\n" + LINE.format(k=0)).encode() + "Größe\n".encode("cp1252")
+    )
+    with pytest.raises(DataError, match=r"objects.csv: expected UTF-8"):
+        read_objects(path, unfinished=unfinished)
+
+
 def offsets(path, records):
     """The file's length after each whole run, and after each run's first line."""
     ends, begun = [], []

@@ -10,6 +10,7 @@ from probseg.metrics import (
     area_under_curve,
     clustered_bootstrap,
     noc,
+    percents_up_to,
     standard_error_objects,
     standard_error_trials,
     summarise,
@@ -21,7 +22,7 @@ IOUS = np.array([[[0.0, 0.9, 0.9, 0.9]], [[0.0, 0.5, 0.4, 0.8]], [[0.0, 0.1, 0.2
 SECONDS = np.array([[[NAN, 2.0, NAN, NAN]], [[NAN, 4.0, 1.0, 1.5]], [[NAN, 3.0, 1.1, 1.2]]])
 
 
-def make_scores(ious=IOUS, seconds=SECONDS, photos=("a", "a", "b"), **arrays):
+def make_scores(ious=IOUS, seconds=SECONDS, photos=("a", "a", "b"), first=1, **arrays):
     """Scores whose other arrays hold a value wherever there was an answer by then."""
     answered = np.logical_or.accumulate(np.isfinite(seconds), axis=2)
     others = {
@@ -30,14 +31,14 @@ def make_scores(ious=IOUS, seconds=SECONDS, photos=("a", "a", "b"), **arrays):
         "ece": np.where(answered, 0.1, NAN),
         "compliance": np.where(answered, 1.0, NAN),
     }
-    return Scores(ious=ious, seconds=seconds, photos=photos, **{**others, **arrays})
+    return Scores(ious=ious, seconds=seconds, photos=photos, first=first, **{**others, **arrays})
 
 
 def random_scores(objects=9, trials=3, clicks=5, photos=4):
     random = np.random.default_rng(0)
     shape = (objects, trials, clicks + 1)
     names = tuple(f"{n % photos}" for n in range(objects))
-    return make_scores(random.random(shape), random.random(shape), names)
+    return make_scores(random.random(shape), random.random(shape), names, first=0)
 
 
 def test_summary_by_hand():
@@ -60,7 +61,7 @@ def test_summary_by_hand():
     assert summary.failures_at_cap == {50: 1, 90: 2}
     assert summary.failures_never == {50: 1, 90: 2}
     assert summary.survival[50] == pytest.approx([1, 1 / 3, 1 / 3, 1 / 3])
-    assert summary.regressions == 1 / 7
+    assert summary.regressions == 1 / 4  # not of 7: the first answers had nothing before them
     assert summary.regression_size == pytest.approx(0.1)
     assert summary.first_seconds == Timing(3, pytest.approx(3.9))
     assert summary.next_seconds == Timing(pytest.approx(1.15), pytest.approx(1.455))
@@ -69,12 +70,41 @@ def test_summary_by_hand():
 def test_with_a_box_the_curve_and_the_times_begin_before_the_first_click():
     seconds = SECONDS.copy()
     seconds[:2, :, 0] = 5.0  # the third run begins later
-    scores = make_scores(seconds=seconds)
-    summary = summarise(scores)
-    assert scores.first == 0
+    summary = summarise(make_scores(seconds=seconds, first=0))
     assert summary.auc == pytest.approx(area_under_curve(IOUS).mean())
     assert summary.first_seconds.median == 5
     assert summary.next_seconds == Timing(*np.quantile([2, 4, 1, 1.5, 1.1, 1.2], (0.5, 0.95)))
+    assert summary.regressions == 1 / 7
+
+
+def test_a_mask_to_correct_is_a_result_that_clicks_can_harm():
+    ious = np.array([[[0.8, 0.7, 0.9, 0.9]]])
+    seconds = np.array([[[NAN, 1.0, 1.0, NAN]]])  # the model is first called after a click
+    summary = summarise(make_scores(ious, seconds, ("a",), first=0))
+    assert summary.regressions == 1 / 2
+    assert summary.regression_size == pytest.approx(0.1)
+    assert summary.auc == pytest.approx(area_under_curve(ious).mean())
+    assert summary.first_seconds.median == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "percents"),
+    [
+        (None, (80, 85, 90, 95)),
+        (1.0, (80, 85, 90, 95)),
+        (0.95, (80, 85, 90, 95)),
+        (0.949, (80, 85, 90)),
+        (0.9, (80, 85, 90)),
+        (0.85, (80, 85)),
+        (0.8, (80,)),
+        (0.5, ()),
+    ],
+)
+def test_nothing_is_said_of_ious_above_the_one_at_which_runs_end(target, percents):
+    assert percents_up_to(target) == percents
+    summary = summarise(make_scores(), percents_up_to(target))
+    for counts in (summary.noc, summary.noc_median, summary.failures_never, summary.survival):
+        assert tuple(counts) == percents
 
 
 def test_intervals_are_those_of_the_bootstrap():
@@ -120,12 +150,13 @@ def test_what_one_object_photograph_or_trial_cannot_tell_is_none():
 def test_summary_does_not_depend_on_the_order_of_objects_and_trials():
     scores = random_scores()
     arrays = {
-        field.name: getattr(scores, field.name)[::-1]
-        if field.name == "photos"
-        else getattr(scores, field.name)[::-1, ::-1]
+        field.name: getattr(scores, field.name)[::-1, ::-1]
         for field in dataclasses.fields(scores)
+        if field.name not in ("photos", "first")
     }
-    turned = dataclasses.asdict(summarise(Scores(**arrays)))
+    turned = dataclasses.asdict(
+        summarise(dataclasses.replace(scores, photos=scores.photos[::-1], **arrays))
+    )
     for name, value in dataclasses.asdict(summarise(scores)).items():
         if isinstance(value, dict):
             assert list(turned[name]) == list(value), name
@@ -152,6 +183,8 @@ def test_summary_is_json():
         ("compliance", IOUS[:2]),
         ("seconds", -SECONDS),
         ("photos", ("a", "b")),
+        ("first", 4),
+        ("first", -1),
     ],
 )
 def test_what_are_no_scores_is_refused(name, value):

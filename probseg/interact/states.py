@@ -1,0 +1,113 @@
+"""Where an interaction stands: image, prompts and the last answer, in pixels of the whole image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from probseg.clicks.boxes import Box
+from probseg.types import Click
+
+
+class Look(NamedTuple):
+    """What the model is shown: a part of the image, at a size.
+
+    Args:
+        part: Box in whole-image pixels.
+        size: ``(H, W)`` that it is resized to; its own without a zoom.
+    """
+
+    part: Box
+    size: tuple[int, int]
+
+
+class InteractionState(NamedTuple):
+    """Where an interaction stands.
+
+    Args:
+        image: RGB, uint8, on the model's device, shape ``(3, H, W)``.
+        view: The part of the image that the model may look at.
+        box: The annotator's box, or None.
+        clicks: The clicks so far.
+        probability: Of the object, float32, shape ``(H, W)``; 0 where the model did not look.
+        window: The part that a zoom looked at last; None before, and without one.
+        seen: What ``encoded`` is of; None before the model has looked.
+        encoded: What the model made of it.
+        seconds: Time of the last answer, with the encoding of the image if it was new; where
+            several were computed together, the share of one. None before the first.
+    """
+
+    image: Tensor
+    view: Box
+    box: Box | None
+    clicks: tuple[Click, ...]
+    probability: npt.NDArray[np.float32]
+    window: Box | None = None
+    seen: Look | None = None
+    encoded: Any = None
+    seconds: float | None = None
+
+
+def image_tensor(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:
+    """Turn RGB uint8 ``(H, W, 3)`` into a tensor uint8 ``(3, H, W)``."""
+    pixels = torch.tensor(np.ascontiguousarray(image), device=device)  # views may run backwards
+    return pixels.permute(2, 0, 1)
+
+
+def begin(
+    image: Tensor,
+    *,
+    view: Box | None = None,
+    box: Box | None = None,
+    clicks: Sequence[Click] = (),
+    initial: npt.NDArray[np.bool_] | None = None,
+) -> InteractionState:
+    """Return the state of an interaction that the model has not been asked about.
+
+    Args:
+        image: RGB, uint8, shape ``(3, H, W)``, on the model's device; see `image_tensor`.
+        view: The part of the image that the model is to see; None is all of it.
+        box: The annotator's box in whole-image pixels, or None.
+        clicks: What the annotator said before the first answer.
+        initial: A mask to correct, bool, shape ``(H, W)``; without one nothing is object yet.
+
+    Raises:
+        ValueError: If the box or a click is outside the image.
+    """
+    height, width = image.shape[1:]
+    if box is not None:
+        check_box(box, image)
+    for click in clicks:
+        check_click(click, image)
+    if initial is None:
+        initial = np.zeros((height, width), dtype=np.bool_)
+    probability = initial.astype(np.float32)
+    return InteractionState(image, view or (0, 0, width, height), box, tuple(clicks), probability)
+
+
+def check_click(click: Click, image: Tensor) -> None:
+    """Raise a ValueError if a click is outside an image ``(3, H, W)``."""
+    height, width = image.shape[1:]
+    if not (0 <= click.x < width and 0 <= click.y < height):
+        message = (
+            f"click ({click.x}, {click.y}) is outside the image of {width} x {height} pixels; "
+            "clicks are (x, y) = (column, row), counted from 0"
+        )
+        raise ValueError(message)
+
+
+def check_box(box: Sequence[float], image: Tensor) -> None:
+    """Raise a ValueError if a box is empty or not inside an image ``(3, H, W)``."""
+    height, width = image.shape[1:]
+    x0, y0, x1, y1 = box
+    if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
+        message = (
+            f"box {tuple(box)} must satisfy 0 <= x0 < x1 <= {width} and "
+            f"0 <= y0 < y1 <= {height} for this image; it is (x0, y0, x1, y1), half-open"
+        )
+        raise ValueError(message)

@@ -101,7 +101,7 @@ def test_runs_of_networks_come_back(tmp_path):
         assert {record.clicks for record in records} >= {1}
 
 
-LINE = "D,a,a,0,{k},,,,0.5,0.5,,,,\n"
+LINE = "D,a,a,,0,{k},,,,0.5,0.5,,,,\n"
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,16 @@ LINE = "D,a,a,0,{k},,,,0.5,0.5,,,,\n"
     [
         ("", "expected the columns dataset, object"),
         ("a,b\n1,2\n", r"expected the columns .* got \['a', 'b'\]"),
-        (",".join(COLUMNS) + "\nD,a,a,0,zero,,,,0.5,0.5,,,,\n", "line 2 cannot be read .*zero"),
-        (",".join(COLUMNS) + "\nD,a,a,0\n", "line 2 cannot be read"),
-        (",".join(COLUMNS) + "\nD,a,a,0,0,,,,,0.5,,,,\n", "line 2 cannot be read"),
+        (",".join(COLUMNS) + "\nD,a,a,,0,zero,,,,0.5,0.5,,,,\n", "line 2 cannot be read .*zero"),
+        (",".join(COLUMNS) + "\nD,a,a,,0\n", "line 2 cannot be read"),
+        (",".join(COLUMNS) + "\nD,a,a,,0,0,,,,,0.5,,,,\n", "line 2 cannot be read"),
         (
             ",".join(COLUMNS)
             + "\n"
             + LINE.format(k=0)
             + LINE.format(k=1)
             + "D,b,b,0,0"
-            + LINE[11:],
+            + LINE[12:],
             "its runs have 1 to 2 lines; is it complete",
         ),
     ],

@@ -117,7 +117,7 @@ LINE = "D,a,a,,0,{k},,,,0.5,0.5,,,,\n"
             + "\n"
             + LINE.format(k=0)
             + LINE.format(k=1)
-            + "D,b,b,0,0"
+            + "D,b,b,,0,0"
             + LINE[12:],
             "its runs have 1 to 2 lines; is it complete",
         ),

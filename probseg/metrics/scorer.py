@@ -18,8 +18,9 @@ from probseg.types import IGNORE, Click
 _LEVELS = 1024  # of a bin: a power of 2, so that p * BINS * _LEVELS rounds as p * BINS does
 _TOP = BINS * _LEVELS  # the level of p = 1
 _CODES = _TOP + _LEVELS  # levels of the background, then as many of the object and of ignored
-_VALUES = (np.arange(_CODES) + 0.5) / _TOP  # what stands for the p of each level
-_VALUES[_TOP] = 1
+_ONE = 2 * _TOP
+_P = 2 * np.arange(_CODES, dtype=np.int64) + 1  # the p that stands for each level, in _ONE-ths
+_P[_TOP] = _ONE
 
 
 class PixelScores(NamedTuple):
@@ -128,14 +129,16 @@ class MaskScorer:
         levels = (seen * np.float32(_TOP)).astype(np.uint16)  # rounded down
         levels += self._seen_codes
         counts = cv2.calcHist([levels], [0], None, [3 * _CODES], [0, 3 * _CODES])
-        background, there, _ = counts.reshape(3, _CODES)
-        squares = background @ _VALUES**2 + there @ (1 - _VALUES) ** 2
-        gaps = _by_bin((background + there) * _VALUES) - _by_bin(there)  # sums of p - y
-        return float(squares / self._seen_count), float(np.abs(gaps).sum() / self._seen_count)
+        # In whole numbers, whose sums do not depend on the order, nor on where in memory they lie.
+        background, there, _ = counts.reshape(3, _CODES).astype(np.int64)
+        squares = background @ _P**2 + there @ (_ONE - _P) ** 2
+        gaps = _by_bin((background + there) * _P - there * _ONE)  # sums of p - y
+        count = self._seen_count
+        return int(squares) / _ONE**2 / count, int(np.abs(gaps).sum()) / _ONE / count
 
 
-def _by_bin(values: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
+def _by_bin(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Add up the values of each bin's levels; the one of p = 1 belongs to the last bin."""
-    sums = values.reshape(BINS + 1, _LEVELS).sum(axis=1, dtype=np.float64)
+    sums = values.reshape(BINS + 1, _LEVELS).sum(axis=1)
     sums[-2] += sums[-1]
     return np.asarray(sums[:-1])

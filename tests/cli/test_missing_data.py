@@ -50,7 +50,7 @@ def test_one_of_several_data_sets_is_missing(here, capsys):
     assert command(*FIG4, *TEST_ONLY) == 2
     told = capsys.readouterr().err.partition("probseg: error: ")[2]
     assert told.startswith(f"Berkeley was not found in {here / 'data' / 'Berkeley'}: expected ")
-    assert "Download Berkeley.zip" in told
+    assert "probseg data fetch Berkeley" in told
     assert "Namespace(" not in told
     with pytest.raises(UsageError, match=r"^Berkeley was not found in"):
         finished(*FIG4, *TEST_ONLY)

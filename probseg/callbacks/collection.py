@@ -53,8 +53,8 @@ class Collection:
             a sample is another one than before, or there is no picture to show.
         """
         runs = [
-            (self._left.get((sample.dataset, sample.name, trial)), checksum(sample))
-            for sample in (samples if self._left else ())
+            (self._left.get((sample.dataset, sample.name, trial)), pixels)
+            for sample, pixels in ((s, checksum(s)) for s in (samples if self._left else ()))
             for trial in range(self.protocol.trials)
         ]
         fitting = [run for run, pixels in runs if run is not None and run.pixels == pixels]

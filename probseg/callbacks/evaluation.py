@@ -115,6 +115,7 @@ class InteractiveEvaluation(L.Callback):
         self.adaptation = adaptation
         self._adapted = ExitStack()
         self._collections: list[Collection] = []
+        self._about: dict[str, Any] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Look up commit and versions now: the files may change while a training runs."""
@@ -137,9 +138,9 @@ class InteractiveEvaluation(L.Callback):
             model.adapt(**dataclasses.asdict(self.adaptation))
         if isinstance(model, nn.Module):  # convolutions then need not rearrange their maps
             model.to(memory_format=torch.channels_last)
-        about = provenance(trainer, pl_module, self.seed, self.adaptation)
+        self._about = provenance(trainer, pl_module, self.seed, self.adaptation)
         self._collections = [
-            self._collection(trainer, protocol, about) for protocol in self.test_protocols
+            self._collection(trainer, protocol) for protocol in self.test_protocols
         ]
 
     def on_validation_batch_end(
@@ -182,7 +183,6 @@ class InteractiveEvaluation(L.Callback):
 
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the figures of a test, write its report and print its tables."""
-        about = provenance(trainer, pl_module, self.seed, self.adaptation)
         self._adapted.close()
         several = len(self.test_protocols) > 1
         for collection in self._collections:
@@ -193,7 +193,7 @@ class InteractiveEvaluation(L.Callback):
             if trainer.is_global_zero:
                 folder = _test_folder(trainer, protocol)
                 key = f"test/{protocol.name}"
-                paths = write_report(folder, records, protocol, about)
+                paths = write_report(folder, records, protocol, self._about)
                 _log_figures(trainer, key, paths, summaries)
                 collection.close()
                 _tell(summaries, protocol, folder)
@@ -204,12 +204,10 @@ class InteractiveEvaluation(L.Callback):
         """Leave the network as it was."""
         self._adapted.close()
 
-    def _collection(
-        self, trainer: L.Trainer, protocol: Protocol, about: Mapping[str, Any]
-    ) -> Collection:
+    def _collection(self, trainer: L.Trainer, protocol: Protocol) -> Collection:
         """Open the journal of a test, with the runs of one that was killed."""
         # What a number depends on; the same weights may lie elsewhere.
-        subject = {key: value for key, value in about.items() if key != "checkpoint"}
+        subject = {key: value for key, value in self._about.items() if key != "checkpoint"}
         subject |= {"protocol": dataclasses.asdict(protocol), "batch_size": self.batch_size}
         folder = Path(trainer.strategy.broadcast(str(_test_folder(trainer, protocol))))
         runs = None if trainer.logger is None else folder.parents[2]

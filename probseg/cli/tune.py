@@ -13,11 +13,11 @@ from rich.console import Console
 from probseg.cli.arguments import Parser, count, device, positive
 from probseg.data import EVALUATION_SETS, ImageMaskFolder
 from probseg.data.base import InteractiveDataset
+from probseg.data.datamodule import spread
 from probseg.data.sources import find_source
 from probseg.errors import DataError, UsageError
 from probseg.interact import get_protocol
 from probseg.interact.tuning import Grid, Trial, tune
-from probseg.types import Sample
 from probseg.zoo import create_model
 from probseg.zoo.create import describe
 
@@ -55,7 +55,8 @@ def run(arguments: Sequence[str]) -> None:
     output: Path = options.output or folder / FILE
     _check_writable(output)
     objects = _objects(options)
-    samples = _spread(objects, options.objects)
+    kept = spread(objects, options.objects)
+    samples = [kept[i] for i in range(len(kept))]  # type: ignore[arg-type]
     if not samples:
         msg = f"--data {options.data}: expected at least one object, got none"
         raise DataError(msg)
@@ -175,12 +176,6 @@ def _objects(options: argparse.Namespace) -> InteractiveDataset:
     # Unlike `Source.build`, this leaves out what training leaves out: photographs of test sets.
     data: InteractiveDataset = source.dataset()(root=source.folder(root), split=split)
     return data
-
-
-def _spread(objects: InteractiveDataset, most: int) -> list[Sample]:
-    """Read at most so many objects, evenly spread."""
-    kept = min(len(objects), most)
-    return [objects[i * len(objects) // kept] for i in range(kept)]
 
 
 def _parser() -> Parser:

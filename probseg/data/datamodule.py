@@ -145,7 +145,7 @@ class InteractiveDataModule(L.LightningDataModule):
     def val_dataloader(self) -> list[DataLoader[list[Sample]]]:
         """One loader of lists of objects per validation set."""
         return [
-            _object_loader(_spread(objects, self.val_objects), self.eval_batch_size)
+            _object_loader(spread(objects, self.val_objects), self.eval_batch_size)
             for objects in self.val
         ]
 
@@ -241,7 +241,7 @@ def _check_names(role: str, sets: list[Dataset[Sample]]) -> None:
         raise DataError(msg)
 
 
-def _spread(objects: Dataset[Sample], most: int | None) -> Dataset[Sample]:
+def spread(objects: Dataset[Sample], most: int | None) -> Dataset[Sample]:
     """Keep at most so many objects, evenly spread."""
     count = len(objects)  # type: ignore[arg-type]
     if most is None or count <= most:

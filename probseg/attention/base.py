@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
+from typing import ClassVar, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -11,12 +12,26 @@ from torch import Tensor, nn
 
 from probseg.attention.position import POSITIONS
 from probseg.errors import UnknownNameError
-from probseg.ops.axial import Axis, check_axis
+from probseg.ops.axial import Axis, check_axis, from_lines, line_mask, to_lines
 from probseg.ops.checks import check_shape
+from probseg.ops.edges import EdgePosterior
 from probseg.ops.relative_position import FactoredPosition, RelativePosition
 
 Maps = Tensor | tuple[Tensor, ...]
 """A map ``(B, C, H, W)``, or several that are meant as one with all their channels."""
+
+
+class Shared(TypedDict, total=False):
+    """Arguments of ``Attention2d`` that all layers have, for those that hand them on."""
+
+    num_heads: int
+    head_channels: int
+    value_in_channels: int | None
+    axis: Axis
+    span: int | None
+    position: str | None
+    position_size: tuple[int, int]
+    position_keys: bool
 
 
 class Attention2d(nn.Module, ABC):
@@ -24,7 +39,8 @@ class Attention2d(nn.Module, ABC):
 
     Queries and keys are projected from the features, values from the value features. What must
     not change where pixels look, such as clicks, goes into the value features only. There is no
-    projection of the output.
+    projection of the output, which is the expectation of the values under a posterior over edges;
+    subclasses say which one.
 
     Args:
         in_channels: Channels of the features.
@@ -40,7 +56,25 @@ class Attention2d(nn.Module, ABC):
         position_size: Height and width of the map that the embeddings are learnt for; for maps of
             other sizes they are interpolated.
         position_keys: Whether keys have position embeddings, too, and not only queries.
+
+    Raises:
+        ValueError: If an argument is out of range, or the mechanism has no use for it.
+        UnknownNameError: If there is no axis or position of this name.
+
+    Attributes:
+        no_position: Why the mechanism cannot use position embeddings; None where it can.
+        no_span: Why it cannot use a span; None where it can.
+        no_fixed_values: Why it cannot propagate fixed values; None where it can.
+        has_keys: Whether pixels look at each other. Where they look at something learnt instead,
+            there is no projection of keys.
     """
+
+    no_position: ClassVar[str | None] = None
+    no_span: ClassVar[str | None] = None
+    no_fixed_values: ClassVar[str | None] = (
+        "use the attention 'probabilistic' with propagation_iterations, or leave them out"
+    )
+    has_keys: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -58,6 +92,16 @@ class Attention2d(nn.Module, ABC):
     ) -> None:
         super().__init__()
         check_axis(axis, span)
+        for option, value, reason in (
+            ("position", position, self.no_position),
+            ("span", span, self.no_span),
+        ):
+            if value is not None and reason is not None:
+                msg = (
+                    f"{type(self).__name__} cannot use {option}={value!r}: {reason}; set {option} "
+                    "to None (null in a configuration)"
+                )
+                raise ValueError(msg)
         if position is not None and position not in POSITIONS:
             raise UnknownNameError(kind="position", name=position, known=POSITIONS)
         if num_heads < 1 or out_channels % num_heads:
@@ -71,11 +115,13 @@ class Attention2d(nn.Module, ABC):
         self.span = span
         self.value_in_channels = in_channels if value_in_channels is None else value_in_channels
         self.query = _projection(in_channels, num_heads * head_channels)
-        self.key = _projection(in_channels, num_heads * head_channels)
+        self.key: nn.Conv2d | None = None
+        if self.has_keys:
+            self.key = _projection(in_channels, num_heads * head_channels)
         self.value = _projection(self.value_in_channels, out_channels)
         self.position = None
         if position is not None:
-            size = _line(axis, *position_size)
+            size = line_size(axis, *position_size)
             self.position = POSITIONS[position](*size, head_channels, keys=position_keys)
 
     def forward(
@@ -107,10 +153,13 @@ class Attention2d(nn.Module, ABC):
                 f"{channels}; set value_in_channels or pass value_features"
             )
             raise ValueError(msg)
-        heads = (self.num_heads, -1)
-        queries = torch.unflatten(_project(self.query, features), 1, heads)  # (B, G, D, H, W)
-        keys = torch.unflatten(_project(self.key, features), 1, heads)  # (B, G, D, H, W)
-        values = torch.unflatten(_project(self.value, sources), 1, heads)  # (B, G, V, H, W)
+        queries, keys = self._queries_and_keys(features)
+        values = self._by_heads(_project(self.value, sources))  # (B, G, V, H, W)
+        if fixed_values is None and fixed_mask is None:
+            return self.attend_maps(queries, keys, values, None, None).flatten(1, 2)
+        if self.no_fixed_values is not None:
+            msg = f"{type(self).__name__} cannot propagate fixed_values; {self.no_fixed_values}"
+            raise ValueError(msg)
         fixed = None
         if fixed_values is not None:
             batch, _, _, *size = values.shape
@@ -119,7 +168,18 @@ class Attention2d(nn.Module, ABC):
             fixed = fixed_values.reshape(values.shape).to(values.dtype)  # autocast lowers values
         return self.attend_maps(queries, keys, values, fixed, fixed_mask).flatten(1, 2)
 
-    @abstractmethod
+    def posterior(self, features: Maps) -> EdgePosterior:
+        """Return the posterior over the edges from each pixel to those it sees.
+
+        With the axis "full", ``posterior(features).expect(values)`` is the output of the layer for
+        values of the pixels ``(B, G, H * W, V)``. Along the other axes, each line is an item of the
+        batch, see ``probseg.ops.axial.to_lines``.
+
+        Args:
+            features: As in ``forward``.
+        """
+        return self._edges_of_maps(*self._queries_and_keys(features))
+
     def attend_maps(
         self,
         queries: Tensor,
@@ -140,18 +200,65 @@ class Attention2d(nn.Module, ABC):
         Returns:
             ``(B, G, V, H, W)``.
         """
+        del fixed_values, fixed_mask  # refused before by the layers that come here
+        expected = self.gather(self._edges_of_maps(queries, keys), to_lines(values, self.axis))
+        return from_lines(expected, self.axis, *values.shape[-2:])
+
+    def gather(self, edges: EdgePosterior, values: Tensor) -> Tensor:
+        """Turn the values of the keys into those of the queries: their expectation.
+
+        Args:
+            edges: The posterior.
+            values: ``(B, G, M, V)``.
+
+        Returns:
+            ``(B, G, N, V)``.
+        """
+        return edges.expect(values)
+
+    @abstractmethod
+    def edges(
+        self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
+    ) -> EdgePosterior:
+        """Infer the posterior over the edges of the pixels of each line.
+
+        Args:
+            queries: ``(B, G, N, D)``, one line of the map for each item.
+            keys: ``(B, G, N, D)``; the queries once more in layers without keys.
+            log_mask: 0 where a pixel sees another one and -inf where not, ``(N, N)``; None where
+                all see all.
+            size: Height and width of the map.
+        """
+
+    def _edges_of_maps(self, queries: Tensor, keys: Tensor) -> EdgePosterior:
+        """Infer the posterior for maps ``(B, G, D, H, W)``."""
+        height, width = queries.shape[-2:]
+        mask = line_mask(self.axis, height, width, self.span, queries.device)
+        lines = to_lines(queries, self.axis)
+        others = lines if keys is queries else to_lines(keys, self.axis)
+        return self.edges(lines, others, mask, (height, width))
+
+    def _queries_and_keys(self, features: Maps) -> tuple[Tensor, Tensor]:
+        """Project both, each ``(B, G, D, H, W)``."""
+        queries = self._by_heads(_project(self.query, features))
+        if self.key is None:
+            return queries, queries
+        return queries, self._by_heads(_project(self.key, features))
+
+    def _by_heads(self, maps: Tensor) -> Tensor:
+        return torch.unflatten(maps, 1, (self.num_heads, -1))
 
     def position_tables(self, height: int, width: int) -> RelativePosition | None:
         """Return the position embeddings for the lines of a map of this size."""
         if self.position is None:
             return None
-        tables: RelativePosition = self.position(*_line(self.axis, height, width))
+        tables: RelativePosition = self.position(*line_size(self.axis, height, width))
         if self.axis != "full" and isinstance(tables, FactoredPosition):
             return tables.full()  # the same function, for a fraction of the products
         return tables
 
 
-def _line(axis: Axis, height: int, width: int) -> tuple[int, int]:
+def line_size(axis: Axis, height: int, width: int) -> tuple[int, int]:
     """Return the size of a map that is one of the lines along the axis."""
     return (height if axis != "width" else 1), (width if axis != "height" else 1)
 

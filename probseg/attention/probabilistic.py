@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from probseg.attention.base import Attention2d
+from probseg.attention.base import Attention2d, Shared
 from probseg.errors import UnknownNameError
-from probseg.ops.axial import Axis, axial_attention
+from probseg.ops.axial import axial_attention
+from probseg.ops.edges import EdgePosterior, gaussian_edges
 from probseg.ops.mixture import PRIOR_NAMES, PriorName
+from probseg.ops.probabilistic import probabilistic_attention
 from probseg.ops.updates import KeyAdaptation, Update, ValuePropagation
 
 LOG_LIMIT = 80.0  # exp(88) is the end of float32
@@ -45,15 +47,6 @@ class ProbabilisticAttention2d(Attention2d):
     Args:
         in_channels: Channels of the features.
         out_channels: Channels of the output, divided evenly among the heads.
-        num_heads: Number of heads ``G``.
-        head_channels: Channels ``D`` of queries and keys in each head.
-        value_in_channels: Channels of the value features; None is ``in_channels``.
-        axis: "height" lets a pixel see its column, "width" its row, "full" the whole map.
-        span: Window along the axis: a pixel sees those at most ``span // 2`` away; None is the
-            whole line. Only for the axes "height" and "width".
-        position: None, "factored" or "full", see ``Attention2d``.
-        position_size: Map that the position embeddings are learnt for, see ``Attention2d``.
-        position_keys: Whether keys have position embeddings, too, and not only queries.
         log_prior: "magnitude", "key_magnitude" or "uniform", see ``probabilistic_attention``.
         value_precision: ``beta``, 0 for values without likelihood.
         value_iterations: Number of EM iterations of the values.
@@ -64,24 +57,19 @@ class ProbabilisticAttention2d(Attention2d):
         value_prior: Precision of the prior of the value means in that propagation.
         learn_priors: Learn ``key_prior`` and ``value_prior`` where they are used, one of each for
             each head, from these values on. They are learnt in the log and therefore stay positive.
+        **shared: As in ``Attention2d``.
 
     Raises:
         ValueError: If a prior to be learnt is 0, or values are to propagate without a precision.
     """
+
+    no_fixed_values: ClassVar[str | None] = None
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
         *,
-        num_heads: int = 1,
-        head_channels: int = 32,
-        value_in_channels: int | None = None,
-        axis: Axis = "full",
-        span: int | None = None,
-        position: str | None = None,
-        position_size: tuple[int, int] = (16, 16),
-        position_keys: bool = True,
         log_prior: PriorName = "magnitude",
         value_precision: float = 0.0,
         value_iterations: int = 1,
@@ -90,19 +78,10 @@ class ProbabilisticAttention2d(Attention2d):
         propagation_iterations: int = 0,
         value_prior: float = 1.0,
         learn_priors: bool = False,
+        **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(
-            in_channels,
-            out_channels,
-            num_heads=num_heads,
-            head_channels=head_channels,
-            value_in_channels=value_in_channels,
-            axis=axis,
-            span=span,
-            position=position,
-            position_size=position_size,
-            position_keys=position_keys,
-        )
+        super().__init__(in_channels, out_channels, **shared)
+        position = shared.get("position")
         if log_prior not in PRIOR_NAMES:
             raise UnknownNameError(kind="log prior", name=log_prior, known=PRIOR_NAMES)
         if position is not None and log_prior == "uniform":
@@ -120,9 +99,9 @@ class ProbabilisticAttention2d(Attention2d):
         self.log_key_prior: nn.Parameter | None = None
         self.log_value_prior: nn.Parameter | None = None
         if learn_priors and key_iterations > 0:
-            self.log_key_prior = _log_parameter("key_prior", key_prior, num_heads)
+            self.log_key_prior = _log_parameter("key_prior", key_prior, self.num_heads)
         if learn_priors and propagation_iterations > 0:
-            self.log_value_prior = _log_parameter("value_prior", value_prior, num_heads)
+            self.log_value_prior = _log_parameter("value_prior", value_prior, self.num_heads)
         self.settings = Settings(
             KeyAdaptation(key_iterations, key_prior),
             ValuePropagation(propagation_iterations, value_prior),
@@ -193,6 +172,39 @@ class ProbabilisticAttention2d(Attention2d):
             value_propagation=None if fixed_values is None else value_propagation,
             fixed_values=fixed_values,
             fixed_mask=fixed_mask,
+        )
+
+    def edges(
+        self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
+    ) -> EdgePosterior:
+        """Infer the posterior over edges with adapted keys, see ``Attention2d``.
+
+        Raises:
+            ValueError: If it depends on values.
+        """
+        if self.value_precision > 0.0 and (
+            self.log_prior == "magnitude" or self.value_iterations > 1
+        ):
+            msg = (
+                "the posterior over edges depends on the values with value_precision="
+                f"{self.value_precision}, log_prior={self.log_prior!r} and value_iterations="
+                f"{self.value_iterations}; it is there for 'key_magnitude' and one iteration"
+            )
+            raise ValueError(msg)
+        position = self.position_tables(*size)
+        adaptation, _ = self.updates()
+        if adaptation.iterations > 0:
+            keys = probabilistic_attention(
+                queries,
+                keys,
+                keys[..., :1],
+                log_prior=self.log_prior,
+                log_mask=log_mask,
+                key_adaptation=adaptation,
+                position=position,
+            ).keys
+        return gaussian_edges(
+            queries, keys, log_prior=self.log_prior, log_mask=log_mask, position=position
         )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -31,25 +33,7 @@ class DistancePrior(ScoredPrior):
     length: Tensor
 
     def __post_init__(self) -> None:
-        for name, positions in (
-            ("query_positions", self.query_positions),
-            ("key_positions", self.key_positions),
-        ):
-            if positions.ndim != 2 or not positions.is_floating_point() or not positions.shape[1]:
-                msg = (
-                    f"{name} must be floating point of shape (tokens, coordinates >= 1), got "
-                    f"{positions.dtype} {tuple(positions.shape)}"
-                )
-                raise ValueError(msg)
-            if positions.requires_grad:
-                msg = f"{name} must not require a gradient, which only length gets; detach them"
-                raise ValueError(msg)
-        if self.query_positions.shape[1] != self.key_positions.shape[1]:
-            msg = (
-                "query_positions and key_positions must have the same number of coordinates, got "
-                f"{self.query_positions.shape[1]} and {self.key_positions.shape[1]}"
-            )
-            raise ValueError(msg)
+        _check_positions(self.query_positions, self.key_positions)
         if not isinstance(self.length, Tensor) or not self.length.is_floating_point():
             msg = f"length must be a floating-point tensor, got {self.length}; wrap a number in one"
             raise TypeError(msg)
@@ -75,9 +59,7 @@ class DistancePrior(ScoredPrior):
         """
         if isinstance(length, Tensor) and device is None:
             device = length.device
-        rows = torch.arange(height, dtype=torch.float32, device=device)
-        columns = torch.arange(width, dtype=torch.float32, device=device)
-        positions = torch.cartesian_prod(rows, columns).reshape(-1, 2)  # (H * W, 2)
+        positions = _pixels(height, width, device)
         return cls(positions, positions, torch.as_tensor(length, device=device))
 
     @property
@@ -113,3 +95,99 @@ class DistancePrior(ScoredPrior):
     def _length(self) -> Tensor:
         length = self.length
         return length[(None,) * (2 - length.ndim)][..., None, None]  # (B or 1, G or 1, 1, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowPrior(ScoredPrior):
+    """The structural prior of local attention: 0 inside a window around each query, else -inf.
+
+    A query sees the keys that are at most ``radius`` away along every coordinate. As a prior over
+    edges (Singh & Buckley, 2023, §5.1.2), it can be added to any other.
+
+    Args:
+        query_positions: Coordinates of the queries, ``(N, C)`` for any number C of coordinates.
+        key_positions: Coordinates of the keys, ``(M, C)``.
+        radius: In the unit of the coordinates, 0 or more; 0 is the same place alone.
+
+    Raises:
+        ValueError: If a shape or the radius is wrong.
+    """
+
+    query_positions: Tensor
+    key_positions: Tensor
+    radius: float
+
+    def __post_init__(self) -> None:
+        _check_positions(self.query_positions, self.key_positions)
+        if not self.radius >= 0:
+            msg = f"radius must be 0 or more, got {self.radius}; 0 is the same place alone"
+            raise ValueError(msg)
+
+    @classmethod
+    def on_map(
+        cls, height: int, width: int, radius: float, device: torch.device | None = None
+    ) -> Self:
+        """Build the prior of a map whose pixels are both queries and keys, row by row.
+
+        Args:
+            height: ``H``.
+            width: ``W``; ``N = M = H * W``.
+            radius: In pixels of the map.
+            device: Of the positions; None is the CPU.
+        """
+        positions = _pixels(height, width, device)
+        return cls(positions, positions, radius)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """See ``PairwisePrior``."""
+        return 1, 1, len(self.query_positions), len(self.key_positions)
+
+    def block(self, block: Block) -> Tensor:
+        """See ``PairwisePrior``."""
+        rows, columns = self.query_positions[block.rows], self.key_positions[block.columns]
+        return self._scores(rows[:, None], columns)[None, None]  # (1, 1, n, m)
+
+    def score(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        """See ``PairwisePrior``."""
+        del batch, head
+        # Fused kernels want scalars, not vectors to be compared.
+        seen = [
+            (self.query_positions[row, axis] - self.key_positions[column, axis]).abs()
+            <= self.radius
+            for axis in range(self.query_positions.shape[1])
+        ]
+        return torch.where(functools.reduce(torch.logical_and, seen), 0.0, -math.inf)
+
+    def _scores(self, rows: Tensor, columns: Tensor) -> Tensor:
+        seen = ((rows - columns).abs() <= self.radius).all(-1)
+        return torch.where(seen, 0.0, -math.inf)
+
+
+def _pixels(height: int, width: int, device: torch.device | None) -> Tensor:
+    """Return row and column of each pixel of a map, row by row, ``(H * W, 2)``."""
+    rows = torch.arange(height, dtype=torch.float32, device=device)
+    columns = torch.arange(width, dtype=torch.float32, device=device)
+    return torch.cartesian_prod(rows, columns).reshape(-1, 2)
+
+
+def _check_positions(query_positions: Tensor, key_positions: Tensor) -> None:
+    for name, positions in (
+        ("query_positions", query_positions),
+        ("key_positions", key_positions),
+    ):
+        if positions.ndim != 2 or not positions.is_floating_point() or not positions.shape[1]:
+            msg = (
+                f"{name} must be floating point of shape (tokens, coordinates >= 1), got "
+                f"{positions.dtype} {tuple(positions.shape)}"
+            )
+            raise ValueError(msg)
+        if positions.requires_grad:
+            msg = f"{name} must not require a gradient, which positions do not get; detach them"
+            raise ValueError(msg)
+    if query_positions.shape[1] != key_positions.shape[1]:
+        msg = (
+            "query_positions and key_positions must have the same number of coordinates, got "
+            f"{query_positions.shape[1]} and {key_positions.shape[1]}"
+        )
+        raise ValueError(msg)

@@ -189,7 +189,7 @@ def test_lookup():
 def test_layers_take_plain_values_by_keyword(name):
     parameters = list(inspect.signature(ATTENTIONS[name]).parameters.values())
     assert [p.name for p in parameters[:2]] == ["in_channels", "out_channels"]
-    assert all(p.kind is p.KEYWORD_ONLY for p in parameters[2:])
+    assert all(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters[2:])
 
 
 def test_wrong_arguments_are_named(name):

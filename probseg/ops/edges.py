@@ -1,0 +1,215 @@
+"""Attention as a posterior over edges (Singh & Buckley, 2023).
+
+Each query has one edge ``E_i``, which leads to one of the keys; which one is not known. An
+attention mechanism is the posterior of that edge, and its output the expectation of the values at
+the other end: ``o_i = sum_j p(E_i = j | queries, keys) v_j`` (Eq. 1). Mechanisms differ in their
+priors over edges and in what they infer on the way, not in this.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from probseg.ops.attention import LogPrior, assign, attend
+from probseg.ops.backends.interface import Block, take_block
+from probseg.ops.checks import as_precision, as_terms, check_units
+from probseg.ops.mixture import Mixture, PriorName, query_logits
+from probseg.ops.numerics import full_precision, product_dtype, working_dtype
+from probseg.ops.relative_position import RelativePosition
+
+
+class EdgePosterior(ABC):
+    """Posterior of the edges from N queries to M keys; it is never held whole."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int, int]:
+        """``(B, G, N, M)``."""
+
+    @abstractmethod
+    def expect(self, values: Tensor) -> Tensor:
+        """Return the expectation of the values at the ends of the edges (Eq. 1), in linear memory.
+
+        Args:
+            values: Of the keys, ``(B, G, M, V)``.
+
+        Returns:
+            ``(B, G, N, V)``, in the dtype of the values.
+        """
+
+    @abstractmethod
+    def log_probability(self, rows: slice) -> Tensor:
+        """Write out ``log p(E_i = j)`` for some queries.
+
+        Args:
+            rows: Which queries.
+
+        Returns:
+            ``(B, G, n, M)``, float32 (float64 for float64); -inf for all keys of a query that sees
+            none.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxEdges(EdgePosterior):
+    """``p(E_i = j) = softmax_j(scale q_i·k_j + log_prior_ij)``: an independent edge for each query.
+
+    The posterior of cross- and self-attention (Singh & Buckley, 2023, §3.0.3 and §3.0.4), for any
+    structural prior over the edges: 0 and -inf for a graph, sparse or local; anything between for
+    what is more or less likely.
+
+    Args:
+        queries: ``(B, G, N, D)``.
+        keys: ``(B, G, M, D)``.
+        log_prior: As in ``attend``; None is uniform.
+        scale: Factor of the dot products.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    log_prior: LogPrior | None = None
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_units(self.queries, self.keys, self.keys, payload_name="keys", payload_of="keys")
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """See ``EdgePosterior``."""
+        batch, heads, count, _ = self.queries.shape
+        return batch, heads, count, self.keys.shape[-2]
+
+    def expect(self, values: Tensor) -> Tensor:
+        """See ``EdgePosterior``."""
+        return attend(
+            self.queries,
+            self.keys,
+            values.to(self.queries.dtype),
+            log_prior=self.log_prior,
+            scale=self.scale,
+        ).values.to(values.dtype)
+
+    def log_probability(self, rows: slice) -> Tensor:
+        """See ``EdgePosterior``."""
+        terms = as_terms("log_prior", self.log_prior, self.queries, self.keys)
+        dtype = working_dtype(self.queries.dtype)
+        everything = slice(None)
+        with full_precision(self.queries.device):
+            some = self.queries[:, :, rows].to(dtype)
+            logits = self.scale * (some @ self.keys.to(dtype).mT)  # (B, G, n, M)
+            for term in terms:
+                block = Block(everything, everything, rows, everything)
+                logits = logits + take_block(term, block, dtype)
+            return log_softmax(logits)
+
+
+@dataclass(frozen=True, eq=False)
+class BasesEdges(EdgePosterior):
+    """Edges that lead through one of K bases: ``p(E_i = j) = sum_k z_ik z_jk / sum_n z_nk``.
+
+    ``z_ik = softmax_k(scale x_i·mu_k + log_prior_ik)`` says which base explains token i. A query
+    goes to a base, and from there to one of the tokens that the base explains: the posterior of
+    slot and EM attention over the tokens themselves. It has rank K, and costs N K.
+
+    Args:
+        tokens: Both queries and keys, ``(B, G, N, D)``.
+        bases: ``(B, G, K, D)``.
+        log_prior: Of the bases for each token, as in ``attend``; None is uniform.
+        scale: Factor of the dot products.
+    """
+
+    tokens: Tensor
+    bases: Tensor
+    log_prior: LogPrior | None = None
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_units(self.tokens, self.bases, self.bases, payload_name="bases", payload_of="keys")
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """See ``EdgePosterior``."""
+        batch, heads, count, _ = self.tokens.shape
+        return batch, heads, count, count
+
+    def expect(self, values: Tensor) -> Tensor:
+        """See ``EdgePosterior``."""
+        given = values.to(self.tokens.dtype)
+        gathered = assign(
+            self.tokens, self.bases, given, log_prior=self.log_prior, scale=self.scale
+        )
+        read = attend(
+            self.tokens, self.bases, gathered.means, log_prior=self.log_prior, scale=self.scale
+        )
+        return read.values.to(values.dtype)
+
+    def log_probability(self, rows: slice) -> Tensor:
+        """See ``EdgePosterior``."""
+        of_bases = SoftmaxEdges(self.tokens, self.bases, self.log_prior, self.scale)
+        with full_precision(self.tokens.device):
+            log_z = of_bases.log_probability(slice(None))  # (B, G, N, K)
+            log_shares = log_softmax(log_z.mT)  # (B, G, K, N)
+            # Through every base in turn: the exponentials of products would underflow.
+            log_p = torch.full((), -math.inf, dtype=log_z.dtype, device=log_z.device)
+            for k in range(log_z.shape[-1]):
+                through = log_z[:, :, rows, k, None] + log_shares[:, :, None, k]  # (B, G, n, N)
+                log_p = torch.logaddexp(log_p, through)
+        return log_p
+
+
+def gaussian_edges(
+    queries: Tensor,
+    keys: Tensor,
+    *,
+    query_precision: float | Tensor | None = None,
+    log_prior: PriorName | LogPrior = "key_magnitude",
+    log_mask: LogPrior | None = None,
+    position: RelativePosition | None = None,
+) -> SoftmaxEdges:
+    """Build the posterior of edges to Gaussian units, whose means are the keys.
+
+    ``log p(E_i = j) = log pi_j + D/2 log alpha_j - alpha_j/2 |q_i - k_j|² - L_i`` (Gabbur et al.,
+    2021, Eq. 2). With the default prior, which cancels the norms of the keys, and the default
+    precision, it is the posterior of scaled dot-product attention.
+
+    Args:
+        queries: ``(B, G, N, D)``.
+        keys: ``(B, G, M, D)``.
+        query_precision: ``alpha``: positive float, or positive tensor that broadcasts to
+            ``(B, G, M)``; None is ``1 / sqrt(D)``.
+        log_prior: ``log pi``: "key_magnitude" (or "magnitude", which is the same without a value
+            likelihood), "uniform", or what ``attend`` takes.
+        log_mask: Added to the prior, as in ``probabilistic_attention``.
+        position: Relative position embeddings, as in ``probabilistic_attention``.
+    """
+    check_units(queries, keys, keys, payload_name="keys", payload_of="keys")
+    if query_precision is None:
+        query_precision = queries.shape[-1] ** -0.5
+    prior = log_prior
+    if not isinstance(prior, str):
+        prior = as_terms("log_prior", prior, queries, keys)
+    dtype = working_dtype(queries.dtype)
+    mixture = Mixture(
+        keys.to(dtype),
+        keys.new_zeros(*keys.shape[:-1], 0),
+        as_precision("query_precision", query_precision, keys, zero=False),
+        0.0,
+        prior,
+        as_terms("log_mask", log_mask, queries, keys),
+        None if position is None else position.to(dtype),
+        product_dtype(queries),
+    )
+    with full_precision(queries.device):
+        joint = query_logits(mixture, queries.to(dtype))
+    return SoftmaxEdges(joint.queries, joint.keys, joint.log_prior, joint.scale)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Normalise along the last dimension; lines of -inf stay so and get no gradient."""
+    alive = (logits > -math.inf).any(-1, keepdim=True)
+    return logits.where(alive, 0.0).log_softmax(-1).where(alive, -math.inf)

@@ -1,0 +1,95 @@
+"""What a posterior over edges knows, and what an approximation of it loses.
+
+Singh & Buckley (2023, §5.1.2). All of it row block by row block: in linear memory, with gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from probseg.ops.backends.tiles import TILE
+from probseg.ops.edges import EdgePosterior
+
+
+def posterior_entropy(posterior: EdgePosterior) -> Tensor:
+    """Return the entropy of each query's edge, ``H_i = -sum_j p_ij log p_ij``.
+
+    In nats: 0 where the edge is certain, ``log M`` where it may lead to any of M keys. It is what
+    hard attention loses on average: a single edge drawn from the posterior loses ``-log p_ij``.
+
+    Args:
+        posterior: Over the edges of N queries.
+
+    Returns:
+        ``(B, G, N)``, float32 (float64 for float64); 0 for a query that sees no key.
+    """
+
+    def of_rows(rows: slice) -> Tensor:
+        log_p = posterior.log_probability(rows)  # (B, G, n, M)
+        return -_mean(log_p, log_p)
+
+    return _by_rows(posterior, of_rows)
+
+
+def posterior_divergence(approximation: EdgePosterior, exact: EdgePosterior) -> Tensor:
+    """Return what an approximation loses, ``KL(q_i || p_i) = sum_j q_ij (log q_ij - log p_ij)``.
+
+    ``D_KL[q || p] = -H[q] - E_q[log p]``; the paper prints it with the other signs and without the
+    logarithm.
+
+    Args:
+        approximation: ``q``, say of local or of EM attention.
+        exact: ``p``, over the edges between the same tokens.
+
+    Returns:
+        In nats, ``(B, G, N)``, float32 (float64 for float64); inf where the approximation has edges
+        that the exact posterior rules out, 0 for a query that sees no key in the approximation.
+
+    Raises:
+        ValueError: If the two differ in shape.
+    """
+    if approximation.shape != exact.shape:
+        msg = (
+            "approximation and exact must be posteriors over the same edges (B, G, N, M), "
+            f"got {approximation.shape} and {exact.shape}; ask both layers for the same features"
+        )
+        raise ValueError(msg)
+
+    def of_rows(rows: slice) -> Tensor:
+        log_q = approximation.log_probability(rows)  # (B, G, n, M)
+        return _mean(log_q, log_q - exact.log_probability(rows))
+
+    return _by_rows(exact, of_rows)
+
+
+def _mean(log_weights: Tensor, values: Tensor) -> Tensor:
+    """Average values ``(B, G, n, M)``; those of weight 0 do not count, whatever they are."""
+    possible = log_weights > -math.inf
+    weights = log_weights.where(possible, 0.0).exp()
+    # Infinite differences of impossible edges would be NaN times 0, in gradients too.
+    return (weights * values.where(possible, 0.0)).where(possible, 0.0).sum(-1)
+
+
+def _by_rows(posterior: EdgePosterior, of_rows: Callable[[slice], Tensor]) -> Tensor:
+    """Compute something of each query, with the pairs of a few queries in memory at a time."""
+    batch, heads, count, keys = posterior.shape
+    size = max(1, TILE // max(1, batch * heads * keys))
+    starts = range(0, max(1, count), size)
+    blocks = [slice(first, min(first + size, count)) for first in starts]
+    if torch.is_grad_enabled():
+        # The pairs are computed again in the backward pass instead of being kept for it.
+        parts = [checkpoint(of_rows, rows, use_reentrant=False) for rows in blocks]
+        return torch.cat(parts, dim=-1)
+    result: Tensor | None = None
+    for rows in blocks:
+        part = of_rows(rows)
+        if result is None:  # before the large blocks: small ones between them would pin the heap
+            result = part.new_empty(batch, heads, count)
+        result[..., rows] = part
+    assert result is not None, "there is at least one block, if an empty one"
+    return result

@@ -1,0 +1,168 @@
+"""Posteriors over edges, against their equations written out."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from probseg.ops import FactoredPosition, attend, probabilistic_attention
+from probseg.ops.edges import BasesEdges, SoftmaxEdges, gaussian_edges
+from probseg.ops.priors import DistancePrior, WindowPrior
+
+ALL = slice(None)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def softmax_rows(logits: Tensor) -> Tensor:
+    weights = (logits - logits.amax(-1, keepdim=True)).exp()
+    return weights / weights.sum(-1, keepdim=True)
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**16))
+def test_softmax_edges_are_the_posterior_of_one_edge(n, m, seed):
+    queries, keys, values = draw(2, 3, n, 4, seed=seed), draw(2, 3, m, 4, seed=1), draw(2, 3, m, 5)
+    log_prior = draw(n, m, seed=2)
+    edges = SoftmaxEdges(queries, keys, log_prior, scale=0.7)
+    # Bayes' rule, edge by edge: the prior times the exponential of the edge potential.
+    joint = torch.zeros(2, 3, n, m, dtype=torch.float64)
+    for i in range(n):
+        for j in range(m):
+            potential = 0.7 * (queries[:, :, i] * keys[:, :, j]).sum(-1)
+            joint[:, :, i, j] = log_prior[i, j].exp() * potential.exp()
+    expected = joint / joint.sum(-1, keepdim=True)
+    assert edges.shape == (2, 3, n, m)
+    torch.testing.assert_close(edges.log_probability(ALL).exp(), expected)
+    torch.testing.assert_close(edges.expect(values), expected @ values)
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 2**16))
+def test_edges_through_bases(n, k, seed):
+    tokens, bases, values = draw(2, 3, n, 4, seed=seed), draw(2, 3, k, 4, seed=1), draw(2, 3, n, 5)
+    log_prior = draw(2, 3, k, seed=2)
+    edges = BasesEdges(tokens, bases, log_prior, scale=1.3)
+    z = softmax_rows(1.3 * tokens @ bases.mT + log_prior[:, :, None])  # (B, G, N, K)
+    expected = torch.einsum("bgik,bgjk->bgij", z, z / z.sum(-2, keepdim=True))
+    torch.testing.assert_close(expected.sum(-1), torch.ones(2, 3, n, dtype=torch.float64))
+    assert edges.shape == (2, 3, n, n)
+    torch.testing.assert_close(edges.log_probability(ALL).exp(), expected)
+    torch.testing.assert_close(edges.expect(values), expected @ values)
+
+
+@pytest.mark.parametrize("kind", [SoftmaxEdges, BasesEdges])
+def test_some_rows_are_a_part_of_all(kind):
+    edges = kind(draw(1, 2, 7, 3), draw(1, 2, 7, 3, seed=1), draw(7, seed=2), 0.5)
+    whole = edges.log_probability(ALL)
+    for rows in (slice(0, 3), slice(3, 7), slice(6, 7)):
+        torch.testing.assert_close(edges.log_probability(rows), whole[:, :, rows])
+
+
+def test_far_bases_underflow_without_harm():
+    """No token has a probability above 1e-300 for the second base, whose shares still add up."""
+    tokens = torch.cat([draw(1, 1, 5, 1) + 900, torch.ones(1, 1, 5, 1)], -1)
+    bases = torch.tensor([[[[1.0, 0.0], [0.0, 0.0]]]], dtype=torch.float64)
+    log_p = BasesEdges(tokens, bases).log_probability(ALL)
+    torch.testing.assert_close(log_p.exp().sum(-1), torch.ones(1, 1, 5, dtype=torch.float64))
+
+
+def test_a_query_that_sees_nothing():
+    log_prior = torch.zeros(3, 4, dtype=torch.float64)
+    log_prior[1] = -math.inf
+    edges = SoftmaxEdges(draw(1, 1, 3, 2).requires_grad_(), draw(1, 1, 4, 2), log_prior)
+    log_p = edges.log_probability(ALL)
+    assert (log_p[:, :, 1] == -math.inf).all()
+    assert (edges.expect(draw(1, 1, 4, 2))[:, :, 1] == 0).all()
+    log_p[:, :, [0, 2]].sum().backward()
+    assert edges.queries.grad.isfinite().all()
+
+
+def test_defaults_of_gaussian_edges_are_standard_attention():
+    queries, keys, values = draw(2, 2, 5, 4), draw(2, 2, 6, 4, seed=1), draw(2, 2, 6, 3, seed=2)
+    expected = torch.nn.functional.scaled_dot_product_attention(queries, keys, values)
+    torch.testing.assert_close(gaussian_edges(queries, keys).expect(values), expected)
+
+
+@pytest.mark.parametrize("log_prior", ["magnitude", "key_magnitude", "uniform", draw(6, seed=9)])
+@pytest.mark.parametrize("precision", [0.4, draw(2, 2, 1).exp(), draw(2, 2, 6).exp()])
+def test_gaussian_edges_are_those_of_probabilistic_attention(log_prior, precision):
+    queries, keys, values = draw(2, 2, 5, 4), draw(2, 2, 6, 4, seed=1), draw(2, 2, 6, 3, seed=2)
+    mask = torch.where(draw(5, 6, seed=3) > -1, 0.0, -math.inf)
+    options = {"query_precision": precision, "log_prior": log_prior, "log_mask": mask}
+    expected = probabilistic_attention(queries, keys, values, **options)
+    edges = gaussian_edges(queries, keys, **options)
+    torch.testing.assert_close(edges.expect(values), expected.values)
+    # And with both Gaussian normalisers written out.
+    alpha = torch.as_tensor(precision, dtype=torch.float64).expand(2, 2, 6)
+    log_pi = alpha / 2 * keys.square().sum(-1) if "magnitude" in str(log_prior) else 0.0
+    log_pi = log_prior if isinstance(log_prior, Tensor) else log_pi
+    squares = (queries[..., None, :] - keys[..., None, :, :]).square().sum(-1)
+    joint = -alpha[..., None, :] / 2 * squares + 2 * alpha[..., None, :].log()
+    joint = joint + (log_pi[..., None, :] if isinstance(log_pi, Tensor) else 0.0) + mask
+    torch.testing.assert_close(edges.log_probability(ALL).exp(), softmax_rows(joint))
+
+
+def test_positions_are_those_of_probabilistic_attention():
+    queries, keys, values = draw(1, 2, 6, 4), draw(1, 2, 6, 4, seed=1), draw(1, 2, 6, 3, seed=2)
+    position = FactoredPosition(
+        draw(3, 4), draw(5, 4, seed=1), draw(3, 4, seed=2), draw(5, 4, seed=3)
+    )
+    expected = probabilistic_attention(queries, keys, values, position=position).values
+    edges = gaussian_edges(queries, keys, position=position)
+    torch.testing.assert_close(edges.expect(values), expected)
+    weights = edges.log_probability(ALL).exp()
+    torch.testing.assert_close(weights @ values, expected)
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(0, 4))
+def test_windows_see_squares(height, width, radius):
+    prior = WindowPrior.on_map(height, width, radius)
+    y, x = torch.arange(height * width) // width, torch.arange(height * width) % width
+    seen = ((y[:, None] - y).abs() <= radius) & ((x[:, None] - x).abs() <= radius)
+    queries = torch.zeros(1, 1, height * width, 1)
+    edges = SoftmaxEdges(queries, queries, prior)
+    expected = seen / seen.sum(-1, keepdim=True)
+    torch.testing.assert_close(edges.log_probability(ALL)[0, 0].exp(), expected)
+    zero = torch.tensor(0)
+    for i in range(height * width):
+        score = prior.score(zero, zero, torch.tensor(i), zero)
+        assert (score == 0.0) == seen[i, 0]
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked"])
+def test_a_window_is_a_prior_like_others(backend):
+    queries, keys, values = draw(1, 2, 12, 4), draw(1, 2, 12, 4, seed=1), draw(1, 2, 12, 3, seed=2)
+    window = WindowPrior.on_map(3, 4, 1)
+    fading = DistancePrior.on_map(3, 4, torch.tensor(2.0, dtype=torch.float64))
+    y, x = torch.arange(12) // 4, torch.arange(12) % 4
+    near = ((y[:, None] - y).abs() <= 1) & ((x[:, None] - x).abs() <= 1)
+    distance = ((y[:, None] - y) ** 2 + (x[:, None] - x) ** 2).double().sqrt()
+    logits = (queries @ keys.mT - distance / 2).masked_fill(~near, -math.inf)
+    found = attend(queries, keys, values, log_prior=(window, fading), backend=backend)
+    torch.testing.assert_close(found.values, softmax_rows(logits) @ values)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda p: WindowPrior(p, p, -1.0), "radius must be 0 or more, got -1"),
+        (lambda p: WindowPrior(p[:, 0], p, 1.0), "query_positions must be floating point of shape"),
+        (lambda p: WindowPrior(p, p[:, :1], 1.0), "the same number of coordinates, got 2 and 1"),
+        (lambda p: WindowPrior(p.requires_grad_(), p, 1.0), "must not require a gradient"),
+    ],
+)
+def test_wrong_windows_are_named(wrong, named):
+    with pytest.raises(ValueError, match=named):
+        wrong(torch.rand(4, 2))
+
+
+def test_wrong_tokens_are_named():
+    with pytest.raises(ValueError, match="keys must have the 3 channels of queries, got 2"):
+        SoftmaxEdges(draw(1, 1, 4, 3), draw(1, 1, 4, 2))
+    with pytest.raises(ValueError, match=r"queries must have shape \(B, G, N, D\)"):
+        BasesEdges(draw(4, 3), draw(1, 1, 4, 3))

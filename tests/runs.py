@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,11 @@ SMALL = ("--data.num_workers=0", "--data.batch_size=2", "--data.crop_size=32")
 """Flags that make training quick."""
 
 
+def is_semantic(path: Path) -> bool:
+    """Say whether a shipped configuration is one for semantic segmentation."""
+    return re.search(r"[Ss]emantic", path.read_text(encoding="utf-8")) is not None
+
+
 def command(*arguments: object) -> int:
     """Run a command line and return its exit status."""
     return main([str(argument) for argument in arguments])
@@ -31,6 +37,14 @@ def folder_fit(root: Path, *more: object) -> list[str]:
     """Arguments of a short training on a folder."""
     experiment = ["fit", "--config", "configs/experiment/folder.yaml", "--data.root", root]
     return [str(a) for a in (*experiment, *MICRO, *QUIET, *SMALL, *more)]
+
+
+def camvid_fit(*more: object) -> list[str]:
+    """Arguments of a short training on the CamVid of ``$PROBSEG_DATA``, in full precision."""
+    experiment = ["fit", "--config", "configs/experiment/emanet_camvid_cpu.yaml"]
+    small = "--model.model.of=micro_emanet"
+    every = ("--trainer.check_val_every_n_epoch=1", "--trainer.precision=32-true")
+    return [str(a) for a in (*experiment, small, *QUIET, *SMALL, *every, *more)]
 
 
 def finished(*arguments: object) -> ProbsegCLI:

@@ -1,22 +1,43 @@
 """Attention layers on maps: ``(B, C, H, W) -> (B, C', H, W)``."""
 
-from collections.abc import Callable
-
 from probseg.attention.adaptation import (
     Adaptation,
     adapt,
     probabilistic_layers,
     restored,
 )
+from probseg.attention.additive import AdditiveAttention2d
+from probseg.attention.bahdanau import BahdanauDecoderStep
 from probseg.attention.base import Attention2d
+from probseg.attention.block_slots import BlockSlotAttention2d
+from probseg.attention.em import DoubleAttention2d, EMAttention2d
+from probseg.attention.emau import EMAU
+from probseg.attention.hard import HardAttention2d
+from probseg.attention.hopfield import HopfieldAttention2d
+from probseg.attention.kernel_regression import KernelRegressionAttention2d
+from probseg.attention.local import LocalAttention2d
+from probseg.attention.predictive_coding import PredictiveCodingAttention2d
 from probseg.attention.probabilistic import ProbabilisticAttention2d
+from probseg.attention.slots import GRUSlotAttention2d, SlotAttention2d
 from probseg.attention.standard import StandardAttention2d
 from probseg.errors import UnknownNameError
 
-ATTENTIONS: dict[str, Callable[..., Attention2d]] = {
-    "standard": StandardAttention2d,
+ATTENTIONS: dict[str, type[Attention2d]] = {
+    "additive": AdditiveAttention2d,
+    "block_slot": BlockSlotAttention2d,
+    "double": DoubleAttention2d,
+    "em": EMAttention2d,
+    "hard": HardAttention2d,
+    "hopfield": HopfieldAttention2d,
+    "kernel_regression": KernelRegressionAttention2d,
+    "local": LocalAttention2d,
+    "predictive_coding": PredictiveCodingAttention2d,
     "probabilistic": ProbabilisticAttention2d,
+    "slot": SlotAttention2d,
+    "slot_gru": GRUSlotAttention2d,
+    "standard": StandardAttention2d,
 }
+"""Layers that turn a feature map into a feature map, by the names that configurations use."""
 
 
 def build_attention(
@@ -32,14 +53,27 @@ def build_attention(
     """
     if name not in ATTENTIONS:
         raise UnknownNameError(kind="attention", name=name, known=ATTENTIONS)
-    return ATTENTIONS[name](in_channels, out_channels, **options)
+    return ATTENTIONS[name](in_channels, out_channels, **options)  # type: ignore[arg-type]
 
 
 __all__ = [
     "ATTENTIONS",
+    "EMAU",
     "Adaptation",
+    "AdditiveAttention2d",
     "Attention2d",
+    "BahdanauDecoderStep",
+    "BlockSlotAttention2d",
+    "DoubleAttention2d",
+    "EMAttention2d",
+    "GRUSlotAttention2d",
+    "HardAttention2d",
+    "HopfieldAttention2d",
+    "KernelRegressionAttention2d",
+    "LocalAttention2d",
+    "PredictiveCodingAttention2d",
     "ProbabilisticAttention2d",
+    "SlotAttention2d",
     "StandardAttention2d",
     "adapt",
     "build_attention",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from probseg.backbones.timm import TimmBackbone
@@ -52,10 +55,69 @@ class ResNet(TimmBackbone):
             raise ValueError(msg)
         if multi_grid is not None:
             _dilate(self.last_stage(), multi_grid)
+        self.twin = partial(ResNet, name, multi_grid=multi_grid, options=options)
+
+    @contextmanager
+    def at_output_stride(self, number: int) -> Iterator[None]:
+        """Give the coarsest map another stride, until the end of the context.
+
+        The weights stay; convolutions get the strides and dilations of a network that is built with
+        this output stride, with the same factors of ``multi_grid``.
+
+        Args:
+            number: 8, 16 or 32.
+
+        Raises:
+            ValueError: If it is another, or parts of the network have been replaced by others, so
+                that convolutions alone do not make the stride.
+        """
+        with torch.device("meta"):
+            twin = self.twin(output_stride=number)
+        pairs = _convolution_pairs(self.network, twin.network)
+        before = self.features, [_geometry(own) for own, _ in pairs]
+        try:
+            self.features = twin.features
+            for own, other in pairs:
+                own.stride, own.dilation, own.padding = _geometry(other)
+            yield
+        finally:
+            self.features, geometries = before
+            for (own, _), geometry in zip(pairs, geometries, strict=True):
+                own.stride, own.dilation, own.padding = geometry
 
     def last_stage(self) -> list[nn.Module]:
         """Return the blocks of the last stage."""
         return list(getattr(self.network, "layer4", [nn.Identity()]))
+
+
+def _geometry(convolution: nn.Conv2d) -> tuple[Any, Any, Any]:
+    return convolution.stride, convolution.dilation, convolution.padding
+
+
+def _convolution_pairs(own: nn.Module, twin: nn.Module) -> list[tuple[nn.Conv2d, nn.Conv2d]]:
+    """Return the convolutions of the same names; raise a ValueError if more than they differs."""
+    found, expected = (
+        {name: module for name, module in network.named_modules() if hasattr(module, "stride")}
+        for network in (own, twin)
+    )
+    pairs = []
+    for name in {**found, **expected}:
+        one, other = found.get(name), expected.get(name)
+        if isinstance(one, nn.Conv2d) and isinstance(other, nn.Conv2d):
+            alike = one.weight.shape == other.weight.shape
+            pairs.append((one, other))
+        elif one is not None and other is not None:
+            # A block, which has convolutions, or a layer without weights.
+            alike = any(one.children()) or str(one) == str(other)
+        else:
+            alike = False
+        if not alike:
+            msg = (
+                f"the output stride cannot be changed, as {name!r} would be {other} instead of "
+                f"{one}; build the network with the output_stride that is wanted"
+            )
+            raise ValueError(msg)
+    return pairs
 
 
 def _dilate(blocks: Sequence[Any], factors: Sequence[int]) -> None:

@@ -1,8 +1,16 @@
-"""Callbacks: evaluation by clicks, pictures, and the record of a run."""
+"""Callbacks: evaluation, pictures, and the record of a run."""
 
 from probseg.callbacks.config import SaveConfig
 from probseg.callbacks.evaluation import InteractiveEvaluation
 from probseg.callbacks.run_folder import run_folder
-from probseg.callbacks.visual import VisualLog
+from probseg.callbacks.semantic import SemanticEvaluation
+from probseg.callbacks.visual import SemanticVisualLog, VisualLog
 
-__all__ = ["InteractiveEvaluation", "SaveConfig", "VisualLog", "run_folder"]
+__all__ = [
+    "InteractiveEvaluation",
+    "SaveConfig",
+    "SemanticEvaluation",
+    "SemanticVisualLog",
+    "VisualLog",
+    "run_folder",
+]

@@ -138,7 +138,7 @@ class InteractiveEvaluation(L.Callback):
             model.adapt(**dataclasses.asdict(self.adaptation))
         if isinstance(model, nn.Module):  # convolutions then need not rearrange their maps
             model.to(memory_format=torch.channels_last)
-        self._about = provenance(trainer, pl_module, self.seed, self.adaptation)
+        self._about = provenance(trainer, pl_module, self._options(self.adaptation))
         self._collections = [
             self._collection(trainer, protocol) for protocol in self.test_protocols
         ]
@@ -176,7 +176,7 @@ class InteractiveEvaluation(L.Callback):
         average = sum(summary.miou[5] for summary in summaries.values()) / len(summaries)
         pl_module.log("val/miou@5", average, prog_bar=True, sync_dist=True)
         if trainer.is_global_zero and not trainer.sanity_checking:
-            about = provenance(trainer, pl_module, self.seed, None)
+            about = provenance(trainer, pl_module, self._options(None))
             folder = run_folder(trainer) / "val"
             paths = write_report(folder, records, self.val_protocol, about, brief=True)
             _log_figures(trainer, "val", paths, summaries)
@@ -203,6 +203,13 @@ class InteractiveEvaluation(L.Callback):
     ) -> None:
         """Leave the network as it was."""
         self._adapted.close()
+
+    def _options(self, adaptation: Adaptation | None) -> dict[str, Any]:
+        """Return what an evaluation was asked for besides its protocol, as JSON values."""
+        return {
+            "seed": self.seed,
+            "adaptation": None if adaptation is None else dataclasses.asdict(adaptation),
+        }
 
     def _collection(self, trainer: L.Trainer, protocol: Protocol) -> Collection:
         """Open the journal of a test, with the runs of one that was killed."""

@@ -11,25 +11,22 @@ from typing import Any
 import lightning as L
 from torch import nn
 
-from probseg.attention import Adaptation
 from probseg.interact import environment
 
 
 def provenance(
-    trainer: L.Trainer, pl_module: L.LightningModule, seed: int, adaptation: Adaptation | None
+    trainer: L.Trainer, pl_module: L.LightningModule, options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return what it takes to repeat an evaluation.
 
     Args:
         trainer: Of the run.
         pl_module: The task.
-        seed: Seed of the simulated annotator.
-        adaptation: What held during the test only.
+        options: Of the evaluation itself, JSON values.
     """
     data = getattr(trainer, "datamodule", None)  # absent where loaders were passed instead
     return {
-        "seed": seed,
-        "adaptation": adaptation and dataclasses.asdict(adaptation),
+        **options,
         "model": _plain(pl_module.hparams.get("model")),
         "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
         "weights_sha256": _digest(pl_module),

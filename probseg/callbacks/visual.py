@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import cv2
 import lightning as L
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from probseg.callbacks.logging import log_picture
+from probseg.callbacks.semantic_pictures import class_colours, coloured
 from probseg.data import TrainBatch
+from probseg.data.semantic_module import SemanticBatch
 from probseg.types import IGNORE, Prompts
 
 
-class VisualLog(L.Callback):
-    """Shows training crops with their prompts, truth and prediction in the logger.
-
-    One sheet is drawn from the first batch of an epoch: on the left the crop with box, clicks
-    (green positive, red negative) and the outline of the truth, on the right the prediction.
+class CropLog(L.Callback, ABC):
+    """Shows training crops in the logger: a sheet of the first batch of an epoch.
 
     Args:
         every_n_epochs: How often.
@@ -35,26 +37,81 @@ class VisualLog(L.Callback):
         trainer: L.Trainer,
         pl_module: L.LightningModule,
         outputs: Any,  # noqa: ANN401
-        batch: TrainBatch,
+        batch: Any,  # noqa: ANN401
         batch_idx: int,
     ) -> None:
         """Draw the first batch of the epoch."""
         due = batch_idx == 0 and trainer.current_epoch % self.every_n_epochs == 0
         if not due or not trainer.is_global_zero:
             return
+        count = min(self.max_images, len(batch.images))
+        rows = [self.row(outputs, batch, number) for number in range(count)]
+        log_picture(trainer, "train/crops", np.concatenate(rows, axis=0))
+
+    @abstractmethod
+    def row(
+        self,
+        outputs: Any,  # noqa: ANN401
+        batch: Any,  # noqa: ANN401
+        number: int,
+    ) -> npt.NDArray[np.uint8]:
+        """Draw one crop of a batch.
+
+        Args:
+            outputs: What ``training_step`` returned.
+            batch: What it was given.
+            number: Of the crop in the batch.
+
+        Returns:
+            RGB, of the height of the crop.
+        """
+
+
+class VisualLog(CropLog):
+    """Shows training crops with their prompts, truth and prediction.
+
+    On the left is the crop with box, clicks (green positive, red negative) and the outline of the
+    truth, on the right the prediction.
+
+    Args:
+        every_n_epochs: How often.
+        max_images: Number of crops on a sheet.
+    """
+
+    def row(
+        self, outputs: Mapping[str, Any], batch: TrainBatch, number: int
+    ) -> npt.NDArray[np.uint8]:
+        """Draw one crop of a batch."""
         prompts, logits = outputs["prompts"], outputs["logits"]
         assert isinstance(prompts, Prompts), "training_step returns its prompts"
         assert isinstance(logits, Tensor), "training_step returns its logits"
-        rows = [
-            _draw(
-                batch.images[i].permute(1, 2, 0).cpu().numpy(),
-                batch.masks[i].cpu().numpy(),
-                logits[i, 0].float().sigmoid().cpu().numpy(),
-                Prompts(*(tensor[i].cpu() for tensor in prompts[:3])),
-            )
-            for i in range(min(self.max_images, len(batch.images)))
-        ]
-        log_picture(trainer, "train/crops", np.concatenate(rows, axis=0))
+        return _draw(
+            batch.images[number].permute(1, 2, 0).cpu().numpy(),
+            batch.masks[number].cpu().numpy(),
+            logits[number, 0].float().sigmoid().cpu().numpy(),
+            Prompts(*(tensor[number].cpu() for tensor in prompts[:3])),
+        )
+
+
+class SemanticVisualLog(CropLog):
+    """Shows training crops with the classes of their pixels: crop, truth and prediction.
+
+    Args:
+        every_n_epochs: How often.
+        max_images: Number of crops on a sheet.
+    """
+
+    def row(
+        self, outputs: Mapping[str, Any], batch: SemanticBatch, number: int
+    ) -> npt.NDArray[np.uint8]:
+        """Draw one crop of a batch."""
+        logits = outputs["logits"]
+        assert isinstance(logits, Tensor), "training_step returns its logits"
+        colours = class_colours([""] * logits.shape[1])
+        image = batch.images[number].permute(1, 2, 0).cpu().numpy()
+        truth = coloured(batch.labels[number].cpu().numpy(), colours)
+        predicted = coloured(logits[number].argmax(dim=0).to(torch.uint8).cpu().numpy(), colours)
+        return np.concatenate([image, truth, predicted], axis=1)
 
 
 def _draw(

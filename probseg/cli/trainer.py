@@ -8,10 +8,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning as L
 import lightning.pytorch.loggers  # so that --trainer.logger WandbLogger is found
+import yaml
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
@@ -19,7 +20,7 @@ from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCL
 import probseg
 import probseg.data
 import probseg.tasks
-from probseg.callbacks import InteractiveEvaluation, SaveConfig
+from probseg.callbacks import InteractiveEvaluation, SaveConfig, SemanticEvaluation
 from probseg.cli.checkpoints import (
     check_readable,
     find_last,
@@ -28,9 +29,11 @@ from probseg.cli.checkpoints import (
     without_pretrained_backbones,
 )
 from probseg.data.base import InteractiveDataset
+from probseg.data.semantic import SemanticDataset
 from probseg.errors import UsageError, user_error
-from probseg.models import variant
+from probseg.models import SemanticSegmenter, semantic_variant, variant
 from probseg.paths import configs_dir
+from probseg.tasks import SemanticSegmentation
 
 NOISE = re.compile(
     r"^\s*(Does not validate against|Subtypes:|Errors:|- Expected a <class 'NoneType'>|"
@@ -38,13 +41,20 @@ NOISE = re.compile(
 )
 """Lines of the parser's messages about types, of which each class argument has several."""
 
+_Set = TypeVar("_Set", InteractiveDataset, SemanticDataset)
+
 
 class ProbsegCLI(LightningCLI):
-    """LightningCLI whose evaluation callback is configured under ``--evaluation``."""
+    """LightningCLI with an evaluation callback, configured under a name of its own.
+
+    ``--evaluation`` is that of interactive segmentation, ``--semantic_evaluation`` that of semantic
+    segmentation. The one that fits the task takes part.
+    """
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add the evaluation by clicks, which every run has."""
+        """Add both evaluations."""
         parser.add_lightning_class_args(InteractiveEvaluation, "evaluation")
+        parser.add_lightning_class_args(SemanticEvaluation, "semantic_evaluation")
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -96,7 +106,8 @@ class ProbsegCLI(LightningCLI):
         going_on = self.run_to_continue is not None and logger.get("version", "") is None
         asked = config.model.clone()
         datasets = _Datasets()
-        self.parser.add_instantiator(datasets, InteractiveDataset)
+        for kind in (InteractiveDataset, SemanticDataset):
+            self.parser.add_instantiator(datasets, kind)
         try:
             if going_on:
                 logger["version"] = self.run_to_continue
@@ -110,6 +121,15 @@ class ProbsegCLI(LightningCLI):
         if going_on:  # the configuration that is saved must not tie later runs to this folder
             logger["version"] = None
 
+    def _instantiate_trainer(
+        self, config: dict[str, Any], callbacks: list[L.Callback]
+    ) -> L.Trainer:
+        """Make the trainer without the evaluation that is of another task."""
+        semantic = isinstance(self.model, SemanticSegmentation)
+        other = InteractiveEvaluation if semantic else SemanticEvaluation
+        fitting = [callback for callback in callbacks if not isinstance(callback, other)]
+        return super()._instantiate_trainer(config, fitting)
+
 
 class _Datasets:
     """Builds data sets for the parser, and keeps what the last one raised.
@@ -121,9 +141,7 @@ class _Datasets:
     def __init__(self) -> None:
         self.refused: Exception | None = None
 
-    def __call__(
-        self, kind: type[InteractiveDataset], *args: object, **kwargs: object
-    ) -> InteractiveDataset:
+    def __call__(self, kind: type[_Set], *args: object, **kwargs: object) -> _Set:
         try:
             return kind(*args, **kwargs)
         except Exception as error:
@@ -186,15 +204,27 @@ def with_whole_models(arguments: Sequence[str]) -> list[str]:
     """Let a file given as ``--model.model`` describe all of the network.
 
     The parser merges it into what a configuration said before: arguments of the same names would
-    stay, of another backbone too. Between the two, a class without arguments clears the table.
+    stay, of another backbone too. Between the two, a class without arguments clears the table; it
+    must be one that makes a network of the file's kind.
     """
     whole: list[str] = []
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         option, _, value = argument.partition("=")
-        if option == "--model.model" and (value or following).endswith((".yaml", ".yml")):
-            whole.append(f"--model.model={variant.__module__}.{variant.__name__}")
+        path = value or following
+        if option == "--model.model" and path.endswith((".yaml", ".yml")):
+            maker = semantic_variant if _is_semantic(Path(path)) else variant
+            whole.append(f"--model.model={maker.__module__}.{maker.__name__}")
         whole.append(argument)
     return whole
+
+
+def _is_semantic(path: Path) -> bool:
+    """Say whether a file describes a network for semantic segmentation."""
+    if not path.is_file():  # of which the parser will tell
+        return False
+    described = yaml.safe_load(path.read_text(encoding="utf-8"))
+    name = str(described.get("class_path")) if isinstance(described, dict) else ""
+    return name.split(".")[-1] in (SemanticSegmenter.__name__, semantic_variant.__name__)
 
 
 def _parser_options() -> dict[str, Any]:

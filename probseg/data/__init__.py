@@ -3,16 +3,22 @@
 from probseg.data.base import InteractiveDataset
 from probseg.data.berkeley import Berkeley
 from probseg.data.bsds500 import BSDS500
+from probseg.data.camvid import CamVid
 from probseg.data.coco_mval import COCOMVal
+from probseg.data.coco_stuff import COCOStuff10k, COCOStuff164k
 from probseg.data.datamodule import FolderDataModule, InteractiveDataModule, TrainBatch
 from probseg.data.davis import DAVIS
 from probseg.data.davis585 import DAVIS585
 from probseg.data.folder import ImageMaskFolder
 from probseg.data.grabcut import GrabCut
 from probseg.data.lvis import LVIS
+from probseg.data.pascal_context import PascalContext
 from probseg.data.pascal_voc import PascalVOC
 from probseg.data.sample_photos import SamplePhotos
 from probseg.data.sbd import SBD
+from probseg.data.semantic import SemanticDataset
+from probseg.data.semantic_module import SemanticBatch, SemanticDataModule
+from probseg.data.voc_segmentation import VOCSegmentation
 
 DATASETS: dict[str, type[InteractiveDataset]] = {
     "BSDS500": BSDS500,
@@ -39,6 +45,15 @@ EVALUATION_SETS: dict[str, type[InteractiveDataset]] = {
 }
 """Data sets that the field reports; of PascalVOC and SBD it is the split ``"val"``."""
 
+SEMANTIC_DATASETS: dict[str, type[SemanticDataset]] = {
+    "COCOStuff10k": COCOStuff10k,
+    "COCOStuff164k": COCOStuff164k,
+    "CamVid": CamVid,
+    "PascalContext": PascalContext,
+    "VOCSegmentation": VOCSegmentation,
+}
+"""Data sets with a class for each pixel."""
+
 __all__ = [
     "BSDS500",
     "DATASETS",
@@ -47,14 +62,23 @@ __all__ = [
     "EVALUATION_SETS",
     "LVIS",
     "SBD",
+    "SEMANTIC_DATASETS",
     "Berkeley",
     "COCOMVal",
+    "COCOStuff10k",
+    "COCOStuff164k",
+    "CamVid",
     "FolderDataModule",
     "GrabCut",
     "ImageMaskFolder",
     "InteractiveDataModule",
     "InteractiveDataset",
+    "PascalContext",
     "PascalVOC",
     "SamplePhotos",
+    "SemanticBatch",
+    "SemanticDataModule",
+    "SemanticDataset",
     "TrainBatch",
+    "VOCSegmentation",
 ]

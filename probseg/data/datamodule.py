@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import lightning as L
 import numpy as np
-import torch
-from lightning.fabric.utilities.seed import pl_worker_init_function
 from torch import Tensor
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, Subset
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.folder import ImageMaskFolder
+from probseg.data.loading import Cut, as_list, check_names, stack_cuts, training_loader
 from probseg.data.transforms import TrainingCrop
 from probseg.errors import DataError
 from probseg.types import Sample
@@ -31,33 +30,8 @@ class TrainBatch(NamedTuple):
     masks: Tensor
 
 
-class _Crops(Dataset[tuple[np.ndarray, np.ndarray]]):
-    """Objects seen through the training augmentation."""
-
-    def __init__(self, objects: Dataset[Sample], crop: TrainingCrop) -> None:
-        self.objects = objects
-        self.crop = crop
-
-    def __len__(self) -> int:
-        return len(self.objects)  # type: ignore[arg-type]
-
-    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
-        return self.crop(self.objects[index])
-
-
-def _collate(crops: list[tuple[np.ndarray, np.ndarray]]) -> TrainBatch:
-    images = torch.from_numpy(np.stack([image for image, _ in crops]))
-    masks = torch.from_numpy(np.stack([mask for _, mask in crops]))
-    return TrainBatch(images.permute(0, 3, 1, 2).contiguous(), masks)
-
-
-def _seed_worker(worker: int) -> None:
-    """Seed torch, numpy and random as Lightning does, then the augmentation of this worker."""
-    pl_worker_init_function(worker)
-    info = torch.utils.data.get_worker_info()
-    assert info is not None, "called inside a worker process only"
-    assert isinstance(info.dataset, _Crops), "only the training loader has workers"
-    info.dataset.crop.seed(torch.initial_seed())
+def _collate(cuts: list[Cut]) -> TrainBatch:
+    return TrainBatch(*stack_cuts(cuts))
 
 
 class InteractiveDataModule(L.LightningDataModule):
@@ -105,9 +79,9 @@ class InteractiveDataModule(L.LightningDataModule):
         self.save_hyperparameters()
         self.val_objects = val_objects
         self.eval_batch_size = eval_batch_size
-        self.train = _as_list(train)
-        self.val: list[Dataset[Sample]] = list(_as_list(val))
-        self.test: list[Dataset[Sample]] = list(_as_list(test))
+        self.train: list[Dataset[Sample]] = [*as_list(train)]
+        self.val: list[Dataset[Sample]] = [*as_list(val)]
+        self.test: list[Dataset[Sample]] = [*as_list(test)]
         _check_names("val", self.val)
         _check_names("test", self.test)
         self.batch_size = batch_size
@@ -116,30 +90,14 @@ class InteractiveDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[TrainBatch]:
         """Shuffled training crops; the last incomplete batch is left out."""
-        if not self.train:
-            msg = "no training data: set `data.train` to a data set"
-            raise DataError(msg)
-        objects = _Crops(ConcatDataset(self.train), self.crop)
-        if len(objects) < self.batch_size:
-            msg = (
-                f"batch_size {self.batch_size} is larger than the {len(objects)} training objects; "
-                "use a smaller one"
-            )
-            raise DataError(msg)
-        if self.num_workers == 0:  # worker processes get seeds of their own
-            rank = self.trainer.global_rank if self.trainer else 0
-            epoch = self.trainer.current_epoch if self.trainer else 0  # not 0 in a resumed run
-            self.crop.seed(torch.initial_seed() + 1000 * rank + epoch)
-        return DataLoader(
-            objects,  # type: ignore[arg-type] # the stubs do not know of collate_fn
+        return training_loader(
+            self.train,
+            self.crop,
+            _collate,
+            of="objects",
             batch_size=self.batch_size,
-            shuffle=True,
-            drop_last=True,
-            collate_fn=_collate,
             num_workers=self.num_workers,
-            worker_init_fn=_seed_worker,
-            persistent_workers=self.num_workers > 0,
-            pin_memory=torch.cuda.is_available(),
+            trainer=self.trainer,
         )
 
     def val_dataloader(self) -> list[DataLoader[list[Sample]]]:
@@ -220,25 +178,13 @@ class FolderDataModule(InteractiveDataModule):
         self.test = self.val
 
 
-def _as_list(
-    sets: InteractiveDataset | list[InteractiveDataset] | None,
-) -> list[Dataset[Sample]]:
-    if sets is None:
-        return []
-    return list(sets) if isinstance(sets, list) else [sets]
-
-
 def _check_names(role: str, sets: list[Dataset[Sample]]) -> None:
-    """Refuse sets of one name: results are kept by the names of data sets."""
-    names = [of.name for of in sets if isinstance(of, InteractiveDataset)]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        msg = (
-            f"{role}: expected data sets of different names, got {', '.join(names)}; the scores of "
-            f"one {twice[0]!r} would overwrite those of the other: give it another name, as "
-            "ImageMaskFolder does by its `name` argument, or test it in a run of its own"
-        )
-        raise DataError(msg)
+    check_names(
+        role,
+        [of.name for of in sets if isinstance(of, InteractiveDataset)],
+        "give it another name, as ImageMaskFolder does by its `name` argument, or test it in a run "
+        "of its own",
+    )
 
 
 def spread(objects: Dataset[Sample], most: int | None) -> Dataset[Sample]:

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 
 from probseg.clicks.boxes import mask_box, padded_crop
-from probseg.types import IGNORE, Sample
+from probseg.types import IGNORE, Sample, SemanticSample
 
 ATTEMPTS = 4
 """How often a crop is drawn anew because nothing of its object was left."""
@@ -106,3 +106,54 @@ def _fit(size: int) -> list[Any]:
         A.CropNonEmptyMaskIfExists(size, size, ignore_values=[IGNORE]),
         A.HorizontalFlip(p=0.5),
     ]
+
+
+class SemanticCrop:
+    """Changes the scale of a photograph, cuts a fixed size out of it, and mirrors one in two.
+
+    What lies outside the photograph is black in the image and ignored in the labels, so that it
+    plays no part in the loss. Labels are never blended.
+
+    Args:
+        size: Side of the square result in pixels, or its height and width.
+        scale: Smallest and largest factor by which the photograph is scaled first.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+
+    def __init__(
+        self, size: int | tuple[int, int] = 513, scale: tuple[float, float] = (0.5, 2.0)
+    ) -> None:
+        height, width = (size, size) if isinstance(size, int) else size
+        if min(height, width) < 32:
+            msg = f"size must be at least 32 pixels, got {size}"
+            raise ValueError(msg)
+        if not 0 < scale[0] <= scale[1]:
+            msg = f"scale must be (smallest, largest) with 0 < smallest <= largest, got {scale}"
+            raise ValueError(msg)
+        self.transform = A.Compose(
+            [
+                A.RandomScale(
+                    (scale[0] - 1, scale[1] - 1),
+                    interpolation=cv2.INTER_LINEAR,
+                    # Plain INTER_NEAREST takes another centre of a pixel than INTER_LINEAR.
+                    mask_interpolation=cv2.INTER_NEAREST_EXACT,
+                    p=1,
+                ),
+                A.PadIfNeeded(
+                    height, width, position="random", border_mode=0, fill=0, fill_mask=IGNORE
+                ),
+                A.RandomCrop(height, width),
+                A.HorizontalFlip(p=0.5),
+            ]
+        )
+
+    def seed(self, seed: int) -> None:
+        """Restart the randomness; every worker process needs a seed of its own."""
+        self.transform.set_random_seed(seed % 2**32)
+
+    def __call__(self, sample: SemanticSample) -> tuple[np.ndarray, np.ndarray]:
+        """Return an image ``(height, width, 3)`` and labels ``(height, width)``, both uint8."""
+        done = self.transform(image=sample.image, mask=sample.labels)
+        return done["image"], done["mask"]

@@ -7,6 +7,7 @@ from probseg.heads.deeplab import DeepLabV3PlusDecoder
 from probseg.heads.fpn import FPNDecoder
 from probseg.heads.fusion import PromptFusion
 from probseg.heads.ocr import OCRDecoder
+from probseg.heads.semantic import EMAHead, FCNHead, SemanticHead
 
 DECODERS: dict[str, type[Decoder]] = {
     "DeepLabV3PlusDecoder": DeepLabV3PlusDecoder,
@@ -17,17 +18,22 @@ HEADS: dict[str, type[Head]] = {
     "ConvHead": ConvHead,
     "CorrectiveSelfAttention": CorrectiveSelfAttention,
 }
+SEMANTIC_HEADS: dict[str, type[SemanticHead]] = {"EMAHead": EMAHead, "FCNHead": FCNHead}
 
 __all__ = [
     "DECODERS",
     "HEADS",
+    "SEMANTIC_HEADS",
     "ConvHead",
     "CorrectiveSelfAttention",
     "Decoded",
     "Decoder",
     "DeepLabV3PlusDecoder",
+    "EMAHead",
+    "FCNHead",
     "FPNDecoder",
     "Head",
     "OCRDecoder",
     "PromptFusion",
+    "SemanticHead",
 ]

@@ -1,25 +1,31 @@
-"""Whole networks: the `Segmenter` and its presets."""
+"""Whole networks: `Segmenter` and `SemanticSegmenter`, and their presets."""
 
 from probseg.models.build import (
     build,
+    build_semantic,
     list_presets,
     override,
     read_preset,
     resolved,
+    semantic_variant,
     variant,
     without_downloads,
 )
 from probseg.models.encoded import Encoded
 from probseg.models.segmenter import Segmenter
+from probseg.models.semantic import SemanticSegmenter
 
 __all__ = [
     "Encoded",
     "Segmenter",
+    "SemanticSegmenter",
     "build",
+    "build_semantic",
     "list_presets",
     "override",
     "read_preset",
     "resolved",
+    "semantic_variant",
     "variant",
     "without_downloads",
 ]

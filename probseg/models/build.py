@@ -9,16 +9,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from torch import nn
 
 from probseg.backbones import BACKBONES
 from probseg.clicks.maps import ClickMaps
-from probseg.errors import UnknownNameError
-from probseg.heads import DECODERS, HEADS, PromptFusion
+from probseg.errors import UnknownNameError, UsageError
+from probseg.heads import DECODERS, HEADS, SEMANTIC_HEADS, PromptFusion
 from probseg.models.segmenter import Segmenter
+from probseg.models.semantic import SemanticSegmenter
 from probseg.paths import configs_dir
 
 Description = dict[str, Any]
@@ -28,37 +29,59 @@ Changes = dict[str, dict[str, _Plain] | _Plain]
 """Changes to a description as the command line reads them; where it sees ``Any`` instead, it builds
 the parts that they describe, and leaves numbers of dotted options as text."""
 
-_LATE: dict[str, type[nn.Module]] = {**DECODERS, **HEADS, "PromptFusion": PromptFusion}
+Task = Literal["interactive", "semantic"]
+"""What a network is for: one object that an annotator means, or the classes of all pixels."""
+
+_FOLDERS: dict[Task, str] = {"interactive": "model", "semantic": "semantic"}
+
+_LATE: dict[str, type[nn.Module]] = {
+    **DECODERS,
+    **HEADS,
+    **SEMANTIC_HEADS,
+    "PromptFusion": PromptFusion,
+}
 """Parts that wait for the features of the part before them."""
 
 FROM_BEFORE = ("inputs", "value_channels", "prompt_channels")
 """What these parts are told by the parts before them, and no description can say."""
 
+_NETWORKS: dict[str, type[nn.Module]] = {
+    "Segmenter": Segmenter,
+    "SemanticSegmenter": SemanticSegmenter,
+}
+
 _PARTS: dict[str, type[nn.Module]] = {
     "ClickMaps": ClickMaps,
-    "Segmenter": Segmenter,
+    **_NETWORKS,
     **BACKBONES,
     **_LATE,
 }
 
 
-def list_presets() -> list[str]:
-    """Names of the networks described in ``configs/model``."""
-    return sorted(path.stem for path in (configs_dir() / "model").glob("*.yaml"))
+def list_presets(task: Task = "interactive") -> list[str]:
+    """Names of the networks described in ``configs/model``, or in ``configs/semantic``.
+
+    Args:
+        task: What the networks are for.
+    """
+    return sorted(path.stem for path in (configs_dir() / _FOLDERS[task]).glob("*.yaml"))
 
 
-def read_preset(name: str) -> Description:
+def read_preset(name: str, task: Task = "interactive") -> Description:
     """Return the description of a preset.
 
     Args:
-        name: Stem of a file in ``configs/model``.
+        name: Stem of a file in ``configs/model``, or in ``configs/semantic``.
+        task: What the network is for.
 
     Raises:
         UnknownNameError: If there is no such preset.
+        UsageError: If it is a preset for the other task.
     """
-    if name not in list_presets():
-        raise UnknownNameError(kind="model", name=name, known=list_presets())
-    text = (configs_dir() / "model" / f"{name}.yaml").read_text(encoding="utf-8")
+    if name not in list_presets(task):
+        _refuse_other_task(name, task)
+        raise UnknownNameError(kind="model", name=name, known=list_presets(task))
+    text = (configs_dir() / _FOLDERS[task] / f"{name}.yaml").read_text(encoding="utf-8")
     return resolved(yaml.safe_load(text))
 
 
@@ -72,17 +95,42 @@ def variant(of: str, changes: Changes | None = None) -> Segmenter:
 
     Raises:
         UnknownNameError: If there is no such preset.
+        UsageError: If it is a preset for semantic segmentation.
         ValueError: If a part is to be changed by something else than a dictionary.
     """
     return build(override(read_preset(of), changes or {}))
 
 
+def semantic_variant(of: str, changes: Changes | None = None) -> SemanticSegmenter:
+    """Build a preset for semantic segmentation with some arguments changed.
+
+    Args:
+        of: Name of the preset, one of ``list_presets("semantic")``.
+        changes: Arguments to change, as in `override`: ``{"head": {"num_classes": 12}}``.
+
+    Raises:
+        UnknownNameError: If there is no such preset.
+        UsageError: If it is a preset for interactive segmentation.
+        ValueError: If a part is to be changed by something else than a dictionary.
+    """
+    return build_semantic(override(read_preset(of, "semantic"), changes or {}))
+
+
 def resolved(description: Description) -> Description:
-    """Return the description of the network itself where another one is varied by `variant`."""
-    if str(description.get("class_path")).split(".")[-1] != variant.__name__:
+    """Return the description of the network itself where another one is varied.
+
+    Args:
+        description: A network, or a call of `variant` or `semantic_variant`.
+    """
+    tasks: dict[str, Task] = {
+        variant.__name__: "interactive",
+        semantic_variant.__name__: "semantic",
+    }
+    task = tasks.get(str(description.get("class_path")).split(".")[-1])
+    if task is None:
         return description
     arguments = description["init_args"]
-    return override(read_preset(arguments["of"]), arguments.get("changes") or {})
+    return override(read_preset(arguments["of"], task), arguments.get("changes") or {})
 
 
 def override(description: Description, changes: Mapping[str, Any]) -> Description:
@@ -138,9 +186,53 @@ def build(description: Description) -> Segmenter:
     """
     model = _build(resolved(description))
     if not isinstance(model, Segmenter):
-        msg = f"the outermost class_path must be a Segmenter, got {description['class_path']!r}"
+        msg = (
+            f"the outermost class_path must be a Segmenter, got {description['class_path']!r}; "
+            "a SemanticSegmenter is built by build_semantic"
+        )
         raise ValueError(msg)
     return model
+
+
+def build_semantic(description: Description) -> SemanticSegmenter:
+    """Build the network of a description.
+
+    Args:
+        description: The whole network, ``{"class_path": "probseg.models.SemanticSegmenter", ...}``.
+
+    Returns:
+        The network with fresh weights, in training mode.
+
+    Raises:
+        UnknownNameError: If a class is not one of the project's parts.
+        TypeError: If a part has no such argument; the message lists the nearest ones.
+        ValueError: If an argument is wrong.
+    """
+    model = _build(resolved(description))
+    if not isinstance(model, SemanticSegmenter):
+        msg = (
+            "the outermost class_path must be a SemanticSegmenter, got "
+            f"{description['class_path']!r}; a Segmenter is built by build"
+        )
+        raise ValueError(msg)
+    return model
+
+
+def _refuse_other_task(name: str, task: Task) -> None:
+    """Raise a UsageError if it is a preset for the other task."""
+    if task == "interactive" and name in list_presets("semantic"):
+        msg = (
+            f"{name!r} is a preset for semantic segmentation, and one for interactive segmentation "
+            f"is wanted; use probseg.models.semantic_variant({name!r}), or "
+            f"read_preset({name!r}, 'semantic')"
+        )
+        raise UsageError(msg)
+    if task == "semantic" and name in list_presets("interactive"):
+        msg = (
+            f"{name!r} is a preset for interactive segmentation, and one for semantic segmentation "
+            f"is wanted; use probseg.models.variant({name!r}), or read_preset({name!r})"
+        )
+        raise UsageError(msg)
 
 
 def _check_arguments(name: str, arguments: Description) -> None:
@@ -152,10 +244,10 @@ def _check_arguments(name: str, arguments: Description) -> None:
     for key, value in arguments.items():
         if key not in known:
             raise TypeError(str(UnknownNameError(f"argument of {name}", key, known)))
-        if name == "Segmenter" and value is None and parameters[key].default is not None:
+        if name in _NETWORKS and value is None and parameters[key].default is not None:
             msg = f"{key} must be a part of the network, got None; no network is without one"
             raise ValueError(msg)
-        if name == "Segmenter" and isinstance(value, Mapping):  # a part would be built by now
+        if name in _NETWORKS and isinstance(value, Mapping):  # a part would be built by now
             msg = (
                 f"{key} must be a part of the network, got {dict(value)}; give it as "
                 "{'class_path': ..., 'init_args': {...}}"

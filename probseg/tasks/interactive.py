@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import lightning as L
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -25,12 +24,12 @@ from probseg.clicks.sampling import (
 from probseg.data.datamodule import TrainBatch
 from probseg.losses import BinaryCrossEntropy, MaskLoss
 from probseg.models.segmenter import Segmenter
+from probseg.tasks.base import NetworkTask
 from probseg.tasks.schedule import PolynomialThenConstant
-from probseg.types import Prompts, Sample
-from probseg.zoo.store import check_fit
+from probseg.types import Prompts
 
 
-class InteractiveSegmentation(L.LightningModule):
+class InteractiveSegmentation(NetworkTask):
     """Trains a `Segmenter` with a curriculum of simulated clicks.
 
     Evaluation by clicks is the business of the callback `InteractiveEvaluation`, which runs on the
@@ -60,16 +59,15 @@ class InteractiveSegmentation(L.LightningModule):
         corner_noise: float = 0.1,
         auxiliary_weight: float = 0.4,
     ) -> None:
-        super().__init__()
         if not 0 <= corner_noise < 0.5:
             msg = f"corner_noise must be a fraction in [0, 0.5), got {corner_noise}"
             raise ValueError(msg)
         if not 0 <= auxiliary_weight < float("inf"):
             msg = f"auxiliary_weight must be finite and at least 0, got {auxiliary_weight}"
             raise ValueError(msg)
+        super().__init__(model)
+        self.model: Segmenter
         self.save_hyperparameters()
-        # Convolutions on CPU and on tensor cores are fastest in this layout.
-        self.model = model.to(memory_format=torch.channels_last)
         self.loss = loss if loss is not None else BinaryCrossEntropy()
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
@@ -99,12 +97,6 @@ class InteractiveSegmentation(L.LightningModule):
             self.log("train/auxiliary_loss", auxiliary_loss, batch_size=len(images))
             loss = loss + self.auxiliary_weight * auxiliary_loss
         return {"loss": loss, "logits": logits.detach(), "prompts": prompts}
-
-    def validation_step(self, batch: list[Sample], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Leave the objects to the callback that clicks through them."""
-
-    def test_step(self, batch: list[Sample], batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Leave the objects to the callback that clicks through them."""
 
     def draw_prompts(self, images: Tensor, masks: Tensor, stage: Stage) -> Prompts:
         """Draw the prompts of a training batch.
@@ -173,45 +165,17 @@ class InteractiveSegmentation(L.LightningModule):
         scheduler = self.lr_scheduler(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
 
-    def setup(self, stage: str) -> None:
-        """Train all of the network: models from the zoo come in evaluation mode."""
-        if stage == "fit":
-            self.model.train()
-
-    def on_train_start(self) -> None:
-        """Let each process, and each part of a resumed run, draw prompts and orders of its own."""
-        torch.manual_seed(torch.initial_seed() + 1000 * self.global_rank + self.current_epoch)
-
     def on_train_epoch_start(self) -> None:
         """Log which task of the curriculum begins."""
         self.log("train/stage", float(STAGES.index(self.stage)))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Note the curriculum's task, and keep built objects out of the checkpoint.
-
-        The command line hands over descriptions of the network and the data; Python code hands over
-        the modules and data sets themselves, whose place is not in a file meant to be read safely.
-        """
+        """Note the curriculum's task."""
+        super().on_save_checkpoint(checkpoint)
         checkpoint["curriculum_stage"] = self.stage
-        for part in ("hyper_parameters", "datamodule_hyper_parameters"):
-            given = checkpoint.get(part, {})
-            checkpoint[part] = {name: value for name, value in given.items() if _is_plain(value)}
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse the checkpoint of another network in words, before torch does in keys."""
-        check_fit(self.state_dict(), checkpoint["state_dict"], "checkpoint")
 
 
 def _predicted(logits: Tensor, prompts: Prompts) -> Tensor:
     """Return the predicted pixels ``(B, H, W)``; nothing where there is no prompt yet."""
     prompted = (prompts.labels >= 0).any(dim=1) | ~prompts.boxes.isnan().any(dim=1)
     return (logits.squeeze(1) > 0) & prompted[:, None, None]
-
-
-def _is_plain(value: Any) -> bool:  # noqa: ANN401
-    """Say whether a value consists of numbers, strings, lists and dictionaries only."""
-    if isinstance(value, Mapping):
-        return all(_is_plain(item) for item in value.values())
-    if isinstance(value, list | tuple):
-        return all(_is_plain(item) for item in value)
-    return value is None or isinstance(value, str | int | float | bool)

@@ -36,7 +36,34 @@ class PolynomialThenConstant(LambdaLR):
             raise ValueError(msg)
 
         def factor(epoch: int) -> float:
-            left: float = max(0.0, 1 - epoch / decay_epochs) ** power
+            left = _polynomial(epoch, decay_epochs, power)
             return final_factor + (1 - final_factor) * left
 
         super().__init__(optimizer, factor)
+
+
+class PolynomialDecay(LambdaLR):
+    """Polynomial decay to zero, stepped every iteration: ``(1 - iteration / total) ** power``.
+
+    The "poly" policy of semantic segmentation, with power 0.9 as in Li et al. (2019, Sec. 6.1).
+    The rate depends on the iteration alone, so that a resumed training goes on with the same one.
+
+    Args:
+        optimizer: Its learning rates are the starting values.
+        total_steps: Iterations of the whole training.
+        power: Exponent of the decay.
+
+    Raises:
+        ValueError: If ``total_steps`` or ``power`` is not positive.
+    """
+
+    def __init__(self, optimizer: Optimizer, total_steps: int, power: float = 0.9) -> None:
+        if total_steps < 1 or power <= 0:
+            msg = f"expected total_steps >= 1 and power > 0, got {total_steps} and {power}"
+            raise ValueError(msg)
+        super().__init__(optimizer, lambda step: _polynomial(step, total_steps, power))
+
+
+def _polynomial(step: int, total: int, power: float) -> float:
+    left: float = max(0.0, 1 - step / total) ** power
+    return left

@@ -28,7 +28,7 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.fixture(params=ATTENTIONS)
+@pytest.fixture(params=["standard", "probabilistic"])
 def name(request) -> str:
     return request.param
 

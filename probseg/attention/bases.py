@@ -1,0 +1,137 @@
+"""Bases that every picture's EM iteration starts from, and how they follow the pictures."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, distributed, nn
+
+from probseg.errors import UnknownNameError
+from probseg.ops.em import Normalise, l2_normalise, layer_normalise
+from probseg.ops.numerics import working_dtype
+
+Update = Literal["moving_average", "learnt", "fixed"]
+"""What changes the bases in training: the bases fitted to the pictures, gradients, or nothing."""
+
+Normalisation = Literal["l2", "layer"]
+
+NORMALISATIONS: dict[str | None, Normalise | None] = {
+    "l2": l2_normalise,
+    "layer": layer_normalise,
+    None: None,
+}
+
+
+class Bases(nn.Module):
+    """Initial bases ``mu(0)`` of the EM iteration, the same for all pictures (Li et al., 2019, §5).
+
+    They start with the weights of a 1x1 convolution by the initialisation of He et al. (2015), and
+    are part of the state dict however they are updated.
+
+    Args:
+        num_bases: Number ``K`` of bases in each head.
+        channels: Channels ``D`` of a basis.
+        num_heads: Number of heads ``G``.
+        update: "moving_average" (Eq. 15), "learnt" by gradients, or "fixed" as initialised.
+        normalisation: What is done to the bases before the first E step and after each M step:
+            "l2" (§5.3), "layer" or None.
+        momentum: ``alpha`` of Eq. 15, in [0, 1], for the moving average.
+        train_iterations: Number ``T`` of EM iterations in training, at least 1.
+        eval_iterations: The same in evaluation.
+
+    Raises:
+        UnknownNameError: If there is no such update or normalisation.
+        ValueError: If a number is out of range.
+    """
+
+    initial: Tensor
+
+    def __init__(
+        self,
+        num_bases: int,
+        channels: int,
+        *,
+        num_heads: int = 1,
+        update: Update = "moving_average",
+        normalisation: Normalisation | None = "l2",
+        momentum: float = 0.9,
+        train_iterations: int = 3,
+        eval_iterations: int = 3,
+    ) -> None:
+        super().__init__()
+        if update not in get_args(Update):
+            raise UnknownNameError(kind="update of bases", name=update, known=get_args(Update))
+        if normalisation not in NORMALISATIONS:
+            known = get_args(Normalisation)
+            raise UnknownNameError(kind="normalisation", name=str(normalisation), known=known)
+        if num_bases < 1:
+            msg = f"num_bases must be at least 1, got {num_bases}; Li et al. (2019) use 64"
+            raise ValueError(msg)
+        if not 0.0 <= momentum <= 1.0:
+            msg = f"momentum must be in [0, 1], got {momentum}; Li et al. (2019) use 0.9"
+            raise ValueError(msg)
+        self.update: Update = update
+        self.normalisation = normalisation
+        self.momentum = momentum
+        self.train_iterations = checked_iterations("train_iterations", train_iterations)
+        self.eval_iterations = checked_iterations("eval_iterations", eval_iterations)
+        initial = torch.empty(num_heads, num_bases, channels)
+        for head in initial:
+            nn.init.kaiming_normal_(head)  # of a convolution from D channels to K
+        if update == "learnt":
+            self.initial = nn.Parameter(initial)
+        else:
+            self.register_buffer("initial", initial)
+
+    @property
+    def iterations(self) -> int:
+        """Number of EM iterations in the present mode."""
+        return self.train_iterations if self.training else self.eval_iterations
+
+    @property
+    def follows(self) -> bool:
+        """Whether `follow` changes the bases: the moving average does, in training."""
+        return self.training and self.update == "moving_average"
+
+    @property
+    def normalise(self) -> Normalise | None:
+        """What is done to the bases after each M step."""
+        return NORMALISATIONS[self.normalisation]
+
+    def start(self, batch: int) -> Tensor:
+        """Return the normalised bases for each picture of a batch, ``(B, G, K, D)``."""
+        # A copy, as the moving average changes the bases before gradients go through them.
+        normalise = self.normalise or torch.clone
+        return normalise(self.initial).expand(batch, -1, -1, -1)
+
+    @torch.no_grad()
+    def follow(self, fitted: Tensor) -> None:
+        """Move the bases towards those fitted to the pictures (Li et al., 2019, Eq. 15).
+
+        ``mu(0) <- alpha mu(0) + (1 - alpha) mean mu(T)``, with the mean over the pictures of all
+        processes, however many each of them has. Nothing happens unless `follows`.
+
+        Args:
+            fitted: ``mu(T)`` of each picture, ``(B, G, K, D)``.
+        """
+        if not self.follows:
+            return
+        dtype = working_dtype(fitted.dtype)
+        total = fitted.to(dtype).sum(dim=0)  # (G, K, D)
+        count = total.new_tensor(len(fitted))
+        if distributed.is_available() and distributed.is_initialized():
+            # One message: the sum of all pictures' bases, and behind it how many they are.
+            message = torch.cat([total.flatten(), count.view(1)])
+            distributed.all_reduce(message)
+            total, count = message[:-1].view_as(total), message[-1]
+        # In place, as data-parallel wrappers keep references to buffers.
+        self.initial.mul_(self.momentum).add_(total / count, alpha=1.0 - self.momentum)
+
+
+def checked_iterations(name: str, iterations: int) -> int:
+    """Return a number of EM iterations; raise a ValueError if it is less than 1."""
+    if iterations < 1:
+        msg = f"{name} must be at least 1, got {iterations}; Li et al. (2019) use 3"
+        raise ValueError(msg)
+    return iterations

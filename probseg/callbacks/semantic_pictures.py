@@ -1,0 +1,142 @@
+"""Pictures of semantic segmentation: truth and prediction in class colours, and maps of bases.
+
+Nothing here touches matplotlib's global state, so it works without a display and in threads.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from probseg.types import IGNORE
+
+Pixels = npt.NDArray[np.uint8]
+
+TILE = 2.2  # width of a picture in inches
+TITLE = 0.25  # height of the line above a row of pictures in inches
+LINE = 0.19  # height of a line of the legend in inches
+OF_IGNORED = (255, 255, 255)
+HEAT = colormaps["inferno"]
+_TURN = (5**0.5 - 1) / 2  # golden ratio: hues of neighbouring numbers lie far apart
+_SHADES = ((0.75, 0.95), (0.9, 0.65), (0.45, 0.85), (0.6, 0.45))  # saturation and value
+
+
+class SemanticPicture(NamedTuple):
+    """A photograph with what is true and what was predicted.
+
+    Args:
+        name: Identifies it within its data set.
+        image: RGB, uint8, shape ``(H, W, 3)``.
+        labels: Class numbers and 255 for ignored pixels, uint8, shape ``(H, W)``.
+        prediction: Class numbers, uint8, shape ``(H, W)``.
+        maps: Responsibilities of some bases in [0, 1], float32, shape ``(n, H, W)``; n may be 0.
+    """
+
+    name: str
+    image: Pixels
+    labels: Pixels
+    prediction: Pixels
+    maps: npt.NDArray[np.float32]
+
+
+def class_colours(classes: Sequence[str]) -> Pixels:
+    """Return the colours of classes, uint8 of shape ``(C, 3)``.
+
+    They depend on the numbers of the classes alone, but for one named ``background``: it is black.
+
+    Args:
+        classes: Names in the order of the numbers.
+    """
+    colours = []
+    for number, name in enumerate(classes):
+        saturation, value = _SHADES[number % len(_SHADES)]
+        colour = colorsys.hsv_to_rgb(number * _TURN % 1, saturation, value)
+        colours.append((0.0, 0.0, 0.0) if name == "background" else colour)
+    return np.round(255 * np.array(colours)).astype(np.uint8)
+
+
+def coloured(labels: Pixels, colours: Pixels) -> Pixels:
+    """Return labels ``(H, W)`` as an RGB picture ``(H, W, 3)``; ignored pixels are white."""
+    table = np.zeros((256, 3), np.uint8)
+    table[: len(colours)] = colours
+    table[IGNORE] = OF_IGNORED
+    return table[labels]
+
+
+def draw_sheet(
+    path: Path,
+    pictures: Sequence[SemanticPicture],
+    classes: Sequence[str],
+    bases: Sequence[int] = (),
+) -> None:
+    """Draw photographs, one per row: the truth, the prediction, and the maps of some bases.
+
+    Maps lie as heat over the photograph, each from its least to its greatest value, as in Li et
+    al. (2019, Fig. 5). Below is a legend of the classes that occur.
+
+    Args:
+        path: The PNG to write.
+        pictures: At least one, all with one map for each of ``bases``.
+        classes: Names in the order of the numbers.
+        bases: Numbers of the bases.
+    """
+    colours = class_colours(classes)
+    legend = _legend(pictures, classes, colours)
+    shapes = [picture.labels.shape for picture in pictures]
+    heights = [min(1.6, max(0.4, height / width)) for height, width in shapes]  # by width of a tile
+    columns = 3 + len(bases)
+    lines = -(-len(legend) // columns)
+    size = (TILE * columns, TILE * sum(heights) + TITLE * len(pictures) + LINE * lines + 0.1)
+    figure = Figure(figsize=size, dpi=130, layout="constrained")
+    grid = figure.subplots(len(pictures), columns, squeeze=False, height_ratios=heights)
+    for row, picture in zip(grid, pictures, strict=True):
+        _show(row[0], picture.image, picture.name)
+        _show(row[1], coloured(picture.labels, colours), "truth")
+        _show(row[2], coloured(picture.prediction, colours), "prediction")
+        for axes, base, heat in zip(row[3:], bases, picture.maps, strict=True):
+            spread = f"{heat.min():.2f} to {heat.max():.2f}"
+            _show(axes, _heated(picture.image, heat), f"basis {base}, {spread}")
+    figure.legend(
+        handles=legend, loc="outside lower center", ncols=columns, frameon=False, fontsize=8
+    )
+    FigureCanvasAgg(figure).print_png(path)
+
+
+def _legend(
+    pictures: Sequence[SemanticPicture], classes: Sequence[str], colours: Pixels
+) -> list[Patch]:
+    """Return a patch for each class that is seen in the pictures, and one for ignored pixels."""
+    seen: set[int] = set()
+    for picture in pictures:
+        seen |= {*np.unique(picture.labels).tolist(), *np.unique(picture.prediction).tolist()}
+    names = {number: classes[number] for number in sorted(seen - {IGNORE})}
+    patches = [Patch(fc=colours[number] / 255, label=name) for number, name in names.items()]
+    if IGNORE in seen:
+        patches.append(Patch(fc="white", ec="grey", lw=0.5, label="ignored"))
+    return patches
+
+
+def _heated(image: Pixels, heat: npt.NDArray[np.float32]) -> Pixels:
+    """Lay a map over a photograph, which stays visible as grey values."""
+    least, most = float(heat.min()), float(heat.max())
+    spread = (heat - least) / (most - least) if most > least else np.zeros_like(heat)
+    grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[..., None] / 255
+    mixed: Pixels = np.round(255 * (0.35 * grey + 0.65 * HEAT(spread)[..., :3])).astype(np.uint8)
+    return mixed
+
+
+def _show(axes: Axes, picture: Pixels, title: str) -> None:
+    axes.imshow(picture, interpolation="antialiased")
+    axes.set_title(title, fontsize=7.5, loc="left", pad=3)
+    axes.set_axis_off()

@@ -1,0 +1,115 @@
+"""What an evaluation of semantic segmentation has counted so far, in one process or several."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torchmetrics.classification import MulticlassConfusionMatrix
+
+from probseg.callbacks.semantic_pictures import SemanticPicture
+from probseg.errors import DataError
+from probseg.metrics.semantic import Counts
+from probseg.types import IGNORE, SemanticSample
+
+Place = tuple[int, int]
+"""Number of the batch, and of the process: the order of photographs that processes share."""
+
+
+class Counted(NamedTuple):
+    """What is known of a data set.
+
+    Args:
+        confusion: Numbers of pixels, int64, shape ``(C, C)``, the truth in rows.
+        photographs: How many were counted.
+        pictures: Of the first photographs.
+    """
+
+    confusion: Counts
+    photographs: int
+    pictures: list[tuple[Place, SemanticPicture]]
+
+
+class Tally:
+    """Counts which class is taken for which, for one data set and in one process.
+
+    Args:
+        num_classes: Number of classes.
+        device: Of the predictions.
+    """
+
+    def __init__(self, num_classes: int, device: torch.device) -> None:
+        self._confusion = MulticlassConfusionMatrix(
+            num_classes,
+            ignore_index=IGNORE,
+            validate_args=False,  # it would look for the different numbers in every prediction
+            sync_on_compute=False,  # a process may have no photograph of this data set
+        ).to(device)
+        self._photographs = 0
+        self.pictures: list[tuple[Place, SemanticPicture]] = []
+
+    def add(self, sample: SemanticSample, prediction: Tensor) -> None:
+        """Count the pixels of a photograph.
+
+        Args:
+            sample: The photograph.
+            prediction: Class numbers, int64, shape ``(H, W)``.
+
+        Raises:
+            DataError: If the truth has more classes than the network.
+        """
+        labels = torch.tensor(sample.labels)
+        most = int(torch.where(labels == IGNORE, 0, labels).max())
+        if most >= self._confusion.num_classes:
+            msg = (
+                f"{sample.dataset}, {sample.name}: has a pixel of class {most}, and the network "
+                f"tells the classes 0 to {self._confusion.num_classes - 1} apart; set num_classes "
+                "of its head to the number of classes of the data"
+            )
+            raise DataError(msg)
+        self._confusion.update(prediction, labels.to(prediction.device))
+        self._photographs += 1
+
+    def counted(self) -> Counted:
+        """Return what was counted by this process."""
+        confusion: Counts = self._confusion.compute().cpu().numpy()
+        return Counted(confusion, self._photographs, self.pictures)
+
+
+def gathered(tallies: dict[str, Tally], pictures: int) -> dict[str, Counted]:
+    """Add up what all processes have counted.
+
+    Args:
+        tallies: Of this process, by data set.
+        pictures: Number of pictures of each data set that are kept, the first ones.
+
+    Returns:
+        The same in all processes, by data set.
+    """
+    mine = {name: tally.counted() for name, tally in tallies.items()}
+    parts: list[Any] = [mine]
+    if dist.is_initialized():
+        parts = [None] * dist.get_world_size()
+        dist.all_gather_object(parts, mine)
+    every: dict[str, Counted] = {}
+    for part in parts:
+        for name, counted in part.items():
+            every[name] = _sum(every[name], counted) if name in every else counted
+    return {
+        name: counted._replace(pictures=sorted(counted.pictures, key=_place)[:pictures])
+        for name, counted in every.items()
+    }
+
+
+def _sum(one: Counted, other: Counted) -> Counted:
+    return Counted(
+        one.confusion + other.confusion,
+        one.photographs + other.photographs,
+        one.pictures + other.pictures,
+    )
+
+
+def _place(entry: tuple[Place, SemanticPicture]) -> Place:
+    return entry[0]

@@ -1,0 +1,171 @@
+"""The data module of semantic segmentation: photographs to batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import lightning as L
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler
+
+from probseg.data.loading import Cut, as_list, check_names, stack_cuts, training_loader
+from probseg.data.semantic import SemanticDataset
+from probseg.data.transforms import SemanticCrop
+from probseg.errors import DataError
+from probseg.types import SemanticSample
+
+
+class SemanticBatch(NamedTuple):
+    """A batch of training crops.
+
+    Args:
+        images: RGB, uint8, shape ``(B, 3, H, W)``.
+        labels: Class numbers, uint8, shape ``(B, H, W)``; 255 is ignored.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+
+class EachOnce(DistributedSampler[int]):
+    """Deals the photographs to the processes one by one, none twice.
+
+    torch's own sampler repeats photographs until all processes have equally many, which changes the
+    score. Lightning leaves a sampler of this base class as it is.
+
+    Args:
+        photographs: The data set.
+        processes: Number of processes that share it.
+        rank: Number of this process.
+    """
+
+    def __init__(self, photographs: SemanticDataset, processes: int, rank: int) -> None:
+        super().__init__(photographs, num_replicas=processes, rank=rank, shuffle=False)
+        self.share = range(rank, len(photographs), processes)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers of this process's photographs in ascending order."""
+        return iter(self.share)
+
+    def __len__(self) -> int:
+        """Return the number of this process's photographs."""
+        return len(self.share)
+
+
+class SemanticDataModule(L.LightningDataModule):
+    """Training crops, and whole photographs for evaluation.
+
+    Args:
+        train: Photographs to train on; several data sets are joined.
+        val: Photographs of each validation, one data set or several.
+        test: The same for testing.
+        batch_size: Training crops per batch and device.
+        crop_size: Side of the training crops in pixels, or their height and width.
+        scale: Factor by which a training photograph is scaled before it is cropped, smallest and
+            largest.
+        num_workers: Processes that read and augment training images; 0 reads in the main process.
+
+    Raises:
+        DataError: If two sets of ``val``, or two of ``test``, have the same name.
+        ValueError: If the size of the crops or their scale is out of range.
+    """
+
+    def __init__(
+        self,
+        train: SemanticDataset | list[SemanticDataset] | None = None,
+        val: SemanticDataset | list[SemanticDataset] | None = None,
+        test: SemanticDataset | list[SemanticDataset] | None = None,
+        batch_size: int = 16,
+        crop_size: int | tuple[int, int] = 513,
+        scale: tuple[float, float] = (0.5, 2.0),
+        num_workers: int = 2,
+    ) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.train = as_list(train)
+        self.val = as_list(val)
+        self.test = as_list(test)
+        for role, sets in (("val", self.val), ("test", self.test)):
+            check_names(role, [of.name for of in sets], "evaluate it in a run of its own")
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.crop = SemanticCrop(crop_size, scale)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of all data sets, in the order of their numbers.
+
+        Raises:
+            DataError: If the data sets have different classes, or there is no data set.
+        """
+        sets = [*self.train, *self.val, *self.test]
+        if not sets:
+            msg = "no data: set `data.train`, `data.val` or `data.test` to a data set"
+            raise DataError(msg)
+        first = sets[0]
+        for other in sets:
+            if other.classes != first.classes:
+                msg = (
+                    f"expected data sets of the same classes, got {first.name} with "
+                    f"{_summary(first.classes)} and {other.name} with {_summary(other.classes)}; "
+                    "use them in runs of their own"
+                )
+                raise DataError(msg)
+        return first.classes
+
+    def train_dataloader(self) -> DataLoader[SemanticBatch]:
+        """Shuffled training crops; the last incomplete batch is left out.
+
+        Raises:
+            DataError: If there is nothing to train on, or less than a batch.
+        """
+        return training_loader(
+            self.train,
+            self.crop,
+            _collate,
+            of="photographs",
+            batch_size=self.batch_size,
+            num_workers=self.num_workers,
+            trainer=self.trainer,
+        )
+
+    def val_dataloader(self) -> list[DataLoader[list[SemanticSample]]]:
+        """One loader per validation set, of lists of one photograph in its own size."""
+        return [self._photographs(of) for of in self.val]
+
+    def test_dataloader(self) -> list[DataLoader[list[SemanticSample]]]:
+        """One loader per test set, of lists of one photograph in its own size.
+
+        Raises:
+            DataError: If there is no test set.
+        """
+        if not self.test:
+            msg = "no test data: set `data.test` to a data set"
+            raise DataError(msg)
+        return [self._photographs(of) for of in self.test]
+
+    def _photographs(self, of: SemanticDataset) -> DataLoader[list[SemanticSample]]:
+        processes = self.trainer.world_size if self.trainer else 1
+        rank = self.trainer.global_rank if self.trainer else 0
+        if len(of) < processes:  # one without any would skip the evaluation, and the others wait
+            msg = (
+                f"{of.name} has {len(of)} photographs for {processes} processes, but each needs at "
+                "least one; use fewer devices"
+            )
+            raise DataError(msg)
+        # Reading a photograph takes a few per cent of segmenting it: no worker processes.
+        return DataLoader(
+            of,  # type: ignore[arg-type] # the stubs do not know of collate_fn
+            batch_size=1,
+            sampler=EachOnce(of, processes, rank),
+            collate_fn=list,
+        )
+
+
+def _collate(cuts: list[Cut]) -> SemanticBatch:
+    return SemanticBatch(*stack_cuts(cuts))
+
+
+def _summary(classes: tuple[str, ...]) -> str:
+    return f"{len(classes)} classes ({', '.join(classes[:3])}, ...)"

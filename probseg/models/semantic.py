@@ -1,0 +1,142 @@
+"""The road from an image to the logits of its classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probseg.attention.bases import Bases, checked_iterations
+from probseg.backbones import Backbone, ResNet
+from probseg.heads.semantic import EMAHead, SemanticHead
+from probseg.types import FeatureInfo
+
+
+class SemanticSegmenter(nn.Module):
+    """Network for semantic segmentation: normalisation, backbone and head.
+
+    Images have any size. Sample ``i`` of a map of stride ``s`` lies at pixel ``i s``. Images are
+    therefore filled up with the mean colour, at the right and at the bottom, to one pixel more than
+    a multiple of the stride, and logits enlarged with the outermost samples on the outermost
+    pixels.
+
+    Args:
+        backbone: Image to feature maps.
+        head: Builds the head for the backbone's features, for instance
+            ``functools.partial(EMAHead, num_classes=12)``.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, backbone: Backbone, head: Callable[[FeatureInfo], SemanticHead]) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head: SemanticHead = head(backbone.features)
+        self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)
+        self.register_buffer("std", torch.tensor(backbone.std).view(3, 1, 1), persistent=False)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return self.head.num_classes
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Compute the logits of the classes.
+
+        Args:
+            image: RGB in [0, 1], float, shape ``(B, 3, H, W)``.
+
+        Returns:
+            Logits, float32, shape ``(B, C, H, W)``.
+
+        Raises:
+            ValueError: If the image is something else.
+        """
+        pixels = self._filled(image)
+        logits = self.head(self.backbone(pixels)).float()
+        logits = F.interpolate(logits, pixels.shape[-2:], mode="bilinear", align_corners=True)
+        return logits[..., : image.shape[-2], : image.shape[-1]]
+
+    def responsibilities(self, image: Tensor) -> Tensor:
+        """Return how far each basis of the head answers for each place, in the last E step.
+
+        Args:
+            image: RGB in [0, 1], float, shape ``(B, 3, H, W)``.
+
+        Returns:
+            ``(B, K, h, w)`` in [0, 1], float32; the sum over the ``K`` bases is 1. Sample
+            ``(i, j)`` lies at pixel ``(i s, j s)`` for the stride ``s`` of the coarsest map.
+
+        Raises:
+            ValueError: If the head has no bases.
+        """
+        if not isinstance(self.head, EMAHead):
+            msg = f"responsibilities need an EMAHead, got {type(self.head).__name__}"
+            raise ValueError(msg)
+        return self.head.responsibilities(self.backbone(self._filled(image)))
+
+    @contextmanager
+    def iterations(self, number: int) -> Iterator[None]:
+        """Let the head iterate EM so often in evaluation mode, until the end of the context.
+
+        Args:
+            number: Number of iterations, at least 1.
+
+        Raises:
+            ValueError: If it is less, or nothing in the head iterates EM.
+        """
+        checked_iterations("number", number)
+        layers = [module for module in self.head.modules() if isinstance(module, Bases)]
+        if not layers:
+            msg = (
+                "iterations need a head with bases, which EM is iterated for; "
+                f"got {type(self.head).__name__} without any"
+            )
+            raise ValueError(msg)
+        before = [layer.eval_iterations for layer in layers]
+        try:
+            for layer in layers:
+                layer.eval_iterations = number
+            yield
+        finally:
+            for layer, own in zip(layers, before, strict=True):
+                layer.eval_iterations = own
+
+    @contextmanager
+    def output_stride(self, number: int) -> Iterator[None]:
+        """Give the coarsest map another stride, until the end of the context.
+
+        Weights stay the same; strides and dilations of the backbone's convolutions are exchanged.
+
+        Args:
+            number: The stride: 8, 16 or 32.
+
+        Raises:
+            ValueError: If it is another, or the backbone has no choice.
+        """
+        if not isinstance(self.backbone, ResNet):
+            msg = (
+                f"output_stride can be changed for the backbone ResNet, got "
+                f"{type(self.backbone).__name__}; leave it out"
+            )
+            raise ValueError(msg)
+        with self.backbone.at_output_stride(number):
+            yield
+
+    def _filled(self, image: Tensor) -> Tensor:
+        """Return the pixels that the backbone sees."""
+        if image.ndim != 4 or image.shape[1] != 3 or not image.is_floating_point():
+            msg = (
+                "image must be float in [0, 1] of shape (B, 3, H, W), got "
+                f"{image.dtype} of shape {tuple(image.shape)}"
+            )
+            raise ValueError(msg)
+        # Under true half precision the weights, and with them these buffers, are not float32.
+        image = ((image - self.mean) / self.std).to(self.mean.dtype)
+        stride = self.backbone.features.strides[-1]
+        height, width = image.shape[-2:]
+        return F.pad(image, (0, -(width - 1) % stride, 0, -(height - 1) % stride))

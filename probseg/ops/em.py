@@ -1,0 +1,196 @@
+"""Expectation-maximisation attention (Li et al., 2019): pixels look at a few bases fitted to them.
+
+The E step gives each basis its responsibility for each token, the M step moves the bases to the
+means of the tokens they are responsible for, and the tokens are read out from the bases. Nothing is
+as large as tokens x tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probseg.ops.attention import LogPrior, assign, attend
+from probseg.ops.numerics import full_precision, working_dtype
+
+SHORTEST = 1e-6
+"""Length that shorter bases are divided by, instead of their own.
+
+Means of features are that short only where no pixel has a share in them. Zero stays zero, and the
+gradient stays below the inverse of this.
+"""
+
+SMALLEST_VARIANCE = 1e-5
+"""Added to the variance that a basis is divided by the root of, as usual in layer normalisation."""
+
+FEW = 4
+"""Fewer bases than channels by this factor: all responsibilities together are then much smaller
+than the tokens, and to write them out is up to three times as fast as any other way."""
+
+Normalise = Callable[[Tensor], Tensor]
+"""Maps bases ``(..., K, D)`` to bases of the same shape."""
+
+
+class EMAttention(NamedTuple):
+    """What `em_attention` returns.
+
+    Args:
+        values: Tokens read out from the bases, ``(B, G, N, D)``.
+        bases: The bases after the last M step, ``(B, G, K, D)``.
+        previous: The bases before it, ``(B, G, K, D)``, which the responsibilities of the read-out
+            are those of.
+    """
+
+    values: Tensor
+    bases: Tensor
+    previous: Tensor
+
+
+def l2_normalise(bases: Tensor) -> Tensor:
+    """Divide each basis by its length, at least `SHORTEST` (Li et al., 2019, §5.3).
+
+    Args:
+        bases: ``(..., K, D)``.
+
+    Returns:
+        Bases of length 1, in the same shape and dtype; a basis of zeros stays as it is.
+    """
+    return F.normalize(bases, dim=-1, eps=SHORTEST)
+
+
+def layer_normalise(bases: Tensor) -> Tensor:
+    """Give the channels of each basis zero mean and unit variance (Ba et al., 2016).
+
+    Args:
+        bases: ``(..., K, D)``.
+
+    Returns:
+        Bases in the same shape and dtype; a basis of zeros stays as it is.
+    """
+    return F.layer_norm(bases, bases.shape[-1:], eps=SMALLEST_VARIANCE)
+
+
+def m_step(
+    tokens: Tensor,
+    bases: Tensor,
+    *,
+    scale: float = 1.0,
+    normalise: Normalise | None = l2_normalise,
+    log_prior: LogPrior | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Move each basis to the mean of the tokens it is responsible for (Li et al., 2019, Eq. 13).
+
+    Args:
+        tokens: See `em_attention`, as for the others.
+        bases: Bases that the responsibilities are those of.
+        scale: ``lambda`` of Eq. 12.
+        normalise: What is done to the means.
+        log_prior: Added to the logits.
+        backend: See `em_attention`.
+
+    Returns:
+        The new bases ``(B, G, K, D)``. A basis that no token sees is zero.
+    """
+    means = assign(
+        tokens,
+        bases,
+        tokens,
+        log_prior=log_prior,
+        scale=scale,
+        backend=_chosen(backend, bases),
+    ).means
+    return means if normalise is None else normalise(means)
+
+
+def em_attention(
+    tokens: Tensor,
+    bases: Tensor,
+    *,
+    iterations: int = 3,
+    scale: float = 1.0,
+    normalise: Normalise | None = l2_normalise,
+    log_prior: LogPrior | None = None,
+    backend: str = "auto",
+) -> EMAttention:
+    """Fit bases to the tokens by EM and read these out from them (Li et al., 2019, Eqs. 11-14).
+
+    For ``t = 1 ... T``, ``Z(t) = softmax_k(scale x_n·mu_k(t-1) + log_prior_k)`` and ``mu_k(t)`` is
+    the mean of the tokens weighted by ``z_nk(t)``, normalised. The values are ``Z(T) mu(T)``.
+
+    With `l2_normalise`, no step lowers ``sum_n log sum_k exp(scale x_n·mu_k)``: for tokens of unit
+    length it is EM in a mixture of von Mises-Fisher distributions of concentration ``scale``.
+
+    Special cases: without iterations, bases are as given; with the tokens as bases, that is
+    self-attention, the non-local block of Li et al. (2019, §6.2.2). One iteration without
+    normalisation is double attention as they read it (§5.4); the A2-Net as published (Chen et al.,
+    2018) normalises its gathering softmax over the pixels instead, and is not among these.
+
+    Args:
+        tokens: ``(B, G, N, D)``, floating.
+        bases: Initial bases ``mu(0)``, ``(B, G, K, D)``, of the same dtype; used as they are.
+        iterations: Number ``T`` of E and M steps, at least 0.
+        scale: ``lambda`` of Eq. 12: inverse temperature of the responsibilities.
+        normalise: What is done to the bases after each M step; None leaves the means.
+        log_prior: Added to the logits in each E step, see `attend`; the bases are its keys.
+        backend: See `attend`; with few bases (`FEW`), "auto" is "reference".
+
+    Returns:
+        Values and bases, in the dtype of the arguments; all of it is differentiable.
+
+    Raises:
+        BackendError: If the named backend cannot serve these arguments.
+        ValueError: If ``iterations`` is negative, or a shape, a device or the scale is wrong.
+        TypeError: If a dtype is wrong.
+        UnknownNameError: If there is no backend of this name.
+    """
+    if iterations < 0:
+        msg = f"iterations must be at least 0, got {iterations}; 0 leaves the bases as they are"
+        raise ValueError(msg)
+    previous = bases
+    for _ in range(iterations):
+        previous = bases
+        bases = m_step(
+            tokens,
+            previous,
+            scale=scale,
+            normalise=normalise,
+            log_prior=log_prior,
+            backend=backend,
+        )
+    read = attend(
+        tokens,
+        previous,
+        bases,
+        log_prior=log_prior,
+        scale=scale,
+        backend=_chosen(backend, bases),
+    )
+    return EMAttention(read.values, bases, previous)
+
+
+def responsibilities(tokens: Tensor, bases: Tensor, scale: float = 1.0) -> Tensor:
+    """Write out the E step (Li et al., 2019, Eq. 12), for pictures.
+
+    Args:
+        tokens: ``(B, G, N, D)``.
+        bases: ``(B, G, K, D)``.
+        scale: ``lambda`` of Eq. 12.
+
+    Returns:
+        Responsibilities ``(B, G, N, K)`` in [0, 1], whose sum over the bases is 1; float32, or
+        float64 for float64 tokens.
+    """
+    dtype = working_dtype(tokens.dtype)
+    with full_precision(tokens.device):
+        logits = scale * (tokens.to(dtype) @ bases.to(dtype).transpose(-2, -1))
+        return torch.softmax(logits, dim=-1)
+
+
+def _chosen(backend: str, bases: Tensor) -> str:
+    few = FEW * bases.shape[-2] <= bases.shape[-1]
+    return "reference" if backend == "auto" and few else backend

@@ -1,0 +1,120 @@
+"""A decoder step against its equations token by token."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from probseg.attention.bahdanau import BahdanauDecoderStep
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def problem() -> tuple[BahdanauDecoderStep, Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    step = BahdanauDecoderStep(3, 5, 4, hidden_channels=6).double()
+    return step, draw(2, 5), draw(2, 7, 4, seed=1), draw(2, 3, seed=2)
+
+
+def test_it_follows_its_equations():
+    step, state, encoded, inputs = problem()
+    step.requires_grad_(False)
+    padding = torch.zeros(2, 7, dtype=torch.bool)
+    padding[1, 4:] = True
+    found = step(state, encoded, inputs, padding)
+    for b, length in enumerate((7, 4)):
+        scores = [
+            float(
+                step.score[0]
+                @ torch.tanh(step.query.weight @ state[b] + step.key.weight @ encoded[b, t])
+            )
+            for t in range(length)
+        ]
+        total = sum(math.exp(score) for score in scores)
+        weights = [math.exp(score) / total for score in scores]
+        context = sum(weight * encoded[b, t] for t, weight in enumerate(weights))
+        wanted = torch.tensor(weights + [0.0] * (7 - length), dtype=torch.float64)
+        torch.testing.assert_close(found.weights[b], wanted)
+        torch.testing.assert_close(found.context[b], context)
+        torch.testing.assert_close(
+            found.state[b], recurrent(step.cell, inputs[b], context, state[b])
+        )
+
+
+def recurrent(cell: nn.GRUCell, inputs: Tensor, context: Tensor, state: Tensor) -> Tensor:
+    """A gated recurrent unit, as in PyTorch's documentation."""
+    x = torch.cat([inputs, context])
+    of_input = (cell.weight_ih @ x + cell.bias_ih).chunk(3)
+    of_state = (cell.weight_hh @ state + cell.bias_hh).chunk(3)
+    reset, update = (torch.sigmoid(of_input[i] + of_state[i]) for i in range(2))
+    new = torch.tanh(of_input[2] + reset * of_state[2])
+    return (1 - update) * new + update * state
+
+
+def test_padding_is_not_read():
+    step, state, encoded, inputs = problem()
+    padding = torch.arange(7).expand(2, 7) >= 5
+    found = step(state, encoded, inputs, padding)
+    changed = encoded.clone()
+    changed[:, 5:] = 99.0
+    torch.testing.assert_close(step(state, changed, inputs, padding), found)
+    torch.testing.assert_close(step(state, encoded[:, :5], inputs).context, found.context)
+
+
+def test_a_sequence_of_padding_alone_has_no_context():
+    step, state, encoded, inputs = problem()
+    padding = torch.tensor([[True] * 7, [False] * 7])
+    found = step(state, encoded, inputs, padding)
+    assert (found.context[0] == 0).all()
+    assert (found.weights[0] == 0).all()
+    torch.testing.assert_close(found.weights[1].sum(), torch.tensor(1.0).double())
+    sum(part.sum() for part in found).backward()
+    for parameter in step.parameters():
+        assert parameter.grad.isfinite().all()
+
+
+def test_it_learns_to_read_a_sequence_backwards():
+    """Gradients of several steps reach all parameters, and alignment is learnt."""
+    torch.manual_seed(0)
+    step, answer = BahdanauDecoderStep(4, 16, 10, hidden_channels=16), nn.Linear(16 + 10, 4)
+    optimizer = torch.optim.Adam([*step.parameters(), *answer.parameters()], lr=2e-2)
+    places = torch.eye(6).expand(32, 6, 6)
+    losses = []
+    for _ in range(80):
+        tokens = torch.randint(0, 4, (32, 6))
+        one_hot = nn.functional.one_hot(tokens, 4).float()
+        encoded, state = torch.cat([one_hot, places], -1), torch.zeros(32, 16)
+        written, loss = torch.zeros(32, 4), torch.zeros(())
+        for t in reversed(range(6)):
+            state, context, _ = step(state, encoded, written)
+            loss = loss + nn.functional.cross_entropy(
+                answer(torch.cat([state, context], -1)), tokens[:, t]
+            )
+            written = one_hot[:, t]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()) / 6)
+    assert losses[0] > 1.2
+    assert losses[-1] < 0.9
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("state", (2, 4), r"state must have shape \(B, S\) = \(2, 5\), got \(2, 4\)"),
+        ("encoder_states", (2, 4), r"encoder_states must have shape \(B, T, E\), got \(2, 4\)"),
+        ("encoder_states", (2, 7, 3), r"encoder_states must have shape \(B, T, E\) = \(2, 7, 4\)"),
+        ("inputs", (2, 4), r"inputs must have shape \(B, I\) = \(2, 3\)"),
+        ("padding", (2, 6), r"padding must have shape \(B, T\) = \(2, 7\)"),
+    ],
+)
+def test_wrong_shapes_are_named(name, shape, message):
+    step, state, encoded, inputs = problem()
+    given = {"state": state, "encoder_states": encoded, "inputs": inputs}
+    given[name] = torch.zeros(shape, dtype=torch.bool if name == "padding" else torch.float64)
+    with pytest.raises(ValueError, match=message):
+        step(**given)

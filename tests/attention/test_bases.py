@@ -1,0 +1,162 @@
+"""Bases: how they start, what moves them, and that processes move them together."""
+
+import multiprocessing
+import queue
+
+import pytest
+import torch
+from torch import distributed
+
+from probseg.attention.bases import Bases
+from probseg.errors import UnknownNameError
+
+HEADS, BASES, CHANNELS = 2, 3, 4
+
+
+def build(**options) -> Bases:
+    torch.manual_seed(0)
+    return Bases(BASES, CHANNELS, num_heads=HEADS, **options)
+
+
+def fitted(batch: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    drawn = torch.randn(batch, HEADS, BASES, CHANNELS, generator=generator)
+    return drawn / drawn.norm(dim=-1, keepdim=True)
+
+
+def test_they_start_as_a_convolution_would():
+    initial = Bases(400, 50).initial
+    assert initial.shape == (1, 400, 50)
+    assert initial.std().item() == pytest.approx((2 / 50) ** 0.5, rel=0.05)
+    assert initial.mean().item() == pytest.approx(0.0, abs=0.01)
+
+
+@pytest.mark.parametrize("normalisation", ["l2", "layer", None])
+def test_every_picture_starts_with_the_normalised_bases(normalisation):
+    bases = build(normalisation=normalisation)
+    found = bases.start(5)
+    assert found.shape == (5, HEADS, BASES, CHANNELS)
+    initial = bases.initial
+    expected = {
+        "l2": initial / initial.norm(dim=-1, keepdim=True),
+        "layer": torch.nn.functional.layer_norm(initial, (CHANNELS,)),
+        None: initial,
+    }[normalisation]
+    torch.testing.assert_close(found, expected.expand(5, -1, -1, -1))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])
+def test_the_moving_average(momentum):
+    bases = build(momentum=momentum)
+    before, pictures = bases.initial.clone(), fitted(3)
+    bases.follow(pictures)
+    mean = (pictures[0] + pictures[1] + pictures[2]) / 3
+    torch.testing.assert_close(bases.initial, momentum * before + (1 - momentum) * mean)
+    assert not bases.initial.requires_grad
+
+
+@pytest.mark.parametrize("update", ["moving_average", "learnt", "fixed"])
+@pytest.mark.parametrize("training", [True, False])
+def test_only_the_moving_average_follows_and_only_in_training(update, training):
+    bases = build(update=update).train(training)
+    before = bases.initial.clone()
+    bases.follow(fitted(2))
+    moves = training and update == "moving_average"
+    assert bases.follows == moves
+    assert torch.equal(bases.initial, before) != moves
+    assert bool(list(bases.parameters())) == (update == "learnt")
+
+
+@pytest.mark.parametrize("update", ["moving_average", "learnt", "fixed"])
+def test_they_are_part_of_the_state(update):
+    bases = build(update=update)
+    assert list(bases.state_dict()) == ["initial"]
+    other = Bases(BASES, CHANNELS, num_heads=HEADS, update=update)
+    assert not torch.equal(other.initial, bases.initial)
+    other.load_state_dict(bases.state_dict())
+    assert torch.equal(other.initial, bases.initial)
+
+
+def test_gradients_go_through_bases_that_have_moved_since():
+    bases = build(normalisation=None)
+    weights = torch.randn(2, HEADS, BASES, CHANNELS, requires_grad=True)
+    product = weights * bases.start(2)
+    before = bases.initial.clone()
+    bases.follow(fitted(2))
+    product.sum().backward()
+    torch.testing.assert_close(weights.grad, before.expand(2, -1, -1, -1))
+
+
+def test_half_precision_pictures_move_them_in_full_precision():
+    bases = build(momentum=0.0)
+    pictures = fitted(3).bfloat16()
+    bases.follow(pictures)
+    assert torch.equal(bases.initial, pictures.float().sum(0) / 3)
+
+
+def test_iterations_belong_to_a_mode():
+    bases = build(train_iterations=2, eval_iterations=7)
+    assert bases.train().iterations == 2
+    assert bases.eval().iterations == 7
+
+
+@pytest.mark.parametrize(
+    ("wrong", "part"),
+    [
+        ({"momentum": 1.5}, "momentum must be in [0, 1], got 1.5"),
+        ({"train_iterations": 0}, "train_iterations must be at least 1, got 0"),
+        ({"eval_iterations": -1}, "eval_iterations must be at least 1, got -1"),
+        ({"update": "learned"}, "'learnt'"),
+        ({"normalisation": "l1"}, "'l2'"),
+    ],
+)
+def test_wrong_arguments_are_named(wrong, part):
+    with pytest.raises((ValueError, UnknownNameError)) as caught:
+        build(**wrong)
+    assert part in str(caught.value)
+    with pytest.raises(ValueError, match="num_bases must be at least 1, got 0"):
+        Bases(0, 4)
+
+
+SHARES = [(2, 2), (4, 1)]
+"""Pictures of the first and of the second process, in two runs."""
+
+
+def follow_in_a_process(rank, meeting, answers):
+    """Follow this process's share of the pictures, twice in each run; hand back the bases."""
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    found = []
+    for shares in SHARES:
+        bases = build()
+        first = sum(shares[:rank])
+        for _ in range(2):
+            bases.follow(fitted(sum(shares))[first : first + shares[rank]])
+        found.append(bases.initial.tolist())
+    answers.put(found)
+    distributed.destroy_process_group()
+
+
+def test_two_processes_are_one_with_both_batches(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    answers = context.Queue()
+    processes = [
+        context.Process(target=follow_in_a_process, args=(rank, tmp_path / "meeting", answers))
+        for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        found = [answers.get(timeout=60) for _ in processes]
+    except queue.Empty:
+        pytest.fail("a process has not answered")
+    finally:
+        for process in processes:
+            process.join(timeout=60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert found[0] == found[1]
+    for initial, shares in zip(found[0], SHARES, strict=True):
+        alone = build()
+        for _ in range(2):
+            alone.follow(fitted(sum(shares)))
+        assert (torch.tensor(initial) - alone.initial).abs().max() <= 1e-7

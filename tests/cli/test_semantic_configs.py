@@ -1,0 +1,260 @@
+"""Configurations of semantic segmentation: each is read, and does a step on drawn data."""
+
+import pytest
+import torch
+import yaml
+from drawn_semantic import (
+    write_camvid,
+    write_coco_stuff10k,
+    write_coco_stuff164k,
+    write_pascal_context,
+    write_voc_segmentation,
+)
+from fakes import write_folder
+from runs import QUIET, SMALL, camvid_fit, command, finished, folder_fit, is_semantic
+
+from probseg.attention.bases import Bases
+from probseg.callbacks import InteractiveEvaluation, SemanticEvaluation
+from probseg.cli.checkpoints import without_pretrained_backbones
+from probseg.data import SEMANTIC_DATASETS
+from probseg.models import list_presets, read_preset, semantic_variant
+from probseg.paths import configs_dir
+from probseg.tasks import PolynomialDecay
+
+# The rows of Li et al. (2019): preset, data, batch size, iterations, and stride in training.
+VOC, VOC12 = ("VOCSegmentation", 16), ("VOCSegmentation", 12)
+ABLATIONS = ("", "_learnt", "_fixed", "_layer_norm", "_no_norm", "_double", "_nonlocal")
+PUBLISHED = {
+    "emanet_voc": ("emanet_resnet101", *VOC, 30000, 16),
+    "emanet_pascal_context": ("emanet_resnet101", "PascalContext", 16, 15000, 16),
+    "emanet_coco_stuff10k": ("emanet_resnet101", "COCOStuff10k", 16, 30000, 8),
+    "emanet_coco_stuff164k": ("emanet_resnet101", "COCOStuff164k", 16, 30000, 8),
+    **{f"emanet_ablation{a}": ("emanet_resnet50", *VOC12, 30000, 16) for a in ABLATIONS},
+}
+# What an ablation changes in the bases: (update, normalisation, T in training, T in evaluation).
+BASES = {
+    "emanet_ablation": ("moving_average", "l2", 3, 3),
+    "emanet_ablation_learnt": ("learnt", "l2", 3, 3),
+    "emanet_ablation_fixed": ("fixed", "l2", 3, 3),
+    "emanet_ablation_layer_norm": ("moving_average", "layer", 3, 3),
+    "emanet_ablation_no_norm": ("moving_average", None, 3, 3),
+    "emanet_ablation_double": ("learnt", None, 1, 1),
+}
+EXPERIMENTS = (*PUBLISHED, "emanet_camvid", "emanet_camvid_cpu", "fcn_camvid_cpu")
+TRAINERS = ("semantic", "semantic_15k", "semantic_cpu")
+PLAIN = ("--semantic_evaluation.pictures=0",)  # drawing them takes longest
+ONE_STEP = ("--trainer.fast_dev_run=1",)
+
+
+@pytest.fixture(autouse=True)
+def data(tmp_path, monkeypatch):
+    """Drawn data of all kinds, where the shipped configurations look for them."""
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "drawn"
+    monkeypatch.setenv("PROBSEG_DATA", str(root))
+    write_camvid(root / "camvid")
+    write_voc_segmentation(root / "VOCdevkit" / "VOC2012")
+    write_pascal_context(root / "VOCdevkit" / "VOC2010")
+    write_coco_stuff10k(root / "coco_stuff10k")
+    write_coco_stuff164k(root / "coco_stuff164k")
+    return root
+
+
+def experiment(name):
+    return ("--config", f"configs/experiment/{name}.yaml")
+
+
+def small(name):
+    """Flags that put a small network of the same kind into an experiment."""
+    return (f"--model.model.of={'micro_fcn' if name.startswith('fcn') else 'micro_emanet'}",)
+
+
+def printed_settings(capsys, *arguments):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command(*arguments, "--print_config")
+    return yaml.safe_load(capsys.readouterr().out)
+
+
+def test_all_semantic_experiments_are_tested():
+    every = [path for path in configs_dir().rglob("*.yaml") if is_semantic(path)]
+    found = {path.parent.name: set() for path in every}
+    for path in every:
+        found[path.parent.name].add(path.stem)
+    assert found.pop("experiment") == set(EXPERIMENTS)
+    assert found.pop("trainer") == set(TRAINERS)
+    assert found.pop("semantic") == set(list_presets("semantic"))
+    assert set(found) == {"semantic_data"}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_print_all_their_settings(name, capsys):
+    printed = printed_settings(capsys, "fit", *experiment(name))
+    network = printed["model"]["init_args"]["model"]
+    assert network["class_path"] == "probseg.models.semantic_variant"
+    assert network["init_args"]["of"] in list_presets("semantic")
+    of = network["init_args"]["of"]
+    backbone = network["init_args"]["changes"].get("backbone", {})
+    small = "resnet18" in of
+    assert backbone.get("pretrained", False) is not small
+    assert printed["semantic_evaluation"]["output_stride"] == 8
+    assert printed["semantic_evaluation"]["scales"] == [1.0]
+    data = printed["data"]
+    assert data["class_path"] == "probseg.data.SemanticDataModule"
+    kinds = {data["init_args"][part]["class_path"] for part in ("train", "val", "test")}
+    (kind,) = kinds
+    classes = len(SEMANTIC_DATASETS[kind.split(".")[-1]].classes)
+    assert network["init_args"]["changes"]["head"]["num_classes"] == classes
+    if name in PUBLISHED:
+        preset, dataset, batch, steps, stride = PUBLISHED[name]
+        assert of == preset
+        assert kind == f"probseg.data.{dataset}"
+        assert (data["init_args"]["batch_size"], data["init_args"]["crop_size"]) == (batch, 513)
+        assert data["init_args"]["scale"] == [0.5, 2.0]
+        assert backbone["output_stride"] == stride
+        assert printed["trainer"]["max_steps"] == steps
+        assert printed["trainer"]["sync_batchnorm"] is True
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_train_a_step_and_are_tested(name):
+    flags = (*small(name), "--model.model.changes.backbone.pretrained=false", *QUIET, *PLAIN)
+    cli = finished("fit", *experiment(name), *flags, *SMALL, *ONE_STEP)
+    assert cli.trainer.global_step == 1
+    figures = cli.trainer.callback_metrics
+    assert torch.isfinite(figures["train/loss"])
+    assert 0 <= figures["val/miou"] <= 1
+    assert all(p.isfinite().all() for p in cli.model.parameters())
+    if name in PUBLISHED:
+        made = cli.model.configure_optimizers()
+        assert type(made["optimizer"]) is torch.optim.SGD
+        assert made["optimizer"].param_groups[0]["initial_lr"] == 0.009
+        assert type(made["lr_scheduler"]["scheduler"]) is PolynomialDecay
+    tested = finished("test", *experiment(name), *flags, *ONE_STEP)
+    (score,) = (v for k, v in tested.trainer.callback_metrics.items() if k.endswith("/miou"))
+    assert 0 <= score <= 1
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_ablations_change_the_bases_as_their_names_say(name):
+    stored = yaml.safe_load((configs_dir() / "experiment" / f"{name}.yaml").read_text())
+    changes = stored["model"]["init_args"]["model"]["init_args"]["changes"]
+    with torch.device("meta"):
+        network = semantic_variant("micro_emanet", {"head": changes["head"]})
+    (bases,) = (part for part in network.modules() if isinstance(part, Bases))
+    found = (bases.update, bases.normalisation, bases.train_iterations, bases.eval_iterations)
+    assert found == BASES[name]
+
+
+def test_the_non_local_ablation_has_no_bases():
+    stored = yaml.safe_load(
+        (configs_dir() / "experiment/emanet_ablation_nonlocal.yaml").read_text()
+    )
+    head = stored["model"]["init_args"]["model"]["init_args"]["changes"]["head"]
+    with torch.device("meta"):
+        network = semantic_variant("emanet_resnet50", {"head": head})
+    assert network.head.emau.bases is None
+    assert network.head.emau.scale == pytest.approx(512**-0.5, rel=1e-3)
+
+
+def test_camvid_on_two_cores_with_and_without_attention_differ_in_the_preset_alone():
+    with_attention, without = (
+        yaml.safe_load((configs_dir() / "experiment" / f"{name}_camvid_cpu.yaml").read_text())
+        for name in ("emanet", "fcn")
+    )
+    of = with_attention["model"]["init_args"]["model"]["init_args"]
+    assert of.pop("of") == "emanet_resnet18_small"
+    assert without["model"]["init_args"]["model"]["init_args"].pop("of") == "fcn_resnet18_small"
+    assert with_attention == without
+
+
+@pytest.mark.parametrize("name", TRAINERS)
+def test_trainer_settings_name_known_arguments(name, capsys):
+    fit = camvid_fit("--trainer", f"configs/trainer/{name}.yaml")
+    printed = printed_settings(capsys, *fit)["trainer"]
+    wanted = yaml.safe_load((configs_dir() / "trainer" / f"{name}.yaml").read_text())
+    assert printed["max_steps"] == wanted.get("max_steps", -1)
+    *usual, last = (callback["class_path"].split(".")[-1] for callback in printed["callbacks"])
+    assert usual == ["ModelCheckpoint", "ModelCheckpoint", "LearningRateMonitor"]
+    assert last == "SemanticVisualLog"
+    best, last = (callback["init_args"] for callback in printed["callbacks"][:2])
+    assert (best["monitor"], best["mode"]) == ("val/miou", "max")
+    assert (last["monitor"], last["filename"]) == (None, "last")
+
+
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [
+        ("micro_emanet", ("--model.model.head.num_classes=11",)),
+        ("micro_fcn", ("--model.model.changes.head.num_classes=11",)),
+    ],
+)
+def test_a_network_given_as_a_file_takes_the_place_of_the_experiment(name, classes):
+    flags = ("--model.model", f"configs/semantic/{name}.yaml", *classes, *QUIET, *SMALL, *ONE_STEP)
+    cli = finished("fit", *experiment("emanet_camvid"), *flags)
+    with torch.device("meta"):
+        expected = semantic_variant(name, {"head": {"num_classes": 11}})
+    assert repr(cli.model.model) == repr(expected)
+
+
+def test_only_the_evaluation_of_the_task_takes_part(data):
+    def evaluations(cli):
+        kinds = (InteractiveEvaluation, SemanticEvaluation)
+        return [type(c) for c in cli.trainer.callbacks if isinstance(c, kinds)]
+
+    assert evaluations(finished(*camvid_fit(*ONE_STEP))) == [SemanticEvaluation]
+    root = write_folder(data / "objects", images=4, size=(24, 32))
+    assert evaluations(finished(*folder_fit(root, *ONE_STEP))) == [InteractiveEvaluation]
+
+
+def test_the_schedule_is_set_on_the_command_line():
+    schedule = ("--model.lr_scheduler=PolynomialDecay", "--model.lr_scheduler.power=2.0")
+    cli = finished(*camvid_fit(*schedule, *ONE_STEP))
+    optimizer = torch.optim.SGD(cli.model.parameters(), lr=1.0)
+    made = cli.model.lr_scheduler(optimizer, 10)
+    optimizer.step()
+    made.step()
+    assert made.get_last_lr() == [pytest.approx(0.81)]
+
+
+def test_help_tells_of_both_evaluations(capsys):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command("test", "--help")
+    told = capsys.readouterr().out
+    for option in ("scales", "flip", "iterations", "output_stride", "pictures", "bases"):
+        assert f"--semantic_evaluation.{option}" in told
+    assert "--evaluation.protocols" in told
+
+
+def test_missing_data_are_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "nowhere"))
+    assert command(*camvid_fit()) == 2
+    told = capsys.readouterr().err
+    assert "CamVid was not found" in told
+    sets = '[{"class_path": "CamVid", "init_args": {"split": "test"}}]'
+    assert command("test", *experiment("emanet_camvid_cpu"), f"--data.test={sets}") == 2
+    assert "CamVid was not found" in capsys.readouterr().err
+
+
+def test_another_number_of_classes_is_told_in_one_line(capsys):
+    assert command(*camvid_fit("--model.model.changes.head.num_classes=12")) == 2
+    told = capsys.readouterr().err
+    assert "tells 12 classes apart and the data have 11 (sky, building, pole, ...)" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("name", ["emanet_resnet50", "emanet_resnet101"])
+def test_with_a_checkpoint_no_weights_are_fetched(name):
+    stored = {"init_args": {"of": name, "changes": {"backbone": {"pretrained": True}}}}
+    described = read_preset(name, "semantic")
+    described["init_args"]["backbone"]["init_args"]["pretrained"] = True
+    for config in (stored, described):
+        without_pretrained_backbones(config)
+    assert stored["init_args"]["changes"]["backbone"]["pretrained"] is False
+    assert described["init_args"]["backbone"]["init_args"]["pretrained"] is False
+
+
+@pytest.mark.parametrize("name", list_presets("semantic"))
+def test_no_preset_fetches_weights_by_itself(name):
+    """`without_pretrained_backbones` sees what a configuration says, not what a preset does."""
+    backbone = read_preset(name, "semantic")["init_args"]["backbone"]["init_args"]
+    assert not backbone.get("pretrained", False)

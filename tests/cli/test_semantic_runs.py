@@ -1,0 +1,185 @@
+"""Semantic segmentation as a user runs it: files, resuming, and several processes."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+from drawn_semantic import write_camvid
+from runs import QUIET, camvid_fit, command
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from probseg.tasks import SemanticSegmentation
+
+FILES = {"results.json", "classes.csv", "confusion.csv", "overlays.png"}
+FIVE = 5
+"""Photographs of each split: an odd number, which two processes cannot share evenly."""
+
+
+def run(place, repository, *arguments):
+    """Run a command line in processes of its own; return what it says."""
+    done = subprocess.run(
+        [sys.executable, str(repository / "cli.py"), *map(str, arguments)],
+        cwd=place,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PROBSEG_DATA": str(place)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def read(path):
+    return torch.load(path, weights_only=True, map_location="cpu")
+
+
+def confusion(folder):
+    return list(csv.reader((folder / "test" / "CamVid" / "confusion.csv").open()))
+
+
+def scores(folder):
+    """Scores of a test, without what tells of the run."""
+    stored = json.loads((folder / "test" / "CamVid" / "results.json").read_text())
+    return {**stored, "metadata": stored["metadata"]["photographs"]}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, repository):
+    """Folder of all runs after a training in a process of its own."""
+    place = tmp_path_factory.mktemp("semantic")
+    write_camvid(place / "camvid", images=FIVE)
+    ablation = '--model.model.changes.head={"num_classes": 11, "normalisation": null}'
+    run(place, repository, *camvid_fit("--trainer.max_epochs=2", ablation))
+    return place / "runs" / "semantic"
+
+
+@pytest.fixture
+def here(trained, monkeypatch):
+    monkeypatch.chdir(trained.parents[1])
+    monkeypatch.setenv("PROBSEG_DATA", str(trained.parents[1]))
+    return trained
+
+
+def newest(folder):
+    return max(folder.glob("version_*"), key=lambda path: int(path.name.split("_")[1]))
+
+
+def test_training_leaves_checkpoints_configuration_and_scores(here):
+    first = here / "version_0"
+    last = read(first / "checkpoints" / "last.ckpt")
+    assert (last["epoch"], last["global_step"]) == (1, 4)
+    assert last["hyper_parameters"]["model"]["class_path"] == "probseg.models.semantic_variant"
+    assert len(list((first / "checkpoints").iterdir())) == 2, "the best and the last"
+    assert {path.name for path in (first / "val" / "CamVid").iterdir()} == FILES
+    events = EventAccumulator(str(first), size_guidance={"images": 0}).Reload()
+    assert {"val/miou", "val/CamVid/miou"} <= set(events.Tags()["scalars"])
+    assert any(name.startswith("lr-SGD") for name in events.Tags()["scalars"])
+    assert {"train/crops", "val/CamVid/overlays"} <= set(events.Tags()["images"])
+    config = yaml.safe_load((first / "config.yaml").read_text())
+    head = config["model"]["init_args"]["model"]["init_args"]["changes"]["head"]
+    assert head == {"num_classes": 11, "normalisation": None}, "null says something here"
+    assert config["semantic_evaluation"]["output_stride"] == 8
+
+
+def test_the_configuration_of_a_run_tests_its_checkpoint(here, repository):
+    checkpoint = here / "version_0" / "checkpoints" / "last.ckpt"
+    told = run(
+        here.parents[1],
+        repository,
+        *("test", "--config", here / "version_0" / "config.yaml", "--ckpt_path", checkpoint),
+        *("--semantic_evaluation.iterations=6", "--semantic_evaluation.flip=true"),
+    )
+    folder = newest(here)
+    for words in ("CamVid, in percent", "bicyclist", "mIoU", "overlays.png"):
+        assert words in told
+    assert {path.name for path in (folder / "test" / "CamVid").iterdir()} == FILES
+    metadata = json.loads((folder / "test" / "CamVid" / "results.json").read_text())["metadata"]
+    assert (metadata["iterations"], metadata["output_stride"]) == (6, 8)
+    assert (metadata["scales"], metadata["flip"]) == ([1.0], True)
+    assert metadata["photographs"] == FIVE
+    assert metadata["checkpoint"] == str(checkpoint)
+    assert metadata["data"]["test"]["init_args"]["split"] == "test"
+    assert metadata["environment"]["versions"]["torch"] == torch.__version__
+
+
+def test_validating_a_checkpoint_gives_the_score_of_its_training(here):
+    events = EventAccumulator(str(here / "version_0")).Reload()
+    config = ("--config", here / "version_0" / "config.yaml")
+    assert command("validate", *config, "--ckpt_path", "last") == 0
+    results = json.loads((newest(here) / "val" / "CamVid" / "results.json").read_text())
+    assert results["miou"] == pytest.approx(events.Scalars("val/miou")[-1].value, abs=1e-6)
+
+
+def test_a_killed_training_goes_on_where_its_rate_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
+    write_camvid(tmp_path / "camvid", images=4)
+    fit = camvid_fit("--trainer.max_epochs=4", "--trainer.log_every_n_steps=1")
+
+    def killed(task):
+        if task.current_epoch == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SemanticSegmentation, "on_train_epoch_start", killed)
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            command(*fit)
+    run_folder = tmp_path / "runs" / "semantic" / "version_0"
+    before = read(run_folder / "checkpoints" / "last.ckpt")
+    assert (before["epoch"], before["global_step"]) == (1, 4)
+    assert command(*fit, "--ckpt_path", "last") == 0
+    assert [path.name for path in run_folder.parent.iterdir()] == ["version_0"]
+    after = read(run_folder / "checkpoints" / "last.ckpt")
+    assert (after["epoch"], after["global_step"]) == (3, 8)
+    rates = {}
+    for file in sorted(run_folder.glob("events.*")):
+        for event in EventAccumulator(str(file)).Reload().Scalars("lr-SGD"):
+            rates[event.step] = event.value
+    assert rates == {
+        step: pytest.approx(0.02 * (1 - step / 8) ** 0.9, rel=1e-5) for step in range(8)
+    }
+
+
+@pytest.fixture(scope="module")
+def tested(trained, repository):
+    """Folders of the same test by one process and by two."""
+    place = trained.parents[1]
+    weights = ("--ckpt_path", trained / "version_0" / "checkpoints" / "last.ckpt")
+    test = ("test", "--config", trained / "version_0" / "config.yaml", *weights, *QUIET)
+    folders = []
+    for more in ((), ("--trainer.strategy=ddp", "--trainer.devices=2")):
+        told = run(place, repository, *test, *more)
+        assert ("MEMBER: 2/2" in told) == bool(more)
+        folders.append(newest(trained))
+    return folders
+
+
+def test_two_processes_count_every_photograph_once(tested):
+    alone, shared = tested
+    assert alone != shared
+    assert confusion(shared) == confusion(alone)
+    assert scores(shared) == scores(alone)
+    assert scores(shared)["metadata"] == FIVE
+    counts = [[int(cell) for cell in row[1:]] for row in confusion(alone)[1:]]
+    assert sum(map(any, counts)) > 3, "the matrix must say something"
+
+
+def test_two_processes_show_the_same_pictures(tested):
+    alone, shared = ((of / "test" / "CamVid" / "overlays.png").read_bytes() for of in tested)
+    assert shared == alone
+
+
+def test_two_processes_train(trained, repository, tmp_path):
+    write_camvid(tmp_path / "camvid", images=FIVE)
+    two = ("--trainer.strategy=ddp", "--trainer.devices=2", "--trainer.sync_batchnorm=false")
+    told = run(tmp_path, repository, *camvid_fit("--trainer.max_epochs=1", *two))
+    assert "MEMBER: 2/2" in told
+    stored = read(tmp_path / "runs" / "semantic" / "version_0" / "checkpoints" / "last.ckpt")
+    assert stored["global_step"] == 1
+    results = tmp_path / "runs" / "semantic" / "version_0" / "val" / "CamVid" / "results.json"
+    assert json.loads(results.read_text())["metadata"]["photographs"] == FIVE

@@ -1,0 +1,223 @@
+"""EM attention: against loops in float64, what it climbs, and the mechanisms that it contains."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from probseg.ops import attend
+from probseg.ops.em import (
+    SHORTEST,
+    em_attention,
+    l2_normalise,
+    layer_normalise,
+    m_step,
+    responsibilities,
+)
+
+NORMALISATIONS = [None, l2_normalise, layer_normalise]
+BACKENDS = ["auto", "reference", "chunked"]
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def tokens_and_bases(n=7, k=3, d=4, *, seed=0) -> tuple[Tensor, Tensor]:
+    return draw(2, 2, n, d, seed=seed), draw(2, 2, k, d, seed=seed + 1)
+
+
+def normalised(basis: Tensor, how) -> Tensor:
+    """One basis (D,), by the formulas."""
+    if how is l2_normalise:
+        return basis / math.sqrt(sum(float(x) ** 2 for x in basis))
+    if how is layer_normalise:
+        centred = basis - basis.mean()
+        return centred / torch.sqrt((centred**2).mean() + 1e-5)
+    return basis
+
+
+def by_hand(tokens, bases, iterations, scale, how, log_prior=None):
+    """Eqs. 12 to 14 of Li et al. (2019) for (N, D) and (K, D), in loops over numbers."""
+    bases = list(bases)
+    for t in range(max(1, iterations)):
+        z = torch.zeros(len(tokens), len(bases), dtype=torch.float64)
+        for n, x in enumerate(tokens):
+            for k, mu in enumerate(bases):
+                prior = 0.0 if log_prior is None else float(log_prior[k])
+                z[n, k] = math.exp(scale * float((x * mu).sum()) + prior)
+            z[n] /= z[n].sum()
+        if t < iterations:
+            bases = [
+                normalised((z[:, k : k + 1] * tokens).sum(0) / z[:, k].sum(), how)
+                for k in range(len(bases))
+            ]
+    values = [sum(z[n, k] * mu for k, mu in enumerate(bases)) for n in range(len(tokens))]
+    return torch.stack(values), torch.stack(bases), z
+
+
+@pytest.mark.parametrize("how", NORMALISATIONS)
+@pytest.mark.parametrize("iterations", [0, 1, 3])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_it_is_the_equations(how, iterations, backend):
+    tokens, bases = tokens_and_bases()
+    log_prior = draw(3, seed=5)
+    options = {"iterations": iterations, "scale": 0.7, "normalise": how}
+    found = em_attention(tokens, bases, log_prior=log_prior, backend=backend, **options)
+    shares = responsibilities(tokens, found.previous, 0.7)
+    assert shares.shape == (2, 2, 7, 3)
+    for b in range(2):
+        for g in range(2):
+            values, last, z = by_hand(
+                tokens[b, g], bases[b, g], iterations, 0.7, how, log_prior.tolist()
+            )
+            torch.testing.assert_close(found.values[b, g], values)
+            torch.testing.assert_close(found.bases[b, g], last)
+            prior = log_prior.exp() * shares[b, g]
+            torch.testing.assert_close(prior / prior.sum(-1, keepdim=True), z)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_few_bases_make_no_difference(backend):
+    tokens, bases = tokens_and_bases(n=9, k=2, d=8)  # so few that "auto" writes them out
+    found = em_attention(tokens, bases, backend=backend)
+    values, _, _ = by_hand(tokens[1, 0], bases[1, 0], 3, 1.0, l2_normalise)
+    torch.testing.assert_close(found.values[1, 0], values)
+
+
+@pytest.mark.parametrize("how", NORMALISATIONS)
+@pytest.mark.parametrize("k", [1, 3])
+def test_gradients(how, k):
+    tokens, bases = (x.requires_grad_() for x in tokens_and_bases(n=5, k=k, d=4))
+
+    def both(tokens, bases):
+        result = em_attention(tokens, bases, iterations=2, normalise=how)
+        return result.values, result.bases
+
+    assert torch.autograd.gradcheck(both, (tokens, bases))
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    scale=st.floats(0.01, 30.0),
+    n=st.integers(1, 12),
+    k=st.integers(1, 5),
+)
+def test_no_step_lowers_the_objective_on_the_sphere(seed, scale, n, k):
+    """A mixture of von Mises-Fisher distributions, for tokens of any length."""
+    tokens, bases = tokens_and_bases(n, k, seed=seed)
+    bases = l2_normalise(bases)
+
+    def objective(bases):
+        return (scale * tokens @ bases.mT).logsumexp(-1).sum(-1)
+
+    before = objective(bases)
+    for _ in range(5):
+        bases = m_step(tokens, bases, scale=scale)
+        after = objective(bases)
+        assert (after >= before - 1e-9 * before.abs().clamp(min=1)).all()
+        before = after
+
+
+@given(seed=st.integers(0, 10_000), precision=st.floats(0.01, 10.0))
+def test_with_squared_distances_it_is_em_of_gaussians(seed, precision):
+    tokens, bases = tokens_and_bases(seed=seed)
+
+    def log_likelihood(bases):
+        squared = ((tokens.unsqueeze(-2) - bases.unsqueeze(-3)) ** 2).sum(-1)
+        return (-precision / 2 * squared).logsumexp(-1).sum(-1)
+
+    before = log_likelihood(bases)
+    for _ in range(4):
+        # -p/2 |x - mu|² = p x·mu - p/2 |mu|² + a term that all bases share
+        log_prior = -precision / 2 * (bases**2).sum(-1)
+        bases = m_step(tokens, bases, scale=precision, normalise=None, log_prior=log_prior)
+        after = log_likelihood(bases)
+        assert (after >= before - 1e-9 * before.abs().clamp(min=1)).all()
+        before = after
+
+
+@given(seed=st.integers(0, 10_000))
+def test_at_infinite_inverse_temperature_it_is_a_step_of_k_means(seed):
+    tokens, bases = (l2_normalise(x) for x in tokens_and_bases(n=12, k=3, seed=seed))
+    found = m_step(tokens, bases, scale=1e7, normalise=None)
+    nearest = torch.cdist(tokens, bases).argmin(-1)  # (B, G, N)
+    for b in range(2):
+        for g in range(2):
+            for k in range(3):
+                own = tokens[b, g][nearest[b, g] == k]
+                if len(own):
+                    torch.testing.assert_close(found[b, g, k], own.mean(0))
+
+
+@pytest.mark.parametrize("iterations", [1, 4])
+def test_one_basis_is_the_mean_of_all_tokens(iterations):
+    tokens, bases = tokens_and_bases(k=1)
+    found = em_attention(tokens, bases, iterations=iterations, normalise=None)
+    mean = tokens.mean(-2, keepdim=True)
+    torch.testing.assert_close(found.bases, mean)
+    torch.testing.assert_close(found.values, mean.expand_as(tokens))
+
+
+def test_one_iteration_is_double_attention():
+    tokens, bases = tokens_and_bases()
+    z = torch.softmax(torch.einsum("bgnd,bgkd->bgnk", tokens, bases), dim=-1)
+    gathered = torch.einsum("bgnk,bgnd->bgkd", z / z.sum(-2, keepdim=True), tokens)
+    expected = torch.einsum("bgnk,bgkd->bgnd", z, gathered)
+    found = em_attention(tokens, bases, iterations=1, normalise=None)
+    torch.testing.assert_close(found.values, expected)
+
+
+def test_tokens_as_bases_without_iterations_are_self_attention():
+    tokens, _ = tokens_and_bases()
+    found = em_attention(tokens, tokens, iterations=0, scale=0.5)
+    weights = torch.softmax(0.5 * torch.einsum("bgnd,bgmd->bgnm", tokens, tokens), dim=-1)
+    torch.testing.assert_close(found.values, weights @ tokens)
+    torch.testing.assert_close(
+        found.values, attend(tokens, tokens, tokens, scale=0.5).values, rtol=0, atol=0
+    )
+
+
+@given(seed=st.integers(0, 10_000))
+def test_the_order_of_tokens_and_bases_is_nothing(seed):
+    tokens, bases = tokens_and_bases(seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    of_tokens, of_bases = (torch.randperm(n, generator=generator) for n in (7, 3))
+    plain = em_attention(tokens, bases)
+    moved = em_attention(tokens[:, :, of_tokens], bases[:, :, of_bases])
+    torch.testing.assert_close(moved.values, plain.values[:, :, of_tokens])
+    torch.testing.assert_close(moved.bases, plain.bases[:, :, of_bases])
+    torch.testing.assert_close(moved.previous, plain.previous[:, :, of_bases])
+
+
+@pytest.mark.parametrize("how", [l2_normalise, layer_normalise])
+def test_a_basis_of_zeros_stays_zero_and_has_a_finite_gradient(how):
+    bases = torch.zeros(1, 1, 2, 5)
+    bases[..., 1, :] = torch.arange(5.0)
+    bases.requires_grad_()
+    found = how(bases)
+    assert not found[..., 0, :].any()
+    assert found[..., 1, :].norm() > 0.99
+    found.sum().backward()
+    assert bases.grad.isfinite().all()
+    assert bases.grad.abs().max() <= 1.01 / SHORTEST
+
+
+def test_no_iterations_are_the_fewest():
+    tokens, bases = tokens_and_bases()
+    with pytest.raises(ValueError, match="iterations must be at least 0, got -1"):
+        em_attention(tokens, bases, iterations=-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_responsibilities_are_of_full_precision(dtype):
+    tokens, bases = (x.to(dtype) for x in tokens_and_bases())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = responsibilities(tokens, bases, 2.0)
+    assert found.dtype == torch.float32
+    expected = torch.softmax(2.0 * tokens.float() @ bases.float().mT, dim=-1)
+    torch.testing.assert_close(found, expected)

@@ -76,7 +76,7 @@ class SemanticSample(NamedTuple):
 
     Args:
         image: RGB, uint8, shape ``(H, W, 3)``.
-        labels: Class numbers, uint8, shape ``(H, W)``: 0 to one less than the number of classes, and
+        labels: Class numbers, uint8, shape ``(H, W)``: from 0 to the number of classes - 1, and
             255 where no class counts.
         name: Identifies the photograph within its data set.
         dataset: Name of the data set, as it appears in log names.

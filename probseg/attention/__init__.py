@@ -7,7 +7,7 @@ from probseg.attention.adaptation import (
     restored,
 )
 from probseg.attention.additive import AdditiveAttention2d
-from probseg.attention.bahdanau import BahdanauDecoderStep
+from probseg.attention.bahdanau import BahdanauDecoderStep, DecoderStep
 from probseg.attention.base import Attention2d
 from probseg.attention.block_slots import BlockSlotAttention2d
 from probseg.attention.em import DoubleAttention2d, EMAttention2d
@@ -64,6 +64,7 @@ __all__ = [
     "Attention2d",
     "BahdanauDecoderStep",
     "BlockSlotAttention2d",
+    "DecoderStep",
     "DoubleAttention2d",
     "EMAttention2d",
     "GRUSlotAttention2d",

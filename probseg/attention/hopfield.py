@@ -7,8 +7,9 @@ from typing import ClassVar, Unpack
 from torch import Tensor
 
 from probseg.attention.base import Attention2d, Shared
+from probseg.ops.checks import check_iterations
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges
-from probseg.ops.hopfield import check_iterations, hopfield
+from probseg.ops.hopfield import hopfield_retrieval
 
 
 class HopfieldAttention2d(Attention2d):
@@ -53,7 +54,7 @@ class HopfieldAttention2d(Attention2d):
         """Infer the posterior of the last states, see ``Attention2d``."""
         del size
         scale = queries.shape[-1] ** -0.5
-        states = hopfield(
+        states = hopfield_retrieval(
             queries, keys, iterations=self.iterations, scale=scale, log_prior=log_mask
         ).states
         return SoftmaxEdges(states, keys, log_mask, scale)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from probseg.attention.base import Attention2d, Shared
 from probseg.ops.edges import BasesEdges, EdgePosterior
 from probseg.ops.numerics import full_precision, working_dtype
-from probseg.ops.predictive_coding import predictive_coding
+from probseg.ops.predictive_coding import predictive_coding_inference
 
 
 class PredictiveCodingAttention2d(Attention2d):
@@ -77,7 +77,7 @@ class PredictiveCodingAttention2d(Attention2d):
         del keys, log_mask, size
         tokens = queries.to(working_dtype(queries.dtype))
         precision = tokens.shape[-1] ** -0.5
-        (causes,) = predictive_coding(
+        (causes,) = predictive_coding_inference(
             tokens,
             [self.causes.to(tokens.dtype).expand(len(tokens), -1, -1, -1)],
             [self.generative],

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared
+from probseg.ops.checks import check_iterations
 from probseg.ops.edges import BasesEdges, EdgePosterior
-from probseg.ops.hopfield import check_iterations
 from probseg.ops.slots import slot_attention
 
 

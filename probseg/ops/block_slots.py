@@ -20,9 +20,8 @@ from torch import Tensor
 
 from probseg.ops.attention import LogPrior, assign, attend
 from probseg.ops.backends.interface import Attended
-from probseg.ops.checks import check_shape
+from probseg.ops.checks import check_iterations, check_shape
 from probseg.ops.free_energy import check_positive, edge_energy
-from probseg.ops.hopfield import check_iterations
 from probseg.ops.slots import Slots, slot_free_energy, sums_of
 
 

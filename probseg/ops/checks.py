@@ -209,3 +209,10 @@ def as_precision(
         )
         raise ValueError(msg)
     return view.to(working_dtype(keys.dtype))
+
+
+def check_iterations(iterations: int) -> None:
+    """Raise a ValueError if a number of updates is below 1."""
+    if iterations < 1:
+        msg = f"iterations must be at least 1, got {iterations}; 0 would infer nothing"
+        raise ValueError(msg)

@@ -11,11 +11,12 @@ from typing import NamedTuple
 from torch import Tensor
 
 from probseg.ops.attention import LogPrior, attend
+from probseg.ops.checks import check_iterations
 from probseg.ops.free_energy import edge_energy, node_energy
 
 
 class Hopfield(NamedTuple):
-    """Result of ``hopfield``.
+    """Result of ``hopfield_retrieval``.
 
     Args:
         states: After the last update, ``(B, G, N, D)``.
@@ -27,7 +28,7 @@ class Hopfield(NamedTuple):
     log_evidence: Tensor
 
 
-def hopfield(
+def hopfield_retrieval(
     states: Tensor,
     patterns: Tensor,
     *,
@@ -99,14 +100,7 @@ def hopfield_energy(
         pattern.
 
     Raises:
-        ValueError: If the scale is not above 0; and all that ``hopfield`` raises.
+        ValueError: If the scale is not above 0; and all that ``hopfield_retrieval`` raises.
     """
     read = attend(states, patterns, patterns, log_prior=log_prior, scale=scale, backend=backend)
     return node_energy(states) + edge_energy(read.log_evidence, scale)
-
-
-def check_iterations(iterations: int) -> None:
-    """Raise a ValueError if a number of updates is below 1."""
-    if iterations < 1:
-        msg = f"iterations must be at least 1, got {iterations}; 0 would infer nothing"
-        raise ValueError(msg)

@@ -62,7 +62,7 @@ def kernel_edges(
     )
 
 
-def kernel_regression(
+def nadaraya_watson(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,

@@ -181,7 +181,7 @@ def free_energy_descent(
     return Descent(tuple(directions[1:]), tuple(curvatures[1:]), free_energy)
 
 
-def predictive_coding(
+def predictive_coding_inference(
     observed: Tensor,
     states: Sequence[Tensor],
     weights: Sequence[Tensor],

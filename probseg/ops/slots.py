@@ -22,8 +22,8 @@ from typing import NamedTuple
 from torch import Tensor
 
 from probseg.ops.attention import LogPrior, assign, attend
+from probseg.ops.checks import check_iterations
 from probseg.ops.free_energy import check_positive, edge_energy, node_energy
-from probseg.ops.hopfield import check_iterations
 from probseg.ops.numerics import working_dtype
 
 

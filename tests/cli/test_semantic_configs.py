@@ -1,5 +1,7 @@
 """Configurations of semantic segmentation: each is read, and does a step on drawn data."""
 
+import json
+
 import pytest
 import torch
 import yaml
@@ -17,7 +19,7 @@ from probseg.attention.bases import Bases
 from probseg.callbacks import InteractiveEvaluation, SemanticEvaluation
 from probseg.cli.checkpoints import without_pretrained_backbones
 from probseg.data import SEMANTIC_DATASETS
-from probseg.models import list_presets, read_preset, semantic_variant
+from probseg.models import list_presets, override, read_preset, semantic_variant
 from probseg.paths import configs_dir
 from probseg.tasks import PolynomialDecay
 
@@ -41,6 +43,8 @@ BASES = {
     "emanet_ablation_double": ("learnt", None, 1, 1),
 }
 EXPERIMENTS = (*PUBLISHED, "emanet_camvid", "emanet_camvid_cpu", "fcn_camvid_cpu")
+CLASSES = {"head": {"num_classes": 11}}
+FCN11 = override(read_preset("micro_fcn", "semantic"), CLASSES)["init_args"]["head"]
 TRAINERS = ("semantic", "semantic_15k", "semantic_cpu")
 PLAIN = ("--semantic_evaluation.pictures=0",)  # drawing them takes longest
 ONE_STEP = ("--trainer.fast_dev_run=1",)
@@ -64,9 +68,19 @@ def experiment(name):
     return ("--config", f"configs/experiment/{name}.yaml")
 
 
+def changes_of(name):
+    """What an experiment changes in its preset."""
+    stored = yaml.safe_load((configs_dir() / "experiment" / f"{name}.yaml").read_text())
+    return stored["model"]["init_args"]["model"]["init_args"]["changes"]
+
+
 def small(name):
     """Flags that put a small network of the same kind into an experiment."""
-    return (f"--model.model.of={'micro_fcn' if name.startswith('fcn') else 'micro_emanet'}",)
+    backbone = {**changes_of(name).get("backbone", {}), "pretrained": False}
+    return (
+        f"--model.model.of={'micro_fcn' if name.startswith('fcn') else 'micro_emanet'}",
+        f"--model.model.changes.backbone={json.dumps(backbone)}",
+    )
 
 
 def printed_settings(capsys, *arguments):
@@ -117,7 +131,7 @@ def test_experiments_print_all_their_settings(name, capsys):
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiments_train_a_step_and_are_tested(name):
-    flags = (*small(name), "--model.model.changes.backbone.pretrained=false", *QUIET, *PLAIN)
+    flags = (*small(name), *QUIET, *PLAIN)
     cli = finished("fit", *experiment(name), *flags, *SMALL, *ONE_STEP)
     assert cli.trainer.global_step == 1
     figures = cli.trainer.callback_metrics
@@ -125,6 +139,7 @@ def test_experiments_train_a_step_and_are_tested(name):
     assert 0 <= figures["val/miou"] <= 1
     assert all(p.isfinite().all() for p in cli.model.parameters())
     if name in PUBLISHED:
+        assert cli.model.model.backbone.features.strides[-1] == PUBLISHED[name][-1]
         made = cli.model.configure_optimizers()
         assert type(made["optimizer"]) is torch.optim.SGD
         assert made["optimizer"].param_groups[0]["initial_lr"] == 0.009
@@ -136,20 +151,15 @@ def test_experiments_train_a_step_and_are_tested(name):
 
 @pytest.mark.parametrize("name", BASES)
 def test_ablations_change_the_bases_as_their_names_say(name):
-    stored = yaml.safe_load((configs_dir() / "experiment" / f"{name}.yaml").read_text())
-    changes = stored["model"]["init_args"]["model"]["init_args"]["changes"]
     with torch.device("meta"):
-        network = semantic_variant("micro_emanet", {"head": changes["head"]})
+        network = semantic_variant("micro_emanet", {"head": changes_of(name)["head"]})
     (bases,) = (part for part in network.modules() if isinstance(part, Bases))
     found = (bases.update, bases.normalisation, bases.train_iterations, bases.eval_iterations)
     assert found == BASES[name]
 
 
 def test_the_non_local_ablation_has_no_bases():
-    stored = yaml.safe_load(
-        (configs_dir() / "experiment/emanet_ablation_nonlocal.yaml").read_text()
-    )
-    head = stored["model"]["init_args"]["model"]["init_args"]["changes"]["head"]
+    head = changes_of("emanet_ablation_nonlocal")["head"]
     with torch.device("meta"):
         network = semantic_variant("emanet_resnet50", {"head": head})
     assert network.head.emau.bases is None
@@ -185,14 +195,14 @@ def test_trainer_settings_name_known_arguments(name, capsys):
     ("name", "classes"),
     [
         ("micro_emanet", ("--model.model.head.num_classes=11",)),
-        ("micro_fcn", ("--model.model.changes.head.num_classes=11",)),
+        ("micro_fcn", (f"--model.model.changes.head={json.dumps(FCN11)}",)),
     ],
 )
 def test_a_network_given_as_a_file_takes_the_place_of_the_experiment(name, classes):
     flags = ("--model.model", f"configs/semantic/{name}.yaml", *classes, *QUIET, *SMALL, *ONE_STEP)
     cli = finished("fit", *experiment("emanet_camvid"), *flags)
     with torch.device("meta"):
-        expected = semantic_variant(name, {"head": {"num_classes": 11}})
+        expected = semantic_variant(name, CLASSES)
     assert repr(cli.model.model) == repr(expected)
 
 

@@ -8,7 +8,7 @@ from ops_cases import draw
 from torch.autograd import gradcheck
 
 from probseg.ops.block_slots import Memories, block_slot_free_energy, block_slot_inference
-from probseg.ops.hopfield import hopfield
+from probseg.ops.hopfield import hopfield_retrieval
 from probseg.ops.slots import slot_free_energy, slot_inference
 
 CASES = st.fixed_dictionaries(
@@ -117,7 +117,7 @@ def test_without_inputs_to_see_it_is_retrieval():
     slots, m = draw(1, 2, 3, 4), draw(1, 2, 5, 4, seed=1)
     nothing = torch.zeros(1, 2, 1, 4, dtype=torch.float64)
     found = block_slot_inference(nothing, slots, Memories(m[:, :, None], scale=0.7), iterations=4)
-    retrieved = hopfield(slots, m, iterations=4, scale=0.7).states
+    retrieved = hopfield_retrieval(slots, m, iterations=4, scale=0.7).states
     torch.testing.assert_close(found.slots, retrieved)
 
 

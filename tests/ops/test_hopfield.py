@@ -10,7 +10,7 @@ from ops_cases import draw
 from torch.autograd import gradcheck
 
 from probseg.ops import BackendError, attend
-from probseg.ops.hopfield import hopfield, hopfield_energy
+from probseg.ops.hopfield import hopfield_energy, hopfield_retrieval
 
 CASES = st.fixed_dictionaries(
     {
@@ -40,7 +40,9 @@ def stored(patterns=12, channels=64):
 def test_equals_the_equations(case):
     states, patterns, prior = problem(case)
     beta = case["scale"]
-    result = hopfield(states, patterns, iterations=case["iterations"], scale=beta, log_prior=prior)
+    result = hopfield_retrieval(
+        states, patterns, iterations=case["iterations"], scale=beta, log_prior=prior
+    )
     energy = hopfield_energy(result.states, patterns, scale=beta, log_prior=prior)
     weight = torch.ones(()) if prior is None else prior.exp()
     xi = states
@@ -61,7 +63,7 @@ def test_the_energy_never_rises(case):
     options = {"scale": case["scale"], "log_prior": prior}
     before = hopfield_energy(states, patterns, **options)
     for _ in range(6):
-        states = hopfield(states, patterns, **options).states
+        states = hopfield_retrieval(states, patterns, **options).states
         after = hopfield_energy(states, patterns, **options)
         assert (after <= before + 1e-9 * (1 + before.abs())).all()
         before = after
@@ -71,7 +73,7 @@ def test_the_energy_never_rises(case):
 @given(CASES)
 def test_the_energy_has_the_bounds_of_the_paper(case):
     states, patterns, _ = problem({**case, "prior": False})
-    inside = hopfield(states, patterns, scale=case["scale"]).states
+    inside = hopfield_retrieval(states, patterns, scale=case["scale"]).states
     largest = patterns.square().sum(-1).amax(-1, keepdim=True)
     constants = math.log(patterns.shape[-2]) / case["scale"] + largest / 2
     energy = hopfield_energy(inside, patterns, scale=case["scale"]) + constants
@@ -87,7 +89,7 @@ def test_damaged_patterns_are_retrieved(damage):
         states = patterns.clone()
         states[..., 32:] = 0.0
     errors = [
-        (hopfield(states, patterns, iterations=5, scale=beta).states - patterns).norm()
+        (hopfield_retrieval(states, patterns, iterations=5, scale=beta).states - patterns).norm()
         for beta in (0.02, 0.1, 0.3, 1.0)
     ]
     assert errors == sorted(errors, reverse=True)
@@ -97,8 +99,10 @@ def test_damaged_patterns_are_retrieved(damage):
 
 def test_retrieved_patterns_stay():
     patterns = stored()
-    settled = hopfield(patterns, patterns, iterations=3).states
-    torch.testing.assert_close(hopfield(settled, patterns).states, settled, rtol=0, atol=1e-12)
+    settled = hopfield_retrieval(patterns, patterns, iterations=3).states
+    torch.testing.assert_close(
+        hopfield_retrieval(settled, patterns).states, settled, rtol=0, atol=1e-12
+    )
     energy = hopfield_energy(settled.requires_grad_(), patterns)
     (gradient,) = torch.autograd.grad(energy.sum(), settled)
     assert gradient.abs().max() < 1e-12
@@ -107,20 +111,23 @@ def test_retrieved_patterns_stay():
 def test_one_iteration_is_attention_with_keys_as_values():
     states, patterns = draw(2, 3, 4, 5), draw(2, 3, 6, 5, seed=1)
     expected = torch.nn.functional.scaled_dot_product_attention(states, patterns, patterns)
-    torch.testing.assert_close(hopfield(states, patterns, scale=5**-0.5).states, expected)
+    torch.testing.assert_close(hopfield_retrieval(states, patterns, scale=5**-0.5).states, expected)
 
 
 def test_limits():
     states, patterns = draw(1, 2, 3, 4), draw(1, 2, 5, 4, seed=1)
     mean = patterns.mean(-2, keepdim=True).expand_as(states)
-    torch.testing.assert_close(hopfield(states, patterns, scale=0.0).states, mean)
+    torch.testing.assert_close(hopfield_retrieval(states, patterns, scale=0.0).states, mean)
     torch.testing.assert_close(
-        hopfield(states, patterns, iterations=3, scale=1e-9).states, mean, rtol=0, atol=1e-7
+        hopfield_retrieval(states, patterns, iterations=3, scale=1e-9).states,
+        mean,
+        rtol=0,
+        atol=1e-7,
     )
     one = patterns[:, :, :1]
-    torch.testing.assert_close(hopfield(states, one).states, one.expand_as(states))
+    torch.testing.assert_close(hopfield_retrieval(states, one).states, one.expand_as(states))
     nearest = (states @ patterns.mT).argmax(-1)
-    hard = hopfield(states, patterns, scale=1e4).states
+    hard = hopfield_retrieval(states, patterns, scale=1e4).states
     expected = patterns.gather(2, nearest[..., None].expand(-1, -1, -1, 4))
     torch.testing.assert_close(hard, expected)
 
@@ -129,22 +136,24 @@ def test_hidden_patterns_are_not_retrieved():
     patterns = stored()
     prior = torch.zeros(12)
     prior[3] = -math.inf
-    result = hopfield(patterns[:, :, 3:4], patterns, iterations=2, log_prior=prior)
+    result = hopfield_retrieval(patterns[:, :, 3:4], patterns, iterations=2, log_prior=prior)
     others = patterns[:, :, prior == 0]
-    expected = hopfield(patterns[:, :, 3:4], others, iterations=2)
+    expected = hopfield_retrieval(patterns[:, :, 3:4], others, iterations=2)
     torch.testing.assert_close(result, expected)
     nothing = torch.full((12,), -math.inf)
-    blind = hopfield(patterns, patterns, log_prior=nothing)
+    blind = hopfield_retrieval(patterns, patterns, log_prior=nothing)
     assert not blind.states.any()
     assert (hopfield_energy(patterns, patterns, log_prior=nothing) == math.inf).all()
 
 
 def test_the_order_of_patterns_does_not_matter():
     states, patterns = draw(1, 2, 3, 4), draw(1, 2, 5, 4, seed=1)
-    turned = hopfield(states, patterns.flip(-2), iterations=3)
-    torch.testing.assert_close(turned, hopfield(states, patterns, iterations=3))
-    turned = hopfield(states.flip(-2), patterns, iterations=3).states
-    torch.testing.assert_close(turned.flip(-2), hopfield(states, patterns, iterations=3).states)
+    turned = hopfield_retrieval(states, patterns.flip(-2), iterations=3)
+    torch.testing.assert_close(turned, hopfield_retrieval(states, patterns, iterations=3))
+    turned = hopfield_retrieval(states.flip(-2), patterns, iterations=3).states
+    torch.testing.assert_close(
+        turned.flip(-2), hopfield_retrieval(states, patterns, iterations=3).states
+    )
 
 
 def test_gradients_go_through_every_iteration():
@@ -152,7 +161,7 @@ def test_gradients_go_through_every_iteration():
     inputs = tuple(tensor.requires_grad_() for tensor in inputs)
 
     def run(states, patterns, prior):
-        return hopfield(states, patterns, iterations=3, scale=0.7, log_prior=prior)
+        return hopfield_retrieval(states, patterns, iterations=3, scale=0.7, log_prior=prior)
 
     assert gradcheck(run, inputs)
 
@@ -164,23 +173,23 @@ def test_gradients_go_through_every_iteration():
 
 def test_half_precision_keeps_its_dtype():
     states, patterns = draw(1, 1, 3, 4).bfloat16(), draw(1, 1, 5, 4, seed=1).bfloat16()
-    result = hopfield(states, patterns, iterations=2)
+    result = hopfield_retrieval(states, patterns, iterations=2)
     assert (result.states.dtype, result.log_evidence.dtype) == (torch.bfloat16, torch.float32)
-    exact = hopfield(states.double(), patterns.double(), iterations=2)
+    exact = hopfield_retrieval(states.double(), patterns.double(), iterations=2)
     torch.testing.assert_close(result.states.double(), exact.states, rtol=0, atol=3e-2)
 
 
 def test_wrong_arguments_are_named():
     states, patterns = draw(1, 1, 3, 4), draw(1, 1, 5, 4, seed=1)
     with pytest.raises(ValueError, match="iterations must be at least 1, got 0"):
-        hopfield(states, patterns, iterations=0)
+        hopfield_retrieval(states, patterns, iterations=0)
     with pytest.raises(ValueError, match="scale must be finite and above 0, got 0"):
         hopfield_energy(states, patterns, scale=0.0)
     with pytest.raises(ValueError, match="keys must have the 4 channels of queries, got 3"):
-        hopfield(states, patterns[..., :3])
+        hopfield_retrieval(states, patterns[..., :3])
     with pytest.raises(BackendError):
-        hopfield(states, patterns, backend="flex")
+        hopfield_retrieval(states, patterns, backend="flex")
     assert torch.equal(
-        hopfield(states, patterns, backend="reference").states,
+        hopfield_retrieval(states, patterns, backend="reference").states,
         attend(states, patterns, patterns, backend="reference").values,
     )

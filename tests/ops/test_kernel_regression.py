@@ -11,7 +11,7 @@ from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.ops.kernel_regression import kernel_edges, kernel_regression
+from probseg.ops.kernel_regression import kernel_edges, nadaraya_watson
 
 
 def looped(queries: Tensor, keys: Tensor, values: Tensor, width: Tensor) -> Tensor:
@@ -41,21 +41,21 @@ def test_it_is_the_weighted_mean(sizes, kind, seed):
         draw(2, 2, *size, seed=seed + i) for i, size in enumerate(((n, d), (m, d), (m, v)))
     )
     given_width = float(width) if kind == "float" else width
-    found = kernel_regression(queries, keys, values, bandwidth_inverse=given_width)
+    found = nadaraya_watson(queries, keys, values, bandwidth_inverse=given_width)
     torch.testing.assert_close(found, looped(queries, keys, values, width.expand(2, 2, 1)))
 
 
 def test_with_weight_one_it_is_the_nonparametric_estimator():
     queries, keys, values = draw(1, 1, 4, 2), draw(1, 1, 5, 2, seed=1), draw(1, 1, 5, 3, seed=2)
     wanted = (-0.5 * torch.cdist(queries, keys).square()).softmax(-1) @ values
-    torch.testing.assert_close(kernel_regression(queries, keys, values), wanted)
+    torch.testing.assert_close(nadaraya_watson(queries, keys, values), wanted)
 
 
 def test_a_wide_kernel_is_average_pooling_and_a_narrow_one_the_nearest_neighbour():
     queries, keys, values = draw(2, 2, 6, 3), draw(2, 2, 9, 3, seed=1), draw(2, 2, 9, 4, seed=2)
-    wide = kernel_regression(queries, keys, values, bandwidth_inverse=1e-6)
+    wide = nadaraya_watson(queries, keys, values, bandwidth_inverse=1e-6)
     torch.testing.assert_close(wide, values.mean(-2, keepdim=True).expand_as(wide))
-    narrow = kernel_regression(queries, keys, values, bandwidth_inverse=1e4)
+    narrow = nadaraya_watson(queries, keys, values, bandwidth_inverse=1e4)
     nearest = torch.cdist(queries, keys).argmin(-1, keepdim=True).expand(*narrow.shape)
     torch.testing.assert_close(narrow, values.gather(-2, nearest))
 
@@ -67,7 +67,7 @@ def test_it_is_consistent():
     for count in (100, 1_000, 10_000):
         keys = torch.special.ndtr(draw(20, 1, count, 1))  # uniform
         values = torch.sin(2 * math.pi * keys) + 0.5 * draw(20, 1, count, 1, seed=1)
-        found = kernel_regression(x, keys, values, bandwidth_inverse=20 * (count / 100) ** 0.2)
+        found = nadaraya_watson(x, keys, values, bandwidth_inverse=20 * (count / 100) ** 0.2)
         errors.append(float((found - torch.sin(2 * math.pi * x)).square().mean().sqrt()))
     for fewer, more in pairwise(errors):
         assert 0.3 < more / fewer < 0.55  # 10^(-2/5) is 0.4
@@ -78,15 +78,15 @@ def test_gradients(shape):
     queries, keys, values = draw(2, 2, 4, 3), draw(2, 2, 5, 3, seed=1), draw(2, 2, 5, 2, seed=2)
     width = draw(*shape, seed=3).abs() + 0.5
     inputs = [tensor.requires_grad_() for tensor in (queries, keys, values, width)]
-    assert gradcheck(lambda q, k, v, w: kernel_regression(q, k, v, bandwidth_inverse=w), inputs)
+    assert gradcheck(lambda q, k, v, w: nadaraya_watson(q, k, v, bandwidth_inverse=w), inputs)
 
 
 def test_a_mask_hides_keys():
     queries, keys, values = draw(1, 1, 3, 2), draw(1, 1, 4, 2, seed=1), draw(1, 1, 4, 2, seed=2)
     mask = torch.tensor([0.0, 0.0, -math.inf, 0.0])
-    found = kernel_regression(queries, keys, values, log_mask=mask)
+    found = nadaraya_watson(queries, keys, values, log_mask=mask)
     seen = [0, 1, 3]
-    wanted = kernel_regression(queries, keys[:, :, seen], values[:, :, seen])
+    wanted = nadaraya_watson(queries, keys[:, :, seen], values[:, :, seen])
     torch.testing.assert_close(found, wanted)
     weights = kernel_edges(queries, keys, log_mask=mask).log_probability(slice(None)).exp()
     torch.testing.assert_close(weights @ values, wanted)
@@ -105,4 +105,4 @@ def test_a_mask_hides_keys():
 def test_wrong_bandwidths_are_named(width, message):
     x = torch.zeros(1, 1, 4, 2)
     with pytest.raises(ValueError, match=message):
-        kernel_regression(x, x, x, bandwidth_inverse=width)
+        nadaraya_watson(x, x, x, bandwidth_inverse=width)

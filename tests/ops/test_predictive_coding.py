@@ -14,7 +14,7 @@ from torch.autograd import gradcheck
 from probseg.ops.predictive_coding import (
     free_energy_descent,
     normalised_errors,
-    predictive_coding,
+    predictive_coding_inference,
 )
 
 
@@ -190,7 +190,7 @@ def test_the_free_energy_never_increases(layers, rate, size, seed):
     observed, states, weights, precisions = problem
     before = energy(*problem, 0.5)
     for _ in range(4):
-        states = predictive_coding(
+        states = predictive_coding_inference(
             observed, states, weights, precisions=precisions, prior_precision=0.5, rate=rate
         )
         after = energy(observed, states, weights, precisions, 0.5)
@@ -225,7 +225,7 @@ def test_one_layer_with_orthogonal_weights_takes_the_step_of_expectation_maximis
     w = (-0.7 / 2 * torch.cdist(observed, p).square()).softmax(-1)
     sums = torch.einsum("bgnm,bgnd,gda->bgma", w, observed, rotation)
     wanted = 0.7 * sums / (0.7 * w.sum(-2)[..., None] + 0.5)
-    (found,) = predictive_coding(
+    (found,) = predictive_coding_inference(
         observed, [state], [rotation], precisions=[0.7], prior_precision=0.5
     )
     torch.testing.assert_close(found, wanted)
@@ -234,7 +234,7 @@ def test_one_layer_with_orthogonal_weights_takes_the_step_of_expectation_maximis
 def test_many_steps_reach_a_stationary_point():
     observed, states, weights, precisions = hierarchy([3, 4, 2], [12, 4, 2], 1, 0.3)
     start = free_energy_descent(observed, states, weights, precisions=precisions)
-    settled = predictive_coding(
+    settled = predictive_coding_inference(
         observed, states, weights, precisions=precisions, steps=300, rate=1.5
     )
     end = free_energy_descent(observed, settled, weights, precisions=precisions)
@@ -250,7 +250,7 @@ def test_gradients_through_the_steps():
     inputs.append(draw(3, seed=9).exp().requires_grad_())
 
     def run(observed, low, high, first, second, kappa):
-        return predictive_coding(
+        return predictive_coding_inference(
             observed, [low, high], [first, second], precisions=[0.4, kappa], steps=2, rate=0.9
         )
 
@@ -265,16 +265,16 @@ def test_wrong_arguments_are_named():
     with pytest.raises(ValueError, match="precision must be finite and above 0"):
         normalised_errors(x, x, precision=0.0)
     with pytest.raises(ValueError, match="for each latent layer, got 1, 2 and 1"):
-        predictive_coding(x, [x], [w, w], precisions=[1.0])
+        predictive_coding_inference(x, [x], [w, w], precisions=[1.0])
     with pytest.raises(ValueError, match="got 0, 0 and 0"):
-        predictive_coding(x, [], [], precisions=[])
+        predictive_coding_inference(x, [], [], precisions=[])
     with pytest.raises(ValueError, match=r"weights\[0\] must have shape .* = \(2, 3, 3\)"):
-        predictive_coding(x, [x], [w[..., :2]], precisions=[1.0])
+        predictive_coding_inference(x, [x], [w[..., :2]], precisions=[1.0])
     with pytest.raises(ValueError, match=r"weights\[0\] must have shape .*got \(3, 3\)"):
-        predictive_coding(x, [x], [w[0]], precisions=[1.0])
+        predictive_coding_inference(x, [x], [w[0]], precisions=[1.0])
     with pytest.raises(ValueError, match="rate must be above 0 and below 2, got 2"):
-        predictive_coding(x, [x], [w], precisions=[1.0], rate=2)
+        predictive_coding_inference(x, [x], [w], precisions=[1.0], rate=2)
     with pytest.raises(ValueError, match="steps must be 0 or more, got -1"):
-        predictive_coding(x, [x], [w], precisions=[1.0], steps=-1)
+        predictive_coding_inference(x, [x], [w], precisions=[1.0], steps=-1)
     with pytest.raises(ValueError, match="prior_precision must be above 0"):
-        predictive_coding(x, [x], [w], precisions=[1.0], prior_precision=0.0)
+        predictive_coding_inference(x, [x], [w], precisions=[1.0], prior_precision=0.0)

@@ -1,0 +1,57 @@
+"""Bases fitted to the pixels of a photograph, and the photograph read out from them."""
+
+from __future__ import annotations
+
+import torch
+from matplotlib import pyplot as plt
+from style import BLUE, GREEN, ORANGE, WIDTH, coffee, pixels, save, show
+from torch import Tensor
+
+from probseg.ops.edges import BasesEdges
+from probseg.ops.em import l2_normalise, m_step
+
+SCALE = 30.0
+COUNTS = {4: GREEN, 16: ORANGE, 64: BLUE}
+SHOWN = 16
+STEPS = 10
+
+
+def main() -> None:
+    photo = coffee(60)
+    tokens = l2_normalise(pixels(photo, position=0.5))
+    colours = torch.from_numpy(photo).reshape(1, 1, -1, 3)
+    figure = plt.figure(figsize=(WIDTH, 3.7), layout="constrained")
+    upper, lower = figure.subfigures(2, 1, height_ratios=[1, 1.7])
+    row = upper.subplots(1, 4)
+    show(row[0], photo, "photograph, X")
+    left, right = lower.subplots(1, 2)
+    for count, colour in COUNTS.items():
+        bases = l2_normalise(torch.randn(1, 1, count, 5, generator=torch.Generator().manual_seed(0)))
+        evidence, errors = [], []
+        for step in range(STEPS + 1):
+            evidence.append(float(torch.logsumexp(SCALE * tokens @ bases.mT, -1).mean()))
+            read = BasesEdges(tokens, bases, scale=SCALE).expect(colours)
+            errors.append(float((read - colours).square().mean().sqrt()))
+            if count == SHOWN and step in (0, 1, 3):
+                axes = row[(0, 1, 3).index(step) + 1]
+                show(axes, as_picture(read, photo.shape), f"read out, {step} M steps")
+            bases = m_step(tokens, bases, scale=SCALE)
+        left.plot(evidence, "o-", color=colour, ms=3.5, label=f"K = {count}")
+        right.plot(errors, "o-", color=colour, ms=3.5, label=f"K = {count}")
+        print(f"K {count}: evidence {evidence[0]:.2f} to {evidence[3]:.2f}, {evidence[-1]:.2f}, "
+              f"errors {errors[0]:.3f}, {errors[1]:.3f}, {errors[3]:.3f}, {errors[-1]:.3f}")
+    for axes in (left, right):
+        axes.set(xlabel="M steps", xticks=range(0, STEPS + 1, 2))
+    left.set_title("mean log evidence rises")
+    right.set_title("RMS error of the colours read out")
+    right.set_ylim(bottom=0)
+    left.legend(ncols=3)
+    save(figure, "em")
+
+
+def as_picture(read: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return read.reshape(shape).clamp(0.0, 1.0)
+
+
+if __name__ == "__main__":
+    main()

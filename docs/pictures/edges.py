@@ -12,7 +12,7 @@ from probseg.ops.priors import DistancePrior, WindowPrior
 PRECISION = 8.0
 RADIUS = 7
 LENGTH = 3.0
-QUERIES = {"the cup": (11, 17), "the spoon": (20, 46)}
+QUERIES = {"the rim": (11, 17), "the saucer": (20, 46)}
 
 
 def main() -> None:
@@ -20,13 +20,13 @@ def main() -> None:
     height, width, _ = photo.shape
     colours = pixels(photo)[..., :3]
     priors = {
-        "uniform": None,
+        "uniform prior": None,
         f"window, radius {RADIUS}": WindowPrior.on_map(height, width, RADIUS),
         f"distance, length {LENGTH:g}": DistancePrior.on_map(height, width, LENGTH),
     }
     figure, grid = plt.subplots(2, 4, figsize=(WIDTH, 2.85), layout="constrained")
     for axes_row, (what, (row, column)) in zip(grid, QUERIES.items(), strict=True):
-        show(axes_row[0], photo, "query and photograph" if what == "the cup" else "")
+        show(axes_row[0], photo, "query and photograph" if what == "the rim" else "")
         mark(axes_row[0], row, column)
         axes_row[0].set_ylabel(what)
         index = row * width + column
@@ -38,7 +38,7 @@ def main() -> None:
             entropy = -(log_p.exp() * log_p.where(log_p > -torch.inf, 0.0)).sum()
             print(f"{what}, {name}: as many as {entropy.exp():.0f} equal pixels")
             p = log_p.exp().reshape(height, width)
-            show(axes, (p / p.max()).sqrt(), name if what == "the cup" else "", cmap=WEIGHTS)
+            show(axes, (p / p.max()).sqrt(), name if what == "the rim" else "", cmap=WEIGHTS)
             mark(axes, row, column)
             axes.set_xlabel(f"as {entropy.exp():.0f} pixels", fontsize=8)
     save(figure, "edges")

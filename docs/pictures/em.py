@@ -11,8 +11,8 @@ from probseg.ops.edges import BasesEdges
 from probseg.ops.em import l2_normalise, m_step
 
 SCALE = 30.0
-COUNTS = {4: GREEN, 16: ORANGE, 64: BLUE}
-SHOWN = 16
+COUNTS = {8: ORANGE, 32: GREEN, 128: BLUE}
+SHOWN = 8
 STEPS = 10
 
 
@@ -34,7 +34,7 @@ def main() -> None:
             errors.append(float((read - colours).square().mean().sqrt()))
             if count == SHOWN and step in (0, 1, 3):
                 axes = row[(0, 1, 3).index(step) + 1]
-                show(axes, as_picture(read, photo.shape), f"read out, {step} M steps")
+                show(axes, as_picture(read, photo.shape), f"{step} M steps, K = 8")
             bases = m_step(tokens, bases, scale=SCALE)
         left.plot(evidence, "o-", color=colour, ms=3.5, label=f"K = {count}")
         right.plot(errors, "o-", color=colour, ms=3.5, label=f"K = {count}")

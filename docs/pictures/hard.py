@@ -48,6 +48,7 @@ def main() -> None:
     left.set(xlabel="samples averaged, n", ylabel="RMS error of the colours")
     left.set_title("samples approach the expectation")
     left.set_xticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
+    left.set_yticks([0.005, 0.01, 0.02, 0.05], ["0.005", "0.01", "0.02", "0.05"])
     left.minorticks_off()
     left.legend()
     entropy = posterior_entropy(edges)[0, 0]
@@ -57,7 +58,7 @@ def main() -> None:
     top = float(entropy.max()) * 1.05
     right.set(xlim=(0, top), ylim=(0, top), xlabel="entropy of a pixel's edge, nats")
     right.set_ylabel("mean of -log p(drawn)", color=INK)
-    right.set_title("what a sample loses, is the entropy")
+    right.set_title("a sample loses the entropy on average")
     save(figure, "hard")
     print(f"error of one sample {errors[0]:.3f}, of {COUNTS[-1]} {errors[-1]:.4f}")
     print(f"entropy {entropy.mean():.3f} nats, lost {lost.mean():.3f}, of {len(entropy)} pixels")

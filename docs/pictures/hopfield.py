@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from style import BLUE, GREEN, GREY, INK, ORANGE, WIDTH, save, show
 from torch import Tensor
 
-from probseg.ops.hopfield import hopfield, hopfield_energy
+from probseg.ops.hopfield import hopfield_energy, hopfield_retrieval
 
 LETTERS = "ABEKSTXZ"
 SIDE = 20
@@ -38,7 +38,7 @@ def main() -> None:
     for axes_row, (beta, colour) in zip(grid, BETAS.items(), strict=True):
         states = [half]
         for _ in range(STEPS):
-            states.append(hopfield(states[-1], patterns, scale=beta).states)
+            states.append(hopfield_retrieval(states[-1], patterns, scale=beta).states)
         for axes, step in zip(axes_row, (0, 1, 2, STEPS), strict=True):
             letter(axes, states[step][0, 0, 0])
             if beta == min(BETAS):

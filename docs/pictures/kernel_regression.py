@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 from style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, WIDTH, save
 from torch import Tensor
 
-from probseg.ops.kernel_regression import kernel_regression
+from probseg.ops.kernel_regression import nadaraya_watson
 
 COUNT = 60
 NOISE = 0.25
@@ -32,7 +32,7 @@ def main() -> None:
     left.plot(grid, wave(grid), color=INK, lw=1.0, ls=":", label="the function")
     left.plot(places, values, "o", color=GREY, ms=3.2, mew=0, label="what is known of it")
     for width, colour in curves.items():
-        estimate = kernel_regression(column(grid), keys, known, bandwidth_inverse=width)
+        estimate = nadaraya_watson(column(grid), keys, known, bandwidth_inverse=width)
         name = f"w = {width:.1f}" + (", learnt" if width == float(learnt) else "")
         name += ", as it is" if width == 1.0 else ""
         left.plot(grid, estimate[0, 0, :, 0], color=colour, label=name, lw=1.6)
@@ -60,7 +60,7 @@ def column(x: Tensor) -> Tensor:
 def left_out(keys: Tensor, values: Tensor, width: float | Tensor) -> Tensor:
     """Return the mean squared error at each key, estimated from all others."""
     others = torch.zeros(COUNT, COUNT).fill_diagonal_(-torch.inf)
-    estimate = kernel_regression(
+    estimate = nadaraya_watson(
         keys, keys, values, bandwidth_inverse=width, log_mask=others
     )
     return (estimate - values).square().mean()

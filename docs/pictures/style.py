@@ -38,6 +38,7 @@ plt.rcParams.update(
         "axes.spines.top": False,
         "axes.titlecolor": INK,
         "axes.titlesize": 9.5,
+        "figure.constrained_layout.h_pad": 0.06,
         "figure.dpi": 150,
         "figure.facecolor": "white",
         "font.family": "DejaVu Sans",

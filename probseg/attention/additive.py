@@ -30,7 +30,7 @@ class AdditiveAttention2d(Attention2d):
 
     def __init__(self, in_channels: int, out_channels: int, **shared: Unpack[Shared]) -> None:
         super().__init__(in_channels, out_channels, **shared)
-        hidden = self.query.out_channels // self.num_heads
+        hidden = self.head_channels
         self.score = nn.Parameter(torch.randn(self.num_heads, hidden) * hidden**-0.5)
 
     def edges(

@@ -111,6 +111,7 @@ class Attention2d(nn.Module, ABC):
             )
             raise ValueError(msg)
         self.num_heads = num_heads
+        self.head_channels = head_channels
         self.axis: Axis = axis
         self.span = span
         self.value_in_channels = in_channels if value_in_channels is None else value_in_channels

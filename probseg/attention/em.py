@@ -62,7 +62,7 @@ class EMAttention2d(Attention2d):
         self.scale = scale
         self.bases = Bases(
             num_bases,
-            self.query.out_channels // self.num_heads,
+            self.head_channels,
             num_heads=self.num_heads,
             update=bases,
             normalisation=normalisation,

@@ -44,7 +44,7 @@ class KernelRegressionAttention2d(Attention2d):
         super().__init__(in_channels, out_channels, **shared)
         self.log_bandwidth_inverse: nn.Parameter | None = None
         if learn_bandwidth:
-            start = -0.25 * math.log(self.query.out_channels // self.num_heads)
+            start = -0.25 * math.log(self.head_channels)
             self.log_bandwidth_inverse = nn.Parameter(torch.full((self.num_heads, 1), start))
 
     def edges(

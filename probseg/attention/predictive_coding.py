@@ -63,7 +63,7 @@ class PredictiveCodingAttention2d(Attention2d):
             raise ValueError(msg)
         self.steps = steps
         self.prior_precision = prior_precision
-        channels = self.query.out_channels // self.num_heads
+        channels = self.head_channels
         self.causes = nn.Parameter(torch.randn(self.num_heads, num_causes, channels))
         # Orthogonal matrices predict queries of unit variance and have the shortest way to them.
         self.generative = nn.Parameter(torch.empty(self.num_heads, channels, channels))

@@ -61,8 +61,7 @@ class SlotAttention2d(Attention2d):
             raise ValueError(msg)
         self.iterations = iterations
         self.scale = 1.0
-        self.channels = self.query.out_channels // self.num_heads
-        self.initial = nn.Parameter(torch.randn(self.num_heads, num_slots, self.channels))
+        self.initial = nn.Parameter(torch.randn(self.num_heads, num_slots, self.head_channels))
 
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
@@ -112,7 +111,7 @@ class GRUSlotAttention2d(SlotAttention2d):
         super().__init__(
             in_channels, out_channels, num_slots=num_slots, iterations=iterations, **shared
         )
-        width = self.channels
+        width = self.head_channels
         self.scale = width**-0.5
         self.norm = nn.LayerNorm(width)
         self.cell = nn.GRUCell(width, width)

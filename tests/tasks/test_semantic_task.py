@@ -201,7 +201,7 @@ def test_a_checkpoint_can_be_read_safely_and_fits_its_network_only(tmp_path):
     assert "model.head.emau.bases.initial" in stored["state_dict"]
     with pytest.raises(WeightsError, match="another architecture"):
         trainer(tmp_path, max_epochs=2).fit(
-            SemanticSegmentation(micro(channels=16)), streets(), ckpt_path=path, weights_only=True
+            SemanticSegmentation(micro(channels=24)), streets(), ckpt_path=path, weights_only=True
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import matplotlib as mpl
@@ -10,7 +11,7 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.colors import LinearSegmentedColormap
 from PIL import Image, ImageDraw, ImageFont
-from style import BLUE, GREEN, GREY, INK, ORANGE, WIDTH, save, show
+from style import BLUE, GREY, INK, ORANGE, WIDTH, save, show
 from torch import Tensor
 
 from probseg.ops.hopfield import hopfield_energy, hopfield_retrieval
@@ -45,11 +46,13 @@ def main() -> None:
                 axes.set_title("start" if step == 0 else f"update {step}")
         axes_row[0].set_ylabel(f"$\\beta = {beta:g}$", color=colour)
         energy = torch.cat([hopfield_energy(s, patterns, scale=beta).flatten() for s in states])
+        energy += math.log(len(LETTERS)) / beta + 0.5  # never below 0 then
         energies.plot(range(STEPS + 1), energy, "o-", color=colour, ms=4, label=f"$\\beta={beta:g}$")
         cosines = torch.cosine_similarity(states[-1][0, 0], patterns[0, 0])
         print(f"beta {beta}: energies {[round(float(e), 3) for e in energy]}")
         print("  cosine with", {k: round(float(c), 3) for k, c in zip(LETTERS, cosines, strict=True)})
     energies.set(xlabel="update", title="no update raises the energy", xticks=range(0, STEPS + 1, 2))
+    energies.set_ylim(bottom=0)
     energies.legend()
     save(figure, "hopfield")
 

@@ -3,10 +3,29 @@
 import re
 
 import pytest
+import torch
 import yaml
+
+from probseg.attention import ATTENTIONS
+from probseg.models import variant
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+OF_THE_FAMILY = (
+    "inference.md",
+    "family/additive.md",
+    "family/approximation.md",
+    "family/edges.md",
+    "family/em.md",
+    "family/hard.md",
+    "family/hopfield.md",
+    "family/kernel_regression.md",
+    "family/predictive_coding.md",
+    "family/slots.md",
+)
+"""Pages whose examples run as they stand, and check what they say."""
 
 
 def pages_of(nav):
@@ -54,3 +73,65 @@ def test_links_of_the_readme_exist(repository):
 def test_links_in_code_do_not_count():
     text = "[a](a.md#top) `[b](b.md)` [c](https://c.org) [d](#d)\n```\n[e](e.md)\n```\n![f](f.png)"
     assert files_linked(text) == ["a.md", "f.png"]
+
+
+def blocks(text, language):
+    """Code blocks of a language in Markdown, in order."""
+    return [code for name, code in BLOCK.findall(text) if name == language]
+
+
+def refused(layer):
+    """Options of ``Attention2d`` that a class of layers does not take."""
+    reasons = {"position": layer.no_position, "span": layer.no_span}
+    return {option for option, reason in reasons.items() if reason is not None}
+
+
+def test_all_pages_of_the_family_are_tested(docs):
+    pages = [path.relative_to(docs).as_posix() for path in (docs / "family").glob("*.md")]
+    assert sorted(["inference.md", *pages]) == sorted(OF_THE_FAMILY)
+
+
+@pytest.mark.parametrize("page", OF_THE_FAMILY)
+def test_examples_of_the_family_run(docs, page):
+    text = (docs / page).read_text("utf-8")
+    examples = blocks(text, "python")
+    assert examples
+    names = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for number, code in enumerate(examples, 1):
+            exec(compile(code, f"{page}, example {number}", "exec"), names)
+
+
+def test_configurations_on_the_page_of_the_family_build(docs):
+    described = [
+        yaml.safe_load(code) for code in blocks((docs / "inference.md").read_text("utf-8"), "yaml")
+    ]
+    assert described
+    for description in described:
+        (part,) = description["init_args"]["changes"]
+        network = variant(**description["init_args"])
+        wanted = ATTENTIONS[description["init_args"]["changes"][part]["attention"]]
+        layers = [type(module) for module in getattr(network, part).modules()]
+        assert wanted in layers
+
+
+def test_the_table_of_the_family_has_every_attention_and_what_it_refuses(docs):
+    text = (docs / "inference.md").read_text("utf-8")
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("| `")]
+    table = {row[0].strip(" `"): set(re.findall(r"\w+", row[5])) for row in rows}
+    assert table == {name: refused(layer) for name, layer in ATTENTIONS.items()}
+
+
+def test_every_picture_of_the_family_has_its_script(docs):
+    pictures = {path.stem for path in (docs / "images" / "family").glob("*.png")}
+    assert pictures
+    for name in pictures:
+        assert (docs / "pictures" / f"{name}.py").is_file(), f"nothing draws {name}.png"
+        assert (docs / "images" / "family" / f"{name}.png").stat().st_size < 150_000
+
+
+def test_blocks_are_those_of_their_language():
+    text = "```python\na = 1\n```\n```yaml\nb: 1\n```\n```python\nc = 2\n```\n"
+    assert blocks(text, "python") == ["a = 1\n", "c = 2\n"]
+    assert blocks(text, "yaml") == ["b: 1\n"]

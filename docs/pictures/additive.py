@@ -45,13 +45,19 @@ def main() -> None:
     figure, axes_row = plt.subplots(1, 3, figsize=(WIDTH, 2.75), layout="constrained", sharey=True)
     for axes, (name, log_p) in zip(axes_row, fitted.items(), strict=True):
         axes.imshow(
-            log_p.exp().T, origin="lower", extent=(-1, 1, -1, 1), cmap=WEIGHTS, vmin=0,
+            log_p.exp().T,
+            origin="lower",
+            extent=(-1, 1, -1, 1),
+            cmap=WEIGHTS,
+            vmin=0,
             vmax=float(wanted.exp().max()),
         )
         lost = (wanted.exp() * (wanted - log_p)).sum(-1).mean()
         print(f"{name}: KL {lost:.4f} nats")
         axes.set_title(name)
-        axes.set_xlabel("query q" + ("" if name == "wanted" else f"\nKL {lost:.2f} nats"), color=INK)
+        axes.set_xlabel(
+            "query q" + ("" if name == "wanted" else f"\nKL {lost:.2f} nats"), color=INK
+        )
         axes.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1])
     axes_row[0].set_ylabel("key k")
     save(figure, "additive")

@@ -46,10 +46,15 @@ def main() -> None:
     right.set(title="EM attention", xlabel="bases K")
     left.set_ylim(bottom=0)
     save(figure, "approximation")
-    print(f"entropy {entropy.mean():.2f} ({entropy.min():.2f} to {entropy.max():.2f}) nats of "
-          f"log N = {torch.tensor(float(height * width)).log():.2f}")
+    print(
+        f"entropy {entropy.mean():.2f} ({entropy.min():.2f} to {entropy.max():.2f}) nats of "
+        f"log N = {torch.tensor(float(height * width)).log():.2f}"
+    )
     for name, sizes, losses in (("radius", RADII, local), ("K", COUNTS, through)):
-        print(name, {size: round(float(loss.mean()), 3) for size, loss in zip(sizes, losses, strict=True)})
+        print(
+            name,
+            {size: round(float(loss.mean()), 3) for size, loss in zip(sizes, losses, strict=True)},
+        )
 
 
 def fitted(tokens: Tensor, count: int) -> BasesEdges:

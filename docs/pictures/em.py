@@ -42,8 +42,10 @@ def main() -> None:
             bases = m_step(tokens, bases, scale=SCALE)
         left.plot(evidence, "o-", color=colour, ms=3.5, label=f"K = {count}")
         right.plot(errors, "o-", color=colour, ms=3.5, label=f"K = {count}")
-        print(f"K {count}: evidence {evidence[0]:.2f} to {evidence[3]:.2f}, {evidence[-1]:.2f}, "
-              f"errors {errors[0]:.3f}, {errors[1]:.3f}, {errors[3]:.3f}, {errors[-1]:.3f}")
+        print(
+            f"K {count}: evidence {evidence[0]:.2f} to {evidence[3]:.2f}, {evidence[-1]:.2f}, "
+            f"errors {errors[0]:.3f}, {errors[1]:.3f}, {errors[3]:.3f}, {errors[-1]:.3f}"
+        )
     for axes in (left, right):
         axes.set(xlabel="M steps", xticks=range(0, STEPS + 1, 2))
     left.set_title("mean log evidence rises")

@@ -47,11 +47,17 @@ def main() -> None:
         axes_row[0].set_ylabel(f"$\\beta = {beta:g}$", color=colour)
         energy = torch.cat([hopfield_energy(s, patterns, scale=beta).flatten() for s in states])
         energy += math.log(len(LETTERS)) / beta + 0.5  # never below 0 then
-        energies.plot(range(STEPS + 1), energy, "o-", color=colour, ms=4, label=f"$\\beta={beta:g}$")
+        energies.plot(
+            range(STEPS + 1), energy, "o-", color=colour, ms=4, label=f"$\\beta={beta:g}$"
+        )
         cosines = torch.cosine_similarity(states[-1][0, 0], patterns[0, 0])
         print(f"beta {beta}: energies {[round(float(e), 3) for e in energy]}")
-        print("  cosine with", {k: round(float(c), 3) for k, c in zip(LETTERS, cosines, strict=True)})
-    energies.set(xlabel="update", title="no update raises the energy", xticks=range(0, STEPS + 1, 2))
+        print(
+            "  cosine with", {k: round(float(c), 3) for k, c in zip(LETTERS, cosines, strict=True)}
+        )
+    energies.set(
+        xlabel="update", title="no update raises the energy", xticks=range(0, STEPS + 1, 2)
+    )
     energies.set_ylim(bottom=0)
     energies.legend()
     save(figure, "hopfield")

@@ -60,9 +60,7 @@ def column(x: Tensor) -> Tensor:
 def left_out(keys: Tensor, values: Tensor, width: float | Tensor) -> Tensor:
     """Return the mean squared error at each key, estimated from all others."""
     others = torch.zeros(COUNT, COUNT).fill_diagonal_(-torch.inf)
-    estimate = nadaraya_watson(
-        keys, keys, values, bandwidth_inverse=width, log_mask=others
-    )
+    estimate = nadaraya_watson(keys, keys, values, bandwidth_inverse=width, log_mask=others)
     return (estimate - values).square().mean()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from matplotlib import pyplot as plt
 from style import BLUE, GREY, ORANGE, PALE, WIDTH, save
@@ -42,7 +44,9 @@ def main() -> None:
     save(figure, "predictive_coding")
 
 
-def descend(points: Tensor, start: Tensor, direction_of: object) -> tuple[Tensor, list[float]]:
+def descend(
+    points: Tensor, start: Tensor, direction_of: Callable[[Tensor, Tensor], Tensor]
+) -> tuple[Tensor, list[float]]:
     """Follow errors with identity weights; the step is the same for both."""
     states, path, energies = start, [start[0, 0]], []
     identity = torch.eye(2)[None]

@@ -42,8 +42,10 @@ def main() -> None:
         for k, axes in enumerate(axes_row[1:]):
             show(axes, shares[k], f"slot {k + 1}" if first else "", cmap=WEIGHTS, vmin=0, vmax=1)
         likelihood = torch.logsumexp(SCALE * ends @ keys.mT, -1).mean()
-        print(f"{iterations} updates: mean log evidence {likelihood:.3f} + const, masses "
-              f"{[round(float(m), 3) for m in shares.mean((1, 2))]}")
+        print(
+            f"{iterations} updates: mean log evidence {likelihood:.3f} + const, masses "
+            f"{[round(float(m), 3) for m in shares.mean((1, 2))]}"
+        )
     save(figure, "slots")
 
 

@@ -1,4 +1,7 @@
-"""What the pictures of docs/family share: photographs, colours, fonts, and where files go."""
+"""What the pictures of docs/family share: photographs, colours, fonts, and where files go.
+
+Each script draws one of them: ``python docs/pictures/edges.py``.
+"""
 
 from __future__ import annotations
 

@@ -20,6 +20,11 @@ class EMAU(nn.Module):
     input, ReLU. The first convolution has no ReLU behind it, so that bases may be negative (§5.1).
     Time and memory are linear in the number of pixels unless the pixels are the bases.
 
+    Convolutions start with the initialisation of He et al. (2015), which gives the pixels the
+    length that bases need to come apart: of short ones, every basis becomes the mean. The last
+    normalisation starts at 0, and with it the unit as the identity, as usual for residual blocks
+    (Goyal et al., 2017).
+
     Args:
         channels: Channels of the map, of the bases and of the result.
         num_bases: Number ``K`` of bases; without effect for ``bases="pixels"``.
@@ -62,9 +67,12 @@ class EMAU(nn.Module):
                 train_iterations=train_iterations,
                 eval_iterations=eval_iterations,
             )
-        self.leave = nn.Sequential(
-            nn.Conv2d(channels, channels, kernel_size=1, bias=False), nn.BatchNorm2d(channels)
-        )
+        convolution = nn.Conv2d(channels, channels, kernel_size=1, bias=False)
+        norm = nn.BatchNorm2d(channels)
+        for weight in (self.enter.weight, convolution.weight):
+            nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu")
+        nn.init.zeros_(norm.weight)
+        self.leave = nn.Sequential(convolution, norm)
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform ``(B, channels, h, w)``; in training, the moving average follows the picture.

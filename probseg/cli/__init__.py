@@ -10,13 +10,15 @@ import probseg
 USAGE = """\
 usage: probseg [-h] [--version] VERB ...
 
-Click-based interactive image segmentation with probabilistic attention.
+Click-based interactive image segmentation with probabilistic attention, and semantic segmentation
+with EM attention.
 
 training and evaluation:
   fit        train a model          probseg fit --config configs/experiment/folder.yaml \\
                                                 --data.root my_folder
   validate   short evaluation       probseg validate --config RUN/config.yaml --ckpt_path CKPT
-  test       evaluation by clicks   probseg test --config configs/quickstart.yaml
+  test       evaluation by clicks, or of the classes of pixels
+                                    probseg test --config configs/quickstart.yaml
   compare    which results are better
                                     probseg compare FOLDER_OF_A FOLDER_OF_B
 

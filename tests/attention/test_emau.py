@@ -15,8 +15,18 @@ CHANNELS = 6
 
 
 def build(**options) -> EMAU:
+    """A unit that does something: new ones are the identity."""
     torch.manual_seed(0)
-    return EMAU(CHANNELS, **{"num_bases": 3, **options})
+    unit = EMAU(CHANNELS, **{"num_bases": 3, **options})
+    nn.init.ones_(unit.leave[1].weight)
+    return unit
+
+
+def test_a_new_unit_is_the_identity():
+    x = features().relu()
+    unit = EMAU(CHANNELS, num_bases=3)
+    torch.testing.assert_close(unit(x), x)
+    torch.testing.assert_close(unit.eval()(x), x)
 
 
 def features(batch=2, size=(4, 5), seed=1) -> torch.Tensor:

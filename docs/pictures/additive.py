@@ -42,7 +42,7 @@ def main() -> None:
             dot_product, wanted, [*left.parameters(), *right.parameters()]
         ),
     }
-    figure, axes_row = plt.subplots(1, 3, figsize=(WIDTH, 2.75), layout="constrained", sharey=True)
+    figure, axes_row = plt.subplots(1, 3, figsize=(WIDTH, 3.0), layout="constrained", sharey=True)
     for axes, (name, log_p) in zip(axes_row, fitted.items(), strict=True):
         axes.imshow(
             log_p.exp().T,
@@ -56,7 +56,7 @@ def main() -> None:
         print(f"{name}: KL {lost:.4f} nats")
         axes.set_title(name)
         axes.set_xlabel(
-            "query q" + ("" if name == "wanted" else f"\nKL {lost:.2f} nats"), color=INK
+            "query q" + ("" if name == "wanted" else f"\nKL {lost:.3f} nats"), color=INK
         )
         axes.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1])
     axes_row[0].set_ylabel("key k")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
 from torch import nn
@@ -49,6 +49,8 @@ _NETWORKS: dict[str, type[nn.Module]] = {
     "Segmenter": Segmenter,
     "SemanticSegmenter": SemanticSegmenter,
 }
+
+_Network = TypeVar("_Network", Segmenter, SemanticSegmenter)
 
 _PARTS: dict[str, type[nn.Module]] = {
     "ClickMaps": ClickMaps,
@@ -184,35 +186,26 @@ def build(description: Description) -> Segmenter:
         TypeError: If a part has no such argument; the message lists the nearest ones.
         ValueError: If an argument is wrong.
     """
-    model = _build(resolved(description))
-    if not isinstance(model, Segmenter):
-        msg = (
-            f"the outermost class_path must be a Segmenter, got {description['class_path']!r}; "
-            "a SemanticSegmenter is built by build_semantic"
-        )
-        raise ValueError(msg)
-    return model
+    return _network(description, Segmenter)
 
 
 def build_semantic(description: Description) -> SemanticSegmenter:
-    """Build the network of a description.
+    """Build the network of a description, as `build` does.
 
     Args:
         description: The whole network, ``{"class_path": "probseg.models.SemanticSegmenter", ...}``.
-
-    Returns:
-        The network with fresh weights, in training mode.
-
-    Raises:
-        UnknownNameError: If a class is not one of the project's parts.
-        TypeError: If a part has no such argument; the message lists the nearest ones.
-        ValueError: If an argument is wrong.
     """
+    return _network(description, SemanticSegmenter)
+
+
+def _network(description: Description, kind: type[_Network]) -> _Network:
     model = _build(resolved(description))
-    if not isinstance(model, SemanticSegmenter):
+    if not isinstance(model, kind):
+        makers = {Segmenter: build.__name__, SemanticSegmenter: build_semantic.__name__}
+        other = " or ".join(f"{of.__name__} by {name}" for of, name in makers.items())
         msg = (
-            "the outermost class_path must be a SemanticSegmenter, got "
-            f"{description['class_path']!r}; a Segmenter is built by build"
+            f"the outermost class_path must be a {kind.__name__}, got "
+            f"{description['class_path']!r}; a network is built as a {other}"
         )
         raise ValueError(msg)
     return model

@@ -110,7 +110,9 @@ class Bases(nn.Module):
         """Move the bases towards those fitted to the pictures (Li et al., 2019, Eq. 15).
 
         ``mu(0) <- alpha mu(0) + (1 - alpha) mean mu(T)``, with the mean over the pictures of all
-        processes, however many each of them has. Nothing happens unless `follows`.
+        processes, however many each of them has. A picture with a number that is not finite, as one
+        that half precision overflowed on, does not count; without any other, the bases stay.
+        Nothing happens unless `follows`.
 
         Args:
             fitted: ``mu(T)`` of each picture, ``(B, G, K, D)``.
@@ -118,15 +120,18 @@ class Bases(nn.Module):
         if not self.follows:
             return
         dtype = working_dtype(fitted.dtype)
-        total = fitted.to(dtype).sum(dim=0)  # (G, K, D)
-        count = total.new_tensor(len(fitted))
+        counted = fitted.isfinite().flatten(1).all(-1)  # (B,)
+        total = fitted.to(dtype).where(counted.view(-1, 1, 1, 1), 0.0).sum(dim=0)  # (G, K, D)
+        count = counted.sum(dtype=dtype)
         if distributed.is_available() and distributed.is_initialized():
-            # One message: the sum of all pictures' bases, and behind it how many they are.
+            # One message: the sum of the pictures' bases, and behind it how many they are.
             message = torch.cat([total.flatten(), count.view(1)])
             distributed.all_reduce(message)
             total, count = message[:-1].view_as(total), message[-1]
+        mean = total / count.clamp_min(1.0)
+        moved = torch.add(self.momentum * self.initial, mean, alpha=1.0 - self.momentum)
         # In place, as data-parallel wrappers keep references to buffers.
-        self.initial.mul_(self.momentum).add_(total / count, alpha=1.0 - self.momentum)
+        self.initial.copy_(torch.where(count > 0.0, moved, self.initial))
 
 
 def checked_iterations(name: str, iterations: int) -> int:

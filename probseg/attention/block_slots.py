@@ -11,6 +11,7 @@ from probseg.attention.base import Shared
 from probseg.attention.slots import SlotAttention2d
 from probseg.ops.block_slots import Memories, block_slot_inference
 from probseg.ops.edges import EdgePosterior
+from probseg.ops.numerics import working_dtype
 
 
 class BlockSlotAttention2d(SlotAttention2d):
@@ -73,13 +74,15 @@ class BlockSlotAttention2d(SlotAttention2d):
     def infer(self, inputs: Tensor, slots: Tensor) -> Tensor:
         """Infer the slots, see ``SlotAttention2d``."""
         share = inputs.shape[-2] / slots.shape[-2]
-        patterns = self.memories.to(inputs.dtype).expand(len(inputs), -1, -1, -1, -1)
+        dtype = working_dtype(inputs.dtype)
+        patterns = self.memories.to(dtype).expand(len(inputs), -1, -1, -1, -1)
         memories = Memories(patterns, scale=self.scale, strength=share)
-        return block_slot_inference(
+        inferred = block_slot_inference(
             inputs,
-            slots.to(inputs.dtype),
+            slots.to(dtype),
             memories,
             iterations=self.iterations,
             scale=self.scale,
             precision=share,
         ).slots
+        return inferred.to(inputs.dtype)

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_weights
 
 from probseg.attention.bases import Bases, Normalisation, Update
+from probseg.ops.convolution import convolve_and_normalise
 from probseg.ops.em import EMAttention, em_attention, responsibilities
 
 
@@ -129,16 +129,7 @@ class EMAU(nn.Module):
         # In evaluation the normalisation joins the weights, and there is a map less in memory.
         convolution: Any = self.leave[0]
         norm: Any = self.leave[1]
-        weight, bias = fuse_conv_bn_weights(
-            convolution.weight,
-            None,
-            norm.running_mean,
-            norm.running_var,
-            norm.eps,
-            norm.weight,
-            norm.bias,
-        )
-        return F.conv2d(read, weight, bias)
+        return convolve_and_normalise(read, convolution, norm)
 
     def _attention(self, tokens: Tensor) -> EMAttention:
         if self.bases is None:

@@ -84,6 +84,7 @@ class SemanticEvaluation(L.Callback):
         self.output_stride = output_stride
         self.pictures = pictures
         self.bases = tuple(bases)
+        self._asked = ExitStack()
         self._tallies: dict[str, Tally] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -109,11 +110,13 @@ class SemanticEvaluation(L.Callback):
             raise UsageError(msg)
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget the last evaluation."""
+        """Give the network what is asked of it, and forget the last evaluation."""
+        self._asked.enter_context(self._as_asked(_network(pl_module)))
         self._tallies = {}
 
     def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget the last evaluation."""
+        """Give the network what is asked of it, and forget the last evaluation."""
+        self._asked.enter_context(self._as_asked(_network(pl_module)))
         self._tallies = {}
 
     def on_validation_batch_end(
@@ -141,7 +144,7 @@ class SemanticEvaluation(L.Callback):
         self._run(trainer, batch, batch_idx, self.scales, flip=self.flip)
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log the scores of a validation, and write its report."""
+        """Log the scores of a validation, write its report, and leave the network as it was."""
         every = gathered(self._tallies, self.pictures)
         scores = {name: semantic_scores(counted.confusion) for name, counted in every.items()}
         figures = {f"val/{name}/miou": of_set.miou for name, of_set in scores.items()}
@@ -150,9 +153,10 @@ class SemanticEvaluation(L.Callback):
         pl_module.log("val/miou", average, prog_bar=True, sync_dist=True)
         if trainer.is_global_zero and not trainer.sanity_checking:
             self._report(trainer, "val", every, scores)
+        self._asked.close()
 
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Log the scores of a test, write its report and print its tables."""
+        """Log the scores of a test, write its report, and leave the network as it was."""
         every = gathered(self._tallies, self.pictures)
         scores = {name: semantic_scores(counted.confusion) for name, counted in every.items()}
         for name, of_set in scores.items():
@@ -160,6 +164,13 @@ class SemanticEvaluation(L.Callback):
                 pl_module.log(f"test/{name}/{figure}", getattr(of_set, figure), sync_dist=True)
         if trainer.is_global_zero:
             self._report(trainer, "test", every, scores)
+        self._asked.close()
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Leave the network as it was."""
+        self._asked.close()
 
     def _run(
         self,
@@ -172,7 +183,7 @@ class SemanticEvaluation(L.Callback):
     ) -> None:
         model, device = _network(trainer.lightning_module), trainer.lightning_module.device
         # Lightning has left its context of precision when it calls the hooks after a batch.
-        with self._as_asked(model), trainer.precision_plugin.forward_context():
+        with trainer.precision_plugin.forward_context():
             for sample in batch:
                 pixels = torch.tensor(sample.image, device=device)
                 image = pixels.permute(2, 0, 1).unsqueeze(0).float() / 255
@@ -225,16 +236,15 @@ class SemanticEvaluation(L.Callback):
                 _print_files(console, folder)
 
     def _about(self, trainer: L.Trainer, stage: Stage) -> dict[str, Any]:
-        """Return what an evaluation was made with, as JSON values."""
+        """Return what the evaluation that ends was made with, as JSON values."""
         model = _network(trainer.lightning_module)
-        with self._as_asked(model):
-            of_bases = [layer for layer in model.modules() if isinstance(layer, Bases)]
-            options = {
-                "scales": list(self.scales) if stage == "test" else [1.0],
-                "flip": self.flip and stage == "test",
-                "iterations": of_bases[0].eval_iterations if of_bases else None,
-                "output_stride": model.backbone.features.strides[-1],
-            }
+        of_bases = [layer for layer in model.modules() if isinstance(layer, Bases)]
+        options = {
+            "scales": list(self.scales) if stage == "test" else [1.0],
+            "flip": self.flip and stage == "test",
+            "iterations": of_bases[0].eval_iterations if of_bases else None,
+            "output_stride": model.backbone.features.strides[-1],
+        }
         return provenance(trainer, trainer.lightning_module, options)
 
 

@@ -10,7 +10,6 @@ import cv2
 import lightning as L
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from probseg.callbacks.logging import log_picture
@@ -18,6 +17,9 @@ from probseg.callbacks.semantic_pictures import class_colours, coloured
 from probseg.data import TrainBatch
 from probseg.data.semantic_module import SemanticBatch
 from probseg.types import IGNORE, Prompts
+
+COLOURS = class_colours([""] * IGNORE)
+"""Of all classes that labels can tell apart; they depend on the numbers alone."""
 
 
 class CropLog(L.Callback, ABC):
@@ -105,12 +107,11 @@ class SemanticVisualLog(CropLog):
         self, outputs: Mapping[str, Any], batch: SemanticBatch, number: int
     ) -> npt.NDArray[np.uint8]:
         """Draw one crop of a batch."""
-        logits = outputs["logits"]
-        assert isinstance(logits, Tensor), "training_step returns its logits"
-        colours = class_colours([""] * logits.shape[1])
+        classes = outputs["classes"]
+        assert isinstance(classes, Tensor), "training_step returns the predicted classes"
         image = batch.images[number].permute(1, 2, 0).cpu().numpy()
-        truth = coloured(batch.labels[number].cpu().numpy(), colours)
-        predicted = coloured(logits[number].argmax(dim=0).to(torch.uint8).cpu().numpy(), colours)
+        truth = coloured(batch.labels[number].cpu().numpy(), COLOURS)
+        predicted = coloured(classes[number].cpu().numpy(), COLOURS)
         return np.concatenate([image, truth, predicted], axis=1)
 
 

@@ -112,7 +112,10 @@ class SemanticCrop:
     """Changes the scale of a photograph, cuts a fixed size out of it, and mirrors one in two.
 
     What lies outside the photograph is black in the image and ignored in the labels, so that it
-    plays no part in the loss. Labels are never blended.
+    plays no part in the loss. Labels are never blended. The network fills whole photographs up
+    with the mean colour instead: by less than its stride, on two sides, and what is predicted there
+    is cut off. In both cases filled pixels only surround those that count; no class is learnt for
+    black, and a strip of a few pixels has little to say in evaluation.
 
     Args:
         size: Side of the square result in pixels, or its height and width.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from probseg.ops.convolution import convolve_and_normalise
 from probseg.ops.numerics import full_precision, working_dtype
 from probseg.types import FeatureInfo
 
@@ -86,7 +87,7 @@ class ConvSequential(nn.Sequential):
         convolution: nn.Conv2d | None = None
         for layer in [*self, nn.Identity()]:
             if convolution is not None and isinstance(layer, nn.BatchNorm2d):
-                x, convolution = _convolve_and_normalise(x, convolution, layer), None
+                x, convolution = convolve_and_normalise(x, convolution, layer), None
                 continue
             if convolution is not None:
                 x, convolution = convolution(x), None
@@ -95,16 +96,6 @@ class ConvSequential(nn.Sequential):
             else:
                 x = layer(x)
         return x
-
-
-def _convolve_and_normalise(x: Tensor, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> Tensor:
-    assert norm.running_mean is not None, "normalisations of this project keep statistics"
-    assert norm.running_var is not None, "normalisations of this project keep statistics"
-    factor = norm.weight * (norm.running_var + norm.eps).rsqrt()  # (C,)
-    bias = -norm.running_mean if convolution.bias is None else convolution.bias - norm.running_mean
-    weight = convolution.weight * factor.view(-1, 1, 1, 1)
-    result: Tensor = convolution._conv_forward(x, weight, norm.bias + bias * factor)
-    return result
 
 
 def conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int) -> ConvSequential:

@@ -145,10 +145,12 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
             ``options``, get these entries beside those that they have.
 
     Raises:
-        ValueError: If a part is to be changed by something else than a dictionary.
+        ValueError: If a part is to be changed by something else than a dictionary, or a value is
+            the text ``"None"``.
     """
     arguments = dict(description.get("init_args") or {})
     for key, value in changes.items():
+        _refuse_text_none(key, value)
         old = arguments.get(key)
         if isinstance(old, dict) and "class_path" in old and value is not None:
             if not isinstance(value, Mapping):
@@ -201,11 +203,10 @@ def build_semantic(description: Description) -> SemanticSegmenter:
 def _network(description: Description, kind: type[_Network]) -> _Network:
     model = _build(resolved(description))
     if not isinstance(model, kind):
-        makers = {Segmenter: build.__name__, SemanticSegmenter: build_semantic.__name__}
-        other = " or ".join(f"{of.__name__} by {name}" for of, name in makers.items())
         msg = (
             f"the outermost class_path must be a {kind.__name__}, got "
-            f"{description['class_path']!r}; a network is built as a {other}"
+            f"{description['class_path']!r}; a Segmenter is built by build, a SemanticSegmenter by "
+            "build_semantic"
         )
         raise ValueError(msg)
     return model
@@ -226,6 +227,22 @@ def _refuse_other_task(name: str, task: Task) -> None:
             f"is wanted; use probseg.models.variant({name!r}), or read_preset({name!r})"
         )
         raise UsageError(msg)
+
+
+def _refuse_text_none(name: str, value: Any) -> None:  # noqa: ANN401 (any plain value)
+    """Raise a ValueError if a value is, or holds, what the command line makes of null."""
+    if value == "None":
+        msg = (
+            f"{name} is the text 'None', which null becomes inside a dictionary on the command "
+            "line; write null in a YAML file, for instance in a copy of the experiment's"
+        )
+        raise ValueError(msg)
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _refuse_text_none(f"{name}.{key}", inner)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            _refuse_text_none(f"{name}[{number}]", inner)
 
 
 def _check_arguments(name: str, arguments: Description) -> None:

@@ -23,6 +23,7 @@ from probseg.models.encoded import (
     moved_prompts,
     reduced,
 )
+from probseg.models.parts import check_head
 from probseg.types import FeatureInfo, Prompts
 
 
@@ -61,8 +62,8 @@ class Segmenter(nn.Module):
         fusion: Builds the `PromptFusion` of networks whose prompts enter at the head.
 
     Raises:
-        ValueError: If ``working_size`` is not positive, ``prompts`` is neither, or there is a
-            fusion where prompts enter at the stem.
+        ValueError: If ``working_size`` is not positive, ``prompts`` is neither, there is a fusion
+            where prompts enter at the stem, or the head is one for semantic segmentation.
     """
 
     mean: Tensor
@@ -91,6 +92,7 @@ class Segmenter(nn.Module):
         if prompts == "head" and has_prompt_stem(backbone):
             msg = "backbone has a stem for prompts already; prompts='head' needs a fresh one"
             raise ValueError(msg)
+        check_head(head, Head, "Segmenter")
         self.working_size = working_size
         self.click_maps = click_maps if click_maps is not None else ClickMaps()
         self.backbone = backbone

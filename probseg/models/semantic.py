@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from probseg.attention.bases import Bases, checked_iterations
 from probseg.backbones import Backbone, ResNet
 from probseg.heads.semantic import EMAHead, SemanticHead
+from probseg.models.parts import check_head
 from probseg.types import FeatureInfo
 
 
@@ -27,6 +28,9 @@ class SemanticSegmenter(nn.Module):
         backbone: Image to feature maps.
         head: Builds the head for the backbone's features, for instance
             ``functools.partial(EMAHead, num_classes=12)``.
+
+    Raises:
+        ValueError: If the head is one for interactive segmentation.
     """
 
     mean: Tensor
@@ -34,6 +38,7 @@ class SemanticSegmenter(nn.Module):
 
     def __init__(self, backbone: Backbone, head: Callable[[FeatureInfo], SemanticHead]) -> None:
         super().__init__()
+        check_head(head, SemanticHead, "SemanticSegmenter")
         self.backbone = backbone
         self.head: SemanticHead = head(backbone.features)
         self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)

@@ -13,7 +13,7 @@ Its prior is ``p(E_i) = Uniform{(z_i, m_1), ..., (z_i, m_l)}`` for each block of
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from probseg.ops.attention import LogPrior, assign, attend
 from probseg.ops.backends.interface import Attended
 from probseg.ops.checks import check_iterations, check_shape
 from probseg.ops.free_energy import check_positive, edge_energy
-from probseg.ops.slots import Slots, slot_free_energy, sums_of
+from probseg.ops.slots import Slots, holding_sums, slot_free_energy, sums_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,12 +77,14 @@ def block_slot_inference(
     precision of ``N / K`` keeps slots as large as inputs, and the same number as strength makes
     memories as loud as these.
 
-    Memory is linear in N + K, precision is as in ``attend``. Gradients go through every iteration.
+    Memory is linear in N + K. Everything is float32 (float64 for float64): float16 would not hold
+    the sums. Gradients go through every iteration.
 
     Args:
         inputs: ``(B, G, N, D)``.
-        slots: Where they start, ``(B, G, K, D)``.
-        memories: For the blocks of the slots, in the dtype of the inputs.
+        slots: Where they start, ``(B, G, K, D)``, in the dtype of the inputs or in that of the
+            result.
+        memories: For the blocks of the slots, in one of the same dtypes.
         iterations: Number of updates, at least 1.
         scale: Factor of the dot products of inputs and slots.
         precision: ``p`` of the slots' node potentials ``-p/2 |slot|²``, above 0.
@@ -90,8 +92,7 @@ def block_slot_inference(
         backend: As in ``attend``.
 
     Returns:
-        The slots in the dtype of the arguments, and their log mass in float32 (float64 for float64
-        arguments).
+        The slots and their log mass, in float32 (float64 for float64 arguments).
 
     Raises:
         BackendError: If the named backend cannot serve these arguments.
@@ -102,12 +103,14 @@ def block_slot_inference(
     """
     check_iterations(iterations)
     check_positive("precision", precision)
+    memories = _widened(inputs, memories)
+    inputs, slots = holding_sums(inputs, slots)
     for _ in range(iterations):
         assigned = assign(inputs, slots, inputs, log_prior=log_prior, scale=scale, backend=backend)
         seen = sums_of(*assigned, precision)
         recalled = _recall(slots, memories, backend).values  # (B, G * P, K, D / P)
         weight = memories.strength / precision
-        slots = (seen + weight * _join(recalled, slots)).to(inputs.dtype)
+        slots = seen + weight * _join(recalled, slots)
     return Slots(slots, assigned.log_mass)
 
 
@@ -128,7 +131,7 @@ def block_slot_free_energy(
 
     Args:
         inputs: ``(B, G, N, D)``.
-        slots: ``(B, G, K, D)``.
+        slots: As in ``block_slot_inference``.
         memories: As in ``block_slot_inference``.
         scale: As in ``block_slot_inference``, above 0.
         precision: As in ``block_slot_inference``.
@@ -142,6 +145,8 @@ def block_slot_free_energy(
         ValueError: If the scale or the precision is not above 0; and all that
             ``block_slot_inference`` raises.
     """
+    memories = _widened(inputs, memories)
+    inputs, slots = holding_sums(inputs, slots)
     seen = slot_free_energy(
         inputs, slots, scale=scale, precision=precision, log_prior=log_prior, backend=backend
     )
@@ -150,6 +155,11 @@ def block_slot_free_energy(
         edge_energy(evidence, memories.scale), 1, (slots.shape[1], -1)
     )  # (B, G, P, K)
     return seen + memories.strength * of_memories.sum((-2, -1))
+
+
+def _widened(inputs: Tensor, memories: Memories) -> Memories:
+    """Bring memories in the dtype of the inputs to the one that slots get."""
+    return replace(memories, patterns=holding_sums(inputs, memories.patterns)[1])
 
 
 def _recall(slots: Tensor, memories: Memories, backend: str) -> Attended:

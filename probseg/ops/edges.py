@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +18,9 @@ from torch import Tensor
 
 from probseg.ops.attention import LogPrior, assign, attend
 from probseg.ops.backends.interface import Block, take_block
+from probseg.ops.backends.tiles import TILE, numbers_per_pair
 from probseg.ops.checks import as_precision, as_terms, check_units
+from probseg.ops.log_product import log_product
 from probseg.ops.mixture import Mixture, PriorName, query_logits
 from probseg.ops.numerics import full_precision, product_dtype, working_dtype
 from probseg.ops.relative_position import RelativePosition
@@ -31,15 +34,32 @@ class EdgePosterior(ABC):
     def shape(self) -> tuple[int, int, int, int]:
         """``(B, G, N, M)``."""
 
+    @property
+    def numbers_per_pair(self) -> int:
+        """How many numbers ``log_probability`` needs in memory for each pair, in round figures."""
+        return 1
+
+    def prepared(self) -> EdgePosterior:
+        """Return the same posterior with what all rows share, for many calls for some rows.
+
+        It is computed where this is called, with gradients if they are switched on there.
+        """
+        return self
+
     @abstractmethod
     def expect(self, values: Tensor) -> Tensor:
         """Return the expectation of the values at the ends of the edges (Eq. 1), in linear memory.
 
         Args:
-            values: Of the keys, ``(B, G, M, V)``.
+            values: Of the keys, ``(B, G, M, V)``, of no higher precision than the queries: products
+                have theirs.
 
         Returns:
             ``(B, G, N, V)``, in the dtype of the values.
+
+        Raises:
+            TypeError: If the dtype of the queries cannot hold the values.
+            ValueError: If a shape or a device is wrong.
         """
 
     @abstractmethod
@@ -84,12 +104,17 @@ class SoftmaxEdges(EdgePosterior):
         batch, heads, count, _ = self.queries.shape
         return batch, heads, count, self.keys.shape[-2]
 
+    @property
+    def numbers_per_pair(self) -> int:
+        """See ``EdgePosterior``: those of the prior."""
+        return numbers_per_pair(as_terms("log_prior", self.log_prior, self.queries, self.keys))
+
     def expect(self, values: Tensor) -> Tensor:
         """See ``EdgePosterior``."""
         return attend(
             self.queries,
             self.keys,
-            values.to(self.queries.dtype),
+            _widened(values, self.queries),
             log_prior=self.log_prior,
             scale=self.scale,
         ).values.to(values.dtype)
@@ -137,9 +162,15 @@ class BasesEdges(EdgePosterior):
         batch, heads, count, _ = self.tokens.shape
         return batch, heads, count, count
 
+    def prepared(self) -> EdgePosterior:
+        """See ``EdgePosterior``: the E step and the masses of the bases."""
+        of_bases = SoftmaxEdges(self.tokens, self.bases, self.log_prior, self.scale)
+        log_z = of_bases.log_probability(slice(None))  # (B, G, N, K)
+        return _PreparedBases(self, log_z, log_softmax(log_z.mT))
+
     def expect(self, values: Tensor) -> Tensor:
         """See ``EdgePosterior``."""
-        given = values.to(self.tokens.dtype)
+        given = _widened(values, self.tokens)
         gathered = assign(
             self.tokens, self.bases, given, log_prior=self.log_prior, scale=self.scale
         )
@@ -150,16 +181,35 @@ class BasesEdges(EdgePosterior):
 
     def log_probability(self, rows: slice) -> Tensor:
         """See ``EdgePosterior``."""
-        of_bases = SoftmaxEdges(self.tokens, self.bases, self.log_prior, self.scale)
-        with full_precision(self.tokens.device):
-            log_z = of_bases.log_probability(slice(None))  # (B, G, N, K)
-            log_shares = log_softmax(log_z.mT)  # (B, G, K, N)
-            # Through every base in turn: the exponentials of products would underflow.
-            log_p = torch.full((), -math.inf, dtype=log_z.dtype, device=log_z.device)
-            for k in range(log_z.shape[-1]):
-                through = log_z[:, :, rows, k, None] + log_shares[:, :, None, k]  # (B, G, n, N)
-                log_p = torch.logaddexp(log_p, through)
-        return log_p
+        return self.prepared().log_probability(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class _PreparedBases(EdgePosterior):
+    """``BasesEdges`` with both factors of their probabilities.
+
+    Args:
+        edges: The same posterior.
+        log_z: ``log z_ik``, ``(B, G, N, K)``.
+        log_shares: ``log (z_jk / sum_n z_nk)``, ``(B, G, K, N)``.
+    """
+
+    edges: BasesEdges
+    log_z: Tensor
+    log_shares: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """See ``EdgePosterior``."""
+        return self.edges.shape
+
+    def expect(self, values: Tensor) -> Tensor:
+        """See ``EdgePosterior``."""
+        return self.edges.expect(values)
+
+    def log_probability(self, rows: slice) -> Tensor:
+        """See ``EdgePosterior``."""
+        return log_product(self.log_z[:, :, rows], self.log_shares)
 
 
 def gaussian_edges(
@@ -209,7 +259,34 @@ def gaussian_edges(
     return SoftmaxEdges(joint.queries, joint.keys, joint.log_prior, joint.scale)
 
 
+def row_blocks(*posteriors: EdgePosterior) -> Iterator[slice]:
+    """Cut the queries into blocks, with as many numbers in memory as in a tile of the backends.
+
+    Args:
+        *posteriors: Over the same edges, at least one.
+
+    Yields:
+        Blocks of rows, at least one, if an empty one.
+    """
+    batch, heads, count, keys = posteriors[0].shape
+    numbers = max(posterior.numbers_per_pair for posterior in posteriors)
+    size = max(1, TILE // max(1, batch * heads * keys * numbers))
+    for start in range(0, max(1, count), size):
+        yield slice(start, min(start + size, count))
+
+
 def log_softmax(logits: Tensor) -> Tensor:
     """Normalise along the last dimension; lines of -inf stay so and get no gradient."""
     alive = (logits > -math.inf).any(-1, keepdim=True)
     return logits.where(alive, 0.0).log_softmax(-1).where(alive, -math.inf)
+
+
+def _widened(values: Tensor, queries: Tensor) -> Tensor:
+    """Bring values to the dtype of the queries, which autocast may have left alone."""
+    if torch.promote_types(values.dtype, queries.dtype) != queries.dtype:
+        msg = (
+            f"values must not be more precise than the queries, got {values.dtype} and "
+            f"{queries.dtype}; convert one of them"
+        )
+        raise TypeError(msg)
+    return values.to(queries.dtype)

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.ops.attention import LogPrior, assign, attend
-from probseg.ops.numerics import full_precision, working_dtype
+from probseg.ops.edges import SoftmaxEdges
 
 SHORTEST = 1e-6
 """Length that shorter bases are divided by, instead of their own.
@@ -119,11 +118,12 @@ def em_attention(
 ) -> EMAttention:
     """Fit bases to the tokens by EM and read these out from them (Li et al., 2019, Eqs. 11-14).
 
-    For ``t = 1 ... T``, ``Z(t) = softmax_k(scale x_n·mu_k(t-1) + log_prior_k)`` and ``mu_k(t)`` is
+    For ``t = 1 ... T``, ``Z(t) = softmax_k(scale x_n·mu_k(t-1) + log_prior_nk)`` and ``mu_k(t)`` is
     the mean of the tokens weighted by ``z_nk(t)``, normalised. The values are ``Z(T) mu(T)``.
 
-    With `l2_normalise`, no step lowers ``sum_n log sum_k exp(scale x_n·mu_k)``: for tokens of unit
-    length it is EM in a mixture of von Mises-Fisher distributions of concentration ``scale``.
+    With `l2_normalise`, no step lowers ``sum_n log sum_k exp(scale x_n·mu_k + log_prior_nk)`` if
+    the scale is above 0 and the initial bases are not longer than 1. For tokens of unit length it
+    is then EM in a mixture of von Mises-Fisher distributions of concentration ``scale``.
 
     Special cases: without iterations, bases are as given; with the tokens as bases, that is
     self-attention, the non-local block of Li et al. (2019, §6.2.2). One iteration without
@@ -173,22 +173,26 @@ def em_attention(
     return EMAttention(read.values, bases, previous)
 
 
-def responsibilities(tokens: Tensor, bases: Tensor, scale: float = 1.0) -> Tensor:
+def responsibilities(
+    tokens: Tensor, bases: Tensor, scale: float = 1.0, log_prior: LogPrior | None = None
+) -> Tensor:
     """Write out the E step (Li et al., 2019, Eq. 12), for pictures.
 
     Args:
         tokens: ``(B, G, N, D)``.
         bases: ``(B, G, K, D)``.
         scale: ``lambda`` of Eq. 12.
+        log_prior: Added to the logits, see `em_attention`.
 
     Returns:
-        Responsibilities ``(B, G, N, K)`` in [0, 1], whose sum over the bases is 1; float32, or
-        float64 for float64 tokens.
+        Responsibilities ``(B, G, N, K)`` in [0, 1], whose sum over the bases is 1, or 0 for a token
+        that sees none; float32, or float64 for float64 tokens.
+
+    Raises:
+        ValueError: If a shape or a device is wrong.
+        TypeError: If a dtype is wrong.
     """
-    dtype = working_dtype(tokens.dtype)
-    with full_precision(tokens.device):
-        logits = scale * (tokens.to(dtype) @ bases.to(dtype).transpose(-2, -1))
-        return torch.softmax(logits, dim=-1)
+    return SoftmaxEdges(tokens, bases, log_prior, scale).log_probability(slice(None)).exp()
 
 
 def _chosen(backend: str, bases: Tensor) -> str:

@@ -10,16 +10,15 @@ Variational Attention").
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from probseg.ops.backends.tiles import TILE
 from probseg.ops.checks import check_shape
-from probseg.ops.edges import EdgePosterior
+from probseg.ops.edges import EdgePosterior, row_blocks
 
 
 class Edges(NamedTuple):
@@ -157,27 +156,20 @@ def _choose(posterior: EdgePosterior, choose: Callable[[Tensor], Tensor]) -> Edg
     """Choose a key ``(B, G, n)`` for each of some rows ``(B, G, n, M)`` of log probabilities."""
     chosen: list[Tensor] = []
     log_probabilities: list[Tensor] = []
-    for rows in _row_blocks(posterior):
+    prepared = posterior.prepared()
+    for rows in row_blocks(prepared):
         with torch.no_grad():
-            written_out = posterior.log_probability(rows)  # (B, G, n, M)
+            written_out = prepared.log_probability(rows)  # (B, G, n, M)
             indices = choose(written_out)  # (B, G, n)
             found = _pick(written_out, indices)
         del written_out
         if torch.is_grad_enabled():
             found = checkpoint(
-                _pick_from, posterior, rows, indices, use_reentrant=False, preserve_rng_state=False
+                _pick_from, prepared, rows, indices, use_reentrant=False, preserve_rng_state=False
             )
         chosen.append(indices.masked_fill(found.detach() == -torch.inf, -1))
         log_probabilities.append(found)
     return Edges(torch.cat(chosen, dim=-1), torch.cat(log_probabilities, dim=-1))
-
-
-def _row_blocks(posterior: EdgePosterior) -> Iterator[slice]:
-    """Cut the queries into blocks of as many pairs as the backends have in a tile."""
-    batch, heads, count, keys = posterior.shape
-    size = max(1, TILE // max(1, batch * heads * keys))
-    for start in range(0, max(1, count), size):
-        yield slice(start, min(start + size, count))
 
 
 def _pick(log_probability: Tensor, indices: Tensor) -> Tensor:

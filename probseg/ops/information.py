@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from probseg.ops.backends.tiles import TILE
-from probseg.ops.edges import EdgePosterior
+from probseg.ops.edges import EdgePosterior, row_blocks
 
 
 def posterior_entropy(posterior: EdgePosterior) -> Tensor:
@@ -29,11 +28,11 @@ def posterior_entropy(posterior: EdgePosterior) -> Tensor:
         ``(B, G, N)``, float32 (float64 for float64); 0 for a query that sees no key.
     """
 
-    def of_rows(rows: slice) -> Tensor:
-        log_p = posterior.log_probability(rows)  # (B, G, n, M)
+    def of_rows(rows: slice, prepared: EdgePosterior) -> Tensor:
+        log_p = prepared.log_probability(rows)  # (B, G, n, M)
         return -_mean(log_p, log_p)
 
-    return _by_rows(posterior, of_rows)
+    return _by_rows(of_rows, posterior)
 
 
 def posterior_divergence(approximation: EdgePosterior, exact: EdgePosterior) -> Tensor:
@@ -60,11 +59,11 @@ def posterior_divergence(approximation: EdgePosterior, exact: EdgePosterior) -> 
         )
         raise ValueError(msg)
 
-    def of_rows(rows: slice) -> Tensor:
-        log_q = approximation.log_probability(rows)  # (B, G, n, M)
-        return _mean(log_q, log_q - exact.log_probability(rows))
+    def of_rows(rows: slice, cheap: EdgePosterior, full: EdgePosterior) -> Tensor:
+        log_q = cheap.log_probability(rows)  # (B, G, n, M)
+        return _mean(log_q, log_q - full.log_probability(rows))
 
-    return _by_rows(exact, of_rows)
+    return _by_rows(of_rows, approximation, exact)
 
 
 def _mean(log_weights: Tensor, values: Tensor) -> Tensor:
@@ -75,21 +74,19 @@ def _mean(log_weights: Tensor, values: Tensor) -> Tensor:
     return (weights * values.where(possible, 0.0)).where(possible, 0.0).sum(-1)
 
 
-def _by_rows(posterior: EdgePosterior, of_rows: Callable[[slice], Tensor]) -> Tensor:
+def _by_rows(of_rows: Callable[..., Tensor], *posteriors: EdgePosterior) -> Tensor:
     """Compute something of each query, with the pairs of a few queries in memory at a time."""
-    batch, heads, count, keys = posterior.shape
-    size = max(1, TILE // max(1, batch * heads * keys))
-    starts = range(0, max(1, count), size)
-    blocks = [slice(first, min(first + size, count)) for first in starts]
+    prepared = [posterior.prepared() for posterior in posteriors]
+    blocks = row_blocks(*prepared)
     if torch.is_grad_enabled():
         # The pairs are computed again in the backward pass instead of being kept for it.
-        parts = [checkpoint(of_rows, rows, use_reentrant=False) for rows in blocks]
+        parts = [checkpoint(of_rows, rows, *prepared, use_reentrant=False) for rows in blocks]
         return torch.cat(parts, dim=-1)
     result: Tensor | None = None
     for rows in blocks:
-        part = of_rows(rows)
+        part = of_rows(rows, *prepared)
         if result is None:  # before the large blocks: small ones between them would pin the heap
-            result = part.new_empty(batch, heads, count)
+            result = part.new_empty(prepared[0].shape[:-1])
         result[..., rows] = part
     assert result is not None, "there is at least one block, if an empty one"
     return result

@@ -104,7 +104,9 @@ def normalised_errors(
     # Errors do not change with the origin; the cancellation of squares does if it is far away.
     centre = predictions.to(dtype).mean(-2, keepdim=True).detach()  # (B, G, 1, D)
     x, p = children.to(dtype) - centre, predictions.to(dtype) - centre
-    kappa = torch.as_tensor(given, dtype=dtype, device=x.device).expand(x.shape[:-1]).unsqueeze(-1)
+    if not isinstance(given, Tensor):
+        given = x.new_full((1, 1, 1), given)
+    kappa = given.expand(x.shape[:-1]).unsqueeze(-1)  # (B, G, N, 1)
     # -kappa/2 |x - p|² = [kappa x, -kappa]·[p, |p|²/2] - kappa/2 |x|².
     left = torch.cat([kappa * x, -kappa], dim=-1)  # (B, G, N, D + 1)
     right = torch.cat([p, p.square().sum(-1, keepdim=True) / 2], dim=-1)  # (B, G, M, D + 1)
@@ -156,29 +158,8 @@ def free_energy_descent(
         TypeError: If a dtype is wrong.
     """
     _check_hierarchy(observed, states, weights, precisions, prior_precision)
-    dtype = working_dtype(observed.dtype)
-    layers = [layer.to(dtype) for layer in (observed, *states)]
-    top = layers[-1]
-    free_energy = prior_precision / 2 * top.square().sum((-2, -1))  # (B, G)
-    directions = [torch.zeros_like(layer) for layer in layers]
-    curvatures = [torch.zeros_like(layer[..., :1]) for layer in layers]
-    directions[-1] = -prior_precision * top
-    curvatures[-1] = curvatures[-1] + prior_precision
-    with full_precision(observed.device):
-        for above, (weight, precision) in enumerate(zip(weights, precisions, strict=True), 1):
-            matrix = weight.to(dtype)
-            children = layers[above - 1]
-            errors = normalised_errors(children, layers[above] @ matrix.mT, precision=precision)
-            norm = torch.linalg.matrix_norm(matrix, 2).square()[:, None, None]  # (G, 1, 1)
-            share = norm if above == 1 else 1.0 + norm
-            directions[above] = directions[above] + errors.bottom_up @ matrix
-            curvatures[above] = curvatures[above] + share * errors.mass.unsqueeze(-1)
-            kappa = as_precision("precision", precision, children, zero=False)
-            kappa = kappa.unsqueeze(-1) if isinstance(kappa, Tensor) else kappa
-            directions[above - 1] = directions[above - 1] - errors.top_down
-            curvatures[above - 1] = curvatures[above - 1] + (1.0 + norm) * kappa
-            free_energy = free_energy + errors.free_energy
-    return Descent(tuple(directions[1:]), tuple(curvatures[1:]), free_energy)
+    matrices = _generative(weights, observed)
+    return _descent(observed, states, matrices, precisions, prior_precision)
 
 
 def predictive_coding_inference(
@@ -221,15 +202,11 @@ def predictive_coding_inference(
         raise ValueError(msg)
     _check_hierarchy(observed, states, weights, precisions, prior_precision)
     dtype = working_dtype(observed.dtype)
+    observed = observed.to(dtype)
     current = tuple(state.to(dtype) for state in states)
+    matrices = _generative(weights, observed)
     for _ in range(steps):
-        descent = free_energy_descent(
-            observed.to(dtype),
-            current,
-            weights,
-            precisions=precisions,
-            prior_precision=prior_precision,
-        )
+        descent = _descent(observed, current, matrices, precisions, prior_precision)
         current = tuple(
             state + rate * direction / curvature
             for state, direction, curvature in zip(
@@ -237,6 +214,63 @@ def predictive_coding_inference(
             )
         )
     return current
+
+
+class _Generative(NamedTuple):
+    """How a layer predicts the one below.
+
+    Args:
+        matrix: ``W``, ``(G, D_below, D_above)``, in the working dtype.
+        squared_norm: ``|W|²``, ``(G, 1, 1)``.
+    """
+
+    matrix: Tensor
+    squared_norm: Tensor
+
+
+def _generative(weights: Sequence[Tensor], observed: Tensor) -> list[_Generative]:
+    """Find the spectral norms, which are dear and the same in all steps."""
+    dtype = working_dtype(observed.dtype)
+    found = []
+    with full_precision(observed.device):
+        for weight in weights:
+            matrix = weight.to(dtype)
+            norm = torch.linalg.matrix_norm(matrix, 2).square()[:, None, None]
+            found.append(_Generative(matrix, norm))
+    return found
+
+
+def _descent(
+    observed: Tensor,
+    states: Sequence[Tensor],
+    weights: Sequence[_Generative],
+    precisions: Sequence[float | Tensor],
+    prior_precision: float,
+) -> Descent:
+    """See ``free_energy_descent``; arguments are checked."""
+    dtype = working_dtype(observed.dtype)
+    layers = [layer.to(dtype) for layer in (observed, *states)]
+    top = layers[-1]
+    free_energy = prior_precision / 2 * top.square().sum((-2, -1))  # (B, G)
+    directions = [torch.zeros_like(layer) for layer in layers]
+    curvatures = [torch.zeros_like(layer[..., :1]) for layer in layers]
+    directions[-1] = -prior_precision * top
+    curvatures[-1] = curvatures[-1] + prior_precision
+    with full_precision(observed.device):
+        for above, ((matrix, norm), precision) in enumerate(
+            zip(weights, precisions, strict=True), 1
+        ):
+            children = layers[above - 1]
+            errors = normalised_errors(children, layers[above] @ matrix.mT, precision=precision)
+            share = norm if above == 1 else 1.0 + norm
+            directions[above] = directions[above] + errors.bottom_up @ matrix
+            curvatures[above] = curvatures[above] + share * errors.mass.unsqueeze(-1)
+            kappa = as_precision("precision", precision, children, zero=False)
+            kappa = kappa.unsqueeze(-1) if isinstance(kappa, Tensor) else kappa
+            directions[above - 1] = directions[above - 1] - errors.top_down
+            curvatures[above - 1] = curvatures[above - 1] + (1.0 + norm) * kappa
+            free_energy = free_energy + errors.free_energy
+    return Descent(tuple(directions[1:]), tuple(curvatures[1:]), free_energy)
 
 
 def _check_hierarchy(

@@ -143,6 +143,11 @@ class WindowPrior(ScoredPrior):
         """See ``PairwisePrior``."""
         return 1, 1, len(self.query_positions), len(self.key_positions)
 
+    @property
+    def numbers_per_pair(self) -> int:
+        """See ``PairwisePrior``: the differences of the coordinates."""
+        return self.query_positions.shape[1]
+
     def block(self, block: Block) -> Tensor:
         """See ``PairwisePrior``."""
         rows, columns = self.query_positions[block.rows], self.key_positions[block.columns]

@@ -117,11 +117,13 @@ def slot_inference(
     inputs, until all inputs choose the largest slot; a precision of ``N / K``, the mass of a slot
     if all had the same, keeps slots as large as inputs.
 
-    Memory is linear in N + K, precision is as in ``attend``. Gradients go through every iteration.
+    Memory is linear in N + K. Everything is float32 (float64 for float64): float16 would not hold
+    the sums. Gradients go through every iteration.
 
     Args:
         inputs: ``(B, G, N, D)``.
-        slots: Where they start, ``(B, G, K, D)``.
+        slots: Where they start, ``(B, G, K, D)``, in the dtype of the inputs or in that of the
+            result.
         iterations: Number of updates, at least 1.
         scale: Factor of the dot products.
         precision: ``p`` of the slots' node potentials ``-p/2 |slot|²``, above 0.
@@ -129,8 +131,8 @@ def slot_inference(
         backend: As in ``attend``.
 
     Returns:
-        The slots in the dtype of the arguments, and their log mass in float32 (float64 for float64
-        arguments). A slot that no input sees is zero.
+        The slots and their log mass, in float32 (float64 for float64 arguments). A slot that no
+        input sees is zero.
 
     Raises:
         BackendError: If the named backend cannot serve these arguments.
@@ -141,9 +143,10 @@ def slot_inference(
     """
     check_iterations(iterations)
     check_positive("precision", precision)
+    inputs, slots = holding_sums(inputs, slots)
     for _ in range(iterations):
         assigned = assign(inputs, slots, inputs, log_prior=log_prior, scale=scale, backend=backend)
-        slots = sums_of(*assigned, precision).to(inputs.dtype)
+        slots = sums_of(*assigned, precision)
     return Slots(slots, assigned.log_mass)
 
 
@@ -162,7 +165,7 @@ def slot_free_energy(
 
     Args:
         inputs: ``(B, G, N, D)``.
-        slots: ``(B, G, K, D)``.
+        slots: ``(B, G, K, D)``, in a dtype as in ``slot_inference``.
         scale: As in ``slot_inference``, above 0.
         precision: As in ``slot_inference``.
         log_prior: As in ``slot_inference``; added to ``scale x_i·slot_k``.
@@ -175,15 +178,18 @@ def slot_free_energy(
         ValueError: If the scale or the precision is not above 0; and all that ``slot_inference``
             raises.
     """
+    inputs, slots = holding_sums(inputs, slots)
     read = attend(inputs, slots, slots, log_prior=log_prior, scale=scale, backend=backend)
     nodes, edges = node_energy(slots, precision), edge_energy(read.log_evidence, scale)
     return nodes.sum(-1) + edges.sum(-1)
 
 
-def sums_of(means: Tensor, log_mass: Tensor, precision: float) -> Tensor:
-    """Turn means ``(B, G, K, D)`` and the log of their mass into sums, divided by a precision.
+def holding_sums(inputs: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """Bring inputs, and slots in their dtype, to one that holds sums; leave other slots alone."""
+    dtype = working_dtype(inputs.dtype)
+    return inputs.to(dtype), slots.to(dtype) if slots.dtype == inputs.dtype else slots
 
-    Returns:
-        ``(B, G, K, D)``, float32 (float64 for float64).
-    """
-    return means.to(working_dtype(means.dtype)) * (log_mass.exp() / precision).unsqueeze(-1)
+
+def sums_of(means: Tensor, log_mass: Tensor, precision: float) -> Tensor:
+    """Turn means ``(B, G, K, D)`` and the log of their mass into sums, divided by a precision."""
+    return means * (log_mass.exp() / precision).unsqueeze(-1)

@@ -40,8 +40,8 @@ class NetworkTask(L.LightningModule):
             self.model.train()
 
     def on_train_start(self) -> None:
-        """Let each process, and each part of a resumed run, draw numbers and orders of its own."""
-        torch.manual_seed(torch.initial_seed() + 1000 * self.global_rank + self.current_epoch)
+        """Let each process draw numbers of its own."""
+        torch.manual_seed(torch.initial_seed() + 1_000_000 * self.global_rank)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep built objects out of the checkpoint.
@@ -54,8 +54,13 @@ class NetworkTask(L.LightningModule):
             checkpoint[part] = {name: value for name, value in given.items() if _is_plain(value)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse the checkpoint of another network in words, before torch does in keys."""
+        """Refuse the checkpoint of another network in words, before torch does in keys.
+
+        A training that goes on draws numbers and orders of its own: those of its beginning would
+        repeat what it has seen. Loaders with workers draw their first order before training starts.
+        """
         check_fit(self.state_dict(), checkpoint["state_dict"], "checkpoint")
+        torch.manual_seed(torch.initial_seed() + checkpoint["global_step"])
 
 
 def _is_plain(value: Any) -> bool:  # noqa: ANN401

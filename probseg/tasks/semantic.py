@@ -36,6 +36,9 @@ class SemanticSegmentation(NetworkTask):
             default (Li et al. 2019, Sec. 6.1).
         lr_scheduler: Makes the schedule, stepped every iteration, from the optimiser and the number
             of iterations of the training.
+
+    Raises:
+        ValueError: If the network has more than 255 classes, the most that labels tell apart.
     """
 
     def __init__(
@@ -46,6 +49,12 @@ class SemanticSegmentation(NetworkTask):
         ),
         lr_scheduler: ScheduleOfIterations = PolynomialDecay,
     ) -> None:
+        if model.num_classes > IGNORE:
+            msg = (
+                f"num_classes must be at most {IGNORE}, as labels have 8 bits, of which {IGNORE} "
+                f"means ignored; got {model.num_classes}"
+            )
+            raise ValueError(msg)
         super().__init__(model)
         self.model: SemanticSegmenter
         self.save_hyperparameters()
@@ -58,12 +67,21 @@ class SemanticSegmentation(NetworkTask):
         return logits
 
     def training_step(self, batch: SemanticBatch, batch_idx: int) -> dict[str, Tensor]:
-        """Predict the classes of the crops, and return the loss with the logits."""
+        """Predict the classes of the crops.
+
+        Args:
+            batch: The crops.
+            batch_idx: Number of the batch in the epoch.
+
+        Returns:
+            ``loss``, a scalar, and ``classes``, those predicted, uint8 of shape ``(B, H, W)``; the
+            logits themselves would lie in memory until the next step.
+        """
         images = batch.images.to(memory_format=torch.channels_last).float() / 255
         logits = self(images)
         loss = pixel_cross_entropy(logits, batch.labels)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
-        return {"loss": loss, "logits": logits.detach()}
+        return {"loss": loss, "classes": logits.detach().argmax(dim=1).to(torch.uint8)}
 
     def setup(self, stage: str) -> None:
         """Check that network and data speak of the same classes.

@@ -94,6 +94,24 @@ def test_half_precision_pictures_move_them_in_full_precision():
     assert torch.equal(bases.initial, pictures.float().sum(0) / 3)
 
 
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_pictures_that_overflowed_do_not_count(wrong):
+    bases, others = build(), build()
+    pictures = fitted(4)
+    others.follow(pictures[[0, 3]])
+    pictures[1, 1, 2, 3] = pictures[2, 0, 0, 0] = wrong
+    bases.follow(pictures)
+    torch.testing.assert_close(bases.initial, others.initial)
+
+
+def test_without_a_finite_picture_the_bases_stay():
+    bases = build()
+    before = bases.initial.clone()
+    for pictures in (torch.full_like(fitted(2), float("nan")), fitted(0)):
+        bases.follow(pictures)
+        assert torch.equal(bases.initial, before)
+
+
 def test_iterations_belong_to_a_mode():
     bases = build(train_iterations=2, eval_iterations=7)
     assert bases.train().iterations == 2
@@ -118,8 +136,17 @@ def test_wrong_arguments_are_named(wrong, part):
         Bases(0, 4)
 
 
-SHARES = [(2, 2), (4, 1)]
-"""Pictures of the first and of the second process, in two runs."""
+SHARES = [(2, 2), (4, 1), (2, 3), (1, 1)]
+"""Pictures of the first and of the second process, by runs."""
+
+SPOILED = [(), (), (1, 3), (0, 1)]
+"""Those of them that have overflowed."""
+
+
+def followed(shares: tuple[int, ...], spoiled: tuple[int, ...]) -> torch.Tensor:
+    pictures = fitted(sum(shares))
+    pictures[list(spoiled), 0] = float("nan")
+    return pictures
 
 
 def follow_in_a_process(rank, meeting, answers):
@@ -127,11 +154,11 @@ def follow_in_a_process(rank, meeting, answers):
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     found = []
-    for shares in SHARES:
+    for shares, spoiled in zip(SHARES, SPOILED, strict=True):
         bases = build()
         first = sum(shares[:rank])
         for _ in range(2):
-            bases.follow(fitted(sum(shares))[first : first + shares[rank]])
+            bases.follow(followed(shares, spoiled)[first : first + shares[rank]])
         found.append(bases.initial.tolist())
     answers.put(found)
     distributed.destroy_process_group()
@@ -155,8 +182,8 @@ def test_two_processes_are_one_with_both_batches(tmp_path):
             process.join(timeout=60)
     assert [process.exitcode for process in processes] == [0, 0]
     assert found[0] == found[1]
-    for initial, shares in zip(found[0], SHARES, strict=True):
+    for initial, shares, spoiled in zip(found[0], SHARES, SPOILED, strict=True):
         alone = build()
         for _ in range(2):
-            alone.follow(fitted(sum(shares)))
+            alone.follow(followed(shares, spoiled))
         assert (torch.tensor(initial) - alone.initial).abs().max() <= 1e-7

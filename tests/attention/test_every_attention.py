@@ -135,18 +135,16 @@ def test_options_are_taken_or_refused_with_a_reason(name, option):
     assert f"set {option} to None (null in a configuration)" in str(raised.value)
 
 
+@pytest.mark.parametrize("name", [name for name in ATTENTIONS if refused(name)["span"] is None])
 def test_a_span_hides_the_rest_of_the_line(name):
-    if refused(name)["span"] is not None:
-        return
     layer = build_attention(name, 8, 6, axis="width", span=3).eval()
     weights = layer.posterior(draw(1, 8, 1, 6)).log_probability(slice(None)).exp()[0, 0]
     place = torch.arange(6)
     assert (weights[(place[:, None] - place).abs() > 1] == 0).all()
 
 
+@pytest.mark.parametrize("name", [name for name in ATTENTIONS if name != "probabilistic"])
 def test_fixed_values_are_for_probabilistic_attention(name):
-    if name == "probabilistic":
-        return
     layer = build_attention(name, 8, 6)
     with pytest.raises(ValueError, match=r"cannot propagate fixed_values; .* 'probabilistic'"):
         layer(draw(1, 8, 4, 5), None, draw(1, 6, 4, 5), torch.zeros(1, 4, 5, dtype=torch.bool))

@@ -19,7 +19,7 @@ from probseg.attention.bases import Bases
 from probseg.callbacks import SemanticEvaluation, SemanticVisualLog
 from probseg.callbacks.semantic_pictures import class_colours, coloured
 from probseg.callbacks.semantic_report import print_scores
-from probseg.data import SemanticDataModule
+from probseg.data import SemanticBatch, SemanticDataModule
 from probseg.errors import DataError, UsageError
 from probseg.metrics.semantic import semantic_scores
 from probseg.models import semantic_variant
@@ -173,6 +173,79 @@ def test_iterations_and_stride_hold_in_evaluations_only(verb, tmp_path, monkeypa
     assert seen[-1] == (2, 8)
 
 
+def settings_of(model):
+    (bases,) = (part for part in model.modules() if isinstance(part, Bases))
+    return bases.eval_iterations, model.backbone.features.strides[-1]
+
+
+ASKED = {"iterations": 7, "output_stride": 16, "pictures": 0}
+
+
+def test_training_between_evaluations_has_the_network_as_it_was(tmp_path):
+    """Also behind the sanity check, and where a validation lies inside an epoch."""
+    model, strides = micro(eval_iterations=2), []
+    trained, evaluated_at = [], []
+    model.backbone.register_forward_hook(
+        lambda network, args, maps: strides.append(network.features.strides[-1])
+    )
+
+    class Watch(L.Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            trained.append(settings_of(model))
+
+        def on_validation_batch_start(self, trainer, pl_module, batch, batch_idx, *_):
+            evaluated_at.append(settings_of(model))
+
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        val_check_interval=1,
+        logger=False,
+        default_root_dir=tmp_path,
+        callbacks=[SemanticEvaluation(**ASKED), Watch()],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    data = SemanticDataModule(
+        FakeStreets(6), FakeStreets(2), batch_size=3, crop_size=32, num_workers=0
+    )
+    trainer.fit(SemanticSegmentation(model), data)
+    assert trained == [(2, 8)] * 2
+    assert evaluated_at == [(7, 16)] * 6, "sanity check and two validations"
+    assert strides == [16, 16, 8, 16, 16, 8, 16, 16]
+    assert settings_of(model) == (2, 8)
+
+
+@pytest.mark.parametrize("verb", ["test", "validate"])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_after_an_error_the_network_is_as_it_was(verb, error, tmp_path, monkeypatch):
+    model = micro(eval_iterations=2)
+
+    def failing(network, *arguments):
+        assert settings_of(network) == (7, 16)
+        raise error
+
+    monkeypatch.setattr(module, "predict_classes", failing)
+    with pytest.raises((error, SystemExit)):
+        evaluated(tmp_path, model, FakeStreets(2), verb=verb, **ASKED)
+    assert settings_of(model) == (2, 8)
+
+
+def test_the_network_is_changed_once_for_all_photographs(tmp_path, monkeypatch):
+    """Each change of the stride builds the backbone once more."""
+    model, changed = micro(), []
+    original = type(model.backbone).at_output_stride
+
+    def counting(backbone, number):
+        changed.append(number)
+        return original(backbone, number)
+
+    monkeypatch.setattr(type(model.backbone), "at_output_stride", counting)
+    evaluated(tmp_path, model, FakeStreets(5), **ASKED)
+    assert changed == [16, 16], "once to see whether it can be, once for the test"
+
+
 def test_a_network_without_bases(tmp_path):
     evaluated(tmp_path, micro(of="micro_fcn"), FakeStreets(2), pictures=1)
     assert results(tmp_path)["metadata"]["iterations"] is None
@@ -318,6 +391,19 @@ def test_colours_are_distinct_and_those_of_the_numbers():
     np.testing.assert_array_equal(picture[labels == 255], 255)
     counted = labels != 255
     np.testing.assert_array_equal(picture[counted], colours[labels[counted]])
+
+
+def test_a_row_shows_crop_truth_and_prediction():
+    colours = class_colours([""] * 171)
+    image, truth = draw_labels(20, 30, 171, seed=1), draw_labels(20, 30, 171, seed=2)
+    predicted = draw_labels(20, 30, 170, seed=3) % 171
+    pixels = np.stack([image] * 3)
+    batch = SemanticBatch(torch.tensor(pixels[None]), torch.tensor(truth[None]))
+    row = SemanticVisualLog().row({"classes": torch.tensor(predicted[None])}, batch, 0)
+    shown, right, found = np.split(row, 3, axis=1)
+    np.testing.assert_array_equal(shown, pixels.transpose(1, 2, 0))
+    np.testing.assert_array_equal(right, coloured(truth, colours))
+    np.testing.assert_array_equal(found, coloured(predicted, colours))
 
 
 def test_training_crops_are_shown_in_colours(tmp_path):

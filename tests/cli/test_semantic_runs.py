@@ -13,6 +13,7 @@ from drawn_semantic import write_camvid
 from runs import QUIET, camvid_fit, command
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from probseg.paths import configs_dir
 from probseg.tasks import SemanticSegmentation
 
 FILES = {"results.json", "classes.csv", "confusion.csv", "overlays.png"}
@@ -158,6 +159,49 @@ def test_a_killed_training_goes_on_where_its_rate_was(tmp_path, monkeypatch):
     }
 
 
+@pytest.mark.parametrize("name", ["semantic", "semantic_15k"])
+def test_long_epochs_lose_few_iterations(name, tmp_path, monkeypatch):
+    """The shipped settings, with small numbers: killed inside an epoch of five iterations."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
+    write_camvid(tmp_path / "camvid", images=10)
+    settings = yaml.safe_load((configs_dir() / "trainer" / f"{name}.yaml").read_text())
+    assert settings["devices"] == 1, "more would multiply the batch"
+    (often,) = (c["init_args"] for c in settings["callbacks"] if "every_n_train" in str(c))
+    assert often["every_n_train_steps"] == 1000
+    often["every_n_train_steps"] = 3
+    settings.update(max_steps=11, val_check_interval=4, log_every_n_steps=1)
+    (tmp_path / "few.yaml").write_text(yaml.safe_dump(settings))
+    fit = camvid_fit("--model.optimizer.lr=0.02", "--trainer=few.yaml")
+
+    def killed(task, *_):
+        if task.global_step == 8:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SemanticSegmentation, "on_train_batch_start", killed)
+        with pytest.raises((KeyboardInterrupt, SystemExit)):
+            command(*fit)
+    run_folder = tmp_path / "runs" / "semantic" / "version_0"
+    before = read(run_folder / "checkpoints" / "last.ckpt")
+    assert (before["epoch"], before["global_step"]) == (1, 6)
+    assert command(*fit, "--ckpt_path", "last") == 0
+    assert [path.name for path in run_folder.parent.iterdir()] == ["version_0"]
+    after = read(run_folder / "checkpoints" / "last.ckpt")
+    assert (after["epoch"], after["global_step"]) == (2, 11), "the end of the training is kept too"
+    names = [path.name for path in (run_folder / "checkpoints").iterdir()]
+    assert sum(name.startswith("last") for name in names) == 1
+    rates, scored = {}, set()
+    for file in sorted(run_folder.glob("events.*")):
+        events = EventAccumulator(str(file)).Reload()
+        rates |= {event.step: event.value for event in events.Scalars("lr-SGD")}
+        scored |= {event.step for event in events.Scalars("val/miou")}
+    assert rates == {
+        step: pytest.approx(0.02 * (1 - step / 11) ** 0.9, rel=1e-5) for step in range(11)
+    }
+    assert scored == {3, 7}
+
+
 @pytest.fixture(scope="module")
 def tested(trained, repository):
     """Folders of the same test by one process and by two."""
@@ -189,6 +233,7 @@ def test_two_processes_show_the_same_pictures(tested):
 
 @pytest.mark.slow
 def test_two_processes_train(repository, tmp_path):
+    """What they learn is compared in tests/tasks/test_semantic_processes.py."""
     write_camvid(tmp_path / "camvid", images=FIVE)
     two = ("--trainer.strategy=ddp", "--trainer.devices=2", "--trainer.sync_batchnorm=false")
     told = run(tmp_path, repository, *camvid_fit("--trainer.max_epochs=1", *two))

@@ -35,6 +35,7 @@ MICRO = [name for name in list_presets() if name.startswith("micro_")]
 FULL_SIZE = [name for name in list_presets() if not name.startswith("micro_")]
 PLACES = ["stem", "head"]
 SIZES = [(37, 53), (33, 64), (1, 1)]
+NAMES = ("standard", "probabilistic")  # others: tests/attention/test_every_attention.py
 LAYOUTS = ["full", "axial"]
 POSITIONS = [None, "factored", "full"]
 
@@ -54,7 +55,7 @@ HEADS = {
                 "propagation_iterations": steps,
             },
         }
-        for attention, layout, steps in itertools.product(ATTENTIONS, LAYOUTS, (0, 2))
+        for attention, layout, steps in itertools.product(NAMES, LAYOUTS, (0, 2))
         if attention == "probabilistic" or not steps
     },
 }
@@ -205,7 +206,7 @@ def test_micro_presets_come_back_from_a_folder(name, place, tmp_path):
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("attention", NAMES)
 def test_attention_in_the_backbone_goes_with_all_heads(attention, layout, position, head):
     backbone = {
         "attention": attention,

@@ -334,9 +334,10 @@ def test_the_two_tasks_have_their_own_presets():
 
 
 def test_descriptions_build_the_network_that_they_name():
-    with pytest.raises(ValueError, match="build_semantic"):
+    told = "a Segmenter is built by build, a SemanticSegmenter by build_semantic"
+    with pytest.raises(ValueError, match=f"must be a Segmenter, got .*SemanticSegmenter'; {told}"):
         build(read_preset("micro_fcn", "semantic"))
-    with pytest.raises(ValueError, match="a Segmenter is built by build"):
+    with pytest.raises(ValueError, match=f"must be a SemanticSegmenter, got .*; {told}"):
         build_semantic(read_preset("micro_conv"))
     whole = {"class_path": "SemanticSegmenter", "init_args": {"head": {"channels": 3}}}
     with pytest.raises(ValueError, match="head must be a part of the network"):
@@ -347,3 +348,27 @@ def test_descriptions_build_the_network_that_they_name():
     }
     assert build_semantic(varied).num_classes == 4
     assert ConvHead.__name__ not in repr(build_semantic(override(varied, {})))
+
+
+def test_heads_of_the_other_task_are_refused():
+    with pytest.raises(ValueError, match=r"head must be a SemanticHead, .*, got ConvHead"):
+        SemanticSegmenter(Sampling(), ConvHead)
+    with pytest.raises(ValueError, match=r"head must be a SemanticHead, .*, got ConvHead"):
+        semantic_variant("micro_fcn", {"head": {"class_path": "ConvHead"}})
+    with pytest.raises(ValueError, match=r"head must be a Head, .*, got EMAHead"):
+        variant("micro_conv", {"head": {"class_path": "EMAHead", "init_args": {"num_bases": 4}}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"head": {"normalisation": "None"}}, "head.normalisation"),
+        ({"head": "None"}, "head"),
+        ({"backbone": {"options": {"act": "None"}}}, "backbone.options.act"),
+        ({"backbone": {"multi_grid": [1, "None"]}}, r"backbone.multi_grid\[1\]"),
+    ],
+)
+def test_null_that_the_command_line_has_spoilt_is_refused(changes, named):
+    """Of ``null`` inside a dictionary jsonargparse makes the text None."""
+    with pytest.raises(ValueError, match=f"^{named} is the text 'None'.*null in a YAML file"):
+        semantic_variant("micro_emanet", changes)

@@ -154,15 +154,23 @@ def test_gradients_go_through_every_iteration():
     assert gradcheck(energy, tensors)
 
 
-def test_half_precision_keeps_its_dtype():
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_of_half_precision_are_single(dtype):
     inputs, slots, m = draw(1, 1, 30, 4), draw(1, 1, 3, 4, seed=1), draw(1, 1, 2, 5, 2, seed=2)
-    inputs, slots, m = inputs.bfloat16(), slots.bfloat16(), m.bfloat16()
-    found = block_slot_inference(inputs, slots, Memories(m), precision=10.0, scale=0.5)
-    assert (found.slots.dtype, found.log_mass.dtype) == (torch.bfloat16, torch.float32)
-    exact = block_slot_inference(
-        inputs.double(), slots.double(), Memories(m.double()), precision=10.0, scale=0.5
+    inputs, slots, m = (1e4 + 100 * inputs).to(dtype), slots.to(dtype), m.to(dtype)
+    exact = inputs.double(), slots.double(), Memories(m.double())
+    wanted = block_slot_inference(*exact, scale=1e-9)
+    assert wanted.slots.abs().max() > 70_000  # more than float16 holds
+    for start in (slots, slots.float()):
+        for patterns in (m, m.float()):
+            found = block_slot_inference(inputs, start, Memories(patterns), scale=1e-9)
+            assert found.slots.dtype == found.log_mass.dtype == torch.float32
+            torch.testing.assert_close(found.slots.double(), wanted.slots, rtol=1e-4, atol=1.0)
+    energy = block_slot_free_energy(inputs, slots, Memories(m), scale=0.5)
+    assert energy.dtype == torch.float32
+    torch.testing.assert_close(
+        energy.double(), block_slot_free_energy(*exact, scale=0.5), rtol=1e-4, atol=1.0
     )
-    torch.testing.assert_close(found.slots.double(), exact.slots, rtol=0, atol=3e-2)
 
 
 def test_wrong_arguments_are_named():

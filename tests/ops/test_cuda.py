@@ -4,8 +4,9 @@ from math import inf
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from probseg.attention import ATTENTIONS, EMAU, build_attention
 from probseg.ops import DistancePrior, KeyAdaptation, assign, attend, probabilistic_attention
 from probseg.ops.attention import BACKENDS
 
@@ -86,3 +87,45 @@ def test_key_adaptation(dtype, backend):
     wanted = probabilistic_attention(*(x.double() for x in drawn), **options, backend="reference")
     close(found.values, wanted.values, TOLERANCE[dtype])
     close(found.keys, wanted.keys, TOLERANCE[dtype])
+
+
+def build_layer(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    if name in ATTENTIONS:
+        return build_attention(name, 16, 8, num_heads=2, head_channels=8)
+    unit = EMAU(16, num_bases=5, bases="moving_average" if name == "emau" else "pixels")
+    nn.init.ones_(unit.leave[1].weight)
+    return unit
+
+
+@pytest.mark.parametrize("name", [*ATTENTIONS, "emau", "non-local"])
+@pytest.mark.parametrize("training", [True, False])
+def test_layers_do_on_the_device_what_they_do_without(name, training):
+    def derived(device: str, dtype: torch.dtype) -> dict[str, Tensor]:
+        # Hard attention draws on its device: its training is compared by the expectation.
+        layer = build_layer("standard" if name == "hard" and training else name)
+        layer = layer.to(device, dtype).train(training)
+        x = torch.randn(2, 16, 6, 7, generator=torch.Generator().manual_seed(1))
+        x = x.to(device, dtype).requires_grad_()
+        output = layer(x)
+        output.square().sum().backward()
+        named = {f"of {key}": p.grad for key, p in layer.named_parameters() if p.grad is not None}
+        buffers = {key: value for key, value in layer.named_buffers() if value.is_floating_point()}
+        return {"output": output.detach(), "input": x.grad, **named, **buffers}
+
+    found, wanted = derived("cuda", torch.float32), derived("cpu", torch.float64)
+    assert found.keys() == wanted.keys()
+    for key, value in wanted.items():
+        close(found[key], value, 2e-3)
+
+
+@pytest.mark.parametrize("name", [*ATTENTIONS, "emau", "non-local"])
+def test_layers_under_autocast_on_the_device(name):
+    layer = build_layer(name).cuda()
+    x = torch.randn(2, 16, 6, 7, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        output = layer(x)
+    assert output.isfinite().all()
+    output.float().square().sum().backward()
+    assert x.grad.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in layer.parameters())

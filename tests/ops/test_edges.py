@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from probseg.ops import FactoredPosition, attend, probabilistic_attention
-from probseg.ops.edges import BasesEdges, SoftmaxEdges, gaussian_edges
+from probseg.ops.additive import additive_edges
+from probseg.ops.edges import BasesEdges, EdgePosterior, SoftmaxEdges, gaussian_edges, row_blocks
+from probseg.ops.hard import sample_edges
+from probseg.ops.information import posterior_divergence, posterior_entropy
 from probseg.ops.priors import DistancePrior, WindowPrior
 
 ALL = slice(None)
@@ -80,6 +83,103 @@ def test_a_query_that_sees_nothing():
     assert (edges.expect(draw(1, 1, 4, 2))[:, :, 1] == 0).all()
     log_p[:, :, [0, 2]].sum().backward()
     assert edges.queries.grad.isfinite().all()
+
+
+def hidden_units(kind: str) -> Tensor:
+    """A log prior (N, K) of 4 tokens and 3 units: one is hidden from all or from some tokens."""
+    log_prior = draw(4, 3, seed=5)
+    log_prior[:, 1] = -math.inf if kind == "from all" else log_prior[:, 1]
+    log_prior[[0, 2], 2] = -math.inf
+    return log_prior
+
+
+def entropy_of(edges: EdgePosterior) -> Tensor:
+    return posterior_entropy(edges)
+
+
+def divergence_of(edges: EdgePosterior) -> Tensor:
+    exact = SoftmaxEdges(draw(1, 2, 4, 2, seed=6), draw(1, 2, edges.shape[-1], 2, seed=7))
+    return posterior_divergence(edges, exact)
+
+
+def log_probability_of_samples(edges: EdgePosterior) -> Tensor:
+    return sample_edges(edges, torch.Generator().manual_seed(0)).log_probability
+
+
+@pytest.mark.parametrize("kind", [SoftmaxEdges, BasesEdges])
+@pytest.mark.parametrize("hidden", ["from all", "from some"])
+@pytest.mark.parametrize("known", [entropy_of, divergence_of, log_probability_of_samples])
+def test_hidden_units_have_finite_gradients(kind, hidden, known):
+    tokens, units = draw(1, 2, 4, 2).requires_grad_(), draw(1, 2, 3, 2, seed=1).requires_grad_()
+    log_prior = hidden_units(hidden).requires_grad_()
+    known(kind(tokens, units, log_prior)).sum().backward()
+    for tensor in (tokens, units, log_prior):
+        assert tensor.grad.isfinite().all()
+        assert tensor.grad.any()
+    assert (log_prior.grad[log_prior.isinf()] == 0).all()
+    mask = torch.where(log_prior.isinf(), -math.inf, 0.0).double()
+    assert torch.autograd.gradcheck(lambda t, u: known(kind(t, u, mask)), (tokens, units))
+
+
+def test_tokens_without_a_base_lead_nowhere():
+    log_prior = torch.zeros(4, 3).double()
+    log_prior[1] = -math.inf
+    tokens = draw(1, 1, 4, 2).requires_grad_()
+    edges = BasesEdges(tokens, draw(1, 1, 3, 2, seed=1), log_prior)
+    log_p = edges.log_probability(ALL)
+    assert (log_p[:, :, 1] == -math.inf).all()
+    assert (log_p[..., 1] == -math.inf).all()
+    posterior_entropy(edges).sum().backward()
+    assert tokens.grad.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "known",
+    [posterior_entropy, lambda edges: posterior_divergence(edges, edges), sample_edges],
+)
+def test_what_rows_share_is_computed_once(known, monkeypatch):
+    monkeypatch.setattr("probseg.ops.edges.TILE", 12)  # several blocks of rows
+    original, calls = SoftmaxEdges.log_probability, []
+
+    def counted(edges: SoftmaxEdges, rows: slice) -> Tensor:
+        calls.append(rows)
+        return original(edges, rows)
+
+    monkeypatch.setattr(SoftmaxEdges, "log_probability", counted)
+    edges = BasesEdges(draw(1, 2, 6, 3), draw(1, 2, 2, 3, seed=1))
+    known(edges)
+    assert len(calls) == (2 if known not in (posterior_entropy, sample_edges) else 1)
+    prepared = edges.prepared()
+    assert prepared.shape == edges.shape
+    values = draw(1, 2, 6, 2)
+    assert torch.equal(prepared.expect(values), edges.expect(values))
+
+
+def test_blocks_of_rows_have_the_numbers_of_a_tile(monkeypatch):
+    monkeypatch.setattr("probseg.ops.edges.TILE", 240)
+    queries, keys = draw(1, 2, 12, 5), draw(1, 2, 12, 5, seed=1)
+
+    def sizes(*posteriors: EdgePosterior) -> list[int]:
+        return [rows.stop - rows.start for rows in row_blocks(*posteriors)]
+
+    plain = SoftmaxEdges(queries, keys)
+    assert sizes(plain) == [10, 2]
+    additive = additive_edges(queries, keys, draw(2, 5))  # 10 numbers for each pair
+    assert sizes(additive) == sizes(plain, additive) == sizes(additive, plain) == [1] * 12
+    window = SoftmaxEdges(queries, keys, WindowPrior.on_map(3, 4, 1))  # 2 coordinates
+    assert sizes(window) == [5, 5, 2]
+    assert sizes(SoftmaxEdges(queries[:, :, :0], keys)) == [0]
+
+
+@pytest.mark.parametrize("kind", [SoftmaxEdges, BasesEdges])
+def test_values_have_no_more_digits_than_queries(kind):
+    queries, keys = draw(1, 1, 4, 2).float(), draw(1, 1, 4, 2, seed=1).float()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):  # as autocast mixes them
+        assert kind(queries, keys).expect(draw(1, 1, 4, 3).to(dtype)).dtype == dtype
+    with pytest.raises(TypeError, match=r"values must not be more precise.*float64.*float32"):
+        kind(queries, keys).expect(draw(1, 1, 4, 3))
+    with pytest.raises(TypeError, match=r"float32 and torch\.bfloat16; convert one"):
+        kind(queries.bfloat16(), keys.bfloat16()).expect(draw(1, 1, 4, 3).float())
 
 
 def test_defaults_of_gaussian_edges_are_standard_attention():

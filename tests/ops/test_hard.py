@@ -70,7 +70,7 @@ def test_each_key_is_drawn_as_often_as_is_probable(kind):
 @pytest.mark.parametrize("kind", ["softmax", "bases"])
 @pytest.mark.parametrize("tile", [1, 18, 2**20])
 def test_log_probabilities_and_their_gradients(monkeypatch, kind, tile):
-    monkeypatch.setattr("probseg.ops.hard.TILE", tile)
+    monkeypatch.setattr("probseg.ops.edges.TILE", tile)
     queries, keys = (draw(1, 2, 4, 2, seed=i).requires_grad_() for i in range(2))
     indices = sample_edges(posterior_of(kind, queries, keys), seeded(3)).indices
 

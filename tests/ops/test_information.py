@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from probseg.interact.gauges import timed_with_peak
-from probseg.ops import information
+from probseg.ops.additive import additive_edges
 from probseg.ops.edges import BasesEdges, SoftmaxEdges
+from probseg.ops.hard import sample_edges
 from probseg.ops.information import posterior_divergence, posterior_entropy
 from probseg.ops.priors import WindowPrior
 
@@ -81,7 +82,7 @@ def test_a_query_that_sees_nothing_knows_nothing_of_interest():
 
 
 def test_gradients(monkeypatch):
-    monkeypatch.setattr(information, "TILE", 12)  # several blocks of rows
+    monkeypatch.setattr("probseg.ops.edges.TILE", 12)  # several blocks of rows
     tokens, bases = draw(1, 2, 5, 3).requires_grad_(), draw(1, 2, 2, 3, seed=1).requires_grad_()
 
     def lost(tokens, bases):
@@ -96,7 +97,7 @@ def test_gradients(monkeypatch):
 def test_blocks_change_nothing(monkeypatch):
     edges = SoftmaxEdges(draw(2, 2, 7, 3), draw(2, 2, 5, 3, seed=1))
     whole = posterior_entropy(edges)
-    monkeypatch.setattr(information, "TILE", 1)
+    monkeypatch.setattr("probseg.ops.edges.TILE", 1)
     torch.testing.assert_close(posterior_entropy(edges), whole, rtol=0, atol=1e-14)
 
 
@@ -106,6 +107,32 @@ def test_memory_is_linear():
     with torch.no_grad():
         _, peak = timed_with_peak(lambda: posterior_entropy(SoftmaxEdges(tokens, tokens)), "cpu")
     assert peak is None or peak < 64
+
+
+def additive(count: int) -> SoftmaxEdges:
+    tokens = torch.randn(1, 1, count, 64, requires_grad=True)
+    return additive_edges(tokens, tokens, torch.randn(1, 64))
+
+
+def through_bases(count: int) -> BasesEdges:
+    tokens = torch.randn(1, 1, count, 8, requires_grad=True)
+    return BasesEdges(tokens, torch.randn(1, 1, 64, 8))
+
+
+@pytest.mark.parametrize(
+    ("edges", "known"),
+    [
+        (additive, posterior_entropy),
+        (through_bases, posterior_entropy),
+        (through_bases, lambda edges: sample_edges(edges).log_probability),
+    ],
+)
+def test_memory_does_not_grow_with_what_a_pair_needs(edges, known):
+    """With 1024 tokens and 64 hidden units or bases: each table of them would take 256 MiB."""
+    known(edges(8)).sum().backward()  # loads what is loaded once
+    posterior = edges(1024)
+    _, peak = timed_with_peak(lambda: known(posterior).sum().backward(), "cpu")
+    assert peak is None or peak < 256
 
 
 def test_wrong_pairs_are_named():

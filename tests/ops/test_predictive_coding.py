@@ -243,6 +243,19 @@ def test_many_steps_reach_a_stationary_point():
         assert direction.abs().max() < 1e-6
 
 
+def test_spectral_norms_are_computed_once(monkeypatch):
+    original, calls = torch.linalg.matrix_norm, []
+
+    def counted(matrix: Tensor, order: int) -> Tensor:
+        calls.append(order)
+        return original(matrix, order)
+
+    monkeypatch.setattr(torch.linalg, "matrix_norm", counted)
+    observed, states, weights, precisions = hierarchy([2, 3, 2], [4, 3, 2], 2)
+    predictive_coding_inference(observed, states, weights, precisions=precisions, steps=4)
+    assert calls == [2, 2]  # of two layers
+
+
 def test_gradients_through_the_steps():
     observed, states, weights, _ = hierarchy([2, 3, 2], [4, 3, 2], 2)
     inputs = [tensor[:1].requires_grad_() for tensor in (observed, *states)]

@@ -229,16 +229,31 @@ def test_gradients_go_through_every_iteration(update):
     assert gradcheck(run, tuple(tensor.requires_grad_() for tensor in tensors))
 
 
-@pytest.mark.parametrize("update", [slot_attention, slot_inference])
-def test_half_precision_keeps_its_dtype(update):
+def test_means_keep_half_precision():
     inputs, slots = draw(1, 1, 30, 4).bfloat16(), draw(1, 1, 3, 4, seed=1).bfloat16()
     options = {"scale": 0.5, "iterations": 2}
-    if update is slot_inference:
-        options["precision"] = 10.0
-    found = update(inputs, slots, **options)
+    found = slot_attention(inputs, slots, **options)
     assert (found.slots.dtype, found.log_mass.dtype) == (torch.bfloat16, torch.float32)
-    exact = update(inputs.double(), slots.double(), **options)
+    exact = slot_attention(inputs.double(), slots.double(), **options)
     torch.testing.assert_close(found.slots.double(), exact.slots, rtol=0, atol=3e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sums_of_half_precision_are_single(dtype):
+    """Here they are above 65504, the largest number of float16."""
+    inputs = 1000 + 10 * draw(1, 1, 300, 2)
+    inputs, slots = inputs.to(dtype), draw(1, 1, 2, 2, seed=1).to(dtype)
+    for start in (slots, slots.float()):
+        found = slot_inference(inputs, start, iterations=2, scale=1e-9)
+        assert found.slots.dtype == found.log_mass.dtype == torch.float32
+        exact = slot_inference(inputs.double(), slots.double(), iterations=2, scale=1e-9)
+        assert exact.slots.max() > 70_000
+        torch.testing.assert_close(found.slots.double(), exact.slots, rtol=1e-4, atol=0)
+        energy = slot_free_energy(inputs, found.slots, scale=1e-9)
+        wanted = slot_free_energy(inputs.double(), exact.slots, scale=1e-9)
+        torch.testing.assert_close(energy.double(), wanted, rtol=1e-4, atol=0)
+    with pytest.raises(TypeError, match=r"keys must have the dtype torch\.float32"):
+        slot_inference(inputs, slots.double())
 
 
 def test_wrong_arguments_are_named():

@@ -55,6 +55,28 @@ class Stop(L.Callback):
             trainer.should_stop = True
 
 
+class Halt(L.Callback):
+    """Ends a training after an iteration, as if it had been killed, and keeps its state."""
+
+    def __init__(self, step, path):
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+            trainer.should_stop = True
+
+
+class Batches(L.Callback):
+    """Remembers the crops of each iteration."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.seen[trainer.global_step] = batch.images
+
+
 def poly(step, total, power=0.9):
     return 0.009 * (1 - step / total) ** power
 
@@ -87,10 +109,26 @@ def test_a_batch_without_labels_has_no_loss_and_no_gradients():
     assert all(g is not None and not g.any() for g in gradients.values()), "zero, not absent or NaN"
     labelled = batch._replace(labels=torch.ones_like(batch.labels))
     step = task.training_step(labelled, 0)
-    assert step["logits"].shape == (2, 3, 32, 32)
-    assert not step["logits"].requires_grad
+    assert set(step) == {"loss", "classes"}, "logits would lie in memory until the next step"
     step["loss"].backward()
     assert all(p.grad.any() for name, p in task.named_parameters() if "classify" in name)
+
+
+def test_a_step_hands_back_the_predicted_classes():
+    task = SemanticSegmentation(micro(of="micro_fcn", dropout=0.0))
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    step = task.training_step(SemanticBatch(images, torch.ones_like(images[:, 0])), 0)
+    with torch.no_grad():
+        expected = task(images.float() / 255).argmax(dim=1)
+    assert step["classes"].dtype == torch.uint8
+    assert len(expected.unique()) > 1
+    assert torch.equal(step["classes"].long(), expected)
+
+
+def test_more_classes_than_labels_can_tell_apart_are_refused():
+    SemanticSegmentation(micro(255))
+    with pytest.raises(ValueError, match=r"num_classes must be at most 255, .*got 256"):
+        SemanticSegmentation(micro(256))
 
 
 def test_training_learns_colours(tmp_path):
@@ -143,6 +181,31 @@ def test_a_resumed_training_goes_on_with_the_same_rates(tmp_path):
     )
     expected = [poly(step, 12) for step in range(12)]
     assert before.seen + after.seen == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("step", [2, 5])
+def test_a_training_resumed_inside_an_epoch_goes_on_with_other_crops(step, workers, tmp_path):
+    """Three iterations make an epoch. What the first part has seen does not come again at once."""
+    path = tmp_path / "halted.ckpt"
+    rates, before, after = (Rates(), Rates()), Batches(), Batches()
+    L.seed_everything(0, verbose=False)
+    trainer(tmp_path, rates[0], before, Halt(step, path), max_steps=9).fit(
+        SemanticSegmentation(micro()), streets(num_workers=workers)
+    )
+    assert torch.load(path, weights_only=True)["global_step"] == step
+    L.seed_everything(0, verbose=False)
+    run = trainer(tmp_path, rates[1], after, max_steps=9)
+    run.fit(
+        SemanticSegmentation(micro()),
+        streets(num_workers=workers),
+        ckpt_path=path,
+        weights_only=True,
+    )
+    assert (run.global_step, run.current_epoch) == (9, 3)
+    assert (list(before.seen), list(after.seen)) == (list(range(step)), list(range(step, 9)))
+    assert rates[0].seen + rates[1].seen == pytest.approx([poly(s, 9) for s in range(9)], rel=1e-12)
+    assert not any(torch.equal(a, b) for a in before.seen.values() for b in after.seen.values())
 
 
 @pytest.mark.parametrize(("total", "power"), [(10, 0.9), (7, 2.0), (1, 0.5)])

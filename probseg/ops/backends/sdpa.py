@@ -113,6 +113,11 @@ def _fused(
     if scale < 0.0:  # the kernels take the largest logit for that of the largest product
         queries, scale = -queries, -scale
     units, pairs = prior.units, prior.pairs
+    # Compilers refuse an autograd function that is given one tensor twice.
+    if keys is queries:
+        keys = keys.view_as(keys)
+    if values is queries or values is keys:
+        values = values.view_as(values)
     if units is None and pairs is None:
         attended, log_evidence = _Fused.apply(queries, keys, values, None, scale)
         return attended, log_evidence

@@ -44,10 +44,11 @@ class Scratch:
 
 def tile_size(terms: Terms) -> int:
     """Return the number of pairs of which a tile consists."""
-    return TILE // _numbers_per_pair(terms)
+    return TILE // numbers_per_pair(terms)
 
 
-def _numbers_per_pair(terms: Terms) -> int:
+def numbers_per_pair(terms: Terms) -> int:
+    """Return how many numbers the terms need in memory for each pair, in round figures."""
     numbers = [term.numbers_per_pair for term in terms if isinstance(term, PairwisePrior)]
     return max(numbers, default=1)
 
@@ -58,7 +59,7 @@ def tiles(sizes: Sequence[int], terms: Terms) -> Iterator[Block]:
     if rows * columns == 0:
         return
     size = tile_size(terms)
-    some_rows = min(rows, max(1, ROWS // _numbers_per_pair(terms), size // columns))
+    some_rows = min(rows, max(1, ROWS // numbers_per_pair(terms), size // columns))
     for term in terms:
         if isinstance(term, PairwisePrior) and some_rows < rows:
             some_rows = max(1, some_rows // term.row_multiple) * term.row_multiple

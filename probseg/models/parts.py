@@ -1,0 +1,32 @@
+"""What the networks ask of the parts that they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+
+def check_head(head: Callable[..., nn.Module], wanted: type[nn.Module], network: str) -> None:
+    """Raise unless the head that is going to be built is one for this network.
+
+    Heads of the other task take other arguments, and would be refused for one of these.
+
+    Args:
+        head: Class of a head, or a partial of one; other callables pass.
+        wanted: Base class of the network's heads.
+        network: Name of the network's class.
+
+    Raises:
+        ValueError: If it is the class of something else.
+    """
+    made: Any = head.func if isinstance(head, partial) else head
+    if isinstance(made, type) and not issubclass(made, wanted):
+        msg = (
+            f"head must be a {wanted.__name__}, which a {network} is built with, got "
+            f"{made.__name__}; a Segmenter takes the heads of interactive segmentation, a "
+            "SemanticSegmenter those of semantic segmentation"
+        )
+        raise ValueError(msg)

@@ -1,0 +1,63 @@
+"""Layers that are compiled give the same, in one graph where they can."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from probseg.attention import ATTENTIONS, EMAU, build_attention
+
+BROKEN = ("additive", "local")
+"""Layers with a prior that needs the loop over tiles, which is left out of the graph."""
+
+QUICK = ("emau", "hopfield")
+NAMES = [
+    name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in (*ATTENTIONS, "emau", "non-local")
+]
+
+
+def build(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    if name in ATTENTIONS:
+        return build_attention(name, 8, 8, num_heads=2, head_channels=4)
+    unit = EMAU(8, num_bases=3, bases="moving_average" if name == "emau" else "pixels")
+    nn.init.ones_(unit.leave[1].weight)
+    return unit
+
+
+def features() -> Tensor:
+    return torch.randn(2, 8, 4, 5, generator=torch.Generator().manual_seed(1))
+
+
+def compiled(name: str, layer: nn.Module) -> nn.Module:
+    torch.compiler.reset()
+    return torch.compile(layer, backend="aot_eager", fullgraph=name not in BROKEN)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_layers_learn_the_same(name):
+    layer = build(name)
+    other = copy.deepcopy(layer)  # a moving average changes the layer
+
+    def derived(called: nn.Module, module: nn.Module) -> dict[str, Tensor]:
+        torch.manual_seed(2)  # of hard attention
+        x = features().requires_grad_()
+        output = called(x)
+        output.square().sum().backward()
+        gradients = {f"of {key}": p.grad for key, p in module.named_parameters()}
+        return {"output": output, "input": x.grad, **gradients, **dict(module.named_buffers())}
+
+    found, wanted = derived(compiled(name, layer), layer), derived(other, other)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+    assert found["input"].abs().max() > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_compiled_layers_infer_the_same(name):
+    layer = build(name).eval()
+    torch.testing.assert_close(
+        compiled(name, layer)(features()), layer(features()), rtol=1e-4, atol=1e-5
+    )

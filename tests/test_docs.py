@@ -70,6 +70,12 @@ def test_links_of_the_readme_exist(repository):
     assert not [target for target in targets if not (repository / target).exists()]
 
 
+def test_nothing_is_left_to_fill_in(docs):
+    for page in docs.rglob("*.md"):
+        lines = CODE.sub("", page.read_text("utf-8")).splitlines()
+        assert not [line for line in lines if re.fullmatch(r"[A-Z_]{4,}", line)], page
+
+
 def test_links_in_code_do_not_count():
     text = "[a](a.md#top) `[b](b.md)` [c](https://c.org) [d](#d)\n```\n[e](e.md)\n```\n![f](f.png)"
     assert files_linked(text) == ["a.md", "f.png"]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from probseg.errors import UnknownNameError
+from probseg.ops.checks import check_iterations
 from probseg.ops.em import Normalise, l2_normalise, layer_normalise
 from probseg.ops.numerics import working_dtype
 
@@ -74,8 +75,10 @@ class Bases(nn.Module):
         self.update: Update = update
         self.normalisation = normalisation
         self.momentum = momentum
-        self.train_iterations = checked_iterations("train_iterations", train_iterations)
-        self.eval_iterations = checked_iterations("eval_iterations", eval_iterations)
+        check_iterations(train_iterations, "train_iterations")
+        check_iterations(eval_iterations, "eval_iterations")
+        self.train_iterations = train_iterations
+        self.eval_iterations = eval_iterations
         initial = torch.empty(num_heads, num_bases, channels)
         for head in initial:
             nn.init.kaiming_normal_(head)  # of a convolution from D channels to K
@@ -132,11 +135,3 @@ class Bases(nn.Module):
         moved = torch.add(self.momentum * self.initial, mean, alpha=1.0 - self.momentum)
         # In place, as data-parallel wrappers keep references to buffers.
         self.initial.copy_(torch.where(count > 0.0, moved, self.initial))
-
-
-def checked_iterations(name: str, iterations: int) -> int:
-    """Return a number of EM iterations; raise a ValueError if it is less than 1."""
-    if iterations < 1:
-        msg = f"{name} must be at least 1, got {iterations}; Li et al. (2019) use 3"
-        raise ValueError(msg)
-    return iterations

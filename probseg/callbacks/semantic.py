@@ -111,13 +111,11 @@ class SemanticEvaluation(L.Callback):
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Give the network what is asked of it, and forget the last evaluation."""
-        self._asked.enter_context(self._as_asked(_network(pl_module)))
-        self._tallies = {}
+        self._begin(pl_module)
 
     def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Give the network what is asked of it, and forget the last evaluation."""
-        self._asked.enter_context(self._as_asked(_network(pl_module)))
-        self._tallies = {}
+        self._begin(pl_module)
 
     def on_validation_batch_end(
         self,
@@ -145,8 +143,7 @@ class SemanticEvaluation(L.Callback):
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the scores of a validation, write its report, and leave the network as it was."""
-        every = gathered(self._tallies, self.pictures)
-        scores = {name: semantic_scores(counted.confusion) for name, counted in every.items()}
+        every, scores = self._counted()
         figures = {f"val/{name}/miou": of_set.miou for name, of_set in scores.items()}
         pl_module.log_dict(figures, sync_dist=True)
         average = sum(figures.values()) / len(figures)
@@ -157,8 +154,7 @@ class SemanticEvaluation(L.Callback):
 
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the scores of a test, write its report, and leave the network as it was."""
-        every = gathered(self._tallies, self.pictures)
-        scores = {name: semantic_scores(counted.confusion) for name, counted in every.items()}
+        every, scores = self._counted()
         for name, of_set in scores.items():
             for figure in ("miou", "pixel_accuracy", "mean_accuracy"):
                 pl_module.log(f"test/{name}/{figure}", getattr(of_set, figure), sync_dist=True)
@@ -171,6 +167,16 @@ class SemanticEvaluation(L.Callback):
     ) -> None:
         """Leave the network as it was."""
         self._asked.close()
+
+    def _begin(self, pl_module: L.LightningModule) -> None:
+        """Give the network what is asked of it, and forget the last evaluation."""
+        self._asked.enter_context(self._as_asked(_network(pl_module)))
+        self._tallies = {}
+
+    def _counted(self) -> tuple[dict[str, Counted], dict[str, SemanticScores]]:
+        """Return what all processes have counted, and the scores of each data set."""
+        every = gathered(self._tallies, self.pictures)
+        return every, {name: semantic_scores(counted.confusion) for name, counted in every.items()}
 
     def _run(
         self,

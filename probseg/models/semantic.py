@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.attention.bases import Bases, checked_iterations
+from probseg.attention.bases import Bases
 from probseg.backbones import Backbone, ResNet
 from probseg.heads.semantic import EMAHead, SemanticHead
 from probseg.models.parts import check_head
+from probseg.ops.checks import check_iterations
 from probseg.types import FeatureInfo
 
 
@@ -94,7 +95,7 @@ class SemanticSegmenter(nn.Module):
         Raises:
             ValueError: If it is less, or nothing in the head iterates EM.
         """
-        checked_iterations("number", number)
+        check_iterations(number, "number")
         layers = [module for module in self.head.modules() if isinstance(module, Bases)]
         if not layers:
             msg = (

@@ -211,8 +211,8 @@ def as_precision(
     return view.to(working_dtype(keys.dtype))
 
 
-def check_iterations(iterations: int) -> None:
-    """Raise a ValueError if a number of updates is below 1."""
+def check_iterations(iterations: int, name: str = "iterations") -> None:
+    """Raise a ValueError if a number of updates, of this name, is below 1."""
     if iterations < 1:
-        msg = f"iterations must be at least 1, got {iterations}; 0 would infer nothing"
+        msg = f"{name} must be at least 1, got {iterations}; 0 would infer nothing"
         raise ValueError(msg)

@@ -57,6 +57,14 @@ class WeightsError(ValueError):
     """Stored weights cannot be read, or belong to another network."""
 
 
+class NonFiniteLossError(ArithmeticError):
+    """The loss of a training became infinite or not a number; the message says how to replay it."""
+
+
+class CheckpointError(OSError):
+    """A checkpoint cannot be written; the message says which file still stands."""
+
+
 class UsageError(ValueError):
     """What the command line was given cannot be used; the message is all that the user needs."""
 
@@ -68,6 +76,8 @@ USER_ERRORS = (
     ChecksumError,
     DownloadError,
     WeightsError,
+    NonFiniteLossError,
+    CheckpointError,
     UsageError,
 )
 """Errors that a user can mend; the command line shows their message without a traceback."""

@@ -10,7 +10,7 @@ import pytest
 import probseg
 
 FLOORS = [
-    {"types", "errors", "paths"},
+    {"types", "errors", "paths", "seeds"},
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},
     {"backbones", "heads"},

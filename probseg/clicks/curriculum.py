@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from probseg.seeds import mixed
+
 Stage = Literal["box", "random", "corrective"]
 STAGES: tuple[Stage, ...] = ("box", "random", "corrective")
 
@@ -64,6 +66,15 @@ class Curriculum:
         if self.margin < 0:
             msg = f"margin must be a number of pixels >= 0, got {self.margin}"
             raise ValueError(msg)
+
+    def drawn_rounds(self, seed: int) -> int:
+        """Draw the number of rounds of a batch.
+
+        Args:
+            seed: Of the batch, the same in all processes that share it, in [0, 2**63).
+        """
+        fewest, most = self.rounds
+        return fewest + mixed(seed) % (most - fewest + 1)
 
     def stage(self, epoch: int) -> Stage:
         """Return the task of an epoch, counted from 0."""

@@ -1,7 +1,8 @@
 """Training-time prompts, drawn for whole batches on the model's device.
 
 The three tasks of the curriculum (Gabbur et al. 2021, C.2) differ in where the clicks come from:
-nowhere, the object and the background, or the errors of the model's own prediction.
+nowhere, the object and the background, or the errors of the model's own prediction. What an image
+gets depends on its own seed alone; see `Draws`.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from probseg.seeds import Draws
 from probseg.types import IGNORE
 
 
 def random_points(
-    region: Tensor, counts: Tensor, max_points: int, generator: torch.Generator | None = None
+    region: Tensor, counts: Tensor, max_points: int, draws: Draws
 ) -> tuple[Tensor, Tensor]:
     """Draw pixels of a region, uniformly and without repetition.
 
@@ -22,38 +24,49 @@ def random_points(
         region: Boolean, shape ``(B, H, W)``: pixels that may be drawn.
         counts: Number of points wanted per image, integer, shape ``(B,)``, at most ``max_points``.
         max_points: Greatest number of points.
-        generator: Source of randomness on the device of ``region``.
+        draws: Source of randomness on the device of ``region``.
 
     Returns:
-        Points ``(x, y)``, float, shape ``(B, S, 2)``, and whether each is real, boolean,
-        ``(B, S)``, where ``S`` is ``max_points`` or the number of pixels if that is less. An image
-        whose region is too small gets fewer points than asked.
+        Points ``(x, y)``, float, shape ``(B, max_points, 2)``, and whether each is real, boolean,
+        ``(B, max_points)``. An image whose region is too small gets fewer points than asked.
     """
-    batch, height, width = region.shape
-    keys = torch.rand((batch, height * width), device=region.device, generator=generator)
-    keys = keys.masked_fill(~region.flatten(1), -1.0)
-    best, index = keys.topk(min(max_points, height * width), dim=1)
-    wanted = torch.arange(index.shape[1], device=region.device) < counts[:, None]
+    width = region.shape[2]
+    seen = region.flatten(1).cumsum(dim=1)  # (B, H * W): pixels of the region up to each one
+    total = seen[:, -1:]  # (B, 1)
+    left = (total - torch.arange(max_points, device=region.device)).clamp(min=1)
+    chosen = draws.below(left)  # (B, max_points): numbers among the pixels that are left
+    ranks = chosen.new_empty(len(chosen), 0)  # numbers among all, in ascending order
+    picked = []
+    for step in range(max_points):
+        rank = chosen[:, step]
+        for taken in ranks.unbind(dim=1):
+            rank = rank + (rank >= taken)  # step over what was drawn before
+        picked.append(rank)
+        ranks = torch.cat([ranks, rank[:, None]], dim=1).sort(dim=1).values
+    wanted = torch.stack(picked, dim=1) if picked else ranks  # (B, max_points)
+    index = torch.searchsorted(seen, wanted + 1).clamp(max=seen.shape[1] - 1)
+    numbers = torch.arange(max_points, device=region.device)
+    real = (numbers < counts[:, None]) & (numbers < total)
     x = index % width
     y = torch.div(index, width, rounding_mode="floor")
-    return torch.stack([x, y], dim=-1).float(), wanted & (best >= 0)
+    return torch.stack([x, y], dim=-1).float(), real
 
 
 def random_clicks(
     positive_region: Tensor,
     negative_region: Tensor,
+    draws: Draws,
     positive_range: tuple[int, int] = (1, 3),
     negative_range: tuple[int, int] = (0, 3),
-    generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Draw a random number of positive and negative clicks from two regions.
 
     Args:
         positive_region: Boolean, shape ``(B, H, W)``; object pixels, or false negatives.
         negative_region: Boolean, shape ``(B, H, W)``; background pixels, or false positives.
+        draws: Source of randomness on the device of the regions.
         positive_range: Fewest and most positive clicks, both included.
         negative_range: Fewest and most negative clicks, both included.
-        generator: Source of randomness on the device of the regions.
 
     Returns:
         Points ``(x, y)``, float, shape ``(B, S, 2)``, and labels, integer, shape ``(B, S)``: 1
@@ -62,11 +75,11 @@ def random_clicks(
     points, labels = [], []
     regions = ((positive_region, positive_range, 1), (negative_region, negative_range, 0))
     for region, (fewest, most), label in regions:
-        batch, device = region.shape[0], region.device
-        counts = torch.randint(fewest, most + 1, (batch,), device=device, generator=generator)
-        drawn, valid = random_points(region, counts, most, generator)
+        choices = torch.full((len(region),), most - fewest + 1, device=region.device)
+        counts = fewest + draws.below(choices)
+        drawn, real = random_points(region, counts, most, draws)
         points.append(drawn)
-        labels.append(torch.where(valid, label, -1))
+        labels.append(torch.where(real, label, -1))
     return torch.cat(points, dim=1), torch.cat(labels, dim=1)
 
 
@@ -128,7 +141,7 @@ def object_boxes(masks: Tensor) -> Tensor:
 
 
 def jitter_boxes(
-    boxes: Tensor, noise: float, size: tuple[int, int], generator: torch.Generator | None = None
+    boxes: Tensor, noise: float, size: tuple[int, int], draws: Draws
 ) -> Tensor:
     """Move the corners of boxes as `probseg.clicks.boxes.jitter_box` does, for a whole batch.
 
@@ -136,7 +149,7 @@ def jitter_boxes(
         boxes: ``(x0, y0, x1, y1)``, shape ``(B, 4)``; NaN rows stay NaN.
         noise: Greatest shift of each side as a fraction of the box's width or height.
         size: ``(H, W)`` of the image; the boxes stay inside and at least one pixel wide.
-        generator: Source of randomness on the device of ``boxes``.
+        draws: Source of randomness on the device of ``boxes``.
 
     Returns:
         Whole-numbered boxes, shape ``(B, 4)``.
@@ -144,8 +157,7 @@ def jitter_boxes(
     height, width = size
     sides = torch.stack([boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]], dim=1)
     most = (noise * sides).floor().repeat(1, 2)  # (B, 4)
-    draw = torch.rand(boxes.shape, device=boxes.device, generator=generator)
-    moved = boxes + (draw * (2 * most + 1)).floor() - most
+    moved = boxes + (draws.uniform(4) * (2 * most + 1)).floor() - most
     x0 = moved[:, 0].clamp(0, width - 1)
     y0 = moved[:, 1].clamp(0, height - 1)
     x1 = torch.maximum(moved[:, 2].clamp(max=width), x0 + 1)
@@ -153,12 +165,9 @@ def jitter_boxes(
     return torch.stack([x0, y0, x1, y1], dim=1)
 
 
-def drop_boxes(
-    boxes: Tensor, probability: float, generator: torch.Generator | None = None
-) -> Tensor:
+def drop_boxes(boxes: Tensor, probability: float, draws: Draws) -> Tensor:
     """Forget the box of each image with the given probability (its row becomes NaN)."""
-    drawn = torch.rand(boxes.shape[0], device=boxes.device, generator=generator)
-    return boxes.masked_fill((drawn < probability)[:, None], torch.nan)
+    return boxes.masked_fill(draws.uniform(1) < probability, torch.nan)
 
 
 def object_and_background(masks: Tensor) -> tuple[Tensor, Tensor]:

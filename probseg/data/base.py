@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import numpy as np
+import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from probseg.types import Sample
@@ -24,4 +26,21 @@ class InteractiveDataset(Dataset[Sample], ABC):
 
     @abstractmethod
     def __getitem__(self, index: int) -> Sample:
-        """Return one object of one image."""
+        """Return one object of one image.
+
+        Raises:
+            DataError: If its files cannot be used.
+        """
+
+    @property
+    def areas(self) -> npt.NDArray[np.int64] | None:
+        """Pixels of each object, shape ``(len(self),)``; None where they are not known."""
+        return None
+
+    def object_name(self, index: int) -> str:
+        """Return what `Sample.name` of an object is; data sets that know do not read it for that.
+
+        Args:
+            index: Number of the object.
+        """
+        return self[index].name

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-import lightning as L
 import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.folder import ImageMaskFolder
-from probseg.data.loading import Cut, as_list, check_names, stack_cuts, training_loader
+from probseg.data.loading import Cut, TrainingData, as_list, check_names, stack_cuts
 from probseg.data.transforms import TrainingCrop
 from probseg.errors import DataError
 from probseg.types import Sample
@@ -24,17 +23,23 @@ class TrainBatch(NamedTuple):
     Args:
         images: RGB, uint8, shape ``(B, 3, H, W)``.
         masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
+        seeds: Of the random numbers of each crop and of its clicks, int64, shape ``(B,)``.
+        names: Of the objects.
+        skipped: What was wrong with objects that could not be read.
     """
 
     images: Tensor
     masks: Tensor
+    seeds: Tensor
+    names: list[str]
+    skipped: list[str]
 
 
 def _collate(cuts: list[Cut]) -> TrainBatch:
     return TrainBatch(*stack_cuts(cuts))
 
 
-class InteractiveDataModule(L.LightningDataModule):
+class InteractiveDataModule(TrainingData):
     """Training crops, and whole objects for evaluation.
 
     Args:
@@ -50,10 +55,12 @@ class InteractiveDataModule(L.LightningDataModule):
             spread over it; None for all.
         eval_batch_size: Objects that an evaluation holds in memory and clicks through side by side,
             with all their trials. Their network calls are shared where sizes allow it.
+        max_skipped: Most training objects that may turn out to be unreadable; others take their
+            places. One more stops the training with a list of the files.
 
     Raises:
         DataError: If two sets of ``val``, or two of ``test``, have the same name.
-        ValueError: If ``val_objects`` or ``eval_batch_size`` is below 1.
+        ValueError: If ``val_objects`` or ``eval_batch_size`` is below 1, or ``max_skipped`` below 0.
     """
 
     def __init__(
@@ -68,8 +75,9 @@ class InteractiveDataModule(L.LightningDataModule):
         num_workers: int = 2,
         val_objects: int | None = None,
         eval_batch_size: int = 16,
+        max_skipped: int = 10,
     ) -> None:
-        super().__init__()
+        super().__init__(max_skipped)
         if val_objects is not None and val_objects < 1:
             msg = f"val_objects must be at least 1, or None for all, got {val_objects}"
             raise ValueError(msg)
@@ -90,14 +98,13 @@ class InteractiveDataModule(L.LightningDataModule):
 
     def train_dataloader(self) -> DataLoader[TrainBatch]:
         """Shuffled training crops; the last incomplete batch is left out."""
-        return training_loader(
+        return self.training_loader(
             self.train,
             self.crop,
             _collate,
             of="objects",
             batch_size=self.batch_size,
             num_workers=self.num_workers,
-            trainer=self.trainer,
         )
 
     def val_dataloader(self) -> list[DataLoader[list[Sample]]]:
@@ -132,6 +139,7 @@ class FolderDataModule(InteractiveDataModule):
         num_workers: Processes that read and augment training images; 0 reads in the main process.
         val_objects: Most objects that a validation clicks through, evenly spread; None for all.
         eval_batch_size: Objects that an evaluation holds in memory and clicks through side by side.
+        max_skipped: Most training objects that may turn out to be unreadable.
 
     Raises:
         ValueError: If fewer than two images have masks.
@@ -149,6 +157,7 @@ class FolderDataModule(InteractiveDataModule):
         num_workers: int = 2,
         val_objects: int | None = 100,
         eval_batch_size: int = 16,
+        max_skipped: int = 10,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -158,6 +167,7 @@ class FolderDataModule(InteractiveDataModule):
             num_workers=num_workers,
             val_objects=val_objects,
             eval_batch_size=eval_batch_size,
+            max_skipped=max_skipped,
         )
         if not 0 < val_fraction < 1:
             msg = f"val_fraction must lie between 0 and 1, got {val_fraction}"

@@ -1,33 +1,54 @@
-"""What the data modules share: loaders of training crops, seeds of their processes, names."""
+"""What the data modules share: loaders of training crops, what is skipped, names."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import cv2
 import lightning as L
 import numpy as np
 import torch
-from lightning.fabric.utilities.seed import pl_worker_init_function
 from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
+from probseg.data.sampling import Draw, Order, Shuffled, TrainingSampler
 from probseg.errors import DataError
+from probseg.seeds import mixed
 
-Cut = tuple[np.ndarray, np.ndarray]
+RETRIES = 10
+"""Objects that are tried in place of one that cannot be read."""
+
+Pixels = tuple[np.ndarray, np.ndarray]
 """What an augmentation returns: image ``(H, W, 3)`` and labels or mask ``(H, W)``, both uint8."""
 
 _Batch = TypeVar("_Batch")
 _Set = TypeVar("_Set")
 
 
+class Cut(NamedTuple):
+    """A training crop.
+
+    Args:
+        image: uint8, shape ``(H, W, 3)``.
+        labels: Mask or class numbers, uint8, shape ``(H, W)``.
+        seed: Of its random numbers, in [0, 2**63).
+        name: Of the sample that it was cut from.
+        skipped: What was wrong with the samples whose place it took.
+    """
+
+    image: np.ndarray
+    labels: np.ndarray
+    seed: int
+    name: str
+    skipped: tuple[str, ...] = ()
+
+
 class Augmentation(Protocol):
-    """Cuts a training crop out of a sample, with randomness of its own."""
+    """Cuts a training crop out of a sample."""
 
-    def seed(self, seed: int) -> None:
-        """Restart the randomness."""
-
-    def __call__(self, sample: Any) -> Cut:  # noqa: ANN401 # each takes the samples of its task
-        """Return an image and its labels."""
+    def __call__(self, sample: Any, seed: int) -> Pixels:  # noqa: ANN401 # each takes its own
+        """Return an image and its labels, a function of the sample and the seed."""
 
 
 class _Crops(Dataset[Cut]):
@@ -40,79 +61,193 @@ class _Crops(Dataset[Cut]):
     def __len__(self) -> int:
         return len(self.samples)  # type: ignore[arg-type]
 
-    def __getitem__(self, index: int) -> Cut:
-        return self.crop(self.samples[index])
+    def __getitem__(self, draw: Draw | int) -> Cut:
+        if isinstance(draw, int):  # with `overfit_batches`, Lightning counts up instead
+            draw = Draw(draw, mixed(draw))
+        skipped: list[str] = []
+        index = draw.index
+        while len(skipped) <= RETRIES:
+            try:
+                sample = self.samples[index]
+            except DataError as error:
+                skipped.append(str(error))
+                index = mixed(draw.seed, len(skipped)) % len(self)
+            else:
+                image, labels = self.crop(sample, draw.seed)
+                return Cut(image, labels, draw.seed, sample.name, tuple(skipped))
+        raise DataError(_told(skipped, "cannot be used, one after the other"))
 
 
-def _seed_worker(worker: int) -> None:
-    """Seed torch, numpy and random as Lightning does, then the augmentation of this worker."""
-    pl_worker_init_function(worker)
-    info = torch.utils.data.get_worker_info()
-    assert info is not None, "called inside a worker process only"
-    assert isinstance(info.dataset, _Crops), "only the training loader has workers"
-    info.dataset.crop.seed(torch.initial_seed())
-
-
-def training_loader(
-    sets: Sequence[Dataset[Any]],
-    crop: Augmentation,
-    collate: Callable[[list[Cut]], _Batch],
-    *,
-    of: str,
-    batch_size: int,
-    num_workers: int,
-    trainer: L.Trainer | None,
-) -> DataLoader[_Batch]:
-    """Load shuffled training crops; the last incomplete batch is left out.
+class Skips:
+    """Counts samples that cannot be read, and stops a training that has too many of them.
 
     Args:
-        sets: Data sets, which are joined.
-        crop: The augmentation, which is seeded for every process and epoch.
-        collate: Makes a batch of crops.
-        of: What the samples are, in a word for the error.
-        batch_size: Crops per batch and device.
-        num_workers: Processes that read and augment; 0 reads in the main process.
-        trainer: The trainer that asks for the loader, if there is one.
-
-    Raises:
-        DataError: If there is no data set, or fewer samples than a batch has.
+        limit: Most of them.
     """
-    if not sets:
-        msg = "no training data: set `data.train` to a data set"
-        raise DataError(msg)
-    crops = _Crops(ConcatDataset(sets), crop)
-    if len(crops) < batch_size:
-        msg = (
-            f"batch_size {batch_size} is larger than the {len(crops)} training {of}; use a "
-            "smaller one"
-        )
-        raise DataError(msg)
-    if num_workers == 0:  # worker processes get seeds of their own
-        rank = trainer.global_rank if trainer else 0
-        epoch = trainer.current_epoch if trainer else 0  # not 0 in a resumed run
-        crop.seed(torch.initial_seed() + 1000 * rank + epoch)
-    return DataLoader(
-        crops,  # type: ignore[arg-type] # the stubs do not know of collate_fn
-        batch_size=batch_size,
-        shuffle=True,
-        drop_last=True,
-        collate_fn=collate,
-        num_workers=num_workers,
-        worker_init_fn=_seed_worker,
-        persistent_workers=num_workers > 0,
-        pin_memory=torch.cuda.is_available(),
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.messages: dict[str, None] = {}
+
+    def add(self, messages: Sequence[str]) -> None:
+        """Report what is new.
+
+        Args:
+            messages: What was wrong, with the paths of the files; the same one counts once.
+
+        Raises:
+            DataError: If there are more than the limit.
+        """
+        for message in messages:
+            if message not in self.messages:
+                self.messages[message] = None
+                warnings.warn(f"left out of the training: {message}", stacklevel=2)
+        if len(self.messages) > self.limit:
+            of = f"cannot be used, more than `max_skipped` ({self.limit})"
+            raise DataError(_told(list(self.messages), of))
+
+
+def _told(messages: Sequence[str], what: str) -> str:
+    lines = "\n  ".join(messages)
+    return (
+        f"{len(messages)} samples {what}:\n  {lines}\n"
+        "Replace or remove the files (`probseg data check` looks at all of a data set), or raise "
+        "`max_skipped` of the data module"
     )
 
 
-def stack_cuts(cuts: list[Cut]) -> tuple[torch.Tensor, torch.Tensor]:
+class TrainingData(L.LightningDataModule):
+    """What the data modules of both tasks have in common.
+
+    Args:
+        max_skipped: Most training samples that may turn out to be unreadable; another one takes the
+            place of each, and one more stops the training with a list. Counted in each process.
+
+    Raises:
+        ValueError: If ``max_skipped`` is negative.
+
+    Attributes:
+        seed: What the order of the samples, their augmentation and their clicks are functions of:
+            that of ``seed_everything``. A resumed training goes on with that of its checkpoint.
+    """
+
+    def __init__(self, max_skipped: int) -> None:
+        super().__init__()
+        if max_skipped < 0:
+            msg = f"max_skipped must be a number of samples >= 0, got {max_skipped}"
+            raise ValueError(msg)
+        self.skips = Skips(max_skipped)
+        self.seed = torch.initial_seed()
+
+    def setup(self, stage: str) -> None:
+        """Take the seed of the first process in all of them."""
+        if self.trainer is not None:
+            self.seed = self.trainer.strategy.broadcast(torch.initial_seed())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: the seed."""
+        return {"seed": self.seed}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on with the seed of a checkpoint."""
+        self.seed = state_dict["seed"]
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:  # noqa: ANN401
+        """Count what the loader of training crops had to leave out."""
+        self.skips.add(getattr(batch, "skipped", ()))
+        return batch
+
+    def training_loader(
+        self,
+        sets: Sequence[Dataset[Any]],
+        crop: Augmentation,
+        collate: Callable[[list[Cut]], _Batch],
+        *,
+        of: str,
+        batch_size: int,
+        num_workers: int,
+        order: Order | None = None,
+    ) -> DataLoader[_Batch]:
+        """Load training crops in random order; the last incomplete batch is left out.
+
+        Args:
+            sets: Data sets, which are joined.
+            crop: The augmentation.
+            collate: Makes a batch of crops.
+            of: What the samples are, in a word for the error.
+            batch_size: Crops per batch and device.
+            num_workers: Processes that read and augment; 0 reads in the main process.
+            order: Which samples an epoch has; all of them once by default.
+
+        Raises:
+            DataError: If there is no data set, or fewer samples than a batch of all devices has.
+        """
+        if not sets:
+            msg = "no training data: set `data.train` to a data set"
+            raise DataError(msg)
+        crops = _Crops(ConcatDataset(sets), crop)
+        order = Shuffled(len(crops)) if order is None else order
+        processes = self.trainer.world_size if self.trainer else 1
+        if len(order) < batch_size * processes:
+            each = f" on each of {processes} devices" if processes > 1 else ""
+            msg = (
+                f"batch_size {batch_size}{each} is larger than the {len(order)} training {of}; use "
+                "a smaller one"
+            )
+            raise DataError(msg)
+        sampler = TrainingSampler(
+            order,
+            seed=self.seed,
+            batch_size=batch_size,
+            processes=processes,
+            rank=self.trainer.global_rank if self.trainer else 0,
+        )
+        if self.trainer is not None:
+            sampler.go_to(*_position(self.trainer))
+        return DataLoader(
+            crops,  # type: ignore[arg-type] # the stubs do not know of collate_fn
+            batch_size=batch_size,
+            sampler=sampler,
+            drop_last=True,
+            collate_fn=collate,
+            num_workers=num_workers,
+            worker_init_fn=_one_thread,
+            persistent_workers=num_workers > 0,
+            pin_memory=torch.cuda.is_available(),
+        )
+
+
+def _position(trainer: L.Trainer) -> tuple[int, int]:
+    """Return the epoch and its batch that a training begins or goes on with."""
+    epochs = trainer.fit_loop.epoch_progress.current
+    if epochs.ready == epochs.processed:  # between two epochs, or at the very beginning
+        return epochs.processed, 0
+    batches = trainer.fit_loop.epoch_loop.batch_progress
+    if batches.is_last_batch:
+        return epochs.processed + 1, 0
+    return epochs.processed, batches.current.processed
+
+
+def _one_thread(worker: int) -> None:
+    """Leave the processors to the other workers: OpenCV would start a thread for each."""
+    cv2.setNumThreads(0)
+
+
+def stack_cuts(
+    cuts: Sequence[Cut],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[str], list[str]]:
     """Stack crops of one size.
 
     Returns:
-        Images, uint8, shape ``(B, 3, H, W)``, and labels or masks, uint8, shape ``(B, H, W)``.
+        Images, uint8, shape ``(B, 3, H, W)``; labels or masks, uint8, shape ``(B, H, W)``; seeds,
+        int64, shape ``(B,)``; names; and what was skipped.
     """
-    images = torch.from_numpy(np.stack([image for image, _ in cuts]))
-    labels = torch.from_numpy(np.stack([labels for _, labels in cuts]))
-    return images.permute(0, 3, 1, 2).contiguous(), labels
+    images = torch.from_numpy(np.stack([cut.image for cut in cuts]))
+    labels = torch.from_numpy(np.stack([cut.labels for cut in cuts]))
+    seeds = torch.tensor([cut.seed for cut in cuts])
+    skipped = [message for cut in cuts for message in cut.skipped]
+    names = [cut.name for cut in cuts]
+    return images.permute(0, 3, 1, 2).contiguous(), labels, seeds, names, skipped
 
 
 def as_list(sets: _Set | list[_Set] | None) -> list[_Set]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import lightning as L
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
-from probseg.data.loading import Cut, as_list, check_names, stack_cuts, training_loader
+from probseg.data.loading import Cut, TrainingData, as_list, check_names, stack_cuts
 from probseg.data.semantic import SemanticDataset
 from probseg.data.transforms import SemanticCrop
 from probseg.errors import DataError
@@ -22,10 +21,16 @@ class SemanticBatch(NamedTuple):
     Args:
         images: RGB, uint8, shape ``(B, 3, H, W)``.
         labels: Class numbers, uint8, shape ``(B, H, W)``; 255 is ignored.
+        seeds: Of the random numbers of each crop, int64, shape ``(B,)``.
+        names: Of the photographs.
+        skipped: What was wrong with photographs that could not be read.
     """
 
     images: Tensor
     labels: Tensor
+    seeds: Tensor
+    names: list[str]
+    skipped: list[str]
 
 
 class EachOnce(DistributedSampler[int]):
@@ -53,7 +58,7 @@ class EachOnce(DistributedSampler[int]):
         return len(self.share)
 
 
-class SemanticDataModule(L.LightningDataModule):
+class SemanticDataModule(TrainingData):
     """Training crops, and whole photographs for evaluation.
 
     Args:
@@ -65,10 +70,12 @@ class SemanticDataModule(L.LightningDataModule):
         scale: Factor by which a training photograph is scaled before it is cropped, smallest and
             largest.
         num_workers: Processes that read and augment training images; 0 reads in the main process.
+        max_skipped: Most training photographs that may turn out to be unreadable; others take their
+            places. One more stops the training with a list of the files.
 
     Raises:
         DataError: If two sets of ``val``, or two of ``test``, have the same name.
-        ValueError: If the size of the crops or their scale is out of range.
+        ValueError: If the size of the crops, their scale, or ``max_skipped`` is out of range.
     """
 
     def __init__(
@@ -80,8 +87,9 @@ class SemanticDataModule(L.LightningDataModule):
         crop_size: int | tuple[int, int] = 513,
         scale: tuple[float, float] = (0.5, 2.0),
         num_workers: int = 2,
+        max_skipped: int = 10,
     ) -> None:
-        super().__init__()
+        super().__init__(max_skipped)
         self.save_hyperparameters()
         self.train = as_list(train)
         self.val = as_list(val)
@@ -120,14 +128,13 @@ class SemanticDataModule(L.LightningDataModule):
         Raises:
             DataError: If there is nothing to train on, or less than a batch.
         """
-        return training_loader(
+        return self.training_loader(
             self.train,
             self.crop,
             _collate,
             of="photographs",
             batch_size=self.batch_size,
             num_workers=self.num_workers,
-            trainer=self.trainer,
         )
 
     def val_dataloader(self) -> list[DataLoader[list[SemanticSample]]]:

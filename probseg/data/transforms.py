@@ -54,7 +54,6 @@ class TrainingCrop:
             raise ValueError(msg)
         self.padding = padding
         self.smallest = size * scale[0]
-        self.generator = np.random.default_rng(0)
         self.unreduced = A.Compose(_fit(size))
         self.transform = A.Compose(
             [
@@ -72,19 +71,19 @@ class TrainingCrop:
             ]
         )
 
-    def seed(self, seed: int) -> None:
-        """Restart the randomness; every worker process needs a seed of its own.
+    def __call__(self, sample: Sample, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Cut out a crop.
 
-        albumentations keeps a generator that forked workers would share, and that the global
-        seeds do not govern.
+        Args:
+            sample: The object.
+            seed: Of all randomness, in [0, 2**63).
+
+        Returns:
+            Image ``(size, size, 3)`` and mask ``(size, size)``, both uint8.
         """
         self.transform.set_random_seed(seed % 2**32)
         self.unreduced.set_random_seed(seed % 2**32)
-        self.generator = np.random.default_rng(seed)
-
-    def __call__(self, sample: Sample) -> tuple[np.ndarray, np.ndarray]:
-        """Return an image ``(size, size, 3)`` and a mask ``(size, size)``, both uint8."""
-        padding = self.generator.uniform(*self.padding)
+        padding = np.random.default_rng(seed).uniform(*self.padding)
         x0, y0, x1, y1 = padded_crop(
             mask_box(sample.mask), sample.mask.shape, padding=padding, min_padding=4
         )
@@ -152,11 +151,16 @@ class SemanticCrop:
             ]
         )
 
-    def seed(self, seed: int) -> None:
-        """Restart the randomness; every worker process needs a seed of its own."""
-        self.transform.set_random_seed(seed % 2**32)
+    def __call__(self, sample: SemanticSample, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Cut out a crop.
 
-    def __call__(self, sample: SemanticSample) -> tuple[np.ndarray, np.ndarray]:
-        """Return an image ``(height, width, 3)`` and labels ``(height, width)``, both uint8."""
+        Args:
+            sample: The photograph.
+            seed: Of all randomness, in [0, 2**63).
+
+        Returns:
+            Image ``(height, width, 3)`` and labels ``(height, width)``, both uint8.
+        """
+        self.transform.set_random_seed(seed % 2**32)
         done = self.transform(image=sample.image, mask=sample.labels)
         return done["image"], done["mask"]

@@ -7,8 +7,12 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 
+from probseg.data.loading import TrainingData
+from probseg.seeds import mixed
+from probseg.tasks.migration import HEADER, header, migrate
 from probseg.zoo.store import check_fit
 
 
@@ -20,11 +24,15 @@ class NetworkTask(L.LightningModule):
     Args:
         model: The network; convolutions on CPU and on tensor cores are fastest with the layout
             ``channels_last``, which it gets.
+
+    Attributes:
+        batch_seed: Of the present training batch, the same in all processes, in [0, 2**63).
     """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model.to(memory_format=torch.channels_last)
+        self.batch_seed = 0
 
     def validation_step(
         self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0
@@ -39,28 +47,39 @@ class NetworkTask(L.LightningModule):
         if stage == "fit":
             self.model.train()
 
-    def on_train_start(self) -> None:
-        """Let each process draw numbers of its own."""
-        torch.manual_seed(torch.initial_seed() + 1_000_000 * self.global_rank)
+    def on_fit_start(self) -> None:
+        """Take the seed of the run, which the data module may have from a checkpoint."""
+        data = getattr(self.trainer, "datamodule", None)  # absent where loaders were passed
+        self.seed = data.seed if isinstance(data, TrainingData) else torch.initial_seed()
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ANN401
+        """Let all that is random depend on the batch alone.
+
+        Also what draws from torch's own generator, such as dropout: a training that goes on after
+        an interruption needs no state of a generator.
+        """
+        self.batch_seed = mixed(self.seed, self.current_epoch, batch_idx)
+        torch.manual_seed(mixed(self.batch_seed, self.global_rank))
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep built objects out of the checkpoint.
+        """Say which format the checkpoint has, and keep built objects out of it.
 
         The command line hands over descriptions of the network and the data; Python code hands over
         the modules and data sets themselves, whose place is not in a file meant to be read safely.
         """
+        checkpoint[HEADER] = header()
         for part in ("hyper_parameters", "datamodule_hyper_parameters"):
             given = checkpoint.get(part, {})
             checkpoint[part] = {name: value for name, value in given.items() if _is_plain(value)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse the checkpoint of another network in words, before torch does in keys.
+        """Bring the checkpoint of an older version to the present format.
 
-        A training that goes on draws numbers and orders of its own: those of its beginning would
-        repeat what it has seen. Loaders with workers draw their first order before training starts.
+        That of another network is refused in words, before torch does it in keys.
         """
+        for notice in migrate(checkpoint):
+            rank_zero_warn(notice)
         check_fit(self.state_dict(), checkpoint["state_dict"], "checkpoint")
-        torch.manual_seed(torch.initial_seed() + checkpoint["global_step"])
 
 
 def _is_plain(value: Any) -> bool:  # noqa: ANN401

@@ -24,6 +24,7 @@ from probseg.clicks.sampling import (
 from probseg.data.datamodule import TrainBatch
 from probseg.losses import BinaryCrossEntropy, MaskLoss
 from probseg.models.segmenter import Segmenter
+from probseg.seeds import Draws
 from probseg.tasks.base import NetworkTask
 from probseg.tasks.schedule import PolynomialThenConstant
 from probseg.types import Prompts
@@ -88,7 +89,8 @@ class InteractiveSegmentation(NetworkTask):
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Tensor | Prompts]:
         """Draw prompts for the crops, predict, and return the loss with what led to it."""
         images = batch.images.float() / 255
-        prompts = self.draw_prompts(images, batch.masks, self.stage)
+        rounds = self.curriculum.drawn_rounds(self.batch_seed)
+        prompts = self.draw_prompts(images, batch.masks, batch.seeds, self.stage, rounds)
         logits, auxiliary = self.model.all_logits(self.model.encode(images), prompts)
         loss = self.loss(logits, batch.masks)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
@@ -98,19 +100,24 @@ class InteractiveSegmentation(NetworkTask):
             loss = loss + self.auxiliary_weight * auxiliary_loss
         return {"loss": loss, "logits": logits.detach(), "prompts": prompts}
 
-    def draw_prompts(self, images: Tensor, masks: Tensor, stage: Stage) -> Prompts:
+    def draw_prompts(
+        self, images: Tensor, masks: Tensor, seeds: Tensor, stage: Stage, rounds: int
+    ) -> Prompts:
         """Draw the prompts of a training batch.
 
         Args:
             images: RGB in [0, 1], shape ``(B, 3, H, W)``.
             masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
+            seeds: Of the random numbers of each image, int64, shape ``(B,)``.
             stage: Task of the curriculum.
+            rounds: Rounds of clicks in the last task.
 
         Returns:
             Boxes with noise on their corners and, after the first stage, clicks.
         """
         batch, height, width = masks.shape
-        boxes = jitter_boxes(object_boxes(masks), self.corner_noise, (height, width))
+        draws = Draws(seeds)
+        boxes = jitter_boxes(object_boxes(masks), self.corner_noise, (height, width), draws)
         prompts = Prompts(
             points=images.new_zeros(batch, 0, 2),
             labels=torch.zeros(batch, 0, dtype=torch.long, device=images.device),
@@ -118,28 +125,26 @@ class InteractiveSegmentation(NetworkTask):
         )
         if stage == "box":
             return prompts
-        prompts = prompts._replace(boxes=drop_boxes(boxes, self.curriculum.box_dropout))
+        prompts = prompts._replace(boxes=drop_boxes(boxes, self.curriculum.box_dropout, draws))
         if stage == "random":
-            return self._add_clicks(prompts, *object_and_background(masks))
-        fewest, most = self.curriculum.rounds
-        rounds = int(torch.randint(fewest, most + 1, ()))
+            return self._add_clicks(prompts, *object_and_background(masks), draws)
         with self._as_at_test_time():
             encoded = self.model.encode(images)
             for _ in range(rounds):
                 logits = self.model.decode(encoded, prompts)  # (B, 1, H, W)
                 wrong = error_regions(_predicted(logits, prompts), masks)
-                prompts = self._add_clicks(
-                    prompts, *(interior(w, self.curriculum.margin) for w in wrong)
-                )
+                missed, invented = (interior(w, self.curriculum.margin) for w in wrong)
+                prompts = self._add_clicks(prompts, missed, invented, draws)
         if rounds == 0:  # without a box and without clicks there would be nothing to go by
             prompts = prompts._replace(boxes=boxes)
         return prompts
 
-    def _add_clicks(self, prompts: Prompts, positive: Tensor, negative: Tensor) -> Prompts:
+    def _add_clicks(
+        self, prompts: Prompts, positive: Tensor, negative: Tensor, draws: Draws
+    ) -> Prompts:
         """Append clicks drawn from two regions ``(B, H, W)``."""
-        points, labels = random_clicks(
-            positive, negative, self.curriculum.positive_clicks, self.curriculum.negative_clicks
-        )
+        wanted = self.curriculum.positive_clicks, self.curriculum.negative_clicks
+        points, labels = random_clicks(positive, negative, draws, *wanted)
         return prompts._replace(
             points=torch.cat([prompts.points, points.to(prompts.points.dtype)], dim=1),
             labels=torch.cat([prompts.labels, labels], dim=1),

@@ -20,6 +20,7 @@ from probseg.clicks.sampling import (
     random_clicks,
     random_points,
 )
+from probseg.seeds import Draws
 
 SHAPES = hnp.array_shapes(min_dims=3, max_dims=3, min_side=1, max_side=12)
 
@@ -32,14 +33,14 @@ def masks():
     return hnp.arrays(np.uint8, SHAPES, elements=st.sampled_from([0, 1, 255]))
 
 
-def source(seed=0):
-    return torch.Generator().manual_seed(seed)
+def source(images, seed=0):
+    return Draws(torch.arange(images) + 10_000 * seed)
 
 
 @given(region=regions(), wanted=st.integers(0, 6), seed=st.integers(0, 99))
 def test_points_lie_in_the_region_and_never_repeat(region, wanted, seed):
     counts = torch.full((len(region),), wanted)
-    points, valid = random_points(torch.from_numpy(region), counts, 6, source(seed))
+    points, valid = random_points(torch.from_numpy(region), counts, 6, source(len(region), seed))
     assert points.shape == (*valid.shape, 2)
     for image, own_points, own_valid in zip(region, points, valid, strict=True):
         drawn = [(int(x), int(y)) for x, y in own_points[own_valid].tolist()]
@@ -51,7 +52,7 @@ def test_points_lie_in_the_region_and_never_repeat(region, wanted, seed):
 def test_points_are_uniform_over_the_region():
     region = torch.zeros(4000, 3, 4, dtype=torch.bool)
     region[:, 0, 1] = region[:, 2, 3] = region[:, 1, 0] = region[:, 1, 1] = True
-    points, valid = random_points(region, torch.ones(4000, dtype=torch.long), 1, source())
+    points, valid = random_points(region, torch.ones(4000, dtype=torch.long), 1, source(4000))
     assert valid.all()
     places, counts = np.unique(points[:, 0].numpy(), axis=0, return_counts=True)
     assert places.tolist() == [[0, 1], [1, 0], [1, 1], [3, 2]]
@@ -60,9 +61,8 @@ def test_points_are_uniform_over_the_region():
 
 @given(mask=masks(), seed=st.integers(0, 99))
 def test_clicks_have_the_sign_of_their_pixel(mask, seed):
-    points, labels = random_clicks(
-        *object_and_background(torch.from_numpy(mask)), (1, 3), (0, 2), source(seed)
-    )
+    regions = object_and_background(torch.from_numpy(mask))
+    points, labels = random_clicks(*regions, source(len(mask), seed), (1, 3), (0, 2))
     for image, own_points, own_labels in zip(mask, points, labels, strict=True):
         for (x, y), label in zip(own_points.long().tolist(), own_labels.tolist(), strict=True):
             assert label == -1 or image[y, x] == label
@@ -73,7 +73,7 @@ def test_clicks_have_the_sign_of_their_pixel(mask, seed):
 
 def test_all_numbers_of_clicks_occur():
     region = torch.ones(300, 6, 6, dtype=torch.bool)
-    points, labels = random_clicks(region, region, (1, 3), (0, 2), source())
+    points, labels = random_clicks(region, region, source(300), (1, 3), (0, 2))
     assert points.shape == (300, 5, 2)
     assert set((labels == 1).sum(dim=1).tolist()) == {1, 2, 3}
     assert set((labels == 0).sum(dim=1).tolist()) == {0, 1, 2}
@@ -81,7 +81,7 @@ def test_all_numbers_of_clicks_occur():
 
 def test_no_clicks_on_request():
     region = torch.ones(2, 4, 4, dtype=torch.bool)
-    points, labels = random_clicks(region, region, (0, 0), (0, 0))
+    points, labels = random_clicks(region, region, source(2), (0, 0), (0, 0))
     assert points.shape == (2, 0, 2)
     assert labels.shape == (2, 0)
 
@@ -124,7 +124,7 @@ def test_jittered_boxes_stay_boxes_inside_the_image(data, noise, seed):
     x0, y0 = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
     x1, y1 = data.draw(st.integers(x0 + 1, width)), data.draw(st.integers(y0 + 1, height))
     box = torch.tensor([[x0, y0, x1, y1], [math.nan] * 4]).float()
-    moved, none = jitter_boxes(box, noise, (height, width), source(seed))
+    moved, none = jitter_boxes(box, noise, (height, width), source(2, seed))
     assert none.isnan().all()
     a, b, c, d = moved.tolist()
     assert 0 <= a < c <= width
@@ -136,36 +136,48 @@ def test_jittered_boxes_stay_boxes_inside_the_image(data, noise, seed):
 
 def test_jitter_uses_the_whole_range_and_none_without_noise():
     boxes = torch.tensor([[40.0, 30.0, 60.0, 80.0]]).repeat(2000, 1)
-    assert torch.equal(jitter_boxes(boxes, 0.0, (100, 100)), boxes)
-    shift = jitter_boxes(boxes, 0.2, (100, 100), source()) - boxes
+    assert torch.equal(jitter_boxes(boxes, 0.0, (100, 100), source(2000)), boxes)
+    shift = jitter_boxes(boxes, 0.2, (100, 100), source(2000)) - boxes
     assert shift.amin(dim=0).tolist() == [-4, -10, -4, -10]
     assert shift.amax(dim=0).tolist() == [4, 10, 4, 10]
 
 
 def test_boxes_are_dropped_with_the_given_probability():
     boxes = torch.arange(4.0).repeat(2000, 1)
-    assert torch.equal(drop_boxes(boxes, 0.0), boxes)
-    assert drop_boxes(boxes, 1.0).isnan().all()
-    dropped = drop_boxes(boxes, 0.3, source()).isnan()
+    assert torch.equal(drop_boxes(boxes, 0.0, source(2000)), boxes)
+    assert drop_boxes(boxes, 1.0, source(2000)).isnan().all()
+    dropped = drop_boxes(boxes, 0.3, source(2000)).isnan()
     assert torch.equal(dropped.any(dim=1), dropped.all(dim=1))  # whole rows
     assert dropped[:, 0].float().mean() == pytest.approx(0.3, abs=0.05)
     assert not boxes.isnan().any()  # the argument is left alone
 
 
-def test_a_generator_makes_draws_repeatable():
-    region = torch.ones(2, 9, 9, dtype=torch.bool)
-    first = random_clicks(region, region, generator=source(3))
-    again = random_clicks(region, region, generator=source(3))
-    other = random_clicks(region, region, generator=source(4))
-    assert torch.equal(first[0], again[0])
-    assert not torch.equal(first[0], other[0])
+def test_what_an_image_gets_depends_on_its_seed_alone():
+    region = torch.rand(5, 9, 9, generator=torch.Generator().manual_seed(0)) < 0.5
+    draws = Draws(torch.tensor([3, 4, 5, 6, 7]))
+    points, labels = random_clicks(region, ~region, draws)
+    for n in range(5):
+        alone = random_clicks(region[n, None], ~region[n, None], Draws(draws.seeds[n, None]))
+        assert torch.equal(alone[0][0], points[n])
+        assert torch.equal(alone[1][0], labels[n])
+    other = random_clicks(region, ~region, Draws(draws.seeds + 1))
+    assert not torch.equal(other[0], points)
+
+
+def test_all_pairs_of_points_are_equally_likely():
+    region = torch.zeros(6000, 2, 3, dtype=torch.bool)
+    region[:, 0, 0] = region[:, 0, 2] = region[:, 1, 1] = True
+    points, _ = random_points(region, torch.full((6000,), 2), 2, source(6000))
+    pairs, counts = np.unique(points.flatten(1).numpy(), axis=0, return_counts=True)
+    assert len(pairs) == 6
+    assert counts == pytest.approx(1000, abs=5 * math.sqrt(6000 / 6 * 5 / 6))
 
 
 def test_training_boxes_are_drawn_by_the_rule_of_the_evaluation():
     box, size, noise = (20, 30, 61, 75), (100, 90), 0.1
     draws = np.array([jitter_box(box, noise, size, np.random.default_rng(i)) for i in range(400)])
-    torch.manual_seed(0)
-    batch = jitter_boxes(torch.tensor([box] * 4000).float(), noise, size).numpy()
+    boxes = torch.tensor([box] * 4000).float()
+    batch = jitter_boxes(boxes, noise, size, source(4000)).numpy()
     for side in range(4):
         assert set(batch[:, side]) == set(draws[:, side])
         share = (batch[:, side] == box[side]).mean()

@@ -50,21 +50,26 @@ def everything(image, prompts):
     return torch.full_like(image[:, 0], 1.0)
 
 
-def batch(size=4, ignored=True):
+def batch(size=4, ignored=True, seed=0):
     samples = [draw_sample(48, 48, seed=i) for i in range(size)]
     masks = [ignore_border(s.mask, 3) if ignored else s.mask for s in samples]
     images = np.stack([s.image for s in samples]).transpose(0, 3, 1, 2).copy()
-    return TrainBatch(torch.from_numpy(images), torch.from_numpy(np.stack(masks)))
+    names = [sample.name for sample in samples]
+    seeds = torch.arange(size) + 1000 * seed
+    masks = torch.from_numpy(np.stack(masks))
+    return TrainBatch(torch.from_numpy(images), masks, seeds, names, [])
 
 
-def draw(stage, answer=nothing, curriculum=None, noise=0.1, data=None):
+def draw(stage, answer=nothing, curriculum=None, noise=0.1, data=None, seed=0):
     """Prompts of a batch, and the network that was asked on the way."""
-    data = data if data is not None else batch()
+    data = data if data is not None else batch(seed=seed)
     model = Answer(answer)
     task = InteractiveSegmentation(
         model, curriculum=Curriculum(**(curriculum or {})), corner_noise=noise
     )
-    prompts = task.draw_prompts(data.images.float() / 255, data.masks, stage)
+    images = data.images.float() / 255
+    rounds = task.curriculum.drawn_rounds(seed)
+    prompts = task.draw_prompts(images, data.masks, data.seeds, stage, rounds)
     assert prompts.points.shape == (*prompts.labels.shape, 2)
     assert prompts.boxes.shape == (len(data.masks), 4)
     return prompts, model, data.masks
@@ -99,8 +104,7 @@ def test_boxes_are_noisy():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_second_task_clicks_object_and_background(seed):
-    torch.manual_seed(seed)
-    prompts, model, masks = draw("random")
+    prompts, model, masks = draw("random", seed=seed)
     assert not prompts.boxes.isnan().any()
     assert not model.asked
     for positive, negative in clicked_values(prompts, masks):
@@ -120,8 +124,7 @@ def test_boxes_of_the_later_tasks_may_be_left_out():
 @pytest.mark.parametrize(("answer", "wrong"), [(nothing, 1), (everything, 0)])
 @pytest.mark.parametrize("seed", range(3))
 def test_third_task_clicks_the_errors(answer, wrong, seed):
-    torch.manual_seed(seed)
-    prompts, model, masks = draw("corrective", answer, {"negative_clicks": (1, 3)})
+    prompts, model, masks = draw("corrective", answer, {"negative_clicks": (1, 3)}, seed=seed)
     assert not prompts.boxes.isnan().any()
     assert len(model.asked) == 1  # one round as published
     for values in clicked_values(prompts, masks):
@@ -150,7 +153,8 @@ def test_rounds_build_on_each_other():
 
 
 def test_numbers_of_rounds_vary():
-    rounds = {len(draw("corrective", curriculum={"rounds": (0, 2)})[1].asked) for _ in range(30)}
+    vary = {"rounds": (0, 2)}
+    rounds = {len(draw("corrective", curriculum=vary, seed=n)[1].asked) for n in range(30)}
     assert rounds == {0, 1, 2}
 
 
@@ -193,7 +197,7 @@ def test_clicks_keep_their_margin():
     data.masks[:] = 0
     data.masks[0, 10:20, 5:30] = 1
     for seed in range(10):
-        torch.manual_seed(seed)
+        data = data._replace(seeds=torch.tensor([seed]))
         prompts, _, _ = draw("corrective", curriculum={"margin": 4}, data=data)
         x, y = prompts.points[prompts.labels == 1].unbind(dim=1)
         assert ((x >= 9) & (x < 26) & (y >= 14) & (y < 16)).all()
@@ -213,7 +217,7 @@ def test_ignored_pixels_are_never_clicked(stage):
     data = batch(8)
     data.masks[:, ::2] = 255
     for seed in range(5):
-        torch.manual_seed(seed)
+        data = data._replace(seeds=torch.arange(8) + 100 * seed)
         for answer in (nothing, everything):
             prompts, _, masks = draw(stage, answer, data=data)
             for positive, negative in clicked_values(prompts, masks):
@@ -267,7 +271,7 @@ def test_prediction_on_the_way_leaves_no_trace():
     task = micro_task("micro_conv")
     buffers = {n: b.clone() for n, b in task.model.named_buffers()}
     data = batch()
-    task.draw_prompts(data.images.float() / 255, data.masks, "corrective")
+    task.draw_prompts(data.images.float() / 255, data.masks, data.seeds, "corrective", 1)
     assert all(torch.equal(b, buffers[n]) for n, b in task.model.named_buffers())
     assert all(module.training for module in task.model.modules())
     assert all(p.grad is None for p in task.parameters())

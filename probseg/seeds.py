@@ -1,0 +1,100 @@
+"""Random numbers without state: functions of seeds.
+
+A training draws its numbers from seeds that are made of the run's seed and of what they are for
+(epoch, position in the epoch, process). Nothing has to be stored to go on with the same numbers
+after an interruption, and they depend neither on the number of processes nor on the device.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_BITS = 2**64
+_STEP = 0x9E3779B97F4A7C15
+_FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+_SHIFTS = (30, 27, 31)
+
+
+def mixed(*numbers: int) -> int:
+    """Return a whole number in [0, 2**63) that depends on all numbers and on their order.
+
+    Each number is added to the hash of those before it, and goes through SplitMix64 (Steele, Lea
+    and Flood 2014).
+
+    Args:
+        numbers: Whole numbers; of negative and long ones the last 64 bits count.
+    """
+    state = 0
+    for number in numbers:
+        state = _scrambled((state + number + _STEP) % _BITS)
+    return state >> 1
+
+
+def _scrambled(number: int) -> int:
+    for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
+        number = (number ^ (number >> shift)) * factor % _BITS
+    return number ^ (number >> _SHIFTS[-1])
+
+
+class Draws:
+    """Random numbers for the images of a batch, each a function of its image's seed alone.
+
+    Number ``n`` of an image is SplitMix64's output ``n`` from its seed, on any device. What an image
+    gets does not depend on its neighbours in the batch.
+
+    Args:
+        seeds: int64, shape ``(B,)``.
+
+    Raises:
+        ValueError: If they have another type or shape.
+    """
+
+    def __init__(self, seeds: Tensor) -> None:
+        if seeds.ndim != 1 or seeds.dtype != torch.int64:
+            msg = f"seeds must be int64 of shape (B,), got {seeds.dtype} {tuple(seeds.shape)}"
+            raise ValueError(msg)
+        self.seeds = seeds
+        self._drawn = 0
+
+    def uniform(self, count: int) -> Tensor:
+        """Draw numbers in [0, 1).
+
+        Args:
+            count: Numbers per image.
+
+        Returns:
+            float32, shape ``(B, count)``.
+        """
+        return (self._bits(count) >> 39).float() / 2**24  # of 63 bits the upper 24
+
+    def below(self, limits: Tensor) -> Tensor:
+        """Draw whole numbers in [0, limit).
+
+        Args:
+            limits: int64, shape ``(B, ...)``, each at least 1.
+
+        Returns:
+            int64 of the same shape.
+        """
+        bits = self._bits(limits[0].numel()).view_as(limits)
+        return bits % limits  # limits are far below 2**63: no number is noticeably preferred
+
+    def _bits(self, count: int) -> Tensor:
+        """Return the next numbers in [0, 2**63), shape ``(B, count)``."""
+        first, self._drawn = self._drawn + 1, self._drawn + count
+        steps = torch.arange(first, self._drawn + 1, device=self.seeds.device)
+        bits = self.seeds[:, None] + steps * _signed(_STEP)  # int64 wraps around
+        for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
+            bits = (bits ^ _shifted(bits, shift)) * _signed(factor)
+        bits = bits ^ _shifted(bits, _SHIFTS[-1])
+        return _shifted(bits, 1)
+
+
+def _signed(number: int) -> int:
+    return number - _BITS if number >= _BITS // 2 else number
+
+
+def _shifted(bits: Tensor, count: int) -> Tensor:
+    """Shift to the right and fill up with zeros: that of signed numbers repeats the sign."""
+    return (bits >> count) & (2 ** (64 - count) - 1)

@@ -1,18 +1,29 @@
-"""The configuration of a run, kept beside its checkpoints."""
+"""The configuration of a run and the code that it runs, kept beside its checkpoints."""
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 
-from probseg.callbacks.run_folder import run_folder
+from probseg.callbacks.artifacts import ArtifactLogger, use_checkpoint
+from probseg.callbacks.run_folder import STARTS, run_folder, version_name, write_whole
+from probseg.interact import environment
 
 
 class SaveConfig(SaveConfigCallback):
-    """Writes ``config.yaml`` into the run's own folder, and sends it to Weights & Biases.
+    """Writes ``config.yaml`` and ``starts.jsonl`` into the run's own folder.
+
+    Each start of a run adds a line to ``starts.jsonl``: time, verb, checkpoint, the names of the
+    run in its loggers, and `probseg.interact.environment` (versions, commit, uncommitted changes,
+    machine). Weights & Biases gets configuration and environment, and learns which artifact the
+    checkpoint is.
 
     Lightning's own callback writes into the logger's root with Weights & Biases, where the second
     run meets the first one's file.
@@ -22,7 +33,7 @@ class SaveConfig(SaveConfigCallback):
         super().__init__(*args, **{**kwargs, "save_to_log_dir": False})
 
     def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Write the file; called by Lightning once per run, on the first process."""
+        """Write the files; called by Lightning once per start, on the first process."""
         folder = run_folder(trainer)
         folder.mkdir(parents=True, exist_ok=True)
         # A resumed run keeps its folder and gets its configuration anew.
@@ -33,6 +44,24 @@ class SaveConfig(SaveConfigCallback):
             overwrite=True,
             multifile=False,
         )
+        code = environment(trainer.strategy.root_device)
+        start = {
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "verb": stage,
+            "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
+            "versions": [version_name(logger) for logger in trainer.loggers],
+            "environment": code,
+        }
+        starts = folder / STARTS
+        earlier = starts.read_text(encoding="utf-8") if starts.is_file() else ""
+        write_whole(starts, earlier + json.dumps(start) + "\n")
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):
-                logger.log_hyperparams({"config": self.config.as_dict(), "stage": stage})
+                known = {"config": self.config.as_dict(), "stage": stage, "environment": code}
+                logger.log_hyperparams(known)
+                if trainer.ckpt_path:
+                    use_checkpoint(logger, Path(trainer.ckpt_path))
+            if isinstance(logger, ArtifactLogger) and stage == "fit":
+                for callback in trainer.checkpoint_callbacks:
+                    if isinstance(callback, ModelCheckpoint):
+                        logger.adopt(callback)

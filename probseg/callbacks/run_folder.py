@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import lightning as L
+from lightning.pytorch.loggers import Logger
+
+STARTS = "starts.jsonl"
+"""File in a run's folder with a line for each start of the run, see `SaveConfig`."""
 
 
 def run_folder(trainer: L.Trainer) -> Path:
@@ -19,6 +24,31 @@ def run_folder(trainer: L.Trainer) -> Path:
     logger = trainer.logger
     if logger is None or logger.save_dir is None:
         return Path(trainer.default_root_dir)
+    return Path(logger.save_dir) / str(logger.name) / version_name(logger)
+
+
+def version_name(logger: Logger) -> str:
+    """Return the name that a logger gives to the run: ``version_3``, or Weights & Biases' id."""
     version = logger.version
-    name = version if isinstance(version, str) else f"version_{version}"
-    return Path(logger.save_dir) / str(logger.name) / name
+    return version if isinstance(version, str) else f"version_{version}"
+
+
+def versions_of(run: Path) -> list[str]:
+    """Return the names that the loggers of a run gave to it, in their order.
+
+    Args:
+        run: Folder of the run. Where it has no ``starts.jsonl``, there was one logger, whose name
+            for the run is that of the folder.
+    """
+    path = run / STARTS
+    if not path.is_file():
+        return [run.name]
+    last = path.read_text(encoding="utf-8").splitlines()[-1]
+    return list(json.loads(last)["versions"])
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file so that a process killed meanwhile leaves the old one or the new one."""
+    partial = path.with_name(f"{path.name}.part")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -211,7 +212,7 @@ class TrainingData(L.LightningDataModule):
             drop_last=True,
             collate_fn=collate,
             num_workers=num_workers,
-            worker_init_fn=_one_thread,
+            worker_init_fn=_prepare_worker,
             persistent_workers=num_workers > 0,
             pin_memory=torch.cuda.is_available(),
         )
@@ -228,9 +229,15 @@ def _position(trainer: L.Trainer) -> tuple[int, int]:
     return epochs.processed, batches.current.processed
 
 
-def _one_thread(worker: int) -> None:
-    """Leave the processors to the other workers: OpenCV would start a thread for each."""
+def _prepare_worker(worker: int) -> None:
+    """Set up a process that reads.
+
+    OpenCV would start a thread for each processor. And a training that is asked to stop ends its
+    batch first: signals often go to all processes of a group.
+    """
     cv2.setNumThreads(0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def stack_cuts(

@@ -1,0 +1,169 @@
+"""Checkpoints as artifacts of Weights & Biases: what made them, and who uses them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
+
+from probseg.callbacks.run_folder import write_whole
+from probseg.errors import UsageError
+from probseg.interact import environment
+
+RECORD = "artifacts.json"
+"""File beside the checkpoints: the artifact of each that was uploaded, by its checksum."""
+
+
+class ArtifactLogger(WandbLogger):
+    """Weights & Biases, where a checkpoint tells its epoch, score, code and configuration.
+
+    Lightning's own logger uploads score and file name alone, and lets the alias ``best`` wander to
+    the last checkpoint where a second callback keeps that one.
+
+    An artifact has the aliases ``latest``, ``best`` (of the best score so far) and
+    ``epoch<e>-step<s>``. Nothing is uploaded while Weights & Biases is offline or disabled.
+
+    Args:
+        offline: Write into a folder, for ``wandb sync``.
+        log_model: True uploads what a finished training leaves, ``"all"`` each checkpoint at once.
+        checkpoint_name: Name of the artifacts; ``model-<id of the run>`` by default.
+        **kwargs: Other arguments of Lightning's logger, and of ``wandb.init``.
+
+    Raises:
+        UsageError: If checkpoints should be uploaded, but the run is offline.
+    """
+
+    def __init__(
+        self,
+        *,
+        offline: bool = False,
+        log_model: Literal["all"] | bool = False,
+        checkpoint_name: str | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
+        if offline and log_model:
+            msg = (
+                f"log_model {log_model} of WandbLogger: checkpoints cannot be uploaded by a run "
+                "that is offline; leave out log_model or offline"
+            )
+            raise UsageError(msg)
+        super().__init__(offline=offline, **kwargs)  # whose own uploads stay off
+        self.uploads = log_model
+        self.artifact_name = checkpoint_name
+        self._callbacks: dict[str, ModelCheckpoint] = {}
+        self._uploaded: set[tuple[str, int]] = set()
+
+    def adopt(self, callback: ModelCheckpoint) -> None:
+        """Upload the checkpoints of a callback too, those of before an interruption among them."""
+        if self.uploads and not self.experiment.disabled:
+            self._callbacks[callback.state_key] = callback
+
+    def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
+        """Note that a callback has new checkpoints, and upload them if that is to be done at once."""
+        self.adopt(checkpoint_callback)
+        if self.uploads == "all":
+            self._upload_new()
+
+    @rank_zero_only
+    def finalize(self, status: str) -> None:
+        """Upload what a training leaves, if it came to its end."""
+        if status == "success":
+            self._upload_new()
+
+    def _upload_new(self) -> None:
+        """Upload the files of all callbacks that have changed since the last time."""
+        if self._callbacks and self.experiment.offline:
+            sys.stderr.write("probseg: Weights & Biases is offline: no checkpoint is uploaded\n")
+            self.uploads = False
+            self._callbacks = {}
+        for callback in self._callbacks.values():
+            scores = {path: float(score) for path, score in callback.best_k_models.items()}
+            best = callback.best_model_path if callback.monitor is not None else ""
+            written = {*scores, callback.best_model_path, callback.last_model_path} - {""}
+            for path in sorted(written, key=_age):
+                version = (path, _age(path))
+                if version[1] and version not in self._uploaded:
+                    self._upload(Path(path), callback.monitor, scores.get(path), path == best)
+                    self._uploaded.add(version)
+
+    def _upload(self, path: Path, monitor: str | None, score: float | None, best: bool) -> None:
+        import wandb
+
+        run = self.experiment
+        if _checksum(path) in _known(path):
+            return  # before an interruption
+        stored = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        code = environment()
+        about = {
+            "epoch": stored["epoch"],
+            "step": stored["global_step"],
+            "monitor": monitor,
+            "score": score,
+            "file": path.name,
+            "commit": code["commit"],
+            "dirty": code["dirty"],
+            "probseg": code["versions"]["probseg"],
+            "config": dict(run.config).get("config"),
+        }
+        name = self.artifact_name or f"model-{run.id}"
+        artifact = wandb.Artifact(name, type="model", metadata=about)
+        artifact.add_file(str(path), name="model.ckpt", policy=self.add_file_policy)
+        alias = f"epoch{about['epoch']}-step{about['step']}"
+        run.log_artifact(artifact, aliases=["latest", alias, *(["best"] if best else [])])
+        _note(path, run.id, f"{run.entity}/{run.project}/{name}:{alias}")
+
+
+def use_checkpoint(logger: WandbLogger, checkpoint: Path) -> None:
+    """Tell Weights & Biases which artifact a run starts from or tests.
+
+    Nothing is told where the checkpoint was not uploaded, where this same run did so (it goes on),
+    or where the run is offline or disabled. An artifact that is no longer there is named on stderr.
+
+    Args:
+        logger: Of the run.
+        checkpoint: File that it loads.
+    """
+    import wandb
+
+    run = logger.experiment
+    if run.disabled or run.offline or not checkpoint.is_file():
+        return
+    made = _known(checkpoint).get(_checksum(checkpoint))
+    if made is None or made["run"] == run.id:
+        return
+    try:
+        run.use_artifact(made["artifact"], type="model")
+    except (ValueError, wandb.errors.Error) as error:
+        sys.stderr.write(
+            f"probseg: Weights & Biases cannot show that this run uses {made['artifact']}, from "
+            f"which {checkpoint} is: {error}\n"
+        )
+
+
+def _note(checkpoint: Path, run: str, artifact: str) -> None:
+    """Write down which artifact has the content of a checkpoint."""
+    known = {**_known(checkpoint), _checksum(checkpoint): {"artifact": artifact, "run": run}}
+    write_whole(checkpoint.parent / RECORD, json.dumps(known, indent=1) + "\n")
+
+
+def _known(checkpoint: Path) -> dict[str, dict[str, str]]:
+    """Return the artifacts that are written down beside a checkpoint, by checksum of the content."""
+    record = checkpoint.parent / RECORD
+    return dict(json.loads(record.read_text(encoding="utf-8"))) if record.is_file() else {}
+
+
+def _age(path: str) -> int:
+    """Return when a file was changed, 0 for one that gave way to a better one."""
+    return Path(path).stat().st_mtime_ns if Path(path).is_file() else 0
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

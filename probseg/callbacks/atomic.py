@@ -1,0 +1,84 @@
+"""Writing checkpoints so that no interruption destroys one."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+
+from probseg.errors import CheckpointError
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a system says of a full disk, a used up quota, and a file over its limit."""
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Writes a checkpoint beside the file that it replaces, and renames it when all is on the disk.
+
+    Whatever happens, the file is the old one or the new one. Lightning writes into the system's
+    temporary folder, which may be another disk, and copies.
+    """
+
+    def save_checkpoint(
+        self,
+        checkpoint: dict[str, Any],
+        path: str | os.PathLike[str],
+        storage_options: Any | None = None,  # noqa: ANN401
+    ) -> None:
+        """Write a file; addresses with ``://`` are left to Lightning.
+
+        Args:
+            checkpoint: What is to be saved.
+            path: The file.
+            storage_options: Must be None, as for Lightning's own class.
+
+        Raises:
+            CheckpointError: If it cannot be written; what was at ``path`` still stands.
+        """
+        if storage_options is not None or "://" in str(path):
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        place = Path(path)
+        unfinished = place.with_name(f".{place.name}.{os.getpid()}.part")
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with unfinished.open("wb") as file:
+                file.write(content.getbuffer())
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(place)
+            _sync(place.parent)
+        except OSError as error:
+            raise CheckpointError(_told(place, content.tell(), error)) from error
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """Put the renaming on the disk, too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _told(place: Path, size: int, error: OSError) -> str:
+    stands = "the file that was there still stands" if place.exists() else "nothing was written"
+    cause = str(error.strerror)
+    if error.errno in FULL:
+        free = shutil.disk_usage(place.parent).free if place.parent.exists() else 0
+        cause = f"{cause}: it needs {size / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free"
+    return (
+        f"{place}: the checkpoint cannot be written ({cause}); {stands}. Make room, or choose "
+        "another place with --trainer.logger.save_dir, and go on from the last checkpoint with "
+        "--ckpt_path last"
+    )

@@ -8,11 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 from drawn_sets import write_voc_labels
 from fakes import Pixels, save
 from scipy.io import savemat
+from torch import Tensor
 
 from probseg.data.semantic import SemanticDataset
+from probseg.data.semantic_module import SemanticBatch
 from probseg.types import IGNORE, SemanticSample
 
 UNUSED_COCO = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)
@@ -35,6 +38,12 @@ def draw_labels(height: int, width: int, classes: int, seed: int = 0) -> Pixels:
         labels[y : y + height // 3, x : x + width // 3] = random.integers(classes)
     labels[:2] = labels[-2:] = labels[:, :2] = labels[:, -2:] = IGNORE
     return labels
+
+
+def semantic_batch(images: Tensor, labels: Tensor) -> SemanticBatch:
+    """Make a training batch of images ``(B, 3, H, W)`` and labels ``(B, H, W)``."""
+    names = [f"photo{n}" for n in range(len(images))]
+    return SemanticBatch(images, labels, torch.arange(len(images)), names, [])
 
 
 class FakeStreets(SemanticDataset):

@@ -205,7 +205,7 @@ class TrainingData(L.LightningDataModule):
         )
         if self.trainer is not None:
             sampler.go_to(*_position(self.trainer))
-        return DataLoader(
+        return _TrainingLoader(
             crops,  # type: ignore[arg-type] # the stubs do not know of collate_fn
             batch_size=batch_size,
             sampler=sampler,
@@ -216,6 +216,17 @@ class TrainingData(L.LightningDataModule):
             persistent_workers=num_workers > 0,
             pin_memory=torch.cuda.is_available(),
         )
+
+
+class _TrainingLoader(DataLoader[_Batch]):
+    """Goes on in the middle of an epoch; Lightning would warn of one that does not say it can."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: where to go on, the state of the trainer says."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take nothing; the sampler was sent to its place when the loader was made."""
 
 
 def _position(trainer: L.Trainer) -> tuple[int, int]:

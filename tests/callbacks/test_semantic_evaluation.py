@@ -7,7 +7,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from drawn_semantic import FakeStreets, draw_labels
+from drawn_semantic import FakeStreets, draw_labels, semantic_batch
 from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
 from rich.console import Console
@@ -19,7 +19,7 @@ from probseg.attention.bases import Bases
 from probseg.callbacks import SemanticEvaluation, SemanticVisualLog
 from probseg.callbacks.semantic_pictures import class_colours, coloured
 from probseg.callbacks.semantic_report import print_scores
-from probseg.data import SemanticBatch, SemanticDataModule
+from probseg.data import SemanticDataModule
 from probseg.errors import DataError, UsageError
 from probseg.metrics.semantic import semantic_scores
 from probseg.models import semantic_variant
@@ -398,7 +398,7 @@ def test_a_row_shows_crop_truth_and_prediction():
     image, truth = draw_labels(20, 30, 171, seed=1), draw_labels(20, 30, 171, seed=2)
     predicted = draw_labels(20, 30, 170, seed=3) % 171
     pixels = np.stack([image] * 3)
-    batch = SemanticBatch(torch.tensor(pixels[None]), torch.tensor(truth[None]))
+    batch = semantic_batch(torch.tensor(pixels[None]), torch.tensor(truth[None]))
     row = SemanticVisualLog().row({"classes": torch.tensor(predicted[None])}, batch, 0)
     shown, right, found = np.split(row, 3, axis=1)
     np.testing.assert_array_equal(shown, pixels.transpose(1, 2, 0))

@@ -8,7 +8,6 @@ import torch
 from fakes import FakeObjects, draw_sample, write_folder
 from hypothesis import given
 from hypothesis import strategies as st
-from lightning import seed_everything
 from torch.utils.data import DataLoader, DistributedSampler
 
 from probseg.data import FolderDataModule, InteractiveDataModule
@@ -29,9 +28,14 @@ def module(train=None, **options):
 
 def epochs(number, workers, seed=0, objects=8):
     """Batches of some epochs, each a list of tensors."""
-    seed_everything(seed, workers=True, verbose=False)
-    loader = module(OneObject(objects), num_workers=workers).train_dataloader()
-    return [[batch.images for batch in loader] for _ in range(number)]
+    data = module(OneObject(objects), num_workers=workers)
+    data.seed = seed
+    loader = data.train_dataloader()
+    batches = []
+    for epoch in range(number):
+        loader.sampler.set_epoch(epoch)
+        batches.append([batch.images for batch in loader])
+    return batches
 
 
 def test_training_batches():
@@ -41,6 +45,10 @@ def test_training_batches():
     assert batch.masks.shape == (3, 32, 32)
     assert batch.images.dtype == batch.masks.dtype == torch.uint8
     assert set(batch.masks.unique().tolist()) <= {0, 1, 255}
+    assert batch.seeds.shape == (3,)
+    assert batch.seeds.dtype == torch.int64
+    assert len({*batch.names, *others[0].names}) == 6
+    assert batch.skipped == []
 
 
 def test_images_are_red_first():
@@ -69,7 +77,8 @@ def test_objects_are_shuffled_each_epoch():
             return original(self, index)
 
     loader = module(Recording(16)).train_dataloader()
-    for _ in range(2):
+    for epoch in range(2):
+        loader.sampler.set_epoch(epoch)
         list(loader)
     assert sorted(seen[:16]) == sorted(seen[16:]) == list(range(16))
     assert seen[:16] != seen[16:]
@@ -78,7 +87,6 @@ def test_objects_are_shuffled_each_epoch():
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_no_crop_is_seen_twice_and_seeds_repeat(workers):
-    # albumentations' own generator is copied by fork: unseeded, the workers and the epochs repeat.
     runs = [epochs(2, workers) for _ in range(2)]
     crops = torch.cat([image for epoch in runs[0] for image in epoch])
     assert len(crops) == 16

@@ -40,8 +40,8 @@ def _scrambled(number: int) -> int:
 class Draws:
     """Random numbers for the images of a batch, each a function of its image's seed alone.
 
-    Number ``n`` of an image is SplitMix64's output ``n`` from its seed, on any device. What an image
-    gets does not depend on its neighbours in the batch.
+    Number ``n`` of an image is output ``n`` of SplitMix64 from its seed, on any device. What an
+    image gets does not depend on its neighbours in the batch.
 
     Args:
         seeds: int64, shape ``(B,)``.
@@ -78,7 +78,7 @@ class Draws:
             int64 of the same shape.
         """
         bits = self._bits(limits[0].numel()).view_as(limits)
-        return bits % limits  # limits are far below 2**63: no number is noticeably preferred
+        return bits.remainder(limits)  # limits are far below 2**63: no number is preferred
 
     def _bits(self, count: int) -> Tensor:
         """Return the next numbers in [0, 2**63), shape ``(B, count)``."""
@@ -97,4 +97,5 @@ def _signed(number: int) -> int:
 
 def _shifted(bits: Tensor, count: int) -> Tensor:
     """Shift to the right and fill up with zeros: that of signed numbers repeats the sign."""
-    return (bits >> count) & (2 ** (64 - count) - 1)
+    shifted: Tensor = (bits >> count) & (2 ** (64 - count) - 1)
+    return shifted

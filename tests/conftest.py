@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 os.environ.setdefault("WANDB_MODE", "disabled")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Nothing is written into folders of real data.
+os.environ.setdefault("PROBSEG_CACHE", tempfile.mkdtemp(prefix="probseg_tests_"))
 
 import pytest
 import torch

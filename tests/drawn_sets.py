@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from fakes import Pixels, draw_scene, save, with_band
 from PIL import Image
+from pycocotools import mask as coco_mask
 
 
 def write_davis(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
@@ -96,3 +101,159 @@ def write_voc_labels(labels: Pixels, path: Path) -> Path:
     picture.putpalette(palette)
     picture.save(path)
     return path
+
+
+def write_cocolvis(root: Path, images: int = 3, size: tuple[int, int] = (96, 128)) -> Path:
+    """Write ``hannotation.pickle``, ``masks/`` and ``images/`` of both splits of COCO+LVIS.
+
+    Of five objects of a photograph, 0 and 1 are its two ellipses, 2 is the left half of 0 and lies
+    below it in the tree, 3 is a duplicate of 1 that the tree leaves out, and 4 is the ground, as
+    stuff. Objects 0, 1 and 4 are in the first layer and 2 and 3 in the second.
+    """
+    for s, split in enumerate(("train", "val")):
+        annotations = {}
+        for i in range(images):
+            name = f"{1000 * (s + 1) + i:012d}"
+            image, labels = draw_scene(*size, 2, seed=i)
+            save(image, root / split / "images" / f"{name}.jpg")
+            first = np.where(labels == 0, 3, labels).astype(np.uint8)
+            tree = {0: {"children": [2], "parent": None, "node_level": 0}, 1: None,
+                    2: {"children": [], "parent": 0, "node_level": 1}}  # fmt: skip
+            annotations[name] = {"num_instance_masks": 4, "hierarchy": tree}
+            layers = [as_png(first), as_png(second_layer(labels))]
+            places = [(0, 1), (0, 2), (1, 1), (1, 2), (0, 3)]
+            write_pickle((layers, places), root / split / "masks" / f"{name}.pickle")
+        write_pickle(annotations, root / split / "hannotation.pickle")
+    return root
+
+
+def second_layer(labels: Pixels) -> Pixels:
+    """Left half of object 1, as 1, and all of object 2."""
+    half = np.where(labels == 2, 2, 0).astype(np.uint8)
+    middle = np.nonzero(labels == 1)[1].mean()
+    half[(labels == 1) & (np.arange(labels.shape[1]) < middle)] = 1
+    return half
+
+
+def as_png(layer: Pixels) -> Pixels:
+    """Bytes of a PNG file in an array, as OpenCV encodes."""
+    with BytesIO() as file:
+        Image.fromarray(layer).save(file, format="PNG")
+        return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def write_pickle(content: object, path: Path, protocol: int = 4) -> Path:
+    """Write a pickle."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(content, protocol))
+    return path
+
+
+def write_open_images(root: Path, images: int = 3, size: tuple[int, int] = (96, 128)) -> Path:
+    """Write ``images/``, ``masks/`` and the list of two splits of Open Images.
+
+    Each photograph has two objects. The masks of the first photograph have half its size and are in
+    a folder of their first letter; the others are in ``masks/`` itself.
+    """
+    for s, split in enumerate(("train", "validation")):
+        rows = [
+            "MaskPath,ImageID,LabelName,BoxID,BoxXMin,BoxXMax,BoxYMin,BoxYMax,PredictedIoU,Clicks"
+        ]
+        for i in range(images):
+            key = f"{s + 1}{i:x}" + 7 * "a0"
+            image, labels = draw_scene(*size, 2, seed=i)
+            save(image, root / split / "images" / f"{key}.jpg")
+            for number in (1, 2):
+                name = f"{key}_m01g317_{number:08x}.png"
+                mask = np.where(labels == number, 255, 0).astype(np.uint8)
+                folder = root / split / "masks"
+                if i == 0:
+                    mask, folder = mask[::2, ::2], folder / key[0]
+                folder.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(mask).convert("1").save(folder / name)
+                rows.append(f"{name},{key},/m/01g317,{number:08x},0.1,0.5,0.2,0.6,0.9,0 0.5 0.5 1")
+        path = root / split / f"{split}-annotations-object-segmentation.csv"
+        path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+    return root
+
+
+def write_hqseg(root: Path, images: int = 1, size: tuple[int, int] = (48, 64)) -> Path:
+    """Write all parts of HQSeg-44K; photograph i of a part is drawn with the seed i.
+
+    The masks of HRSOD are colour files with stray values on both sides of the threshold.
+    """
+    thin, cascade = root / "thin_object_detection", root / "cascade_psp"
+    parts = [
+        *((root / "DIS5K" / f"DIS-{s}" / "im", root / "DIS5K" / f"DIS-{s}" / "gt")
+          for s in ("TR", "VD")),
+        *((thin / "ThinObject5K" / f"images_{s}", thin / "ThinObject5K" / f"masks_{s}")
+          for s in ("train", "test")),
+        (thin / "COIFT" / "images", thin / "COIFT" / "masks"),
+        (thin / "HRSOD" / "images", thin / "HRSOD" / "masks_max255"),
+        *((cascade / name, cascade / name)
+          for name in ("DUTS-TR", "DUTS-TE", "ecssd", "fss_all", "MSRA_10K")),
+    ]  # fmt: skip
+    for photos, masks in parts:
+        for i in range(images):
+            image, labels = draw_scene(*size, seed=i)
+            save(image, photos / f"1#Bag#{i}_o.jpg")
+            mask = np.where(labels == 1, 255, 0).astype(np.uint8)
+            if "HRSOD" in masks.parts:
+                mask[0, :2], mask[labels == 1] = (10, 128), 130
+                mask = np.repeat(mask[..., None], 3, axis=2)
+            save(mask, masks / f"1#Bag#{i}_o.png")
+    return root
+
+
+def write_coco(
+    annotations: Path, images: Path, count: int = 3, size: tuple[int, int] = (48, 64)
+) -> Path:
+    """Write annotations in the format of COCO and their photographs 1.jpg, 2.jpg, ...
+
+    Of each photograph's two objects, the left one ("bat") has polygons, one per row, and the right
+    one ("ball") compressed run lengths. A crowd with uncompressed ones covers both.
+    """
+    listed, objects = [], []
+    for key in range(1, count + 1):
+        image, labels = draw_scene(*size, 2, seed=key)
+        save(image, images / f"{key}.jpg")
+        entry = {"id": key, "file_name": f"{key}.jpg", "height": size[0], "width": size[1]}
+        listed.append(entry)
+        left, right, both = labels == 1, labels == 2, labels > 0
+        runs = coco_mask.encode(np.asfortranarray(right.astype(np.uint8)))
+        compressed = {"size": list(size), "counts": runs["counts"].decode()}
+        outlines = (polygons_of(left), compressed, {"size": list(size), "counts": runs_of(both)})
+        for number, (mask, outline) in enumerate(zip((left, right, both), outlines, strict=True)):
+            objects.append(
+                {
+                    "id": 10 * key + number,
+                    "image_id": key,
+                    "category_id": 7 if number == 0 else 3,
+                    "area": float(mask.sum()),
+                    "iscrowd": int(number == 2),
+                    "segmentation": outline,
+                }
+            )
+    names = [{"id": 7, "name": "bat"}, {"id": 3, "name": "ball"}]
+    content = {"images": listed, "annotations": objects, "categories": names}
+    annotations.parent.mkdir(parents=True, exist_ok=True)
+    annotations.write_text(json.dumps(content))
+    return annotations
+
+
+def polygons_of(mask: npt.NDArray[np.bool_]) -> list[list[float]]:
+    """Outline of a mask whose rows have one run each, as a polygon for each row."""
+    rows = [(y, np.flatnonzero(row)) for y, row in enumerate(mask) if row.any()]
+    spans = [(float(y), float(x[0]), float(x[-1] + 1)) for y, x in rows]
+    return [[x0, y, x1, y, x1, y + 1, x0, y + 1] for y, x0, x1 in spans]
+
+
+def runs_of(mask: npt.NDArray[np.bool_]) -> list[int]:
+    """Run lengths down the columns, the first of background."""
+    runs, last = [0], False
+    for pixel in mask.T.ravel().tolist():
+        if pixel != last:
+            runs.append(0)
+        runs[-1] += 1
+        last = pixel
+    return runs

@@ -4,7 +4,12 @@ from probseg.backbones.base import Backbone
 from probseg.backbones.botnet import BoTNet
 from probseg.backbones.hrnet import HRNetV2
 from probseg.backbones.resnet import ResNet
-from probseg.backbones.stem import PromptStem, add_prompt_stem, has_prompt_stem
+from probseg.backbones.stem import (
+    PromptStem,
+    add_prompt_stem,
+    has_prompt_stem,
+    rgb_parameters,
+)
 from probseg.backbones.timm import TimmBackbone
 
 BACKBONES: dict[str, type[Backbone]] = {
@@ -24,4 +29,5 @@ __all__ = [
     "TimmBackbone",
     "add_prompt_stem",
     "has_prompt_stem",
+    "rgb_parameters",
 ]

@@ -64,3 +64,13 @@ def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
 def has_prompt_stem(network: nn.Module) -> bool:
     """Whether the network, or a part of it, takes click maps through a `PromptStem`."""
     return any(isinstance(module, PromptStem) for module in network.modules())
+
+
+def rgb_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters that a network has for images alone, without those of a `PromptStem`.
+
+    What was trained before prompts were added is among them, and nothing that was added.
+    """
+    stems = [module for module in network.modules() if isinstance(module, PromptStem)]
+    added = {parameter for stem in stems for parameter in stem.prompts.parameters()}
+    return [parameter for parameter in network.parameters() if parameter not in added]

@@ -22,10 +22,11 @@ RECORD = "artifacts.json"
 
 
 class ArtifactLogger(WandbLogger):
-    """Weights & Biases, where a checkpoint tells its epoch, score, code and configuration.
+    """Weights & Biases, where runs go on and a checkpoint tells epoch, score, code and settings.
 
-    Lightning's own logger uploads score and file name alone, and lets the alias ``best`` wander to
-    the last checkpoint where a second callback keeps that one.
+    Lightning's own logger uploads score and file name alone, lets the alias ``best`` wander to the
+    last checkpoint where a second callback keeps that one, and starts a run anew where ``resume``
+    is None.
 
     An artifact has the aliases ``latest``, ``best`` (of the best score so far) and
     ``epoch<e>-step<s>``. Nothing is uploaded while Weights & Biases is offline or disabled.
@@ -48,12 +49,14 @@ class ArtifactLogger(WandbLogger):
         checkpoint_name: str | None = None,
         **kwargs: Any,  # noqa: ANN401
     ) -> None:
-        if offline and log_model:
+        if log_model and (offline or kwargs.get("mode") == "offline"):
             msg = (
                 f"log_model {log_model} of WandbLogger: checkpoints cannot be uploaded by a run "
                 "that is offline; leave out log_model or offline"
             )
             raise UsageError(msg)
+        if kwargs.get("resume") is None:  # as a parsed configuration has it for what was not given
+            kwargs["resume"] = "allow"  # with None, a run that goes on would replace itself
         super().__init__(offline=offline, **kwargs)  # whose own uploads stay off
         self.uploads = log_model
         self.artifact_name = checkpoint_name
@@ -66,7 +69,7 @@ class ArtifactLogger(WandbLogger):
             self._callbacks[callback.state_key] = callback
 
     def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
-        """Note that a callback has new checkpoints, and upload them if that is to be done at once."""
+        """Note that a callback has new checkpoints; upload them if that is to be done at once."""
         self.adopt(checkpoint_callback)
         if self.uploads == "all":
             self._upload_new()
@@ -154,7 +157,7 @@ def _note(checkpoint: Path, run: str, artifact: str) -> None:
 
 
 def _known(checkpoint: Path) -> dict[str, dict[str, str]]:
-    """Return the artifacts that are written down beside a checkpoint, by checksum of the content."""
+    """Return the artifacts that are written down beside a checkpoint, by checksum of content."""
     record = checkpoint.parent / RECORD
     return dict(json.loads(record.read_text(encoding="utf-8"))) if record.is_file() else {}
 

@@ -28,7 +28,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def save_checkpoint(
         self,
         checkpoint: dict[str, Any],
-        path: str | os.PathLike[str],
+        path: str | Path,
         storage_options: Any | None = None,  # noqa: ANN401
     ) -> None:
         """Write a file; addresses with ``://`` are left to Lightning.
@@ -47,7 +47,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         content = io.BytesIO()
         torch.save(checkpoint, content)
         place = Path(path)
-        unfinished = place.with_name(f".{place.name}.{os.getpid()}.part")
+        unfinished = place.with_name(f".{place.name}.part")  # that of a kill is written over
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             with unfinished.open("wb") as file:
@@ -57,9 +57,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             unfinished.replace(place)
             _sync(place.parent)
         except OSError as error:
+            if place.parent.is_dir():
+                unfinished.unlink(missing_ok=True)
             raise CheckpointError(_told(place, content.tell(), error)) from error
-        finally:
-            unfinished.unlink(missing_ok=True)
 
 
 def _sync(folder: Path) -> None:
@@ -75,7 +75,7 @@ def _told(place: Path, size: int, error: OSError) -> str:
     stands = "the file that was there still stands" if place.exists() else "nothing was written"
     cause = str(error.strerror)
     if error.errno in FULL:
-        free = shutil.disk_usage(place.parent).free if place.parent.exists() else 0
+        free = shutil.disk_usage(place.parent).free
         cause = f"{cause}: it needs {size / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free"
     return (
         f"{place}: the checkpoint cannot be written ({cause}); {stands}. Make room, or choose "

@@ -45,10 +45,11 @@ class SaveConfig(SaveConfigCallback):
             multifile=False,
         )
         code = environment(trainer.strategy.root_device)
+        checkpoint = self.config.get("ckpt_path")  # a trainer that fits does not tell
         start = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "verb": stage,
-            "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
+            "checkpoint": str(checkpoint) if checkpoint else None,
             "versions": [version_name(logger) for logger in trainer.loggers],
             "environment": code,
         }
@@ -59,8 +60,8 @@ class SaveConfig(SaveConfigCallback):
             if isinstance(logger, WandbLogger):
                 known = {"config": self.config.as_dict(), "stage": stage, "environment": code}
                 logger.log_hyperparams(known)
-                if trainer.ckpt_path:
-                    use_checkpoint(logger, Path(trainer.ckpt_path))
+                if checkpoint:
+                    use_checkpoint(logger, Path(checkpoint))
             if isinstance(logger, ArtifactLogger) and stage == "fit":
                 for callback in trainer.checkpoint_callbacks:
                     if isinstance(callback, ModelCheckpoint):

@@ -35,6 +35,11 @@ class FiniteLoss(L.Callback):
         if stage == "fit":
             self._folder = trainer.strategy.broadcast(run_folder(trainer))
 
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Make room for the copy of the buffers."""
+        self._buffers = list(pl_module.buffers())
+        self._before = [buffer.clone() for buffer in self._buffers]
+
     def on_train_batch_start(
         self,
         trainer: L.Trainer,
@@ -45,7 +50,8 @@ class FiniteLoss(L.Callback):
         """Remember the batch, and the buffers before it."""
         self._batch: Batch = batch
         self._batch_idx = batch_idx
-        self._buffers = {name: buffer.clone() for name, buffer in pl_module.named_buffers()}
+        if self._buffers:
+            torch._foreach_copy_(self._before, self._buffers)  # at once, as there may be a thousand
 
     def on_before_backward(
         self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor
@@ -64,10 +70,9 @@ class FiniteLoss(L.Callback):
         if loss.isfinite() or _overflowed_by_scaling(trainer, loss):
             return
         assert isinstance(pl_module, NetworkTask), "other tasks are not trained"
-        with torch.no_grad():
-            for name, buffer in pl_module.named_buffers():
-                buffer.copy_(self._buffers[name])
-        replay = self._replay(trainer, pl_module, float(loss))
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, self._before)
+        replay = self._replay(trainer, pl_module, float(loss.detach()))
         rank = f"_rank{replay.rank}" if replay.world_size > 1 else ""
         path = self._folder / f"replay_step{replay.global_step}{rank}.pt"
         try:

@@ -23,7 +23,7 @@ _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class LastCheckpoint(Checkpoint):
-    """Keeps ``checkpoints/last.ckpt``, from which the same command goes on with ``--ckpt_path last``.
+    """Keeps ``checkpoints/last.ckpt``, from which ``--ckpt_path last`` goes on.
 
     It is written every few minutes, after each epoch, before each validation, and when the training
     is asked to stop: SIGTERM and Ctrl-C let the batch end first (and those whose gradients are
@@ -48,12 +48,14 @@ class LastCheckpoint(Checkpoint):
         self.every_minutes = every_minutes
         self.every_steps = every_steps
         self._asked: int | None = None  # the signal that asks for an end
+        self._ends = False  # whether all processes stop before the next batch
         self._saved_at = time.monotonic()
         self._handlers: dict[int, _Handler] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Listen to signals."""
         self._asked = None
+        self._ends = False
         self._saved_at = time.monotonic()
         if threading.current_thread() is not threading.main_thread():
             return  # where Python allows none
@@ -75,9 +77,18 @@ class LastCheckpoint(Checkpoint):
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Leave the signals to those who had them before."""
-        while self._handlers:
-            number, handler = self._handlers.popitem()
-            signal.signal(number, handler)
+        self._listen_no_more()
+
+    def on_train_batch_start(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        batch: Any,  # noqa: ANN401
+        batch_idx: int,
+    ) -> None:
+        """Stop; after the batch before, there may have been a validation to begin."""
+        if self._ends:
+            self._stop()
 
     def on_train_batch_end(
         self,
@@ -91,8 +102,8 @@ class LastCheckpoint(Checkpoint):
         between = (batch_idx + 1) % trainer.accumulate_grad_batches != 0
         if between or trainer.is_last_batch:
             return  # in between there is no state to go on from; after the last, the epoch ends
-        asked = self._is_asked(trainer)
-        due = asked
+        self._ends = self._is_asked(trainer)
+        due = self._ends
         if self.every_steps is not None:
             due = due or trainer.global_step % self.every_steps == 0
         if self.every_minutes is not None:
@@ -100,8 +111,6 @@ class LastCheckpoint(Checkpoint):
             due = due or trainer.strategy.broadcast(elapsed >= 60 * self.every_minutes)
         if due:
             self._save(trainer)
-        if asked:
-            self._stop()
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save."""
@@ -127,6 +136,14 @@ class LastCheckpoint(Checkpoint):
         if self._asked is not None:
             self._stop()
 
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Let the processes that read training images end: in a validation, Lightning would not."""
+        self._listen_no_more()
+        if trainer.state.fn == TrainerFn.FITTING and not trainer.training:
+            trainer.fit_loop.teardown()
+
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
@@ -140,8 +157,13 @@ class LastCheckpoint(Checkpoint):
             progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
             progress.update(total=dict(begun), current=dict(begun), is_last_batch=False)
 
+    def _listen_no_more(self) -> None:
+        while self._handlers:
+            number, handler = self._handlers.popitem()
+            signal.signal(number, handler)
+
     def _save(self, trainer: L.Trainer) -> None:
-        if trainer.fast_dev_run:
+        if getattr(trainer, "fast_dev_run", False):  # as ModelCheckpoint asks it
             return
         place = run_folder(trainer) / "checkpoints" / LAST
         trainer.save_checkpoint(place, weights_only=False)

@@ -24,14 +24,25 @@ def log_picture(trainer: L.Trainer, key: str, picture: Path | npt.NDArray[np.uin
         picture = np.asarray(Image.open(picture).convert("RGB"))
     for logger in trainer.loggers:
         if isinstance(logger, WandbLogger):
-            logger.log_image(key, [picture], step=trainer.global_step)
+            logger.log_image(key, [picture], step=_step(trainer))
         elif isinstance(logger, TensorBoardLogger):
-            logger.experiment.add_image(key, picture, trainer.global_step, dataformats="HWC")
+            logger.experiment.add_image(key, picture, _step(trainer), dataformats="HWC")
 
 
 def log_curve(trainer: L.Trainer, key: str, miou: Sequence[float]) -> None:
-    """Send mean IoU against clicks to Weights & Biases as a table, from which it plots curves."""
+    """Send mean IoU against clicks to Weights & Biases as a table, from which it plots curves.
+
+    The numbers themselves are logged as ``miou@k``, which all loggers get.
+    """
     for logger in trainer.loggers:
         if isinstance(logger, WandbLogger):
             rows = [[k, value] for k, value in enumerate(miou)]
-            logger.log_table(key, columns=["clicks", "mIoU"], data=rows, step=trainer.global_step)
+            logger.log_table(key, columns=["clicks", "mIoU"], data=rows, step=_step(trainer))
+
+
+def _step(trainer: L.Trainer) -> int:
+    """Return the step that Lightning gives to numbers; after a batch, ``global_step`` is one ahead.
+
+    Pictures and numbers of one moment then stand at one step, and steps never go back.
+    """
+    return trainer.fit_loop.epoch_loop._batches_that_stepped

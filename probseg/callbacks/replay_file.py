@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -103,11 +104,12 @@ def read_replay(path: Path) -> Replay:
         WeightsError: If it is not there, damaged, of another kind, or of a newer format.
     """
     expected = "expected a file replay_step*.pt that `probseg fit` has written"
+    if not zipfile.is_zipfile(path):  # of other files, torch's reader raises anything
+        told = "is damaged, or of another kind" if path.exists() else "no such file"
+        msg = f"{path}: {told}; {expected}"
+        raise WeightsError(msg)
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        msg = f"{path}: no such file; {expected}"
-        raise WeightsError(msg) from error
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
         msg = f"{path}: cannot be read; {expected}"
         raise WeightsError(msg) from error
@@ -125,7 +127,7 @@ def read_replay(path: Path) -> Replay:
     try:
         return _replay(content)
     except (KeyError, TypeError) as error:
-        msg = f"{path}: is damaged, {error} is missing or of the wrong type; {expected}"
+        msg = f"{path}: is damaged, as for {error}; {expected}"
         raise WeightsError(msg) from error
 
 
@@ -138,7 +140,7 @@ def _replay(content: dict[str, Any]) -> Replay:
     """
     batch = dict(content["batch"])
     replay = Replay(**{**content, "batch": BATCHES[batch.pop("kind")](**batch)})
-    for name, kind in get_type_hints(Replay).items():
-        if isinstance(kind, type) and not isinstance(getattr(replay, name), kind):
+    for name, kind in {**get_type_hints(Replay), "weights": dict}.items():
+        if not isinstance(getattr(replay, name), kind):
             raise TypeError(name)
     return replay

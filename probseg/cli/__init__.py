@@ -21,6 +21,8 @@ training and evaluation:
                                     probseg test --config configs/quickstart.yaml
   compare    which results are better
                                     probseg compare FOLDER_OF_A FOLDER_OF_B
+  debug      repeat a training step whose loss was not finite
+                                    probseg debug replay RUN/replay_step120.pt
 
 data:
   data       list, fetch and check data sets
@@ -73,11 +75,18 @@ def _bench(arguments: Sequence[str]) -> None:
     run(arguments[1:])
 
 
+def _debug(arguments: Sequence[str]) -> None:
+    from probseg.cli.debug import run
+
+    run(arguments[1:])
+
+
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "fit": _trainer,
     "validate": _trainer,
     "test": _trainer,
     "compare": _compare,
+    "debug": _debug,
     "data": _data,
     "zoo": _zoo,
     "tune": _tune,
@@ -92,7 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Verb and options; those of the process by default.
 
     Returns:
-        Exit status: 0, or 2 for wrong usage or wrong input, which is explained on stderr.
+        Exit status: 0; 2 for wrong usage or wrong input, which is explained on stderr; 130 after
+        Ctrl-C.
+
+    Raises:
+        SystemExit: After a training or evaluation was stopped: status 143 for SIGTERM, 130 for
+            Ctrl-C; and after ``--help``.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -113,4 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         sys.stderr.write(f"probseg: error: {told}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("\nprobseg: stopped by Ctrl-C\n")
+        return 130
     return 0

@@ -1,26 +1,35 @@
-"""Which file ``--ckpt_path`` means."""
+"""Which file ``--ckpt_path`` means, and whether it can be used."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
 import yaml
 from jsonargparse import Namespace
 
+from probseg.callbacks.last_checkpoint import LAST
+from probseg.callbacks.run_folder import run_folder
+from probseg.cli.named_classes import check_names
 from probseg.errors import UsageError, WeightsError
+from probseg.tasks.migration import format_of
 
-LAST = "last.ckpt"
+HOW = ("batch_size", "crop_size", "eval_batch_size", "max_skipped", "num_workers")
+"""Arguments of data modules that a run may go on with others of: the data are the same."""
 
 
 def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
     """Return the newest ``last.ckpt`` among the runs of a configuration.
 
-    Runs of the same name on other data, as their ``config.yaml`` says, are passed over.
+    Runs of the same name on other data, as their ``config.yaml`` says, are passed over; what is in
+    `HOW` may differ.
 
     Lightning looks into the folder of the run that begins, which is new and empty, and then starts
     from scratch with no more than a warning.
@@ -44,17 +53,56 @@ def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
     return max(found, key=lambda path: path.stat().st_mtime)
 
 
-def check_readable(path: Path) -> None:
-    """Raise unless a file is a checkpoint written by Lightning.
+def check_readable(path: Path, allowed: Mapping[str, Any] | None = None) -> None:
+    """Raise unless a file is a checkpoint that can be gone on from without running its code.
+
+    Args:
+        path: The file.
+        allowed: The settings of the user; classes that they name may be named by the file too.
 
     Raises:
         UsageError: If there is no such file.
-        WeightsError: If it is damaged, or something else.
+        WeightsError: If it is damaged, or something else, or of a newer format than this version of
+            probseg knows, or names classes that are neither trusted nor the user's. Where the
+            newest other checkpoint in the folder can be read, its path is named.
     """
     if not path.is_file():
         msg = f"--ckpt_path {path}: no such file; give the path of a .ckpt file, or `last`"
         raise UsageError(msg)
     try:
+        content = _content(path)
+        format_of(content)
+    except WeightsError as error:
+        told = str(error) if str(path) in str(error) else f"{path}: {error}"
+        other = _newest_other(path)
+        way_out = f"; --ckpt_path {other} can be read" if other else ""
+        msg = f"{told}{way_out}"
+        raise WeightsError(msg) from error
+    check_names(content, allowed or {}, path)
+
+
+def last_of(trainer: L.Trainer) -> Path | None:
+    """Return the newest ``last.ckpt`` of the present run, or None if there is none yet."""
+    folders = {run_folder(trainer) / "checkpoints"}
+    for callback in trainer.checkpoint_callbacks:
+        folder = getattr(callback, "dirpath", None)
+        folders |= {Path(folder)} if folder else set()
+    written = [path for folder in folders if (path := folder / LAST).is_file()]
+    return max(written, key=lambda path: path.stat().st_mtime, default=None)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """Read a checkpoint without running code; the tensors stay on the disk.
+
+    Raises:
+        WeightsError: If it is damaged, or something else.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            broken = file.testzip()  # by checksums: torch does not look at all of the tensors
+        if broken is not None:
+            msg = f"{path}: the file is damaged, {broken} in it has another checksum"
+            raise WeightsError(msg)
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         msg = (
@@ -62,17 +110,25 @@ def check_readable(path: Path) -> None:
             "a checkpoint written by `probseg fit`"
         )
         raise WeightsError(msg) from error
-    except (RuntimeError, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError) as error:
         msg = f"{path}: cannot be read as a checkpoint; the file is damaged, or of another kind"
         raise WeightsError(msg) from error
     if not isinstance(content, dict) or "state_dict" not in content:
         msg = f"{path}: holds no training state; expected a checkpoint written by `probseg fit`"
         raise WeightsError(msg)
+    return content
 
 
-def run_of(checkpoint: Path) -> str:
-    """Return the name of the run, ``version_3`` for instance, that a checkpoint lies in."""
-    return checkpoint.parent.parent.name
+def _newest_other(path: Path) -> Path | None:
+    """Return the newest checkpoint beside a broken one that can be read."""
+    others = [other for other in path.parent.glob("*.ckpt") if other != path]
+    for other in sorted(others, key=lambda other: other.stat().st_mtime, reverse=True):
+        try:
+            format_of(_content(other))
+        except WeightsError:
+            continue
+        return other
+    return None
 
 
 def first_logger(trainer: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -96,7 +152,8 @@ def _text(section: Any) -> str:  # noqa: ANN401
     """Return a section of a configuration as text that does not depend on how it was read."""
     if isinstance(section, Mapping):
         # Stored configurations leave out what is null.
-        items = {k: _text(v) for k, v in section.items() if v is not None and k != "__path__"}
+        left_out = ("__path__", *HOW)
+        items = {k: _text(v) for k, v in section.items() if v is not None and k not in left_out}
         return str(sorted(items.items()))
     if isinstance(section, list | tuple):
         return str([_text(value) for value in section])

@@ -16,18 +16,22 @@ import yaml
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.plugins.io import CheckpointIO
 
 import probseg
 import probseg.data
 import probseg.tasks
 from probseg.callbacks import InteractiveEvaluation, SaveConfig, SemanticEvaluation
+from probseg.callbacks.atomic import AtomicCheckpointIO
+from probseg.callbacks.finite_loss import FiniteLoss
+from probseg.callbacks.loggers import REPLACED, make_logger, names_to_give
 from probseg.cli.checkpoints import (
     check_readable,
     find_last,
-    first_logger,
-    run_of,
+    last_of,
     without_pretrained_backbones,
 )
+from probseg.cli.faults import explain, interruption, way_on
 from probseg.data.base import InteractiveDataset
 from probseg.data.semantic import SemanticDataset
 from probseg.errors import UsageError, user_error
@@ -70,10 +74,11 @@ class ProbsegCLI(LightningCLI):
 
         Raises:
             UsageError: If there is no such checkpoint.
-            WeightsError: If it cannot be read.
+            WeightsError: If it cannot be read, or names classes that are neither trusted nor named
+                by the user.
         """
         super().parse_arguments(parser, args)
-        self.run_to_continue: str | None = None
+        self.run_to_continue: Path | None = None
         verb = self.config.subcommand
         config = self.config[verb]
         self.asked_model = config.model.clone()
@@ -87,8 +92,9 @@ class ProbsegCLI(LightningCLI):
             config.ckpt_path = str(find_last(config.trainer, config.data.as_dict()))
             sys.stderr.write(f"probseg: going on from {config.ckpt_path}\n")
             if verb == "fit":
-                self.run_to_continue = run_of(Path(config.ckpt_path))
-        check_readable(Path(config.ckpt_path))
+                self.run_to_continue = Path(config.ckpt_path).parent.parent
+        # Before Lightning reads the settings in it, for which their classes are imported.
+        check_readable(Path(config.ckpt_path), config.as_dict())
 
     def instantiate_classes(self) -> None:
         """Make trainer, model and data.
@@ -102,15 +108,18 @@ class ProbsegCLI(LightningCLI):
                 f"probseg: the settings under `model` are those of {config.ckpt_path}; what else "
                 "the configuration or the command line says of it does not count\n"
             )
-        logger = (first_logger(config.trainer) or {}).get("init_args", {})
-        going_on = self.run_to_continue is not None and logger.get("version", "") is None
+        names = []
+        if self.run_to_continue is not None:
+            names = names_to_give(config.trainer.get("logger"), self.run_to_continue)
         asked = config.model.clone()
         datasets = _Datasets()
         for kind in (InteractiveDataset, SemanticDataset):
             self.parser.add_instantiator(datasets, kind)
+        for replaced in REPLACED:
+            self.parser.add_instantiator(make_logger, replaced, subclasses=False)
         try:
-            if going_on:
-                logger["version"] = self.run_to_continue
+            for logger, name in names:
+                logger["version"] = name
             if config.ckpt_path is not None:  # whose weights replace any that could be downloaded
                 without_pretrained_backbones(config.model)
             super().instantiate_classes()
@@ -118,17 +127,69 @@ class ProbsegCLI(LightningCLI):
             told = user_error(error) or datasets.refused or _innermost(error)
             raise UsageError(str(told)) from error
         config.model = asked
-        if going_on:  # the configuration that is saved must not tie later runs to this folder
+        for logger, _ in names:  # the saved configuration must not tie later runs to this folder
             logger["version"] = None
 
     def _instantiate_trainer(
         self, config: dict[str, Any], callbacks: list[L.Callback]
     ) -> L.Trainer:
-        """Make the trainer without the evaluation that is of another task."""
+        """Make the trainer without the evaluation that is of another task.
+
+        A training gets what guards it in any configuration: against a loss that is no number, and
+        against a process that ends while it writes a checkpoint.
+        """
         semantic = isinstance(self.model, SemanticSegmentation)
         other = InteractiveEvaluation if semantic else SemanticEvaluation
         fitting = [callback for callback in callbacks if not isinstance(callback, other)]
+        if self.subcommand == "fit":
+            fitting.append(FiniteLoss())
+            config["plugins"] = with_atomic_checkpoints(config["plugins"])
         return super()._instantiate_trainer(config, fitting)
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """Return what the trainer is called with; a checkpoint from an address is no code either.
+
+        Lightning unpickles those that it downloads unless it is told otherwise.
+        """
+        given: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
+        if given["weights_only"] is None:
+            given["weights_only"] = True
+        return given
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        """Train or evaluate, and explain what ends it before its end.
+
+        Raises:
+            UsageError: If it is known what to do about it.
+            SystemExit: After SIGTERM or Ctrl-C, with the status that shells expect.
+        """
+        told = None
+        try:
+            super()._run_subcommand(subcommand)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            last = last_of(self.trainer) if subcommand == "fit" else None
+            if (stopped := interruption(error, self.trainer.received_sigterm)) is not None:
+                status, by = stopped
+                if self.trainer.is_global_zero:
+                    sys.stderr.write(f"probseg: stopped by {by}; {way_on(subcommand, last)}\n")
+                raise SystemExit(status) from error
+            told = explain(error, subcommand, self.config[subcommand], last)
+            if told is None:
+                raise
+        if told is not None:  # outside of the block: the message is not to be searched for others
+            raise told
+
+
+def with_atomic_checkpoints(plugins: Any) -> list[Any]:  # noqa: ANN401 (as Lightning takes them)
+    """Return the trainer's plugins, with `AtomicCheckpointIO` unless another writes checkpoints.
+
+    Args:
+        plugins: None, one plugin, or a list of them.
+    """
+    given = [] if plugins is None else list(plugins) if isinstance(plugins, list) else [plugins]
+    if any(isinstance(plugin, CheckpointIO) for plugin in given):
+        return given
+    return [*given, AtomicCheckpointIO()]
 
 
 class _Datasets:

@@ -2,7 +2,17 @@
 
 from probseg.clicks.annotators import CLICK_RULES
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
+from probseg.clicks.iterated import IteratedClicks
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.mistakes import HUMAN, Mistakes
 
-__all__ = ["CLICK_RULES", "HUMAN", "STAGES", "ClickMaps", "Curriculum", "Mistakes", "Stage"]
+__all__ = [
+    "CLICK_RULES",
+    "HUMAN",
+    "STAGES",
+    "ClickMaps",
+    "Curriculum",
+    "IteratedClicks",
+    "Mistakes",
+    "Stage",
+]

@@ -23,11 +23,12 @@ def mask_box(mask: npt.NDArray[np.uint8]) -> Box:
     Raises:
         ValueError: If the mask has no object pixel.
     """
-    rows, columns = np.nonzero(mask == 1)
+    inside = mask == 1
+    rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
     if rows.size == 0:
         message = "mask: expected at least one pixel of value 1 (object), got none"
         raise ValueError(message)
-    return int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
 def jitter_box(

@@ -5,7 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from probseg.seeds import mixed
+import torch
+from torch import Tensor
+
+from probseg.clicks.rounds import Answer, answered, with_clicks
+from probseg.clicks.sampling import (
+    drop_boxes,
+    error_regions,
+    interior,
+    object_and_background,
+    random_clicks,
+)
+from probseg.seeds import Draws
+from probseg.types import Prompts
 
 Stage = Literal["box", "random", "corrective"]
 STAGES: tuple[Stage, ...] = ("box", "random", "corrective")
@@ -67,15 +79,6 @@ class Curriculum:
             msg = f"margin must be a number of pixels >= 0, got {self.margin}"
             raise ValueError(msg)
 
-    def drawn_rounds(self, seed: int) -> int:
-        """Draw the number of rounds of a batch.
-
-        Args:
-            seed: Of the batch, the same in all processes that share it, in [0, 2**63).
-        """
-        fewest, most = self.rounds
-        return fewest + mixed(seed) % (most - fewest + 1)
-
     def stage(self, epoch: int) -> Stage:
         """Return the task of an epoch, counted from 0."""
         if epoch < self.box_epochs:
@@ -83,3 +86,47 @@ class Curriculum:
         if epoch < self.box_epochs + self.random_epochs:
             return "random"
         return "corrective"
+
+    def draw(
+        self,
+        masks: Tensor,
+        boxes: Tensor,
+        draws: Draws,
+        stage: Stage,
+        rounds: int,
+        answer: Answer,
+    ) -> Prompts:
+        """Draw the prompts of a training batch.
+
+        Args:
+            masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
+            boxes: Around the objects, shape ``(B, 4)``; NaN rows where there is none.
+            draws: Source of randomness on the device of ``masks``.
+            stage: The task.
+            rounds: Number of rounds of corrective clicks in the last task.
+            answer: The network that is asked in each round.
+
+        Returns:
+            Boxes and, after the first task, clicks; with corrective clicks also the answer before
+            the last of them, as the previous mask.
+        """
+        prompts = Prompts(
+            points=boxes.new_zeros(len(boxes), 0, 2),
+            labels=torch.zeros(len(boxes), 0, dtype=torch.long, device=boxes.device),
+            boxes=boxes,
+        )
+        if stage == "box":
+            return prompts
+        wanted = self.positive_clicks, self.negative_clicks
+        prompts = prompts._replace(boxes=drop_boxes(boxes, self.box_dropout, draws))
+        if stage == "random":
+            clicks = random_clicks(*object_and_background(masks), draws, *wanted)
+            return with_clicks(prompts, *clicks)
+        for _ in range(rounds):
+            logits = answered(prompts, answer)
+            wrong = error_regions(logits.squeeze(1) > 0, masks)
+            missed, invented = (interior(region, self.margin) for region in wrong)
+            prompts = with_clicks(prompts, *random_clicks(missed, invented, draws, *wanted), logits)
+        if rounds == 0:  # without a box and without clicks there would be nothing to go by
+            prompts = prompts._replace(boxes=boxes)
+        return prompts

@@ -31,8 +31,9 @@ def random_points(
         ``(B, max_points)``. An image whose region is too small gets fewer points than asked.
     """
     width = region.shape[2]
-    seen = region.flatten(1).cumsum(dim=1)  # (B, H * W): pixels of the region up to each one
-    total = seen[:, -1:]  # (B, 1)
+    # (B, H * W): pixels of the region up to each one
+    seen = region.flatten(1).cumsum(dim=1, dtype=torch.int32)
+    total = seen[:, -1:].long()  # (B, 1)
     left = (total - torch.arange(max_points, device=region.device)).clamp(min=1)
     chosen = draws.below(left)  # (B, max_points): numbers among the pixels that are left
     ranks = chosen.new_empty(len(chosen), 0)  # numbers among all, in ascending order
@@ -44,7 +45,7 @@ def random_points(
         picked.append(rank)
         ranks = torch.cat([ranks, rank[:, None]], dim=1).sort(dim=1).values
     wanted = torch.stack(picked, dim=1) if picked else ranks  # (B, max_points)
-    index = torch.searchsorted(seen, wanted + 1).clamp(max=seen.shape[1] - 1)
+    index = torch.searchsorted(seen, (wanted + 1).int()).clamp(max=seen.shape[1] - 1)
     numbers = torch.arange(max_points, device=region.device)
     real = (numbers < counts[:, None]) & (numbers < total)
     x = index % width
@@ -140,9 +141,7 @@ def object_boxes(masks: Tensor) -> Tensor:
     return boxes.masked_fill(empty[:, None], torch.nan)
 
 
-def jitter_boxes(
-    boxes: Tensor, noise: float, size: tuple[int, int], draws: Draws
-) -> Tensor:
+def jitter_boxes(boxes: Tensor, noise: float, size: tuple[int, int], draws: Draws) -> Tensor:
     """Move the corners of boxes as `probseg.clicks.boxes.jitter_box` does, for a whole batch.
 
     Args:

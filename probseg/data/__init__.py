@@ -4,18 +4,24 @@ from probseg.data.base import InteractiveDataset
 from probseg.data.berkeley import Berkeley
 from probseg.data.bsds500 import BSDS500
 from probseg.data.camvid import CamVid
+from probseg.data.coco import COCO, COCOInstances
 from probseg.data.coco_mval import COCOMVal
 from probseg.data.coco_stuff import COCOStuff10k, COCOStuff164k
+from probseg.data.cocolvis import COCOLVIS
 from probseg.data.datamodule import FolderDataModule, InteractiveDataModule, TrainBatch
 from probseg.data.davis import DAVIS
 from probseg.data.davis585 import DAVIS585
 from probseg.data.folder import ImageMaskFolder
 from probseg.data.grabcut import GrabCut
+from probseg.data.hqseg import HQSeg44K
+from probseg.data.image_pairs import ImagePairs
 from probseg.data.lvis import LVIS
+from probseg.data.open_images import OpenImages
 from probseg.data.pascal_context import PascalContext
 from probseg.data.pascal_voc import PascalVOC
 from probseg.data.sample_photos import SamplePhotos
 from probseg.data.sbd import SBD
+from probseg.data.selection import Selected
 from probseg.data.semantic import SemanticDataset
 from probseg.data.semantic_module import SemanticBatch, SemanticDataModule
 from probseg.data.voc_segmentation import VOCSegmentation
@@ -23,12 +29,18 @@ from probseg.data.voc_segmentation import VOCSegmentation
 DATASETS: dict[str, type[InteractiveDataset]] = {
     "BSDS500": BSDS500,
     "Berkeley": Berkeley,
+    "COCO": COCO,
+    "COCOInstances": COCOInstances,
+    "COCOLVIS": COCOLVIS,
     "COCO_MVal": COCOMVal,
     "DAVIS": DAVIS,
     "DAVIS585": DAVIS585,
     "GrabCut": GrabCut,
+    "HQSeg44K": HQSeg44K,
     "ImageMaskFolder": ImageMaskFolder,
+    "ImagePairs": ImagePairs,
     "LVIS": LVIS,
+    "OpenImages": OpenImages,
     "PascalVOC": PascalVOC,
     "SBD": SBD,
     "SamplePhotos": SamplePhotos,
@@ -56,6 +68,8 @@ SEMANTIC_DATASETS: dict[str, type[SemanticDataset]] = {
 
 __all__ = [
     "BSDS500",
+    "COCO",
+    "COCOLVIS",
     "DATASETS",
     "DAVIS",
     "DAVIS585",
@@ -64,18 +78,23 @@ __all__ = [
     "SBD",
     "SEMANTIC_DATASETS",
     "Berkeley",
+    "COCOInstances",
     "COCOMVal",
     "COCOStuff10k",
     "COCOStuff164k",
     "CamVid",
     "FolderDataModule",
     "GrabCut",
+    "HQSeg44K",
     "ImageMaskFolder",
+    "ImagePairs",
     "InteractiveDataModule",
     "InteractiveDataset",
+    "OpenImages",
     "PascalContext",
     "PascalVOC",
     "SamplePhotos",
+    "Selected",
     "SemanticBatch",
     "SemanticDataModule",
     "SemanticDataset",

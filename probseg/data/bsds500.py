@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.images import check_same_size, read_image, read_labels
+from probseg.data.reading import index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.paths import data_dir
 from probseg.types import Sample
@@ -18,7 +20,8 @@ class BSDS500(InteractiveDataset):
     """Segments of BSDS500 as objects, one per region and annotator.
 
     Layout: ``images/<split>/<id>.jpg`` and ``labels/<split>/<id>_a<k>.png``, one map of region
-    numbers (from 1) per annotator.
+    numbers (from 1) per annotator. All maps of the split are read when the data set is built for
+    the first time; what was found is kept in a folder ``.probseg`` until a file changes.
 
     Args:
         split: ``"train"``, ``"val"`` or ``"test"``.
@@ -55,29 +58,33 @@ class BSDS500(InteractiveDataset):
                 "to PNG (one per annotator), and pass the folder as `root`.",
             )
         unwanted = self._excluded(exclude)
-        self.objects: list[tuple[Path, Path, int]] = []  # image, label map, region
-        for image in images:
-            if image.stem in unwanted:
-                continue
-            maps = sorted((self.root / "labels" / split).glob(f"{image.stem}_a*.png"))
-            if not maps:
-                msg = (
-                    f"{self.root / 'labels' / split}: no label map {image.stem}_a<k>.png for "
-                    f"{image}; add it or remove the image"
-                )
-                raise DataError(msg)
-            for path in maps:
-                labels = read_labels(path)
-                share = np.bincount(labels.ravel(), minlength=256) / labels.size
-                chosen = np.flatnonzero((share >= min_fraction) & (share <= max_fraction))
-                self.objects += [
-                    (image, path, int(number))
-                    for number in chosen
-                    if number > 0 and share[number] > 0
-                ]
+        wanted = [image for image in images if image.stem not in unwanted]
+        pairs = [(image, path) for image in wanted for path in self._maps(split, image)]
+        found = index_objects(
+            f"bsds500-{split}",
+            self.root,
+            lambda pair: _count(pair[1], min_fraction, max_fraction),
+            pairs,
+            (path for _, path in pairs),
+            min_fraction=min_fraction,
+            max_fraction=max_fraction,
+        )
+        self.objects = [(*pair, number) for pair, number, _ in found]  # image, label map, region
+        self._areas = np.array([area for *_, area in found], np.int64)
         if not self.objects:
             msg = f"{self.root}: no region is left in split {split!r} after selection"
             raise DataError(msg)
+
+    def _maps(self, split: str, image: Path) -> list[Path]:
+        place = self.root / "labels" / split
+        maps = sorted(place.glob(f"{image.stem}_a*.png"))
+        if not maps:
+            msg = (
+                f"{place}: no label map {image.stem}_a<k>.png for {image}; add it or remove the "
+                "image"
+            )
+            raise DataError(msg)
+        return maps
 
     def _excluded(self, exclude: str | None) -> set[str]:
         if exclude is None:
@@ -103,4 +110,24 @@ class BSDS500(InteractiveDataset):
         labels = read_labels(label_path)
         check_same_size(image.shape, labels.shape, image_path, label_path)
         mask = (labels == number).astype(np.uint8)
-        return Sample(image, mask, f"{label_path.stem}#{number}", self.name, image_path.stem)
+        return Sample(image, mask, self.object_name(index), self.name, image_path.stem)
+
+    @property
+    def areas(self) -> npt.NDArray[np.int64]:
+        """Pixels of each region, shape ``(len(self),)``."""
+        return self._areas
+
+    def object_name(self, index: int) -> str:
+        """Return the stem of a label map and the number of a region."""
+        _, label_path, number = self.objects[index]
+        return f"{label_path.stem}#{number}"
+
+
+def _count(path: Path, min_fraction: float, max_fraction: float) -> npt.NDArray[np.int64]:
+    """Count the pixels of each region of a map whose share of the map is within bounds."""
+    labels = read_labels(path)
+    areas = np.bincount(labels.ravel(), minlength=256)
+    share = areas / labels.size
+    areas[(share < min_fraction) | (share > max_fraction)] = 0
+    areas[0] = 0
+    return areas

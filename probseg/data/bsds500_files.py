@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from scipy.io import loadmat
 
+from probseg.data.mat_files import load_mat
 from probseg.errors import DataError
 
 IN_GRABCUT = (
@@ -53,7 +53,7 @@ def convert(folder: Path) -> None:
         place.mkdir(parents=True, exist_ok=True)
         try:
             maps = [
-                entry["Segmentation"][0, 0] for entry in loadmat(path)["groundTruth"].ravel()
+                entry["Segmentation"][0, 0] for entry in load_mat(path, "groundTruth").ravel()
             ]  # each (H, W)
         except Exception as error:  # broken files raise a dozen different kinds
             msg = f"{path}: cannot be read as maps of BSDS500 ({error!r}); fetch the archive again"

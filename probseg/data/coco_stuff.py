@@ -7,10 +7,10 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.io import loadmat
 
 from probseg.data.class_names import COCO_STUFF
 from probseg.data.layout import chosen_root
+from probseg.data.mat_files import load_mat
 from probseg.data.semantic import SemanticFiles, folder_pairs, listed_pairs
 from probseg.errors import DataError, DatasetNotFoundError
 
@@ -62,7 +62,7 @@ class COCOStuff10k(SemanticFiles):
     def read_labels(self, path: Path) -> npt.NDArray[np.uint8]:
         """Read the categories of a ``.mat`` file: uint8, shape ``(H, W)``."""
         try:
-            values = np.asarray(loadmat(path, variable_names=["S"])["S"])
+            values = np.asarray(load_mat(path, "S"))
             numbers = values.astype(np.uint8)
             if values.ndim != 2 or (numbers != values).any():
                 msg = f"got {values.dtype} of shape {values.shape}"

@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from probseg.data.base import InteractiveDataset
 from probseg.data.folder import ImageMaskFolder
 from probseg.data.loading import Cut, TrainingData, as_list, check_names, stack_cuts
+from probseg.data.mixing import Mixture
+from probseg.data.sampling import Order
 from probseg.data.transforms import TrainingCrop
 from probseg.errors import DataError
 from probseg.types import Sample
@@ -43,7 +45,7 @@ class InteractiveDataModule(TrainingData):
     """Training crops, and whole objects for evaluation.
 
     Args:
-        train: Objects to train on; several data sets are joined.
+        train: Objects to train on; several data sets are mixed.
         val: Objects that each validation clicks through, one data set or several.
         test: The same for testing.
         batch_size: Training crops per batch and device.
@@ -57,10 +59,16 @@ class InteractiveDataModule(TrainingData):
             with all their trials. Their network calls are shared where sizes allow it.
         max_skipped: Most training objects that may turn out to be unreadable; others take their
             places. One more stops the training with a list of the files.
+        proportions: The share of each training set in an epoch, e.g. ``[0.7, 0.3]``; None for all
+            objects of all sets. See `Mixture`.
+        samples_per_epoch: Training crops per epoch of all sets and devices; None for as many as
+            there are objects. RITM (Sofiiuk, Petrov and Konushin 2021) has 30000.
 
     Raises:
-        DataError: If two sets of ``val``, or two of ``test``, have the same name.
-        ValueError: If ``val_objects`` or ``eval_batch_size`` is below 1, or ``max_skipped`` below 0.
+        DataError: If two sets of ``val``, or two of ``test``, have the same name, or if
+            ``proportions`` or ``samples_per_epoch`` do not fit the training sets.
+        ValueError: If ``val_objects`` or ``eval_batch_size`` is below 1, or ``max_skipped`` is
+            negative.
     """
 
     def __init__(
@@ -76,6 +84,8 @@ class InteractiveDataModule(TrainingData):
         val_objects: int | None = None,
         eval_batch_size: int = 16,
         max_skipped: int = 10,
+        proportions: list[float] | None = None,
+        samples_per_epoch: int | None = None,
     ) -> None:
         super().__init__(max_skipped)
         if val_objects is not None and val_objects < 1:
@@ -87,7 +97,11 @@ class InteractiveDataModule(TrainingData):
         self.save_hyperparameters()
         self.val_objects = val_objects
         self.eval_batch_size = eval_batch_size
-        self.train: list[Dataset[Sample]] = [*as_list(train)]
+        sets = as_list(train)
+        self.order: Order | None = None
+        if sets or proportions is not None:
+            self.order = Mixture(sets, proportions, samples_per_epoch)
+        self.train: list[Dataset[Sample]] = [*sets]
         self.val: list[Dataset[Sample]] = [*as_list(val)]
         self.test: list[Dataset[Sample]] = [*as_list(test)]
         _check_names("val", self.val)
@@ -105,6 +119,7 @@ class InteractiveDataModule(TrainingData):
             of="objects",
             batch_size=self.batch_size,
             num_workers=self.num_workers,
+            order=self.order,
         )
 
     def val_dataloader(self) -> list[DataLoader[list[Sample]]]:

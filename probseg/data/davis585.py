@@ -90,6 +90,10 @@ class DAVIS585(InteractiveDataset):
         check_same_size(image.shape, initial.shape, image_path, initial_path)
         return sample._replace(initial=initial)
 
+    def object_name(self, index: int) -> str:
+        """Return the video and the stem of a mask."""
+        return self.objects[index].name
+
 
 def _objects(video: Path, initial: str | None) -> list[_Object]:
     """List the objects of a video by frame and object."""

@@ -7,6 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.images import (
@@ -19,6 +20,7 @@ from probseg.data.images import (
     read_image,
     read_labels,
 )
+from probseg.data.reading import index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.paths import data_dir, find_data
 from probseg.types import IGNORE, Sample
@@ -30,8 +32,9 @@ class ImageMaskFolder(InteractiveDataset):
     An image ``images/cat.jpg`` belongs to ``masks/cat.png``, or to several masks
     ``masks/cat_1.png``, ``masks/cat_2.png``. In a mask, 0 is background, 1 to 254 are objects and
     255 is ignored; a mask with 0 and 255 only is black and white, 255 being the object. When the
-    data set is built all masks are read and the sizes of all images, so that a bad file is named
-    before training starts.
+    data set is built for the first time all masks are read and the sizes of all images, so that a
+    bad file is named before training starts; what was found is kept in a folder ``.probseg`` until
+    a file changes.
 
     Args:
         root: The folder; a relative path that does not exist is looked for in ``$PROBSEG_DATA``
@@ -70,19 +73,12 @@ class ImageMaskFolder(InteractiveDataset):
             stems = [stem for stem in stems if stem not in unwanted]
         if prefixes is not None:
             stems = [stem for stem in stems if stem.startswith(tuple(prefixes))]
-        self.objects: list[tuple[Path, Path, int]] = []  # image, mask, object number
-        for stem in stems:
-            size = image_size(images[stem])
-            for mask_path in masks[stem]:
-                labels = read_labels(mask_path)
-                numbers = object_ids(labels, mask_path)
-                check_same_size(size, labels.shape, images[stem], mask_path)
-                areas = np.bincount(labels.ravel(), minlength=256)
-                self.objects += [
-                    (images[stem], mask_path, number)
-                    for number in numbers
-                    if areas[number] >= min_area
-                ]
+        pairs = [(images[stem], mask_path) for stem in stems for mask_path in masks[stem]]
+        files = (path for pair in pairs for path in pair)
+        found = index_objects("folder", self.root, _count, pairs, files)
+        large = [(*pair, number, area) for pair, number, area in found if area >= min_area]
+        self.objects = [row[:3] for row in large]  # image, mask, object number
+        self._areas = np.array([area for *_, area in large], np.int64)
         if not self.objects:
             msg = f"{self.root}: no object of at least {min_area} pixels is left after selection"
             raise DataError(msg)
@@ -96,9 +92,29 @@ class ImageMaskFolder(InteractiveDataset):
         image_path, mask_path, number = self.objects[index]
         image = read_image(image_path)
         labels = read_labels(mask_path)
-        suffix = "" if number == IGNORE else f"#{number}"
-        name = mask_path.stem + suffix
+        name = self.object_name(index)
         return Sample(image, object_mask(labels, number), name, self.name, image_path.stem)
+
+    @property
+    def areas(self) -> npt.NDArray[np.int64]:
+        """Pixels of each object, shape ``(len(self),)``."""
+        return self._areas
+
+    def object_name(self, index: int) -> str:
+        """Return the stem of a mask and, unless it is black and white, the object's number."""
+        _, mask_path, number = self.objects[index]
+        return mask_path.stem + ("" if number == IGNORE else f"#{number}")
+
+
+def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
+    """Count the pixels of each object of a mask."""
+    image_path, mask_path = pair
+    labels = read_labels(mask_path)
+    numbers = object_ids(labels, mask_path)
+    check_same_size(image_size(image_path), labels.shape, image_path, mask_path)
+    areas = np.zeros(256, np.int64)
+    areas[numbers] = np.bincount(labels.ravel(), minlength=256)[numbers]
+    return areas
 
 
 def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,12 @@ from probseg.types import IGNORE
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 LOSSLESS_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
+
+MAX_PIXELS = 178_956_970
+"""Most pixels of an image or mask, where Pillow refuses too: a small file can hold gigabytes."""
+
+# Pillow warns from half of it on, and only tells of the limit that is kept here anyway.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
 
 GREY_WEIGHTS = (0.299, 0.587, 0.114)
 """Shares of red, green and blue in a grey value (ITU-R BT.601)."""
@@ -34,9 +41,29 @@ def _decoding(path: Path) -> Iterator[None]:
     """Turn whatever a decoder raises about a file into a `DataError` that names it."""
     try:
         yield
+    except (DataError, MemoryError):  # the second says nothing about the file
+        raise
+    except Image.DecompressionBombError as error:
+        raise _too_large(path) from error
     except Exception as error:  # the decoders of broken files raise a dozen different kinds
         msg = f"{path}: cannot be read as an image ({error}); replace or remove the file"
         raise DataError(msg) from error
+
+
+def _opened(path: Path) -> Image.Image:
+    """Open an image file without decoding it, unless it is too large to be decoded."""
+    picture = Image.open(path)
+    width, height = picture.size
+    if width * height > MAX_PIXELS:  # with a limit of Pillow that somebody has raised
+        raise _too_large(path)
+    return picture
+
+
+def _too_large(path: Path) -> DataError:
+    return DataError(
+        f"{path}: has more than {MAX_PIXELS / 1e6:.0f} million pixels, and is not decoded as it "
+        "could fill the memory; scale it down, or cut it into several images"
+    )
 
 
 def _open(path: Path) -> Image.Image:
@@ -45,7 +72,7 @@ def _open(path: Path) -> Image.Image:
         msg = f"{path}: no such file; check the folder and the spelling of the name"
         raise DataError(msg)
     with _decoding(path):
-        picture = Image.open(path)
+        picture = _opened(path)
         picture.load()
     return picture
 
@@ -57,9 +84,9 @@ def image_size(path: Path) -> tuple[int, int]:
         path: The file.
 
     Raises:
-        DataError: If the file is missing or is not an image.
+        DataError: If the file is missing, is not an image, or has more than `MAX_PIXELS`.
     """
-    with _decoding(path), Image.open(path) as picture:
+    with _decoding(path), _opened(path) as picture:
         width, height = picture.size
         turned = picture.getexif().get(ExifTags.Base.Orientation, 1) >= 5
     return (width, height) if turned else (height, width)
@@ -77,7 +104,8 @@ def to_rgb(picture: Image.Image) -> npt.NDArray[np.uint8]:
     Returns:
         uint8, shape ``(H, W, 3)``.
     """
-    picture = ImageOps.exif_transpose(picture)
+    if picture.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        picture = ImageOps.exif_transpose(picture)
     if picture.mode in ("I;16", "I;16L", "I;16B", "I"):
         grey = np.asarray(picture).astype(np.int64)
         if grey.max(initial=0) > 255:  # mode "I" also holds plain 8-bit values
@@ -87,7 +115,7 @@ def to_rgb(picture: Image.Image) -> npt.NDArray[np.uint8]:
         layer = picture.convert("RGBA")
         white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         picture = Image.alpha_composite(white, layer)
-    return np.asarray(picture.convert("RGB")).copy()
+    return np.array(picture if picture.mode == "RGB" else picture.convert("RGB"))
 
 
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
@@ -100,7 +128,8 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
         uint8, shape ``(H, W, 3)``.
 
     Raises:
-        DataError: If the file is missing, cannot be decoded, or holds floating point numbers.
+        DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, or holds
+            floating point numbers.
     """
     picture = _open(path)
     if picture.mode == "F":
@@ -134,7 +163,8 @@ def read_labels(path: Path) -> npt.NDArray[np.uint8]:
         uint8, shape ``(H, W)``.
 
     Raises:
-        DataError: If the file is missing, cannot be decoded, or is not a mask.
+        DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, or is not
+            a mask.
     """
     picture = _open_mask(path)
     values = np.asarray(picture)
@@ -147,6 +177,8 @@ def read_labels(path: Path) -> npt.NDArray[np.uint8]:
             )
             raise DataError(msg)
         values = colours[..., 0]
+    if values.dtype == np.uint8:
+        return values.copy()
     if values.dtype != bool and not (values == values.astype(np.uint8)).all():
         msg = (
             f"{path}: mask values must be whole numbers in 0..255, got {values.dtype} from "
@@ -168,7 +200,8 @@ def read_colours(path: Path) -> npt.NDArray[np.uint8]:
         RGB, uint8, shape ``(H, W, 3)``.
 
     Raises:
-        DataError: If the file is missing, cannot be decoded, is JPEG, or has more than 8 bits.
+        DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, is JPEG,
+            or has more than 8 bits.
     """
     picture = _open_mask(path)
     if picture.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA"):
@@ -192,7 +225,7 @@ def read_grey(path: Path) -> npt.NDArray[np.uint8]:
     Raises:
         DataError: As `read_colours`, and if no value is above 128.
     """
-    values = np.rint(read_colours(path) @ np.array(GREY_WEIGHTS))
+    values = np.rint(read_colours(path) @ np.array(GREY_WEIGHTS, np.float32))
     grey: npt.NDArray[np.uint8] = values.astype(np.uint8)
     if grey.max() <= 128:
         msg = (

@@ -20,6 +20,9 @@ from probseg.seeds import mixed
 RETRIES = 10
 """Objects that are tried in place of one that cannot be read."""
 
+GRACE = 20
+"""Seconds that a process that reads outlives SIGTERM."""
+
 Pixels = tuple[np.ndarray, np.ndarray]
 """What an augmentation returns: image ``(H, W, 3)`` and labels or mask ``(H, W)``, both uint8."""
 
@@ -66,7 +69,7 @@ class _Crops(Dataset[Cut]):
         if isinstance(draw, int):  # with `overfit_batches`, Lightning counts up instead
             draw = Draw(draw, mixed(draw))
         skipped: list[str] = []
-        index = draw.index
+        index = draw.number
         while len(skipped) <= RETRIES:
             try:
                 sample = self.samples[index]
@@ -231,10 +234,10 @@ class _TrainingLoader(DataLoader[_Batch]):
 
 def _position(trainer: L.Trainer) -> tuple[int, int]:
     """Return the epoch and its batch that a training begins or goes on with."""
-    epochs = trainer.fit_loop.epoch_progress.current
+    epochs: Any = trainer.fit_loop.epoch_progress.current  # annotated as its base class
     if epochs.ready == epochs.processed:  # between two epochs, or at the very beginning
         return epochs.processed, 0
-    batches = trainer.fit_loop.epoch_loop.batch_progress
+    batches: Any = trainer.fit_loop.epoch_loop.batch_progress
     if batches.is_last_batch:
         return epochs.processed + 1, 0
     return epochs.processed, batches.current.processed
@@ -243,12 +246,12 @@ def _position(trainer: L.Trainer) -> tuple[int, int]:
 def _prepare_worker(worker: int) -> None:
     """Set up a process that reads.
 
-    OpenCV would start a thread for each processor. And a training that is asked to stop ends its
-    batch first: signals often go to all processes of a group.
+    OpenCV would start a thread for each processor. And signals often go to all processes of a
+    group: a training that is asked to stop needs its readers until its batch has ended.
     """
     cv2.setNumThreads(0)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(GRACE))
 
 
 def stack_cuts(

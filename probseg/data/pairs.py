@@ -65,5 +65,9 @@ class ImageMaskPairs(InteractiveDataset):
         image = read_image(image_path)
         mask = self.read_mask(mask_path)
         check_same_size(image.shape, mask.shape, image_path, mask_path)
-        stem = mask_path.name.split(".")[0]
+        stem = self.object_name(index)
         return Sample(image, mask, stem, self.name, self.photo(stem))
+
+    def object_name(self, index: int) -> str:
+        """Return the name of a mask up to its first dot."""
+        return self.pairs[index][1].name.split(".")[0]

@@ -88,4 +88,9 @@ class PascalVOC(InteractiveDataset):
         labels = read_labels(self._labels(name))
         check_same_size(image.shape, labels.shape, self._image(name), self._labels(name))
         mask = object_mask(labels, number)
-        return Sample(image, mask, f"{name}#{number}", self.name, name)
+        return Sample(image, mask, self.object_name(index), self.name, name)
+
+    def object_name(self, index: int) -> str:
+        """Return the photograph and the number of an instance."""
+        name, number = self.objects[index]
+        return f"{name}#{number}"

@@ -16,11 +16,11 @@ class Draw(NamedTuple):
     """What the sampler deals out.
 
     Args:
-        index: Number of the sample.
+        number: Of the sample.
         seed: Of the crop's random numbers, in [0, 2**63).
     """
 
-    index: int
+    number: int
     seed: int
 
 

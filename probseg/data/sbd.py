@@ -7,11 +7,12 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.io import loadmat
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.images import check_same_size, read_image
 from probseg.data.layout import chosen_root, first_words
+from probseg.data.mat_files import load_mat
+from probseg.data.reading import index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.types import Sample
 
@@ -20,14 +21,16 @@ class SBD(InteractiveDataset):
     """Instances of SBD as objects: 20172 for training and 6671 for validation.
 
     Layout: ``img/<id>.jpg``, ``inst/<id>.mat`` and the lists ``<split>.txt``, in the folder itself
-    or in its ``benchmark_RELEASE/dataset``. All ``.mat`` files of the split are read once when the
-    data set is built, to count the instances; for ``train`` this takes about half a minute.
+    or in its ``benchmark_RELEASE/dataset``. All ``.mat`` files of the split are read when the data
+    set is built for the first time, to count the pixels of the instances; for ``train`` this takes
+    about half a minute. What was found is kept in a folder ``.probseg`` until a file changes.
 
     Args:
         split: ``"train"``, ``"val"``, or ``"train_noval"``, which has no image of the validation
             set of PASCAL VOC 2012: ``train`` shares 545 images with it, which must not be trained
             on if the model is tested there.
         root: The folder; by default ``SBD`` or ``sbd`` inside ``$PROBSEG_DATA`` or ``./data``.
+        min_area: Instances with fewer pixels are left out; none by default.
 
     Raises:
         DatasetNotFoundError: If the list or the folders are not there.
@@ -40,20 +43,25 @@ class SBD(InteractiveDataset):
         self,
         split: Literal["train", "val", "train_noval"] = "train",
         root: Path | str | None = None,
+        min_area: int = 0,
     ) -> None:
         top = chosen_root(root, "SBD", "sbd")
         inner = top / "benchmark_RELEASE" / "dataset"
         self.root = inner if inner.is_dir() else top
-        self.objects: list[tuple[str, int]] = []  # image, instance
-        for name in self._listed(split):
+        names = self._listed(split)
+        for name in names:
             image = self.root / "img" / f"{name}.jpg"
             if not image.is_file():
                 msg = f"{image}: no such file, but {split}.txt lists it; unpack the archive again"
                 raise DataError(msg)
-            areas = np.bincount(_instances(self.root / "inst" / f"{name}.mat").ravel())
-            self.objects += [(name, int(number)) for number in np.flatnonzero(areas) if number > 0]
+        maps = [self.root / "inst" / f"{name}.mat" for name in names]
+        found = index_objects(f"sbd-{split}", self.root, _count, maps, maps)
+        large = [(path.stem, number, area) for path, number, area in found if area >= min_area]
+        self.objects = [(name, number) for name, number, _ in large]  # image, instance
+        self._areas = np.array([area for _, _, area in large], np.int64)
         if not self.objects:
-            msg = f"{self.root}: no object in split {split!r}; unpack the archive again"
+            size = f" of at least {min_area} pixels (`min_area`)" if min_area else ""
+            msg = f"{self.root}: no object{size} in split {split!r}; unpack the archive again"
             raise DataError(msg)
 
     def _listed(self, split: str) -> list[str]:
@@ -84,7 +92,24 @@ class SBD(InteractiveDataset):
         labels = _instances(label_path)
         check_same_size(image.shape, labels.shape, image_path, label_path)
         mask = (labels == number).astype(np.uint8)
-        return Sample(image, mask, f"{name}#{number}", self.name, name)
+        return Sample(image, mask, self.object_name(index), self.name, name)
+
+    @property
+    def areas(self) -> npt.NDArray[np.int64]:
+        """Pixels of each instance, shape ``(len(self),)``."""
+        return self._areas
+
+    def object_name(self, index: int) -> str:
+        """Return the image and the number of an instance."""
+        name, number = self.objects[index]
+        return f"{name}#{number}"
+
+
+def _count(path: Path) -> npt.NDArray[np.int64]:
+    """Count the pixels of each instance."""
+    areas = np.bincount(_instances(path).ravel(), minlength=256)
+    areas[0] = 0
+    return areas
 
 
 def _instances(path: Path) -> npt.NDArray[np.uint8]:
@@ -93,7 +118,7 @@ def _instances(path: Path) -> npt.NDArray[np.uint8]:
         msg = f"{path}: no such file, but its image is listed; unpack the archive again"
         raise DataError(msg)
     try:
-        labels = loadmat(path, variable_names=["GTinst"])["GTinst"]["Segmentation"][0, 0]
+        labels = load_mat(path, "GTinst")["Segmentation"][0, 0]
         numbers: npt.NDArray[np.uint8] = labels.astype(np.uint8)
     except Exception as error:  # broken files raise a dozen different kinds
         msg = (

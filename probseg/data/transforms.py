@@ -1,28 +1,34 @@
-"""Training augmentation. The only module that knows albumentations."""
+"""Training augmentation: crops, of which scale, place and look are functions of a seed."""
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
-# Without this, importing albumentations asks a server for its latest version.
-os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-
-import albumentations as A
 import cv2
 import numpy as np
+import numpy.typing as npt
 
 from probseg.clicks.boxes import mask_box, padded_crop
+from probseg.data.looks import Looks
 from probseg.types import IGNORE, Sample, SemanticSample
 
 ATTEMPTS = 4
 """How often a crop is drawn anew because nothing of its object was left."""
 
+TURNED = 0.3
+"""Share of the crops of objects that are turned."""
+
+MAX_TURN = 15.0
+"""Largest angle in degrees, to either side."""
+
+Picture = npt.NDArray[np.uint8]
+Pair = tuple[Picture, Picture]  # image (H, W, 3) and mask or labels (H, W)
+
 
 class TrainingCrop:
     """Crops an object with padding, changes its scale and look, and fits it to a fixed size.
 
-    What lies outside the photograph is black in the image and ignored in the mask.
+    One crop in two is mirrored, and three in ten are turned by up to 15 degrees; see
+    `Looks` for what happens to the colours. What lies outside the photograph is black
+    in the image and ignored in the mask. Labels are never blended.
 
     Args:
         size: Side of the square result in pixels.
@@ -44,67 +50,69 @@ class TrainingCrop:
         if size < 32:
             msg = f"size must be at least 32 pixels, got {size}"
             raise ValueError(msg)
-        if not 0 < scale[0] <= scale[1]:
-            msg = f"scale must be (smallest, largest) with 0 < smallest <= largest, got {scale}"
-            raise ValueError(msg)
+        _check_scale(scale)
         if not 0 <= padding[0] <= padding[1]:
             msg = (
                 f"padding must be (smallest, largest) with 0 <= smallest <= largest, got {padding}"
             )
             raise ValueError(msg)
+        self.size = size
+        self.scale = scale
         self.padding = padding
-        self.smallest = size * scale[0]
-        self.unreduced = A.Compose(_fit(size))
-        self.transform = A.Compose(
-            [
-                A.LongestMaxSize(size, interpolation=cv2.INTER_LINEAR),
-                A.RandomScale((scale[0] - 1, scale[1] - 1), interpolation=cv2.INTER_LINEAR, p=1),
-                *_fit(size),
-                A.Rotate(15, border_mode=0, fill=0, fill_mask=IGNORE, p=0.3),
-                A.RandomBrightnessContrast(0.25, 0.25, p=0.6),
-                A.HueSaturationValue(10, 25, 10, p=0.5),
-                A.ToGray(p=0.05),
-                A.OneOf(
-                    [A.GaussianBlur(), A.ImageCompression(quality_range=(50, 90)), A.GaussNoise()],
-                    p=0.15,
-                ),
-            ]
-        )
+        self.looks = Looks()
 
-    def __call__(self, sample: Sample, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Cut out a crop.
+    def __call__(self, sample: Sample, seed: int) -> Pair:
+        """Cut out a crop and change its look.
 
         Args:
             sample: The object.
-            seed: Of all randomness, in [0, 2**63).
+            seed: Of all randomness, at least 0.
 
         Returns:
             Image ``(size, size, 3)`` and mask ``(size, size)``, both uint8.
+
+        Raises:
+            ValueError: If the mask has no object pixel.
         """
-        self.transform.set_random_seed(seed % 2**32)
-        self.unreduced.set_random_seed(seed % 2**32)
-        padding = np.random.default_rng(seed).uniform(*self.padding)
+        generator = np.random.default_rng(seed)
+        image, mask = self.cut(sample, generator)
+        return self.looks(image, generator), mask
+
+    def cut(self, sample: Sample, generator: np.random.Generator) -> Pair:
+        """Cut out a crop in the colours of the photograph; see `__call__`.
+
+        Args:
+            sample: The object.
+            generator: Source of the scale and the place.
+        """
         x0, y0, x1, y1 = padded_crop(
-            mask_box(sample.mask), sample.mask.shape, padding=padding, min_padding=4
+            mask_box(sample.mask),
+            sample.mask.shape,
+            padding=generator.uniform(*self.padding),
+            min_padding=4,
         )
+        image, mask = sample.image[y0:y1, x0:x1], sample.mask[y0:y1, x0:x1]
+        longest = max(mask.shape)
         # A strip of a photograph would become less than a pixel wide.
-        too_thin = self.smallest * min(x1 - x0, y1 - y0) < 2 * max(x1 - x0, y1 - y0)
+        too_thin = self.size * self.scale[0] * min(mask.shape) < 2 * longest
         for _ in range(0 if too_thin else ATTEMPTS):
-            done = self.transform(image=sample.image[y0:y1, x0:x1], mask=sample.mask[y0:y1, x0:x1])
-            if (done["mask"] == 1).any():
-                break
-        else:  # reduced, a line falls between the pixels: a part of it at its own size
-            done = self.unreduced(image=sample.image, mask=sample.mask)
-        return done["image"], done["mask"]
+            factor = self.size / longest * generator.uniform(*self.scale)
+            image_part, mask_part = self._fitted(*_scaled(image, mask, factor), generator)
+            if generator.random() < TURNED:
+                image_part, mask_part = _turned(image_part, mask_part, generator)
+            if (mask_part == 1).any():
+                return image_part, mask_part
+        # Reduced, a line falls between the pixels: a part of it at its own size.
+        return self._fitted(sample.image, sample.mask, generator)
 
-
-def _fit(size: int) -> list[Any]:
-    """Cut or fill up to a square of that size with a part of the object, and flip it."""
-    return [
-        A.PadIfNeeded(size, size, position="random", border_mode=0, fill=0, fill_mask=IGNORE),
-        A.CropNonEmptyMaskIfExists(size, size, ignore_values=[IGNORE]),
-        A.HorizontalFlip(p=0.5),
-    ]
+    def _fitted(self, image: Picture, mask: Picture, generator: np.random.Generator) -> Pair:
+        """Cut or fill up to the size with a part of the object, if any is left, and mirror it."""
+        places = np.flatnonzero(mask == 1)
+        shown: tuple[int | None, int | None] = (None, None)
+        if places.size:
+            row, column = divmod(int(places[generator.integers(places.size)]), mask.shape[1])
+            shown = (row, column)
+        return _window(image, mask, (self.size, self.size), generator, shown)
 
 
 class SemanticCrop:
@@ -131,36 +139,86 @@ class SemanticCrop:
         if min(height, width) < 32:
             msg = f"size must be at least 32 pixels, got {size}"
             raise ValueError(msg)
-        if not 0 < scale[0] <= scale[1]:
-            msg = f"scale must be (smallest, largest) with 0 < smallest <= largest, got {scale}"
-            raise ValueError(msg)
-        self.transform = A.Compose(
-            [
-                A.RandomScale(
-                    (scale[0] - 1, scale[1] - 1),
-                    interpolation=cv2.INTER_LINEAR,
-                    # Plain INTER_NEAREST takes another centre of a pixel than INTER_LINEAR.
-                    mask_interpolation=cv2.INTER_NEAREST_EXACT,
-                    p=1,
-                ),
-                A.PadIfNeeded(
-                    height, width, position="random", border_mode=0, fill=0, fill_mask=IGNORE
-                ),
-                A.RandomCrop(height, width),
-                A.HorizontalFlip(p=0.5),
-            ]
-        )
+        _check_scale(scale)
+        self.size = (height, width)
+        self.scale = scale
 
-    def __call__(self, sample: SemanticSample, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    def __call__(self, sample: SemanticSample, seed: int) -> Pair:
         """Cut out a crop.
 
         Args:
             sample: The photograph.
-            seed: Of all randomness, in [0, 2**63).
+            seed: Of all randomness, at least 0.
 
         Returns:
             Image ``(height, width, 3)`` and labels ``(height, width)``, both uint8.
         """
-        self.transform.set_random_seed(seed % 2**32)
-        done = self.transform(image=sample.image, mask=sample.labels)
-        return done["image"], done["mask"]
+        generator = np.random.default_rng(seed)
+        scaled = _scaled(sample.image, sample.labels, generator.uniform(*self.scale))
+        return _window(*scaled, self.size, generator)
+
+
+def _check_scale(scale: tuple[float, float]) -> None:
+    if not 0 < scale[0] <= scale[1]:
+        msg = f"scale must be (smallest, largest) with 0 < smallest <= largest, got {scale}"
+        raise ValueError(msg)
+
+
+def _scaled(image: Picture, labels: Picture, factor: float) -> Pair:
+    """Resize both, the labels to those of the nearest pixels."""
+    height, width = (max(1, int(side * factor)) for side in labels.shape)
+    image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
+    # Plain INTER_NEAREST takes another centre of a pixel than INTER_LINEAR.
+    labels = cv2.resize(labels, (width, height), interpolation=cv2.INTER_NEAREST_EXACT)
+    return image, labels
+
+
+def _window(
+    image: Picture,
+    labels: Picture,
+    size: tuple[int, int],
+    generator: np.random.Generator,
+    shown: tuple[int | None, int | None] = (None, None),
+) -> Pair:
+    """Cut a window out at a random place, fill up what lies outside, and mirror one in two.
+
+    Args:
+        image: Shape ``(H, W, 3)``.
+        labels: Shape ``(H, W)``.
+        size: Height and width of the window.
+        generator: Source of the place.
+        shown: Row and column that the window must show; any by default.
+    """
+    sides = zip(labels.shape, size, shown, strict=True)
+    top, left = (_first(length, window, place, generator) for length, window, place in sides)
+    rows = slice(max(top, 0), top + size[0])
+    columns = slice(max(left, 0), left + size[1])
+    image, labels = image[rows, columns], labels[rows, columns]
+    above, before = max(-top, 0), max(-left, 0)
+    below, behind = size[0] - above - labels.shape[0], size[1] - before - labels.shape[1]
+    border = (above, below, before, behind, cv2.BORDER_CONSTANT)
+    image = cv2.copyMakeBorder(image, *border, value=(0, 0, 0))
+    labels = cv2.copyMakeBorder(labels, *border, value=IGNORE)
+    if generator.random() < 0.5:
+        image, labels = cv2.flip(image, 1), cv2.flip(labels, 1)
+    return image, labels
+
+
+def _first(length: int, window: int, place: int | None, generator: np.random.Generator) -> int:
+    """Draw the first row or column of a window; negative if the window is the larger one."""
+    if length <= window:
+        return -int(generator.integers(window - length, endpoint=True))
+    if place is None:
+        return int(generator.integers(length - window, endpoint=True))
+    return min(max(place - int(generator.integers(window)), 0), length - window)
+
+
+def _turned(image: Picture, mask: Picture, generator: np.random.Generator) -> Pair:
+    """Turn both around their centre, the mask to the numbers of the nearest pixels."""
+    height, width = mask.shape
+    angle = generator.uniform(-MAX_TURN, MAX_TURN)
+    turn = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), angle, 1.0)
+    size = (width, height)
+    image = cv2.warpAffine(image, turn, size, flags=cv2.INTER_LINEAR, borderValue=(0, 0, 0))
+    mask = cv2.warpAffine(mask, turn, size, flags=cv2.INTER_NEAREST, borderValue=IGNORE)
+    return image, mask

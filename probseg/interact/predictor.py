@@ -57,6 +57,10 @@ class Predictor:
     ``gabbur2021``; without one it sees the whole image. Models whose prompts enter at the head pay
     for what they see once, and then answer each click in a fraction of the time.
 
+    Models that take a previous mask are handed their last answer: what they say then depends on
+    which clicks came together, and an answer is kept for each `predict` so that clicks can be
+    undone.
+
     Args:
         model: The network; it is moved to the device, laid out with channels last and put into
             evaluation mode. Change its settings through `adapt`: what was encoded with others is
@@ -68,8 +72,9 @@ class Predictor:
         self.device = torch.device(device)
         # With channels last, convolutions need not rearrange their maps: a fifth faster on the CPU.
         self.model = model.to(self.device).to(memory_format=torch.channels_last).eval()
-        self._loop = InteractionLoop(self.model)
+        self._loop = InteractionLoop(self.model, previous_mask=self.model.previous_mask)
         self._state: InteractionState | None = None
+        self._before: list[npt.NDArray[np.float32]] = []  # what each click had to correct
 
     @classmethod
     def from_pretrained(cls, name: str, device: torch.device | str = "cpu") -> Predictor:
@@ -99,6 +104,7 @@ class Predictor:
                 "files of other kinds"
             )
             raise ValueError(msg)
+        self._before = []
         self._begin(begin(image_tensor(image, self.device)))
 
     def adapt(
@@ -152,14 +158,18 @@ class Predictor:
             drawn = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
             state = state._replace(box=drawn)
         state = state._replace(clicks=(*state.clicks, *clicks))
+        before = [*self._before, *[state.probability] * len(clicks)]
         if not state.clicks and state.box is None:
             msg = "nothing to go by: give at least one click or a box"
             raise ValueError(msg)
         (self._state,) = self._loop.answer([state._replace(view=_view(state))])
+        self._before = before if self.model.previous_mask else []
         return Mask(self._state.probability)
 
     def undo(self) -> Mask | None:
         """Take the last click back.
+
+        A model that takes a previous mask is handed the one that it had for the click before.
 
         Returns:
             The mask for the prompts that are left, or None where none is left.
@@ -171,13 +181,16 @@ class Predictor:
             msg = "no click to undo"
             raise RuntimeError(msg)
         state = self._current()
-        self._state = state._replace(clicks=state.clicks[:-1])
+        self._before = self._before[:-1]
+        probability = self._before[-1] if self._before else np.zeros_like(state.probability)
+        self._state = state._replace(clicks=state.clicks[:-1], probability=probability)
         return self.predict() if self.clicks or state.box is not None else None
 
     def reset(self) -> None:
         """Forget box and clicks; the image stays."""
         if self._state is not None:
             state = self._state
+            self._before = []
             self._begin(begin(state.image)._replace(seen=state.seen, encoded=state.encoded))
 
     def _begin(self, state: InteractionState) -> None:

@@ -39,7 +39,8 @@ class Protocol:
             clicks along them.
         initial_mask: Whether the annotator corrects the sample's initial mask: the first click is
             on its errors.
-        previous_mask: Whether the model is handed its last answer with the prompts.
+        previous_mask: Whether the model is handed its last answer with the prompts; a `Segmenter`
+            that was built for it is in any case.
         zoom: Name in `probseg.interact.zoom.ZOOMS`: the model then looks closer from the second
             click on; None for no zoom.
         flip: Whether the logits are averaged with those of the mirrored image.

@@ -72,7 +72,7 @@ def run_objects(
         batch_size=batch_size,
         zoom=None if protocol.zoom is None else ZOOMS[protocol.zoom],
         flip=protocol.flip,
-        previous_mask=protocol.previous_mask,
+        previous_mask=protocol.previous_mask or getattr(model, "previous_mask", False),
     )
     runs = []
     for sample in samples:

@@ -50,11 +50,16 @@ def reduced(size: Size, longest: int | None) -> Size:
     return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
 
 
+def resized(maps: Tensor, size: Size) -> Tensor:
+    """Reduce maps ``(B, C, H, W)`` to a size, as images are reduced to the working size."""
+    return F.interpolate(maps, size, mode="bilinear", align_corners=False, antialias=True)
+
+
 def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
     """Express prompts in the pixels of images of another size.
 
     Args:
-        prompts: Clicks and boxes in pixels of images of ``size``.
+        prompts: Clicks, boxes and previous mask in pixels of images of ``size``.
         size: ``(H, W)``.
         new_size: ``(h, w)`` of the same images resized.
     """
@@ -62,9 +67,31 @@ def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
         return prompts
     scale = prompts.boxes.new_tensor([new_size[1] / size[1], new_size[0] / size[0]])
     # A point is the centre of a pixel, half a pixel from the pixel's border; boxes are borders.
-    return prompts._replace(
-        points=(prompts.points + 0.5) * scale - 0.5, boxes=prompts.boxes * scale.repeat(2)
+    return Prompts(
+        points=(prompts.points + 0.5) * scale - 0.5,
+        labels=prompts.labels,
+        boxes=prompts.boxes * scale.repeat(2),
+        previous=None if prompts.previous is None else resized(prompts.previous, new_size),
     )
+
+
+def filled_previous(prompts: Prompts, size: Size) -> Prompts:
+    """Fill the previous mask up with zeros, at the right and at the bottom.
+
+    Args:
+        prompts: Those of ``B`` images; without a previous mask, nothing was answered yet.
+        size: ``(h, w)`` of the filled up images.
+
+    Returns:
+        The prompts with a previous mask float32 of shape ``(B, 1, h, w)``, through which no
+        gradient flows.
+    """
+    previous = prompts.previous
+    if previous is None:
+        previous = prompts.boxes.new_zeros(len(prompts.boxes), 1, 0, 0)
+    right, bottom = size[1] - previous.shape[-1], size[0] - previous.shape[-2]
+    previous = F.pad(previous.detach().float(), (0, right, 0, bottom))
+    return prompts._replace(previous=previous)
 
 
 def as_given(logits: Tensor, encoded: Encoded) -> Tensor:
@@ -84,7 +111,12 @@ def joined(encoded: Sequence[Encoded]) -> tuple[Tensor, Decoded | None]:
 
 
 def joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
-    """Return the prompts of several images as one batch, filled up with no clicks."""
+    """Return the prompts of several images as one batch, filled up with no clicks.
+
+    Args:
+        prompts: Of each image; all of them with previous masks of one size, or all without.
+    """
+    previous = [given.previous for given in prompts if given.previous is not None]
     most = max(given.labels.shape[1] for given in prompts)
     missing = [most - given.labels.shape[1] for given in prompts]
     pairs = list(zip(prompts, missing, strict=True))
@@ -92,4 +124,44 @@ def joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
         points=torch.cat([F.pad(given.points, (0, 0, 0, n)) for given, n in pairs]),
         labels=torch.cat([F.pad(given.labels, (0, n), value=-1) for given, n in pairs]),
         boxes=torch.cat([given.boxes for given in prompts]),
+        previous=torch.cat(previous) if previous else None,
     )
+
+
+def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool) -> None:
+    """Raise unless prompts are those of these images, and hold nothing that nobody reads.
+
+    Args:
+        prompts: Clicks, boxes and previous mask.
+        batch: Number of images.
+        size: ``(H, W)`` of the images.
+        previous_mask: Whether the network takes a previous mask.
+
+    Raises:
+        ValueError: If shapes do not fit together, or there is a previous mask that the network does
+            not take.
+    """
+    points, labels, boxes = (
+        tuple(tensor.shape) for tensor in (prompts.points, prompts.labels, prompts.boxes)
+    )
+    if points != (*labels, 2) or labels[:1] != (batch,) or boxes != (batch, 4):
+        msg = (
+            f"prompts must be given for each of the {batch} images: expected points (B, S, 2), "
+            f"labels (B, S) and boxes (B, 4), got {points}, {labels} and {boxes}"
+        )
+        raise ValueError(msg)
+    if prompts.previous is None:
+        return
+    if not previous_mask:
+        msg = (
+            "prompts.previous: expected None, since this network takes no previous mask; choose a "
+            "protocol without previous_mask, or a network that is built with previous_mask=True"
+        )
+        raise ValueError(msg)
+    shape, wanted = tuple(prompts.previous.shape), (batch, 1, *size)
+    if shape != wanted or not prompts.previous.is_floating_point():
+        msg = (
+            f"prompts.previous: expected probabilities, float of shape {wanted}, got "
+            f"{prompts.previous.dtype} of shape {shape}"
+        )
+        raise ValueError(msg)

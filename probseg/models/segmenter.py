@@ -18,10 +18,13 @@ from probseg.models.encoded import (
     Encoded,
     Size,
     as_given,
+    check_prompts,
+    filled_previous,
     joined,
     joined_prompts,
     moved_prompts,
     reduced,
+    resized,
 )
 from probseg.models.parts import check_head
 from probseg.types import FeatureInfo, Prompts
@@ -60,6 +63,8 @@ class Segmenter(nn.Module):
             convolution; every click runs the whole network. ``"head"``: behind the decoder; the
             backbone runs once per image, and a click costs a fraction.
         fusion: Builds the `PromptFusion` of networks whose prompts enter at the head.
+        previous_mask: Whether the probability that was answered last enters beside the click maps,
+            as one more channel (Sofiiuk et al. 2021): ``Prompts.previous``, zeros where it is None.
 
     Raises:
         ValueError: If ``working_size`` is not positive, ``prompts`` is neither, there is a fusion
@@ -78,6 +83,7 @@ class Segmenter(nn.Module):
         working_size: int | None = None,
         prompts: Literal["stem", "head"] = "stem",
         fusion: Callable[[FeatureInfo, int], PromptFusion] | None = None,
+        previous_mask: bool = False,
     ) -> None:
         super().__init__()
         if working_size is not None and working_size < 1:
@@ -94,15 +100,17 @@ class Segmenter(nn.Module):
             raise ValueError(msg)
         check_head(head, Head, "Segmenter")
         self.working_size = working_size
+        self.previous_mask = previous_mask
         self.click_maps = click_maps if click_maps is not None else ClickMaps()
         self.backbone = backbone
         self.decoder: Decoder = decoder(backbone.features)
         self.fusion: PromptFusion | None = None
+        prompt_channels = self.click_maps.channels + int(previous_mask)
         if prompts == "stem":
-            add_prompt_stem(backbone, self.click_maps.channels)
+            add_prompt_stem(backbone, prompt_channels)
             self.head: Head = head(self.decoder.features, None)
         else:
-            self.fusion = (fusion or PromptFusion)(self.decoder.features, self.click_maps.channels)
+            self.fusion = (fusion or PromptFusion)(self.decoder.features, prompt_channels)
             self.head = head(self.decoder.features, self.fusion.channels)
         self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(backbone.std).view(3, 1, 1), persistent=False)
@@ -117,7 +125,8 @@ class Segmenter(nn.Module):
 
         Args:
             image: RGB in [0, 1], float, shape ``(B, 3, H, W)``.
-            prompts: Clicks and boxes of the ``B`` images, on the same device.
+            prompts: Clicks, boxes and perhaps the last answer for the ``B`` images, on the same
+                device.
 
         Returns:
             Logits, float32, shape ``(B, 1, H, W)``.
@@ -164,9 +173,9 @@ class Segmenter(nn.Module):
 
     def all_logits(self, encoded: Encoded, prompts: Prompts) -> Logits:
         """Compute all logits that have a loss; see `decode`."""
-        _check(prompts, len(encoded.image))
-        prompts = moved_prompts(prompts, encoded.size, encoded.working_size)
-        main, auxiliary = self._grid_logits(encoded.image, encoded.decoded, prompts)
+        main, auxiliary = self._grid_logits(
+            encoded.image, encoded.decoded, self._moved(prompts, encoded)
+        )
         return Logits(
             as_given(main, encoded), None if auxiliary is None else as_given(auxiliary, encoded)
         )
@@ -214,10 +223,8 @@ class Segmenter(nn.Module):
         Raises:
             ValueError: If the shapes do not fit together.
         """
-        for given in prompts:
-            _check(given, 1)
         pairs = zip(encoded, prompts, strict=True)
-        moved = [moved_prompts(given, one.size, one.working_size) for one, given in pairs]
+        moved = [self._moved(given, one) for one, given in pairs]
         main, _ = self._grid_logits(*joined(encoded), joined_prompts(moved))
         return [as_given(main[n : n + 1], one)[0, 0] for n, one in enumerate(encoded)]
 
@@ -230,14 +237,20 @@ class Segmenter(nn.Module):
         """Return the working size of images of one size, and the pixels that the network sees."""
         working_size = reduced((image.shape[-2], image.shape[-1]), self.working_size)
         if working_size != tuple(image.shape[-2:]):
-            image = F.interpolate(
-                image, working_size, mode="bilinear", align_corners=False, antialias=True
-            )
+            image = resized(image, working_size)
         # Under true half precision the weights, and with them these buffers, are not float32.
         image = ((image - self.mean) / self.std).to(self.mean.dtype)
         # On part of a cell, resized maps would lie elsewhere than the image.
         right, bottom = -working_size[1] % self._cell, -working_size[0] % self._cell
         return working_size, F.pad(image, (0, right, 0, bottom))
+
+    def _moved(self, prompts: Prompts, encoded: Encoded) -> Prompts:
+        """Express prompts in the pixels of the filled up images, once they are seen to fit."""
+        check_prompts(prompts, len(encoded.image), encoded.size, self.previous_mask)
+        moved = moved_prompts(prompts, encoded.size, encoded.working_size)
+        if not self.previous_mask:
+            return moved
+        return filled_previous(moved, (encoded.image.shape[-2], encoded.image.shape[-1]))
 
     def _grid_logits(
         self, image: Tensor, decoded: Decoded | None, prompts: Prompts
@@ -245,6 +258,9 @@ class Segmenter(nn.Module):
         """Compute main and auxiliary logits of the filled up images, prompts in their pixels."""
         size = (image.shape[-2], image.shape[-1])
         maps = self.click_maps(prompts, size)  # (B, 3, h, w)
+        clicks = maps[:, 1:]
+        if prompts.previous is not None:
+            maps = torch.cat([maps, prompts.previous], dim=1)
         value_features = None
         if decoded is None:
             decoded = self.decoder(self.backbone(torch.cat([image, maps.to(image.dtype)], dim=1)))
@@ -252,7 +268,7 @@ class Segmenter(nn.Module):
         if self.fusion is not None:
             features = features.to(self.mean.dtype)  # it may have been encoded under autocast
             value_features = self.fusion(features, maps)
-        main = self.head(features, maps[:, 1:], value_features)
+        main = self.head(features, clicks, value_features)
         auxiliary = decoded.auxiliary
         if auxiliary is not None:
             auxiliary = F.interpolate(auxiliary.float(), size, mode="bilinear", align_corners=False)
@@ -282,22 +298,3 @@ class Segmenter(nn.Module):
         """
         wanted = Adaptation(key_iterations, key_prior, value_iterations, value_prior)
         adapt(self.backbone, self.head, wanted)
-
-
-def _check(prompts: Prompts, batch: int) -> None:
-    """Raise a ValueError if prompts are not those of so many images, or hold what nobody reads."""
-    points, labels, boxes = (
-        tuple(tensor.shape) for tensor in (prompts.points, prompts.labels, prompts.boxes)
-    )
-    if points != (*labels, 2) or labels[:1] != (batch,) or boxes != (batch, 4):
-        msg = (
-            f"prompts must be given for each of the {batch} images: expected points (B, S, 2), "
-            f"labels (B, S) and boxes (B, 4), got {points}, {labels} and {boxes}"
-        )
-        raise ValueError(msg)
-    if prompts.previous is not None:
-        msg = (
-            "prompts.previous: expected None, since a Segmenter takes no previous mask; choose a "
-            "protocol without previous_mask"
-        )
-        raise ValueError(msg)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
@@ -11,16 +12,11 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 
+from probseg.backbones import rgb_parameters
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
-from probseg.clicks.sampling import (
-    drop_boxes,
-    error_regions,
-    interior,
-    jitter_boxes,
-    object_and_background,
-    object_boxes,
-    random_clicks,
-)
+from probseg.clicks.iterated import IteratedClicks
+from probseg.clicks.rounds import drawn_rounds
+from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.losses import BinaryCrossEntropy, MaskLoss
 from probseg.models.segmenter import Segmenter
@@ -31,7 +27,7 @@ from probseg.types import Prompts
 
 
 class InteractiveSegmentation(NetworkTask):
-    """Trains a `Segmenter` with a curriculum of simulated clicks.
+    """Trains a `Segmenter` with simulated clicks.
 
     Evaluation by clicks is the business of the callback `InteractiveEvaluation`, which runs on the
     validation and test batches of this module.
@@ -41,13 +37,17 @@ class InteractiveSegmentation(NetworkTask):
         loss: Loss between logits and mask; cross-entropy by default.
         optimizer: Makes the optimiser; RAdam with rate 1e-4 by default, as published.
         lr_scheduler: Makes the schedule, stepped every epoch.
-        curriculum: When the tasks are trained and how clicks are drawn.
+        curriculum: How prompts are drawn: by a `Curriculum` of three tasks, the default, or by
+            `IteratedClicks`.
         corner_noise: Greatest shift of the sides of the training boxes, as a fraction of the box.
         auxiliary_weight: Weight of the loss of auxiliary logits, for decoders that have some; 0.4
             as in Yuan et al. (2020).
+        auxiliary_loss: Loss of auxiliary logits; None for ``loss``.
+        backbone_rate: Learning rate of the backbone relative to that of all other parameters, to
+            which the convolution for prompts at its stem belongs.
 
     Raises:
-        ValueError: If ``corner_noise`` or ``auxiliary_weight`` is out of range.
+        ValueError: If ``corner_noise``, ``auxiliary_weight`` or ``backbone_rate`` is out of range.
     """
 
     def __init__(
@@ -56,9 +56,11 @@ class InteractiveSegmentation(NetworkTask):
         loss: MaskLoss | None = None,
         optimizer: OptimizerCallable = lambda p: torch.optim.RAdam(p, lr=1e-4),
         lr_scheduler: LRSchedulerCallable = PolynomialThenConstant,
-        curriculum: Curriculum | None = None,
+        curriculum: Curriculum | IteratedClicks | None = None,
         corner_noise: float = 0.1,
         auxiliary_weight: float = 0.4,
+        auxiliary_loss: MaskLoss | None = None,
+        backbone_rate: float = 1.0,
     ) -> None:
         if not 0 <= corner_noise < 0.5:
             msg = f"corner_noise must be a fraction in [0, 0.5), got {corner_noise}"
@@ -66,15 +68,20 @@ class InteractiveSegmentation(NetworkTask):
         if not 0 <= auxiliary_weight < float("inf"):
             msg = f"auxiliary_weight must be finite and at least 0, got {auxiliary_weight}"
             raise ValueError(msg)
+        if not 0 < backbone_rate < float("inf"):
+            msg = f"backbone_rate must be finite and above 0, got {backbone_rate}"
+            raise ValueError(msg)
         super().__init__(model)
         self.model: Segmenter
         self.save_hyperparameters()
         self.loss = loss if loss is not None else BinaryCrossEntropy()
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
-        self.curriculum = curriculum if curriculum is not None else Curriculum()
+        self.curriculum: Curriculum | IteratedClicks = curriculum or Curriculum()
         self.corner_noise = corner_noise
         self.auxiliary_weight = auxiliary_weight
+        self.auxiliary_loss = auxiliary_loss if auxiliary_loss is not None else self.loss
+        self.backbone_rate = backbone_rate
 
     def forward(self, image: Tensor, prompts: Prompts) -> Tensor:
         """Return the logits ``(B, 1, H, W)`` of images ``(B, 3, H, W)`` in [0, 1]."""
@@ -89,13 +96,13 @@ class InteractiveSegmentation(NetworkTask):
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Tensor | Prompts]:
         """Draw prompts for the crops, predict, and return the loss with what led to it."""
         images = batch.images.float() / 255
-        rounds = self.curriculum.drawn_rounds(self.batch_seed)
+        rounds = drawn_rounds(self.curriculum.rounds, self.batch_seed)
         prompts = self.draw_prompts(images, batch.masks, batch.seeds, self.stage, rounds)
         logits, auxiliary = self.model.all_logits(self.model.encode(images), prompts)
         loss = self.loss(logits, batch.masks)
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
         if auxiliary is not None:
-            auxiliary_loss = self.loss(auxiliary, batch.masks)
+            auxiliary_loss = self.auxiliary_loss(auxiliary, batch.masks)
             self.log("train/auxiliary_loss", auxiliary_loss, batch_size=len(images))
             loss = loss + self.auxiliary_weight * auxiliary_loss
         return {"loss": loss, "logits": logits.detach(), "prompts": prompts}
@@ -113,42 +120,24 @@ class InteractiveSegmentation(NetworkTask):
             rounds: Rounds of clicks in the last task.
 
         Returns:
-            Boxes with noise on their corners and, after the first stage, clicks.
+            Boxes with noise on their corners, clicks, and the answer before the last click for
+            networks that take a previous mask, as the curriculum has them.
         """
-        batch, height, width = masks.shape
+        size = (masks.shape[-2], masks.shape[-1])
         draws = Draws(seeds)
-        boxes = jitter_boxes(object_boxes(masks), self.corner_noise, (height, width), draws)
-        prompts = Prompts(
-            points=images.new_zeros(batch, 0, 2),
-            labels=torch.zeros(batch, 0, dtype=torch.long, device=images.device),
-            boxes=boxes,
-        )
-        if stage == "box":
-            return prompts
-        prompts = prompts._replace(boxes=drop_boxes(boxes, self.curriculum.box_dropout, draws))
-        if stage == "random":
-            return self._add_clicks(prompts, *object_and_background(masks), draws)
-        with self._as_at_test_time():
-            encoded = self.model.encode(images)
-            for _ in range(rounds):
-                logits = self.model.decode(encoded, prompts)  # (B, 1, H, W)
-                wrong = error_regions(_predicted(logits, prompts), masks)
-                missed, invented = (interior(w, self.curriculum.margin) for w in wrong)
-                prompts = self._add_clicks(prompts, missed, invented, draws)
-        if rounds == 0:  # without a box and without clicks there would be nothing to go by
-            prompts = prompts._replace(boxes=boxes)
-        return prompts
+        boxes = jitter_boxes(object_boxes(masks), self.corner_noise, size, draws)
+        encoded = cache(lambda: self.model.encode(images))  # some tasks ask nothing
 
-    def _add_clicks(
-        self, prompts: Prompts, positive: Tensor, negative: Tensor, draws: Draws
-    ) -> Prompts:
-        """Append clicks drawn from two regions ``(B, H, W)``."""
-        wanted = self.curriculum.positive_clicks, self.curriculum.negative_clicks
-        points, labels = random_clicks(positive, negative, draws, *wanted)
-        return prompts._replace(
-            points=torch.cat([prompts.points, points.to(prompts.points.dtype)], dim=1),
-            labels=torch.cat([prompts.labels, labels], dim=1),
-        )
+        def answer(prompts: Prompts) -> Tensor:
+            return self.model.decode(encoded(), self._readable(prompts))
+
+        with self._as_at_test_time():
+            prompts = self.curriculum.draw(masks, boxes, draws, stage, rounds, answer)
+        return self._readable(prompts)
+
+    def _readable(self, prompts: Prompts) -> Prompts:
+        """Leave the previous mask out where the network takes none."""
+        return prompts if self.model.previous_mask else prompts._replace(previous=None)
 
     @contextmanager
     def _as_at_test_time(self) -> Iterator[None]:
@@ -166,9 +155,20 @@ class InteractiveSegmentation(NetworkTask):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """Make the optimiser and the schedule."""
-        optimizer = self.optimizer(self.parameters())
+        optimizer = self._optimizer()
         scheduler = self.lr_scheduler(optimizer)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        """Make the optimiser, with a group of its own for a backbone of another rate."""
+        if self.backbone_rate == 1:
+            return self.optimizer(self.parameters())
+        of_backbone = rgb_parameters(self.model.backbone)
+        known = set(of_backbone)
+        others = [parameter for parameter in self.parameters() if parameter not in known]
+        optimizer = self.optimizer([{"params": others}, {"params": of_backbone}])
+        optimizer.param_groups[1]["lr"] *= self.backbone_rate
+        return optimizer
 
     def on_train_epoch_start(self) -> None:
         """Log which task of the curriculum begins."""
@@ -178,9 +178,3 @@ class InteractiveSegmentation(NetworkTask):
         """Note the curriculum's task."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["curriculum_stage"] = self.stage
-
-
-def _predicted(logits: Tensor, prompts: Prompts) -> Tensor:
-    """Return the predicted pixels ``(B, H, W)``; nothing where there is no prompt yet."""
-    prompted = (prompts.labels >= 0).any(dim=1) | ~prompts.boxes.isnan().any(dim=1)
-    return (logits.squeeze(1) > 0) & prompted[:, None, None]

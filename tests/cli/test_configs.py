@@ -7,7 +7,16 @@ import lightning as L
 import pytest
 import torch
 import yaml
-from drawn_sets import write_coco_mval, write_davis, write_davis585, write_voc
+from drawn_sets import (
+    write_coco,
+    write_coco_mval,
+    write_cocolvis,
+    write_davis,
+    write_davis585,
+    write_hqseg,
+    write_open_images,
+    write_voc,
+)
 from fakes import (
     write_berkeley,
     write_bsds500,
@@ -28,7 +37,9 @@ from probseg.attention import (
 from probseg.attention.position import FactoredPositionEmbedding, FullPositionEmbedding
 from probseg.backbones import BoTNet, HRNetV2
 from probseg.baselines import BASELINES
+from probseg.clicks import IteratedClicks
 from probseg.data import LVIS, SBD, Berkeley, GrabCut
+from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss
 from probseg.models import list_presets
 from probseg.ops.updates import KeyAdaptation
 from probseg.paths import configs_dir
@@ -37,10 +48,18 @@ from probseg.zoo import create_model
 
 # Those of semantic segmentation are tested in test_semantic_configs.py.
 TRAINING = (
+    "experiment/coco_json.yaml",
     "experiment/folder.yaml",
+    "experiment/laptop_objects.yaml",
     "experiment/resnet16_csa_cpu.yaml",
     "experiment/resnet16_csa_finetune.yaml",
 )
+# With iterated clicks: the preset, epochs, where the rate falls, and what stands for it in tests.
+ITERATED = {
+    "ritm_hrnet18s_cocolvis": ("ritm_hrnet18s_ocr", 230, [200, 220], "micro_ocr_csa"),
+    "ritm_resnet50_cocolvis": ("ritm_resnet50_deeplab", 230, [200, 220], "micro_deeplab"),
+    "overnight_single_gpu": ("ritm_hrnet18s_ocr", 30, [24, 28], "micro_ocr_csa"),
+}
 TESTING = ("experiment/grabcut.yaml", "quickstart.yaml")
 OF_BASELINES = {f"experiment/baseline_{name}.yaml": kind for name, kind in BASELINES.items()}
 
@@ -109,6 +128,12 @@ COUNTERPARTS = {
     ),
     "hrnet18_ocr_csa_full_bp5": ("micro_ocr_csa", {"head": {"layout": "full"}}),
 }
+DRAWN_ON_DEMAND = {
+    "data/cocolvis.yaml": ("COCOLVIS", write_cocolvis),
+    "data/cocolvis_30k.yaml": ("COCOLVIS", write_cocolvis),
+    "data/hqseg.yaml": ("HQSeg44K", write_hqseg),
+    "data/open_images.yaml": ("OpenImages", write_open_images),
+}
 NO_DOWNLOADS = ("--model.model.changes.backbone.pretrained=false",)
 ONE_STEP = ("--trainer.fast_dev_run=1",)
 SHORT_TEST = (
@@ -148,6 +173,11 @@ def data(tmp_path, monkeypatch):
     write_berkeley(tmp_path / "drawn" / "Berkeley")
     write_lvis(tmp_path / "drawn" / "LVIS")
     write_sbd(tmp_path / "drawn" / "SBD")
+    write_hqseg(tmp_path / "drawn" / "HQSeg44K")
+    write_coco(tmp_path / "drawn" / "annotations.json", tmp_path / "drawn" / "images")
+    for name in ("train2017", "val2017"):
+        place = tmp_path / "drawn" / "COCO"
+        write_coco(place / "annotations" / f"instances_{name}.json", place / name)
     write_davis(tmp_path / "drawn" / "DAVIS")
     write_davis585(tmp_path / "drawn" / "DAVIS585")
     write_coco_mval(tmp_path / "drawn" / "COCO_MVal")
@@ -159,8 +189,10 @@ def data(tmp_path, monkeypatch):
 def first_weights(monkeypatch):
     """The weights at the start of a training, filled in when it begins."""
     kept = {}
+    begin = InteractiveSegmentation.on_fit_start
 
     def keep(task):
+        begin(task)
         kept.update({name: p.detach().clone() for name, p in task.named_parameters()})
 
     monkeypatch.setattr(InteractiveSegmentation, "on_fit_start", keep)
@@ -237,8 +269,9 @@ def test_all_configurations_are_in_a_folder_that_is_tested():
         *TESTING,
         *OF_BASELINES,
         *recipes,
+        *(f"experiment/{name}.yaml" for name in ITERATED),
     }
-    tested = {*shipped("experiment", ".", "model", "data", "trainer")}
+    tested = {*shipped("experiment", ".", "model", "data", "trainer", "sweep")}
     assert {
         str(path.relative_to(configs_dir()))
         for path in configs_dir().rglob("*.yaml")
@@ -287,7 +320,10 @@ def test_baselines_test_an_object(path, data):
 
 
 @pytest.mark.parametrize("path", TRAINING_DATA)
-def test_data_is_found_and_trained_on(path, first_weights):
+def test_data_is_found_and_trained_on(path, data, first_weights):
+    if path in DRAWN_ON_DEMAND:
+        name, write = DRAWN_ON_DEMAND[path]
+        write(data / name)
     experiment = ("fit", "--config", "configs/experiment/resnet16_csa_cpu.yaml")
     cli = finished(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET, *SMALL, *ONE_STEP)
     checked_step(cli, first_weights)
@@ -308,6 +344,17 @@ def test_data_is_found_and_tested_on(path, only_made):
         assert all((sample.mask == 1).any() for sample in map(part.__getitem__, range(len(part))))
 
 
+def test_own_annotations_are_named_on_the_command_line(only_made, data):
+    write_coco(data / "my.json", data / "photos", 12)
+    named = [
+        (f"--data.{part}.annotations=my.json", f"--data.{part}.images=photos")
+        for part in ("train", "val")
+    ]
+    experiment = ("fit", "--config", "configs/experiment/coco_json.yaml", *named[0], *named[1])
+    module = only_made(*experiment, *MICRO, *QUIET).datamodule
+    assert (len(module.train[0]), len(module.val[0])) == (2 * 11, 2 * 1)
+
+
 def test_data_to_begin_with(only_made):
     experiment = ("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET)
     corrected = only_made(*experiment, "--data", "configs/data/davis585.yaml")
@@ -325,10 +372,9 @@ def test_trainer_settings_name_known_arguments(path, data, capsys):
     wanted = yaml.safe_load((configs_dir() / path).read_text())
     assert printed["max_epochs"] == wanted["max_epochs"]
     names = [callback["class_path"].split(".")[-1] for callback in printed["callbacks"]]
-    assert names == ["ModelCheckpoint", "ModelCheckpoint", "LearningRateMonitor", "VisualLog"]
-    best, last = (callback["init_args"] for callback in printed["callbacks"][:2])
+    assert names == ["ModelCheckpoint", "LastCheckpoint", "LearningRateMonitor", "VisualLog"]
+    best = printed["callbacks"][0]["init_args"]
     assert (best["monitor"], best["mode"]) == ("val/miou@5", "max")
-    assert (last["monitor"], last["filename"]) == (None, "last")
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -437,6 +483,51 @@ def test_recipes_adapt_keys_in_tests(name, layers_in_tests, data):
         "value_prior": None,
     }
     assert len(report["datasets"]) == 2
+
+
+@pytest.mark.parametrize("name", ITERATED)
+def test_recipes_with_iterated_clicks_train_as_promised(name, data, only_made):
+    preset, epochs, milestones, _ = ITERATED[name]
+    write_cocolvis(data / "COCOLVIS")
+    cli = only_made("fit", "--config", f"configs/experiment/{name}.yaml", *NO_DOWNLOADS)
+    task, module = cli.model, cli.datamodule
+    with torch.device("meta"):
+        same(task.model, create_model(preset))
+    assert task.model.previous_mask
+    assert task.curriculum == IteratedClicks()
+    assert cli.trainer.max_epochs == epochs
+    assert (module.batch_size, len(module.order)) == (28, 30000)
+    assert isinstance(task.loss, NormalizedFocalLoss)
+    assert (task.loss.alpha, task.loss.gamma, task.auxiliary_weight) == (0.5, 2, 0.4)
+    assert isinstance(task.auxiliary_loss, BinaryCrossEntropy) == ("ocr" in preset)
+    made = task.configure_optimizers()
+    optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
+    assert type(optimizer) is torch.optim.Adam
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx([5e-4, 5e-5])
+    assert dict(schedule.milestones) == dict.fromkeys(milestones, 1)
+    assert schedule.gamma == 0.1
+    protocols = cli.trainer.callbacks
+    (evaluated,) = [c for c in protocols if isinstance(c, evaluation.InteractiveEvaluation)]
+    assert [p.name for p in evaluated.test_protocols] == ["ritm", "ritm_zoom"]
+
+
+@pytest.mark.parametrize("name", ITERATED)
+def test_recipes_with_iterated_clicks_train_a_step(name, data, first_weights):
+    write_cocolvis(data / "COCOLVIS")
+    of = (f"--model.model.of={ITERATED[name][3]}", '--model.model.changes={"previous_mask": true}')
+    recipe = ("--config", f"configs/experiment/{name}.yaml")
+    cli = finished("fit", *recipe, *of, *QUIET, *SMALL, *ONE_STEP)
+    assert checked_step(cli, first_weights).previous_mask
+    assert "val/miou@5" in cli.trainer.callback_metrics
+
+
+def test_settings_of_iterated_clicks_come_back(data, capsys, tmp_path, only_made):
+    write_cocolvis(data / "COCOLVIS")
+    recipe = ("--config", "configs/experiment/overnight_single_gpu.yaml", *NO_DOWNLOADS)
+    printed = printed_settings(capsys, "fit", *recipe, "--model.curriculum.most_rounds=2")
+    (tmp_path / "again.yaml").write_text(yaml.safe_dump(printed))
+    cli = only_made("fit", "--config", tmp_path / "again.yaml")
+    assert cli.model.curriculum == IteratedClicks(most_rounds=2)
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from fakes import draw_scene, save, write_bsds500
 
+import probseg.data.bsds500 as module
 from probseg.data import BSDS500
 from probseg.errors import DataError, DatasetNotFoundError
 
@@ -52,6 +53,26 @@ def test_regions_are_chosen_by_size(root):
     large = BSDS500("val", root, min_fraction=0.5, max_fraction=1)
     assert {number for _, _, number in large.objects} == {1}
     refused(DataError, lambda: BSDS500("val", root, min_fraction=0.99), root, "'val'", "selection")
+
+
+def test_maps_are_read_once_and_again_if_one_changes(root, monkeypatch):
+    before = BSDS500("val", root)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "read_labels", None)
+        assert BSDS500("val", root).objects == before.objects
+        with pytest.raises(TypeError):  # the index holds other regions
+            BSDS500("val", root, max_fraction=1)
+    assert len(BSDS500("val", root, max_fraction=1)) == 18
+    save(draw_scene(objects=1)[1] + 1, root / "labels" / "val" / "200_a0.png")
+    assert len(BSDS500("val", root)) == 11
+
+
+def test_names_and_areas_are_known_without_reading(root):
+    data = BSDS500("val", root)
+    samples = [data[i] for i in range(12)]
+    assert data.areas.dtype == np.int64
+    assert data.areas.tolist() == [int(sample.mask.sum()) for sample in samples]
+    assert [data.object_name(i) for i in range(12)] == [sample.name for sample in samples]
 
 
 def test_unlabelled_pixels_are_no_region(root):

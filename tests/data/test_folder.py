@@ -8,6 +8,7 @@ import pytest
 from fakes import draw_scene, save, write_folder
 from PIL import Image
 
+import probseg.data.folder as module
 from probseg.data import ImageMaskFolder
 from probseg.errors import DataError, DatasetNotFoundError
 
@@ -112,6 +113,49 @@ def test_lists_of_images_are_checked(tmp_path):
         DataError, lambda: ImageMaskFolder(tmp_path, split="train.txt"),
         tmp_path / "train.txt", "1 images without image or mask", "photo9",
     )  # fmt: skip
+
+
+def test_masks_are_read_once_and_again_if_a_file_changes(tmp_path, monkeypatch):
+    write_folder(tmp_path, images=3, objects=2)
+    (tmp_path / "two.txt").write_text("photo2\nphoto0\n", encoding="utf-8")
+    before = ImageMaskFolder(tmp_path).objects
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "read_labels", None)
+        assert ImageMaskFolder(tmp_path).objects == before
+        assert ImageMaskFolder(tmp_path, min_area=100, name="mine").objects == before
+        with pytest.raises(TypeError):  # other files, or others first
+            ImageMaskFolder(tmp_path, split="two.txt")
+    assert ImageMaskFolder(tmp_path, split="two.txt").objects == [*before[4:], *before[:2]]
+    save(draw_scene(objects=1, seed=1)[1], tmp_path / "masks" / "photo1.png")
+    assert len(ImageMaskFolder(tmp_path)) == 5
+    path = save(draw_scene(20, 30)[0], tmp_path / "images" / "photo1.jpg")
+    refused(DataError, lambda: ImageMaskFolder(tmp_path), path, "30 x 20")
+
+
+def test_a_moved_folder_keeps_its_index(tmp_path, monkeypatch):
+    write_folder(tmp_path / "here")
+    ImageMaskFolder(tmp_path / "here")
+    (tmp_path / "here").rename(tmp_path / "there")
+    monkeypatch.setattr(module, "read_labels", None)
+    assert len(ImageMaskFolder(tmp_path / "there")) == 3
+
+
+@pytest.mark.parametrize("style", ["ids", "files", "black_and_white"])
+def test_names_and_areas_are_known_without_reading(tmp_path, style):
+    data = ImageMaskFolder(write_folder(tmp_path, objects=2, style=style))
+    samples = [data[i] for i in range(len(data))]
+    assert data.areas.dtype == np.int64
+    assert data.areas.tolist() == [int((sample.mask == 1).sum()) for sample in samples]
+    shutil.rmtree(tmp_path / "images")
+    assert [data.object_name(i) for i in range(len(data))] == [s.name for s in samples]
+
+
+def test_areas_are_those_of_the_objects_that_are_left(tmp_path):
+    areas = ImageMaskFolder(write_folder(tmp_path, objects=2)).areas
+    limit = int(np.sort(areas)[2])
+    assert (
+        ImageMaskFolder(tmp_path, min_area=limit).areas.tolist() == areas[areas >= limit].tolist()
+    )
 
 
 def test_a_data_set_travels_to_worker_processes(tmp_path):

@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 from fakes import draw_scene, save
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
@@ -193,7 +193,7 @@ def test_a_picture_of_a_billion_pixels_is_refused(tmp_path):
     header[18:26] = (40000).to_bytes(4, "little") * 2
     path = tmp_path / "x.bmp"
     path.write_bytes(header)
-    refused(path, lambda: read_image(path), "cannot be read as an image")
+    refused(path, lambda: read_image(path), "million pixels")
 
 
 def test_floating_point_images_are_refused(tmp_path):
@@ -276,6 +276,7 @@ def test_a_jpeg_mask_is_refused_under_any_name(tmp_path, name):
 
 @given(ids=st.sets(st.integers(1, 199), min_size=1, max_size=20), ignored=st.booleans())
 def test_numbers_below_255_are_objects(ids, ignored):
+    assume(not (ignored and ids == {128}))  # GrabCut's convention
     labels = np.array([[0, *ids, *([255] if ignored else [])]], dtype=np.uint8)
     labels = labels.repeat(5, axis=1)
     assert object_ids(labels, "m.png") == sorted(ids)

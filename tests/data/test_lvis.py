@@ -129,7 +129,12 @@ def test_the_smallest_area_is_400(root):
 
 def test_the_url_decides_the_folder(root):
     data = LVIS("val", root, SMALL)
-    assert [image.folder for image in data.images.values()] == ["train2017", "val2017", "val2017"]
+    files = [data.index.file(image) for image in range(3)]
+    assert files == [
+        "train2017/000000002000.jpg",
+        "val2017/000000002001.jpg",
+        "val2017/000000002002.jpg",
+    ]
     np.testing.assert_array_equal(data[0].image, LVIS("train", root, SMALL)[0].image)
     shutil.rmtree(root / "val2017")
     assert len(LVIS("train", root, SMALL)) == 6  # needs train2017 only
@@ -170,8 +175,11 @@ def test_a_missing_image(root):
 
 
 def test_broken_annotations(root):
-    path = first(root, area=None)
-    refused(DataError, lambda: LVIS("val", root, SMALL), path, "area", "download")
+    path = first(root, area="large")
+    parts = (path, "'annotations'", "'large'", "4001", "download")
+    refused(DataError, lambda: LVIS("val", root, SMALL), *parts)
+    path = first(root, area=500, image_id=None)
+    refused(DataError, lambda: LVIS("val", root, SMALL), path, "image_id", "download")
     path = first(root, area=500, segmentation=[["x"] * 6])
     refused(DataError, lambda: LVIS("val", root, SMALL), path, "LVIS v1", "download")
     path.write_text(path.read_text()[:-20])

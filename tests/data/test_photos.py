@@ -3,7 +3,15 @@
 from collections import Counter
 
 import pytest
-from drawn_sets import write_coco_mval, write_davis, write_davis585, write_voc
+from drawn_sets import (
+    write_coco_mval,
+    write_cocolvis,
+    write_davis,
+    write_davis585,
+    write_hqseg,
+    write_open_images,
+    write_voc,
+)
 from fakes import (
     write_berkeley,
     write_bsds500,
@@ -15,6 +23,7 @@ from fakes import (
 
 from probseg.data import (
     BSDS500,
+    COCOLVIS,
     DATASETS,
     DAVIS,
     DAVIS585,
@@ -24,7 +33,10 @@ from probseg.data import (
     Berkeley,
     COCOMVal,
     GrabCut,
+    HQSeg44K,
     ImageMaskFolder,
+    ImagePairs,
+    OpenImages,
     PascalVOC,
     SamplePhotos,
 )
@@ -45,6 +57,24 @@ DRAWN = {
     "ImageMaskFolder": (
         lambda root: ImageMaskFolder(write_folder(root, images=2, objects=2, style="files")),
         {"photo0": 2, "photo1": 2},
+    ),
+    "HQSeg44K": (
+        lambda root: HQSeg44K("val", write_hqseg(root), ["COIFT", "HRSOD"]),
+        {"COIFT/1#Bag#0_o": 1, "HRSOD/1#Bag#0_o": 1},
+    ),
+    "ImagePairs": (
+        lambda root: ImagePairs(
+            write_folder(root, images=2, style="black_and_white") / "images", root / "masks"
+        ),
+        {"photo0": 1, "photo1": 1},
+    ),
+    "OpenImages": (
+        lambda root: OpenImages("validation", write_open_images(root)),
+        {f"2{i}{7 * 'a0'}": 2 for i in range(3)},
+    ),
+    "COCOLVIS": (
+        lambda root: COCOLVIS("val", write_cocolvis(root)),
+        {f"{key:012d}": 3 for key in (2000, 2001, 2002)},
     ),
     "LVIS": (
         lambda root: LVIS("val", write_lvis(root, size=(96, 128))),

@@ -17,6 +17,7 @@ from fakes import (
 from jsonargparse import ArgumentParser
 from scipy.io import savemat
 
+import probseg.data.sbd as module
 from probseg.data import DATASETS, LVIS, SBD, Berkeley, GrabCut, InteractiveDataModule
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.paths import configs_dir
@@ -138,6 +139,37 @@ def test_the_shipped_configurations(root, monkeypatch, file, kind):
     assert [type(s) for s in module.test] == [GrabCut, Berkeley]
     assert len(module.train[0]) == len(module.val[0]) == 6
     assert {s.name for s in module.train[0]}.isdisjoint(s.name for s in module.val[0])
+
+
+def test_files_are_read_once_and_again_if_one_changes(root, monkeypatch):
+    before = SBD("val", root)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "load_mat", None)
+        assert SBD("val", root).objects == before.objects
+        refused(DataError, lambda: SBD("train", root), "3 entries of sbd-train")
+    labels = draw_scene(objects=2)[1]
+    write_instances(np.where(labels == 2, 9, 0).astype(np.uint8), root / "inst/2008_000201.mat")
+    assert [number for _, number in SBD("val", root).objects] == [1, 2, 9, 1, 2]
+    (root / "inst/2008_000201.mat").unlink()
+    refused(DataError, lambda: SBD("val", root), "2008_000201.mat", "no such file")
+
+
+def test_names_and_areas_are_known_without_reading(root):
+    data = SBD("val", root)
+    samples = [data[i] for i in range(6)]
+    assert data.areas.dtype == np.int64
+    assert data.areas.tolist() == [int(sample.mask.sum()) for sample in samples]
+    shutil.rmtree(root / "img")
+    assert [data.object_name(i) for i in range(6)] == [sample.name for sample in samples]
+
+
+def test_small_objects_can_be_left_out(root):
+    areas = SBD("val", root).areas
+    limit = int(np.sort(areas)[2])
+    data = SBD("val", root, min_area=limit)
+    assert data.areas.tolist() == areas[areas >= limit].tolist()
+    assert [data[i].mask.sum() for i in range(len(data))] == data.areas.tolist()
+    refused(DataError, lambda: SBD("val", root, min_area=10**6), root, "1000000", "`min_area`")
 
 
 def test_small_objects_survive(root):

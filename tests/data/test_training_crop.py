@@ -5,6 +5,7 @@ import pytest
 from fakes import draw_sample, ignore_border
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import kstest
 
 from probseg.data.transforms import TrainingCrop
 from probseg.types import Sample
@@ -20,8 +21,7 @@ def photo(mask):
 
 def crops(sample, number, seed=0, **options):
     crop = TrainingCrop(**{"size": 48, **options})
-    crop.seed(seed)
-    return [crop(sample) for _ in range(number)]
+    return [crop(sample, 1000 * seed + i) for i in range(number)]
 
 
 @given(
@@ -58,14 +58,13 @@ def test_image_and_mask_move_together():
 
 def test_what_lies_outside_the_photograph_is_black_and_ignored():
     white = Sample(np.full((20, 60, 3), 255, np.uint8), np.ones((20, 60), np.uint8), "a", "b")
-    found = 0
-    for image, cut in crops(white, 40, scale=(0.5, 0.9)):
-        outside = cut == 255
-        found += outside.any()
-        # Brightness may lift black a little; a pixel of the border may be blended.
-        assert image[outside].mean() < 90
-        assert image[cut == 1].mean() > 150
-    assert found == 40
+    crop = TrainingCrop(48, scale=(0.5, 0.9))
+    for seed in range(40):
+        image, cut = crop.cut(white, np.random.default_rng(seed))
+        assert set(np.unique(cut)) == {1, 255}
+        # A pixel of the border may be blended, and belongs to the larger part, but for rounding.
+        assert ((image[..., 0] > 127) != (cut == 1)).mean() < 0.01
+        assert np.isin(image, (0, 255)).mean() > 0.9
 
 
 def test_ignored_pixels_stay_ignored():
@@ -111,24 +110,66 @@ def equal(some, others):
     )
 
 
-def test_seeds_repeat_and_differ():
-    sample = draw_sample()
-    first = crops(sample, 6, seed=5)
-    assert equal(first, crops(sample, 6, seed=5))
-    assert not equal(first, crops(sample, 6, seed=6))
-    assert not equal(first[:1], first[1:2])
-
-
-def test_global_seeds_play_no_part():
-    sample = draw_sample()
+def test_a_crop_is_a_function_of_its_seed():
+    sample, other, crop = draw_sample(), photo(np.eye(50, dtype=np.uint8)), TrainingCrop(48)
+    first = [crop(sample, seed) for seed in range(6)]
     np.random.seed(1)
-    first = crops(sample, 4)
-    np.random.seed(2)
-    assert equal(first, crops(sample, 4))
+    crop(other, 3)
+    again = [crop(sample, seed) for seed in reversed(range(6))][::-1]
+    assert equal(first, again)
+    assert len({image.tobytes() for image, _ in first}) == 6
 
 
-def test_seeds_of_64_bits():
-    crops(draw_sample(), 1, seed=2**64 - 1)
+@pytest.mark.parametrize("seed", [0, 2**32, 2**63 - 1])
+def test_seeds_of_63_bits(seed):
+    assert (TrainingCrop(48)(draw_sample(), seed)[1] == 1).any()
+
+
+def slopes(seeds, **options):
+    """Of each crop of a slope: its width, whether it is mirrored, and its mean grey value."""
+    columns = np.linspace(20, 180, 400, dtype=np.uint8)
+    sample = Sample(
+        np.ascontiguousarray(np.broadcast_to(columns[None, :, None], (400, 400, 3))),
+        np.ones((400, 400), np.uint8),
+        "slope",
+        "fakes",
+    )
+    crop = TrainingCrop(64, padding=(0.0, 0.0), **options)
+    for seed in seeds:
+        image, mask = crop(sample, seed)
+        inside = np.flatnonzero((mask == 1).any(axis=0))
+        left, right = (image[:, inside[i]][mask[:, inside[i]] == 1].mean() for i in (3, -4))
+        yield inside.size, left > right, image[mask == 1].mean()
+
+
+def test_scale_mirroring_and_look_are_independent():
+    """Generators that are seeded alike would mirror the small crops, or the bright ones."""
+    sizes, mirrored, grey = np.transpose([*slopes(range(400), scale=(0.3, 0.9))])
+    assert 0.4 < mirrored.mean() < 0.6
+    for numbers in (sizes, grey):
+        assert numbers.std() > 5
+        assert abs(np.corrcoef(numbers, mirrored)[0, 1]) < 0.2
+    assert abs(np.corrcoef(sizes, grey)[0, 1]) < 0.2
+
+
+def test_sizes_are_uniform_between_the_limits():
+    sample = Sample(np.full((90, 90, 3), 99, np.uint8), np.ones((90, 90), np.uint8), "a", "b")
+    crop = TrainingCrop(100, scale=(0.4, 0.9), padding=(0.0, 0.0))
+    sizes = [(crop.cut(sample, np.random.default_rng(i))[1] == 1).sum() ** 0.5 for i in range(500)]
+    assert kstest(np.array(sizes), "uniform", (39.5, 50)).pvalue > 0.001
+
+
+def test_the_contour_of_the_mask_is_that_of_the_picture():
+    """Masks that were rounded to other centres of pixels than pictures would lie beside them."""
+    mask = np.zeros((300, 400), np.uint8)
+    mask[60:210, 90:330] = 1
+    wrong = contour = 0
+    for seed in range(60):
+        sample = Sample(np.repeat(mask[..., None] * 255, 3, axis=2), mask, "a", "b")
+        image, cut = TrainingCrop(128).cut(sample, np.random.default_rng(seed))
+        wrong += ((image[..., 0] > 127) != (cut == 1))[cut != 255].sum()
+        contour += (np.diff((cut == 1).astype(int), axis=1) != 0).sum()
+    assert wrong < 0.2 * contour
 
 
 def test_a_mask_without_object_is_refused():

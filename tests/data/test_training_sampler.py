@@ -42,7 +42,7 @@ def test_the_global_batch_does_not_depend_on_the_number_of_processes(count, toge
     assert joined == expected
     assert len(expected) == count // 4
     assert [len(share) for share in shares] == [count // 4 * size] * processes
-    indices = [draw.index for draw in chain(*expected)]
+    indices = [draw.number for draw in chain(*expected)]
     assert len(set(indices)) == len(indices)
 
 
@@ -67,7 +67,7 @@ def test_epochs_and_seeds_have_orders_and_seeds_of_their_own():
         return list(sampler)
 
     runs = [dealt(0, 0), dealt(0, 1), dealt(1, 0)]
-    orders = {tuple(draw.index for draw in run) for run in runs}
+    orders = {tuple(draw.number for draw in run) for run in runs}
     seeds = {draw.seed for run in runs for draw in run}
     assert len(orders) == 3
     assert len(seeds) == 60

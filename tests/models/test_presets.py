@@ -310,10 +310,18 @@ def test_prompts_enter_as_named(name):
     assert isinstance(model.fusion, PromptFusion) == fast
 
 
+@pytest.mark.parametrize("name", list_presets())
+def test_inputs_are_as_named(name):
+    model = meta(name)
+    assert model.previous_mask == (name.startswith("ritm_") or name == "micro_previous")
+    if name.startswith("ritm_"):
+        assert (model.click_maps.clicks, model.click_maps.radius) == ("disk", 5)
+
+
 @pytest.mark.parametrize("name", FULL_SIZE)
 def test_backbone_and_decoder_are_as_named(name):
     model = meta(name)
-    family, size = re.match(r"(?:fast_|prob_)?(hrnet|resnet|botnet)(\d+s?)", name).groups()
+    family, size = re.match(r"(?:fast_|prob_|ritm_)?(hrnet|resnet|botnet)(\d+s?)", name).groups()
     kinds = {"hrnet": HRNetV2, "resnet": (ResNet, TimmBackbone), "botnet": BoTNet}
     assert isinstance(model.backbone, kinds[family])
     if family == "hrnet":

@@ -12,6 +12,7 @@ from torch import nn
 
 from probseg.backbones import TimmBackbone
 from probseg.clicks import Curriculum
+from probseg.clicks.rounds import drawn_rounds
 from probseg.clicks.sampling import object_boxes
 from probseg.data import InteractiveDataModule
 from probseg.data.datamodule import TrainBatch
@@ -30,6 +31,7 @@ class Answer(Segmenter):
 
     def __init__(self, answer):
         nn.Module.__init__(self)
+        self.previous_mask = False
         self.answer = answer
         self.scale = nn.Parameter(torch.ones(()))
         self.asked = []
@@ -68,7 +70,7 @@ def draw(stage, answer=nothing, curriculum=None, noise=0.1, data=None, seed=0):
         model, curriculum=Curriculum(**(curriculum or {})), corner_noise=noise
     )
     images = data.images.float() / 255
-    rounds = task.curriculum.drawn_rounds(seed)
+    rounds = drawn_rounds(task.curriculum.rounds, seed)
     prompts = task.draw_prompts(images, data.masks, data.seeds, stage, rounds)
     assert prompts.points.shape == (*prompts.labels.shape, 2)
     assert prompts.boxes.shape == (len(data.masks), 4)

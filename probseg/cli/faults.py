@@ -1,0 +1,219 @@
+"""What stops a run from outside, explained: memory, dead processes, signals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jsonargparse import Namespace
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from probseg.callbacks.last_checkpoint import LAST
+from probseg.errors import USER_ERRORS, UsageError
+
+TERMINATED, INTERRUPTED = 143, 130
+"""Exit statuses after SIGTERM and Ctrl-C: 128 and the number of the signal, as shells have it."""
+
+CROP_STEP = 32
+"""Sides of crops that are proposed are multiples of this, in pixels."""
+
+IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\nOriginal Traceback")
+DEAD_WORKER = re.compile(
+    r"(DataLoader worker \(pid.*\)|Pin memory thread) (is killed by signal|exited unexpectedly)"
+)
+NO_SHARED_MEMORY = re.compile(
+    r"unable to (allocate|open|write|mmap|resize).*(shared memory|torch_)"
+)
+NO_DEVICE_MEMORY = re.compile(r"(CUDA error: out of memory|_STATUS_ALLOC_FAILED)")
+NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
+
+_MADE_HERE = {f"{kind.__module__}.{kind.__qualname__}" for kind in USER_ERRORS}
+
+
+class _Raised(NamedTuple):
+    """Full name and message of an exception that a worker process has raised."""
+
+    kind: str
+    message: str
+
+
+def explain(
+    error: BaseException, verb: str, config: Namespace, last: Path | None
+) -> UsageError | None:
+    """Explain an exception that has ended a run.
+
+    Args:
+        error: The exception.
+        verb: ``fit``, ``validate`` or ``test``.
+        config: The configuration of the run.
+        last: The last checkpoint of the run, if there is one.
+
+    Returns:
+        An error whose message says what happened and what to try, or None for an exception that is
+        not known here: it is to keep its traceback.
+    """
+    raised = _in_worker(error)
+    if raised is not None and raised.kind in _MADE_HERE:
+        return UsageError(raised.message)
+    for link in _causes(error):
+        told = _explained(link, verb, config, last)
+        if told is not None:
+            return UsageError(told)
+    return None
+
+
+def interruption(error: BaseException, sigterm: bool) -> tuple[int, str] | None:
+    """Return exit status and cause if a run was ended by a signal to its process, else None.
+
+    Args:
+        error: What Lightning raises: `SIGTERMException`, which has no status, or after Ctrl-C a
+            SystemExit of status 1. Where all processes of a run get the signal, those that read the
+            data may be the first to end.
+        sigterm: Whether the process has received SIGTERM.
+    """
+    if isinstance(error, SIGTERMException) or (sigterm and DEAD_WORKER.search(str(error))):
+        return TERMINATED, "SIGTERM"
+    if isinstance(error, KeyboardInterrupt) or (
+        isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt)
+    ):
+        return INTERRUPTED, "Ctrl-C"
+    return None
+
+
+def way_on(verb: str, last: Path | None) -> str:
+    """Say how to go on with a run that was stopped.
+
+    Args:
+        verb: ``fit``, ``validate`` or ``test``.
+        last: The last checkpoint of the run, if there is one.
+    """
+    if verb == "test":
+        return "the same command starts again, and takes over what was evaluated by clicks"
+    if verb == "validate":
+        return "the same command starts again"
+    if last is None:
+        return f"no {LAST} has been written yet: start again with the same command"
+    return f"the same command with `--ckpt_path last` goes on from {last}"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and what it was raised from."""
+    link: BaseException | None = error
+    while link is not None:
+        yield link
+        link = link.__cause__
+
+
+def _in_worker(error: BaseException) -> _Raised | None:
+    """Find what a worker process has raised: torch sends it as a traceback in a message."""
+    text = str(error)
+    if not IN_WORKER.match(text):
+        return None
+    # After the frames, which are indented, comes the exception, whose message may have many lines.
+    lines = text.rpartition("Traceback (most recent call last):\n")[2].splitlines()
+    first = next((i for i, line in enumerate(lines) if not line.startswith(" ")), len(lines))
+    kind, _, message = "\n".join(lines[first:]).partition(": ")
+    return _Raised(kind, message)
+
+
+def _explained(error: BaseException, verb: str, config: Namespace, last: Path | None) -> str | None:
+    raised = _in_worker(error)
+    text = str(error)
+    if raised is not None:
+        if raised.kind.endswith("MemoryError") or NO_HOST_MEMORY.search(raised.message):
+            return _dead_worker(raised.message, verb, config, last)
+        return None
+    if isinstance(error, RuntimeError):
+        if DEAD_WORKER.search(text) or NO_SHARED_MEMORY.search(text):
+            return _dead_worker(text, verb, config, last)
+        if isinstance(error, torch.OutOfMemoryError) or NO_DEVICE_MEMORY.search(text):
+            return _no_memory("the GPU", text, verb, config)
+        if NO_HOST_MEMORY.search(text):
+            return _no_memory("the machine", text, verb, config)
+    if isinstance(error, MemoryError):
+        return _no_memory("the machine", text, verb, config)
+    return None
+
+
+def _dead_worker(text: str, verb: str, config: Namespace, last: Path | None) -> str:
+    workers = _data(config, "num_workers") or 0
+    return (
+        f"a process that reads data has died ({_in_short(text)}): most often because the machine "
+        "has no memory left, or because /dev/shm, where these processes put the images, is too "
+        "small, as it is in containers by default. Have fewer of them (now --data.num_workers "
+        f"{workers}; try {workers // 2}, with 0 the main process reads), or start the container "
+        f"with --shm-size=8g or --ipc=host; then {way_on(verb, last)}"
+    )
+
+
+def _no_memory(where: str, text: str, verb: str, config: Namespace) -> str:
+    proposals = _proposals(verb, config, on_gpu=where == "the GPU")
+    return "\n  ".join(
+        [
+            f"{where} has not enough memory for {_size(verb, config)} ({_in_short(text)}). Try, "
+            "in this order:",
+            *proposals,
+        ]
+    )
+
+
+def _size(verb: str, config: Namespace) -> str:
+    """Say how large a run is."""
+    trainer = config.trainer
+    of = f"devices: {trainer.devices}, precision: {trainer.precision or '32-true'}"
+    batch, crop = _data(config, "batch_size"), _data(config, "crop_size")
+    if verb == "fit" and batch is not None and crop is not None:
+        return f"batches of {batch} crops of {_side(crop)} pixels per device ({of})"
+    together = _data(config, "eval_batch_size")
+    return of if together is None else f"{together} objects at a time ({of})"
+
+
+def _proposals(verb: str, config: Namespace, on_gpu: bool) -> Iterator[str]:
+    trainer = config.trainer
+    batch, crop = _data(config, "batch_size"), _data(config, "crop_size")
+    together = _data(config, "eval_batch_size")
+    if verb == "fit" and batch is not None and batch > 1:
+        parts = next(n for n in range(2, batch + 1) if batch % n == 0)
+        steps = parts * (trainer.accumulate_grad_batches or 1)
+        yield (
+            f"--data.batch_size {batch // parts} --trainer.accumulate_grad_batches {steps} (the "
+            f"same global batch, but batch normalisation sees {batch // parts} crops at a time)"
+        )
+    if on_gpu and str(trainer.precision or "32-true") in ("32", "32-true"):
+        yield "--trainer.precision bf16-mixed"
+    if verb == "fit" and crop is not None and (smaller := _smaller(crop)) is not None:
+        yield f"--data.crop_size {smaller}"
+    if together is not None and together > 1:
+        when = " if it happened in a validation" if verb == "fit" else ""
+        yield f"--data.eval_batch_size {together // 2}{when}"
+    if verb == "fit" and not on_gpu and _data(config, "num_workers"):
+        yield "--data.num_workers 0"
+    yield f"a smaller network, or a larger {'GPU' if on_gpu else 'machine'}"
+
+
+def _data(config: Namespace, name: str) -> Any:  # noqa: ANN401 (whatever the argument is)
+    """Return an argument of the data module, or None if it has no such argument."""
+    return (config.data.get("init_args") or Namespace()).get(name)
+
+
+def _smaller(crop: int | tuple[int, int]) -> str | None:
+    """Return three quarters of the size of a crop, or None where that is too small to train on."""
+    sides = [crop] if isinstance(crop, int) else list(crop)
+    smaller = [side * 3 // 4 // CROP_STEP * CROP_STEP for side in sides]
+    if min(smaller) < 2 * CROP_STEP:
+        return None
+    return str(smaller[0] if isinstance(crop, int) else smaller)
+
+
+def _side(crop: int | tuple[int, int]) -> str:
+    height, width = (crop, crop) if isinstance(crop, int) else crop
+    return f"{height} x {width}"
+
+
+def _in_short(text: str) -> str:
+    """Return how much memory was asked for, or else the first line of a message."""
+    asked = re.search(r"[Tt]ried to allocate [\d.]+ \w+", text)
+    return asked.group() if asked else text.strip().partition("\n")[0].rstrip(" .")

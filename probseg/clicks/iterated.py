@@ -1,0 +1,192 @@
+"""Clicks drawn at random, then in rounds from the network's errors (Sofiiuk et al. 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probseg.clicks.curriculum import Stage
+from probseg.clicks.rounds import Answer, answered, with_clicks
+from probseg.clicks.sampling import error_regions, interior, object_and_background, random_points
+from probseg.seeds import Draws
+from probseg.types import Prompts
+
+
+@dataclass(frozen=True)
+class IteratedClicks:
+    """Training by iterated clicks, the same in all epochs and without boxes.
+
+    Each image gets random clicks; then, in some rounds, one click each on the larger error of the
+    answer to all clicks before. The network is handed that answer if it takes a previous mask.
+
+    The published training draws some negative clicks from other annotated objects of the image;
+    here they are background like any other. It also clicks near the border of one object in ten,
+    and measures the band and depths with other distances; see `corrective_clicks`.
+
+    Args:
+        most_clicks: Most random clicks of each sign. The number ``n`` of positive ones, from 1, and
+            of negative ones, from 0, has a probability proportional to ``decay**n``.
+        decay: See ``most_clicks``.
+        erosion: Distance in pixels that random positive clicks keep from the object's border, where
+            the object is thick enough.
+        near: Probability that a random negative click is drawn from the band around the object
+            instead of the whole background.
+        band: Width of that band as a fraction of the square root of the object's area.
+        most_rounds: Most rounds of corrective clicks. Their number, from 0, is drawn for each
+            batch.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    most_clicks: int = 24
+    decay: float = 0.8
+    erosion: int = 3
+    near: float = 0.5
+    band: float = 0.1
+    most_rounds: int = 3
+
+    def __post_init__(self) -> None:
+        checks = {
+            "most_clicks": (self.most_clicks >= 1, "at least 1"),
+            "decay": (0 < self.decay <= 1, "in (0, 1]"),
+            "erosion": (self.erosion >= 0, "a number of pixels >= 0"),
+            "near": (0 <= self.near <= 1, "a probability"),
+            "band": (0 < self.band < float("inf"), "positive and finite"),
+            "most_rounds": (self.most_rounds >= 0, "at least 0"),
+        }
+        for name, (fine, expected) in checks.items():
+            if not fine:
+                msg = f"{name} must be {expected}, got {getattr(self, name)}"
+                raise ValueError(msg)
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """Fewest and most rounds of corrective clicks."""
+        return 0, self.most_rounds
+
+    def stage(self, epoch: int) -> Stage:
+        """Return the task of an epoch: clicks on errors, from the first epoch on."""
+        return "corrective"
+
+    def draw(
+        self,
+        masks: Tensor,
+        boxes: Tensor,
+        draws: Draws,
+        stage: Stage,
+        rounds: int,
+        answer: Answer,
+    ) -> Prompts:
+        """Draw the prompts of a training batch.
+
+        Args:
+            masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
+            boxes: Shape ``(B, 4)``; none of them is shown.
+            draws: Source of randomness on the device of ``masks``.
+            stage: There is only one.
+            rounds: Number of rounds of corrective clicks.
+            answer: The network that is asked in each round.
+
+        Returns:
+            Clicks, no boxes, and the answer before the last click as the previous mask.
+        """
+        no_clicks = Prompts(
+            points=boxes.new_zeros(len(boxes), 0, 2),
+            labels=torch.zeros(len(boxes), 0, dtype=torch.long, device=boxes.device),
+            boxes=torch.full_like(boxes, torch.nan),
+        )
+        prompts = with_clicks(no_clicks, *self._random_clicks(masks, draws))
+        for _ in range(rounds):
+            logits = answered(prompts, answer)
+            clicks = corrective_clicks(logits.squeeze(1) > 0, masks, draws)
+            prompts = with_clicks(prompts, *clicks, logits)
+        return prompts
+
+    def _random_clicks(self, masks: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+        """Draw points ``(B, S, 2)`` and labels ``(B, S)`` from object and background."""
+        inside, outside = object_and_background(masks)
+        positive = random_points(
+            interior(inside, self.erosion),
+            1 + self._counts(self.most_clicks, draws),
+            self.most_clicks,
+            draws,
+        )
+        counts = self._counts(self.most_clicks + 1, draws)
+        reach = (self.band * inside.flatten(1).sum(dim=1).sqrt()).ceil()
+        band = outside & (distance_to(inside) <= reach[:, None, None])
+        from_band = draws.uniform(self.most_clicks) < self.near
+        near = random_points(band, counts, self.most_clicks, draws)
+        far = random_points(outside, counts, self.most_clicks, draws)
+        points = torch.where(from_band[..., None], near[0], far[0])
+        real = torch.where(from_band, near[1], far[1])
+        return torch.cat([positive[0], points], dim=1), torch.cat(
+            [torch.where(positive[1], 1, -1), torch.where(real, 0, -1)], dim=1
+        )
+
+    def _counts(self, choices: int, draws: Draws) -> Tensor:
+        """Draw numbers from 0 to ``choices - 1``, int64 ``(B,)``, ever less probable."""
+        weights = self.decay ** torch.arange(choices, device=draws.seeds.device)
+        below = (weights.cumsum(dim=0) / weights.sum())[:-1]
+        return (draws.uniform(1) >= below).sum(dim=1)
+
+
+def corrective_clicks(prediction: Tensor, masks: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
+    """Draw a click for each image, well inside its deeper error (Sofiiuk et al. 2021).
+
+    The depth of a pixel is its distance to the nearest one that is no such error, beyond the
+    image's border included. The sign with the greatest depth is clicked, the negative one in a tie,
+    at a pixel of more than half of that depth. Distances are those of city blocks, which a device
+    finds without a round trip; the published training uses approximate Euclidean ones. The two are
+    equal in directions along the axes, and differ by a factor of up to 1.41 along diagonals.
+
+    Args:
+        prediction: Boolean, shape ``(B, H, W)``.
+        masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
+        draws: Source of randomness on the device of ``masks``.
+
+    Returns:
+        Points ``(x, y)``, float, shape ``(B, 1, 2)``, and labels, integer, shape ``(B, 1)``: 1
+        positive, 0 negative, -1 where nothing is wrong.
+    """
+    missed, invented = (_depth(region) for region in error_regions(prediction, masks))
+    deepest = [depth.flatten(1).amax(dim=1) for depth in (missed, invented)]
+    positive = deepest[0] > deepest[1]
+    depth = torch.where(positive[:, None, None], missed, invented)
+    inner = 2 * depth > torch.maximum(*deepest)[:, None, None]
+    points, real = random_points(inner, torch.ones_like(draws.seeds), 1, draws)
+    return points, torch.where(real, positive[:, None].long(), -1)
+
+
+def distance_to(region: Tensor) -> Tensor:
+    """City-block distance of each pixel to the nearest pixel of a region.
+
+    Distances in rows, then in columns; each is a running minimum in both directions.
+
+    Args:
+        region: Boolean, shape ``(B, H, W)``.
+
+    Returns:
+        Distances in pixels, int32, shape ``(B, H, W)``: 0 in the region, and at least ``H + W``
+        everywhere where it is empty.
+    """
+    height, width = region.shape[1:]
+    distance = torch.where(region, 0, height + width).int()
+    return _spread(_spread(distance, dim=2), dim=1)
+
+
+def _spread(distance: Tensor, dim: int) -> Tensor:
+    """Let distances ``(B, H, W)`` grow by 1 for each step along a dimension."""
+    steps = torch.arange(distance.shape[dim], dtype=distance.dtype, device=distance.device)
+    steps = steps[:, None] if dim == 1 else steps
+    before = (distance - steps).cummin(dim).values + steps
+    after = (distance + steps).flip(dim).cummin(dim).values.flip(dim) - steps
+    return torch.minimum(before, after)
+
+
+def _depth(region: Tensor) -> Tensor:
+    """Distance of the pixels of a region ``(B, H, W)`` to the outside; 0 there."""
+    return distance_to(F.pad(~region, (1, 1, 1, 1), value=True))[:, 1:-1, 1:-1]

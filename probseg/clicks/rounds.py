@@ -1,0 +1,59 @@
+"""What all ways to draw training clicks from the network's own errors have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from probseg.seeds import mixed
+from probseg.types import Prompts
+
+Answer = Callable[[Prompts], Tensor]
+"""The network as it is, in evaluation mode: logits ``(B, 1, H, W)`` for prompts of a batch."""
+
+
+def drawn_rounds(rounds: tuple[int, int], seed: int) -> int:
+    """Draw the number of rounds of a batch.
+
+    Args:
+        rounds: Fewest and most, both included.
+        seed: Of the batch, the same in all processes that share it, in [0, 2**63).
+    """
+    fewest, most = rounds
+    return fewest + mixed(seed) % (most - fewest + 1)
+
+
+def answered(prompts: Prompts, answer: Answer) -> Tensor:
+    """Ask the network for what the annotator sees before the next click.
+
+    Args:
+        prompts: Of ``B`` images.
+        answer: The network.
+
+    Returns:
+        Logits, shape ``(B, 1, H, W)``; minus infinity for images without any prompt, where nothing
+        was asked yet and nothing is object.
+    """
+    prompted = (prompts.labels >= 0).any(dim=1) | ~prompts.boxes.isnan().any(dim=1)
+    return answer(prompts).masked_fill(~prompted[:, None, None, None], -torch.inf)
+
+
+def with_clicks(
+    prompts: Prompts, points: Tensor, labels: Tensor, logits: Tensor | None = None
+) -> Prompts:
+    """Append clicks, and hand on the answer that they correct.
+
+    Args:
+        prompts: Of ``B`` images.
+        points: ``(x, y)`` in pixels, shape ``(B, S, 2)``.
+        labels: Integer, shape ``(B, S)``: 1 positive, 0 negative, -1 no click.
+        logits: What was `answered`, shape ``(B, 1, H, W)``; None where nothing was asked.
+    """
+    return Prompts(
+        points=torch.cat([prompts.points, points.to(prompts.points.dtype)], dim=1),
+        labels=torch.cat([prompts.labels, labels], dim=1),
+        boxes=prompts.boxes,
+        previous=None if logits is None else logits.detach().sigmoid(),
+    )

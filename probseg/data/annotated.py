@@ -1,0 +1,202 @@
+"""Objects of a file of annotations in the format of COCO."""
+
+from __future__ import annotations
+
+import zlib
+from abc import abstractmethod
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from probseg.data.annotation_files import Entry, read_index
+from probseg.data.base import InteractiveDataset
+from probseg.data.images import check_same_size, read_image
+from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from probseg.types import Sample
+
+Part = Literal["all", "train", "val"]
+
+VAL_FRACTION = 0.1
+"""Share of the images that the part ``"val"`` has."""
+
+
+class Wanted(NamedTuple):
+    """Which annotations are objects of a data set.
+
+    Args:
+        min_area: Pixels that their ``area`` must have.
+        max_fraction: Share of the image that it may have at most; None for any.
+        crowd: Whether outlines around several objects are wanted too.
+        categories: Names of their categories; None for all.
+        part: Of the images, ``"train"`` or ``"val"``.
+    """
+
+    min_area: float
+    max_fraction: float | None = None
+    crowd: bool = False
+    categories: Sequence[str] | None = None
+    part: Part = "all"
+
+
+class AnnotatedObjects(InteractiveDataset):
+    """Base of the data sets whose objects are annotations of one JSON file.
+
+    A mask is that of one annotation; others that overlap it play no part. The file is read once and
+    kept as an index in ``.probseg/`` beside it (or in ``$PROBSEG_CACHE``), which all processes map
+    into their memory.
+
+    Args:
+        annotations: The file.
+        images: Folder of the images.
+        wanted: The annotations that are objects.
+
+    Raises:
+        DatasetNotFoundError: If the annotations or a folder of images are not there.
+        DataError: If the annotations cannot be read, an image is missing, or nothing is left.
+        UnknownNameError: If the file has no such category.
+    """
+
+    kind: str
+    """What the format of the annotations is called."""
+
+    path_key: str
+    """Which entry of an image says where it is."""
+
+    def __init__(self, annotations: Path, images: Path, wanted: Wanted) -> None:
+        self.annotations = annotations
+        self.image_root = images
+        if not annotations.is_file():
+            raise self.not_found(annotations.name)
+        self.index = read_index(self.kind, annotations, self.place)
+        self.objects = self._chosen(wanted)
+        if len(self.objects) == 0:
+            msg = (
+                f"{annotations}: no object of at least {wanted.min_area} pixels (`min_area`) is "
+                "left after selection"
+            )
+            raise DataError(msg)
+        self._check_images()
+
+    @classmethod
+    @abstractmethod
+    def place(cls, image: Entry) -> str | None:
+        """Return the path of an image inside the folder of images; None if it has none.
+
+        Args:
+            image: Its entry in the annotations.
+        """
+
+    @abstractmethod
+    def not_found(self, missing: str) -> DatasetNotFoundError:
+        """Say that a file or folder is not there, and where to get it."""
+
+    @abstractmethod
+    def way_to_images(self, folder: str) -> str:
+        """Say what to do where images are missing in a folder."""
+
+    def photo(self, file: str) -> str:
+        """Identify a photograph by its path inside the folder of images."""
+        return PurePosixPath(file).stem
+
+    def __len__(self) -> int:
+        """Return the number of annotations."""
+        return len(self.objects)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read the image of one annotation and draw its mask."""
+        number = int(self.objects[index])
+        owner = int(self.index.owners[number])
+        file = self.index.file(owner)
+        path = self.image_root / file
+        pixels = read_image(path)
+        height, width = self.index.image_sizes[owner].tolist()
+        check_same_size(pixels.shape, (height, width), path, self.annotations)
+        of = f"{self.annotations}: annotation {self.index.ids[number]} of {path}"
+        try:
+            mask = self.index.mask(number, (height, width))
+        except ValueError as error:
+            msg = f"{of} cannot be drawn ({error}); download or export the file again"
+            raise DataError(msg) from error
+        if not mask.any():
+            msg = f"{of} has no pixel inside the image; raise `min_area`"
+            raise DataError(msg)
+        return Sample(pixels, mask, self.object_name(index), self.name, self.photo(file))
+
+    @property
+    def areas(self) -> npt.NDArray[np.int64]:
+        """Pixels of each object as the annotations state them, shape ``(len(self),)``."""
+        return np.rint(self.index.areas[self.objects]).astype(np.int64)
+
+    def object_name(self, index: int) -> str:
+        """Return the name of an object: its photograph and its id."""
+        number = self.objects[index]
+        photo = self.photo(self.index.file(self.index.owners[number]))
+        return f"{photo}#{self.index.ids[number]}"
+
+    def _chosen(self, wanted: Wanted) -> npt.NDArray[np.int64]:
+        """List the annotations that are wanted."""
+        index = self.index
+        chosen = index.areas >= wanted.min_area
+        if not wanted.crowd:
+            chosen &= ~index.crowds
+        if wanted.categories is not None:
+            chosen &= np.isin(index.kinds, self._numbers(wanted.categories))
+        if wanted.max_fraction is not None:
+            pixels = index.image_sizes.prod(axis=1)[index.owners]
+            chosen &= (index.areas <= wanted.max_fraction * pixels) | (index.owners < 0)
+        if unknown := np.unique(index.image_ids[chosen & (index.owners < 0)]).tolist():
+            msg = (
+                f"{self.annotations}: has annotations of images that it does not list with a "
+                f"{self.path_key}: {unknown[:3]} ({len(unknown)} in all); download or export the "
+                "file again"
+            )
+            raise DataError(msg)
+        if wanted.part != "all":
+            chosen &= np.isin(index.owners, self._held_out()) == (wanted.part == "val")
+        return np.flatnonzero(chosen)
+
+    def _numbers(self, categories: Sequence[str]) -> list[int]:
+        """Look up categories; two of one name are one."""
+        names = self.index.categories()
+        for name in categories:
+            if name not in names:
+                raise UnknownNameError(kind="category", name=name, known=names)
+        return [number for number, name in enumerate(names) if name in categories]
+
+    def _held_out(self) -> npt.NDArray[np.int64]:
+        """List the images of the part ``"val"``, whatever else is selected.
+
+        Checksums of their names decide, so that the part hardly changes when images are added.
+        """
+        images = np.unique(self.index.owners).tolist()
+        if len(images) < 2:
+            msg = (
+                f"{self.annotations}: training and validation need at least 2 images, got "
+                f"{len(images)}; use the `part` all"
+            )
+            raise DataError(msg)
+        files = {image: self.index.file(image).encode() for image in images}
+        images.sort(key=lambda image: (zlib.crc32(files[image]), files[image]))
+        return np.array(images[: max(1, round(VAL_FRACTION * len(images)))])
+
+    def _check_images(self) -> None:
+        """Raise an error unless all images of the objects are there."""
+        needed: dict[str, list[str]] = defaultdict(list)
+        for image in np.unique(self.index.owners[self.objects]).tolist():
+            folder, _, file = self.index.file(image).rpartition("/")
+            needed[folder].append(file)
+        for folder, files in sorted(needed.items()):
+            place = self.image_root / folder
+            if not place.is_dir():
+                raise self.not_found(folder or f"the folder {place}")
+            missing = sorted(set(files).difference(path.name for path in place.iterdir()))
+            if missing:
+                msg = (
+                    f"{place / missing[0]}: no such file, but {self.annotations.name} needs it "
+                    f"({len(missing)} missing in all); {self.way_to_images(folder)}"
+                )
+                raise DataError(msg)

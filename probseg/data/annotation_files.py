@@ -1,0 +1,259 @@
+"""Files of annotations in the format of COCO, read once and kept as an index."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pycocotools import mask as coco_mask
+
+from probseg.data.annotation_index import AnnotationIndex, exact
+from probseg.data.cache import cached
+from probseg.data.json_entries import json_entries
+from probseg.data.run_lengths import check_runs, parse_runs
+from probseg.errors import DataError
+
+Entry = Mapping[str, Any]
+Place = Callable[[Entry], str | None]
+
+PENDING = 1 << 20
+"""Coordinates that are looked at together."""
+
+FARTHEST = 1e6
+"""Pixels from the corner of an image beyond which no coordinate can be meant."""
+
+
+def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
+    """Read the annotations of a file, or what was kept when that was done before.
+
+    Annotations whose outline encloses nothing are left out. Where ``area`` is missing or zero,
+    that of the outline is computed.
+
+    Args:
+        kind: What the format is called; ``place`` is a function of it.
+        path: A JSON object with the lists ``images``, ``annotations`` and perhaps ``categories``,
+            whose entries are as in COCO.
+        place: Returns the path of an entry of ``images`` inside the folder of the images, or None
+            to leave it out.
+
+    Raises:
+        DataError: If the file cannot be read as that, if a path leads out of the folder, or if the
+            index cannot be kept anywhere.
+    """
+
+    def build() -> Mapping[str, npt.NDArray[Any]]:
+        reader = _Reader(place)
+        try:
+            for key, entry in json_entries(path):
+                reader.add(key, entry)
+            return reader.index()._asdict()
+        except (ValueError, RecursionError) as error:
+            msg = (
+                f"{path}: cannot be read as annotations of {kind} ({error}); download or export "
+                "the file again"
+            )
+            raise DataError(msg) from error
+
+    return AnnotationIndex(**cached("annotations", [path], {"kind": kind}, build, path.parent))
+
+
+class _Reader:
+    """Keeps what is needed of each entry in flat arrays: all entries would not fit into memory."""
+
+    def __init__(self, place: Place) -> None:
+        self.actions: dict[str, Callable[[Any], None]] = {
+            "annotations": self.annotation,
+            "images": self.image,
+            "categories": self.category,
+        }
+        self.place = place
+        self.ids = array("q")
+        self.image_ids = array("q")
+        self.kinds = array("q")
+        self.areas = array("d")
+        self.crowds = array("b")
+        self.coordinates = _Coordinates()
+        self.polygons = array("q", [0])
+        self.objects = array("q", [0])
+        self.run_objects = array("q")
+        self.run_sizes = array("q")
+        self.run_texts: list[bytes] = []
+        self.images = array("q")
+        self.image_sizes = array("q")
+        self.files: list[bytes] = []
+        self.categories = array("q")
+        self.names: list[bytes] = []
+
+    def add(self, key: str, entry: object) -> None:
+        """Take an entry of one of the lists of the file."""
+        action = self.actions.get(key)
+        if action is None:
+            return
+        try:
+            action(entry)
+        except KeyError as error:
+            msg = f"an entry of {key!r} has no {error}: {_shown(entry)}"
+            raise ValueError(msg) from error
+        except (ValueError, TypeError, AttributeError, OverflowError) as error:
+            msg = f"an entry of {key!r} cannot be used, {error}: {_shown(entry)}"
+            raise ValueError(msg) from error
+
+    def annotation(self, entry: Entry) -> None:
+        """Take an annotation, unless its outline encloses nothing."""
+        outline = entry.get("segmentation")
+        if not outline:
+            return
+        area = float(entry.get("area") or 0)
+        if isinstance(outline, dict):
+            counted = self._runs(outline)
+            area = area or counted
+        else:
+            # pycocotools takes four numbers for a box.
+            polygons = [polygon for polygon in outline if len(polygon) >= 6]
+            if not polygons:
+                return
+            area = area or sum(map(_enclosed, polygons))
+            for polygon in polygons:
+                self.coordinates.extend(polygon)
+                self.polygons.append(len(self.coordinates))
+        self.objects.append(len(self.polygons) - 1)
+        self.ids.append(entry["id"])
+        self.image_ids.append(entry["image_id"])
+        self.kinds.append(entry.get("category_id", -1))
+        self.areas.append(area)
+        self.crowds.append(bool(entry.get("iscrowd")))
+
+    def _runs(self, outline: Entry) -> int:
+        """Take run lengths and return the number of pixels."""
+        height, width = (int(side) for side in outline["size"])
+        counts = outline["counts"]
+        if isinstance(counts, list):
+            runs = np.array(counts, dtype=np.int64)
+            plain = {"size": [height, width], "counts": counts}
+            text = coco_mask.frPyObjects(plain, height, width)["counts"]
+        else:
+            text = counts.encode("ascii")
+            runs = parse_runs(text)
+        check_runs(runs, (height, width))
+        self.run_objects.append(len(self.objects) - 1)
+        self.run_sizes.extend((height, width))
+        self.run_texts.append(text)
+        return int(runs[1::2].sum())
+
+    def image(self, entry: Entry) -> None:
+        """Take an image."""
+        file = self.place(entry)
+        if file is None:
+            return
+        path = PureWindowsPath(file)  # which knows / as well as \\, and C:
+        if path.anchor or ".." in path.parts or not path.parts:
+            msg = "its path must lead to a file inside the folder of the images"
+            raise ValueError(msg)
+        self.images.append(entry["id"])
+        self.image_sizes.extend((entry["height"], entry["width"]))
+        self.files.append(file.encode())
+
+    def category(self, entry: Entry) -> None:
+        """Take a category."""
+        self.categories.append(entry["id"])
+        self.names.append(entry["name"].encode())
+
+    def index(self) -> AnnotationIndex:
+        """Return everything that was taken.
+
+        Raises:
+            ValueError: If an id is there twice.
+        """
+        ids, images, categories = map(np.asarray, (self.ids, self.images, self.categories))
+        for key, numbers in (("annotations", ids), ("images", images), ("categories", categories)):
+            unique, counts = np.unique(numbers, return_counts=True)
+            if (counts > 1).any():
+                msg = f"the id {unique[counts > 1][0]} is there more than once in {key!r}"
+                raise ValueError(msg)
+        image_ids = np.asarray(self.image_ids)
+        run_starts, run_text = _packed(self.run_texts)
+        image_starts, image_text = _packed(self.files)
+        category_starts, category_text = _packed(self.names)
+        return AnnotationIndex(
+            ids=ids,
+            image_ids=image_ids,
+            owners=_found(image_ids, images),
+            kinds=_found(np.asarray(self.kinds), categories),
+            areas=np.asarray(self.areas),
+            crowds=np.asarray(self.crowds).astype(bool),
+            coordinates=self.coordinates.finished(),
+            polygons=np.asarray(self.polygons),
+            objects=np.asarray(self.objects),
+            run_objects=np.asarray(self.run_objects),
+            run_sizes=np.asarray(self.run_sizes).reshape(-1, 2),
+            run_starts=run_starts,
+            run_text=run_text,
+            image_sizes=np.asarray(self.image_sizes).reshape(-1, 2),
+            image_starts=image_starts,
+            image_text=image_text,
+            category_starts=category_starts,
+            category_text=category_text,
+        )
+
+
+class _Coordinates:
+    """Numbers in 32 bits, as long as that and two decimals give back each of them."""
+
+    def __init__(self) -> None:
+        self.kept = array("f")
+        self.pending = array("d")
+
+    def __len__(self) -> int:
+        return len(self.kept) + len(self.pending)
+
+    def extend(self, numbers: Iterable[float]) -> None:
+        self.pending.extend(numbers)
+        if len(self.pending) >= PENDING:
+            self._keep()
+
+    def _keep(self) -> None:
+        numbers = np.asarray(self.pending)
+        if not (np.abs(numbers) <= FARTHEST).all():  # nor is NaN
+            msg = f"a coordinate is not a number from {-FARTHEST:.0f} to {FARTHEST:.0f}"
+            raise ValueError(msg)
+        short = numbers.astype(np.float32)
+        if self.kept.typecode == "f" and not np.array_equal(exact(short), numbers):
+            self.kept = array("d", exact(np.asarray(self.kept)))
+        self.kept.frombytes((short if self.kept.typecode == "f" else numbers).tobytes())
+        self.pending = array("d")
+
+    def finished(self) -> npt.NDArray[np.float32] | npt.NDArray[np.float64]:
+        self._keep()
+        return np.asarray(self.kept)
+
+
+def _enclosed(polygon: list[float]) -> float:
+    """Return the area of a polygon, by the shoelace formula."""
+    x, y = np.array(polygon[: len(polygon) // 2 * 2], dtype=np.float64).reshape(-1, 2).T
+    return float(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2)
+
+
+def _found(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """Say where in a list numbers are, or -1."""
+    if len(places) == 0:
+        return np.full(len(numbers), -1, dtype=np.int32)
+    order = np.argsort(places)
+    nearest = np.searchsorted(places, numbers, sorter=order)
+    found = order[np.minimum(nearest, len(places) - 1)]
+    return np.where(places[found] == numbers, found, -1).astype(np.int32)
+
+
+def _packed(texts: list[bytes]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Lay texts end to end."""
+    lengths = np.fromiter((len(text) for text in texts), dtype=np.int64, count=len(texts))
+    starts = np.append(0, np.cumsum(lengths))
+    return starts, np.frombuffer(b"".join(texts), dtype=np.uint8)
+
+
+def _shown(entry: object) -> str:
+    text = repr(entry)
+    return text if len(text) <= 100 else f"{text[:100]}..."

@@ -1,0 +1,112 @@
+"""Annotations of a JSON file in the format of COCO, as a few flat arrays."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from pycocotools import mask as coco_mask
+
+from probseg.data.run_lengths import draw_runs, parse_runs
+
+
+class AnnotationIndex(NamedTuple):
+    """The annotations that have an outline, and all images; N, M, C of objects, images, categories.
+
+    Lists of lists lie end to end, and an array of starts says where each begins, and the last ends.
+
+    Args:
+        ids: int64, shape ``(N,)``.
+        image_ids: int64, shape ``(N,)``: image of each object, as the file has it.
+        owners: int32, shape ``(N,)``: its place in the list of images, -1 if it is not there.
+        kinds: int32, shape ``(N,)``: place of its category in the list of categories, or -1.
+        areas: Pixels, float64, shape ``(N,)``.
+        crowds: bool, shape ``(N,)``.
+        coordinates: x, y, x, y, ... of all polygons. float32 if they have two decimals at most, see
+            `exact`, or else float64.
+        polygons: Starts of the polygons in `coordinates`, int64.
+        objects: Starts of the objects in `polygons`, int64, shape ``(N + 1,)``.
+        run_objects: The objects that have run lengths and no polygon, int64, shape ``(R,)``.
+        run_sizes: Heights and widths of their masks, int64, shape ``(R, 2)``.
+        run_starts: Starts of their compressed run lengths in `run_text`, int64, ``(R + 1,)``.
+        run_text: uint8.
+        image_sizes: Heights and widths, int64, shape ``(M, 2)``.
+        image_starts: Starts of the images' paths in `image_text`, int64, shape ``(M + 1,)``.
+        image_text: UTF-8, uint8.
+        category_starts: Starts of the categories' names in `category_text`, ``(C + 1,)``.
+        category_text: UTF-8, uint8.
+    """
+
+    ids: npt.NDArray[np.int64]
+    image_ids: npt.NDArray[np.int64]
+    owners: npt.NDArray[np.int32]
+    kinds: npt.NDArray[np.int32]
+    areas: npt.NDArray[np.float64]
+    crowds: npt.NDArray[np.bool_]
+    coordinates: npt.NDArray[np.float32] | npt.NDArray[np.float64]
+    polygons: npt.NDArray[np.int64]
+    objects: npt.NDArray[np.int64]
+    run_objects: npt.NDArray[np.int64]
+    run_sizes: npt.NDArray[np.int64]
+    run_starts: npt.NDArray[np.int64]
+    run_text: npt.NDArray[np.uint8]
+    image_sizes: npt.NDArray[np.int64]
+    image_starts: npt.NDArray[np.int64]
+    image_text: npt.NDArray[np.uint8]
+    category_starts: npt.NDArray[np.int64]
+    category_text: npt.NDArray[np.uint8]
+
+    def file(self, image: int) -> str:
+        """Return the path of an image inside the folder of the images."""
+        return _unpacked(self.image_starts, self.image_text, image)
+
+    def categories(self) -> list[str]:
+        """List the names of the categories."""
+        count = len(self.category_starts) - 1
+        return [_unpacked(self.category_starts, self.category_text, i) for i in range(count)]
+
+    def mask(self, index: int, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+        """Draw an object.
+
+        Args:
+            index: Its number.
+            size: ``(H, W)`` of its image.
+
+        Returns:
+            uint8, shape ``(H, W)``: 1 on the object, 0 elsewhere.
+
+        Raises:
+            ValueError: If it has run lengths, which have a size of their own, and that is another.
+        """
+        corners = self.polygons[self.objects[index] : self.objects[index + 1] + 1]
+        if len(corners) > 1:
+            polygons = [exact(self.coordinates[start:end]) for start, end in pairwise(corners)]
+            runs = coco_mask.merge(coco_mask.frPyObjects(polygons, *size))
+            return np.ascontiguousarray(coco_mask.decode(runs))
+        place = int(np.searchsorted(self.run_objects, index))
+        height, width = self.run_sizes[place].tolist()
+        if (height, width) != size:
+            msg = (
+                f"its run lengths are for {width} x {height} pixels, its image has "
+                f"{size[1]} x {size[0]}"
+            )
+            raise ValueError(msg)
+        start, end = self.run_starts[place : place + 2]
+        return draw_runs(parse_runs(self.run_text[start:end].tobytes()), size)
+
+
+def exact(
+    coordinates: npt.NDArray[np.float32] | npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Give coordinates that were shortened to 32 bits their two decimals again.
+
+    Without that, pixels on the edge of a polygon would come out otherwise.
+    """
+    numbers = coordinates.astype(np.float64)
+    return numbers.round(2) if coordinates.dtype == np.float32 else numbers
+
+
+def _unpacked(starts: npt.NDArray[np.int64], text: npt.NDArray[np.uint8], index: int) -> str:
+    return text[starts[index] : starts[index + 1]].tobytes().decode()

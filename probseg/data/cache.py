@@ -1,0 +1,250 @@
+"""Arrays that take long to make, kept beside the files they are made from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from probseg.errors import DataError
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes at once then build the same twice
+    fcntl = None  # type: ignore[assignment]
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+FOLDER = ".probseg"
+"""Name of the folder of caches, beside the data."""
+
+VERSION = 1
+"""Format of the caches: those of another one are built anew."""
+
+BLOCK = 4096
+BLOCKS = 16
+"""Checksums are taken of that many blocks of so many bytes, evenly spread over a file."""
+
+
+def cached(
+    name: str,
+    sources: Sequence[Path],
+    options: Mapping[str, str | int | float],
+    build: Callable[[], Mapping[str, npt.NDArray[Any]]],
+    beside: Path,
+) -> Arrays:
+    """Return arrays that are built once, and mapped into memory from then on.
+
+    They are kept in ``$PROBSEG_CACHE`` if that is set; else in the folder ``.probseg`` inside
+    ``beside`` or, where that cannot be written, in ``~/.cache/probseg``. They are found again as long as
+    name, options and format are the same, and so are size and time of change of all sources. Of
+    several processes that need them at once, one builds and the others wait for it; on file systems
+    without locks each builds its own copy. A build that is killed leaves nothing that is taken for
+    a result. Files that are cut off or damaged are noticed by their sizes and by checksums of
+    samples of their content, and built anew with a notice on stderr.
+
+    Args:
+        name: What the arrays are, as part of file names.
+        sources: The files or folders that the arrays are made from.
+        options: What else they depend on.
+        build: Makes the arrays, by names that can be file names; none of them of objects.
+        beside: The folder of the data.
+
+    Returns:
+        The arrays by name, read-only. Processes share the memory of arrays from the same files,
+        also if they get them by pickling.
+
+    Raises:
+        FileNotFoundError: If a source does not exist.
+        DataError: If the arrays cannot be written anywhere.
+    """
+    paths = [os.path.relpath(source, beside) for source in sources]  # data may be moved as a whole
+    key = hashlib.sha256(json.dumps([name, paths, dict(options)], sort_keys=True).encode())
+    states = [source.stat() for source in sources]
+    wanted = {
+        "version": VERSION,
+        "sources": [[state.st_size, state.st_mtime_ns] for state in states],
+    }
+    slots = [_Slot(place, f"{name}-{key.hexdigest()[:16]}") for place in _places(beside)]
+    for slot in slots:
+        if (kept := _read(slot, wanted)).arrays is not None:
+            return kept.arrays
+    built: Mapping[str, npt.NDArray[Any]] | None = None
+    reasons = []
+    for slot in slots:
+        with contextlib.ExitStack() as stack:
+            try:
+                alone = stack.enter_context(_locked(slot))
+            except OSError as error:
+                reasons.append(f"{slot.place}: {error.strerror or error}")
+                continue
+            kept = _read(slot, wanted)  # by the process that held the lock before
+            if kept.arrays is not None:
+                return kept.arrays
+            if kept.damage is not None:
+                sys.stderr.write(f"probseg: {kept.damage}; it is built anew\n")
+            if built is None:
+                built = build()
+            try:
+                _write(slot, wanted, built, clean=alone)
+            except OSError as error:
+                reasons.append(f"{slot.place}: {error.strerror or error}")
+                continue
+            kept = _read(slot, wanted)
+            if kept.arrays is not None:
+                return kept.arrays
+            reasons.append(f"{slot.place}: what was written cannot be read again ({kept.damage})")
+    msg = (
+        f"the index {name!r} of {beside} cannot be written ({'; '.join(reasons)}); free some "
+        "space, or set PROBSEG_CACHE to a folder that can be written"
+    )
+    raise DataError(msg)
+
+
+class _Slot(NamedTuple):
+    """Where the arrays of one key are."""
+
+    place: Path
+    stem: str
+
+    @property
+    def header(self) -> Path:
+        return self.place / f"{self.stem}.json"  # names the folder with the files
+
+
+class _Kept(NamedTuple):
+    """The arrays of a slot; or None, and what is damaged if they should be there."""
+
+    arrays: Arrays | None
+    damage: str | None = None
+
+
+def _places(beside: Path) -> tuple[Path, ...]:
+    """Folders where a cache may be, the preferred one first."""
+    of = hashlib.sha256(os.fsencode(beside.resolve())).hexdigest()[:16]
+    chosen = os.environ.get("PROBSEG_CACHE")
+    if chosen:
+        return (Path(chosen) / of,)
+    return beside / FOLDER, Path.home() / ".cache" / "probseg" / of
+
+
+@contextlib.contextmanager
+def _locked(slot: _Slot) -> Iterator[bool]:
+    """Wait until no other process works on a slot; false on file systems without locks.
+
+    The system gives the lock back when a process ends in whatever way.
+    """
+    slot.place.mkdir(parents=True, exist_ok=True)
+    with (slot.place / f"{slot.stem}.lock").open("ab") as file:
+        yield _lock(file)
+
+
+def _lock(file: BinaryIO) -> bool:
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:  # some network file systems
+        return False
+    return True
+
+
+def _read(slot: _Slot, wanted: Mapping[str, Any]) -> _Kept:
+    """Map the arrays of a slot if they are those that are wanted."""
+    try:
+        header = json.loads(slot.header.read_text(encoding="utf-8"))
+        found = {entry: header[entry] for entry in wanted}
+        if found != wanted:
+            return _Kept(None)
+        folder = slot.place / header["folder"]
+        arrays = {}
+        for name, state in header["files"].items():
+            path = folder / f"{name}.npy"
+            if _state(path) != state:
+                return _Kept(None, f"{path} is damaged")
+            arrays[name] = _mapped(path)
+    except (FileNotFoundError, NotADirectoryError):
+        gone = slot.header.is_file()
+        return _Kept(None, f"files that {slot.header} names are missing" if gone else None)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+        return _Kept(None, f"{slot.header} cannot be read ({error!r})")
+    return _Kept(arrays)
+
+
+class _Mapped(np.ndarray[Any, Any]):
+    """A whole mapped file: copied or sent to another process, it is the same file again.
+
+    Parts of it and results of computing with it have no path, and are copied like any array.
+    """
+
+    path: Path | None = None
+
+    def __deepcopy__(self, memo: dict[int, Any] | None, /) -> _Mapped:
+        return super().__deepcopy__(memo) if self.path is None else self
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> str | tuple[Any, ...]:
+        return super().__reduce_ex__(protocol) if self.path is None else (_mapped, (self.path,))
+
+
+def _mapped(path: Path) -> npt.NDArray[Any]:
+    # Parts of `numpy.memmap` are made several times as slowly.
+    array = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)).view(_Mapped)
+    array.path = path
+    return array
+
+
+def _write(
+    slot: _Slot, wanted: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], clean: bool
+) -> None:
+    """Write the arrays of a slot into a new folder, and then the header that names it."""
+    if clean:  # what a killed process left, or the header no longer names
+        slot.header.unlink(missing_ok=True)
+        for old in slot.place.glob(f"{slot.stem}-*"):
+            shutil.rmtree(old, ignore_errors=True)  # such as files that others have open
+    folder = Path(tempfile.mkdtemp(prefix=f"{slot.stem}-", dir=slot.place))
+    try:
+        folder.chmod(0o755)  # others may read what one has built
+        files = {}
+        for name, array in arrays.items():
+            path = folder / f"{name}.npy"
+            with path.open("wb") as file:
+                np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+                _to_disk(file)
+            files[name] = _state(path)
+        header = folder / "header.json"
+        with header.open("wb") as file:
+            entries = {**wanted, "folder": folder.name, "files": files}
+            file.write(json.dumps(entries).encode())
+            _to_disk(file)
+        header.replace(slot.header)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _to_disk(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _state(path: Path) -> list[int]:
+    """Size of a file, and a checksum of its beginning, its end and samples between them."""
+    size = path.stat().st_size
+    last = max(0, size - BLOCK)
+    checksum = 0
+    with path.open("rb") as file:
+        for number in range(BLOCKS):
+            file.seek(number * last // (BLOCKS - 1))
+            checksum = zlib.crc32(file.read(BLOCK), checksum)
+    return [size, checksum]

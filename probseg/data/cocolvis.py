@@ -1,0 +1,261 @@
+"""COCO+LVIS (Sofiiuk, Petrov and Konushin 2021, RITM): objects of both on photographs of COCO."""
+
+from __future__ import annotations
+
+import tempfile
+from array import array
+from collections.abc import Mapping
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from probseg.data.base import InteractiveDataset
+from probseg.data.cache import Arrays, cached
+from probseg.data.images import check_same_size, image_size, read_image
+from probseg.data.layout import chosen_root, refuse_missing
+from probseg.data.reading import plain_name, read_all
+from probseg.data.safe_pickle import load_data
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.types import Sample
+
+
+class COCOLVIS(InteractiveDataset):
+    """Objects of COCO+LVIS: about 1.5 million on 99 thousand photographs for training.
+
+    Layout: ``<split>/hannotation.pickle``, ``<split>/masks/<id>.pickle`` and
+    ``<split>/images/<id>.jpg``. The objects of a photograph are drawn in a few layers such that
+    none hides another. The annotations order them in a tree, for instance the wheels of a car
+    below the car: every node is an object here, and the mask of an object contains those below it.
+
+    The pickles are read without trust, once: what they hold is checked and kept in a folder
+    ``.probseg`` beside them, which takes some minutes and about as much room as the pickles. A file
+    of masks that is changed in place later on is not noticed; delete ``.probseg`` then.
+
+    Args:
+        split: ``"train"`` or ``"val"``.
+        root: The folder with the folders of the splits; by default ``COCOLVIS``, ``cocolvis`` or
+            ``LVIS`` inside ``$PROBSEG_DATA`` or ``./data``.
+        stuff: Whether regions of stuff, such as sky, are objects too.
+        min_area: Objects with fewer pixels are left out.
+
+    Raises:
+        DatasetNotFoundError: If the annotations or a folder are not there.
+        DataError: If the annotations cannot be read or hold anything but data, an image is missing,
+            or nothing is left.
+    """
+
+    name = "COCOLVIS"
+
+    def __init__(
+        self,
+        split: Literal["train", "val"] = "train",
+        root: Path | str | None = None,
+        stuff: bool = False,
+        min_area: int = 400,
+    ) -> None:
+        top = chosen_root(root, "COCOLVIS", "cocolvis", "LVIS")
+        self.root = top / split
+        self._arguments = (split, top, stuff, min_area)
+        annotations, masks = self.root / "hannotation.pickle", self.root / "masks"
+        images = self.root / "images"
+        if not (annotations.is_file() and masks.is_dir() and images.is_dir()):
+            raise DatasetNotFoundError(
+                self.name,
+                top,
+                f"hannotation.pickle, masks/<id>.pickle and images/<id>.jpg in {split}/",
+                "Download https://github.com/saic-vul/ritm_interactive_segmentation/releases/"
+                "download/v1.0/cocolvis_annotation.tar.gz and the images train2017.zip and "
+                "val2017.zip from https://cocodataset.org/#download, unpack them into this layout, "
+                "and pass the folder as `root` or set PROBSEG_DATA to the folder that holds it as "
+                "COCOLVIS.",
+            )
+        build = partial(_build, self.root, f"{self.name} {split}")
+        self.index = cached("cocolvis", [annotations, masks], {"split": split}, build, self.root)
+        found = {entry.name for entry in images.iterdir()}
+        needed = (f"{name.decode()}.jpg" for name in self.index["photos"])
+        refuse_missing(images, "image", [name for name in needed if name not in found], "masks")
+        wanted = self.index["area"] >= max(min_area, 1)
+        if not stuff:
+            wanted &= ~self.index["stuff"]
+        self.rows = np.flatnonzero(wanted)  # of the index, for each object
+        if not len(self.rows):
+            msg = f"{annotations}: no object of at least {min_area} pixels (`min_area`)"
+            raise DataError(msg)
+
+    def __reduce__(self) -> tuple[type[COCOLVIS], tuple[str, Path, bool, int]]:
+        """Travel to other processes without the index, which they open themselves."""
+        return type(self), self._arguments
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self.rows)
+
+    def _photo(self, index: int) -> str:
+        name: bytes = self.index["photos"][self.index["photo"][self.rows[index]]]
+        return name.decode()
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read the image of one object and its layer."""
+        row, photo = self.rows[index], self._photo(index)
+        path = self.root / "images" / f"{photo}.jpg"
+        image = read_image(path)
+        masks = self.root / "masks" / f"{photo}.pickle"
+        starts, layer = self.index["starts"], self.index["layer"][row]
+        content = self.index["content"][starts[layer] : starts[layer + 1]].tobytes()
+        check_same_size(image.shape, _size_of_layer(content, masks), path, masks)
+        mask = (_read_layer(content, masks) == self.index["number"][row]).astype(np.uint8)
+        return Sample(image, mask, self.object_name(index), self.name, photo)
+
+    @property
+    def areas(self) -> npt.NDArray[np.int64]:
+        """Pixels of each object, shape ``(len(self),)``."""
+        areas: npt.NDArray[np.int64] = self.index["area"][self.rows].astype(np.int64)
+        return areas
+
+    def object_name(self, index: int) -> str:
+        """Return the photograph and the object's place in its annotations."""
+        return f"{self._photo(index)}#{self.index['key'][self.rows[index]]}"
+
+
+class _Photo(NamedTuple):
+    """What the annotations say of one photograph."""
+
+    name: str
+    things: list[int]  # places in the list of its objects
+    first_stuff: int  # the objects from here on are stuff
+
+
+class _Object(NamedTuple):
+    """One object of a photograph."""
+
+    key: int  # place in the list of its objects
+    layer: int
+    number: int  # its value in the layer
+    area: int
+    stuff: bool
+
+
+def _build(root: Path, what: str) -> Mapping[str, npt.NDArray[Any]]:
+    """Convert all pickles; the layers go through a file, as they may not fit into memory."""
+    photos = _read_annotations(root / "hannotation.pickle")
+    columns = {name: array("q") for name in ("photo", *_Object._fields)}
+    starts = array("q", [0])
+    with tempfile.TemporaryFile() as file:
+        masks = read_all(partial(_read_masks, root), photos, what)
+        for number, (layers, objects) in enumerate(masks):
+            for each in objects:
+                row = (number, *each._replace(layer=len(starts) - 1 + each.layer))
+                for column, entry in zip(columns.values(), row, strict=True):
+                    column.append(int(entry))
+            for layer in layers:
+                file.write(layer)
+                starts.append(starts[-1] + len(layer))
+        return _arrays(photos, columns, starts, file)
+
+
+def _arrays(
+    photos: list[_Photo],
+    columns: Mapping[str, array[int]],
+    starts: array[int],
+    file: BinaryIO,
+) -> Arrays:
+    """Bring everything into arrays; the content of the layers stays in the file."""
+    kinds = {"number": np.uint8, "stuff": np.bool_}
+    file.flush()
+    content = np.memmap(file, np.uint8, mode="r") if starts[-1] else np.empty(0, np.uint8)
+    return {
+        "photos": np.array([photo.name.encode() for photo in photos], dtype="S"),
+        "starts": np.array(starts),
+        "content": content,
+        **{name: np.array(c).astype(kinds.get(name, np.int32)) for name, c in columns.items()},
+    }
+
+
+def _read_annotations(path: Path) -> list[_Photo]:
+    """Read the list of photographs, sorted by name."""
+    loaded: Any = load_data(path)
+    photos = []
+    try:
+        for name, entry in sorted(loaded.items()):
+            first_stuff = int(entry["num_instance_masks"])
+            things = [int(key) for key in entry["hierarchy"]]
+            if not plain_name(name) or any(not 0 <= key < first_stuff for key in things):
+                msg = f"{path}: has the photograph {name!r} with the objects {things[:5]}, ..."
+                raise DataError(msg)
+            photos.append(_Photo(name, things, first_stuff))
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        msg = (
+            f"{path}: cannot be read as annotations of COCO+LVIS ({error!r}); unpack the archive "
+            "again"
+        )
+        raise DataError(msg) from error
+    if not photos:
+        msg = f"{path}: lists no photograph; unpack the archive again"
+        raise DataError(msg)
+    return photos
+
+
+def _read_masks(root: Path, photo: _Photo) -> tuple[list[bytes], list[_Object]]:
+    """Read the layers of one photograph, as PNG files, and its objects."""
+    path = root / "masks" / f"{photo.name}.pickle"
+    image = root / "images" / f"{photo.name}.jpg"
+    loaded: Any = load_data(path)
+    try:
+        layers = [np.asarray(layer) for layer in loaded[0]]
+        if any(layer.dtype != np.uint8 for layer in layers):
+            msg = f"{path}: expected layers as PNG files in arrays of bytes; unpack again"
+            raise DataError(msg)
+        contents = [layer.tobytes() for layer in layers]
+        places = [(int(layer), int(number)) for layer, number in loaded[1]]
+    except (TypeError, ValueError, IndexError, KeyError) as error:
+        msg = f"{path}: cannot be read as masks of COCO+LVIS ({error!r}); unpack the archive again"
+        raise DataError(msg) from error
+    wrong = [
+        place for place in places if not (place[0] in range(len(layers)) and 0 < place[1] < 256)
+    ]
+    if wrong or photo.first_stuff > len(places):
+        msg = (
+            f"{path}: expected at least {photo.first_stuff} objects with a value of 1..255 in one "
+            f"of {len(layers)} layers, got {len(places)}, among them {wrong[:3]}; unpack the "
+            "archive again"
+        )
+        raise DataError(msg)
+    size = image_size(image)
+    counts = []
+    for content in contents:
+        check_same_size(size, _size_of_layer(content, path), image, path)
+        counts.append(np.bincount(_read_layer(content, path).ravel(), minlength=256))
+    keys = (*photo.things, *range(photo.first_stuff, len(places)))
+    objects = [
+        _Object(key, layer, number, int(counts[layer][number]), key >= photo.first_stuff)
+        for key, (layer, number) in ((key, places[key]) for key in keys)
+    ]
+    return contents, objects
+
+
+def _size_of_layer(content: bytes, path: Path) -> tuple[int, int]:
+    """Read ``(H, W)`` of a PNG file from its header, so that nothing huge is ever decoded."""
+    if content[:8] != b"\x89PNG\r\n\x1a\n" or content[12:16] != b"IHDR" or len(content) < 33:
+        msg = f"{path}: has a layer that is no PNG file; unpack the archive again"
+        raise DataError(msg)
+    width, height = (int.from_bytes(content[k : k + 4], "big") for k in (16, 20))
+    return height, width
+
+
+def _read_layer(content: bytes, path: Path) -> npt.NDArray[np.uint8]:
+    """Decode a PNG file to uint8 ``(H, W)``."""
+    try:
+        with Image.open(BytesIO(content), formats=["PNG"]) as picture:
+            values = np.asarray(picture)
+    except Exception as error:  # the decoders of broken files raise a dozen different kinds
+        msg = f"{path}: has a layer that cannot be decoded ({error}); unpack the archive again"
+        raise DataError(msg) from error
+    if values.ndim != 2 or values.dtype != np.uint8:
+        msg = f"{path}: has a layer with several channels or 16 bits; unpack the archive again"
+        raise DataError(msg)
+    return values

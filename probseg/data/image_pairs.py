@@ -1,0 +1,111 @@
+"""Black-and-white masks in any folder, each with an image of the same name in any other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from probseg.data.base import InteractiveDataset
+from probseg.data.images import (
+    IMAGE_SUFFIXES,
+    LOSSLESS_SUFFIXES,
+    check_same_size,
+    image_size,
+    read_grey,
+    read_image,
+)
+from probseg.data.layout import refuse_missing
+from probseg.data.reading import index_objects
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.paths import find_data
+from probseg.types import Sample
+
+
+class ImagePairs(InteractiveDataset):
+    """Images ``<stem>.jpg`` and masks ``<stem>.png`` with one object each, named by two folders.
+
+    Grey values above 128 are the object and nothing is ignored. Both folders may be the same; a
+    file is then a mask if its suffix is one of those of lossless formats, else an image. All masks
+    are read once when the data set is built for the first time, and the sizes of all images, so
+    that a bad file is named before training starts. For numbered objects, ignored pixels or several
+    masks to an image there is `ImageMaskFolder`.
+
+    Args:
+        images: Folder of the images; a relative path that does not exist is looked for in
+            ``$PROBSEG_DATA`` (or ``./data``).
+        masks: Folder of the masks; likewise.
+        name: Name of the data set in tables and logs.
+
+    Raises:
+        DatasetNotFoundError: If a folder is not there or has no pictures.
+        DataError: If files do not pair up or a mask cannot be used.
+    """
+
+    name = "ImagePairs"
+
+    def __init__(self, images: Path | str, masks: Path | str, name: str = "ImagePairs") -> None:
+        self.name = name
+        self.images, self.masks = find_data(images), find_data(masks)
+        lossy = tuple(suffix for suffix in IMAGE_SUFFIXES if suffix not in LOSSLESS_SUFFIXES)
+        mixed = self.images == self.masks
+        owners = _files(self.images, lossy if mixed else IMAGE_SUFFIXES, name)
+        drawn = _files(self.masks, LOSSLESS_SUFFIXES, name)
+        refuse_missing(self.images, "image", sorted(set(drawn) - set(owners)), self.masks.name)
+        refuse_missing(self.masks, "mask", sorted(set(owners) - set(drawn)), self.images.name)
+        self.pairs = [(owners[stem], drawn[stem]) for stem in sorted(drawn)]
+        files = (path for pair in self.pairs for path in pair)
+        found = index_objects("pairs", self.masks, _count, self.pairs, files)
+        self._areas = np.array([area for *_, area in found], np.int64)
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one object and its image."""
+        image_path, mask_path = self.pairs[index]
+        image = read_image(image_path)
+        mask = (read_grey(mask_path) > 128).astype(np.uint8)
+        check_same_size(image.shape, mask.shape, image_path, mask_path)
+        name = self.object_name(index)
+        return Sample(image, mask, name, self.name, name)
+
+    @property
+    def areas(self) -> npt.NDArray[np.int64]:
+        """Pixels of each object, shape ``(len(self),)``."""
+        return self._areas
+
+    def object_name(self, index: int) -> str:
+        """Return the stem of a mask."""
+        return self.pairs[index][1].stem
+
+
+def _files(folder: Path, suffixes: Sequence[str], name: str) -> dict[str, Path]:
+    """Map the stems of the files of some formats in a folder to their paths."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.name.startswith(".") or path.suffix.lower() not in suffixes:
+            continue
+        if path.stem in found:
+            msg = f"{path}: has the same stem as {found[path.stem]}; remove one of them"
+            raise DataError(msg)
+        found[path.stem] = path
+    if not found:
+        raise DatasetNotFoundError(
+            name,
+            folder,
+            f"files with one of the suffixes {', '.join(suffixes)}",
+            "Check the names of the folders and whether everything is unpacked.",
+        )
+    return found
+
+
+def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
+    """Count the pixels of an object, as that of number 1 of a map."""
+    image, mask = pair
+    inside = read_grey(mask) > 128
+    check_same_size(image_size(image), inside.shape, image, mask)
+    return np.array([0, inside.sum()])

@@ -1,0 +1,65 @@
+"""Reading MATLAB files, whose compressed variables may unpack to more than there is memory."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from scipy.io import loadmat
+
+from probseg.data.download import BLOCK
+from probseg.errors import DataError
+
+MAX_BYTES = 256 * 10**6
+"""Most bytes that all variables of a file may unpack to; label maps of photographs have few MB."""
+
+HEADER = 128
+"""Bytes before the first element of a file of version 5."""
+
+COMPRESSED = 15
+"""Type of the elements that hold others, compressed by zlib."""
+
+
+def load_mat(path: Path, name: str) -> Any:  # noqa: ANN401 (whatever the variable is)
+    """Return a variable of a MATLAB file of version 4 or 5.
+
+    Args:
+        path: The file.
+        name: The variable.
+
+    Raises:
+        DataError: If the file unpacks to more than `MAX_BYTES`.
+        Exception: Whatever `scipy.io.loadmat` raises if the file is damaged or of another kind, and
+            a KeyError if it has no such variable.
+    """
+    unpacked = 0
+    for size in _unpacked(path):
+        unpacked += size
+        if unpacked > MAX_BYTES:
+            msg = (
+                f"{path}: unpacks to more than {MAX_BYTES / 1e6:.0f} MB, which no label map needs; "
+                "replace or remove the file"
+            )
+            raise DataError(msg)
+    return loadmat(path, variable_names=[name])[name]
+
+
+def _unpacked(path: Path) -> Iterator[int]:
+    """Yield the sizes of what the compressed elements hold, block by block, in bytes."""
+    content = path.read_bytes()
+    order = {b"IM": "<", b"MI": ">"}.get(content[HEADER - 2 : HEADER])
+    if order is None:  # version 4, which has no compression, or no MATLAB file
+        return
+    place = HEADER
+    while place + 8 <= len(content):
+        kind, size = struct.unpack_from(f"{order}II", content, place)
+        if kind == COMPRESSED:
+            stream = zlib.decompressobj()
+            block = stream.decompress(content[place + 8 : place + 8 + size], BLOCK)
+            while block:
+                yield len(block)
+                block = stream.decompress(stream.unconsumed_tail, BLOCK)
+        place += 8 + size

@@ -1,0 +1,168 @@
+"""Open Images (Kuznetsova et al. 2020; Benenson, Popov and Ferrari 2019): 2.8 million masks."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from probseg.data.base import InteractiveDataset
+from probseg.data.cache import cached
+from probseg.data.images import image_size, read_image, read_labels
+from probseg.data.layout import chosen_root
+from probseg.data.reading import plain_name, read_all
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.types import Sample
+
+SHAPES = 1.02
+"""Largest ratio between the proportions of a mask and of its image."""
+
+COLUMNS = ("MaskPath", "ImageID")
+
+
+class OpenImages(InteractiveDataset):
+    """Objects of Open Images with a mask: 2.7 million for training, 24730 for validation.
+
+    Layout: ``<split>/images/<ImageID>.jpg``, ``<split>/masks/<MaskPath>`` or, as the archives have
+    a first letter each, ``<split>/masks/<0..f>/<MaskPath>``, and the official
+    ``<split>-annotations-object-segmentation.csv`` in the folder of the split or beside it. In a
+    mask, all that is not 0 is the object. A mask may have another size than its image and is
+    brought to that of the image, by taking for each pixel the nearest one.
+
+    When the data set is built for the first time all masks and the sizes of all images are read,
+    for ``train`` in about half an hour on eight cores, and kept in a folder ``.probseg``. Files
+    that are replaced in place later on are not noticed; delete ``.probseg`` then.
+
+    Args:
+        split: ``"train"``, ``"validation"`` or ``"test"``.
+        root: The folder with the folders of the splits; by default ``OpenImages`` or
+            ``open_images`` inside ``$PROBSEG_DATA`` or ``./data``.
+        min_area: Objects with fewer pixels of the image are left out.
+
+    Raises:
+        DatasetNotFoundError: If the list or a folder is not there.
+        DataError: If a listed image or mask is missing or cannot be used, or nothing is left.
+    """
+
+    name = "OpenImages"
+
+    def __init__(
+        self,
+        split: Literal["train", "validation", "test"] = "train",
+        root: Path | str | None = None,
+        min_area: int = 400,
+    ) -> None:
+        top = chosen_root(root, "OpenImages", "open_images")
+        self.root = top / split
+        self._arguments = (split, top, min_area)
+        file = f"{split}-annotations-object-segmentation.csv"
+        listed = next((p / file for p in (self.root, top) if (p / file).is_file()), None)
+        folders = [self.root / "images", self.root / "masks"]
+        if listed is None or not all(folder.is_dir() for folder in folders):
+            raise DatasetNotFoundError(
+                self.name,
+                top,
+                f"{split}/images/<ImageID>.jpg, {split}/masks/<MaskPath> and {split}/{file}",
+                "Download them from https://storage.googleapis.com/openimages/web/"
+                "download_v7.html, unpack them into this layout, and pass the folder as `root` or "
+                "set PROBSEG_DATA to the folder that holds it as OpenImages.",
+            )
+        inner = sorted(path for path in folders[1].iterdir() if path.is_dir())
+        build = partial(_build, listed, self.root, f"{self.name} {split}")
+        sources = [listed, *folders, *inner]
+        self.index = cached("open-images", sources, {"split": split}, build, self.root)
+        self.rows = np.flatnonzero(self.index["area"] >= max(min_area, 1))
+        if not len(self.rows):
+            msg = f"{listed}: no object of at least {min_area} pixels (`min_area`)"
+            raise DataError(msg)
+
+    def __reduce__(self) -> tuple[type[OpenImages], tuple[str, Path, int]]:
+        """Travel to other processes without the index, which they open themselves."""
+        return type(self), self._arguments
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Read one object and its image."""
+        row = self.rows[index]
+        photo = self.index["photo"][row].decode()
+        path = self.root / "images" / f"{photo}.jpg"
+        image = read_image(path)
+        height, width = image.shape[:2]
+        mask = _read_mask(_mask_path(self.root, self.index["mask"][row].decode()), (height, width))
+        return Sample(image, mask, self.object_name(index), self.name, photo)
+
+    @property
+    def areas(self) -> npt.NDArray[np.int64]:
+        """Pixels of each object in its image, shape ``(len(self),)``."""
+        areas: npt.NDArray[np.int64] = self.index["area"][self.rows]
+        return areas
+
+    def object_name(self, index: int) -> str:
+        """Return the name of a mask without its suffix."""
+        return Path(self.index["mask"][self.rows[index]].decode()).stem
+
+
+def _build(listed: Path, root: Path, what: str) -> Mapping[str, npt.NDArray[Any]]:
+    """Read the list and all masks."""
+    masks, photos = _read_list(listed)
+
+    def area(row: int) -> int:
+        image = root / "images" / f"{photos[row].decode()}.jpg"
+        return int(_read_mask(_mask_path(root, masks[row].decode()), image_size(image)).sum())
+
+    areas = np.fromiter(read_all(area, range(len(masks)), what), np.int64, len(masks))
+    return {"mask": masks, "photo": photos, "area": areas}
+
+
+def _read_list(path: Path) -> tuple[npt.NDArray[np.bytes_], npt.NDArray[np.bytes_]]:
+    """Read the names of masks and of their images."""
+    masks, photos = [], []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                names = [row[column] for column in COLUMNS]
+                if not all(plain_name(name) for name in names):
+                    msg = f"{path}: lists {names}, which are no names of files; download it again"
+                    raise DataError(msg)
+                masks.append(names[0].encode())
+                photos.append(names[1].encode())
+    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, csv.Error) as error:
+        msg = (
+            f"{path}: cannot be read as a list with the columns {', '.join(COLUMNS)} ({error!r}); "
+            "download it again"
+        )
+        raise DataError(msg) from error
+    if not masks:
+        msg = f"{path}: lists no mask; download it again"
+        raise DataError(msg)
+    return np.array(masks), np.array(photos)
+
+
+def _mask_path(root: Path, name: str) -> Path:
+    """Find a mask, in the folder of its first letter if there is one."""
+    direct = root / "masks" / name
+    return direct if direct.is_file() else root / "masks" / name[0] / name
+
+
+def _read_mask(path: Path, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Read a mask as uint8 of a size ``(H, W)``: 1 on the object and 0 elsewhere."""
+    mask = (read_labels(path) > 0).astype(np.uint8)
+    low, high = sorted(height / width for height, width in (mask.shape, size))
+    if high / low > SHAPES:
+        msg = (
+            f"{path}: the mask has {mask.shape[1]} x {mask.shape[0]} pixels, which are not the "
+            f"proportions of its image of {size[1]} x {size[0]}; remove both from the list"
+        )
+        raise DataError(msg)
+    if mask.shape == size:
+        return mask
+    return np.asarray(Image.fromarray(mask).resize(size[::-1], Image.Resampling.NEAREST)).copy()

@@ -1,0 +1,142 @@
+"""Reading all files of a data set once, to learn which objects they hold."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from probseg.data.cache import cached
+from probseg.data.download import Progress, silent
+from probseg.data.threads import in_threads
+from probseg.errors import DataError
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def digest_of(files: Iterable[Path], root: Path) -> str:
+    """Summarise names, sizes and times of change of files, as the key of what is kept of them.
+
+    Args:
+        files: The files; one that is missing counts as such, so that its absence is noticed too.
+        root: Folder whose name does not count, so that a data set can be moved.
+
+    Returns:
+        32 hexadecimal digits, which depend on the order of the files.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        try:
+            status = file.stat()
+            state = f"{status.st_size} {status.st_mtime_ns}"
+        except FileNotFoundError:
+            state = "missing"
+        digest.update(f"{str(file).removeprefix(str(root))}\0{state}\0".encode())
+    return digest.hexdigest()
+
+
+def read_all(
+    function: Callable[[_Item], _Result], items: Sequence[_Item], what: str
+) -> Iterator[_Result]:
+    """Apply a function that reads files to all items, in threads; a terminal shows how far it is.
+
+    What cannot be read is only raised when all have been read, so that one message tells of all.
+
+    Args:
+        function: Called in several threads at once.
+        items: What to apply it to.
+        what: Shown on the terminal and named in the error if there are several.
+
+    Yields:
+        The results in the order of the items.
+
+    Raises:
+        DataError: At the end, if ``function`` raised it for any item.
+    """
+
+    def tried(item: _Item) -> _Result | DataError:
+        try:
+            return function(item)
+        except DataError as error:
+            return error
+
+    failures: list[DataError] = []
+    for result in in_threads(tried, items, f"reading {what}", _terminal()):
+        if isinstance(result, DataError):
+            failures.append(result)
+        else:
+            yield result
+    if failures:
+        count = len(failures)
+        rest = f" ({count} entries of {what} cannot be used)" if count > 1 else ""
+        msg = f"{failures[0]}{rest}"
+        raise DataError(msg) from failures[0]
+
+
+def index_objects(
+    name: str,
+    root: Path,
+    count: Callable[[_Item], npt.NDArray[np.int64]],
+    items: Sequence[_Item],
+    files: Iterable[Path],
+    **options: float,
+) -> list[tuple[_Item, int, int]]:
+    """List the objects of all label maps, which are only read anew if a file has changed.
+
+    Args:
+        name: What the maps are; tells indices apart.
+        root: Folder of the data, for the index.
+        count: Reads a map and returns the pixels of each object by its number, shape ``(N,)``; 0
+            where there is no object. Called in several threads at once.
+        items: What tells ``count`` the map to read.
+        files: All files that ``count`` looks at.
+        options: What else the numbers of pixels depend on.
+
+    Returns:
+        Item, number and pixels of each object, in the order of the items and numbers.
+
+    Raises:
+        DataError: As `read_all`, and if the index cannot be written anywhere.
+    """
+
+    def build() -> dict[str, npt.NDArray[np.int64]]:
+        rows = array("q")
+        for i, areas in enumerate(read_all(count, items, name)):
+            for number in np.flatnonzero(areas).tolist():
+                rows.extend((i, number, int(areas[number])))
+        return {"rows": np.array(rows, dtype=np.int64).reshape(-1, 3)}
+
+    index = cached(name, [], {"files": digest_of(files, root), **options}, build, root)
+    return [(items[i], number, area) for i, number, area in index["rows"].tolist()]
+
+
+def plain_name(name: str) -> bool:
+    """Whether a name that some file lists can only be that of a file in the folder itself."""
+    fits = 0 < len(name.encode()) < 256 and name.isprintable()
+    return fits and bool(name.strip(". ")) and not set(name) & set("/\\:")
+
+
+def _terminal() -> Progress:
+    """Progress as a line on stderr if that is a terminal, written twice a second."""
+    if not sys.stderr.isatty():
+        return silent
+    last = time.monotonic()
+
+    def show(what: str, done: int, total: int | None) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last > 0.5 or done == total:
+            last = now
+            end = "\n" if done == total else ""
+            sys.stderr.write(f"\r{what}: {done} of {total}{end}")
+            sys.stderr.flush()
+
+    return show

@@ -1,0 +1,68 @@
+"""Masks as run lengths in the format of COCO, which count down the columns."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+
+def parse_runs(text: bytes) -> npt.NDArray[np.int64]:
+    """Read compressed run lengths, as pycocotools writes them.
+
+    Each number has groups of five bits, lowest first, in characters from "0" on whose sixth bit
+    says that another one follows; from the fourth on, numbers are differences to the last but one.
+    pycocotools itself reads whatever it is given and leaves pixels that have no run undefined.
+
+    Args:
+        text: The characters.
+
+    Returns:
+        int64, shape ``(R,)``; the first run is background.
+
+    Raises:
+        ValueError: If the text is cut off or has other characters.
+    """
+    codes = np.frombuffer(text, dtype=np.uint8).astype(np.int64) - 48
+    if codes.size == 0:
+        return codes
+    ends = np.flatnonzero(codes < 32)
+    starts = np.append(0, ends[:-1] + 1)
+    lengths = np.diff(ends, prepend=-1)
+    whole = codes.min() >= 0 and codes.max() < 64 and codes[-1] < 32
+    if not whole or lengths.max() > 8:
+        msg = f"compressed run lengths are cut off or have foreign characters: {text[:20]!r}"
+        raise ValueError(msg)
+    shifts = 5 * (np.arange(codes.size) - np.repeat(starts, lengths))
+    numbers = np.add.reduceat((codes & 31) << shifts, starts)
+    numbers -= np.where(codes[ends] & 16, 1 << 5 * lengths, 0)
+    numbers[1::2] = np.cumsum(numbers[1::2])
+    numbers[2::2] = np.cumsum(numbers[2::2])
+    return numbers
+
+
+def check_runs(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> None:
+    """Raise a `ValueError` unless the runs are none of them negative and fill a mask of a size."""
+    if (runs < 0).any() or runs.sum() != size[0] * size[1]:
+        msg = (
+            f"{len(runs)} run lengths fill {runs.sum()} pixels, the mask has "
+            f"{size[0]} x {size[1]} (height x width)"
+        )
+        raise ValueError(msg)
+
+
+def draw_runs(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Draw a mask.
+
+    Args:
+        runs: Lengths of background and object by turns, int64, shape ``(R,)``.
+        size: ``(H, W)``.
+
+    Returns:
+        uint8, shape ``(H, W)``: 1 on the object, 0 elsewhere.
+
+    Raises:
+        ValueError: If the runs do not fill the mask.
+    """
+    check_runs(runs, size)
+    values = (np.arange(len(runs)) % 2).astype(np.uint8)
+    return np.ascontiguousarray(np.repeat(values, runs).reshape(size[::-1]).T)

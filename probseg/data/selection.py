@@ -1,0 +1,197 @@
+"""A part of a data set, and weights of its objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from torch.utils.data import Dataset
+
+from probseg.data.base import InteractiveDataset
+from probseg.errors import DataError
+from probseg.paths import find_data
+from probseg.types import Sample
+
+
+class Selected(InteractiveDataset):
+    """Some objects of a data set, by their size and name, with weights for training.
+
+    Names of objects are those of their samples, e.g. ``2008_000002#1`` in SBD. What comes before
+    the last ``#`` names the photograph, or the mask where a photograph has several.
+
+    RITM (Sofiiuk, Petrov and Konushin 2021) draws the objects of SBD in proportion to
+    ``(1 - score) ** 1.25``, with a score of each object that its code comes with. For the same, or
+    for scores of one's own such as the IoU that a model reaches, write for each object of the
+    training split a line with its name, a tab and this number.
+
+    Args:
+        dataset: The data set to choose from.
+        min_area: Objects with fewer pixels are left out.
+        max_area: Objects with more pixels are left out.
+        exclude: Text file whose first column (up to a tab) holds names of objects, or of
+            photographs of which all objects are left out. It may have names of other sets, too.
+        weights: Text file with lines of an object's name, a tab, and how often training draws it in
+            relation to others: a number, 0 for never. It has all objects that are not left out, and
+            may have these, too. Without, all are used equally often.
+
+    Relative paths that do not exist are looked for in ``$PROBSEG_DATA`` (or ``./data``). Weights
+    count in training alone: validations and tests use each object once.
+
+    Raises:
+        DataError: If areas are asked for that the data set does not know, no object is left, or a
+            list cannot be read, leaves no object out, or has unknown names or unusable weights.
+
+    Attributes:
+        name: That of the data set.
+        weights: float64, shape ``(len(self),)``; None without.
+    """
+
+    def __init__(
+        self,
+        dataset: InteractiveDataset,
+        min_area: int | None = None,
+        max_area: int | None = None,
+        exclude: Path | str | None = None,
+        weights: Path | str | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.name = dataset.name
+        kept = _of_size(dataset, min_area, max_area)
+        if exclude is not None:
+            kept &= ~_listed(dataset, find_data(exclude))
+        self.chosen = np.flatnonzero(kept)
+        if not len(self.chosen):
+            msg = (
+                f"{self.name}: none of its {len(dataset)} objects is left, with min_area={min_area}"
+                f", max_area={max_area}, exclude={exclude}; choose fewer restrictions"
+            )
+            raise DataError(msg)
+        self.weights = object_weights(dataset)
+        if self.weights is not None:
+            self.weights = self.weights[self.chosen]
+        if weights is not None:
+            self.weights = _read_weights(find_data(weights), dataset, kept)[self.chosen]
+
+    def __len__(self) -> int:
+        """Return the number of objects that are left."""
+        return len(self.chosen)
+
+    def __getitem__(self, index: int) -> Sample:
+        """Return one of the objects that are left."""
+        return self.dataset[int(self.chosen[index])]
+
+    @property
+    def areas(self) -> npt.NDArray[np.int64] | None:
+        """Pixels of each object; None where the data set does not know them."""
+        areas = self.dataset.areas
+        return None if areas is None else areas[self.chosen]
+
+    def object_name(self, index: int) -> str:
+        """Return the name of an object that is left."""
+        return self.dataset.object_name(int(self.chosen[index]))
+
+
+def object_weights(dataset: Dataset[Sample]) -> npt.NDArray[np.float64] | None:
+    """Return how often training draws each object in relation to others; None for equally often."""
+    return dataset.weights if isinstance(dataset, Selected) else None
+
+
+def _of_size(
+    dataset: InteractiveDataset, min_area: int | None, max_area: int | None
+) -> npt.NDArray[np.bool_]:
+    """Say of each object whether its area is between two."""
+    kept = np.ones(len(dataset), dtype=bool)
+    if min_area is None and max_area is None:
+        return kept
+    areas = dataset.areas
+    if areas is None:
+        msg = (
+            f"min_area={min_area}, max_area={max_area}: {dataset.name} does not know the areas of "
+            "its objects; set both to null, or use an argument of the data set itself"
+        )
+        raise DataError(msg)
+    if min_area is not None:
+        kept &= areas >= min_area
+    if max_area is not None:
+        kept &= areas <= max_area
+    return kept
+
+
+def _listed(dataset: InteractiveDataset, path: Path) -> npt.NDArray[np.bool_]:
+    """Say of each object whether a list has its name or that of its photograph."""
+    names = {line.split("\t")[0].strip() for _, line in _lines(path, "exclude")}
+    found = np.zeros(len(dataset), dtype=bool)
+    for index in range(len(dataset)):
+        name = dataset.object_name(index)
+        found[index] = name in names or name.rpartition("#")[0] in names
+    if not found.any():
+        msg = (
+            f"{path}: of its {len(names)} names none is that of an object or a photograph of "
+            f"{dataset.name}, e.g. {dataset.object_name(0)!r}; check the list, or set `exclude` to "
+            "null"
+        )
+        raise DataError(msg)
+    return found
+
+
+def _read_weights(
+    path: Path, dataset: InteractiveDataset, kept: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
+    """Read the weights of all objects; those that are not kept may be missing, and get 0."""
+    listed: dict[str, float] = {}
+    for number, line in _lines(path, "weights"):
+        name, _, text = line.partition("\t")
+        if name in listed:
+            msg = f"{path}, line {number}: {name!r} was listed before; give each object one weight"
+            raise DataError(msg)
+        listed[name] = _weight(text, f"{path}, line {number}")
+    weights = np.zeros(len(dataset))
+    used, missing = set(), []
+    for index in range(len(dataset)):
+        name = dataset.object_name(index)
+        if name in listed:
+            weights[index] = listed[name]
+            used.add(name)
+        elif kept[index]:
+            missing.append(name)
+    _refuse(path, missing, f"has no weight for objects of {dataset.name}", "add them, or 0")
+    unknown = [name for name in listed if name not in used]
+    _refuse(path, unknown, f"has names that no object of {dataset.name} has", "remove them")
+    if not weights[kept].any():
+        msg = f"{path}: the weights of all {kept.sum()} objects are 0; raise those of some"
+        raise DataError(msg)
+    return weights
+
+
+def _weight(text: str, place: str) -> float:
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = float("nan")
+    if not 0 <= weight < float("inf"):
+        msg = (
+            f"{place}: expected an object's name, a tab and a finite number >= 0, got {text!r} for "
+            "the number"
+        )
+        raise DataError(msg)
+    return weight
+
+
+def _lines(path: Path, argument: str) -> Iterable[tuple[int, str]]:
+    """Yield the lines that are not blank, and their numbers."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line.rstrip("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{path}: cannot be read as a list ({error}); check the `{argument}` argument"
+        raise DataError(msg) from error
+
+
+def _refuse(path: Path, names: list[str], what: str, way_out: str) -> None:
+    if names:
+        msg = f"{path}: {what}: {names[:3]} ({len(names)} in all); {way_out}"
+        raise DataError(msg)

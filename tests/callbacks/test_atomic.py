@@ -1,0 +1,114 @@
+"""Checkpoints are whole or not there, whatever happens while they are written."""
+
+import errno
+import os
+import resource
+import signal
+import time
+
+import pytest
+import torch
+
+from probseg.callbacks.atomic import AtomicCheckpointIO
+from probseg.errors import CheckpointError
+
+OLD, NEW = {"step": 1}, {"step": 2, "weights": torch.arange(1000)}
+
+
+def read(path):
+    return torch.load(path, weights_only=True)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A file with an old checkpoint."""
+    path = tmp_path / "checkpoints" / "last.ckpt"
+    AtomicCheckpointIO().save_checkpoint(OLD, path)
+    return path
+
+
+def test_round_trip_and_nothing_beside(path):
+    assert read(path) == OLD
+    AtomicCheckpointIO().save_checkpoint(NEW, path)
+    assert AtomicCheckpointIO().load_checkpoint(path)["step"] == 2
+    assert torch.equal(read(path)["weights"], NEW["weights"])
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("call", ["pathlib.Path.open", "os.fsync", "pathlib.Path.replace"])
+def test_the_old_file_stands_when_the_new_one_fails(call, path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(call, fail)
+    with pytest.raises(CheckpointError, match=r"No space left.* MB are free\); the file that was"):
+        AtomicCheckpointIO().save_checkpoint(NEW, path)
+    monkeypatch.undo()
+    assert read(path) == OLD
+    assert list(path.parent.iterdir()) == [path]
+
+
+def forked(work):
+    """Run a function in a process of its own; return its number."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    return child
+
+
+def test_a_full_disk(path):
+    """The system's limit of the size of files stands for it: writing fails half way."""
+
+    def work():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+        try:
+            AtomicCheckpointIO().save_checkpoint({"weights": bytes(400_000)}, path)
+        except CheckpointError as error:
+            (path.parent.parent / "told").write_text(str(error))
+            os._exit(0)
+
+    assert os.waitpid(forked(work), 0)[1] == 0
+    told = (path.parent.parent / "told").read_text()
+    assert "it needs 0.4 MB" in told
+    assert "the file that was there still stands" in told
+    assert "--ckpt_path last" in told
+    assert read(path) == OLD
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_killed_while_writing(path):
+    def work():
+        for step in range(2, 1000):
+            AtomicCheckpointIO().save_checkpoint({"step": step, "more": bytes(40_000_000)}, path)
+
+    unfinished = path.with_name(".last.ckpt.part")
+    for _ in range(20):  # until a kill falls into the writing
+        child = forked(work)
+        end = time.monotonic() + 60
+        while not unfinished.exists():
+            assert time.monotonic() < end
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if unfinished.exists():
+            break
+    assert unfinished.exists()
+    stored = read(path)
+    assert stored == OLD or len(stored["more"]) == 40_000_000
+    AtomicCheckpointIO().save_checkpoint(NEW, path)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match=r"cannot be written \(.*\); nothing was written"):
+        AtomicCheckpointIO().save_checkpoint(NEW, tmp_path / "file" / "last.ckpt")
+
+
+def test_a_file_that_runs_code_is_not_read(tmp_path):
+    path = tmp_path / "evil.ckpt"
+    torch.save({"run": pytest.fail}, path)
+    with pytest.raises(Exception, match="weights_only"):
+        AtomicCheckpointIO().load_checkpoint(path, weights_only=True)

@@ -1,0 +1,214 @@
+"""A training that is interrupted anywhere ends as if it had not been."""
+
+import os
+import signal
+import threading
+
+import lightning as L
+import pytest
+import torch
+from fakes import FakeObjects, micro_model
+from lightning.pytorch.callbacks import Callback, EMAWeightAveraging
+from lightning.pytorch.utilities.exceptions import SIGTERMException
+
+from probseg.callbacks import LastCheckpoint
+from probseg.callbacks.atomic import AtomicCheckpointIO
+from probseg.clicks import Curriculum
+from probseg.data import InteractiveDataModule
+from probseg.tasks import InteractiveSegmentation
+
+STEPS = 4
+"""Batches of an epoch."""
+
+
+class Killed(BaseException):
+    """Ends a training at once, as SIGKILL does: nothing is saved."""
+
+
+class Interrupt(Callback):
+    """Interrupts a training at a place and after so many batches."""
+
+    def __init__(self, place, batches, by):
+        self.place = place
+        self.batches = batches
+        self.by = by
+
+    def _at(self, place, trainer):
+        done = trainer.fit_loop.epoch_loop.batch_progress.total.completed
+        if (place, done) == (self.place, self.batches) and not trainer.sanity_checking:
+            if self.by is Killed:
+                raise Killed
+            os.kill(os.getpid(), self.by)
+
+    def on_before_backward(self, trainer, pl_module, loss):
+        self._at("backward", trainer)
+
+    def on_train_batch_end(self, trainer, *arguments):
+        self._at("batch", trainer)
+
+    def on_validation_batch_start(self, trainer, *arguments):
+        self._at("validation", trainer)
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self._at("epoch", trainer)
+
+
+class Validations(Callback):
+    """Remembers after which step a validation was complete, and what the weights were."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def on_validation_end(self, trainer, pl_module):
+        if not trainer.sanity_checking:
+            self.seen[trainer.global_step] = trainer.current_epoch
+
+
+def fit(place, *callbacks, resume=None, seed=0, workers=0, **options):
+    """Train three epochs; return the trainer, its average weights, and the validations."""
+    L.seed_everything(seed, verbose=False)
+    data = InteractiveDataModule(
+        FakeObjects(2 * STEPS + 1, size=(32, 32)),
+        val=FakeObjects(2, size=(32, 32)),
+        batch_size=2,
+        crop_size=32,
+        num_workers=workers,
+        eval_batch_size=1,
+    )
+    task = InteractiveSegmentation(
+        micro_model("micro_csa"), curriculum=Curriculum(1, 1, box_dropout=0.3, rounds=(0, 2))
+    )
+    validations = Validations()
+    average = EMAWeightAveraging(decay=0.8)
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=3,
+        default_root_dir=place,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[average, validations, *callbacks],
+        plugins=[AtomicCheckpointIO()],
+        **options,
+    )
+    trainer.fit(task, data, ckpt_path=resume, weights_only=True)
+    return trainer, task, validations
+
+
+def content(place):
+    """The last checkpoint without what is of a run alone."""
+    stored = torch.load(place / "checkpoints" / "last.ckpt", weights_only=True)
+    return {name: value for name, value in stored.items() if name != "callbacks"}
+
+
+def assert_same(one, other, where=""):
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for key in one:
+            assert_same(one[key], other[key], f"{where}/{key}")
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), where
+        for n, (a, b) in enumerate(zip(one, other, strict=True)):
+            assert_same(a, b, f"{where}/{n}")
+    else:
+        assert one == other, where
+
+
+OPTIONS = {"plain": {}, "accumulating": {"accumulate_grad_batches": 2, "val_check_interval": 2}}
+
+
+@pytest.fixture(scope="module", params=OPTIONS)
+def uninterrupted(request, tmp_path_factory):
+    """Options, the last checkpoint and the validations of a training that nothing interrupts."""
+    place = tmp_path_factory.mktemp("whole")
+    _, _, validations = fit(place, LastCheckpoint(), **OPTIONS[request.param])
+    return OPTIONS[request.param], content(place), validations.seen
+
+
+@pytest.mark.parametrize("by", [Killed, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("where", "batches"),
+    [("backward", 5), ("batch", 2), ("batch", STEPS - 1), ("validation", 8), ("epoch", STEPS)],
+)
+def test_an_interrupted_training_ends_as_if_uninterrupted(
+    where, batches, by, uninterrupted, tmp_path
+):
+    options, expected, validations = uninterrupted
+    ends = {Killed: Killed, signal.SIGTERM: SIGTERMException, signal.SIGINT: SystemExit}[by]
+    before = Validations()
+    with pytest.raises(ends):
+        last = LastCheckpoint(every_minutes=None, every_steps=1)
+        fit(tmp_path, before, last, Interrupt(where, batches, by), **options)
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    trainer, _, after = fit(tmp_path, LastCheckpoint(), resume=last, seed=1, **options)
+    assert trainer.current_epoch == 3
+    assert_same(content(tmp_path), expected)
+    assert before.seen | after.seen == validations
+    if by is not Killed:
+        assert trainer.global_step - 1 > 0
+        assert not set(before.seen) & set(after.seen), "no validation is done twice"
+
+
+def test_signals_let_the_batch_end_and_lose_none(tmp_path):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with pytest.raises(SystemExit):
+            fit(tmp_path, LastCheckpoint(), Interrupt("backward", 5, number))
+        assert content(tmp_path)["global_step"] == 6
+
+
+def test_a_second_signal_stops_at_once(tmp_path):
+    class Twice(Callback):
+        def on_before_backward(self, trainer, pl_module, loss):
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            pytest.fail("the batch went on")
+
+    with pytest.raises(SIGTERMException):
+        fit(tmp_path, LastCheckpoint(), Twice())
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_signals_are_given_back(tmp_path):
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    fit(tmp_path, LastCheckpoint())
+    with pytest.raises(SIGTERMException):
+        fit(tmp_path, LastCheckpoint(), Interrupt("backward", 5, signal.SIGTERM))
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_training_in_a_thread_saves_too(tmp_path):
+    thread = threading.Thread(target=fit, args=(tmp_path, LastCheckpoint()))
+    thread.start()
+    thread.join(60)
+    assert content(tmp_path)["global_step"] == 3 * STEPS
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [({"every_minutes": None, "every_steps": 3}, {3, 6, 9}), ({"every_minutes": 1e-9}, None)],
+)
+def test_it_is_written_when_asked(options, steps, tmp_path, monkeypatch):
+    written = []
+
+    class Noting(LastCheckpoint):
+        def _save(self, trainer):
+            if trainer.training and not trainer.is_last_batch:
+                written.append(trainer.global_step)
+            super()._save(trainer)
+
+    fit(tmp_path, Noting(**options))
+    assert set(written) == (steps or set(range(1, 12)) - {4, 8})
+
+
+def test_a_trial_run_writes_nothing(tmp_path):
+    fit(tmp_path, LastCheckpoint(), fast_dev_run=True)
+    assert not list(tmp_path.rglob("*.ckpt"))
+
+
+@pytest.mark.parametrize("options", [{"every_minutes": 0}, {"every_steps": -1}])
+def test_numbers_must_be_positive(options):
+    (name,) = options
+    with pytest.raises(ValueError, match=f"{name} must be positive, or None, got"):
+        LastCheckpoint(**options)

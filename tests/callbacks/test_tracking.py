@@ -1,0 +1,333 @@
+"""What is kept of a run: its configuration, code and numbers, and its checkpoints as artifacts."""
+
+import csv
+import inspect
+import json
+from collections import defaultdict
+from types import SimpleNamespace
+
+import lightning as L
+import pytest
+import torch
+import yaml
+from fakes import write_folder
+from lightning.pytorch.callbacks import ModelCheckpoint
+from runs import command, finished, folder_fit
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+from probseg.callbacks.artifacts import RECORD, ArtifactLogger, use_checkpoint
+from probseg.callbacks.continued_csv import ContinuedCSVLogger
+from probseg.callbacks.loggers import names_to_give
+from probseg.errors import UsageError
+from probseg.interact import environment
+
+wandb = pytest.importorskip("wandb")
+from wandb.wandb_run import Run  # noqa: E402
+
+SHORT = ("--evaluation.pictures=0", "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1")
+
+
+class FakeRun:
+    """A run of Weights & Biases that is online, and remembers what it is asked."""
+
+    offline = False
+    disabled = False
+    entity = "me"
+    project = "p"
+
+    def __init__(self, identifier="abc", gone=()):
+        self.id = identifier
+        self.config = {"config": {"seed_everything": 0}}
+        self.gone = gone
+        self.logged = []
+        self.used = []
+
+    def log(self, *arguments, **named):
+        inspect.signature(Run.log).bind(self, *arguments, **named)
+
+    def log_artifact(self, *arguments, **named):
+        call = inspect.signature(Run.log_artifact).bind(self, *arguments, **named).arguments
+        self.logged.append((call["artifact_or_path"], call["aliases"]))
+
+    def use_artifact(self, *arguments, **named):
+        call = inspect.signature(Run.use_artifact).bind(self, *arguments, **named).arguments
+        if call["artifact_or_name"] in self.gone:
+            msg = "artifact not found"
+            raise wandb.errors.CommError(msg)
+        self.used.append(call["artifact_or_name"])
+
+
+class Falling(L.LightningModule):
+    """A network whose score is best after the second of three epochs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def training_step(self, batch):
+        return self.layer(batch).sum()
+
+    def on_train_epoch_end(self):
+        self.log("score", [0.5, 0.9, 0.7][self.current_epoch])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def trained(folder, run, log_model):
+    """Train for three epochs; return the logger."""
+    logger = ArtifactLogger(save_dir=str(folder), project="p", experiment=run, log_model=log_model)
+    best = ModelCheckpoint(
+        folder, "epoch{epoch}", "score", mode="max", auto_insert_metric_name=False
+    )
+    trainer = L.Trainer(
+        max_epochs=3,
+        logger=logger,
+        callbacks=[best, ModelCheckpoint(folder, "last", enable_version_counter=False)],
+        accelerator="cpu",
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(Falling(), torch.utils.data.DataLoader(torch.ones(2, 1)))
+    return logger
+
+
+def told(run):
+    """File, aliases and score of the artifacts that a run logged."""
+    return [(a.metadata["file"], names, a.metadata["score"]) for a, names in run.logged]
+
+
+def test_the_fake_has_the_properties_of_a_run():
+    for name in ("offline", "disabled", "entity", "project", "id", "config"):
+        assert isinstance(getattr(Run, name), property), name
+
+
+def test_a_finished_training_uploads_its_best_and_its_last_checkpoint(tmp_path):
+    run = FakeRun()
+    trained(tmp_path, run, True)
+    assert told(run) == [
+        ("epoch1.ckpt", ["latest", "epoch1-step4", "best"], pytest.approx(0.9)),
+        ("last.ckpt", ["latest", "epoch2-step6"], None),
+    ]
+    best = run.logged[0][0]
+    assert (best.name, best.type) == ("model-abc", "model")
+    assert list(best.manifest.entries) == ["model.ckpt"]
+    code = environment()
+    assert best.metadata == {
+        "epoch": 1,
+        "step": 4,
+        "monitor": "score",
+        "score": pytest.approx(0.9),
+        "file": "epoch1.ckpt",
+        "commit": code["commit"],
+        "dirty": code["dirty"],
+        "probseg": code["versions"]["probseg"],
+        "config": {"seed_everything": 0},
+    }
+
+
+def test_all_checkpoints_are_uploaded_as_they_come(tmp_path):
+    run = FakeRun()
+    trained(tmp_path, run, "all")
+    assert [file for file, names, _ in told(run) if "best" in names] == [
+        "epoch0.ckpt",
+        "epoch1.ckpt",
+    ]
+    of_last = [names for file, names, _ in told(run) if file == "last.ckpt"]
+    assert of_last[0] == ["latest", "epoch0-step2"]
+    assert of_last[-1] == ["latest", "epoch2-step6"]
+
+
+def test_without_being_asked_nothing_is_uploaded(tmp_path):
+    run = FakeRun()
+    trained(tmp_path, run, False)
+    assert not run.logged
+    assert not (tmp_path / RECORD).exists()
+
+
+@pytest.mark.parametrize("state", ["offline", "disabled"])
+def test_away_from_the_network_nothing_is_uploaded(state, tmp_path, capsys):
+    run = FakeRun()
+    setattr(run, state, True)
+    trained(tmp_path, run, "all")
+    assert not run.logged
+    assert capsys.readouterr().err.count("no checkpoint is uploaded") == (state == "offline")
+
+
+def test_what_was_uploaded_before_an_interruption_is_not_uploaded_again(tmp_path):
+    logger = trained(tmp_path, FakeRun(), True)
+    (best, last) = logger._callbacks.values()
+    again = ArtifactLogger(save_dir=str(tmp_path), experiment=FakeRun(), log_model=True)
+    again.adopt(best)
+    again.adopt(last)
+    again.finalize("failed")
+    assert not again.experiment.logged
+    again.finalize("success")
+    assert not again.experiment.logged
+    (tmp_path / RECORD).unlink()
+    other = ArtifactLogger(save_dir=str(tmp_path), experiment=FakeRun(), log_model=True)
+    other.adopt(best)
+    other.finalize("success")
+    assert [file for file, _, _ in told(other.experiment)] == ["epoch1.ckpt"]
+
+
+def test_a_run_names_the_artifact_that_it_loads(tmp_path, capsys):
+    trained(tmp_path, FakeRun(), True)
+    best = tmp_path / "epoch1.ckpt"
+
+    def uses(run, checkpoint):
+        use_checkpoint(SimpleNamespace(experiment=run), checkpoint)
+        return run.used
+
+    assert uses(FakeRun("other"), best) == ["me/p/model-abc:epoch1-step4"]
+    assert uses(FakeRun("other"), tmp_path / "last.ckpt") == ["me/p/model-abc:epoch2-step6"]
+    assert uses(FakeRun("abc"), best) == [], "a run that goes on does not use itself"
+    assert uses(FakeRun("other"), tmp_path / "none.ckpt") == []
+    for state in ("offline", "disabled"):
+        away = FakeRun("other")
+        setattr(away, state, True)
+        assert uses(away, best) == []
+    assert capsys.readouterr().err == ""
+    assert uses(FakeRun("other", gone=["me/p/model-abc:epoch1-step4"]), best) == []
+    assert "artifact not found" in capsys.readouterr().err
+    best.write_bytes(best.read_bytes() + b"0")
+    assert uses(FakeRun("other"), best) == [], "another content is another checkpoint"
+
+
+def test_a_run_goes_on_where_the_configuration_has_no_resume(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(wandb, "run", None)
+    monkeypatch.setattr(wandb, "init", lambda **named: asked.update(named) or FakeRun())
+    assert ArtifactLogger(version="abc", resume=None).experiment.id == "abc"
+    assert (asked["id"], asked["resume"]) == ("abc", "allow")
+    assert ArtifactLogger(resume="must").experiment.id == "abc"
+    assert asked["resume"] == "must"
+
+
+@pytest.mark.parametrize("flag", [{"offline": True}, {"mode": "offline"}])
+def test_uploads_need_a_network(flag):
+    with pytest.raises(UsageError, match="log_model all of WandbLogger"):
+        ArtifactLogger(log_model="all", **flag)
+
+
+def rows_of(path):
+    return list(csv.DictReader(path.open(newline="")))
+
+
+@pytest.mark.parametrize("torn", ["", "9,0.1", '3,"'])
+def test_a_table_goes_on(torn, tmp_path, recwarn):
+    first = ContinuedCSVLogger(tmp_path, "n", "version_0")
+    first.log_metrics({"loss": 1.0}, step=0)
+    first.save()
+    table = tmp_path / "n" / "version_0" / "metrics.csv"
+    with table.open("a") as file:
+        file.write(torn)
+    second = ContinuedCSVLogger(tmp_path, "n", "version_0")
+    second.log_metrics({"loss": 0.5, "score": 0.1}, step=1)
+    second.save()
+    assert rows_of(table) == [
+        {"loss": "1.0", "score": "", "step": "0"},
+        {"loss": "0.5", "score": "0.1", "step": "1"},
+    ]
+    assert [path.name for path in table.parent.iterdir()] == ["metrics.csv"]
+    assert not [w for w in recwarn if "will be deleted" in str(w.message)]
+
+
+def test_a_start_that_was_killed_between_the_files_loses_no_row(tmp_path):
+    first = ContinuedCSVLogger(tmp_path, "n", "version_0")
+    first.log_metrics({"loss": 1.0}, step=0)
+    first.save()
+    table = tmp_path / "n" / "version_0" / "metrics.csv"
+    table.rename(table.with_name("metrics.kept.csv"))
+    second = ContinuedCSVLogger(tmp_path, "n", "version_0")
+    second.log_metrics({"loss": 0.5}, step=1)
+    second.save()
+    assert [row["step"] for row in rows_of(table)] == ["0", "1"]
+
+
+def test_names_of_loggers(tmp_path):
+    run = tmp_path / "version_4"
+    run.mkdir()
+
+    def named(version=None):
+        return {"class_path": "L", "init_args": {"version": version}}
+
+    one, other, fixed = named(), named(), named("mine")
+    assert names_to_give(one, run) == [(one["init_args"], "version_4")]
+    assert names_to_give([one, other], run) == [(one["init_args"], "version_4")]
+    assert names_to_give(True, run) == names_to_give(None, run) == []
+    assert names_to_give(fixed, run) == []
+    starts = [{"versions": ["a"]}, {"versions": ["version_4", "1a2b", "version_0"]}]
+    (run / "starts.jsonl").write_text("".join(json.dumps(start) + "\n" for start in starts))
+    assert names_to_give([one, other, fixed], run) == [
+        (one["init_args"], "version_4"),
+        (other["init_args"], "1a2b"),
+    ]
+
+
+LOGGERS = {
+    "TensorBoard": ("--trainer.logger=TensorBoardLogger",),
+    "CSV": ("--trainer.logger=CSVLogger",),
+    "Weights & Biases": ("--trainer.logger=WandbLogger", "--trainer.logger.project=probseg"),
+    "none": ("--trainer.logger=false", "--trainer.default_root_dir=runs/probseg/alone"),
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_CONSOLE", "off")
+    write_folder(tmp_path / "data", images=4, size=(24, 32))
+    yield tmp_path
+    wandb.teardown()
+
+
+@pytest.mark.parametrize("name", LOGGERS)
+def test_each_run_keeps_its_own_configuration_and_code(name, here):
+    """Two runs one after the other into the same place; without a logger it is one folder."""
+    callbacks = "--trainer.callbacks=[]"  # those that need a logger do not matter here
+    seen = set()
+    for seed in (1, 2):
+        fit = folder_fit("data", *SHORT, callbacks, f"--seed_everything={seed}", *LOGGERS[name])
+        assert command(*fit) == 0
+        if name == "Weights & Biases":
+            wandb.finish()
+        folders = {path.parent for path in here.glob("runs/probseg/*/config.yaml")}
+        (folder,) = folders - seen if name != "none" else folders
+        seen.add(folder)
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        assert config["seed_everything"] == seed
+        starts = [json.loads(line) for line in (folder / "starts.jsonl").read_text().splitlines()]
+        assert len(starts) == (seed if name == "none" else 1)
+        assert starts[-1]["environment"] == json.loads(json.dumps(environment()))
+        assert starts[-1]["versions"] == ([] if name == "none" else [folder.name])
+    assert len(list(here.rglob("config.yaml"))) == (1 if name == "none" else 2)
+
+
+def test_tensorboard_and_csv_have_the_same_numbers(here):
+    loggers = [
+        {"class_path": f"{kind}Logger", "init_args": {"save_dir": "logs", "name": kind, **more}}
+        for kind, more in (("TensorBoard", {"default_hp_metric": False}), ("CSV", {}))
+    ]
+    fit = folder_fit("data", *SHORT, "--trainer.max_epochs=2")
+    cli = finished(*fit, "--trainer.logger", json.dumps(loggers))
+    assert cli.trainer.global_step >= 2
+    events = EventAccumulator(str(here / "logs/TensorBoard/version_0"), {"scalars": 0}).Reload()
+    of_events = {
+        key: sorted((event.step, event.value) for event in events.Scalars(key))
+        for key in events.Tags()["scalars"]
+    }
+    of_table = defaultdict(list)
+    for row in rows_of(here / "logs/CSV/version_0/metrics.csv"):
+        for key in row.keys() - {"step"}:
+            if row[key]:
+                of_table[key].append((int(row["step"]), float(row[key])))
+    assert {"train/loss", "train/stage", "val/miou@5", "epoch", "lr-RAdam"} <= of_table.keys()
+    assert of_events.keys() == of_table.keys()
+    for key, points in of_table.items():
+        assert [step for step, _ in sorted(points)] == [step for step, _ in of_events[key]], key
+        values = [value for _, value in sorted(points)]
+        assert [v for _, v in of_events[key]] == pytest.approx(values, rel=1e-6), key

@@ -1,0 +1,305 @@
+"""Clicks on the network's errors, in rounds."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from probseg.clicks import Curriculum, IteratedClicks
+from probseg.clicks.iterated import corrective_clicks, distance_to
+from probseg.clicks.rounds import answered, drawn_rounds, with_clicks
+from probseg.seeds import Draws
+from probseg.types import Prompts
+
+REGIONS = arrays(np.bool_, st.tuples(st.integers(1, 3), st.integers(1, 12), st.integers(1, 12)))
+
+
+def distances(region):
+    """Reference: every pixel against every other, in float64."""
+    height, width = region.shape
+    place = np.stack(np.mgrid[:height, :width], axis=-1).reshape(-1, 2).astype(np.float64)
+    result = np.full((height, width), np.inf)
+    for y, x in place[region.ravel()].tolist():
+        steps = np.abs(place - [y, x]).sum(axis=1).reshape(height, width)
+        result = np.minimum(result, steps)
+    return result
+
+
+def depths(region):
+    """Reference: distances to the outside, beyond the image's border included."""
+    return distances(~np.pad(region, 1))[1:-1, 1:-1]
+
+
+def draws(batch, seed=0):
+    return Draws(torch.arange(batch) + 1000 * seed)
+
+
+def never(prompts):
+    pytest.fail("asked the network")
+
+
+def nothing(prompts):
+    return torch.full((len(prompts.boxes), 1, *SIZE), -3.0)
+
+
+def everything(prompts):
+    return torch.full((len(prompts.boxes), 1, *SIZE), 3.0)
+
+
+SIZE = (48, 56)
+
+
+def scenes(batch=4):
+    """Rectangles of different sizes, and an ignored strip below."""
+    masks = torch.zeros(batch, *SIZE, dtype=torch.uint8)
+    for n in range(batch):
+        masks[n, 10:30, 8 : 20 + 6 * n] = 1
+        masks[n, 40:] = 255
+    return masks
+
+
+def draw(answer=never, rounds=0, seed=0, masks=None, **options):
+    masks = scenes() if masks is None else masks
+    boxes = torch.tensor([[8.0, 10, 20, 30]]).repeat(len(masks), 1)
+    given = draws(len(masks), seed)
+    prompts = IteratedClicks(**options).draw(masks, boxes, given, "corrective", rounds, answer)
+    assert prompts.boxes.isnan().all()
+    assert prompts.boxes.shape == (len(masks), 4)
+    assert prompts.points.shape == (*prompts.labels.shape, 2)
+    return prompts, masks
+
+
+def clicked(prompts, label, n):
+    points = prompts.points[n, prompts.labels[n] == label].long()
+    return points[:, 1].numpy(), points[:, 0].numpy()
+
+
+# --- distances ----------------------------------------------------------------------------------
+
+
+@given(region=REGIONS)
+@settings(max_examples=60, deadline=None)
+def test_distances_are_those_of_city_blocks(region):
+    got = distance_to(torch.from_numpy(region))
+    assert got.dtype == torch.int32
+    for mine, one in zip(got.numpy(), region, strict=True):
+        if one.any():
+            np.testing.assert_array_equal(mine, distances(one))
+        else:
+            assert (mine >= sum(one.shape)).all()
+
+
+# --- one corrective click -----------------------------------------------------------------------
+
+
+@given(
+    data=st.data(), size=st.tuples(st.integers(1, 3), st.integers(1, 12), st.integers(1, 12)),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+@settings(max_examples=80, deadline=None)
+def test_clicks_are_deep_in_the_deeper_error(data, size, seed):
+    prediction = data.draw(arrays(np.bool_, size))
+    masks = data.draw(arrays(np.uint8, size, elements=st.sampled_from([0, 1, 255])))
+    points, labels = corrective_clicks(
+        torch.from_numpy(prediction), torch.from_numpy(masks), draws(size[0], seed)
+    )
+    assert points.shape == (size[0], 1, 2)
+    assert labels.shape == (size[0], 1)
+    for n in range(size[0]):
+        missed = depths((masks[n] == 1) & ~prediction[n])
+        invented = depths((masks[n] == 0) & prediction[n])
+        label = int(labels[n, 0])
+        if max(missed.max(), invented.max()) == 0:
+            assert label == -1
+            continue
+        assert label == int(missed.max() > invented.max())
+        depth = missed if label else invented
+        x, y = points[n, 0].long().tolist()
+        assert depth[y, x] > depth.max() / 2
+
+
+def test_clicks_keep_away_from_the_border_and_vary():
+    masks = torch.zeros(1, 40, 40, dtype=torch.uint8)
+    masks[0, 10:30, 10:30] = 1  # 10 pixels deep
+    nowhere = torch.zeros(1, 40, 40, dtype=torch.bool)
+    seen = set()
+    for seed in range(200):
+        points, labels = corrective_clicks(nowhere, masks, draws(1, seed))
+        assert labels.tolist() == [[1]]
+        seen.add(tuple(points[0, 0].tolist()))
+    assert {x for x, _ in seen} == {y for _, y in seen} == set(range(15, 25))
+
+
+def test_the_image_ends_where_it_ends():
+    masks = torch.ones(1, 20, 20, dtype=torch.uint8)
+    nowhere = torch.zeros(1, 20, 20, dtype=torch.bool)
+    for seed in range(50):
+        points, _ = corrective_clicks(nowhere, masks, draws(1, seed))
+        assert ((points >= 5) & (points < 15)).all()
+
+
+# --- the random clicks before -------------------------------------------------------------------
+
+
+def test_random_clicks_are_where_they_belong():
+    margin, count = 3, 0
+    inside = [depths((mask == 1).numpy()) for mask in scenes(3)]
+    for seed in range(10):
+        prompts, masks = draw(seed=seed, erosion=margin, masks=scenes(3))
+        assert prompts.previous is None
+        for n, depth in enumerate(inside):
+            positive, negative = clicked(prompts, 1, n), clicked(prompts, 0, n)
+            assert 1 <= len(positive[0]) <= 24
+            assert len(negative[0]) <= 24
+            assert (depth[positive] > margin).all()
+            assert (masks[n][negative] == 0).all()
+            count += len(negative[0])
+    assert count > 50
+
+
+def test_numbers_of_clicks_fall_by_the_same_factor():
+    masks = torch.zeros(4000, 12, 12, dtype=torch.uint8)
+    masks[:, 2:10, 2:10] = 1
+    prompts, _ = draw(masks=masks, most_clicks=6, decay=0.7, erosion=0)
+    for label, fewest in ((1, 1), (0, 0)):
+        counts = (prompts.labels == label).sum(dim=1)
+        numbers = np.arange(fewest, 7)
+        weights = 0.7**numbers
+        expected = weights / weights.sum()
+        got = np.bincount(counts, minlength=7)[fewest:] / len(masks)
+        assert (np.abs(got - expected) < 4 * np.sqrt(expected * (1 - expected) / 4000)).all()
+
+
+@pytest.mark.parametrize("near", [0.0, 0.5, 1.0])
+def test_negative_clicks_near_the_object(near):
+    masks = torch.zeros(40, 60, 60, dtype=torch.uint8)
+    masks[:, 20:40, 20:40] = 1  # 20 pixels wide: a band of 4 pixels
+    prompts, _ = draw(masks=masks, near=near, band=0.2)
+    distance = distances((masks[0] == 1).numpy())
+    found = np.concatenate([distance[clicked(prompts, 0, n)] for n in range(40)])
+    assert (found > 0).all()
+    share = (found <= 4).mean()
+    in_band = ((distance > 0) & (distance <= 4)).sum() / (distance > 0).sum()
+    assert share == pytest.approx(near + (1 - near) * in_band, abs=0.12)
+    if near == 1:
+        assert share == 1
+
+
+def test_images_without_object_or_background():
+    masks = torch.zeros(3, *SIZE, dtype=torch.uint8)
+    masks[1], masks[2] = 1, 255
+    for answer in (nothing, everything):
+        prompts, _ = draw(answer, 3, masks=masks)
+        assert not (prompts.labels[0] == 1).any()
+        assert not (prompts.labels[1] == 0).any()
+        assert (prompts.labels[2] == -1).all()
+
+
+# --- the rounds ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("answer", "label", "other"), [(nothing, 1, 0), (everything, 0, 1)])
+def test_each_round_adds_a_click_and_hands_the_answer_on(answer, label, other):
+    asked = []
+
+    def spy(prompts):
+        asked.append(prompts)
+        return answer(prompts)
+
+    before, _ = draw()
+    prompts, masks = draw(spy, 3)
+    first = before.labels.shape[1]
+    assert [one.labels.shape[1] for one in asked] == [first, first + 1, first + 2]
+    assert torch.equal(prompts.points[:, :first], before.points)
+    assert asked[0].previous is None
+    expected = answer(prompts).sigmoid()
+    assert torch.equal(asked[1].previous, expected)
+    assert torch.equal(prompts.previous, expected)
+    assert not prompts.previous.requires_grad
+    assert (prompts.labels[:, first:] == label).all()
+    for n, mask in enumerate(masks):
+        x, y = prompts.points[n, first:].long().unbind(dim=1)
+        assert (mask[y, x] == label).all()
+
+
+def test_a_perfect_answer_is_not_corrected():
+    masks = scenes()
+    prompts, _ = draw(lambda prompts: (masks == 1).float()[:, None] - 0.5, 2)
+    assert (prompts.labels[:, -2:] == -1).all()
+
+
+def test_draws_are_a_function_of_the_seeds():
+    first, masks = draw(nothing, 2)
+    again, _ = draw(nothing, 2)
+    for mine, same in zip(first, again, strict=True):
+        torch.testing.assert_close(mine, same, rtol=0, atol=0, equal_nan=True)
+    other, _ = draw(nothing, 2, seed=1)
+    assert not torch.equal(first.labels, other.labels)
+    # What an image gets does not depend on its neighbours.
+    (alone, _) = draw(nothing, 2, masks=masks[:1])
+    assert torch.equal(alone.points[0], first.points[0])
+    assert torch.equal(alone.labels[0], first.labels[0])
+
+
+def test_rounds_are_evenly_drawn():
+    rounds = [drawn_rounds(IteratedClicks().rounds, seed) for seed in range(4000)]
+    assert set(rounds) == {0, 1, 2, 3}
+    assert min(rounds.count(n) for n in range(4)) > 880
+
+
+def test_there_is_one_task():
+    assert {IteratedClicks().stage(epoch) for epoch in (0, 100)} == {"corrective"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"most_clicks": 0}, "most_clicks must be at least 1, got 0"),
+        ({"decay": 0.0}, r"decay must be in \(0, 1\], got 0.0"),
+        ({"decay": 1.5}, "decay must be"),
+        ({"erosion": -1}, "erosion must be a number of pixels >= 0, got -1"),
+        ({"near": 1.5}, "near must be a probability, got 1.5"),
+        ({"band": 0.0}, "band must be positive and finite, got 0.0"),
+        ({"band": math.nan}, "band must be positive and finite, got nan"),
+        ({"most_rounds": -1}, "most_rounds must be at least 0, got -1"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        IteratedClicks(**arguments)
+
+
+# --- what both ways to train share ---------------------------------------------------------------
+
+
+def test_nothing_is_answered_before_the_first_prompt():
+    boxes = torch.full((3, 4), torch.nan)
+    boxes[1] = torch.tensor([1.0, 2, 5, 6])
+    labels = torch.tensor([[-1], [-1], [0]])
+    logits = answered(Prompts(torch.zeros(3, 1, 2), labels, boxes), everything)
+    assert (logits[0] == -torch.inf).all()
+    assert torch.equal(logits[1:], everything(Prompts(*[boxes] * 3))[1:])
+    prompts = with_clicks(
+        Prompts(torch.zeros(3, 1, 2), labels, boxes),
+        torch.ones(3, 2, 2),
+        torch.zeros(3, 2, dtype=torch.long),
+        logits,
+    )
+    assert prompts.points.shape == (3, 3, 2)
+    assert (prompts.previous[0] == 0).all()
+    assert (prompts.previous[1:] > 0.9).all()
+
+
+def test_the_curriculum_hands_its_answers_on_too():
+    masks = scenes()
+    boxes = torch.tensor([[8.0, 10, 20, 30]]).repeat(len(masks), 1)
+    prompts = Curriculum().draw(masks, boxes, draws(4), "corrective", 1, nothing)
+    assert torch.equal(prompts.previous, nothing(prompts).sigmoid())
+    assert torch.equal(prompts.boxes, boxes)
+    for stage in ("box", "random"):
+        prompts = Curriculum().draw(masks, boxes, draws(4), stage, 1, never)
+        assert prompts.previous is None

@@ -1,0 +1,158 @@
+"""Small files that would fill the memory are refused before they are decoded."""
+
+import importlib.util
+import struct
+import tracemalloc
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from fakes import save, write_instances
+from PIL import Image
+from scipy.io import savemat
+
+import probseg.data.images as images
+from probseg.data.images import MAX_PIXELS, image_size, read_colours, read_image, read_labels
+from probseg.data.mat_files import MAX_BYTES, load_mat
+from probseg.data.sbd import _instances
+from probseg.errors import DataError
+
+READERS = (read_image, read_labels, read_colours, image_size)
+
+
+def png(path, width, height):
+    """A PNG file of black pixels, whose lines are compressed one by one: it is written quickly."""
+
+    def chunk(kind, content):
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    packer = zlib.compressobj(1)
+    line = bytes(1 + width)
+    lines = b"".join(packer.compress(line) for _ in range(min(height, 50))) + packer.flush()
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    content = chunk(b"IHDR", header) + chunk(b"IDAT", lines) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + content)
+    return path
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("limit", ["Pillow's", "none"])
+def test_images_and_masks_with_too_many_pixels(reader, limit, tmp_path, monkeypatch):
+    if limit == "none":
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    path = png(tmp_path / "bomb.png", 20_000, 20_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError) as raised:
+            reader(path)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    told = str(raised.value)
+    assert told.startswith(f"{path}: has more than 179 million pixels")
+    assert "scale it down" in told
+    assert peak < 10 * 2**20
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_the_limit_itself_is_allowed(reader, tmp_path, monkeypatch):
+    monkeypatch.setattr(images, "MAX_PIXELS", 35)
+    array = np.zeros((5, 7), np.uint8)
+    reader(save(array, tmp_path / "fits.png"))
+    with pytest.raises(DataError, match="million pixels"):
+        reader(save(np.zeros((6, 6), np.uint8), tmp_path / "large.png"))
+
+
+def test_the_limit_is_pillows():
+    assert 2 * Image.MAX_IMAGE_PIXELS in (MAX_PIXELS, MAX_PIXELS + 1, MAX_PIXELS - 1)
+
+
+def test_large_images_below_it_are_read_without_a_warning(tmp_path):
+    path = png(tmp_path / "large.png", 10_000, 10_000)
+    spec = importlib.util.spec_from_file_location("fresh", images.__file__)
+    fresh = importlib.util.module_from_spec(spec)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always", Image.DecompressionBombWarning)
+        Image.open(path).close()
+        spec.loader.exec_module(fresh)
+        assert fresh.image_size(path) == (10_000, 10_000)
+    kinds = [warning.category for warning in seen]
+    assert kinds.count(Image.DecompressionBombWarning) == 1, "that of Pillow alone"
+
+
+def test_no_memory_is_not_the_fault_of_the_file(tmp_path, monkeypatch):
+    def full(picture):
+        raise MemoryError
+
+    path = save(np.zeros((5, 7), np.uint8), tmp_path / "a.png")
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", full)
+    with pytest.raises(MemoryError):
+        read_image(path)
+
+
+def test_matlab_files_are_read_as_scipy_does(tmp_path):
+    values = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    for compressed in (False, True):
+        for version in ("4", "5"):
+            path = tmp_path / f"{version}{compressed}.mat"
+            options = {"do_compression": compressed} if version == "5" else {}
+            savemat(path, {"first": values, "other": values + 1}, format=version, **options)
+            assert (load_mat(path, "other") == values + 1).all()
+            with pytest.raises(KeyError):
+                load_mat(path, "third")
+
+
+def matlab_bomb(path, size):
+    """A compressed variable of zeros; the file is a thousand times smaller."""
+    savemat(path, {"S": np.zeros((1, 8), np.uint8)}, do_compression=True)
+    header = path.read_bytes()[:128]
+    packer = zlib.compressobj(9)
+    block = bytes(2**20)
+    packed = b"".join(packer.compress(block) for _ in range(size // 2**20)) + packer.flush()
+    path.write_bytes(header + struct.pack("<II", 15, len(packed)) + packed)
+    return path
+
+
+def test_a_matlab_file_that_unpacks_to_too_much(tmp_path):
+    path = matlab_bomb(tmp_path / "bomb.mat", MAX_BYTES + 2**21)
+    assert path.stat().st_size < MAX_BYTES / 500
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="unpacks to more than 256 MB") as raised:
+            load_mat(path, "S")
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert str(path) in str(raised.value)
+    assert peak < 10 * 2**20
+
+
+def test_several_variables_count_together(tmp_path, monkeypatch):
+    monkeypatch.setattr("probseg.data.mat_files.MAX_BYTES", 5000)
+    half = np.zeros(2000, np.uint8)
+    savemat(tmp_path / "a.mat", {"a": half, "b": half}, do_compression=True)
+    load_mat(tmp_path / "a.mat", "a")
+    savemat(tmp_path / "a.mat", {"a": half, "b": half, "c": half}, do_compression=True)
+    with pytest.raises(DataError, match="unpacks to more"):
+        load_mat(tmp_path / "a.mat", "a")
+
+
+def test_instances_of_sbd(tmp_path, monkeypatch):
+    labels = np.zeros((20, 30), np.uint8)
+    path = write_instances(labels, tmp_path / "a.mat")
+    assert (_instances(path) == labels).all()
+    monkeypatch.setattr("probseg.data.mat_files.MAX_BYTES", 10)
+    savemat(path, {"GTinst": {"Segmentation": labels}}, do_compression=True)
+    with pytest.raises(DataError, match="unpacks to more"):
+        _instances(path)
+
+
+def test_damaged_matlab_files(tmp_path):
+    path = matlab_bomb(tmp_path / "a.mat", 2**20)
+    whole = path.read_bytes()
+    for size in (0, 50, 127, 128, 131, 140, len(whole) - 5):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataError, match="cannot be read as instances"):
+            _instances(path)

@@ -1,0 +1,344 @@
+"""Arrays kept beside the data: found again, mended when damaged, built by one process alone."""
+
+import copy
+import errno
+import multiprocessing
+import os
+import pickle
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import probseg.data.cache as cache
+from probseg.data.cache import cached
+from probseg.errors import DataError
+
+FORK = multiprocessing.get_context("fork")
+
+
+class Data:
+    """A folder with a source, and a build whose calls are counted in a file."""
+
+    def __init__(self, root):
+        self.root = root / "data"
+        self.root.mkdir()
+        self.source = self.root / "list.txt"
+        self.source.write_text("3 4 5")
+        self.calls = root / "calls"
+        self.kept = self.root / ".probseg"
+
+    def build(self):
+        with self.calls.open("a") as file:
+            file.write("x")
+        numbers = np.array(self.source.read_text().split(), dtype=np.int64)
+        return {"numbers": numbers, "names": np.zeros((0, 2), np.uint8), "text": numbers % 2 == 0}
+
+    @property
+    def builds(self):
+        return len(self.calls.read_text()) if self.calls.exists() else 0
+
+    def open(self, build=None, **options):
+        return cached("list", [self.source], options, build or self.build, self.root)
+
+    def file(self, name):
+        (path,) = self.kept.rglob(name)
+        return path
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.delenv("PROBSEG_CACHE", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home" / ".cache").mkdir(parents=True)
+    return tmp_path / "home" / ".cache" / "probseg"
+
+
+@pytest.fixture
+def data(tmp_path):
+    return Data(tmp_path)
+
+
+def sound(arrays, numbers=(3, 4, 5)):
+    assert {name: (array.dtype, array.shape) for name, array in arrays.items()} == {
+        "numbers": (np.dtype(np.int64), (len(numbers),)),
+        "names": (np.dtype(np.uint8), (0, 2)),
+        "text": (np.dtype(bool), (len(numbers),)),
+    }
+    assert arrays["numbers"].tolist() == list(numbers)
+    return True
+
+
+def test_arrays_are_built_once_and_mapped(data, home):
+    assert sound(data.open())
+    again = data.open()
+    assert sound(again)
+    assert data.builds == 1
+    assert not home.exists()
+    with pytest.raises(ValueError, match="read-only"):
+        again["numbers"][0] = 1
+    mapped = again["numbers"].base
+    while not isinstance(mapped, np.memmap):
+        mapped = mapped.base
+    assert mapped.filename.name == "numbers.npy"
+
+
+def test_a_changed_source_is_read_again(data, capsys):
+    data.open()
+    data.source.write_text("7 8 9 10")
+    assert sound(data.open(), (7, 8, 9, 10))
+    state = data.source.stat()
+    data.source.write_text("1 2 3 99")
+    os.utime(data.source, ns=(state.st_atime_ns, state.st_mtime_ns + 10**6))
+    assert sound(data.open(), (1, 2, 3, 99))
+    assert sound(data.open(), (1, 2, 3, 99))
+    assert data.builds == 3
+    assert capsys.readouterr().err == ""  # nothing is wrong
+    assert len(list(data.kept.rglob("numbers.npy"))) == 1  # the old ones are gone
+
+
+def test_names_options_and_sources_tell_caches_apart(data):
+    other = data.root / "other.txt"
+    other.write_text("3 4 5")
+    for name, sources, options in (
+        ("list", [data.source], {}),
+        ("list", [data.source], {"part": 1}),
+        ("list", [data.source], {"part": "1"}),
+        ("list", [other], {}),
+        ("list", [data.source, other], {}),
+        ("lists", [data.source], {}),
+    ):
+        before = data.builds
+        for _ in range(2):
+            cached(name, sources, options, data.build, data.root)
+        assert data.builds == before + 1, (name, sources, options)
+
+
+def test_another_format_is_built_anew(data, monkeypatch):
+    data.open()
+    monkeypatch.setattr(cache, "VERSION", cache.VERSION + 1)
+    assert sound(data.open())
+    assert data.builds == 2
+
+
+def test_data_may_be_moved(data, tmp_path):
+    data.open()
+    data.root = data.root.rename(tmp_path / "moved")
+    data.source = data.root / "list.txt"
+    assert sound(data.open())
+    assert data.builds == 1
+
+
+@pytest.mark.parametrize("damage", ["short", "empty", "gone", "other", "long"])
+@pytest.mark.parametrize("name", ["numbers.npy", "*.json"])
+def test_damage_is_noticed_and_mended(data, capsys, damage, name):
+    data.open()
+    path = data.file(name)
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        changed = {"short": content[:-3], "empty": b"", "other": os.urandom(len(content))}
+        path.write_bytes(changed.get(damage, content + b"{"))
+    assert sound(data.open())
+    assert data.builds == 2
+    told = capsys.readouterr().err
+    if name == "*.json" and damage == "gone":
+        assert told == ""  # as if it had never been built
+    else:
+        assert "built anew" in told
+        assert str(data.kept) in told
+    assert sound(data.open())
+    assert data.builds == 2
+    assert capsys.readouterr().err == ""
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_every_byte_of_a_small_file_counts(data, place, flip):
+    data.open()
+    builds = data.builds
+    path = data.file("numbers.npy")
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= flip
+    path.write_bytes(content)
+    assert sound(data.open())
+    assert data.builds == builds + 1
+
+
+def test_samples_of_a_large_file_count(data):
+    numbers = np.arange(10**6)
+    arrays = {"numbers": numbers}
+    data.open(lambda: arrays)
+    path = data.file("numbers.npy")
+    content = bytearray(path.read_bytes())
+    half = len(content) // 2
+    content[half:] = bytes(len(content) - half)  # as after a failure of power
+    path.write_bytes(content)
+    assert np.array_equal(data.open(lambda: arrays)["numbers"], numbers)
+
+
+def test_of_two_processes_one_builds(data):
+    start, results = FORK.Barrier(3), FORK.Queue()
+
+    def slow():
+        time.sleep(0.3)
+        return data.build()
+
+    def work():
+        start.wait()
+        results.put(data.open(slow)["numbers"].tolist())
+
+    workers = [FORK.Process(target=work) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    assert [results.get(timeout=20) for _ in workers] == [[3, 4, 5]] * 3
+    for worker in workers:
+        worker.join()
+    assert data.builds == 1
+
+
+def killed(action):
+    """Run something that kills its process."""
+    worker = FORK.Process(target=action)
+    worker.start()
+    worker.join(20)
+    assert worker.exitcode == -signal.SIGKILL
+
+
+def kill(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_build_that_is_killed_leaves_nothing_wrong(data, capsys):
+    killed(lambda: data.open(kill))
+    assert sound(data.open())
+    assert data.builds == 1
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("victim", ["save", "replace"])
+def test_writing_that_is_killed_leaves_nothing_wrong(data, capsys, monkeypatch, victim):
+    data.open(part=1)
+
+    def work():
+        with monkeypatch.context() as patch:
+            if victim == "save":  # of the second array
+                save, names = np.save, []
+                patch.setattr(np, "save", lambda *a, **k: save(*a, **k) if not names.append(1)
+                              and len(names) < 2 else kill())  # fmt: skip
+            else:  # before the header is at its place
+                patch.setattr(type(data.root), "replace", kill)
+            data.open()
+
+    killed(work)
+    left = list(data.kept.glob("list-*-*"))
+    assert len(left) == 2  # that of part 1 and what was cut off
+    assert sound(data.open())
+    assert sound(data.open(part=1))
+    assert data.builds == 3
+    assert capsys.readouterr().err == ""
+    assert len(set(left) & set(data.kept.glob("list-*-*"))) == 1
+
+
+def test_a_folder_that_cannot_be_written(data, home, capsys):
+    data.kept.write_text("in the way")
+    assert sound(data.open())
+    assert sound(data.open())
+    assert data.builds == 1
+    assert list(home.rglob("numbers.npy"))
+    assert capsys.readouterr().err == ""
+
+
+def test_what_is_kept_can_be_read_where_nothing_can_be_written(data, home, monkeypatch):
+    data.open()
+    monkeypatch.setattr(cache, "_locked", lambda _: pytest.fail("writes"))
+    assert sound(data.open())
+    assert not home.exists()
+
+
+def test_two_data_sets_of_equal_names_have_their_own_caches(tmp_path, home):
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        data = Data(tmp_path / str(number))
+        data.source.write_text(str(number))
+        os.utime(data.source, (0, 0))
+        data.kept.write_text("in the way")
+        assert sound(data.open(), (number,))
+
+
+def test_a_chosen_folder_comes_first(data, home, tmp_path, monkeypatch):
+    monkeypatch.setenv("PROBSEG_CACHE", str(tmp_path / "chosen"))
+    assert sound(data.open())
+    assert sound(data.open())
+    assert data.builds == 1
+    assert list((tmp_path / "chosen").iterdir())
+    assert not data.kept.exists()
+    assert not home.exists()
+
+
+def test_nowhere_to_write(data, home):
+    for place in (data.kept, home):
+        place.write_text("in the way")
+    with pytest.raises(DataError, match="PROBSEG_CACHE") as caught:
+        data.open()
+    assert str(data.kept) in str(caught.value)
+    assert "'list'" in str(caught.value)
+
+
+def test_a_full_disk(data, home, monkeypatch):
+    save = np.save
+
+    def full(file, *arguments, **options):
+        if str(data.kept) in file.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(file, *arguments, **options)
+
+    monkeypatch.setattr(np, "save", full)
+    assert sound(data.open())
+    assert not list(data.kept.glob("list-*-*"))
+    assert list(home.rglob("numbers.npy"))
+
+
+def test_without_locks_it_works_too(data, monkeypatch):
+    monkeypatch.setattr(cache, "fcntl", None)
+    data.open()
+    data.file("numbers.npy").write_bytes(b"")
+    assert sound(data.open())
+    assert data.builds == 2
+
+
+def test_a_build_that_fails(data):
+    def fail():
+        msg = "three"
+        raise DataError(msg)
+
+    with pytest.raises(DataError, match="three"):
+        data.open(fail)
+    with pytest.raises(ValueError, match="pickle"):  # nothing is ever pickled
+        data.open(lambda: {"numbers": np.array([object()])})
+    assert not list(data.kept.glob("list-*-*"))
+    assert sound(data.open())
+
+
+def test_a_source_must_be_there(data):
+    data.source.unlink()
+    with pytest.raises(FileNotFoundError, match=r"list\.txt"):
+        data.open()
+
+
+def test_copies_are_the_same_file(data):
+    arrays = data.open(lambda: {"numbers": np.arange(10**5)})
+    sent = pickle.dumps(arrays)
+    assert len(sent) < 1000
+    assert np.array_equal(pickle.loads(sent)["numbers"], np.arange(10**5))
+    assert copy.deepcopy(arrays)["numbers"] is arrays["numbers"]
+    part = arrays["numbers"][10:20]  # parts are not
+    assert pickle.loads(pickle.dumps(part)).tolist() == list(range(10, 20))
+    assert not np.shares_memory(copy.deepcopy(part), part)
+    shutil.rmtree(data.kept)
+    assert arrays["numbers"].sum() == 10**5 * (10**5 - 1) // 2  # what is mapped stays

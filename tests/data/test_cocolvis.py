@@ -1,0 +1,233 @@
+"""COCO+LVIS: layers of PNG files in pickles that are read once, without trust."""
+
+import os
+import pickle
+import shutil
+import zlib
+
+import numpy as np
+import pytest
+from drawn_sets import as_png, second_layer, write_cocolvis, write_pickle
+from fakes import draw_scene, save
+
+import probseg.data.cocolvis as module
+from probseg.data import COCOLVIS, DATASETS, InteractiveDataModule
+from probseg.errors import DataError, DatasetNotFoundError
+
+FIRST = "000000002000"
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_cocolvis(tmp_path / "COCOLVIS")
+
+
+def refused(error, action, *parts):
+    with pytest.raises(error) as caught:
+        action()
+    for part in parts:
+        assert str(part) in str(caught.value)
+    return str(caught.value)
+
+
+def masks_of(root, name=FIRST):
+    return root / "val" / "masks" / f"{name}.pickle"
+
+
+def drawn(seed):
+    labels = draw_scene(96, 128, 2, seed)[1]
+    return {0: labels == 1, 1: labels == 2, 2: second_layer(labels) == 1, 4: labels == 0}
+
+
+def test_every_node_of_the_tree_is_an_object(root):
+    data = COCOLVIS("val", root)
+    assert DATASETS["COCOLVIS"] is COCOLVIS
+    assert len(data) == 3 * 3
+    names = [data[i].name for i in range(9)]
+    assert names[:4] == [f"{FIRST}#0", f"{FIRST}#1", f"{FIRST}#2", "000000002001#0"]
+    for i in range(9):
+        sample = data[i]
+        assert (sample.dataset, sample.photo) == ("COCOLVIS", f"{2000 + i // 3:012d}")
+        assert sample.mask.dtype == np.uint8
+        assert sample.image.shape == (96, 128, 3)
+        np.testing.assert_array_equal(sample.mask, drawn(i // 3)[i % 3])
+
+
+def test_a_mask_contains_the_objects_below_it(root):
+    whole, _, part = (COCOLVIS("val", root)[i].mask for i in range(3))
+    assert 0 < part.sum() < whole.sum()
+    assert (whole[part == 1] == 1).all()
+
+
+def test_stuff_is_left_out_unless_it_is_wanted(root):
+    data = COCOLVIS("val", root, stuff=True)
+    assert [data.object_name(i) for i in range(4)] == [f"{FIRST}#{key}" for key in (0, 1, 2, 4)]
+    np.testing.assert_array_equal(data[3].mask, drawn(0)[4])
+
+
+def test_names_and_areas_are_known_without_reading(root):
+    data = COCOLVIS("val", root, stuff=True)
+    samples = [data[i] for i in range(len(data))]
+    assert data.areas.dtype == np.int64
+    assert data.areas.tolist() == [int(sample.mask.sum()) for sample in samples]
+    shutil.rmtree(root / "val" / "images")
+    names = [data.object_name(i) for i in range(len(data))]
+    assert names == [sample.name for sample in samples]
+
+
+def test_small_objects_are_left_out(root):
+    areas = sorted(COCOLVIS("val", root, min_area=0).areas.tolist())
+    data = COCOLVIS("val", root, min_area=areas[4])
+    assert sorted(data.areas.tolist()) == areas[4:]
+    path = root / "val" / "hannotation.pickle"
+    refused(DataError, lambda: COCOLVIS("val", root, min_area=10**6), path, "1000000", "`min_area`")
+
+
+def test_objects_without_a_pixel_are_never_there(root):
+    layers, places = pickle.loads(masks_of(root).read_bytes())
+    write_pickle((layers, [(0, 77), *places[1:]]), masks_of(root))
+    assert COCOLVIS("val", root, min_area=0).object_name(0) == f"{FIRST}#1"
+
+
+def test_pickles_are_read_once(root, monkeypatch, tmp_path):
+    before = COCOLVIS("val", root)
+    monkeypatch.setattr(module, "load_data", None)
+    after = COCOLVIS("val", root, stuff=True)
+    np.testing.assert_array_equal(after[2].mask, before[2].mask)
+    monkeypatch.setenv("PROBSEG_CACHE", str(tmp_path / "empty"))
+    with pytest.raises(TypeError):
+        COCOLVIS("val", root)
+
+
+def test_new_annotations_are_noticed(root):
+    assert len(COCOLVIS("val", root)) == 9
+    path = root / "val" / "hannotation.pickle"
+    content = pickle.loads(path.read_bytes())
+    content.pop(FIRST)
+    write_pickle(content, path)
+    assert len(COCOLVIS("val", root)) == 6
+
+
+def test_processes_get_the_place_and_not_the_layers(root):
+    data = COCOLVIS("val", root, stuff=True, min_area=50)
+    sent = pickle.dumps(data)
+    assert len(sent) < 1000
+    again = pickle.loads(sent)
+    assert len(again) == len(data)
+    np.testing.assert_array_equal(again[3].mask, data[3].mask)
+
+
+@pytest.mark.parametrize("folder", ["COCOLVIS", "cocolvis", "LVIS"])
+def test_default_place(root, tmp_path, monkeypatch, folder):
+    (tmp_path / "data").mkdir()
+    root.rename(tmp_path / "data" / folder)
+    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
+    assert COCOLVIS()[0].name == "000000001000#0"
+
+
+@pytest.mark.parametrize("gone", ["hannotation.pickle", "masks", "images"])
+def test_missing_parts(root, gone):
+    path = root / "val" / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    refused(
+        DatasetNotFoundError, lambda: COCOLVIS("val", root),
+        "COCOLVIS", root, "hannotation.pickle", "masks/<id>.pickle", "images/<id>.jpg", "val/",
+        "cocolvis_annotation.tar.gz", "`root`", "PROBSEG_DATA",
+    )  # fmt: skip
+
+
+def test_missing_files(root):
+    masks_of(root).unlink()
+    refused(DataError, lambda: COCOLVIS("val", root), masks_of(root), "no such file", "unpack")
+    write_cocolvis(root)
+    COCOLVIS("val", root)
+    image = root / "val" / "images" / f"{FIRST}.jpg"
+    image.unlink()
+    refused(DataError, lambda: COCOLVIS("val", root), image.parent, image.name, "1 in all")
+
+
+class Malicious:
+    def __init__(self, command):
+        self.command = command
+
+    def __reduce__(self):
+        return os.system, (self.command,)
+
+
+@pytest.mark.parametrize("place", ["hannotation.pickle", f"masks/{FIRST}.pickle"])
+def test_malicious_pickles_run_nothing(root, tmp_path, place):
+    path = root / "val" / place
+    write_pickle(Malicious(f"touch {tmp_path / 'executed'}"), path)
+    refused(DataError, lambda: COCOLVIS("val", root), path, "asks for posix.system", "malicious")
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [], {}, {"a": None}, {"a": {"num_instance_masks": 1}}, {5: {}},
+        {"a": {"num_instance_masks": 1, "hierarchy": {1: None}}},
+        {"a": {"num_instance_masks": "x", "hierarchy": {}}},
+        {"../../secret": {"num_instance_masks": 0, "hierarchy": {}}},
+        {"..": {"num_instance_masks": 0, "hierarchy": {}}},
+    ],
+)  # fmt: skip
+def test_strange_annotations(root, content):
+    path = write_pickle(content, root / "val" / "hannotation.pickle")
+    refused(DataError, lambda: COCOLVIS("val", root), path)
+
+
+LAYER = as_png(draw_scene(96, 128)[1])
+PLACES = [(0, 1)] * 4
+
+
+def huge(layer):
+    """The same PNG file with a header that promises 30000 x 30000 pixels."""
+    content = bytearray(layer.tobytes())
+    content[16:24] = 2 * (30_000).to_bytes(4, "big")
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    return np.frombuffer(bytes(content), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (None, []),
+        (([LAYER], PLACES[:3]), ["at least 4 objects", "got 3"]),
+        (([LAYER], [*PLACES[:3], (1, 1)]), ["(1, 1)", "1 layers"]),
+        (([LAYER], [*PLACES[:3], (-1, 1)]), ["(-1, 1)"]),
+        (([LAYER], [*PLACES[:3], (0, 256)]), ["(0, 256)"]),
+        (([LAYER], [*PLACES[:3], (0, 0)]), ["(0, 0)"]),
+        (([LAYER], [1, 2, 3, 4]), ["cannot be read"]),
+        (([LAYER.astype(np.int64)], PLACES), ["PNG"]),
+        (([[1, 2]], PLACES), ["PNG"]),
+        (([LAYER[9:]], PLACES), ["no PNG"]),
+        (([LAYER[:-30]], PLACES), ["cannot be decoded"]),
+        (([huge(LAYER)], PLACES), ["30000 x 30000", "128 x 96"]),
+        (([as_png(draw_scene(48, 64)[1])], PLACES), ["64 x 48", "128 x 96"]),
+        (([as_png(draw_scene(96, 128)[0])], PLACES), ["several channels"]),
+    ],
+)
+def test_strange_masks(root, content, parts):
+    path = write_pickle(content, masks_of(root))
+    refused(DataError, lambda: COCOLVIS("val", root), path, *parts)
+
+
+def test_all_broken_files_are_counted(root):
+    for name in (FIRST, "000000002002"):
+        masks_of(root, name).write_bytes(b"?")
+    refused(DataError, lambda: COCOLVIS("val", root), masks_of(root), "2 entries of COCOLVIS val")
+
+
+def test_an_image_that_changes_its_size(root):
+    data = COCOLVIS("val", root)
+    path = save(draw_scene(20, 30)[0], root / "val" / "images" / f"{FIRST}.jpg")
+    refused(DataError, lambda: data[0], path, masks_of(root), "30 x 20", "128 x 96")
+
+
+def test_training_batches(root):
+    train = COCOLVIS("train", root)
+    module = InteractiveDataModule(train=train, batch_size=3, crop_size=32, num_workers=0)
+    batches = list(module.train_dataloader())
+    assert len(batches) == 3
+    assert all((batch.masks == 1).any(dim=(1, 2)).all() for batch in batches)

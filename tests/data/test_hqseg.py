@@ -1,0 +1,144 @@
+"""HQSeg-44K and pairs of images and masks in folders of any names."""
+
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+from drawn_sets import write_hqseg
+from fakes import draw_scene, save
+
+import probseg.data.image_pairs as module
+from probseg.data import DATASETS, HQSeg44K, ImagePairs, InteractiveDataModule
+from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+
+TRAIN = ["DIS5K-TR", "ThinObject5K-TR", "fss_all", "DUTS-TR", "DUTS-TE", "ecssd", "MSRA_10K"]
+VAL = ["DIS5K-VD", "COIFT", "HRSOD", "ThinObject5K-TE"]
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_hqseg(tmp_path / "HQSeg44K", images=2)
+
+
+def refused(error, action, *parts):
+    with pytest.raises(error) as caught:
+        action()
+    for part in parts:
+        assert str(part) in str(caught.value)
+
+
+@pytest.mark.parametrize(("split", "parts"), [("train", TRAIN), ("val", VAL)])
+def test_a_split_has_all_its_parts(root, split, parts):
+    data = HQSeg44K(split, root)
+    assert DATASETS["HQSeg44K"] is HQSeg44K
+    names = [f"{part}/1#Bag#{i}_o" for part in parts for i in range(2)]
+    assert [data.object_name(i) for i in range(len(data))] == names
+    for i, name in enumerate(names):
+        sample = data[i]
+        assert (sample.name, sample.photo, sample.dataset) == (name, name, "HQSeg44K")
+        assert sample.mask.dtype == np.uint8
+        np.testing.assert_array_equal(sample.mask, draw_scene(seed=i % 2)[1])
+        assert data.areas[i] == sample.mask.sum()
+    assert data.areas.dtype == np.int64
+    assert len(data.areas) == len(data)
+
+
+def test_parts_can_be_chosen(root):
+    shutil.rmtree(root / "DIS5K")
+    data = HQSeg44K("val", root, parts=["HRSOD", "COIFT"])
+    assert [data.object_name(i).split("/")[0] for i in (0, 1, 2, 3)] == [
+        "HRSOD", "HRSOD", "COIFT", "COIFT"
+    ]  # fmt: skip
+    refused(DatasetNotFoundError, lambda: HQSeg44K("val", root), "DIS5K/DIS-VD/im", "`parts`", root)
+    refused(
+        UnknownNameError, lambda: HQSeg44K("val", root, ["HRSD"]), "'HRSOD'", "part of HQSeg44K"
+    )
+    refused(UnknownNameError, lambda: HQSeg44K("val", root, []), "part of HQSeg44K val")
+    refused(UnknownNameError, lambda: HQSeg44K("test", root), "'test'", "split")
+
+
+def test_numbers_outside_are_refused(root):
+    data = HQSeg44K("val", root)
+    assert data[-1].name == data[7].name
+    for index in (8, -9):
+        with pytest.raises(IndexError, match=f"{index} of 8"):
+            data[index]
+
+
+@pytest.mark.parametrize("folder", ["HQSeg44K", "HQSeg-44K", "sam-hq"])
+def test_default_place(root, tmp_path, monkeypatch, folder):
+    (tmp_path / "data").mkdir()
+    root.rename(tmp_path / "data" / folder)
+    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
+    assert len(HQSeg44K()) == 14
+
+
+def test_training_batches(root):
+    train = HQSeg44K("train", root)
+    module = InteractiveDataModule(train=train, batch_size=7, crop_size=32, num_workers=0)
+    batches = list(module.train_dataloader())
+    assert len(batches) == 2
+    assert all((batch.masks == 1).any(dim=(1, 2)).all() for batch in batches)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for i in range(3):
+        image, labels = draw_scene(seed=i)
+        save(image, tmp_path / "im" / f"photo{i}.png")
+        save(labels * 255, tmp_path / "gt" / f"photo{i}.png")
+    return tmp_path / "im", tmp_path / "gt"
+
+
+def test_pairs_of_any_folders(folders, monkeypatch):
+    data = ImagePairs(*folders, name="mine")
+    assert len(data) == 3
+    for i in range(3):
+        assert data[i].name == data[i].photo == data.object_name(i) == f"photo{i}"
+        assert data[i].dataset == "mine"
+        np.testing.assert_array_equal(data[i].image, draw_scene(seed=i)[0])
+        np.testing.assert_array_equal(data[i].mask, draw_scene(seed=i)[1])
+    monkeypatch.setenv("PROBSEG_DATA", str(folders[0].parent))
+    again = pickle.loads(pickle.dumps(ImagePairs("im", "gt")))
+    assert again.name == "ImagePairs"
+    assert again.areas.tolist() == data.areas.tolist()
+
+
+def test_masks_are_read_once_and_again_if_a_file_changes(folders, monkeypatch):
+    images, masks = folders
+    ImagePairs(*folders)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "read_grey", None)
+        assert len(ImagePairs(*folders).areas) == 3
+    path = save(np.zeros((48, 64), np.uint8), masks / "photo1.png")
+    refused(DataError, lambda: ImagePairs(*folders), path, "up to 0")
+    save(draw_scene(seed=1)[1] * 255, path)
+    path = images / "photo2.png"
+    path.write_bytes(b"?")
+    refused(DataError, lambda: ImagePairs(*folders), path, "cannot be read")
+
+
+def test_masks_of_another_size(folders):
+    path = save(draw_scene(20, 30)[1] * 255, folders[1] / "photo1.png")
+    refused(DataError, lambda: ImagePairs(*folders), path, "30 x 20", "64 x 48")
+
+
+@pytest.mark.parametrize(("folder", "other", "kind"), [(0, 1, "image"), (1, 0, "mask")])
+def test_files_without_partner(folders, folder, other, kind):
+    (folders[folder] / "photo1.png").unlink()
+    parts = (folders[folder], f"no {kind} for ['photo1']", f"{folders[other].name}/")
+    refused(DataError, lambda: ImagePairs(*folders), *parts)
+
+
+def test_two_files_of_one_stem(folders):
+    path = save(draw_scene()[0], folders[0] / "photo1.jpg")
+    refused(DataError, lambda: ImagePairs(*folders), path.with_suffix(".png"), path, "same stem")
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_missing_folders(folders, gone):
+    shutil.rmtree(folders[gone])
+    refused(DatasetNotFoundError, lambda: ImagePairs(*folders, "mine"), "mine", folders[gone])
+    folders[gone].mkdir()
+    refused(DatasetNotFoundError, lambda: ImagePairs(*folders, "mine"), "mine", folders[gone])

@@ -1,0 +1,354 @@
+"""Mixtures: how many objects of each set an epoch has, how evenly, and by which weights."""
+
+import math
+import time
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from fakes import FakeObjects, draw_sample, write_folder
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from lightning import seed_everything
+from scipy.stats import chisquare
+
+from probseg.data import FolderDataModule, InteractiveDataModule
+from probseg.data.base import InteractiveDataset
+from probseg.data.mixing import Mixture, evenly, largest_remainders, systematic
+from probseg.data.sampling import TrainingSampler
+from probseg.data.selection import Selected
+from probseg.errors import DataError
+
+
+class Numbers(InteractiveDataset):
+    """Objects without images, named by their numbers."""
+
+    def __init__(self, length, name="numbers"):
+        self.length = length
+        self.name = name
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, index):
+        pytest.fail("nothing has to be read")
+
+    def object_name(self, index):
+        return f"{self.name}{index}#1"
+
+
+def sets(*sizes):
+    return [Numbers(size, f"set{number}_") for number, size in enumerate(sizes)]
+
+
+def weighted(tmp_path, weights, name="heavy"):
+    """A data set whose objects have weights."""
+    path = tmp_path / f"{name}.tsv"
+    lines = [f"{name}{number}#1\t{weight!r}\n" for number, weight in enumerate(weights)]
+    path.write_text("".join(lines))
+    return Selected(Numbers(len(weights), name), weights=path)
+
+
+def per_set(indices, sizes):
+    """Count the indices of each set, one by one."""
+    counts = [0] * len(sizes)
+    for index in indices:
+        place = int(index)
+        for number, size in enumerate(sizes):
+            if place < size:
+                counts[number] += 1
+                break
+            place -= size
+        else:
+            pytest.fail(f"index {index} is in none of the sets")
+    return counts
+
+
+sizes_of_sets = st.lists(st.integers(1, 30), min_size=1, max_size=4)
+seeds = st.integers(0, 2**63 - 1)
+
+
+@given(sizes=sizes_of_sets, samples=st.integers(1, 200), epoch=st.integers(0, 99), data=st.data())
+def test_each_set_has_its_share(sizes, samples, epoch, data):
+    positive = st.floats(1e-3, 1e3)
+    shares = data.draw(st.lists(positive, min_size=len(sizes), max_size=len(sizes)))
+    quotas = [samples * Fraction(share) / sum(map(Fraction, shares)) for share in shares]
+    assume(all(quota >= 1 for quota in quotas))
+    mixture = Mixture(sets(*sizes), shares, samples)
+    indices = mixture.indices(data.draw(seeds), epoch)
+    assert len(mixture) == len(indices) == samples
+    assert indices.dtype == np.int64
+    counts = per_set(indices, sizes)
+    assert counts == mixture.counts
+    assert all(math.floor(q) <= c <= math.ceil(q) for c, q in zip(counts, quotas, strict=True))
+    up = [q - math.floor(q) for c, q in zip(counts, quotas, strict=True) if c > q]
+    down = [q - math.floor(q) for c, q in zip(counts, quotas, strict=True) if c < q]
+    assert not (up and down) or min(up) >= max(down)
+
+
+@pytest.mark.parametrize(
+    ("total", "shares", "expected"),
+    [
+        (10, [1, 1, 1], [4, 3, 3]),
+        (100, [0.7, 0.2, 0.1], [70, 20, 10]),
+        (30000, [0.1] * 3, [10000] * 3),
+        (21, [41, 53, 6], [9, 11, 1]),
+        (5, [1e-9, 1], [0, 5]),
+        (3_000_000_019, [2, 1], [2_000_000_013, 1_000_000_006]),
+    ],
+)
+def test_largest_remainders(total, shares, expected):
+    assert largest_remainders(total, shares) == expected
+
+
+@given(size=st.integers(1, 13), count=st.integers(0, 40), seed=seeds, first=st.integers(0, 1000))
+def test_objects_are_used_evenly_in_each_epoch(size, count, seed, first):
+    for epoch in (*range(8), first):
+        used = np.bincount(evenly(size, count, seed, epoch), minlength=size)
+        assert len(used) == size
+        assert used.sum() == count
+        assert used.max() - used.min() <= 1
+
+
+@given(size=st.integers(1, 13), count=st.integers(1, 40), seed=seeds)
+def test_objects_are_used_evenly_over_all_epochs(size, count, seed):
+    used = np.zeros(size, dtype=int)
+    for epoch in range(30):
+        np.add.at(used, evenly(size, count, seed, epoch), 1)
+        assert used.max() - used.min() <= 1
+
+
+@given(sizes=sizes_of_sets, samples=st.integers(4, 90), seed=seeds)
+def test_sets_are_used_up_before_objects_come_again(sizes, samples, seed):
+    assume(samples >= sum(sizes) / min(sizes))  # otherwise the smallest set may get nothing
+    mixture = Mixture(sets(*sizes), None, samples)
+    used = Counter()
+    for epoch in range(12):
+        used.update(mixture.indices(seed, epoch).tolist())
+        first = 0
+        for size in sizes:
+            times = [used[index] for index in range(first, first + size)]
+            assert max(times) - min(times) <= 1
+            first += size
+
+
+@pytest.mark.parametrize("size", [20, 33])
+def test_the_parts_of_a_set_are_mixed_anew(size):
+    """Half of the objects per epoch: the halves of each pass and of each seed are others."""
+    first_halves = {
+        frozenset(evenly(2 * size, size, seed, 2 * number).tolist())
+        for seed in range(2)
+        for number in range(10)
+    }
+    assert len(first_halves) == 20
+
+
+def test_every_object_is_as_likely_as_any_other():
+    # 3 of 7 objects: most hands are dealt from two packs, whose orders depend on each other.
+    drawn = [evenly(7, 3, seed, epoch) for seed in range(700) for epoch in (2, 3)]
+    assert chisquare(np.bincount(np.concatenate(drawn), minlength=7)).pvalue > 0.01
+    hands = Counter(tuple(sorted(hand.tolist())) for hand in drawn[::2])  # epoch 2: two packs
+    assert len(hands) == math.comb(7, 3)
+    assert chisquare(list(hands.values())).pvalue > 0.01
+
+
+@given(sizes=sizes_of_sets, seed=seeds)
+def test_by_default_an_epoch_has_all_objects_once(sizes, seed):
+    mixture = Mixture(sets(*sizes))
+    assert len(mixture) == sum(sizes)
+    for epoch in range(3):
+        assert sorted(mixture.indices(seed, epoch)) == list(range(sum(sizes)))
+
+
+def test_epochs_are_functions_of_seed_and_number_alone(tmp_path):
+    def mixture():
+        return Mixture([*sets(9, 40), weighted(tmp_path, range(11))], [0.3, 0.3, 0.4], 50)
+
+    forwards = mixture()
+    epochs = [forwards.indices(5, epoch) for epoch in range(6)]
+    np.random.seed(1)
+    for epoch in reversed(range(6)):
+        np.testing.assert_array_equal(mixture().indices(5, epoch), epochs[epoch])
+    others = [forwards.indices(6, epoch) for epoch in range(6)]
+    assert len({indices.tobytes() for indices in (*epochs, *others)}) == 12
+    assert len({tuple(sorted(indices)) for indices in (*epochs, *others)}) == 12
+
+
+def test_sets_of_one_size_have_orders_of_their_own():
+    indices = Mixture(sets(50, 50), None, 40).indices(0, 0)
+    first, second = indices[indices < 50], indices[indices >= 50] - 50
+    assert set(first.tolist()) != set(second.tolist())
+
+
+def test_sets_come_mixed():
+    indices = Mixture(sets(1000, 1000)).indices(0, 0)
+    assert 440 < (indices[:1000] < 1000).sum() < 560
+
+
+@given(
+    weights=st.lists(st.sampled_from([0.0, 1e-300, 1e-3, 0.5, 1, 2, 7.25, 1e300]), min_size=1),
+    count=st.integers(1, 60),
+    seed=seeds,
+)
+def test_weights_are_followed_to_a_sample(weights, count, seed):
+    assume(any(weights))
+    drawn = systematic(np.array(weights), count, seed)
+    assert drawn.shape == (count,)
+    assert drawn.dtype == np.int64
+    for index, weight in enumerate(weights):
+        exact = Fraction(weight) * count / sum(map(Fraction, weights))
+        times = (drawn == index).sum()
+        assert abs(times - exact) < 1 + 1e-9
+        assert weight > 0 or times == 0
+
+
+def test_weights_are_followed_on_average():
+    weights = np.array([0.5, 0, 3, 1, 2.5, 1])
+    single = np.concatenate([systematic(weights, 1, seed) for seed in range(4000)])
+    times = np.bincount(single, minlength=6)
+    assert times[1] == 0
+    real = weights > 0
+    expected = weights[real] / weights.sum() * 4000
+    assert chisquare(times[real], expected).pvalue > 0.01
+    several = np.concatenate([systematic(weights, 5, seed) for seed in range(800)])
+    times = np.bincount(several, minlength=6)
+    np.testing.assert_allclose(times[real], expected, rtol=0.1)
+
+
+def test_weights_whose_sum_is_no_number():
+    assert sorted(systematic(np.array([1.7e308, 0, 1.7e308]), 4, 0)) == [0, 0, 2, 2]
+
+
+def test_weights_are_drawn_anew_each_epoch(tmp_path):
+    mixture = Mixture([weighted(tmp_path, [1] * 40)], None, 10)
+    assert len({tuple(sorted(mixture.indices(0, epoch))) for epoch in range(9)}) == 9
+
+
+def test_weights_count_within_their_set(tmp_path):
+    heavy = weighted(tmp_path, [0, 1, 3])
+    mixture = Mixture([Numbers(10), heavy], [1, 4], 50)
+    for epoch in range(5):
+        used = np.bincount(mixture.indices(0, epoch), minlength=13)
+        assert used[:10].tolist() == [1] * 10
+        assert used[10:].tolist() == [0, 10, 30]
+
+
+def test_the_rounding_of_the_last_point_leads_to_an_object():
+    class Latest:
+        """Draws the number closest to 1."""
+
+        def random(self):
+            return np.nextafter(1, 0)
+
+        def permutation(self, numbers):
+            return numbers
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np.random, "default_rng", lambda seed: Latest())
+        drawn = systematic(np.array([0.1, 0.3, 0.2, 0]), 1000, 0)
+    assert drawn[-1] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ([0.5],),
+            r"proportions must .*each data set of `train` \(2: set0_, set1_\), got 1: \[0.5",
+        ),
+        (([1, 1, 1],), r"proportions must .* got 3: \[1, 1, 1\]; null takes all objects"),
+        (([1, 0],), "proportions must be positive numbers, got 0 for set1_; leave .* out"),
+        (([-1, 1],), "proportions must be positive numbers, got -1 for set0_"),
+        (([1, math.nan],), "proportions must be positive numbers, got nan for set1_"),
+        (([math.inf, 1],), "proportions must be positive numbers, got inf for set0_"),
+        ((None, 0), "samples_per_epoch must be at least 1, or null .* got 0"),
+        ((None, -5), "samples_per_epoch must be at least 1, or null .* got -5"),
+        (([1, 999], 100), "set0_: its share 1 of 1000 is none of the 100 samples .* raise"),
+        ((None, 1), "set0_: its share 5 of 15 is none of the 1 samples of an epoch"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments, told):
+    with pytest.raises(DataError, match=told):
+        Mixture(sets(5, 10), *arguments)
+    with pytest.raises(DataError, match=told):
+        InteractiveDataModule(
+            sets(5, 10), **dict(zip(("proportions", "samples_per_epoch"), arguments, strict=False))
+        )
+
+
+def test_an_empty_set_is_refused():
+    with pytest.raises(DataError, match="set1_: has no object; leave it out"):
+        Mixture(sets(5, 0), [1, 1])
+
+
+def test_proportions_of_nothing_are_refused():
+    with pytest.raises(DataError, match=r"data set of `train` \(0: none\), got 2"):
+        InteractiveDataModule(proportions=[1, 1])
+
+
+def test_an_epoch_smaller_than_a_batch_is_refused():
+    data = InteractiveDataModule(sets(20), batch_size=8, samples_per_epoch=7)
+    with pytest.raises(DataError, match="batch_size 8 is larger than the 7 training objects"):
+        data.train_dataloader()
+
+
+class Named(FakeObjects):
+    """Drawn objects whose names say which set they are of."""
+
+    def __init__(self, length, name):
+        self.name = name
+        samples = [draw_sample(16, 16, seed=i) for i in range(length)]
+        self.samples = [s._replace(name=f"{name}#{i}") for i, s in enumerate(samples)]
+
+
+def test_batches_have_the_proportions():
+    seed_everything(0, verbose=False)
+    data = InteractiveDataModule(
+        [Named(3, "few"), Named(30, "many")],
+        batch_size=4,
+        crop_size=32,
+        num_workers=0,
+        proportions=[0.6, 0.4],
+        samples_per_epoch=20,
+    )
+    loader = data.train_dataloader()
+    assert len(loader) == 5
+    seen = []
+    for epoch in range(3):
+        loader.sampler.set_epoch(epoch)
+        seen.append(Counter(name for batch in loader for name in batch.names))
+        of_set = Counter(name.split("#")[0] for name in seen[-1].elements())
+        assert of_set == {"few": 12, "many": 8}
+        assert [seen[-1][f"few#{i}"] for i in range(3)] == [4, 4, 4]
+    assert max(sum(seen, Counter())[f"many#{i}"] for i in range(30)) == 1
+
+
+@pytest.mark.parametrize("processes", [2, 3])
+def test_processes_share_the_samples_of_an_epoch(processes):
+    order = Mixture(sets(7, 20), [0.5, 0.5], 24)
+
+    def dealt(rank, count):
+        return TrainingSampler(order, seed=3, batch_size=12 // count, processes=count, rank=rank)
+
+    alone = sorted(dealt(0, 1))
+    shared = sorted(draw for rank in range(processes) for draw in dealt(rank, processes))
+    assert shared == alone
+    assert per_set([draw.index for draw in alone], [7, 20]) == [12, 12]
+
+
+def test_a_folder_of_ones_own_is_trained_on_as_before(tmp_path):
+    write_folder(tmp_path, images=6, objects=2, size=(24, 32))
+    data = FolderDataModule(tmp_path, batch_size=1, crop_size=32, num_workers=0)
+    names = [name for batch in data.train_dataloader() for name in batch.names]
+    assert sorted(names) == sorted(data.train[0][i].name for i in range(len(data.train[0])))
+
+
+def test_a_million_objects_are_mixed_at_once():
+    start = time.perf_counter()
+    mixture = Mixture(sets(1_270_000, 20_000), [0.9, 0.1], 30_000)
+    epochs = [mixture.indices(0, epoch) for epoch in (0, 46, 47)]  # 47: of two permutations
+    seconds = time.perf_counter() - start
+    for indices in epochs:
+        assert len(np.unique(indices)) == 30_000
+    assert seconds < 10  # 0.4 measured

@@ -1,0 +1,161 @@
+"""Open Images: a list of masks, whose size may differ from that of their images."""
+
+import pickle
+import shutil
+
+import numpy as np
+import pytest
+from drawn_sets import write_open_images
+from fakes import draw_scene, save
+from PIL import Image
+
+import probseg.data.open_images as module
+from probseg.data import DATASETS, InteractiveDataModule, OpenImages
+from probseg.errors import DataError, DatasetNotFoundError
+
+SPLIT = "validation"
+KEY = "20" + 7 * "a0"
+LIST = f"{SPLIT}/{SPLIT}-annotations-object-segmentation.csv"
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_open_images(tmp_path / "OpenImages")
+
+
+def refused(error, action, *parts):
+    with pytest.raises(error) as caught:
+        action()
+    for part in parts:
+        assert str(part) in str(caught.value)
+
+
+def test_every_mask_of_the_list_is_an_object(root):
+    data = OpenImages(SPLIT, root)
+    assert DATASETS["OpenImages"] is OpenImages
+    assert len(data) == 3 * 2
+    assert data[0].name == f"{KEY}_m01g317_00000001"
+    assert len({data[i].name for i in range(6)}) == 6
+    for i in range(2, 6):  # their masks have the size of the image
+        sample = data[i]
+        assert (sample.dataset, sample.photo) == ("OpenImages", f"2{i // 2}" + 7 * "a0")
+        assert sample.mask.dtype == np.uint8
+        np.testing.assert_array_equal(
+            sample.mask, draw_scene(96, 128, 2, seed=i // 2)[1] == i % 2 + 1
+        )
+
+
+def test_masks_get_the_size_of_their_image(root):
+    data = OpenImages(SPLIT, root)
+    small = draw_scene(96, 128, 2)[1][::2, ::2]
+    for i in range(2):
+        assert data[i].image.shape == (96, 128, 3)
+        expected = np.array([[small[y // 2, x // 2] == i + 1 for x in range(128)]
+                             for y in range(96)])  # fmt: skip
+        np.testing.assert_array_equal(data[i].mask, expected)
+
+
+@pytest.mark.parametrize("size", [(97, 128), (31, 42), (200, 267)])
+def test_nearly_the_same_proportions_will_do(root, size):
+    name = f"21{7 * 'a0'}_m01g317_00000001.png"
+    mask = Image.fromarray(draw_scene(96, 128, 2, seed=1)[1] == 1).resize(size[::-1])
+    mask.save(root / SPLIT / "masks" / name)
+    data = OpenImages(SPLIT, root)
+    expected = draw_scene(96, 128, 2, seed=1)[1] == 1
+    assert data[2].mask.shape == (96, 128)
+    assert (data[2].mask != expected).mean() < 0.03
+
+
+def test_names_and_areas_are_known_without_reading(root):
+    data = OpenImages(SPLIT, root)
+    samples = [data[i] for i in range(len(data))]
+    assert data.areas.dtype == np.int64
+    assert data.areas.tolist() == [int(sample.mask.sum()) for sample in samples]
+    shutil.rmtree(root / SPLIT / "images")
+    assert [data.object_name(i) for i in range(len(data))] == [sample.name for sample in samples]
+
+
+def test_small_objects_are_left_out(root):
+    areas = sorted(OpenImages(SPLIT, root, min_area=0).areas.tolist())
+    assert sorted(OpenImages(SPLIT, root, min_area=areas[2]).areas.tolist()) == areas[2:]
+    path = root / LIST
+    refused(DataError, lambda: OpenImages(SPLIT, root, 10**6), path, "1000000", "`min_area`")
+
+
+def test_masks_are_read_once(root, monkeypatch):
+    before = OpenImages(SPLIT, root)
+    monkeypatch.setattr(module, "read_labels", None)
+    assert OpenImages(SPLIT, root, min_area=0).areas.tolist() == before.areas.tolist()
+    with (root / LIST).open("a") as file:
+        file.write("another\n")
+    refused(DataError, lambda: OpenImages(SPLIT, root), root / LIST, "MaskPath, ImageID")
+
+
+def test_a_data_set_travels_to_worker_processes(root):
+    data = OpenImages(SPLIT, root, min_area=50)
+    again = pickle.loads(pickle.dumps(data))
+    assert len(again) == len(data)
+    np.testing.assert_array_equal(again[3].mask, data[3].mask)
+
+
+def test_the_list_may_be_beside_the_folder_of_the_split(root):
+    (root / LIST).rename(root / (root / LIST).name)
+    assert len(OpenImages(SPLIT, root)) == 6
+
+
+@pytest.mark.parametrize("folder", ["OpenImages", "open_images"])
+def test_default_place(root, tmp_path, monkeypatch, folder):
+    (tmp_path / "data").mkdir()
+    root.rename(tmp_path / "data" / folder)
+    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
+    assert OpenImages()[0].photo == "10" + 7 * "a0"
+
+
+@pytest.mark.parametrize("gone", [LIST, f"{SPLIT}/masks", f"{SPLIT}/images"])
+def test_missing_parts(root, gone):
+    shutil.rmtree(root / gone) if (root / gone).is_dir() else (root / gone).unlink()
+    refused(
+        DatasetNotFoundError, lambda: OpenImages(SPLIT, root),
+        "OpenImages", root, LIST, f"{SPLIT}/images/<ImageID>.jpg", "`root`", "PROBSEG_DATA",
+    )  # fmt: skip
+
+
+def test_missing_and_broken_files(root):
+    image = root / SPLIT / "images" / f"{KEY}.jpg"
+    image.unlink()
+    refused(DataError, lambda: OpenImages(SPLIT, root), image, "cannot be read", "2 entries")
+    write_open_images(root)
+    mask = root / SPLIT / "masks" / "2" / f"{KEY}_m01g317_00000002.png"
+    mask.write_bytes(b"?")
+    refused(DataError, lambda: OpenImages(SPLIT, root), mask, "cannot be read")
+    mask.unlink()
+    refused(DataError, lambda: OpenImages(SPLIT, root), mask, "no such file")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "MaskPath,ImageID\n", "a,b\nc,d\n", "MaskPath,ImageID\nonly\n",
+        "MaskPath,ImageID\n../../etc/secret.png,a\n", "MaskPath,ImageID\na.png,..\n",
+        "MaskPath,ImageID\n,a\n", "MaskPath,ImageID\na\\b.png,a\n",
+        "MaskPath,ImageID\n\xff.png,a\n", f"MaskPath,ImageID\n{300 * 'a'}.png,a\n",
+    ],
+)  # fmt: skip
+def test_strange_lists(root, text):
+    path = root / LIST
+    path.write_bytes(text.encode("latin1"))
+    refused(DataError, lambda: OpenImages(SPLIT, root), path)
+
+
+def test_a_mask_of_other_proportions(root):
+    path = root / SPLIT / "masks" / f"21{7 * 'a0'}_m01g317_00000001.png"
+    save(np.full((128, 96), 255, np.uint8), path)  # a photograph that was turned, for instance
+    refused(DataError, lambda: OpenImages(SPLIT, root), path, "96 x 128", "128 x 96")
+
+
+def test_training_batches(root):
+    train = OpenImages("train", root)
+    module = InteractiveDataModule(train=train, batch_size=3, crop_size=32, num_workers=0)
+    batches = list(module.train_dataloader())
+    assert len(batches) == 2
+    assert all((batch.masks == 1).any(dim=(1, 2)).all() for batch in batches)

@@ -1,0 +1,195 @@
+"""Pickles of strangers: data comes out unchanged, and nothing else is ever called."""
+
+import copyreg
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn_sets import write_pickle
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays_of
+
+from probseg.data.safe_pickle import load_data
+from probseg.errors import DataError
+
+PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+NUMBERS = [f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)] + ["f2", "f4", "f8", "bool"]
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+    | st.binary() | st.builds(bytearray, st.binary()) | st.complex_numbers(allow_nan=False)
+    | st.frozensets(st.integers()),
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+)  # fmt: skip
+ARRAYS = st.sampled_from(NUMBERS).flatmap(
+    lambda kind: arrays_of.arrays(kind, arrays_of.array_shapes(min_dims=0, min_side=0, max_side=4))
+)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return tmp_path_factory.mktemp("pickles") / "file.pickle"
+
+
+def refused(path, *parts):
+    with pytest.raises(DataError) as caught:
+        load_data(path)
+    for part in (path, *parts):
+        assert str(part) in str(caught.value)
+
+
+@given(content=PLAIN, protocol=st.sampled_from(PROTOCOLS))
+def test_plain_data_comes_out_unchanged(path, content, protocol):
+    loaded = load_data(write_pickle(content, path, protocol))
+    assert loaded == content
+    assert type(loaded) is type(content)
+
+
+@given(array=ARRAYS, protocol=st.sampled_from(PROTOCOLS), fortran=st.booleans())
+def test_arrays_come_out_unchanged(path, array, protocol, fortran):
+    array = np.asfortranarray(array) if fortran else array
+    (loaded,) = load_data(write_pickle([array], path, protocol))
+    assert loaded.dtype == array.dtype
+    assert loaded.shape == array.shape
+    np.testing.assert_array_equal(loaded, array)
+    loaded[...] = 0  # not read-only
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_scalars_and_other_byte_orders(path, protocol):
+    content = [np.float32(1.5), np.uint8(7), np.True_, np.arange(4, dtype=">i4"), {1, 2}]
+    *scalars, array, numbers = load_data(write_pickle(content, path, protocol))
+    assert scalars == content[:3]
+    assert [scalar.dtype for scalar in scalars] == [np.float32, np.uint8, np.bool_]
+    assert array.tolist() == [0, 1, 2, 3]
+    assert numbers == {1, 2}
+
+
+@pytest.mark.parametrize("module", ["numpy.core.multiarray", "numpy._core.multiarray"])
+def test_both_names_of_numpys_module(path, module):
+    content = pickle.dumps(np.arange(3, dtype=np.uint8), 2)
+    path.write_bytes(content.replace(b"numpy._core.multiarray", module.encode()))
+    assert load_data(path).tolist() == [0, 1, 2]
+
+
+class Calling:
+    """Pickled as a call of any function."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.fixture
+def mark(path):
+    """A file that a malicious pickle would write."""
+    mark = path.with_name("executed")
+    mark.unlink(missing_ok=True)
+    yield mark
+    assert not mark.exists()
+
+
+def write_file(name):
+    Path(name).touch()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_functions_are_not_called(path, mark, protocol):
+    attacks = {
+        "system": Calling(os.system, f"touch {mark}"),
+        "eval": Calling(eval, f"open({str(mark)!r}, 'w').close()"),
+        "exec": Calling(exec, f"open({str(mark)!r}, 'w').close()"),
+        "getattr": Calling(getattr, Calling(getattr, "", "__class__"), "__base__"),
+        "_reconstructor": Calling(copyreg._reconstructor, Calling, object, None),
+        "write_file": Calling(write_file, str(mark)),
+        "load": Calling(np.load, str(mark)),
+    }
+    for name, attack in attacks.items():
+        refused(write_pickle([1, attack], path, protocol), "asks for ", f".{name};", "malicious")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["os\nsystem", "subprocess\nPopen", "builtins\n__import__", "numpy\nndarray.__reduce__",
+     "numpy._core.multiarray\n_reconstruct.__globals__", "builtins\nset.__class__",
+     "builtins\nbytes.fromhex", "numpy\ndtype.__new__", "numpy\ncore.multiarray._reconstruct"],
+)  # fmt: skip
+def test_names_with_dots_lead_nowhere(path, name):
+    module, attribute = (part.encode() for part in name.split())
+    names = b"".join(b"\x8c" + bytes([len(part)]) + part for part in (module, attribute))
+    path.write_bytes(b"\x80\x04" + names + b"\x93(tR.")
+    refused(path, f"asks for {name.replace(chr(10), '.')};")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"cnumpy\nndarray\n(K\x05tR.",  # the class of arrays is named, never called
+        b"cnumpy\nndarray\n(K\x05t\x81.",
+        b"cnumpy\ndtype\n(S'i4'\nt\x81.",  # what stands for functions are no classes
+        b"cnumpy\ndtype\n}S'function'\ncposix\nsystem\nsb.",
+        b"cnumpy\ndtype\nN}S'function'\nI1\ns\x86b.",  # nor can they be changed
+        b"cnumpy\ndtype\n}S'function'\nI1\nsb.",
+        b"c__builtin__\nbytes\n(I100\ntR.",
+        b"c_codecs\nencode\n(S'x'\nS'hex'\ntR\xff.",
+        b"(cposix\nsystem\nS'true'\no.",
+        b"(S'true'\niposix\nsystem\n.",
+        b"\x82\x01.",  # the registry of copyreg
+        b"S'somewhere'\nQ.",
+        b"",
+        b".",
+        b"not a pickle",
+        pickle.dumps(list(range(1000)))[:-9],
+    ],
+)
+def test_tricks_and_damage(path, content):
+    path.write_bytes(content)
+    refused(path)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([None]), np.zeros(2, [("a", "i4"), ("b", "O")]), np.array(["text"]),
+        np.array([b"text"]), np.array(["2026"], "M8[Y]"), np.zeros(2, "V3"), np.complex64([1]),
+        np.zeros(2, "f16"),
+    ],
+)  # fmt: skip
+def test_arrays_of_anything_but_numbers_are_refused(path, array, protocol):
+    refused(write_pickle(array, path, protocol))
+
+
+class Crafted:
+    """An array whose state says something else than it is."""
+
+    def __init__(self, shape, dtype, content, state=None):
+        self.state = (1, shape, dtype, False, content)
+        self.code = state
+
+    def __reduce__(self):
+        return np._core.multiarray._reconstruct, (np.ndarray, (0,), b"b"), self.state
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "content"),
+    [
+        ((10**9,), np.dtype("u1"), b"short"),
+        ((-1,), np.dtype("u1"), b""),
+        ((2**40, 2**40), np.dtype("u1"), b""),
+        ((1,), np.dtype("O"), b"12345678"),
+        ((1,), np.dtype("u1"), [1]),
+        ((1,), "u1", b"1"),
+    ],
+)
+def test_arrays_that_claim_too_much(path, shape, dtype, content):
+    refused(write_pickle(Crafted(shape, dtype, content), path))
+
+
+def test_a_missing_file(tmp_path):
+    refused(tmp_path / "none.pickle", "no such file")

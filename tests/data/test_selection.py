@@ -1,0 +1,239 @@
+"""A part of a data set: by area and name, and with weights."""
+
+import pickle
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+import yaml
+from fakes import FakeObjects, write_folder
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonargparse import ArgumentParser
+
+from probseg.data import ImageMaskFolder, InteractiveDataModule, Selected
+from probseg.data.base import InteractiveDataset
+from probseg.data.selection import object_weights
+from probseg.errors import DataError
+
+
+class Sized(InteractiveDataset):
+    """Objects of known areas whose images must not be read: two to a photograph."""
+
+    name = "sized"
+
+    def __init__(self, areas):
+        self._areas = np.asarray(areas, dtype=np.int64)
+
+    def __len__(self):
+        return len(self._areas)
+
+    def __getitem__(self, index):
+        pytest.fail("no image has to be read")
+
+    @property
+    def areas(self):
+        return self._areas
+
+    def object_name(self, index):
+        return f"photo{index // 2}#{index % 2}"
+
+
+def write(path, *lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def names(dataset):
+    return [dataset.object_name(index) for index in range(len(dataset))]
+
+
+def refused(*parts, dataset=None, **arguments):
+    with pytest.raises(DataError) as caught:
+        Selected(Sized([5, 10, 15, 20]) if dataset is None else dataset, **arguments)
+    for part in parts:
+        assert str(part) in str(caught.value)
+
+
+limits = st.none() | st.integers(0, 120)
+
+
+@given(areas=st.lists(st.integers(0, 100), min_size=1), least=limits, most=limits)
+def test_areas_are_limited_both_ends_included(areas, least, most):
+    expected = [
+        index
+        for index, area in enumerate(areas)
+        if (least is None or area >= least) and (most is None or area <= most)
+    ]
+    if not expected:
+        refused("none of its", f"{least}", f"{most}", dataset=Sized(areas), min_area=least,
+                max_area=most)  # fmt: skip
+        return
+    selected = Selected(Sized(areas), min_area=least, max_area=most)
+    assert len(selected) == len(expected)
+    assert selected.areas.tolist() == [areas[index] for index in expected]
+    assert names(selected) == [f"photo{index // 2}#{index % 2}" for index in expected]
+    assert selected.name == "sized"
+    assert selected.weights is None
+
+
+def test_samples_are_those_of_the_data_set(tmp_path):
+    inner = FakeObjects(5, name="inner")
+    left_out = write(tmp_path / "list.txt", "object0", "object3")
+    selected = Selected(inner, exclude=left_out)
+    assert [sample.name for sample in selected] == ["object1", "object2", "object4"]
+    assert selected.areas is None
+    assert selected[-1] is inner[4]
+    with pytest.raises(IndexError):
+        selected[3]
+
+
+def test_areas_of_a_folder(tmp_path):
+    folder = ImageMaskFolder(write_folder(tmp_path, images=3, objects=2))
+    areas = [(sample.mask == 1).sum() for sample in folder]
+    limit = int(np.median(areas))
+    selected = Selected(folder, min_area=limit + 1)
+    assert [(sample.mask == 1).sum() for sample in selected] == [a for a in areas if a > limit]
+    assert [sample.name for sample in selected] == names(selected)
+
+
+def test_names_of_objects_and_photographs_are_left_out(tmp_path):
+    path = write(tmp_path / "list.tsv", "photo1#0\tblurred", "", "photo0", "of_another_set", "pho")
+    assert names(Selected(Sized([9] * 6), exclude=path)) == ["photo1#1", "photo2#0", "photo2#1"]
+
+
+def test_weights_follow_names_not_lines(tmp_path):
+    lines = ("photo1#1\t0.25", "photo0#0\t1e3", "photo1#0\t0", "photo0#1\t2")
+    path = write(tmp_path / "weights.tsv", *lines)
+    selected = Selected(Sized([5, 10, 15, 20]), weights=path)
+    assert selected.weights.tolist() == [1000, 2, 0, 0.25]
+    assert selected.weights.dtype == np.float64
+    fewer = Selected(Sized([5, 10, 15, 20]), min_area=10, weights=path)
+    assert fewer.weights.tolist() == [2, 0, 0.25]
+
+
+def test_objects_that_are_left_out_need_no_weight(tmp_path):
+    path = write(tmp_path / "weights.tsv", "photo1#0\t1", "photo1#1\t3")
+    assert Selected(Sized([5, 10, 15, 20]), min_area=11, weights=path).weights.tolist() == [1, 3]
+
+
+def test_a_selection_of_a_selection(tmp_path):
+    weights = write(tmp_path / "a.tsv", "photo0#0\t1", "photo0#1\t2", "photo1#0\t3", "photo1#1\t4")
+    first = Selected(Sized([5, 10, 15, 20]), min_area=6, weights=weights)
+    second = Selected(first, max_area=15)
+    assert names(second) == ["photo0#1", "photo1#0"]
+    assert second.weights.tolist() == [2, 3]
+    others = write(tmp_path / "b.tsv", "photo0#1\t7", "photo1#0\t8")
+    assert Selected(first, max_area=15, weights=others).weights.tolist() == [7, 8]
+    assert object_weights(second) is second.weights
+    assert object_weights(Sized([5])) is None
+
+
+def test_lists_are_found_in_the_data_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
+    (tmp_path / "lists").mkdir()
+    write(tmp_path / "lists" / "out.txt", "photo0")
+    assert names(Selected(Sized([9] * 3), exclude="lists/out.txt")) == ["photo1#0"]
+
+
+def test_unknown_areas_are_refused():
+    inner = FakeObjects(2, name="inner")
+    refused("min_area=3, max_area=None", "inner does not know", dataset=inner, min_area=3)
+    refused("min_area=None, max_area=9", "inner does not know", dataset=inner, max_area=9)
+    assert len(Selected(inner)) == 2
+
+
+def test_a_list_that_cannot_be_right_is_refused(tmp_path):
+    path = write(tmp_path / "list.txt", "photo7", "photo8")
+    refused(path, "of its 2 names none", "of sized, e.g. 'photo0#0'", exclude=path)
+    everything = write(tmp_path / "all.txt", "photo0", "photo1")
+    refused("none of its 4 objects is left", everything, exclude=everything)
+    for argument in ("exclude", "weights"):
+        refused(tmp_path / "no", "cannot be read", f"`{argument}`", **{argument: tmp_path / "no"})
+        (tmp_path / "latin").write_bytes(b"caf\xe9\t1\n")
+        refused("latin", "cannot be read", **{argument: tmp_path / "latin"})
+
+
+@pytest.mark.parametrize(
+    ("lines", "parts"),
+    [
+        (["photo0#0\t1", "photo0#1\t1"], ["no weight for objects of sized", "'photo1#0'", "2 in"]),
+        (
+            ["photo0#0\t1", "photo0#1\t1", "photo1#0\t1", "photo1#1\t1", "photo2#0\t1"],
+            ["names that no object of sized has: ['photo2#0'] (1 in all)", "remove"],
+        ),
+        (["photo0#0\t1", "photo0#1\t-0.5"], ["line 2", "number >= 0, got '-0.5'"]),
+        (["photo0#0\tnan"], ["line 1", "got 'nan'"]),
+        (["", "photo0#0\tinf"], ["line 2", "got 'inf'"]),
+        (["photo0#0\t1e999"], ["line 1", "got '1e999'"]),
+        (["photo0#0 1"], ["line 1", "a tab and a finite number >= 0, got ''"]),
+        (["photo0#0\t1\t2"], ["line 1", r"got '1\t2'"]),
+        (["object\tweight"], ["line 1", "got 'weight'"]),
+        (["photo0#0\t1", "photo0#0\t1"], ["line 2", "'photo0#0' was listed before"]),
+        (
+            ["photo0#0\t0", "photo0#1\t0", "photo1#0\t0", "photo1#1\t0"],
+            ["weights of all 4 objects are 0"],
+        ),
+    ],
+)
+def test_weights_that_cannot_be_right_are_refused(tmp_path, lines, parts):
+    path = write(tmp_path / "weights.tsv", *lines)
+    refused(path, *parts, weights=path)
+
+
+def test_weights_of_what_is_left_must_not_all_be_0(tmp_path):
+    lines = ("photo0#0\t1", "photo0#1\t0", "photo1#0\t0", "photo1#1\t0")
+    path = write(tmp_path / "weights.tsv", *lines)
+    refused(path, "weights of all 3 objects are 0", min_area=6, weights=path)
+
+
+def test_a_configuration_file(tmp_path):
+    write_folder(tmp_path / "mine", images=3, objects=2)
+    write(tmp_path / "w.tsv", *(f"photo{i}#{n}\t{i + n}" for i in (0, 2) for n in (1, 2)))
+    write(tmp_path / "out.txt", "photo1")
+    text = f"""
+    class_path: probseg.data.InteractiveDataModule
+    init_args:
+      proportions: [0.25, 0.75]
+      samples_per_epoch: 40
+      train:
+        - class_path: probseg.data.ImageMaskFolder
+          init_args:
+            root: {tmp_path}/mine
+        - class_path: probseg.data.Selected
+          init_args:
+            min_area: 1
+            exclude: {tmp_path}/out.txt
+            weights: {tmp_path}/w.tsv
+            dataset:
+              class_path: probseg.data.ImageMaskFolder
+              init_args:
+                root: {tmp_path}/mine
+    """
+    parser = ArgumentParser()
+    parser.add_argument("--data", type=InteractiveDataModule)
+    data = parser.instantiate(parser.parse_object({"data": yaml.safe_load(text)})).data
+    assert names(data.train[1]) == ["photo0#1", "photo0#2", "photo2#1", "photo2#2"]
+    used = np.bincount(data.order.indices(0, 0), minlength=10)
+    assert used[:6].sum() == 10
+    assert used[6:].tolist() == [3, 6, 9, 12]  # of 30, in proportion to 1, 2, 3, 4
+
+
+def test_worker_processes_get_a_selection(tmp_path):
+    selected = Selected(FakeObjects(4), exclude=write(tmp_path / "list.txt", "object2"))
+    again = pickle.loads(pickle.dumps(selected))
+    assert [sample.name for sample in again] == [sample.name for sample in selected]
+
+
+def test_a_million_objects_are_selected_at_once():
+    inner = Sized(np.arange(1_000_000) % 1000)
+    tracemalloc.start()
+    start = time.perf_counter()
+    selected = Selected(inner, min_area=100)
+    seconds = time.perf_counter() - start
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(selected) == 900_000
+    assert kept < 8e6  # 8 bytes for each that is left
+    assert seconds < 2  # 0.01 measured

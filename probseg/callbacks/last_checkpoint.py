@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -11,13 +12,24 @@ from types import FrameType
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from probseg.callbacks.run_folder import run_folder
 
 LAST = "last.ckpt"
+
+NOTHING, SAVE, STOP = range(3)
+"""What a process wants after a batch; of several, the greatest wish counts."""
+
+SAME = 2.0
+"""Seconds in which a signal that comes again is the same one, forwarded by what started us."""
+
+GRACE = 10.0
+"""Seconds that the processes which the first one has started may outlive its training."""
 
 _Handler = Callable[[int, FrameType | None], Any] | int | None
 
@@ -27,9 +39,11 @@ class LastCheckpoint(Checkpoint):
 
     It is written every few minutes, after each epoch, before each validation, and when the training
     is asked to stop: SIGTERM and Ctrl-C let the batch end first (and those whose gradients are
-    accumulated with it). A second one stops at once. A training that goes on ends with the same
-    weights as one that was never interrupted, on a processor bit by bit; a validation that was
-    interrupted is repeated.
+    accumulated with it). Another one, two seconds later or more, stops at once. A training that
+    goes on ends with the same weights as one that was never interrupted, on a processor bit by bit;
+    a validation that was interrupted is repeated.
+
+    Of several processes it is enough that one is asked: all stop after the same batch.
 
     Args:
         every_minutes: Time between two of them; None for no more than the others named above.
@@ -48,34 +62,26 @@ class LastCheckpoint(Checkpoint):
         self.every_minutes = every_minutes
         self.every_steps = every_steps
         self._asked: int | None = None  # the signal that asks for an end
+        self._asked_at = 0.0
         self._ends = False  # whether all processes stop before the next batch
         self._saved_at = time.monotonic()
         self._handlers: dict[int, _Handler] = {}
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Listen to signals."""
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Forget what was asked of an earlier training."""
         self._asked = None
         self._ends = False
+
+    def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Listen to signals: the handler of Lightning may wait for a process that waits for us."""
+        self._listen(trainer)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Listen to signals."""
         self._saved_at = time.monotonic()
-        if threading.current_thread() is not threading.main_thread():
-            return  # where Python allows none
+        self._listen(trainer)
 
-        def ask(number: int, frame: FrameType | None) -> None:
-            if not trainer.is_global_zero:  # which may hear of it twice
-                self._asked = number
-                return
-            if self._asked is not None:
-                self._stop()
-            self._asked = number
-            launcher = trainer.strategy.launcher
-            if launcher is not None and number == signal.SIGTERM:
-                launcher.kill(number)  # the processes that this one has started
-            sys.stderr.write("\nprobseg: stopping after this batch; once more stops at once\n")
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._handlers[number] = signal.signal(number, ask)
-
-    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Leave the signals to those who had them before."""
         self._listen_no_more()
 
@@ -102,14 +108,10 @@ class LastCheckpoint(Checkpoint):
         between = (batch_idx + 1) % trainer.accumulate_grad_batches != 0
         if between or trainer.is_last_batch:
             return  # in between there is no state to go on from; after the last, the epoch ends
-        self._ends = self._is_asked(trainer)
-        due = self._ends
-        if self.every_steps is not None:
-            due = due or trainer.global_step % self.every_steps == 0
-        if self.every_minutes is not None:
-            elapsed = time.monotonic() - self._saved_at
-            due = due or trainer.strategy.broadcast(elapsed >= 60 * self.every_minutes)
-        if due:
+        wish = STOP if self._asked is not None else SAVE if self._is_due(trainer) else NOTHING
+        agreed = _greatest(trainer, wish)
+        self._ends = agreed == STOP
+        if agreed != NOTHING:
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -133,16 +135,22 @@ class LastCheckpoint(Checkpoint):
         dataloader_idx: int = 0,
     ) -> None:
         """Stop if that was asked for; what there is to save was saved."""
-        if self._asked is not None:
+        if self._is_asked(trainer):
             self._stop()
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Let the processes that read training images end: in a validation, Lightning would not."""
+        """Let the processes that read training images end: in a validation, Lightning would not.
+
+        And those that share the training, which may wait for this one for ever.
+        """
         self._listen_no_more()
         if trainer.state.fn == TrainerFn.FITTING and not trainer.training:
             trainer.fit_loop.teardown()
+        launcher = trainer.strategy.launcher
+        if isinstance(launcher, _SubprocessScriptLauncher):
+            _end(launcher.procs)
 
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
@@ -157,6 +165,23 @@ class LastCheckpoint(Checkpoint):
             progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
             progress.update(total=dict(begun), current=dict(begun), is_last_batch=False)
 
+    def _listen(self, trainer: L.Trainer) -> None:
+        if self._handlers or threading.current_thread() is not threading.main_thread():
+            return  # in other threads, Python allows no handlers
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self._asked is not None and trainer.is_global_zero:
+                if time.monotonic() - self._asked_at > SAME:
+                    self._stop()
+                return
+            self._asked, self._asked_at = number, time.monotonic()
+            if trainer.is_global_zero:
+                told = "stopping after this batch; once more, after a while, stops at once"
+                sys.stderr.write(f"\nprobseg: {told}\n")
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._handlers[number] = signal.signal(number, ask)
+
     def _listen_no_more(self) -> None:
         while self._handlers:
             number, handler = self._handlers.popitem()
@@ -169,14 +194,43 @@ class LastCheckpoint(Checkpoint):
         trainer.save_checkpoint(place, weights_only=False)
         self._saved_at = time.monotonic()
 
+    def _is_due(self, trainer: L.Trainer) -> bool:
+        if self.every_steps is not None and trainer.global_step % self.every_steps == 0:
+            return True
+        if self.every_minutes is None:
+            return False
+        return time.monotonic() - self._saved_at >= 60 * self.every_minutes
+
     def _is_asked(self, trainer: L.Trainer) -> bool:
         """Say whether any process was asked to stop, the same in all of them."""
-        asked = self._asked is not None
-        if trainer.world_size == 1:
-            return asked
-        return bool(trainer.strategy.reduce_boolean_decision(asked, all=False))
+        return _greatest(trainer, NOTHING if self._asked is None else STOP) == STOP
 
     def _stop(self) -> None:
         if self._asked == signal.SIGINT:
             raise KeyboardInterrupt
         raise SIGTERMException
+
+
+def _greatest(trainer: L.Trainer, wish: int) -> int:
+    """Return the greatest wish of all processes, which all of them must ask for."""
+    if trainer.world_size == 1:
+        return wish
+    wishes = torch.tensor(wish, device=trainer.strategy.root_device)
+    return int(trainer.strategy.reduce(wishes, reduce_op="max"))
+
+
+def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Wait for processes, and kill those that do not end; none is left in the list.
+
+    Lightning watches what is in it: it would kill this process, too, for the status of one that has
+    been stopped.
+    """
+    ending = list(processes)
+    processes.clear()
+    deadline = time.monotonic() + GRACE
+    for process in ending:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

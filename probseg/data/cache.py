@@ -47,12 +47,12 @@ def cached(
     """Return arrays that are built once, and mapped into memory from then on.
 
     They are kept in ``$PROBSEG_CACHE`` if that is set; else in the folder ``.probseg`` inside
-    ``beside`` or, where that cannot be written, in ``~/.cache/probseg``. They are found again as long as
-    name, options and format are the same, and so are size and time of change of all sources. Of
-    several processes that need them at once, one builds and the others wait for it; on file systems
-    without locks each builds its own copy. A build that is killed leaves nothing that is taken for
-    a result. Files that are cut off or damaged are noticed by their sizes and by checksums of
-    samples of their content, and built anew with a notice on stderr.
+    ``beside`` or, where that cannot be written, in ``~/.cache/probseg``. They are found again as
+    long as name, options and format are the same, and so are size and time of change of all
+    sources. Of several processes that need them at once, one builds and the others wait for it; on
+    file systems without locks each builds its own copy. A build that is killed leaves nothing that
+    is taken for a result. Files that are cut off or damaged are noticed by their sizes and by
+    checksums of samples of their content, and built anew with a notice on stderr.
 
     Args:
         name: What the arrays are, as part of file names.

@@ -61,6 +61,18 @@ class NetworkTask(L.LightningModule):
         self.batch_seed = mixed(self.seed, self.current_epoch, batch_idx)
         torch.manual_seed(mixed(self.batch_seed, self.global_rank))
 
+    def on_validation_epoch_start(self) -> None:
+        """Let all processes evaluate the network that is saved, that of the first one.
+
+        The averages of normalisation layers are those of each process's own images until the next
+        training step takes those of the first.
+        """
+        if self.trainer.world_size > 1:
+            for buffer in self.buffers():
+                shared = buffer.contiguous()
+                torch.distributed.broadcast(shared, src=0)
+                buffer.copy_(shared)
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Say which format the checkpoint has, and keep built objects out of it.
 

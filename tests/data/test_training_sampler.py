@@ -119,8 +119,7 @@ def test_a_set_that_cannot_be_read_at_all_is_given_up():
 def test_too_many_broken_files_stop_the_training_with_their_list():
     skips = Skips(2)
     with pytest.warns(UserWarning, match="left out") as warned:
-        for message in ("a.jpg: bad", "a.jpg: bad", "b.jpg: bad", "a.jpg: bad"):
-            skips.add([message])
+        skips.add(["a.jpg: bad", "a.jpg: bad", "b.jpg: bad", "a.jpg: bad"])
     assert len(warned) == 2
     with (
         pytest.warns(UserWarning, match=r"left out of the training: c\.jpg: bad"),

@@ -1,5 +1,6 @@
 """The pages of the documentation: all in the navigation, with links and images that exist."""
 
+import ast
 import re
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 import yaml
 
 from probseg.attention import ATTENTIONS
+from probseg.data import DATASETS
 from probseg.models import variant
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -26,6 +28,11 @@ OF_THE_FAMILY = (
     "family/slots.md",
 )
 """Pages whose examples run as they stand, and check what they say."""
+
+OF_TRAINING = ("data.md", "faults.md")
+"""Likewise, and they draw nothing from torch's generator."""
+
+NAMED_TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 
 
 def pages_of(nav):
@@ -97,8 +104,8 @@ def test_all_pages_of_the_family_are_tested(docs):
     assert sorted(["inference.md", *pages]) == sorted(OF_THE_FAMILY)
 
 
-@pytest.mark.parametrize("page", OF_THE_FAMILY)
-def test_examples_of_the_family_run(docs, page):
+@pytest.mark.parametrize("page", [*OF_THE_FAMILY, *OF_TRAINING])
+def test_examples_run(docs, page):
     text = (docs / page).read_text("utf-8")
     examples = blocks(text, "python")
     assert examples
@@ -135,6 +142,40 @@ def test_every_picture_of_the_family_has_its_script(docs):
     for name in pictures:
         assert (docs / "pictures" / f"{name}.py").is_file(), f"nothing draws {name}.png"
         assert (docs / "images" / "family" / f"{name}.png").stat().st_size < 150_000
+
+
+def names_of_tests(path):
+    """Names of the tests in a file."""
+    parts = ast.parse(path.read_text("utf-8")).body
+    names = [part.name for part in parts if isinstance(part, ast.FunctionDef)]
+    return {name for name in names if name.startswith("test_")}
+
+
+def test_every_fault_has_tests_that_exist(docs, repository):
+    files = {path.name: path for path in (repository / "tests").rglob("test_*.py")}
+    lines = (docs / "faults.md").read_text("utf-8").splitlines()
+    rows = [line for line in lines if line.startswith("| ") and not line.endswith("| test |")]
+    assert len(rows) > 30
+    for row in rows:
+        named = NAMED_TEST.findall(row)
+        assert named, f"no test shows: {row}"
+        for file, test in named:
+            assert file in files, row
+            assert test in names_of_tests(files[file]), f"{file} has no {test}"
+
+
+def test_the_page_of_data_names_every_data_set(docs):
+    text = (docs / "data.md").read_text("utf-8")
+    assert not [name for name in DATASETS if f"`{name}`" not in text]
+
+
+def test_the_page_of_training_names_every_recipe(docs, repository):
+    text = (docs / "training.md").read_text("utf-8")
+    recipes = [path.stem for path in (repository / "configs" / "experiment").glob("*.yaml")]
+    patterns = [name.replace("*", ".*") for name in re.findall(r"`([\w*]+)`", text)]
+    patterns += [f"gabbur2021_{pattern}" for pattern in patterns]
+    left = [name for name in recipes if not any(re.fullmatch(p, name) for p in patterns)]
+    assert left == []
 
 
 def test_blocks_are_those_of_their_language():

@@ -135,7 +135,7 @@ class LastCheckpoint(Checkpoint):
         dataloader_idx: int = 0,
     ) -> None:
         """Stop if that was asked for; what there is to save was saved."""
-        if self._is_asked(trainer):
+        if trainer.state.fn == TrainerFn.FITTING and self._is_asked(trainer):
             self._stop()
 
     def on_exception(

@@ -133,6 +133,7 @@ def test_masks_are_read_once_and_again_if_a_file_changes(tmp_path, monkeypatch):
 
 
 def test_a_moved_folder_keeps_its_index(tmp_path, monkeypatch):
+    monkeypatch.delenv("PROBSEG_CACHE")
     write_folder(tmp_path / "here")
     ImageMaskFolder(tmp_path / "here")
     (tmp_path / "here").rename(tmp_path / "there")

@@ -334,7 +334,7 @@ def test_processes_share_the_samples_of_an_epoch(processes):
     alone = sorted(dealt(0, 1))
     shared = sorted(draw for rank in range(processes) for draw in dealt(rank, processes))
     assert shared == alone
-    assert per_set([draw.index for draw in alone], [7, 20]) == [12, 12]
+    assert per_set([draw.number for draw in alone], [7, 20]) == [12, 12]
 
 
 def test_a_folder_of_ones_own_is_trained_on_as_before(tmp_path):

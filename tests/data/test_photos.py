@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 from drawn_sets import (
+    write_coco,
     write_coco_mval,
     write_cocolvis,
     write_davis,
@@ -23,6 +24,7 @@ from fakes import (
 
 from probseg.data import (
     BSDS500,
+    COCO,
     COCOLVIS,
     DATASETS,
     DAVIS,
@@ -31,6 +33,7 @@ from probseg.data import (
     LVIS,
     SBD,
     Berkeley,
+    COCOInstances,
     COCOMVal,
     GrabCut,
     HQSeg44K,
@@ -41,9 +44,23 @@ from probseg.data import (
     SamplePhotos,
 )
 
+
+def coco_instances(root, count):
+    write_coco(root / "annotations" / "instances_val2017.json", root / "val2017", count)
+    return COCOInstances("val", root, min_area=0)
+
+
 DRAWN = {
     "BSDS500": (lambda root: BSDS500("val", write_bsds500(root)), {"200": 4, "201": 4, "202": 4}),
     "Berkeley": (lambda root: Berkeley(write_berkeley(root)), {"189011": 2, "8023": 1}),
+    "COCO": (
+        lambda root: COCO(write_coco(root / "all.json", root / "images"), root / "images"),
+        {"1": 2, "2": 2, "3": 2},
+    ),
+    "COCOInstances": (
+        lambda root: coco_instances(root, count=2),
+        {"1": 2, "2": 2},
+    ),
     "COCO_MVal": (
         lambda root: COCOMVal(write_coco_mval(root)),
         {"000000000285": 1, "000000000139": 2},
@@ -116,6 +133,7 @@ def test_the_tables_name_each_data_set_as_results_do():
     assert set(DATASETS) == {*DRAWN, "SamplePhotos"}
     assert set(EVALUATION_SETS) < set(DATASETS)
     for name, kind in DATASETS.items():
-        assert name == (kind.name if kind is not ImageMaskFolder else "ImageMaskFolder")
+        if kind not in (ImageMaskFolder, COCO, COCOInstances):  # which are named by their users
+            assert name == kind.name
     for name, kind in EVALUATION_SETS.items():
         assert DATASETS[name] is kind

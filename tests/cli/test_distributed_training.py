@@ -1,0 +1,346 @@
+"""Two processes train as one does on the batches of both, and end together whatever happens."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import torch
+from evaluation_runs import figures
+from fakes import write_folder
+from runs import command, folder_fit
+
+from probseg.callbacks import last_checkpoint
+from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss, SoftIoULoss, WeightedSum
+from probseg.tasks.semantic import pixel_cross_entropy
+
+PATIENCE = 240
+STEPS = 6
+ROUNDING = 1e-6
+"""Most by which losses may differ: gradients are summed in another order. 6e-8 were measured."""
+
+CHILD = """\
+import os, signal, time
+
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import nn
+
+from probseg.cli import main
+from probseg.cli.trainer import ProbsegCLI
+
+STEP, RANK, FAULT = os.environ["FAULT"].split(maxsplit=2)
+
+class Spy(Callback):
+    def setup(self, trainer, task, stage):
+        self.norms = [layer for layer in task.modules() if isinstance(layer, nn.BatchNorm2d)]
+        self.steps, self.evaluated = [], {}
+
+    def on_train_batch_start(self, trainer, task, batch, batch_idx):
+        for layer in self.norms:
+            layer.eval()  # two crops have another mean than four
+        if (trainer.global_step, trainer.global_rank) == (int(STEP), int(RANK)):
+            exec(FAULT)
+
+    def on_train_batch_end(self, trainer, task, outputs, batch, batch_idx):
+        prompts = outputs["prompts"]
+        seen = {"points": prompts.points, "labels": prompts.labels, "boxes": prompts.boxes}
+        step = {"stage": task.stage, "loss": float(outputs["loss"])}
+        self.steps.append({**step, **seen, **batch._asdict()})
+        for layer in self.norms:  # as if the averages had followed the process's own crops
+            layer.running_mean += 0.1 * trainer.global_rank
+
+    def on_validation_batch_start(self, trainer, task, *arguments):
+        self.evaluated = {name: value.clone() for name, value in task.state_dict().items()}
+
+    def on_fit_end(self, trainer, task):
+        torch.save((self.steps, self.evaluated), f"seen{trainer.global_rank}.pt")
+
+trainer = ProbsegCLI._instantiate_trainer
+ProbsegCLI._instantiate_trainer = lambda self, config, more: trainer(self, config, [*more, Spy()])
+raise SystemExit(main())
+"""
+
+TERM = "os.kill(os.getpid(), signal.SIGTERM)"
+AGENT = "os.kill(os.getppid(), signal.SIGTERM)"
+
+
+class Run:
+    """A training that was started.
+
+    Args:
+        place: Folder in which it runs, inside that of the data.
+        fault: What process ``rank`` does before step ``step``, as code: ``"<step> <rank> <code>"``.
+        processes: Number of them.
+        starter: What starts them, instead of the command line itself.
+    """
+
+    def __init__(self, place, *more, fault="-1 -1 pass", processes=2, starter=(sys.executable,)):
+        place.mkdir(exist_ok=True)
+        self.place = place
+        self.mark = uuid4().hex
+        several = ("--trainer.strategy=ddp", f"--trainer.devices={processes}")
+        arguments = arguments_of(place, *more, *(several if processes > 1 else ()))
+        batch = f"--data.batch_size={4 // processes}"
+        self.process = subprocess.Popen(
+            [*starter, str(place.parent / "train.py"), "fit", *arguments, batch],
+            cwd=place,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "FAULT": fault, "MARK": self.mark},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def end(self):
+        """Wait for it; return its status and what it has said. No process may be left."""
+        try:
+            text = self.process.communicate(timeout=PATIENCE)[0]
+            deadline = time.monotonic() + 30
+            while (left := self.processes()) and time.monotonic() < deadline:
+                time.sleep(0.1)
+        finally:
+            for number in self.processes():
+                with suppress(OSError):
+                    os.kill(number, 9)
+        assert not left, text
+        return self.process.returncode, text
+
+    def processes(self):
+        """Numbers of all processes that this run has started, and of those that they have."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if f"MARK={self.mark}".encode() in path.read_bytes():
+                    found.append(int(path.parent.name))
+        return found
+
+    @property
+    def last(self):
+        return self.place / "runs" / "probseg" / "version_0" / "checkpoints" / "last.ckpt"
+
+    def stored(self):
+        return torch.load(self.last, weights_only=True)
+
+    def seen(self, rank=0):
+        return torch.load(self.place / f"seen{rank}.pt", weights_only=True)
+
+
+def arguments_of(place, *more):
+    return folder_fit(
+        place.parent / "data",
+        "--trainer.max_epochs=3",
+        "--trainer.check_val_every_n_epoch=3",
+        "--trainer.log_every_n_steps=1",
+        "--data.val_fraction=0.25",
+        "--data.eval_batch_size=1",
+        "--evaluation.pictures=0",
+        "--model.optimizer=torch.optim.SGD",
+        "--model.optimizer.lr=0.1",
+        "--model.curriculum.box_epochs=1",
+        "--model.curriculum.random_epochs=1",
+        "--model.curriculum.rounds=[1, 2]",
+        *more,
+    )[1:]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("distributed")
+    write_folder(place / "data", images=12, size=(24, 32))
+    (place / "train.py").write_text(CHILD)
+    return place
+
+
+@pytest.fixture(scope="module")
+def trained(place):
+    """A training by one process and the same by two, on the same global batches."""
+    runs = Run(place / "alone", processes=1), Run(place / "shared")
+    for run in runs:
+        status, text = run.end()
+        assert status == 0, text
+    assert "GLOBAL_RANK: 1, MEMBER: 2/2" in text
+    return runs
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
+
+
+def test_the_crops_and_clicks_are_those_of_one_process(trained):
+    """Clicks on errors are the same unless rounding moves a logit over zero."""
+    alone, shared = trained
+    steps, shares = alone.seen()[0], (shared.seen(0)[0], shared.seen(1)[0])
+    assert [step["stage"] for step in steps] == sorted(["box", "random", "corrective"] * 2, key=len)
+    assert all((step["labels"] >= 0).any() for step in steps[2:]), "there are clicks"
+    for step, *parts in zip(steps, *shares, strict=True):
+        assert {part["stage"] for part in parts} == {step["stage"]}
+        assert list(chain(*(part["names"] for part in parts))) == step["names"]
+        for kind in ("images", "masks", "seeds", "points", "labels", "boxes"):
+            joined = torch.cat([part[kind] for part in parts])
+            told = f"{kind} of the task {step['stage']}"
+            torch.testing.assert_close(joined, step[kind], rtol=0, atol=0, equal_nan=True, msg=told)
+
+
+def test_the_curves_are_those_of_one_process(trained):
+    alone, shared = trained
+    curves = torch.tensor([[step["loss"] for step in run.seen(rank)[0]]
+                           for run, rank in ((alone, 0), (shared, 0), (shared, 1))])  # fmt: skip
+    expected, *parts = curves
+    assert len(expected) == STEPS
+    assert (parts[0] - parts[1]).abs().max() > 1e3 * ROUNDING, "each has crops of its own"
+    torch.testing.assert_close((parts[0] + parts[1]) / 2, expected, rtol=0, atol=ROUNDING)
+    before, after = alone.stored()["state_dict"], shared.stored()["state_dict"]
+    for name in before:
+        torch.testing.assert_close(after[name], before[name], rtol=1e-5, atol=ROUNDING)
+
+
+def test_all_processes_evaluate_the_network_that_is_saved(trained, monkeypatch):
+    _, shared = trained
+    saved = shared.stored()["state_dict"]
+    assert all(same(shared.seen(rank)[1], saved) for rank in (0, 1))
+    again = shared.place.parent / "again"
+    again.mkdir()
+    monkeypatch.chdir(again)
+    assert command("validate", *arguments_of(again), "--ckpt_path", shared.last) == 0
+    during = figures(shared.last.parents[1] / "val")
+    assert during["folder"]["n_objects"] == 3
+    assert figures(again / "runs" / "probseg" / "version_0" / "val") == during
+
+
+def test_sigterm_stops_all_after_the_same_batch_and_the_run_goes_on_exactly(trained, place):
+    status, text = (run := Run(place / "part", "--data.num_workers=1", fault=f"4 0 {TERM}")).end()
+    assert status == 143, text
+    assert "probseg: stopped by SIGTERM; the same command with `--ckpt_path last`" in text
+    assert run.stored()["global_step"] == 5, "in the middle of the third epoch"
+    status, text = (run := Run(place / "part", "--ckpt_path=last")).end()
+    assert status == 0, text
+    assert [path.name for path in (place / "part" / "runs" / "probseg").iterdir()] == ["version_0"]
+    assert_as_uninterrupted(run, trained)
+
+
+def assert_as_uninterrupted(run, trained):
+    one, other = run.stored(), trained[1].stored()
+    assert one["global_step"] == STEPS
+    for part in ("state_dict", "optimizer_states", "lr_schedulers"):
+        assert same(one[part], other[part]), part
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_exactly(trained, place):
+    every = place / "every.yaml"
+    every.write_text(
+        "trainer: {callbacks: [{class_path: probseg.callbacks.LastCheckpoint, "
+        "init_args: {every_steps: 1}}]}\n"
+    )
+    kill = "5 1 os.killpg(0, signal.SIGKILL)"
+    status, text = (run := Run(place / "killed", f"--config={every}", fault=kill)).end()
+    assert status == -9, text
+    assert run.stored()["global_step"] == 5, "in the middle of the third epoch"
+    status, text = Run(place / "killed", f"--config={every}", "--ckpt_path=last").end()
+    assert status == 0, text
+    assert_as_uninterrupted(run, trained)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "starter", "expected"),
+    [
+        ("4 0 os.killpg(0, signal.SIGTERM)", (), 143),
+        (f"4 1 {TERM}", (), 143),
+        (f"4 0 {AGENT}; time.sleep(3)", ("--nproc_per_node=2",), 1),
+        (f"4 0 {AGENT}; {TERM}; time.sleep(3)", ("--nproc_per_node=2",), 1),
+    ],
+    ids=["group", "second_process", "torchrun", "torchrun_and_its_processes"],
+)
+def test_however_sigterm_arrives(fault, starter, expected, trained, place, request):
+    part = place / request.node.callspec.id
+    torchrun = [sys.executable, "-m", "torch.distributed.run"]
+    starter = [*torchrun, *starter] if starter else [sys.executable]
+    status, text = (run := Run(part, fault=fault, starter=starter)).end()
+    assert status == expected, text
+    assert "probseg: stopped by SIGTERM; the same command with `--ckpt_path last`" in text
+    assert run.stored()["global_step"] == 5
+    status, text = Run(part, "--ckpt_path=last", starter=starter).end()
+    assert status == 0, text
+    assert_as_uninterrupted(run, trained)
+
+
+NAN = "task.loss.forward = lambda logits, masks: logits.sum() * float('nan')"
+UNREADABLE = "trainer.datamodule.skips.add([f'{n}.jpg: broken' for n in range(11)])"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        (f"4 1 {NAN}", "(epoch 2, batch 0) of process 1 is nan, on the images photo"),
+        (f"4 0 {NAN}", "(epoch 2, batch 0) of process 0 is nan, on the images photo"),
+        (f"4 1 {UNREADABLE}", "11 samples cannot be used, more than `max_skipped` (10)"),
+        ("4 1 os._exit(9)", "Connection closed by peer"),
+    ],
+    ids=["nan", "nan_in_the_first", "unreadable", "gone"],
+)
+def test_a_fault_of_one_process_ends_all(fault, told, place, request):
+    status, text = (run := Run(place / request.node.callspec.id, fault=fault)).end()
+    assert status not in (0, 143), text
+    assert told in text
+    assert run.stored()["global_step"] == 4, "as the epoch before left it"
+
+
+def test_processes_that_hang_are_ended(monkeypatch):
+    monkeypatch.setattr(last_checkpoint, "GRACE", 0.2)
+    code = ("import time; time.sleep(60)", "raise SystemExit(143)")
+    started = [subprocess.Popen([sys.executable, "-c", c]) for c in code]
+    started[1].wait()
+    watched = list(started)
+    last_checkpoint._end(watched)
+    assert watched == []
+    assert [process.returncode for process in started] == [-9, 143]
+
+
+LOSSES = (
+    BinaryCrossEntropy(),
+    NormalizedFocalLoss(),
+    SoftIoULoss(),
+    WeightedSum([SoftIoULoss(), BinaryCrossEntropy()], [0.5, 2.0]),
+)
+
+
+def unequal():
+    """Logits and masks of four crops, of which the second half counts hardly anywhere."""
+    masks = torch.randint(0, 2, (4, 8, 8), dtype=torch.uint8)
+    masks[2:, 1:] = 255
+    return torch.randn(4, 1, 8, 8), masks
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+def test_the_mean_over_processes_is_the_loss_of_the_global_batch(loss):
+    logits, masks = unequal()
+    shares = [loss(logits[part], masks[part]) for part in (slice(2), slice(2, 4))]
+    torch.testing.assert_close((shares[0] + shares[1]) / 2, loss(logits, masks))
+
+
+def test_of_classes_only_where_equally_many_pixels_count():
+    logits, labels = torch.randn(4, 3, 8, 8), torch.randint(0, 3, (4, 8, 8), dtype=torch.uint8)
+
+    def gap():
+        shares = [
+            pixel_cross_entropy(logits[part], labels[part]) for part in (slice(2), slice(2, 4))
+        ]
+        return abs(float(sum(shares) / 2 - pixel_cross_entropy(logits, labels)))
+
+    assert gap() < 1e-6
+    labels[2:, 1:] = 255
+    assert gap() > 1e-2

@@ -12,8 +12,11 @@ from torch import Tensor
 
 _BITS = 2**64
 _STEP = 0x9E3779B97F4A7C15
-_FACTORS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-_SHIFTS = (30, 27, 31)
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
+
+ORDER, SET, CROP, BATCH = range(4)
+"""What a seed is for, its first part: seeds of different purposes never meet."""
 
 
 def mixed(*numbers: int) -> int:
@@ -32,9 +35,9 @@ def mixed(*numbers: int) -> int:
 
 
 def _scrambled(number: int) -> int:
-    for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
+    for shift, factor in _ROUNDS:
         number = (number ^ (number >> shift)) * factor % _BITS
-    return number ^ (number >> _SHIFTS[-1])
+    return number ^ (number >> _LAST_SHIFT)
 
 
 class Draws:
@@ -85,9 +88,9 @@ class Draws:
         first, self._drawn = self._drawn + 1, self._drawn + count
         steps = torch.arange(first, self._drawn + 1, device=self.seeds.device)
         bits = self.seeds[:, None] + steps * _signed(_STEP)  # int64 wraps around
-        for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
+        for shift, factor in _ROUNDS:
             bits = (bits ^ _shifted(bits, shift)) * _signed(factor)
-        bits = bits ^ _shifted(bits, _SHIFTS[-1])
+        bits = bits ^ _shifted(bits, _LAST_SHIFT)
         return _shifted(bits, 1)
 
 

@@ -64,6 +64,8 @@ class LastCheckpoint(Checkpoint):
         self._asked: int | None = None  # the signal that asks for an end
         self._asked_at = 0.0
         self._ends = False  # whether all processes stop before the next batch
+        self._between = False  # whether gradients are accumulated, and no state can be gone on from
+        self._validates = False  # whether a validation is about to begin
         self._saved_at = time.monotonic()
         self._handlers: dict[int, _Handler] = {}
 
@@ -105,25 +107,31 @@ class LastCheckpoint(Checkpoint):
         batch_idx: int,
     ) -> None:
         """Save if it is time to, or if the training is to stop."""
-        between = (batch_idx + 1) % trainer.accumulate_grad_batches != 0
-        if between or trainer.is_last_batch:
-            return  # in between there is no state to go on from; after the last, the epoch ends
-        wish = STOP if self._asked is not None else SAVE if self._is_due(trainer) else NOTHING
+        accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
+        self._between = not (accumulated or trainer.is_last_batch)
+        if self._between or trainer.is_last_batch:
+            return  # after the last batch, the epoch ends
+        over = trainer.should_stop or trainer.global_step == trainer.max_steps
+        due = over or self._is_due(trainer)
+        wish = STOP if self._asked is not None else SAVE if due else NOTHING
         agreed = _greatest(trainer, wish)
         self._ends = agreed == STOP
         if agreed != NOTHING:
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save."""
-        self._save(trainer)
+        """Save, unless the epoch was broken off: Lightning would take it for a whole one."""
+        if trainer.is_last_batch:
+            self._save(trainer)
         if self._is_asked(trainer):
             self._stop()
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Save: a validation may take long, and other weights may be evaluated in it."""
-        if trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking:
+        if _is_within_training(trainer) and not self._between:
+            self._validates = True
             self._save(trainer)
+            self._validates = False
 
     def on_validation_batch_end(
         self,
@@ -134,8 +142,17 @@ class LastCheckpoint(Checkpoint):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Stop if that was asked for; what there is to save was saved."""
-        if trainer.state.fn == TrainerFn.FITTING and self._is_asked(trainer):
+        """Stop if that was asked for; what there is to save was saved.
+
+        Several processes, which may have different numbers of batches, end the validation first.
+        """
+        alone = trainer.world_size == 1 and _is_within_training(trainer)
+        if alone and not self._between and self._asked is not None:
+            self._stop()
+
+    def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Stop if that was asked for in any process."""
+        if _is_within_training(trainer) and not self._between and self._is_asked(trainer):
             self._stop()
 
     def on_exception(
@@ -160,7 +177,7 @@ class LastCheckpoint(Checkpoint):
         Lightning takes a checkpoint that was written between the last batch and its validation for
         one that was written after it.
         """
-        if trainer.validating:
+        if self._validates:
             begun = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
             progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
             progress.update(total=dict(begun), current=dict(begun), is_last_batch=False)
@@ -185,7 +202,8 @@ class LastCheckpoint(Checkpoint):
     def _listen_no_more(self) -> None:
         while self._handlers:
             number, handler = self._handlers.popitem()
-            signal.signal(number, handler)
+            # None stands for a handler that Python did not install, and cannot give back.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _save(self, trainer: L.Trainer) -> None:
         if getattr(trainer, "fast_dev_run", False):  # as ModelCheckpoint asks it
@@ -209,6 +227,11 @@ class LastCheckpoint(Checkpoint):
         if self._asked == signal.SIGINT:
             raise KeyboardInterrupt
         raise SIGTERMException
+
+
+def _is_within_training(trainer: L.Trainer) -> bool:
+    """Say whether a validation is one of a training under way."""
+    return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
 
 
 def _greatest(trainer: L.Trainer, wish: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -144,8 +145,14 @@ def _trains_on(run: Path, data: Mapping[str, Any]) -> bool:
     path = run / "config.yaml"
     if not path.is_file():
         return True
-    stored = yaml.safe_load(path.read_text(encoding="utf-8")).get("data")
-    return _text(stored) == _text(data)
+    try:
+        stored = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError:
+        stored = None
+    if not isinstance(stored, Mapping):  # cut off while it was written
+        sys.stderr.write(f"probseg: {path} cannot be read; its run is left out\n")
+        return False
+    return _text(stored.get("data")) == _text(data)
 
 
 def _text(section: Any) -> str:  # noqa: ANN401

@@ -19,6 +19,11 @@ TRUSTED = ("probseg", "torch", "lightning")
 PARSED = "hyper_parameters"
 """Settings in a checkpoint that the parser reads, and that replace those of the user."""
 
+ALIASES = (
+    "the settings in the checkpoint have YAML aliases, which training does not write, and which a "
+    "few lines can unfold to any length; use another checkpoint"
+)
+
 SETTINGS = (PARSED, "datamodule_hyper_parameters")
 """Where a checkpoint names classes."""
 
@@ -72,6 +77,8 @@ def _texts(settings: Any) -> Iterator[str]:  # noqa: ANN401 (any plain value)
     elif isinstance(settings, str):
         yield settings
         try:
+            if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(settings)):
+                raise WeightsError(ALIASES)  # a few lines of which unfold to any length
             inner = yaml.safe_load(settings)
         except yaml.YAMLError:  # no settings, then
             return

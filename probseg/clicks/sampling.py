@@ -28,26 +28,25 @@ def random_points(
 
     Returns:
         Points ``(x, y)``, float, shape ``(B, max_points, 2)``, and whether each is real, boolean,
-        ``(B, max_points)``. An image whose region is too small gets fewer points than asked.
+        ``(B, max_points)``. An image whose region is too small gets fewer points than asked. Which
+        points are drawn is random, their order is not.
     """
     width = region.shape[2]
     # (B, H * W): pixels of the region up to each one
     seen = region.flatten(1).cumsum(dim=1, dtype=torch.int32)
-    total = seen[:, -1:].long()  # (B, 1)
-    left = (total - torch.arange(max_points, device=region.device)).clamp(min=1)
-    chosen = draws.below(left)  # (B, max_points): numbers among the pixels that are left
-    ranks = chosen.new_empty(len(chosen), 0)  # numbers among all, in ascending order
-    picked = []
+    total = seen[:, -1].long()
+    wanted = torch.minimum(counts, total)  # (B,)
+    # Floyd's algorithm: step s draws among the first `total - wanted + s + 1` pixels, and takes the
+    # last of them where the drawn one is taken already.
+    steps = torch.arange(max_points, device=region.device)
+    last = (total - wanted)[:, None] + steps  # (B, max_points)
+    drawn = draws.below(last + 1)
+    ranks = torch.full_like(drawn, -1)
     for step in range(max_points):
-        rank = chosen[:, step]
-        for taken in ranks.unbind(dim=1):
-            rank = rank + (rank >= taken)  # step over what was drawn before
-        picked.append(rank)
-        ranks = torch.cat([ranks, rank[:, None]], dim=1).sort(dim=1).values
-    wanted = torch.stack(picked, dim=1) if picked else ranks  # (B, max_points)
-    index = torch.searchsorted(seen, (wanted + 1).int()).clamp(max=seen.shape[1] - 1)
-    numbers = torch.arange(max_points, device=region.device)
-    real = (numbers < counts[:, None]) & (numbers < total)
+        taken = (ranks == drawn[:, step, None]).any(dim=1)
+        ranks[:, step] = torch.where(taken, last[:, step], drawn[:, step])
+    index = torch.searchsorted(seen, (ranks + 1).int()).clamp(max=seen.shape[1] - 1)
+    real = steps < wanted[:, None]
     x = index % width
     y = torch.div(index, width, rounding_mode="floor")
     return torch.stack([x, y], dim=-1).float(), real

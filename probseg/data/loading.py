@@ -17,10 +17,7 @@ from probseg.data.sampling import Draw, Order, Shuffled, TrainingSampler
 from probseg.errors import DataError
 from probseg.seeds import mixed
 
-RETRIES = 10
-"""Objects that are tried in place of one that cannot be read."""
-
-GRACE = 20
+OUTLIVES = 120
 """Seconds that a process that reads outlives SIGTERM."""
 
 Pixels = tuple[np.ndarray, np.ndarray]
@@ -52,7 +49,11 @@ class Augmentation(Protocol):
     """Cuts a training crop out of a sample."""
 
     def __call__(self, sample: Any, seed: int) -> Pixels:  # noqa: ANN401 # each takes its own
-        """Return an image and its labels, a function of the sample and the seed."""
+        """Return an image and its labels, a function of the sample and the seed.
+
+        Raises:
+            DataError: If the sample cannot be used.
+        """
 
 
 class _Crops(Dataset[Cut]):
@@ -69,15 +70,13 @@ class _Crops(Dataset[Cut]):
         if isinstance(draw, int):  # with `overfit_batches`, Lightning counts up instead
             draw = Draw(draw, mixed(draw))
         skipped: list[str] = []
-        index = draw.number
-        while len(skipped) <= RETRIES:
+        for number in (draw.number, *draw.instead):
             try:
-                sample = self.samples[index]
+                sample = self.samples[number]
+                image, labels = self.crop(sample, draw.seed)
             except DataError as error:
                 skipped.append(str(error))
-                index = mixed(draw.seed, len(skipped)) % len(self)
             else:
-                image, labels = self.crop(sample, draw.seed)
                 return Cut(image, labels, draw.seed, sample.name, tuple(skipped))
         raise DataError(_told(skipped, "cannot be used, one after the other"))
 
@@ -142,6 +141,7 @@ class TrainingData(L.LightningDataModule):
             raise ValueError(msg)
         self.skips = Skips(max_skipped)
         self.seed = torch.initial_seed()
+        self._global_batch_size: int | None = None  # of the training so far
 
     def setup(self, stage: str) -> None:
         """Take the seed of the first process in all of them."""
@@ -149,12 +149,13 @@ class TrainingData(L.LightningDataModule):
             self.seed = self.trainer.strategy.broadcast(torch.initial_seed())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: the seed."""
-        return {"seed": self.seed}
+        """Return what a checkpoint keeps: the seed, and the size of the global batch."""
+        return {"seed": self.seed, "global_batch_size": self._global_batch_size}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on with the seed of a checkpoint."""
         self.seed = state_dict["seed"]
+        self._global_batch_size = state_dict["global_batch_size"]
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:  # noqa: ANN401
         """Count what the loader of training crops had to leave out."""
@@ -207,6 +208,10 @@ class TrainingData(L.LightningDataModule):
             rank=self.trainer.global_rank if self.trainer else 0,
         )
         if self.trainer is not None:
+            before, now = self._global_batch_size, batch_size * processes
+            if before is not None and before != now:
+                _count_anew(self.trainer, before, now)
+            self._global_batch_size = now
             sampler.go_to(*_position(self.trainer))
         return _TrainingLoader(
             crops,  # type: ignore[arg-type] # the stubs do not know of collate_fn
@@ -243,6 +248,17 @@ def _position(trainer: L.Trainer) -> tuple[int, int]:
     return epochs.processed, batches.current.processed
 
 
+def _count_anew(trainer: L.Trainer, before: int, now: int) -> None:
+    """Let the batches that an epoch has had count in another size, in place.
+
+    Where that does not come out even, the crops of less than a batch are seen again.
+    """
+    current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+    open_batches = current.processed - current.completed  # whose end Lightning makes up for
+    current.ready = current.started = current.processed = current.processed * before // now
+    current.completed = current.processed - open_batches
+
+
 def _prepare_worker(worker: int) -> None:
     """Set up a process that reads.
 
@@ -251,7 +267,7 @@ def _prepare_worker(worker: int) -> None:
     """
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(GRACE))
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(OUTLIVES))
 
 
 def stack_cuts(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from probseg.data.base import InteractiveDataset
 from probseg.data.selection import object_weights
 from probseg.errors import DataError
-from probseg.seeds import mixed
+from probseg.seeds import ORDER, SET, mixed
 
 Indices = npt.NDArray[np.int64]
 
@@ -92,14 +92,14 @@ class Mixture:
         first = 0
         for number, size in enumerate(self.sizes):
             count, weights = self.counts[number], self.weights[number]
-            own = mixed(seed, number)
+            own = mixed(SET, seed, number)
             if weights is None:
                 part = evenly(size, count, own, epoch)
             else:
                 part = systematic(weights, count, mixed(own, epoch))
             parts.append(first + part)
             first += size
-        return np.random.default_rng(mixed(seed, epoch)).permutation(np.concatenate(parts))
+        return np.random.default_rng(mixed(ORDER, seed, epoch)).permutation(np.concatenate(parts))
 
 
 def _check_proportions(proportions: Sequence[float], names: Sequence[str]) -> None:

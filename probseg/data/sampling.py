@@ -9,7 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import DistributedSampler
 
-from probseg.seeds import mixed
+from probseg.seeds import CROP, ORDER, mixed
+
+RETRIES = 10
+"""Samples that are tried in place of one that cannot be read."""
 
 
 class Draw(NamedTuple):
@@ -18,10 +21,13 @@ class Draw(NamedTuple):
     Args:
         number: Of the sample.
         seed: Of the crop's random numbers, in [0, 2**63).
+        instead: Numbers of samples of the same epoch that take its place, one after the other, if
+            it cannot be read.
     """
 
     number: int
     seed: int
+    instead: tuple[int, ...] = ()
 
 
 class Order(Protocol):
@@ -55,7 +61,7 @@ class Shuffled:
 
     def indices(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
         """Return a permutation; see `Order`."""
-        return np.random.default_rng(mixed(seed, epoch)).permutation(self.count)
+        return np.random.default_rng(mixed(ORDER, seed, epoch)).permutation(self.count)
 
 
 class TrainingSampler(DistributedSampler[Draw]):
@@ -100,7 +106,10 @@ class TrainingSampler(DistributedSampler[Draw]):
         for batch in range(self.first_batch, len(self.order) // together):
             first = batch * together + self.rank * self.batch_size
             for position in range(first, first + self.batch_size):
-                yield Draw(int(indices[position]), mixed(self.seed, self.epoch, position))
+                seed = mixed(CROP, self.seed, self.epoch, position)
+                others = (mixed(seed, attempt) % len(indices) for attempt in range(RETRIES))
+                instead = tuple(int(indices[other]) for other in others)
+                yield Draw(int(indices[position]), seed, instead)
 
     def __len__(self) -> int:
         """Return the number of samples of a whole epoch for this process."""

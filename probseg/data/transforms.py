@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from probseg.clicks.boxes import mask_box, padded_crop
 from probseg.data.looks import Looks
+from probseg.errors import DataError
 from probseg.types import IGNORE, Sample, SemanticSample
 
 ATTEMPTS = 4
@@ -72,7 +73,7 @@ class TrainingCrop:
             Image ``(size, size, 3)`` and mask ``(size, size)``, both uint8.
 
         Raises:
-            ValueError: If the mask has no object pixel.
+            DataError: If the mask has no object pixel.
         """
         generator = np.random.default_rng(seed)
         image, mask = self.cut(sample, generator)
@@ -85,6 +86,9 @@ class TrainingCrop:
             sample: The object.
             generator: Source of the scale and the place.
         """
+        if not (sample.mask == 1).any():
+            msg = f"{sample.name} of {sample.dataset}: the mask has no pixel of the object"
+            raise DataError(msg)
         x0, y0, x1, y1 = padded_crop(
             mask_box(sample.mask),
             sample.mask.shape,

@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 
 from probseg.data.loading import TrainingData
-from probseg.seeds import mixed
+from probseg.seeds import BATCH, mixed
 from probseg.tasks.migration import HEADER, header, migrate
 from probseg.zoo.store import check_fit
 
@@ -58,7 +58,7 @@ class NetworkTask(L.LightningModule):
         Also what draws from torch's own generator, such as dropout: a training that goes on after
         an interruption needs no state of a generator.
         """
-        self.batch_seed = mixed(self.seed, self.current_epoch, batch_idx)
+        self.batch_seed = mixed(BATCH, self.seed, self.current_epoch, batch_idx)
         torch.manual_seed(mixed(self.batch_seed, self.global_rank))
 
     def on_validation_epoch_start(self) -> None:

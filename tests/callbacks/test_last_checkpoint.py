@@ -117,21 +117,25 @@ def assert_same(one, other, where=""):
         assert one == other, where
 
 
-PLAIN = {}
-ACCUMULATING = {"accumulate_grad_batches": 2, "val_check_interval": 2}
-PLACES = [
-    ("backward", 5),
-    ("batch", 2),
-    ("batch", STEPS - 1),
-    ("validation", 2 * STEPS),
-    ("epoch", STEPS),
-]
+OPTIONS = {
+    "plain": {},
+    "accumulating": {"accumulate_grad_batches": 2, "val_check_interval": 2},
+    "validating in between": {"accumulate_grad_batches": 2, "val_check_interval": 3},
+}
 ENDS = {Killed: Killed, signal.SIGTERM: SIGTERMException, signal.SIGINT: SystemExit}
 CASES = [
-    *((PLAIN, *place, by) for place in PLACES for by in (Killed, signal.SIGTERM)),
-    *((PLAIN, *place, signal.SIGINT) for place in (PLACES[0], PLACES[3])),
-    *((ACCUMULATING, *place, signal.SIGTERM) for place in (PLACES[0], PLACES[3])),
-    (ACCUMULATING, *PLACES[0], Killed),
+    ("plain", "backward", 5, Killed),
+    ("plain", "batch", 2, Killed),
+    ("plain", "batch", STEPS - 1, Killed),
+    ("plain", "validation", 2 * STEPS, Killed),
+    ("plain", "epoch", STEPS, Killed),
+    ("plain", "backward", 5, signal.SIGINT),
+    ("plain", "validation", 2 * STEPS, signal.SIGTERM),
+    ("plain", "epoch", STEPS, signal.SIGTERM),
+    ("accumulating", "backward", 5, Killed),
+    ("accumulating", "backward", 5, signal.SIGTERM),
+    ("validating in between", "validation", 3, Killed),
+    ("validating in between", "validation", 3, signal.SIGTERM),
 ]
 
 
@@ -140,20 +144,20 @@ def uninterrupted(tmp_path_factory):
     """The last checkpoint and the validations of a training that nothing interrupts."""
 
     @functools.cache
-    def run(accumulating):
+    def run(name):
         place = tmp_path_factory.mktemp("whole")
-        options = ACCUMULATING if accumulating else PLAIN
-        _, _, validations = fit(place, LastCheckpoint(), **options)
+        _, _, validations = fit(place, LastCheckpoint(), **OPTIONS[name])
         return content(place), validations.seen
 
     return run
 
 
-@pytest.mark.parametrize(("options", "where", "batches", "by"), CASES)
+@pytest.mark.parametrize(("name", "where", "batches", "by"), CASES)
 def test_an_interrupted_training_ends_as_if_uninterrupted(
-    options, where, batches, by, uninterrupted, tmp_path
+    name, where, batches, by, uninterrupted, tmp_path
 ):
-    expected, validations = uninterrupted(options is ACCUMULATING)
+    options = OPTIONS[name]
+    expected, validations = uninterrupted(name)
     before = Validations()
     halt = before, LastCheckpoint(every_minutes=None, every_steps=1), Interrupt(where, batches, by)
     with pytest.raises(ENDS[by]):
@@ -165,6 +169,19 @@ def test_an_interrupted_training_ends_as_if_uninterrupted(
     assert before.seen | after.seen == validations
     if by is not Killed:
         assert not set(before.seen) & set(after.seen), "no validation is done twice"
+
+
+@pytest.mark.parametrize("early", [{"max_steps": 6}, {"max_steps": 8}, {"limit": 6}])
+def test_a_training_that_ended_early_can_be_made_longer(early, uninterrupted, tmp_path):
+    class Enough(Callback):
+        def on_train_batch_end(self, trainer, *arguments):
+            trainer.should_stop = trainer.global_step == early.get("limit")
+
+    steps = {"max_steps": early["max_steps"]} if "max_steps" in early else {}
+    fit(tmp_path, Enough(), LastCheckpoint(), **steps)
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    fit(tmp_path, LastCheckpoint(), resume=last)
+    assert_same(content(tmp_path)["state_dict"], uninterrupted("plain")[0]["state_dict"])
 
 
 def test_signals_let_the_batch_end_and_lose_none(tmp_path):

@@ -42,17 +42,16 @@ def fit(*more):
     )
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_of_the_training_they_are_left_out_up_to_a_limit(workers, place, capsys):
+def test_of_the_training_they_are_left_out_up_to_a_limit(place, capsys):
     paths = cut("train")
     with pytest.warns(UserWarning, match="left out of the training") as warned:
-        assert fit(f"--data.num_workers={workers}") == 0
+        assert fit("--data.num_workers=1") == 0
     told = [line for line in (str(w.message) for w in warned) if line.startswith("left out of")]
     assert len(told) == 2, told
     for path in paths:
         assert any(f"{path}: cannot be read as an image" in line for line in told)
     with pytest.warns(UserWarning, match="left out of the training"):
-        assert fit(f"--data.num_workers={workers}", "--data.max_skipped=1") == 2
+        assert fit("--data.num_workers=1", "--data.max_skipped=1") == 2
     error = capsys.readouterr().err
     assert "2 samples cannot be used, more than `max_skipped` (1)" in error
     assert all(f"\n  {path}: cannot be read" in error for path in paths)

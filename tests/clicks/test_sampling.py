@@ -168,9 +168,10 @@ def test_all_pairs_of_points_are_equally_likely():
     region = torch.zeros(6000, 2, 3, dtype=torch.bool)
     region[:, 0, 0] = region[:, 0, 2] = region[:, 1, 1] = True
     points, _ = random_points(region, torch.full((6000,), 2), 2, source(6000))
-    pairs, counts = np.unique(points.flatten(1).numpy(), axis=0, return_counts=True)
-    assert len(pairs) == 6
-    assert counts == pytest.approx(1000, abs=5 * math.sqrt(6000 / 6 * 5 / 6))
+    places = (points[..., 1] * 3 + points[..., 0]).sort(dim=1).values.numpy()
+    pairs, counts = np.unique(places, axis=0, return_counts=True)
+    assert pairs.tolist() == [[0, 2], [0, 4], [2, 4]]
+    assert counts == pytest.approx(2000, abs=5 * math.sqrt(6000 * 1 / 3 * 2 / 3))
 
 
 def test_training_boxes_are_drawn_by_the_rule_of_the_evaluation():

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.data import InteractiveDataModule
-from probseg.data.loading import RETRIES, Skips
-from probseg.data.sampling import Shuffled, TrainingSampler
+from probseg.data.loading import Skips
+from probseg.data.sampling import RETRIES, Shuffled, TrainingSampler
 from probseg.errors import DataError
 
 
@@ -108,6 +108,29 @@ def test_another_object_takes_the_place_of_a_broken_one(workers):
             else:
                 assert other == name
                 assert torch.equal(crop, image)
+
+
+def test_what_takes_a_place_is_of_the_same_epoch():
+    """Objects that the order never deals, those of weight 0 for instance, are no replacements."""
+
+    class First(Shuffled):
+        def indices(self, seed, epoch):
+            return super().indices(seed, epoch) % 8
+
+    data = loaded(Broken(40, {0, 1, 2}))
+    data.order = First(16)
+    names = {name for batch in data.train_dataloader() for name in batch.names}
+    assert names <= {f"object{number}" for number in range(3, 8)}
+
+
+def test_an_object_without_a_pixel_is_skipped_by_name():
+    class Hollow(FakeObjects):
+        def __getitem__(self, index):
+            sample = super().__getitem__(index)
+            return sample._replace(mask=sample.mask * 0) if index == 5 else sample
+
+    skipped = [m for batch in loaded(Hollow(16)).train_dataloader() for m in batch.skipped]
+    assert skipped == ["object5 of fakes: the mask has no pixel of the object"]
 
 
 def test_a_set_that_cannot_be_read_at_all_is_given_up():

@@ -10,7 +10,9 @@ os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 os.environ.setdefault("WANDB_MODE", "disabled")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Nothing is written into folders of real data.
-os.environ.setdefault("PROBSEG_CACHE", tempfile.mkdtemp(prefix="probseg_tests_"))
+if not os.environ.get("PROBSEG_CACHE"):
+    INDICES = tempfile.TemporaryDirectory(prefix="probseg_tests_")  # until the tests are over
+    os.environ["PROBSEG_CACHE"] = INDICES.name
 
 import pytest
 import torch

@@ -24,6 +24,7 @@ IN_WORKER = re.compile(r"Caught \w+ in DataLoader worker process \d+\.\nOriginal
 DEAD_WORKER = re.compile(
     r"(DataLoader worker \(pid.*\)|Pin memory thread) (is killed by signal|exited unexpectedly)"
 )
+LOST_PROCESS = re.compile(r"Connection (closed|reset) by peer")
 NO_SHARED_MEMORY = re.compile(
     r"unable to (allocate|open|write|mmap|resize).*(shared memory|torch_)"
 )
@@ -129,6 +130,11 @@ def _explained(error: BaseException, verb: str, config: Namespace, last: Path | 
     if isinstance(error, RuntimeError):
         if DEAD_WORKER.search(text) or NO_SHARED_MEMORY.search(text):
             return _dead_worker(text, verb, config, last)
+        if LOST_PROCESS.search(text):
+            return (
+                f"another process of this run has ended ({_in_short(text)}): its own message, above "
+                f"or in the log of its machine, says why; then {way_on(verb, last)}"
+            )
         if isinstance(error, torch.OutOfMemoryError) or NO_DEVICE_MEMORY.search(text):
             return _no_memory("the GPU", text, verb, config)
         if NO_HOST_MEMORY.search(text):

@@ -41,6 +41,12 @@ class Wanted(NamedTuple):
     categories: Sequence[str] | None = None
     part: Part = "all"
 
+    def told(self) -> str:
+        """Say what is asked for, without what holds unless one asks."""
+        usual = self._field_defaults
+        asked = {key: value for key, value in self._asdict().items() if usual.get(key) != value}
+        return ", ".join(f"{key}={value!r}" for key, value in asked.items())
+
 
 class AnnotatedObjects(InteractiveDataset):
     """Base of the data sets whose objects are annotations of one JSON file.
@@ -75,8 +81,8 @@ class AnnotatedObjects(InteractiveDataset):
         self.objects = self._chosen(wanted)
         if len(self.objects) == 0:
             msg = (
-                f"{annotations}: no object of at least {wanted.min_area} pixels (`min_area`) is "
-                "left after selection"
+                f"{annotations}: none of its {len(self.index.ids)} annotations with an outline is "
+                f"left with {wanted.told()}; choose fewer restrictions"
             )
             raise DataError(msg)
         self._check_images()
@@ -145,9 +151,6 @@ class AnnotatedObjects(InteractiveDataset):
             chosen &= ~index.crowds
         if wanted.categories is not None:
             chosen &= np.isin(index.kinds, self._numbers(wanted.categories))
-        if wanted.max_fraction is not None:
-            pixels = index.image_sizes.prod(axis=1)[index.owners]
-            chosen &= (index.areas <= wanted.max_fraction * pixels) | (index.owners < 0)
         if unknown := np.unique(index.image_ids[chosen & (index.owners < 0)]).tolist():
             msg = (
                 f"{self.annotations}: has annotations of images that it does not list with a "
@@ -155,6 +158,9 @@ class AnnotatedObjects(InteractiveDataset):
                 "file again"
             )
             raise DataError(msg)
+        if wanted.max_fraction is not None:
+            pixels = index.image_sizes.prod(axis=1)[index.owners[chosen]]
+            chosen[chosen] = index.areas[chosen] <= wanted.max_fraction * pixels
         if wanted.part != "all":
             chosen &= np.isin(index.owners, self._held_out()) == (wanted.part == "val")
         return np.flatnonzero(chosen)
@@ -172,7 +178,8 @@ class AnnotatedObjects(InteractiveDataset):
 
         Checksums of their names decide, so that the part hardly changes when images are added.
         """
-        images = np.unique(self.index.owners).tolist()
+        owners = self.index.owners
+        images = np.unique(owners[owners >= 0]).tolist()
         if len(images) < 2:
             msg = (
                 f"{self.annotations}: training and validation need at least 2 images, got "

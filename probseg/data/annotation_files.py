@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PureWindowsPath
@@ -58,7 +59,8 @@ def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
             )
             raise DataError(msg) from error
 
-    return AnnotationIndex(**cached("annotations", [path], {"kind": kind}, build, path.parent))
+    options = {"kind": kind, "columns": " ".join(AnnotationIndex._fields)}
+    return AnnotationIndex(**cached("annotations", [path], options, build, path.parent))
 
 
 class _Reader:
@@ -108,6 +110,9 @@ class _Reader:
         if not outline:
             return
         area = float(entry.get("area") or 0)
+        if not 0 <= area < math.inf:
+            msg = f"its area must be finite and at least 0, got {area}"
+            raise ValueError(msg)
         if isinstance(outline, dict):
             counted = self._runs(outline)
             area = area or counted
@@ -116,6 +121,9 @@ class _Reader:
             polygons = [polygon for polygon in outline if len(polygon) >= 6]
             if not polygons:
                 return
+            if not all(map(_near, polygons)):
+                msg = f"a coordinate is not a number from {-FARTHEST:.0f} to {FARTHEST:.0f}"
+                raise ValueError(msg)
             area = area or sum(map(_enclosed, polygons))
             for polygon in polygons:
                 self.coordinates.extend(polygon)
@@ -217,9 +225,6 @@ class _Coordinates:
 
     def _keep(self) -> None:
         numbers = np.asarray(self.pending)
-        if not (np.abs(numbers) <= FARTHEST).all():  # nor is NaN
-            msg = f"a coordinate is not a number from {-FARTHEST:.0f} to {FARTHEST:.0f}"
-            raise ValueError(msg)
         short = numbers.astype(np.float32)
         if self.kept.typecode == "f" and not np.array_equal(exact(short), numbers):
             self.kept = array("d", exact(np.asarray(self.kept)))
@@ -229,6 +234,12 @@ class _Coordinates:
     def finished(self) -> npt.NDArray[np.float32] | npt.NDArray[np.float64]:
         self._keep()
         return np.asarray(self.kept)
+
+
+def _near(polygon: list[float]) -> bool:
+    """Say whether all coordinates of a polygon can be meant."""
+    # Of NaN, which may hide from smallest and largest, sums are NaN.
+    return min(polygon) >= -FARTHEST and max(polygon) <= FARTHEST and not math.isnan(sum(polygon))
 
 
 def _enclosed(polygon: list[float]) -> float:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import zlib
@@ -48,17 +49,19 @@ def cached(
 
     They are kept in ``$PROBSEG_CACHE`` if that is set; else in the folder ``.probseg`` inside
     ``beside`` or, where that cannot be written, in ``~/.cache/probseg``. They are found again as
-    long as name, options and format are the same, and so are size and time of change of all
-    sources. Of several processes that need them at once, one builds and the others wait for it; on
-    file systems without locks each builds its own copy. A build that is killed leaves nothing that
+    long as name, options and format are the same, and so are time of change and, of files, size of
+    all sources. Of several processes that need them at once, one builds and the others wait for it;
+    on file systems without locks each builds, and one result is kept. A build that is killed leaves nothing that
     is taken for a result. Files that are cut off or damaged are noticed by their sizes and by
     checksums of samples of their content, and built anew with a notice on stderr.
 
     Args:
         name: What the arrays are, as part of file names.
-        sources: The files or folders that the arrays are made from.
+        sources: The files or folders that the arrays are made from. A folder changes when files in
+            it come or go, not with what is in them.
         options: What else they depend on.
-        build: Makes the arrays, by names that can be file names; none of them of objects.
+        build: Makes the arrays, at least one, by names that can be file names; none of them of
+            objects.
         beside: The folder of the data.
 
     Returns:
@@ -71,11 +74,7 @@ def cached(
     """
     paths = [os.path.relpath(source, beside) for source in sources]  # data may be moved as a whole
     key = hashlib.sha256(json.dumps([name, paths, dict(options)], sort_keys=True).encode())
-    states = [source.stat() for source in sources]
-    wanted = {
-        "version": VERSION,
-        "sources": [[state.st_size, state.st_mtime_ns] for state in states],
-    }
+    wanted = {"version": VERSION, "sources": [_change(source) for source in sources]}
     slots = [_Slot(place, f"{name}-{key.hexdigest()[:16]}") for place in _places(beside)]
     for slot in slots:
         if (kept := _read(slot, wanted)).arrays is not None:
@@ -97,7 +96,7 @@ def cached(
             if built is None:
                 built = build()
             try:
-                _write(slot, wanted, built, clean=alone)
+                _write(slot, wanted, built, alone)
             except OSError as error:
                 reasons.append(f"{slot.place}: {error.strerror or error}")
                 continue
@@ -110,6 +109,12 @@ def cached(
         "space, or set PROBSEG_CACHE to a folder that can be written"
     )
     raise DataError(msg)
+
+
+def _change(source: Path) -> list[int]:
+    """Size and time of change; folders of one content have sizes that depend on the disk."""
+    state = source.stat()
+    return [0 if stat.S_ISDIR(state.st_mode) else state.st_size, state.st_mtime_ns]
 
 
 class _Slot(NamedTuple):
@@ -136,7 +141,11 @@ def _places(beside: Path) -> tuple[Path, ...]:
     chosen = os.environ.get("PROBSEG_CACHE")
     if chosen:
         return (Path(chosen) / of,)
-    return beside / FOLDER, Path.home() / ".cache" / "probseg" / of
+    try:
+        home = Path.home()
+    except RuntimeError:  # a user without one, as in some containers
+        return (beside / FOLDER,)
+    return beside / FOLDER, home / ".cache" / "probseg" / of
 
 
 @contextlib.contextmanager
@@ -168,6 +177,8 @@ def _read(slot: _Slot, wanted: Mapping[str, Any]) -> _Kept:
         if found != wanted:
             return _Kept(None)
         folder = slot.place / header["folder"]
+        if not header["files"]:
+            return _Kept(None, f"{slot.header} names no files")
         arrays = {}
         for name, state in header["files"].items():
             path = folder / f"{name}.npy"
@@ -205,10 +216,13 @@ def _mapped(path: Path) -> npt.NDArray[Any]:
 
 
 def _write(
-    slot: _Slot, wanted: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], clean: bool
+    slot: _Slot, wanted: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], alone: bool
 ) -> None:
-    """Write the arrays of a slot into a new folder, and then the header that names it."""
-    if clean:  # what a killed process left, or the header no longer names
+    """Write the arrays of a slot into a new folder, and then the header that names it.
+
+    Without a lock another process may have done so meanwhile: then nothing is left of this one.
+    """
+    if alone:  # what a killed process left, or the header no longer names
         slot.header.unlink(missing_ok=True)
         for old in slot.place.glob(f"{slot.stem}-*"):
             shutil.rmtree(old, ignore_errors=True)  # such as files that others have open
@@ -227,6 +241,9 @@ def _write(
             entries = {**wanted, "folder": folder.name, "files": files}
             file.write(json.dumps(entries).encode())
             _to_disk(file)
+        if not alone and _read(slot, wanted).arrays is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            return
         header.replace(slot.header)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

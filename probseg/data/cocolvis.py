@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -60,7 +62,6 @@ class COCOLVIS(InteractiveDataset):
     ) -> None:
         top = chosen_root(root, "COCOLVIS", "cocolvis", "LVIS")
         self.root = top / split
-        self._arguments = (split, top, stuff, min_area)
         annotations, masks = self.root / "hannotation.pickle", self.root / "masks"
         images = self.root / "images"
         if not (annotations.is_file() and masks.is_dir() and images.is_dir()):
@@ -75,10 +76,9 @@ class COCOLVIS(InteractiveDataset):
                 "COCOLVIS.",
             )
         build = partial(_build, self.root, f"{self.name} {split}")
-        self.index = cached("cocolvis", [annotations, masks], {"split": split}, build, self.root)
-        found = {entry.name for entry in images.iterdir()}
-        needed = (f"{name.decode()}.jpg" for name in self.index["photos"])
-        refuse_missing(images, "image", [name for name in needed if name not in found], "masks")
+        options = {"split": split, "columns": " ".join(_Object._fields)}
+        self.index = cached("cocolvis", [annotations, masks], options, build, self.root)
+        _check_images(self.root, (name.decode() for name in self.index["photos"]))
         wanted = self.index["area"] >= max(min_area, 1)
         if not stuff:
             wanted &= ~self.index["stuff"]
@@ -86,10 +86,6 @@ class COCOLVIS(InteractiveDataset):
         if not len(self.rows):
             msg = f"{annotations}: no object of at least {min_area} pixels (`min_area`)"
             raise DataError(msg)
-
-    def __reduce__(self) -> tuple[type[COCOLVIS], tuple[str, Path, bool, int]]:
-        """Travel to other processes without the index, which they open themselves."""
-        return type(self), self._arguments
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -143,9 +139,13 @@ class _Object(NamedTuple):
 def _build(root: Path, what: str) -> Mapping[str, npt.NDArray[Any]]:
     """Convert all pickles; the layers go through a file, as they may not fit into memory."""
     photos = _read_annotations(root / "hannotation.pickle")
+    _check_images(root, (photo.name for photo in photos))  # before the minutes that the rest takes
     columns = {name: array("q") for name in ("photo", *_Object._fields)}
     starts = array("q", [0])
-    with tempfile.TemporaryFile() as file:
+    place = _place(root)
+    with ExitStack() as stack:
+        with _writing(place):
+            file = stack.enter_context(tempfile.TemporaryFile(dir=place))
         masks = read_all(partial(_read_masks, root), photos, what)
         for number, (layers, objects) in enumerate(masks):
             for each in objects:
@@ -153,9 +153,39 @@ def _build(root: Path, what: str) -> Mapping[str, npt.NDArray[Any]]:
                 for column, entry in zip(columns.values(), row, strict=True):
                     column.append(int(entry))
             for layer in layers:
-                file.write(layer)
                 starts.append(starts[-1] + len(layer))
+            with _writing(place):
+                file.writelines(layers)
+                file.flush()
         return _arrays(photos, columns, starts, file)
+
+
+def _check_images(root: Path, names: Iterable[str]) -> None:
+    """Raise a `DataError` if photographs are missing."""
+    images = root / "images"
+    found = {entry.name for entry in images.iterdir()}
+    needed = (f"{name}.jpg" for name in names)
+    refuse_missing(images, "image", [name for name in needed if name not in found], "masks")
+
+
+def _place(root: Path) -> Path:
+    """Folder with room for the layers: where they are kept later on, if that can be written."""
+    chosen = os.environ.get("PROBSEG_CACHE")
+    place = Path(chosen) if chosen else root
+    return place if os.access(place, os.W_OK) else Path(tempfile.gettempdir())
+
+
+@contextmanager
+def _writing(place: Path) -> Iterator[None]:
+    """Say which folder is full or cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        msg = (
+            f"{place}: the layers of COCO+LVIS cannot be written there ({error.strerror or error}); "
+            "free some space, or set PROBSEG_CACHE to a folder with more of it"
+        )
+        raise DataError(msg) from error
 
 
 def _arrays(
@@ -166,7 +196,6 @@ def _arrays(
 ) -> Arrays:
     """Bring everything into arrays; the content of the layers stays in the file."""
     kinds = {"number": np.uint8, "stuff": np.bool_}
-    file.flush()
     content = np.memmap(file, np.uint8, mode="r") if starts[-1] else np.empty(0, np.uint8)
     return {
         "photos": np.array([photo.name.encode() for photo in photos], dtype="S"),
@@ -206,8 +235,8 @@ def _read_masks(root: Path, photo: _Photo) -> tuple[list[bytes], list[_Object]]:
     image = root / "images" / f"{photo.name}.jpg"
     loaded: Any = load_data(path)
     try:
-        layers = [np.asarray(layer) for layer in loaded[0]]
-        if any(layer.dtype != np.uint8 for layer in layers):
+        layers = list(loaded[0])
+        if not all(isinstance(each, np.ndarray) and each.dtype == np.uint8 for each in layers):
             msg = f"{path}: expected layers as PNG files in arrays of bytes; unpack again"
             raise DataError(msg)
         contents = [layer.tobytes() for layer in layers]

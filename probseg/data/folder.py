@@ -20,6 +20,7 @@ from probseg.data.images import (
     read_image,
     read_labels,
 )
+from probseg.data.layout import picture_files
 from probseg.data.reading import index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.paths import data_dir, find_data
@@ -128,20 +129,14 @@ def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict
             "Check the `root` argument; a relative one is also looked for in "
             f"{data_dir()} ($PROBSEG_DATA).",
         )
-    files: dict[str, Path] = {}
-    for path in sorted(place.iterdir()):
-        if path.name.startswith(".") or path.suffix.lower() not in IMAGE_SUFFIXES + suffixes:
-            continue
+    files = picture_files(place, IMAGE_SUFFIXES + suffixes)
+    for path in files.values():
         if path.suffix.lower() not in suffixes:
             msg = (
                 f"{path}: masks must be in a lossless format ({', '.join(suffixes)}); JPEG and its "
                 "like change the object numbers near contours"
             )
             raise DataError(msg)
-        if path.stem in files:
-            msg = f"{path}: has the same stem as {files[path.stem]}; names must tell files apart"
-            raise DataError(msg)
-        files[path.stem] = path
     if not files:
         msg = (
             f"{place}: holds no file with one of the suffixes {', '.join(suffixes)}; check the "

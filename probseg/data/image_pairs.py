@@ -17,9 +17,9 @@ from probseg.data.images import (
     read_grey,
     read_image,
 )
-from probseg.data.layout import refuse_missing
+from probseg.data.layout import picture_files, refuse_missing
 from probseg.data.reading import index_objects
-from probseg.errors import DataError, DatasetNotFoundError
+from probseg.errors import DatasetNotFoundError
 from probseg.paths import find_data
 from probseg.types import Sample
 
@@ -85,14 +85,7 @@ class ImagePairs(InteractiveDataset):
 
 def _files(folder: Path, suffixes: Sequence[str], name: str) -> dict[str, Path]:
     """Map the stems of the files of some formats in a folder to their paths."""
-    found: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.name.startswith(".") or path.suffix.lower() not in suffixes:
-            continue
-        if path.stem in found:
-            msg = f"{path}: has the same stem as {found[path.stem]}; remove one of them"
-            raise DataError(msg)
-        found[path.stem] = path
+    found = picture_files(folder, suffixes)
     if not found:
         raise DatasetNotFoundError(
             name,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,11 +16,11 @@ from probseg.types import IGNORE
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 LOSSLESS_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
 
-MAX_PIXELS = 178_956_970
-"""Most pixels of an image or mask, where Pillow refuses too: a small file can hold gigabytes."""
+FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM")
+"""What files may hold, whatever their suffix; Pillow runs other programs to read some formats."""
 
-# Pillow warns from half of it on, and only tells of the limit that is kept here anyway.
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+MAX_PIXELS = 89_478_485
+"""Most pixels of an image or mask, above which Pillow warns: a small file can hold gigabytes."""
 
 GREY_WEIGHTS = (0.299, 0.587, 0.114)
 """Shares of red, green and blue in a grey value (ITU-R BT.601)."""
@@ -43,7 +42,7 @@ def _decoding(path: Path) -> Iterator[None]:
         yield
     except (DataError, MemoryError):  # the second says nothing about the file
         raise
-    except Image.DecompressionBombError as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(path) from error
     except Exception as error:  # the decoders of broken files raise a dozen different kinds
         msg = f"{path}: cannot be read as an image ({error}); replace or remove the file"
@@ -52,9 +51,9 @@ def _decoding(path: Path) -> Iterator[None]:
 
 def _opened(path: Path) -> Image.Image:
     """Open an image file without decoding it, unless it is too large to be decoded."""
-    picture = Image.open(path)
+    picture = Image.open(path, formats=FORMATS)
     width, height = picture.size
-    if width * height > MAX_PIXELS:  # with a limit of Pillow that somebody has raised
+    if width * height > MAX_PIXELS:  # Pillow itself refuses twice as many
         raise _too_large(path)
     return picture
 

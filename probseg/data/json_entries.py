@@ -15,6 +15,10 @@ CHUNK = 1 << 22
 SPACE = re.compile(r"[ \t\n\r]*")
 ENDS = frozenset(" \t\n\r,:]}")
 
+LONGEST_CUT = 16
+"""Characters that can be in front of the end of a chunk and mean something else with more of them:
+half a ``-Infinity``, a pair of ``\\uXXXX``, or the ``e+`` of a number."""
+
 
 def json_entries(path: Path) -> Iterator[tuple[str, object]]:
     """Yield the parts of a file that holds one JSON object, without having all of it in memory.
@@ -106,11 +110,17 @@ class _Text:
             try:
                 value, end = self.decode(self.text, self.place)
             except JSONDecodeError as error:
-                if self._read_on():
+                # A string without an end is reported where it begins.
+                cut = self._at_end(error.pos) or error.msg.startswith("Unterminated string")
+                if cut and self._read_on():
                     continue
                 msg = f"{error.msg} at character {self.passed + error.pos}"
                 raise ValueError(msg) from error
             # Of a number that goes on in the next chunk, "1" can be read of "1" or of "1e".
-            if self.text[end : end + 1] in ENDS or not self._read_on():
+            if self.text[end : end + 1] in ENDS or not self._at_end(end) or not self._read_on():
                 self.place = end
                 return value
+
+    def _at_end(self, place: int) -> bool:
+        """Say whether more characters could change what is read at a place."""
+        return place + LONGEST_CUT >= len(self.text)

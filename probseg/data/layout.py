@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from probseg.data.images import IMAGE_SUFFIXES
@@ -25,11 +26,12 @@ def chosen_root(root: Path | str | None, *names: str) -> Path:
     return next((place for place in choices if place.is_dir()), choices[0])
 
 
-def picture_files(place: Path) -> dict[str, Path]:
+def picture_files(place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> dict[str, Path]:
     """Map the stems of the picture files in a folder to their paths.
 
     Args:
-        place: The folder, which may be missing; stems end at the first dot of a file name.
+        place: The folder, which may be missing.
+        suffixes: Those of the files that count, in small letters.
 
     Returns:
         The paths in the order of their names; empty if there are none.
@@ -40,13 +42,12 @@ def picture_files(place: Path) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for path in sorted(place.iterdir()) if place.is_dir() else []:
         # The suffixes of GrabCut's archive are .jpg, .JPG and .bmp.
-        if path.name.startswith(".") or path.suffix.lower() not in IMAGE_SUFFIXES:
+        if path.name.startswith(".") or path.suffix.lower() not in suffixes:
             continue
-        stem = path.name.split(".")[0]
-        if stem in found:
-            msg = f"{path}: has the same stem as {found[stem]}; remove one of them"
+        if path.stem in found:
+            msg = f"{path}: has the same stem as {found[path.stem]}; remove one of them"
             raise DataError(msg)
-        found[stem] = path
+        found[path.stem] = path
     return found
 
 

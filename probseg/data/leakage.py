@@ -173,7 +173,7 @@ def thumbnail(path: Path) -> Thumbnails:
         DataError: If the file cannot be read.
     """
     try:
-        with Image.open(path) as picture:
+        with Image.open(path, formats=FORMATS) as picture:
             picture.draft("RGB", (4 * SIDE, 4 * SIDE))  # JPEG files: decoded coarsely, but quickly
             turned = ImageOps.exif_transpose(picture).convert("RGB")
             return np.asarray(turned.resize((SIDE, SIDE), Image.Resampling.BOX))

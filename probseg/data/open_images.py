@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,9 @@ SHAPES = 1.02
 
 COLUMNS = ("MaskPath", "ImageID")
 
+KEPT = ("mask", "photo", "area")
+"""Names of the arrays that are kept."""
+
 
 class OpenImages(InteractiveDataset):
     """Objects of Open Images with a mask: 2.7 million for training, 24730 for validation.
@@ -33,7 +37,9 @@ class OpenImages(InteractiveDataset):
     a first letter each, ``<split>/masks/<0..f>/<MaskPath>``, and the official
     ``<split>-annotations-object-segmentation.csv`` in the folder of the split or beside it. In a
     mask, all that is not 0 is the object. A mask may have another size than its image and is
-    brought to that of the image, by taking for each pixel the nearest one.
+    brought to that of the image, by taking for each pixel the nearest one. Masks that have not the
+    proportions of their image, as where one of them was turned, are left out, and a notice on
+    stderr tells how many.
 
     When the data set is built for the first time all masks and the sizes of all images are read,
     for ``train`` in about half an hour on eight cores, and kept in a folder ``.probseg``. Files
@@ -60,7 +66,6 @@ class OpenImages(InteractiveDataset):
     ) -> None:
         top = chosen_root(root, "OpenImages", "open_images")
         self.root = top / split
-        self._arguments = (split, top, min_area)
         file = f"{split}-annotations-object-segmentation.csv"
         listed = next((p / file for p in (self.root, top) if (p / file).is_file()), None)
         folders = [self.root / "images", self.root / "masks"]
@@ -76,15 +81,12 @@ class OpenImages(InteractiveDataset):
         inner = sorted(path for path in folders[1].iterdir() if path.is_dir())
         build = partial(_build, listed, self.root, f"{self.name} {split}")
         sources = [listed, *folders, *inner]
-        self.index = cached("open-images", sources, {"split": split}, build, self.root)
+        options = {"split": split, "columns": " ".join(KEPT)}
+        self.index = cached("open-images", sources, options, build, self.root)
         self.rows = np.flatnonzero(self.index["area"] >= max(min_area, 1))
         if not len(self.rows):
             msg = f"{listed}: no object of at least {min_area} pixels (`min_area`)"
             raise DataError(msg)
-
-    def __reduce__(self) -> tuple[type[OpenImages], tuple[str, Path, int]]:
-        """Travel to other processes without the index, which they open themselves."""
-        return type(self), self._arguments
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -97,7 +99,11 @@ class OpenImages(InteractiveDataset):
         path = self.root / "images" / f"{photo}.jpg"
         image = read_image(path)
         height, width = image.shape[:2]
-        mask = _read_mask(_mask_path(self.root, self.index["mask"][row].decode()), (height, width))
+        mask_path = _mask_path(self.root, self.index["mask"][row].decode())
+        mask = _read_mask(mask_path, (height, width))
+        if mask is None:
+            msg = f"{mask_path}: has not the proportions of its image {path} ({width} x {height})"
+            raise DataError(msg)
         return Sample(image, mask, self.object_name(index), self.name, photo)
 
     @property
@@ -117,10 +123,17 @@ def _build(listed: Path, root: Path, what: str) -> Mapping[str, npt.NDArray[Any]
 
     def area(row: int) -> int:
         image = root / "images" / f"{photos[row].decode()}.jpg"
-        return int(_read_mask(_mask_path(root, masks[row].decode()), image_size(image)).sum())
+        mask = _read_mask(_mask_path(root, masks[row].decode()), image_size(image))
+        return -1 if mask is None else int(mask.sum())
 
     areas = np.fromiter(read_all(area, range(len(masks)), what), np.int64, len(masks))
-    return {"mask": masks, "photo": photos, "area": areas}
+    odd = np.flatnonzero(areas < 0)
+    if len(odd):
+        sys.stderr.write(
+            f"probseg: {len(odd)} masks of {what} are left out, as they have not the proportions "
+            f"of their images, among them {_mask_path(root, masks[odd[0]].decode())}\n"
+        )
+    return dict(zip(KEPT, (masks, photos, areas.clip(min=0)), strict=True))
 
 
 def _read_list(path: Path) -> tuple[npt.NDArray[np.bytes_], npt.NDArray[np.bytes_]]:
@@ -153,16 +166,15 @@ def _mask_path(root: Path, name: str) -> Path:
     return direct if direct.is_file() else root / "masks" / name[0] / name
 
 
-def _read_mask(path: Path, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Read a mask as uint8 of a size ``(H, W)``: 1 on the object and 0 elsewhere."""
+def _read_mask(path: Path, size: tuple[int, int]) -> npt.NDArray[np.uint8] | None:
+    """Read a mask as uint8 of a size ``(H, W)``: 1 on the object and 0 elsewhere.
+
+    None if it has other proportions.
+    """
     mask = (read_labels(path) > 0).astype(np.uint8)
     low, high = sorted(height / width for height, width in (mask.shape, size))
     if high / low > SHAPES:
-        msg = (
-            f"{path}: the mask has {mask.shape[1]} x {mask.shape[0]} pixels, which are not the "
-            f"proportions of its image of {size[1]} x {size[0]}; remove both from the list"
-        )
-        raise DataError(msg)
+        return None
     if mask.shape == size:
         return mask
     return np.asarray(Image.fromarray(mask).resize(size[::-1], Image.Resampling.NEAREST)).copy()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,22 @@ from probseg.errors import DataError
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
+TOLD = 10
+"""Most files that cannot be used that one error names."""
+
+
+class _Failure(NamedTuple):
+    """Why an item cannot be used; an exception would hold all that its function had read."""
+
+    message: str
+
 
 def digest_of(files: Iterable[Path], root: Path) -> str:
     """Summarise names, sizes and times of change of files, as the key of what is kept of them.
 
     Args:
         files: The files; one that is missing counts as such, so that its absence is noticed too.
-        root: Folder whose name does not count, so that a data set can be moved.
+        root: Folder from which the names are taken, so that a data set can be moved as a whole.
 
     Returns:
         32 hexadecimal digits, which depend on the order of the files.
@@ -39,7 +49,8 @@ def digest_of(files: Iterable[Path], root: Path) -> str:
             state = f"{status.st_size} {status.st_mtime_ns}"
         except FileNotFoundError:
             state = "missing"
-        digest.update(f"{str(file).removeprefix(str(root))}\0{state}\0".encode())
+        name = os.fsencode(os.path.relpath(file, root))
+        digest.update(b"%b\0%b\0" % (name, state.encode()))
     return digest.hexdigest()
 
 
@@ -48,7 +59,7 @@ def read_all(
 ) -> Iterator[_Result]:
     """Apply a function that reads files to all items, in threads; a terminal shows how far it is.
 
-    What cannot be read is only raised when all have been read, so that one message tells of all.
+    What cannot be read is only raised when all have been read, so that one message names several.
 
     Args:
         function: Called in several threads at once.
@@ -59,26 +70,30 @@ def read_all(
         The results in the order of the items.
 
     Raises:
-        DataError: At the end, if ``function`` raised it for any item.
+        DataError: At the end, if ``function`` raised it for any item; up to `TOLD` are named.
     """
 
-    def tried(item: _Item) -> _Result | DataError:
+    def tried(item: _Item) -> _Result | _Failure:
         try:
             return function(item)
         except DataError as error:
-            return error
+            return _Failure(str(error))
 
-    failures: list[DataError] = []
+    told: list[str] = []
+    count = 0
     for result in in_threads(tried, items, f"reading {what}", _terminal()):
-        if isinstance(result, DataError):
-            failures.append(result)
+        if isinstance(result, _Failure):
+            count += 1
+            if len(told) < TOLD:
+                told.append(result.message)
         else:
             yield result
-    if failures:
-        count = len(failures)
-        rest = f" ({count} entries of {what} cannot be used)" if count > 1 else ""
-        msg = f"{failures[0]}{rest}"
-        raise DataError(msg) from failures[0]
+    if count:
+        lines = [f"{count} entries of {what} cannot be used:", *told] if count > 1 else told
+        if count > len(told):
+            lines.append(f"and {count - len(told)} more")
+        msg = "\n".join(lines)
+        raise DataError(msg)
 
 
 def index_objects(

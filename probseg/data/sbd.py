@@ -118,12 +118,20 @@ def _instances(path: Path) -> npt.NDArray[np.uint8]:
         msg = f"{path}: no such file, but its image is listed; unpack the archive again"
         raise DataError(msg)
     try:
-        labels = load_mat(path, "GTinst")["Segmentation"][0, 0]
-        numbers: npt.NDArray[np.uint8] = labels.astype(np.uint8)
+        labels = np.asarray(load_mat(path, "GTinst")["Segmentation"][0, 0])
+    except (DataError, MemoryError):  # these say what is wrong
+        raise
     except Exception as error:  # broken files raise a dozen different kinds
         msg = (
             f"{path}: cannot be read as instances, expected a struct GTinst with the field "
             f"Segmentation ({error!r}); unpack the archive again"
         )
         raise DataError(msg) from error
-    return numbers
+    whole = labels.ndim == 2 and np.issubdtype(labels.dtype, np.integer)
+    if not whole or not labels.size or labels.min() < 0 or labels.max() > 255:
+        msg = (
+            f"{path}: expected instances as whole numbers in 0..255 of shape (H, W), got "
+            f"{labels.dtype} of shape {labels.shape}; unpack the archive again"
+        )
+        raise DataError(msg)
+    return labels.astype(np.uint8)

@@ -172,7 +172,7 @@ class InteractiveSegmentation(NetworkTask):
 
     def on_train_epoch_start(self) -> None:
         """Log which task of the curriculum begins."""
-        self.log("train/stage", float(STAGES.index(self.stage)))
+        self.log("train/stage", float(STAGES.index(self.stage)), sync_dist=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Note the curriculum's task."""

@@ -11,11 +11,13 @@ import torch
 from fakes import FakeObjects, micro_model
 from lightning.pytorch.callbacks import Callback, EMAWeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch.utils.data import DataLoader
 
 from probseg.callbacks import LastCheckpoint, last_checkpoint
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.clicks import Curriculum
 from probseg.data import InteractiveDataModule
+from probseg.data.semantic_module import EachOnce
 from probseg.tasks import InteractiveSegmentation
 
 STEPS = 4
@@ -182,6 +184,50 @@ def test_a_training_that_ended_early_can_be_made_longer(early, uninterrupted, tm
     last = tmp_path / "checkpoints" / "last.ckpt"
     fit(tmp_path, LastCheckpoint(), resume=last)
     assert_same(content(tmp_path)["state_dict"], uninterrupted("plain")[0]["state_dict"])
+
+
+class Linear(L.LightningModule):
+    """As little as can be trained and validated."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).sum()
+
+    def validation_step(self, batch, batch_idx):
+        return None
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+    def train_dataloader(self):
+        return DataLoader(torch.ones(4, 1))
+
+    def val_dataloader(self):
+        items = torch.ones(3, 1)
+        share = EachOnce(items, self.trainer.world_size, self.trainer.global_rank)
+        return DataLoader(items, sampler=share)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that are quick to start")
+def test_processes_may_have_different_numbers_of_validation_batches(tmp_path):
+    if torch.cuda.is_initialized():
+        pytest.skip("CUDA is in use, so this process cannot be forked")
+    trainer = L.Trainer(
+        accelerator="cpu",
+        devices=2,
+        strategy="ddp_fork",
+        max_epochs=2,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[LastCheckpoint()],
+        default_root_dir=tmp_path,
+    )
+    trainer.fit(Linear())  # it would wait for ever
+    assert content(tmp_path)["global_step"] == 4
 
 
 def test_signals_let_the_batch_end_and_lose_none(tmp_path):

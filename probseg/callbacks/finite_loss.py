@@ -97,7 +97,6 @@ class FiniteLoss(L.Callback):
             world_size=trainer.world_size,
             precision=str(trainer.precision),
             device=task.device.type,
-            config=str((self._folder / "config.yaml").absolute()),
         )
 
 

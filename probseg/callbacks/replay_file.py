@@ -44,7 +44,6 @@ class Replay:
         world_size: Number of processes.
         precision: As Lightning names it: ``"32-true"``, ``"16-mixed"``.
         device: Kind of the device: ``"cpu"`` or ``"cuda"``.
-        config: Path of the run's ``config.yaml``.
         version: Version of probseg that wrote it.
     """
 
@@ -59,7 +58,6 @@ class Replay:
     world_size: int
     precision: str
     device: str
-    config: str
     version: str = probseg.__version__
 
 

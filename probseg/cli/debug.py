@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--config",
         type=Path,
-        help="config.yaml of the run, whose classes are imported; that which the file names",
+        help="config.yaml of the run, whose classes are imported; by default that beside the file",
     )
     add("--device", type=device, help="cpu, cuda or cuda:N; that of the training if it is there")
     add("--json", type=new_file, metavar="FILE", help="write the findings to a file")
@@ -104,7 +104,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _replay(options: argparse.Namespace) -> None:
     replay = read_replay(options.file)
-    config = options.config or Path(replay.config)
+    # Not one that the file names: it may come from anybody, and what is named is imported.
+    config = options.config or options.file.absolute().with_name("config.yaml")
     there = replay.device == "cuda" and torch.cuda.is_available()
     where = options.device or ("cuda" if there else "cpu")
     console = Console(highlight=False)

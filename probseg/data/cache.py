@@ -51,9 +51,9 @@ def cached(
     ``beside`` or, where that cannot be written, in ``~/.cache/probseg``. They are found again as
     long as name, options and format are the same, and so are time of change and, of files, size of
     all sources. Of several processes that need them at once, one builds and the others wait for it;
-    on file systems without locks each builds, and one result is kept. A build that is killed leaves nothing that
-    is taken for a result. Files that are cut off or damaged are noticed by their sizes and by
-    checksums of samples of their content, and built anew with a notice on stderr.
+    on file systems without locks each builds, and one result is kept. A build that is killed leaves
+    nothing that is taken for a result. Files that are cut off or damaged are noticed by their sizes
+    and by checksums of samples of their content, and built anew with a notice on stderr.
 
     Args:
         name: What the arrays are, as part of file names.

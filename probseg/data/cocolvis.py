@@ -182,8 +182,8 @@ def _writing(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         msg = (
-            f"{place}: the layers of COCO+LVIS cannot be written there ({error.strerror or error}); "
-            "free some space, or set PROBSEG_CACHE to a folder with more of it"
+            f"{place}: the layers of COCO+LVIS cannot be written there "
+            f"({error.strerror or error}); free some space, or set PROBSEG_CACHE to another folder"
         )
         raise DataError(msg) from error
 

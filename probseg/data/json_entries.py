@@ -16,8 +16,8 @@ SPACE = re.compile(r"[ \t\n\r]*")
 ENDS = frozenset(" \t\n\r,:]}")
 
 LONGEST_CUT = 16
-"""Characters that can be in front of the end of a chunk and mean something else with more of them:
-half a ``-Infinity``, a pair of ``\\uXXXX``, or the ``e+`` of a number."""
+"""More characters than there are of anything that makes no sense without its end, but strings: a
+``-Infinity``, a pair of ``\\uXXXX``, or the ``e+`` of a number."""
 
 
 def json_entries(path: Path) -> Iterator[tuple[str, object]]:

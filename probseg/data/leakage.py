@@ -12,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from probseg.data.download import Progress, silent
-from probseg.data.images import GREY_WEIGHTS, IMAGE_SUFFIXES
+from probseg.data.images import FORMATS, GREY_WEIGHTS, IMAGE_SUFFIXES
 from probseg.data.layout import first_words
 from probseg.data.sources import Source
 from probseg.data.threads import in_threads

@@ -44,6 +44,19 @@ def load_mat(path: Path, name: str) -> Any:  # noqa: ANN401 (whatever the variab
                 "replace or remove the file"
             )
             raise DataError(msg)
+    return load_known_mat(path, name)
+
+
+def load_known_mat(path: Path, name: str) -> Any:  # noqa: ANN401 (whatever the variable is)
+    """Return a variable of a file that `load_mat` has read before, without unpacking it twice.
+
+    Args:
+        path: The file.
+        name: The variable.
+
+    Raises:
+        Exception: As `load_mat`.
+    """
     return loadmat(path, variable_names=[name])[name]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from probseg.data.base import InteractiveDataset
 from probseg.data.images import check_same_size, read_image
 from probseg.data.layout import chosen_root, first_words
-from probseg.data.mat_files import load_mat
+from probseg.data.mat_files import load_known_mat, load_mat
 from probseg.data.reading import index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.types import Sample
@@ -89,7 +90,7 @@ class SBD(InteractiveDataset):
         image_path = self.root / "img" / f"{name}.jpg"
         label_path = self.root / "inst" / f"{name}.mat"
         image = read_image(image_path)
-        labels = _instances(label_path)
+        labels = _instances(label_path, load_known_mat)  # of a file that was counted
         check_same_size(image.shape, labels.shape, image_path, label_path)
         mask = (labels == number).astype(np.uint8)
         return Sample(image, mask, self.object_name(index), self.name, name)
@@ -107,18 +108,18 @@ class SBD(InteractiveDataset):
 
 def _count(path: Path) -> npt.NDArray[np.int64]:
     """Count the pixels of each instance."""
-    areas = np.bincount(_instances(path).ravel(), minlength=256)
+    areas = np.bincount(_instances(path, load_mat).ravel(), minlength=256)
     areas[0] = 0
     return areas
 
 
-def _instances(path: Path) -> npt.NDArray[np.uint8]:
+def _instances(path: Path, load: Callable[[Path, str], Any]) -> npt.NDArray[np.uint8]:
     """Read the instance numbers ``(H, W)``, 0 being the background."""
     if not path.is_file():
         msg = f"{path}: no such file, but its image is listed; unpack the archive again"
         raise DataError(msg)
     try:
-        labels = np.asarray(load_mat(path, "GTinst")["Segmentation"][0, 0])
+        labels = np.asarray(load(path, "GTinst")["Segmentation"][0, 0])
     except (DataError, MemoryError):  # these say what is wrong
         raise
     except Exception as error:  # broken files raise a dozen different kinds

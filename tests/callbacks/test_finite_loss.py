@@ -104,7 +104,6 @@ def test_the_step_is_stored_as_it_was_and_repeats_exactly(stopped):
     assert (replay.epoch, replay.batch_idx, replay.global_step) == (1, 1, LATE)
     assert (replay.rank, replay.world_size, replay.precision) == (0, 1, "32-true")
     assert (replay.device, replay.version) == ("cpu", probseg.__version__)
-    assert replay.config == str(stopped.path.with_name("config.yaml"))
     assert str(replay.loss) == {"interactive": "nan", "semantic": "-inf"}[stopped.kind]
     for state in (replay.weights, stopped.task.state_dict()):
         assert state.keys() == stopped.before.keys()
@@ -212,7 +211,7 @@ def test_each_process_writes_a_file_of_its_own(tmp_path):
 
 def stored(**changes):
     batch = TrainBatch(*(torch.zeros(1) for _ in range(3)), ["a"], [])
-    given = (batch, math.nan, 0, 0, 0, 0, 0, 1, "32-true", "cpu", "config.yaml")
+    given = (batch, math.nan, 0, 0, 0, 0, 0, 1, "32-true", "cpu")
     return Replay({"x": torch.ones(2)}, *given, **changes)
 
 

@@ -331,13 +331,30 @@ def test_data_is_found_and_trained_on(path, data, first_weights):
     assert len(cli.datamodule.val[0]) > 0
 
 
+def listed(value):
+    """What one may give alone or in a list."""
+    return value if isinstance(value, list) else [value]
+
+
+def test_no_photograph_of_grabcut_is_trained_on():
+    found = []
+    for path in TRAINING_DATA:
+        sets = {role: listed(entries) for role, entries in in_files(path).items()}
+        if not any(entry["class_path"] == "probseg.data.GrabCut" for entry in sets.get("test", [])):
+            continue
+        for entry in sets["train"]:
+            if entry["class_path"] == "probseg.data.HQSeg44K":
+                found.append(path)
+                assert "ecssd" not in entry["init_args"].get("parts", ["ecssd"])
+    assert found == ["data/hqseg.yaml", "data/mixed.yaml"]
+
+
 @pytest.mark.parametrize("path", TEST_DATA)
 def test_data_is_found_and_tested_on(path, only_made):
     experiment = ("test", "--config", "configs/experiment/grabcut.yaml")
     cli = only_made(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET)
     assert cli.datamodule.train == cli.datamodule.val == []
-    listed = in_files(path)["test"]
-    kinds = [entry["class_path"] for entry in (listed if isinstance(listed, list) else [listed])]
+    kinds = [entry["class_path"] for entry in listed(in_files(path)["test"])]
     assert [f"probseg.data.{type(part).__name__}" for part in cli.datamodule.test] == kinds
     for part in cli.datamodule.test:
         assert len(part) > 1

@@ -105,7 +105,8 @@ def test_weights_that_are_not_finite_are_named(runs, tmp_path, capsys):
     name = next(name for name in replay.weights if name.endswith("conv1.weight"))
     replay.weights[name][0, 0, 1, 1] = torch.nan
     write_replay(replay, tmp_path / "replay.pt")
-    assert replayed(tmp_path / "replay.pt") == 1
+    config = runs["interactive"] / "config.yaml"
+    assert replayed(tmp_path / "replay.pt", "--config", config) == 1
     told = capsys.readouterr().out
     assert re.search(rf"weights before the step +not finite: {re.escape(name)} *\n", told)
 

@@ -4,6 +4,7 @@ import copy
 import json
 import pickle
 import shutil
+from collections import namedtuple
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from pycocotools import mask as coco_mask
 
 import probseg.data.annotation_files as annotation_files
 from probseg.data import COCO, DATASETS, COCOInstances, InteractiveDataModule
+from probseg.data.annotation_index import AnnotationIndex
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 
 
@@ -93,7 +95,17 @@ def test_selection_by_area(drawn):
     assert drawn.open(max_fraction=large).areas.tolist() == [
         area for area in areas if area <= large * 48 * 64
     ]
-    drawn.refused(drawn.path, "min_area", "1000000", min_area=10**6)
+
+
+def test_what_was_asked_for_is_told_when_nothing_is_left(drawn):
+    told = "none of its 9 annotations with an outline is left with "
+    drawn.refused(drawn.path, f"{told}min_area=1000000;", min_area=10**6)
+    drawn.refused(f"{told}min_area=16, max_fraction=0;", max_fraction=0)
+    drawn.edit(lambda content: content["categories"].append({"id": 8, "name": "cat"}))
+    drawn.refused(
+        f"{told}min_area=16, crowd=True, categories=['cat'], part='val'; choose fewer",
+        crowd=True, categories=["cat"], part="val",
+    )  # fmt: skip
 
 
 def test_selection_by_category(drawn):
@@ -123,6 +135,20 @@ def test_parts_share_the_images(tmp_path):
     for options in ({"categories": ["bat"]}, {"crowd": True}):
         other = drawn.open(part="train", **options)
         assert {other.object_name(i).split("#")[0] for i in range(len(other))} == photos[0]
+
+
+def test_annotations_of_unlisted_images_that_are_not_wanted(tmp_path):
+    drawn = Drawn(tmp_path, count=4)
+    parts = [drawn.open(part=part) for part in ("train", "val")]
+    names = [[part.object_name(i) for i in range(len(part))] for part in parts]
+    drawn.edit(lambda content: content["annotations"].append(
+        content["annotations"][0] | {"id": 99, "image_id": 99, "area": 1}))  # fmt: skip
+    parts = [drawn.open(part=part) for part in ("train", "val")]
+    assert [[part.object_name(i) for i in range(len(part))] for part in parts] == names
+    drawn.refused("does not list", "[99]", min_area=1, part="val")
+    drawn.edit(lambda content: content["images"].clear())
+    drawn.refused("does not list", "[1, 2, 3] (4 in all)", max_fraction=0.5)
+    drawn.refused("is left with min_area=1000000", min_area=10**6, max_fraction=0.5)
 
 
 def test_parts_need_two_images(tmp_path):
@@ -197,8 +223,6 @@ def test_paths_out_of_the_folder(drawn, name):
         ({"id": 11}, "the id 11 is there more than once in 'annotations'"),
         ({"image_id": 4}, "does not list with a file_name: [4] (1 in all)"),
         ({"segmentation": [["x"] * 6]}, "'annotations'"),
-        ({"segmentation": [[1, 2, 3, 4, float("nan"), 5]]}, "coordinate"),
-        ({"segmentation": [[1, 2, 3, 4, 1e9, 5]]}, "coordinate"),
         ({"segmentation": 5}, "'annotations'"),
         ({"segmentation": {"size": [48, 64], "counts": [10, 20]}}, "fill 30 pixels"),
         ({"segmentation": {"size": [48, 64], "counts": [-5, 3077]}}, "'annotations'"),
@@ -206,11 +230,25 @@ def test_paths_out_of_the_folder(drawn, name):
         ({"segmentation": {"size": [48, 64], "counts": "~~"}}, "compressed run lengths"),
         ({"segmentation": {"counts": [48 * 64]}}, "'size'"),
         ({"area": "wide"}, "'wide'"),
+        ({"area": -1}, "area must be finite and at least 0, got -1.0: {'id': 10,"),
+        ({"area": float("nan")}, "at least 0, got nan: {'id': 10,"),
+        ({"area": float("inf")}, "at least 0, got inf: {'id': 10,"),
     ],
 )
 def test_broken_annotations(drawn, entries, part):
     drawn.first(**entries)
     drawn.refused(drawn.path, part, "download or export")
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1e9, -1e9])
+@pytest.mark.parametrize("place", [0, 3, 5])
+def test_coordinates_that_cannot_be_meant(drawn, number, place):
+    outline = [1.0, 2, 3, 4, 5, 6]
+    outline[place] = number
+    told = "'annotations' cannot be used, a coordinate is not a number from -1000000 to 1000000"
+    for area in (50, None):
+        drawn.first(segmentation=[[1, 2, 3, 4, 9, 5], outline], area=area)
+        drawn.refused(drawn.path, f"{told}: {{'id': 10,", "download or export")
 
 
 @pytest.mark.parametrize("key", ["id", "file_name", "height", "width"])
@@ -265,6 +303,15 @@ def test_one_index_serves_all_selections(drawn, monkeypatch):
     drawn.open()
     monkeypatch.setattr(annotation_files, "json_entries", lambda _: pytest.fail("read again"))
     assert len(drawn.open(min_area=1, categories=["bat"], part="train", crowd=True)) > 0
+
+
+def test_an_index_of_other_columns_is_built_anew(drawn, monkeypatch):
+    drawn.open()
+    columns = namedtuple("columns", [*AnnotationIndex._fields, "more"], defaults=[np.zeros(1)])
+    monkeypatch.setattr(annotation_files, "AnnotationIndex", columns)
+    for _ in range(2):
+        index = annotation_files.read_index("COCO", drawn.path, COCO.place)
+        assert index.more.path.name == "more.npy"
 
 
 def test_copies_share_the_index(drawn):

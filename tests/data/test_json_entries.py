@@ -79,6 +79,29 @@ def test_keys_are_in_quotes(tmp_path):
         list(json_entries(path))
 
 
+@pytest.mark.parametrize(
+    ("begin", "told"),
+    [
+        ('{"a": [1, nothing, ', "Expecting value at character 10"),
+        ('{"a": [{"b" 1}, ', "delimiter at character 12"),
+        ('{"a": [1x, ', r"expected '\]' at character 8, got 'x'"),
+        ('{"a": ["\\x", ', r"Invalid \\escape.* at character 8"),
+        ('{"a": ["b\n, ', "Invalid control character at at character 9"),
+        ('{"a": [-Infinite, ', "Expecting value at character 7"),
+    ],
+)
+def test_after_a_mistake_no_more_is_read(tmp_path, monkeypatch, begin, told):
+    monkeypatch.setattr(module, "CHUNK", 100)
+    chunks = []
+    read_on = module._Text._read_on
+    monkeypatch.setattr(module._Text, "_read_on", lambda text: chunks.append(1) or read_on(text))
+    path = tmp_path / "file.json"
+    path.write_text(f"{begin}{'1, ' * 5000}1]}}")
+    with pytest.raises(ValueError, match=told):
+        list(json_entries(path))
+    assert len(chunks) == 1
+
+
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "CHUNK", 1000)
     longest = []

@@ -124,7 +124,7 @@ def test_the_smallest_area_is_400(root):
     first(root, area=400, iscrowd=0)
     assert LVIS("val", root).ids[0] == 4001
     path = root / "lvis_v1_val.json"
-    refused(DataError, lambda: LVIS("val", root, 10**6), path, "1000000", "`min_area`")
+    refused(DataError, lambda: LVIS("val", root, 10**6), path, "min_area=1000000;")
 
 
 def test_the_url_decides_the_folder(root):

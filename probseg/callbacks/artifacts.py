@@ -61,66 +61,64 @@ class ArtifactLogger(WandbLogger):
         self.uploads = log_model
         self.artifact_name = checkpoint_name
         self._callbacks: dict[str, ModelCheckpoint] = {}
-        self._uploaded: set[tuple[str, int]] = set()
 
     def adopt(self, callback: ModelCheckpoint) -> None:
         """Upload the checkpoints of a callback too, those of before an interruption among them."""
-        if self.uploads and not self.experiment.disabled:
+        if self.uploads and (self.experiment.offline or self.experiment.disabled):
+            self.uploads = False
+            if self.experiment.offline:
+                told = "probseg: Weights & Biases is offline: no checkpoint is uploaded\n"
+                sys.stderr.write(told)
+        if self.uploads:
             self._callbacks[callback.state_key] = callback
 
     def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
         """Note that a callback has new checkpoints; upload them if that is to be done at once."""
         self.adopt(checkpoint_callback)
         if self.uploads == "all":
-            self._upload_new()
+            self._upload_new(checkpoint_callback)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
         """Upload what a training leaves, if it came to its end."""
         if status == "success":
-            self._upload_new()
+            for callback in self._callbacks.values():
+                self._upload_new(callback)
 
-    def _upload_new(self) -> None:
-        """Upload the files of all callbacks that have changed since the last time."""
-        if self._callbacks and self.experiment.offline:
-            sys.stderr.write("probseg: Weights & Biases is offline: no checkpoint is uploaded\n")
-            self.uploads = False
-            self._callbacks = {}
-        for callback in self._callbacks.values():
-            scores = {path: float(score) for path, score in callback.best_k_models.items()}
-            best = callback.best_model_path if callback.monitor is not None else ""
-            written = {*scores, callback.best_model_path, callback.last_model_path} - {""}
-            for path in sorted(written, key=_age):
-                version = (path, _age(path))
-                if version[1] and version not in self._uploaded:
-                    self._upload(Path(path), callback.monitor, scores.get(path), path == best)
-                    self._uploaded.add(version)
+    def _upload_new(self, callback: ModelCheckpoint) -> None:
+        """Upload the files of a callback that were not uploaded yet, the oldest first."""
+        scores = {Path(path): float(score) for path, score in callback.best_k_models.items()}
+        best, last = Path(callback.best_model_path), Path(callback.last_model_path)
+        files = filter(Path.is_file, {*scores, best, last})  # others gave way to better ones
+        for path in sorted(files, key=lambda file: file.stat().st_mtime_ns):
+            known, checksum = _known(path), _checksum(path)
+            if checksum not in known:
+                about = {"monitor": callback.monitor, "score": scores.get(path)}
+                is_best = path == best and callback.monitor is not None
+                known[checksum] = self._upload(path, about, ["best"] if is_best else [])
+                write_whole(path.parent / RECORD, json.dumps(known, indent=1) + "\n")
 
-    def _upload(self, path: Path, monitor: str | None, score: float | None, best: bool) -> None:
+    def _upload(self, path: Path, about: dict[str, Any], aliases: list[str]) -> dict[str, str]:
+        """Upload a checkpoint; return what is kept of that."""
         import wandb
 
-        run = self.experiment
-        if _checksum(path) in _known(path):
-            return  # before an interruption
+        run, code = self.experiment, environment()
         stored = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        code = environment()
-        about = {
+        about |= {
             "epoch": stored["epoch"],
             "step": stored["global_step"],
-            "monitor": monitor,
-            "score": score,
             "file": path.name,
             "commit": code["commit"],
             "dirty": code["dirty"],
             "probseg": code["versions"]["probseg"],
-            "config": dict(run.config).get("config"),
+            "config": run.config.get("config"),
         }
         name = self.artifact_name or f"model-{run.id}"
         artifact = wandb.Artifact(name, type="model", metadata=about)
         artifact.add_file(str(path), name="model.ckpt", policy=self.add_file_policy)
         alias = f"epoch{about['epoch']}-step{about['step']}"
-        run.log_artifact(artifact, aliases=["latest", alias, *(["best"] if best else [])])
-        _note(path, run.id, f"{run.entity}/{run.project}/{name}:{alias}")
+        run.log_artifact(artifact, aliases=["latest", alias, *aliases])
+        return {"artifact": f"{run.entity}/{run.project}/{name}:{alias}", "run": run.id}
 
 
 def use_checkpoint(logger: WandbLogger, checkpoint: Path) -> None:
@@ -150,21 +148,10 @@ def use_checkpoint(logger: WandbLogger, checkpoint: Path) -> None:
         )
 
 
-def _note(checkpoint: Path, run: str, artifact: str) -> None:
-    """Write down which artifact has the content of a checkpoint."""
-    known = {**_known(checkpoint), _checksum(checkpoint): {"artifact": artifact, "run": run}}
-    write_whole(checkpoint.parent / RECORD, json.dumps(known, indent=1) + "\n")
-
-
 def _known(checkpoint: Path) -> dict[str, dict[str, str]]:
     """Return the artifacts that are written down beside a checkpoint, by checksum of content."""
     record = checkpoint.parent / RECORD
     return dict(json.loads(record.read_text(encoding="utf-8"))) if record.is_file() else {}
-
-
-def _age(path: str) -> int:
-    """Return when a file was changed, 0 for one that gave way to a better one."""
-    return Path(path).stat().st_mtime_ns if Path(path).is_file() else 0
 
 
 def _checksum(path: Path) -> str:

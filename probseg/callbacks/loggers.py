@@ -12,21 +12,14 @@ from probseg.callbacks.artifacts import ArtifactLogger
 from probseg.callbacks.continued_csv import ContinuedCSVLogger
 from probseg.callbacks.run_folder import versions_of
 
-REPLACED: dict[type[Logger], type[Logger]] = {
-    CSVLogger: ContinuedCSVLogger,
-    WandbLogger: ArtifactLogger,
-}
-"""What is made where a configuration names a logger of Lightning's."""
-
 
 def make_logger(kind: type[Logger], **arguments: Any) -> Logger:  # noqa: ANN401
-    """Make the logger that stands in for one of Lightning's.
-
-    Args:
-        kind: A key of `REPLACED`.
-        **arguments: Those of Lightning's logger.
-    """
-    return REPLACED[kind](**arguments)
+    """Make a logger that a configuration names, or what stands in for one of Lightning's."""
+    ours: dict[type[Logger], type[Logger]] = {
+        CSVLogger: ContinuedCSVLogger,
+        WandbLogger: ArtifactLogger,
+    }
+    return ours.get(kind, kind)(**arguments)
 
 
 def names_to_give(logger: Any, run: Path) -> list[tuple[MutableMapping[str, Any], str]]:  # noqa: ANN401

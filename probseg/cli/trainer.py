@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import lightning as L
-import lightning.pytorch.loggers  # so that --trainer.logger WandbLogger is found
 import yaml
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
 from lightning.pytorch.plugins.io import CheckpointIO
 
 import probseg
@@ -24,7 +24,7 @@ import probseg.tasks
 from probseg.callbacks import InteractiveEvaluation, SaveConfig, SemanticEvaluation
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
-from probseg.callbacks.loggers import REPLACED, make_logger, names_to_give
+from probseg.callbacks.loggers import make_logger, names_to_give
 from probseg.cli.checkpoints import (
     check_readable,
     find_last,
@@ -115,8 +115,7 @@ class ProbsegCLI(LightningCLI):
         datasets = _Datasets()
         for kind in (InteractiveDataset, SemanticDataset):
             self.parser.add_instantiator(datasets, kind)
-        for replaced in REPLACED:
-            self.parser.add_instantiator(make_logger, replaced, subclasses=False)
+        self.parser.add_instantiator(make_logger, Logger)
         try:
             for logger, name in names:
                 logger["version"] = name

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from torch import Tensor
 
-from probseg.clicks.rounds import Answer, answered, with_clicks
+from probseg.clicks.rounds import Answer, answered, with_clicks, without_clicks
 from probseg.clicks.sampling import (
     drop_boxes,
     error_regions,
@@ -88,13 +87,7 @@ class Curriculum:
         return "corrective"
 
     def draw(
-        self,
-        masks: Tensor,
-        boxes: Tensor,
-        draws: Draws,
-        stage: Stage,
-        rounds: int,
-        answer: Answer,
+        self, masks: Tensor, boxes: Tensor, draws: Draws, stage: Stage, rounds: int, answer: Answer
     ) -> Prompts:
         """Draw the prompts of a training batch.
 
@@ -110,11 +103,7 @@ class Curriculum:
             Boxes and, after the first task, clicks; with corrective clicks also the answer before
             the last of them, as the previous mask.
         """
-        prompts = Prompts(
-            points=boxes.new_zeros(len(boxes), 0, 2),
-            labels=torch.zeros(len(boxes), 0, dtype=torch.long, device=boxes.device),
-            boxes=boxes,
-        )
+        prompts = without_clicks(boxes)
         if stage == "box":
             return prompts
         wanted = self.positive_clicks, self.negative_clicks

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.curriculum import Stage
-from probseg.clicks.rounds import Answer, answered, with_clicks
+from probseg.clicks.rounds import Answer, answered, with_clicks, without_clicks
 from probseg.clicks.sampling import error_regions, interior, object_and_background, random_points
 from probseg.seeds import Draws
 from probseg.types import Prompts
@@ -73,13 +73,7 @@ class IteratedClicks:
         return "corrective"
 
     def draw(
-        self,
-        masks: Tensor,
-        boxes: Tensor,
-        draws: Draws,
-        stage: Stage,
-        rounds: int,
-        answer: Answer,
+        self, masks: Tensor, boxes: Tensor, draws: Draws, stage: Stage, rounds: int, answer: Answer
     ) -> Prompts:
         """Draw the prompts of a training batch.
 
@@ -94,12 +88,8 @@ class IteratedClicks:
         Returns:
             Clicks, no boxes, and the answer before the last click as the previous mask.
         """
-        no_clicks = Prompts(
-            points=boxes.new_zeros(len(boxes), 0, 2),
-            labels=torch.zeros(len(boxes), 0, dtype=torch.long, device=boxes.device),
-            boxes=torch.full_like(boxes, torch.nan),
-        )
-        prompts = with_clicks(no_clicks, *self._random_clicks(masks, draws))
+        prompts = without_clicks(torch.full_like(boxes, torch.nan))
+        prompts = with_clicks(prompts, *self._random_clicks(masks, draws))
         for _ in range(rounds):
             logits = answered(prompts, answer)
             clicks = corrective_clicks(logits.squeeze(1) > 0, masks, draws)

@@ -25,6 +25,19 @@ def drawn_rounds(rounds: tuple[int, int], seed: int) -> int:
     return fewest + mixed(seed) % (most - fewest + 1)
 
 
+def without_clicks(boxes: Tensor) -> Prompts:
+    """Return the prompts of a batch before the first click.
+
+    Args:
+        boxes: Float, shape ``(B, 4)``; NaN rows where none is shown.
+    """
+    return Prompts(
+        points=boxes.new_zeros(len(boxes), 0, 2),
+        labels=torch.zeros(len(boxes), 0, dtype=torch.long, device=boxes.device),
+        boxes=boxes,
+    )
+
+
 def answered(prompts: Prompts, answer: Answer) -> Tensor:
     """Ask the network for what the annotator sees before the next click.
 

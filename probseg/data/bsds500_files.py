@@ -55,6 +55,8 @@ def convert(folder: Path) -> None:
             maps = [
                 entry["Segmentation"][0, 0] for entry in load_mat(path, "groundTruth").ravel()
             ]  # each (H, W)
+        except (DataError, MemoryError):
+            raise
         except Exception as error:  # broken files raise a dozen different kinds
             msg = f"{path}: cannot be read as maps of BSDS500 ({error!r}); fetch the archive again"
             raise DataError(msg) from error

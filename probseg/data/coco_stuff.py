@@ -67,6 +67,8 @@ class COCOStuff10k(SemanticFiles):
             if values.ndim != 2 or (numbers != values).any():
                 msg = f"got {values.dtype} of shape {values.shape}"
                 raise ValueError(msg)
+        except (DataError, MemoryError):
+            raise
         except Exception as error:  # broken files raise a dozen different kinds
             msg = (
                 f"{path}: cannot be read as labels, expected a field S with whole numbers in "

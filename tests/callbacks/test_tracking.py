@@ -11,12 +11,15 @@ import pytest
 import torch
 import yaml
 from fakes import write_folder
+from jsonargparse import ArgumentParser
 from lightning.pytorch.callbacks import ModelCheckpoint
-from runs import command, finished, folder_fit
+from lightning.pytorch.loggers import TensorBoardLogger
+from runs import finished, folder_fit
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
 from probseg.callbacks.artifacts import RECORD, ArtifactLogger, use_checkpoint
+from probseg.callbacks.config import SaveConfig
 from probseg.callbacks.continued_csv import ContinuedCSVLogger
 from probseg.callbacks.loggers import names_to_give
 from probseg.errors import UsageError
@@ -24,8 +27,6 @@ from probseg.interact import environment
 
 wandb = pytest.importorskip("wandb")
 from wandb.wandb_run import Run  # noqa: E402
-
-SHORT = ("--evaluation.pictures=0", "--trainer.max_epochs=1", "--trainer.log_every_n_steps=1")
 
 
 class FakeRun:
@@ -75,21 +76,26 @@ class Falling(L.LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-def trained(folder, run, log_model):
-    """Train for three epochs; return the logger."""
-    logger = ArtifactLogger(save_dir=str(folder), project="p", experiment=run, log_model=log_model)
-    best = ModelCheckpoint(
-        folder, "epoch{epoch}", "score", mode="max", auto_insert_metric_name=False
-    )
+def trained(logger, *callbacks):
+    """Train for three epochs of two steps."""
     trainer = L.Trainer(
         max_epochs=3,
         logger=logger,
-        callbacks=[best, ModelCheckpoint(folder, "last", enable_version_counter=False)],
+        callbacks=list(callbacks),
         accelerator="cpu",
         enable_progress_bar=False,
         enable_model_summary=False,
     )
     trainer.fit(Falling(), torch.utils.data.DataLoader(torch.ones(2, 1)))
+
+
+def kept(folder, run, log_model):
+    """Train with the best and the last checkpoint in a folder; return the logger."""
+    logger = ArtifactLogger(save_dir=str(folder), project="p", experiment=run, log_model=log_model)
+    best = ModelCheckpoint(
+        folder, "epoch{epoch}", "score", mode="max", auto_insert_metric_name=False
+    )
+    trained(logger, best, ModelCheckpoint(folder, "last", enable_version_counter=False))
     return logger
 
 
@@ -105,7 +111,7 @@ def test_the_fake_has_the_properties_of_a_run():
 
 def test_a_finished_training_uploads_its_best_and_its_last_checkpoint(tmp_path):
     run = FakeRun()
-    trained(tmp_path, run, True)
+    kept(tmp_path, run, True)
     assert told(run) == [
         ("epoch1.ckpt", ["latest", "epoch1-step4", "best"], pytest.approx(0.9)),
         ("last.ckpt", ["latest", "epoch2-step6"], None),
@@ -129,7 +135,7 @@ def test_a_finished_training_uploads_its_best_and_its_last_checkpoint(tmp_path):
 
 def test_all_checkpoints_are_uploaded_as_they_come(tmp_path):
     run = FakeRun()
-    trained(tmp_path, run, "all")
+    kept(tmp_path, run, "all")
     assert [file for file, names, _ in told(run) if "best" in names] == [
         "epoch0.ckpt",
         "epoch1.ckpt",
@@ -141,7 +147,7 @@ def test_all_checkpoints_are_uploaded_as_they_come(tmp_path):
 
 def test_without_being_asked_nothing_is_uploaded(tmp_path):
     run = FakeRun()
-    trained(tmp_path, run, False)
+    kept(tmp_path, run, False)
     assert not run.logged
     assert not (tmp_path / RECORD).exists()
 
@@ -150,13 +156,13 @@ def test_without_being_asked_nothing_is_uploaded(tmp_path):
 def test_away_from_the_network_nothing_is_uploaded(state, tmp_path, capsys):
     run = FakeRun()
     setattr(run, state, True)
-    trained(tmp_path, run, "all")
+    kept(tmp_path, run, "all")
     assert not run.logged
     assert capsys.readouterr().err.count("no checkpoint is uploaded") == (state == "offline")
 
 
 def test_what_was_uploaded_before_an_interruption_is_not_uploaded_again(tmp_path):
-    logger = trained(tmp_path, FakeRun(), True)
+    logger = kept(tmp_path, FakeRun(), True)
     (best, last) = logger._callbacks.values()
     again = ArtifactLogger(save_dir=str(tmp_path), experiment=FakeRun(), log_model=True)
     again.adopt(best)
@@ -173,7 +179,7 @@ def test_what_was_uploaded_before_an_interruption_is_not_uploaded_again(tmp_path
 
 
 def test_a_run_names_the_artifact_that_it_loads(tmp_path, capsys):
-    trained(tmp_path, FakeRun(), True)
+    kept(tmp_path, FakeRun(), True)
     best = tmp_path / "epoch1.ckpt"
 
     def uses(run, checkpoint):
@@ -267,61 +273,58 @@ def test_names_of_loggers(tmp_path):
 
 
 LOGGERS = {
-    "TensorBoard": ("--trainer.logger=TensorBoardLogger",),
-    "CSV": ("--trainer.logger=CSVLogger",),
-    "Weights & Biases": ("--trainer.logger=WandbLogger", "--trainer.logger.project=probseg"),
-    "none": ("--trainer.logger=false", "--trainer.default_root_dir=runs/probseg/alone"),
+    "TensorBoard": lambda run: TensorBoardLogger("logs", "n"),
+    "CSV": lambda run: ContinuedCSVLogger("logs", "n"),
+    "Weights & Biases": lambda run: ArtifactLogger(save_dir="logs", project="n", experiment=run),
+    "none": lambda run: False,
 }
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    monkeypatch.setenv("WANDB_CONSOLE", "off")
-    write_folder(tmp_path / "data", images=4, size=(24, 32))
-    yield tmp_path
-    wandb.teardown()
-
-
 @pytest.mark.parametrize("name", LOGGERS)
-def test_each_run_keeps_its_own_configuration_and_code(name, here):
+def test_each_run_keeps_its_own_configuration_and_code(name, tmp_path, monkeypatch):
     """Two runs one after the other into the same place; without a logger it is one folder."""
-    callbacks = "--trainer.callbacks=[]"  # those that need a logger do not matter here
+    monkeypatch.chdir(tmp_path)
+    parser = ArgumentParser()
+    parser.add_argument("--seed_everything", type=int)
     seen = set()
     for seed in (1, 2):
-        fit = folder_fit("data", *SHORT, callbacks, f"--seed_everything={seed}", *LOGGERS[name])
-        assert command(*fit) == 0
-        if name == "Weights & Biases":
-            wandb.finish()
-        folders = {path.parent for path in here.glob("runs/probseg/*/config.yaml")}
+        fake = FakeRun(f"run{seed}")
+        config = parser.parse_args([f"--seed_everything={seed}"])
+        trained(LOGGERS[name](fake), SaveConfig(parser, config))
+        folders = {path.parent for path in tmp_path.rglob("config.yaml")}
         (folder,) = folders - seen if name != "none" else folders
         seen.add(folder)
-        config = yaml.safe_load((folder / "config.yaml").read_text())
-        assert config["seed_everything"] == seed
+        assert yaml.safe_load((folder / "config.yaml").read_text()) == {"seed_everything": seed}
         starts = [json.loads(line) for line in (folder / "starts.jsonl").read_text().splitlines()]
         assert len(starts) == (seed if name == "none" else 1)
-        assert starts[-1]["environment"] == json.loads(json.dumps(environment()))
+        code = json.loads(json.dumps(environment()))
+        assert starts[-1]["environment"] == code
         assert starts[-1]["versions"] == ([] if name == "none" else [folder.name])
-    assert len(list(here.rglob("config.yaml"))) == (1 if name == "none" else 2)
+        if name == "Weights & Biases":
+            assert folder.name == fake.id
+            assert fake.config["config"] == {"seed_everything": seed}
+            assert json.loads(json.dumps(fake.config["environment"])) == code
+    assert len(list(tmp_path.rglob("config.yaml"))) == (1 if name == "none" else 2)
 
 
-def test_tensorboard_and_csv_have_the_same_numbers(here):
+def test_tensorboard_and_csv_have_the_same_numbers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path / "data", images=4, size=(24, 32))
     loggers = [
         {"class_path": f"{kind}Logger", "init_args": {"save_dir": "logs", "name": kind, **more}}
         for kind, more in (("TensorBoard", {"default_hp_metric": False}), ("CSV", {}))
     ]
-    fit = folder_fit("data", *SHORT, "--trainer.max_epochs=2")
+    short = ("--evaluation.pictures=0", "--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
+    fit = folder_fit("data", *short)
     cli = finished(*fit, "--trainer.logger", json.dumps(loggers))
     assert cli.trainer.global_step >= 2
-    events = EventAccumulator(str(here / "logs/TensorBoard/version_0"), {"scalars": 0}).Reload()
+    events = EventAccumulator(str(tmp_path / "logs/TensorBoard/version_0"), {"scalars": 0}).Reload()
     of_events = {
         key: sorted((event.step, event.value) for event in events.Scalars(key))
         for key in events.Tags()["scalars"]
     }
     of_table = defaultdict(list)
-    for row in rows_of(here / "logs/CSV/version_0/metrics.csv"):
+    for row in rows_of(tmp_path / "logs/CSV/version_0/metrics.csv"):
         for key in row.keys() - {"step"}:
             if row[key]:
                 of_table[key].append((int(row["step"]), float(row[key])))

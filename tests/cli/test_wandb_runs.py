@@ -8,6 +8,8 @@ import struct
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr
+from io import StringIO
 
 import pytest
 import torch
@@ -28,7 +30,10 @@ OFFLINE = {
     "WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL": "0.05",  # seconds, of which a kill may lose the last
 }
 LOGGERS = [
-    {"class_path": "WandbLogger", "init_args": {"save_dir": "logs", "project": "p"}},
+    {
+        "class_path": "WandbLogger",
+        "init_args": {"save_dir": "logs", "project": "p", "log_model": True},
+    },
     {"class_path": "CSVLogger", "init_args": {"save_dir": "logs", "name": "table"}},
     {"class_path": "TensorBoardLogger", "init_args": {"save_dir": "logs", "name": "events"}},
 ]
@@ -57,7 +62,7 @@ def wait_for_epoch(process, place, epoch):
             stored = torch.load(last, weights_only=True)
             if stored["epoch"] >= epoch:
                 return
-        time.sleep(0.02)
+        time.sleep(0.1)
     pytest.fail(f"epoch {epoch} did not end within {PATIENCE} s")
 
 
@@ -118,10 +123,15 @@ def place(tmp_path_factory):
     (table,) = place.glob("logs/table/*/metrics.csv")
     (place / "before.csv").write_bytes(table.read_bytes())
     more = (f"--trainer.max_epochs={before['epoch'] + 3}", "--ckpt_path", "last")
-    process = probseg(place, *fit, *more)
-    told = process.communicate(timeout=PATIENCE)[0]
-    assert process.returncode == 0, told
-    assert "will be deleted" not in told
+    told = StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(told):
+        patch.chdir(place)
+        for name, value in {**OFFLINE, "PROBSEG_DATA": str(place)}.items():
+            patch.setenv(name, value)
+        wandb.teardown()
+        assert command(*fit, *more) == 0
+        wandb.teardown()  # as at the end of a process
+    assert told.getvalue().count("Weights & Biases is offline: no checkpoint is uploaded") == 1
     return place
 
 
@@ -190,41 +200,35 @@ def test_weights_and_biases_knows_the_code(place):
         assert sent["config"]["trainer"]["max_epochs"] > 0
 
 
+def test_without_a_network_nothing_is_uploaded(place):
+    for folder in offline_runs(place):
+        artifacts = [
+            r.artifact for r in records(folder) if r.WhichOneof("record_type") == "artifact"
+        ]
+        assert "model" not in {artifact.type for artifact in artifacts}
+    assert not list(place.rglob("artifacts.json"))
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """An empty working directory with a drawn folder, and no network."""
     monkeypatch.chdir(tmp_path)
-    for name, value in OFFLINE.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("WANDB_MODE", "disabled")
     write_folder(tmp_path / "my_folder", images=4, size=(24, 32))
     yield tmp_path
     wandb.teardown()
 
 
-def uploading(*more):
-    once = ("--trainer.max_epochs=1", "--trainer.logger=WandbLogger", *SHORT, *more)
-    return folder_fit("my_folder", *once, "--trainer.logger.log_model=true")
-
-
-@pytest.mark.parametrize("offline", ["offline=true", "mode=offline"])
-def test_uploads_and_offline_exclude_each_other(offline, here, capsys):
-    assert command(*uploading(f"--trainer.logger.{offline}")) == 2
+def test_uploads_and_offline_exclude_each_other(here, capsys):
+    logger = ("--trainer.logger=WandbLogger", "--trainer.logger.log_model=true")
+    assert command(*folder_fit("my_folder", *logger, "--trainer.logger.offline=true")) == 2
     told = capsys.readouterr().err
     assert "log_model True of WandbLogger: checkpoints cannot be uploaded" in told
     assert "Traceback" not in told
 
 
-def test_without_a_network_nothing_is_uploaded_and_that_is_said(here, capsys):
-    assert command(*uploading()) == 0
-    told = capsys.readouterr().err
-    assert told.count("Weights & Biases is offline: no checkpoint is uploaded") == 1
-    (run,) = here.glob("runs/wandb/offline-run-*")
-    artifacts = [r.artifact for r in records(run) if r.WhichOneof("record_type") == "artifact"]
-    assert "model" not in {artifact.type for artifact in artifacts}
-    assert not list(here.rglob("artifacts.json"))
-
-
 SWEEPS = sorted(path.name for path in (configs_dir() / "sweep").glob("*.yaml"))
+SLOW = {"adaptation.yaml"}  # tests the shipped model
 
 
 def chosen(parameter):
@@ -235,7 +239,9 @@ def chosen(parameter):
     return parameter["max"]
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in SWEEPS]
+)
 def test_the_command_of_a_sweep_runs(name, here):
     """As the agent puts it together."""
     from wandb.sdk.launch.sweeps import utils

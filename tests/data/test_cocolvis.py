@@ -1,9 +1,12 @@
 """COCO+LVIS: layers of PNG files in pickles that are read once, without trust."""
 
+import errno
 import os
 import pickle
 import shutil
+import tempfile
 import zlib
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -111,7 +114,7 @@ def test_new_annotations_are_noticed(root):
 def test_processes_get_the_place_and_not_the_layers(root):
     data = COCOLVIS("val", root, stuff=True, min_area=50)
     sent = pickle.dumps(data)
-    assert len(sent) < 1000
+    assert len(sent) < 1500 < data.index["content"].nbytes
     again = pickle.loads(sent)
     assert len(again) == len(data)
     np.testing.assert_array_equal(again[3].mask, data[3].mask)
@@ -144,6 +147,45 @@ def test_missing_files(root):
     image = root / "val" / "images" / f"{FIRST}.jpg"
     image.unlink()
     refused(DataError, lambda: COCOLVIS("val", root), image.parent, image.name, "1 in all")
+
+
+def test_missing_images_are_told_before_the_masks_are_read(root):
+    shutil.rmtree(root / "val" / "masks")
+    (root / "val" / "masks").mkdir()
+    images = root / "val" / "images"
+    (images / f"{FIRST}.jpg").unlink()
+    refused(DataError, lambda: COCOLVIS("val", root), images, FIRST, "1 in all")
+
+
+def test_layers_go_where_they_are_kept_later_on(root, monkeypatch, tmp_path):
+    places = []
+    real = tempfile.TemporaryFile
+
+    def seen(**options):
+        places.append(options["dir"])
+        return real(**options)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", seen)
+    monkeypatch.setenv("PROBSEG_CACHE", str(tmp_path / "chosen"))
+    COCOLVIS("val", root)
+    monkeypatch.delenv("PROBSEG_CACHE")
+    COCOLVIS("val", root)
+    assert places == [tmp_path / "chosen", root / "val"]
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class Full(BytesIO):
+    writelines = full
+
+
+@pytest.mark.parametrize("opened", [full, lambda **_: Full()])
+def test_no_room_for_the_layers(root, monkeypatch, tmp_path, opened):
+    monkeypatch.setenv("PROBSEG_CACHE", str(tmp_path))
+    monkeypatch.setattr(tempfile, "TemporaryFile", opened)
+    refused(DataError, lambda: COCOLVIS("val", root), tmp_path, "No space left", "PROBSEG_CACHE")
 
 
 class Malicious:
@@ -189,6 +231,14 @@ def huge(layer):
     return np.frombuffer(bytes(content), np.uint8)
 
 
+def sharing(levels):
+    """A list that holds the one before twice: a small file, and 2 ** levels numbers."""
+    inner = [1, 1]
+    for _ in range(levels):
+        inner = [inner, inner]
+    return inner
+
+
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
@@ -201,6 +251,7 @@ def huge(layer):
         (([LAYER], [1, 2, 3, 4]), ["cannot be read"]),
         (([LAYER.astype(np.int64)], PLACES), ["PNG"]),
         (([[1, 2]], PLACES), ["PNG"]),
+        (([sharing(40)], PLACES), ["PNG"]),
         (([LAYER[9:]], PLACES), ["no PNG"]),
         (([LAYER[:-30]], PLACES), ["cannot be decoded"]),
         (([huge(LAYER)], PLACES), ["30000 x 30000", "128 x 96"]),

@@ -119,6 +119,23 @@ def test_masks_are_read_once_and_again_if_a_file_changes(folders, monkeypatch):
     refused(DataError, lambda: ImagePairs(*folders), path, "cannot be read")
 
 
+def test_moved_as_a_whole_the_masks_are_not_read_again(folders, monkeypatch):
+    monkeypatch.delenv("PROBSEG_CACHE")
+    areas = ImagePairs(*folders).areas.tolist()
+    top = folders[0].parent.rename(folders[0].parent.with_name("moved"))
+    monkeypatch.setattr(module, "read_grey", None)
+    assert ImagePairs(*(top / folder.name for folder in folders)).areas.tolist() == areas
+
+
+def test_stems_may_have_dots(folders):
+    for version in ("v1", "v2"):
+        image, labels = draw_scene()
+        save(image, folders[0] / f"same.{version}.jpg")
+        save(255 * (labels == 1).astype(np.uint8), folders[1] / f"same.{version}.png")
+    data = ImagePairs(*folders)
+    assert {"same.v1", "same.v2"} <= {data.object_name(i) for i in range(len(data))}
+
+
 def test_masks_of_another_size(folders):
     path = save(draw_scene(20, 30)[1] * 255, folders[1] / "photo1.png")
     refused(DataError, lambda: ImagePairs(*folders), path, "30 x 20", "64 x 48")

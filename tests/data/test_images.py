@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from PIL import Image
 
 from probseg.data.images import (
     check_same_size,
+    image_size,
     object_ids,
     object_mask,
     read_colours,
@@ -20,6 +22,7 @@ from probseg.data.images import (
     read_image,
     read_labels,
 )
+from probseg.data.leakage import thumbnail
 from probseg.errors import DataError
 
 GREY = np.arange(35, dtype=np.uint8).reshape(5, 7) * 7
@@ -194,6 +197,21 @@ def test_a_picture_of_a_billion_pixels_is_refused(tmp_path):
     path = tmp_path / "x.bmp"
     path.write_bytes(header)
     refused(path, lambda: read_image(path), "million pixels")
+
+
+@pytest.mark.parametrize("kind", ["EPS", "PDF", "PCX", "TGA"])
+def test_other_formats_are_refused_under_any_name(tmp_path, monkeypatch, kind):
+    """Pillow would run Ghostscript, as `gs`, for the first."""
+    called, path = tmp_path / "called", tmp_path / "x.png"
+    (tmp_path / "gs").write_text(f"#!/bin/sh\necho > {called}\n")
+    (tmp_path / "gs").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # what was found before
+    assert shutil.which("gs") == str(tmp_path / "gs")
+    Image.fromarray(COLOUR).save(path, kind)
+    for read in (read_image, read_labels, read_colours, image_size, thumbnail):
+        refused(path, lambda read=read: read(path), "cannot be read as an image")
+    assert not called.exists()
 
 
 def test_floating_point_images_are_refused(tmp_path):

@@ -93,7 +93,10 @@ def test_masks_are_read_once(root, monkeypatch):
 
 def test_a_data_set_travels_to_worker_processes(root):
     data = OpenImages(SPLIT, root, min_area=50)
-    again = pickle.loads(pickle.dumps(data))
+    sent = pickle.dumps(data)
+    assert len(sent) < 1000
+    again = pickle.loads(sent)
+    assert again.index["mask"].path == data.index["mask"].path, "the same file, mapped again"
     assert len(again) == len(data)
     np.testing.assert_array_equal(again[3].mask, data[3].mask)
 
@@ -124,6 +127,8 @@ def test_missing_and_broken_files(root):
     image = root / SPLIT / "images" / f"{KEY}.jpg"
     image.unlink()
     refused(DataError, lambda: OpenImages(SPLIT, root), image, "cannot be read", "2 entries")
+    (root / SPLIT / "images" / f"21{7 * 'a0'}.jpg").write_bytes(b"?")
+    refused(DataError, lambda: OpenImages(SPLIT, root), image, f"21{7 * 'a0'}.jpg", "4 entries")
     write_open_images(root)
     mask = root / SPLIT / "masks" / "2" / f"{KEY}_m01g317_00000002.png"
     mask.write_bytes(b"?")
@@ -147,10 +152,29 @@ def test_strange_lists(root, text):
     refused(DataError, lambda: OpenImages(SPLIT, root), path)
 
 
-def test_a_mask_of_other_proportions(root):
-    path = root / SPLIT / "masks" / f"21{7 * 'a0'}_m01g317_00000001.png"
-    save(np.full((128, 96), 255, np.uint8), path)  # a photograph that was turned, for instance
-    refused(DataError, lambda: OpenImages(SPLIT, root), path, "96 x 128", "128 x 96")
+def test_masks_of_other_proportions_are_left_out(root, capsys):
+    names = [OpenImages(SPLIT, root).object_name(i) for i in range(6)]
+    assert capsys.readouterr().err == ""
+    shutil.rmtree(root)
+    write_open_images(root)
+    for name in names[2:4]:
+        path = root / SPLIT / "masks" / f"{name}.png"
+        save(np.full((128, 96), 255, np.uint8), path)  # a photograph that was turned, for instance
+    (root / LIST).write_text((root / LIST).read_text() + "\n")
+    data = OpenImages(SPLIT, root, min_area=0)
+    assert [data.object_name(i) for i in range(4)] == names[:2] + names[4:]
+    assert len(data) == 4
+    told = capsys.readouterr().err
+    assert "2 masks of OpenImages validation are left out" in told
+    assert f"{names[2]}.png" in told
+    OpenImages(SPLIT, root)
+    assert capsys.readouterr().err == "", "only told when the masks are read"
+
+
+def test_an_image_that_is_turned_later(root):
+    data = OpenImages(SPLIT, root)
+    path = save(draw_scene(128, 96)[0], root / SPLIT / "images" / f"{KEY}.jpg")
+    refused(DataError, lambda: data[0], path, "96 x 128", f"{KEY}_m01g317_00000001.png")
 
 
 def test_training_batches(root):

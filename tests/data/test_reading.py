@@ -1,8 +1,10 @@
 """Reading all files of a data set once."""
 
+import gc
 import io
 import os
 import sys
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probseg.data.reading import digest_of, index_objects, plain_name, read_all
+from probseg.data.reading import TOLD, digest_of, index_objects, plain_name, read_all
 from probseg.errors import DataError
 
 
@@ -47,6 +49,24 @@ def test_a_digest_does_not_depend_on_the_place(files):
     assert digest_of([there / path.name for path in files], there) == before
 
 
+def test_a_digest_does_not_depend_on_the_place_of_neighbours(tmp_path):
+    digests = []
+    for place in ("here", "there"):
+        image, mask = (tmp_path / place / folder / "a.png" for folder in ("im", "gt"))
+        for path in (image, mask):
+            path.parent.mkdir(parents=True)
+            path.write_text("same")
+            os.utime(path, ns=(10**18, 10**18))
+        digests.append(digest_of([image, mask], mask.parent))
+    assert digests[0] == digests[1]
+
+
+def test_names_need_not_be_text(files):
+    strange = files[0].parent / os.fsdecode(b"\xff.png")
+    strange.write_text("")
+    assert digest_of([strange], strange.parent) != digest_of(files, strange.parent)
+
+
 def half(number):
     if number % 2:
         msg = f"{number}.png: is odd"
@@ -57,14 +77,46 @@ def half(number):
 def test_results_come_in_order_and_errors_at_the_end():
     assert list(read_all(half, range(0, 12, 2), "numbers")) == list(range(6))
     seen = []
-    with pytest.raises(
-        DataError, match=r"^3\.png: is odd \(2 entries of numbers cannot be used\)$"
-    ):
+    told = "^2 entries of numbers cannot be used:\n3\\.png: is odd\n5\\.png: is odd$"
+    with pytest.raises(DataError, match=told):
         seen.extend(read_all(half, [0, 3, 2, 5, 8], "numbers"))
     one = read_all(half, [0, 3, 8], "numbers")
     assert [next(one), next(one)] == [0, 4]
     with pytest.raises(DataError, match=r"^3\.png: is odd$"):
         next(one)
+
+
+@pytest.mark.parametrize(("count", "rest"), [(TOLD, 0), (TOLD + 1, 1), (30, 30 - TOLD)])
+def test_one_error_names_several(count, rest):
+    with pytest.raises(DataError) as caught:
+        list(read_all(half, range(1, 2 * count, 2), "numbers"))
+    first, *lines = str(caught.value).split("\n")
+    assert first == f"{count} entries of numbers cannot be used:"
+    assert lines[:TOLD] == [f"{2 * i + 1}.png: is odd" for i in range(TOLD)]
+    assert lines[TOLD:] == ([f"and {rest} more"] if rest else [])
+
+
+class Pixels:
+    """What a function holds that reads a file."""
+
+
+def test_what_was_read_of_bad_files_is_not_kept():
+    alive = weakref.WeakSet()
+
+    def read(number):
+        pixels = Pixels()
+        alive.add(pixels)
+        try:
+            return 1 // 0
+        except ZeroDivisionError as error:
+            msg = f"{number}: {len(alive)}"
+            raise DataError(msg) from error
+
+    with pytest.raises(DataError, match=r"^20 entries of files") as caught:
+        list(read_all(read, range(20), "files"))
+    gc.collect()
+    assert caught.value.__cause__ is None
+    assert not alive
 
 
 def test_other_errors_are_not_caught():

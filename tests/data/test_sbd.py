@@ -109,6 +109,22 @@ def test_broken_files(root):
     refused(DataError, lambda: SBD("val", root), path, "GTinst", "unpack")
 
 
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        (np.full((48, 64), 256, np.uint16), "uint16"),
+        (np.full((48, 64), -1, np.int8), "int8"),
+        (np.full((48, 64), 1.5), "float64"),
+        (np.ones((48, 64, 2), np.uint8), "(48, 64, 2)"),
+        (np.ones((0, 0), np.uint8), "(0, 0)"),
+    ],
+)
+def test_numbers_that_are_no_instances(root, labels, told):
+    path = root / "inst" / "2008_000201.mat"
+    savemat(path, {"GTinst": {"Segmentation": labels}})
+    refused(DataError, lambda: SBD("val", root), path, "0..255", told, "unpack")
+
+
 def test_instances_of_another_size(root):
     path = write_instances(draw_scene(20, 30, 2)[1], root / "inst" / "2008_000200.mat")
     refused(DataError, lambda: SBD("val", root)[0], path, "30 x 20", "2008_000200.jpg", "64 x 48")
@@ -145,6 +161,7 @@ def test_files_are_read_once_and_again_if_one_changes(root, monkeypatch):
     before = SBD("val", root)
     with monkeypatch.context() as patch:
         patch.setattr(module, "load_mat", None)
+        SBD("val", root)[0]
         assert SBD("val", root).objects == before.objects
         refused(DataError, lambda: SBD("train", root), "3 entries of sbd-train")
     labels = draw_scene(objects=2)[1]

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from fakes import draw_scene, micro_model
-from torch import nn
+from recording import Recorder, Through
 
-from probseg.backbones import Backbone, PromptStem, rgb_parameters
-from probseg.heads import Decoded, Decoder, Head
+from probseg.backbones import PromptStem, rgb_parameters
+from probseg.heads import Head
 from probseg.interact import InteractionLoop, Zoom, begin, image_tensor
 from probseg.interact.predictor import Predictor
 from probseg.models import Segmenter
-from probseg.types import Click, FeatureInfo, Prompts
+from probseg.types import Click, Prompts
 
 ENTRIES = ["stem", "head"]
 FUSION = {
@@ -45,31 +45,6 @@ def noise(*size, seed=0):
     return torch.rand(size, generator=torch.Generator().manual_seed(seed))
 
 
-class Recorder(Backbone):
-    """Hands the maps behind the image on."""
-
-    features = FeatureInfo((4,), (1,))
-    mean = (0.5, 0.5, 0.5)
-    std = (1.0, 1.0, 1.0)
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Conv2d(3, 1, kernel_size=1)  # for the prompts to enter at
-
-    def forward(self, x):
-        self.seen = x
-        return [x[:, 3:]]
-
-
-class Through(Decoder):
-    def __init__(self, inputs):
-        super().__init__()
-        self.features = inputs
-
-    def forward(self, maps):
-        return Decoded(maps[0])
-
-
 class Last(Head):
     """Returns the last map, and sees to it that the clicks are still the two before it."""
 
@@ -86,7 +61,7 @@ def echo(working_size=None, stride=1):
     """A network whose logits are the previous mask as it sees it."""
     head = partial(Last, stride=stride)
     return Segmenter(
-        Recorder(), Through, head, working_size=working_size, previous_mask=True
+        Recorder(maps=4), Through, head, working_size=working_size, previous_mask=True
     ).eval()
 
 
@@ -167,7 +142,7 @@ def test_a_square_lands_where_it_should(stride):
 def test_resizing_is_that_of_the_image():
     model, previous = echo(working_size=41), noise(1, 1, 90, 123)
     model(previous.expand(1, 3, 90, 123), prompts(previous))
-    grey = model.backbone.seen[:, :1] + 0.5
+    grey = 0.5 * model.backbone.seen[:, :1] + 0.5
     torch.testing.assert_close(model.backbone.seen[:, 6:], grey)
 
 
@@ -242,7 +217,7 @@ def test_with_blind_weights_it_is_the_network_without(entry):
 
 
 def test_parameters_of_the_image_alone():
-    backbone = Recorder()
+    backbone = Recorder(maps=4)
     known = set(backbone.parameters())
     Segmenter(backbone, Through, Last, previous_mask=True)
     assert isinstance(backbone.first, PromptStem)

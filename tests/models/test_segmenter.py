@@ -9,14 +9,14 @@ import torch
 from fakes import Coarse, micro_model
 from hypothesis import given
 from hypothesis import strategies as st
+from recording import Recorder, Through
 from torch import nn
 
-from probseg.backbones import Backbone
 from probseg.clicks import ClickMaps
-from probseg.heads import ConvHead, Decoded, Decoder, Head
+from probseg.heads import ConvHead, Head
 from probseg.models import Segmenter, build, override, read_preset
 from probseg.models.encoded import moved_prompts
-from probseg.types import FeatureInfo, Prompts
+from probseg.types import Prompts
 
 MODELS = ["micro_conv", "micro_csa"]
 
@@ -28,31 +28,6 @@ def prompts(batch=1, points=(), labels=(), boxes=None):
         torch.tensor(labels, dtype=torch.long).reshape(1, -1).repeat(batch, 1),
         torch.full((batch, 4), math.nan) if boxes is None else torch.tensor(boxes).float(),
     )
-
-
-class Recorder(Backbone):
-    """Keeps what it is given and hands the click maps on."""
-
-    features = FeatureInfo((3,), (1,))
-    mean = (0.5, 0.25, 0.125)
-    std = (0.5, 0.25, 0.5)
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Conv2d(3, 1, kernel_size=1)  # for the prompts to enter at
-
-    def forward(self, x):
-        self.seen = x
-        return [x[:, 3:]]
-
-
-class Through(Decoder):
-    def __init__(self, inputs):
-        super().__init__()
-        self.features = inputs
-
-    def forward(self, maps):
-        return Decoded(maps[0])
 
 
 class Paint(Head):

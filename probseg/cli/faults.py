@@ -132,8 +132,8 @@ def _explained(error: BaseException, verb: str, config: Namespace, last: Path | 
             return _dead_worker(text, verb, config, last)
         if LOST_PROCESS.search(text):
             return (
-                f"another process of this run has ended ({_in_short(text)}): its own message, above "
-                f"or in the log of its machine, says why; then {way_on(verb, last)}"
+                f"another process of this run has ended ({_in_short(text)}): its own message, "
+                f"above or in the log of its machine, says why; then {way_on(verb, last)}"
             )
         if isinstance(error, torch.OutOfMemoryError) or NO_DEVICE_MEMORY.search(text):
             return _no_memory("the GPU", text, verb, config)

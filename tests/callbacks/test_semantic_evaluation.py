@@ -422,5 +422,5 @@ def test_training_crops_are_shown_in_colours(tmp_path):
     folder = tmp_path / "run" / "one"
     events = EventAccumulator(str(folder), size_guidance={"images": 0}).Reload()
     sheets = events.Images("train/crops")
-    assert [sheet.step for sheet in sheets] == [1, 5], "epochs 0 and 2, of two batches"
+    assert [sheet.step for sheet in sheets] == [0, 4], "the first steps of epochs 0 and 2"
     assert (sheets[0].height, sheets[0].width) == (2 * 32, 3 * 32)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from scipy.stats import kstest
 
 from probseg.data.transforms import TrainingCrop
+from probseg.errors import DataError
 from probseg.types import Sample
 
 
@@ -173,7 +174,7 @@ def test_the_contour_of_the_mask_is_that_of_the_picture():
 
 
 def test_a_mask_without_object_is_refused():
-    with pytest.raises(ValueError, match="mask: expected at least one pixel of value 1"):
+    with pytest.raises(DataError, match="photo of fakes: the mask has no pixel of the object"):
         crops(photo(np.zeros((9, 9), np.uint8)), 1)
 
 

@@ -1,8 +1,10 @@
-"""Where the files that ship with probseg are, in a checkout and in an installed wheel."""
+"""Where files are, in a checkout and in an installed wheel, and how they are replaced."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -34,3 +36,25 @@ def find_data(root: Path | str) -> Path:
     path = Path(root)
     below = data_dir() / path
     return below if below.exists() and not path.exists() else path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Write a file so that a process killed meanwhile leaves the old one or the new one.
+
+    What is written goes beside the file, and takes its place at the end of the block. After an
+    error nothing of it is left.
+
+    Args:
+        path: The file to be; its folder is made if need be.
+
+    Yields:
+        Where to write.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.part")  # that of a kill is written over
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

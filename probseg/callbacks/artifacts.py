@@ -13,9 +13,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
-from probseg.callbacks.run_folder import write_whole
 from probseg.errors import UsageError
 from probseg.interact import environment
+from probseg.paths import replacing
 
 RECORD = "artifacts.json"
 """File beside the checkpoints: the artifact of each that was uploaded, by its checksum."""
@@ -96,7 +96,8 @@ class ArtifactLogger(WandbLogger):
                 about = {"monitor": callback.monitor, "score": scores.get(path)}
                 is_best = path == best and callback.monitor is not None
                 known[checksum] = self._upload(path, about, ["best"] if is_best else [])
-                write_whole(path.parent / RECORD, json.dumps(known, indent=1) + "\n")
+                with replacing(path.parent / RECORD) as draft:
+                    draft.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
     def _upload(self, path: Path, about: dict[str, Any], aliases: list[str]) -> dict[str, str]:
         """Upload a checkpoint; return what is kept of that."""

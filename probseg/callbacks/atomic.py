@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from probseg.errors import CheckpointError
+from probseg.paths import replacing
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a system says of a full disk, a used up quota, and a file over its limit."""
@@ -47,18 +48,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         content = io.BytesIO()
         torch.save(checkpoint, content)
         place = Path(path)
-        unfinished = place.with_name(f".{place.name}.part")  # that of a kill is written over
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            with unfinished.open("wb") as file:
+            with replacing(place) as unfinished, unfinished.open("wb") as file:
                 file.write(content.getbuffer())
                 file.flush()
                 os.fsync(file.fileno())
-            unfinished.replace(place)
             _sync(place.parent)
         except OSError as error:
-            if place.parent.is_dir():
-                unfinished.unlink(missing_ok=True)
             raise CheckpointError(_told(place, content.tell(), error)) from error
 
 

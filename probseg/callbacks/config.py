@@ -13,8 +13,9 @@ from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import WandbLogger
 
 from probseg.callbacks.artifacts import ArtifactLogger, use_checkpoint
-from probseg.callbacks.run_folder import STARTS, run_folder, version_name, write_whole
+from probseg.callbacks.run_folder import STARTS, run_folder, version_name
 from probseg.interact import environment
+from probseg.paths import replacing
 
 
 class SaveConfig(SaveConfigCallback):
@@ -55,7 +56,8 @@ class SaveConfig(SaveConfigCallback):
         }
         starts = folder / STARTS
         earlier = starts.read_text(encoding="utf-8") if starts.is_file() else ""
-        write_whole(starts, earlier + json.dumps(start) + "\n")
+        with replacing(starts) as draft:
+            draft.write_text(earlier + json.dumps(start) + "\n", encoding="utf-8")
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):
                 known = {"config": self.config.as_dict(), "stage": stage, "environment": code}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import zipfile
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import probseg
 from probseg.data.datamodule import TrainBatch
 from probseg.data.semantic_module import SemanticBatch
 from probseg.errors import WeightsError
+from probseg.paths import replacing
 
 FORMAT = 1
 """Number of the present layout of the file."""
@@ -81,15 +81,11 @@ def write_replay(replay: Replay, path: Path) -> None:
     """
     content = {field.name: getattr(replay, field.name) for field in fields(replay)}
     content["batch"] = {"kind": type(replay.batch).__name__, **replay.batch._asdict()}
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({HEADER: FORMAT, **content}, draft)
-        draft.replace(path)
+        with replacing(path) as draft:
+            torch.save({HEADER: FORMAT, **content}, draft)
     except RuntimeError as error:  # which torch raises for a full disk
         raise OSError(str(error)) from error
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def read_replay(path: Path) -> Replay:

@@ -45,10 +45,3 @@ def versions_of(run: Path) -> list[str]:
         return [run.name]
     last = path.read_text(encoding="utf-8").splitlines()[-1]
     return list(json.loads(last)["versions"])
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a small file so that a process killed meanwhile leaves the old one or the new one."""
-    partial = path.with_name(f"{path.name}.part")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)

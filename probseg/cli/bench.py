@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -20,6 +19,7 @@ from probseg.cli.arguments import Parser, count, device, new_file, positive
 from probseg.errors import UnknownNameError, UsageError
 from probseg.interact.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
 from probseg.interact.report import environment
+from probseg.paths import replacing
 from probseg.zoo import list_models
 from probseg.zoo.create import describe
 
@@ -158,12 +158,10 @@ def _write_json(path: Path, records: Sequence[Record], settings: Settings) -> No
         "options": asdict(settings),
         "records": [asdict(record) for record in records],
     }
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        draft.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        draft.replace(path)
+        with replacing(path) as draft:
+            draft.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        draft.unlink(missing_ok=True)
         msg = f"--json {path}: cannot be written: {error}"
         raise UsageError(msg) from error
 

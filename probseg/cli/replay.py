@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from probseg.callbacks.replay_file import Batch, Replay, with_tensors
 from probseg.cli.checkpoints import without_pretrained_backbones
 from probseg.errors import UsageError, user_error
-from probseg.seeds import mixed
-from probseg.tasks.base import NetworkTask
+from probseg.tasks.base import NetworkTask, seed_torch
 from probseg.zoo.store import check_fit
 
 
@@ -136,7 +135,7 @@ class Repetition:
         task.load_state_dict(replay.weights)  # the last run has moved averages
         task.zero_grad()
         task.batch_seed = replay.batch_seed
-        torch.manual_seed(mixed(replay.batch_seed, replay.rank))
+        seed_torch(replay.batch_seed, replay.rank)
         there = task.transfer_batch_to_device(self._precision.convert_input(batch), self.device, 0)
         logged, watched, precision = _logged(task), _watched(task), self._precision
         with logged as parts, watched as suspects, precision.train_step_context():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from probseg.interact.records import ObjectRecord, read_objects, unique, write_objects
+from probseg.paths import replacing
 
 ABOUT = "evaluation.json"
 
@@ -43,10 +44,11 @@ class Journal:
         (folder / "results.json").unlink(missing_ok=True)  # it would call the journal finished
         if (folder / ABOUT).exists() and _mark(folder / ABOUT) != fingerprint(subject):
             (folder / ABOUT).unlink(missing_ok=True)  # the records below would not be its own
-        partial = self._path.with_suffix(".partial")
-        with partial.open("w", newline="", encoding="utf-8") as file:
+        with (
+            replacing(self._path) as draft,
+            draft.open("w", newline="", encoding="utf-8") as file,
+        ):
             write_objects(file, records)
-        partial.replace(self._path)
         if rank == 0:
             text = json.dumps({"fingerprint": fingerprint(subject), "subject": subject}, indent=2)
             (folder / ABOUT).write_text(text + "\n", encoding="utf-8")

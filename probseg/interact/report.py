@@ -25,6 +25,7 @@ from probseg.interact.protocols import Protocol
 from probseg.interact.records import ObjectRecord, unique, write_objects
 from probseg.interact.tables import markdown_table
 from probseg.metrics import Scores, Summary, percents_up_to, summarise
+from probseg.paths import replacing
 
 _OF_STEPS = {
     "ious": "iou",
@@ -107,9 +108,8 @@ def write_report(
         "datasets": {name: asdict(summary) for name, summary in summaries.items()},
         "metadata": dict(metadata),
     }
-    partial = folder / "results.json.partial"
-    partial.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    partial.replace(paths["results"])
+    with replacing(paths["results"]) as draft:
+        draft.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
     return paths
 
 

@@ -329,7 +329,7 @@ def kill_a_worker(pid):
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are looked up in /proc")
 def test_a_worker_that_is_killed(place, capsys):
     status, text, before = ended(place, kill_a_worker, "--data.num_workers=2")
-    assert status == 2
+    assert status == 2, text
     assert "Traceback" not in text
     assert "probseg: error: a process that reads data has died (DataLoader worker (pid" in text
     assert f"the same command with `--ckpt_path last` goes on from {RUN}" in text

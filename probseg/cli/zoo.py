@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
+from probseg.cli.zoo_publish import add_verbs
 from probseg.errors import UsageError
 from probseg.paths import zoo_dir
-from probseg.zoo.publish import Facts, publish
 from probseg.zoo.store import CARD, find, read_index, verify
 
 EXAMPLES = """\
@@ -59,26 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("verify", help="check the weight files against their checksums")
     verb.add_argument("name", nargs="*", help="models to check; all by default")
     verb.set_defaults(action=_verify)
-    verb = verbs.add_parser("publish", help="make a zoo model of a checkpoint")
-    verb.add_argument("checkpoint", type=Path, help="checkpoint written by `probseg fit`")
-    verb.add_argument("name", help="architecture.tag")
-    verb.add_argument(
-        "--facts",
-        type=Path,
-        required=True,
-        help="JSON file for the card: description, data, license, recipe, commit, seed, "
-        "hardware, limits",
-    )
-    verb.add_argument("--results", type=Path, nargs="*", default=[], help="results.json of tests")
-    verb.add_argument(
-        "--untrained",
-        type=Path,
-        nargs="*",
-        default=[],
-        help="results.json of the same tests of the untrained network",
-    )
-    verb.add_argument("--zoo", type=Path, default=None, help="zoo folder; probseg's by default")
-    verb.set_defaults(action=_publish)
+    add_verbs(verbs)
     return parser
 
 
@@ -108,26 +86,3 @@ def _verify(options: argparse.Namespace) -> None:
     for name in options.name or read_index():
         folder = verify(name)
         Console().print(f"{folder.name}: checksum is right")
-
-
-def _publish(options: argparse.Namespace) -> None:
-    facts = _read_facts(options.facts)
-    root = options.zoo or zoo_dir()
-    entry = publish(
-        options.checkpoint, options.name, root, facts, options.results, options.untrained
-    )
-    Console().print(f"wrote {root / entry.name}")
-
-
-def _read_facts(path: Path) -> Facts:
-    """Read the file for ``--facts``; what is wrong with it is said with its name."""
-    try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        msg = f"{path}: is not JSON: {error}"
-        raise UsageError(msg) from error
-    wanted = [field.name for field in dataclasses.fields(Facts)]
-    if not isinstance(given, dict) or set(given) != set(wanted):
-        msg = f"{path}: expected an object with exactly the keys {', '.join(wanted)}"
-        raise UsageError(msg)
-    return Facts(**given)

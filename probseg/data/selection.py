@@ -35,6 +35,9 @@ class Selected(InteractiveDataset):
         weights: Text file with lines of an object's name, a tab, and how often training draws it in
             relation to others: a number, 0 for never. It has all objects that are not left out, and
             may have these, too. Without, all are used equally often.
+        hold_out: Leaves out one photograph in so many, with all its objects, so that settings can
+            be chosen on photographs that no network was trained on.
+        held_out: Keeps just those photographs that the same number leaves out as ``hold_out``.
 
     Relative paths that do not exist are looked for in ``$PROBSEG_DATA`` (or ``./data``). Weights
     count in training alone: validations and tests use each object once.
@@ -55,17 +58,24 @@ class Selected(InteractiveDataset):
         max_area: int | None = None,
         exclude: Path | str | None = None,
         weights: Path | str | None = None,
+        hold_out: int | None = None,
+        held_out: int | None = None,
     ) -> None:
         self.dataset = dataset
         self.name = dataset.name
         kept = _of_size(dataset, min_area, max_area)
         if exclude is not None:
             kept &= ~_listed(dataset, find_data(exclude))
+        if hold_out is not None:
+            kept &= ~_every(dataset, "hold_out", hold_out)
+        if held_out is not None:
+            kept &= _every(dataset, "held_out", held_out)
         self.chosen = np.flatnonzero(kept)
         if not len(self.chosen):
             msg = (
                 f"{self.name}: none of its {len(dataset)} objects is left, with min_area={min_area}"
-                f", max_area={max_area}, exclude={exclude}; choose fewer restrictions"
+                f", max_area={max_area}, exclude={exclude}, hold_out={hold_out}, held_out={held_out}; "
+                "choose fewer restrictions"
             )
             raise DataError(msg)
         self.weights = object_weights(dataset)
@@ -134,6 +144,17 @@ def _listed(dataset: InteractiveDataset, path: Path) -> npt.NDArray[np.bool_]:
         )
         raise DataError(msg)
     return found
+
+
+def _every(dataset: InteractiveDataset, argument: str, count: int) -> npt.NDArray[np.bool_]:
+    """Say of each object whether its photograph is the first of ``count``, in their order."""
+    if count < 2:
+        msg = f"{argument} must be at least 2, for one photograph in so many, got {count}"
+        raise ValueError(msg)
+    names = (dataset.object_name(index) for index in range(len(dataset)))
+    photos = [name.rpartition("#")[0] or name for name in names]
+    places = {photo: place for place, photo in enumerate(dict.fromkeys(photos))}
+    return np.array([places[photo] % count == 0 for photo in photos])
 
 
 def _read_weights(

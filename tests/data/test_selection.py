@@ -237,3 +237,20 @@ def test_a_million_objects_are_selected_at_once():
     assert len(selected) == 900_000
     assert kept < 8e6  # 8 bytes for each that is left
     assert seconds < 2  # 0.01 measured
+
+
+@given(st.integers(2, 12), st.integers(4, 60))
+def test_photographs_are_held_out_with_all_their_objects(count, objects):
+    everything = Sized(np.ones(objects))
+    trained = names(Selected(everything, hold_out=count))
+    left_out = names(Selected(everything, held_out=count))
+    assert sorted(trained + left_out) == sorted(names(everything))
+    photos = [{name.split("#")[0] for name in part} for part in (trained, left_out)]
+    assert not photos[0] & photos[1]
+    assert len(photos[1]) == -(-len(photos[0] | photos[1]) // count)
+
+
+@pytest.mark.parametrize("argument", ["hold_out", "held_out"])
+def test_one_photograph_in_one_cannot_be_held_out(argument):
+    with pytest.raises(ValueError, match=f"{argument} must be at least 2.*got 1"):
+        Selected(Sized([1, 2, 3, 4]), **{argument: 1})

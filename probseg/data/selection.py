@@ -74,8 +74,8 @@ class Selected(InteractiveDataset):
         if not len(self.chosen):
             msg = (
                 f"{self.name}: none of its {len(dataset)} objects is left, with min_area={min_area}"
-                f", max_area={max_area}, exclude={exclude}, hold_out={hold_out}, held_out={held_out}; "
-                "choose fewer restrictions"
+                f", max_area={max_area}, exclude={exclude}, hold_out={hold_out}, "
+                f"held_out={held_out}; choose fewer restrictions"
             )
             raise DataError(msg)
         self.weights = object_weights(dataset)

@@ -7,6 +7,7 @@ from probseg.heads.deeplab import DeepLabV3PlusDecoder
 from probseg.heads.fpn import FPNDecoder
 from probseg.heads.fusion import PromptFusion
 from probseg.heads.ocr import OCRDecoder
+from probseg.heads.refinement import ColourRefinement
 from probseg.heads.semantic import EMAHead, FCNHead, SemanticHead
 
 DECODERS: dict[str, type[Decoder]] = {
@@ -24,6 +25,7 @@ __all__ = [
     "DECODERS",
     "HEADS",
     "SEMANTIC_HEADS",
+    "ColourRefinement",
     "ConvHead",
     "CorrectiveSelfAttention",
     "Decoded",

@@ -17,7 +17,7 @@ from torch import nn
 from probseg.backbones import BACKBONES
 from probseg.clicks.maps import ClickMaps
 from probseg.errors import UnknownNameError, UsageError
-from probseg.heads import DECODERS, HEADS, SEMANTIC_HEADS, PromptFusion
+from probseg.heads import DECODERS, HEADS, SEMANTIC_HEADS, ColourRefinement, PromptFusion
 from probseg.models.segmenter import Segmenter
 from probseg.models.semantic import SemanticSegmenter
 from probseg.paths import configs_dir
@@ -38,6 +38,7 @@ _LATE: dict[str, type[nn.Module]] = {
     **DECODERS,
     **HEADS,
     **SEMANTIC_HEADS,
+    "ColourRefinement": ColourRefinement,
     "PromptFusion": PromptFusion,
 }
 """Parts that wait for the features of the part before them."""

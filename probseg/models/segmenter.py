@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from probseg.attention import Adaptation, adapt
 from probseg.backbones import Backbone, add_prompt_stem, has_prompt_stem
 from probseg.clicks.maps import ClickMaps
-from probseg.heads import Decoded, Decoder, Head, PromptFusion
+from probseg.heads import ColourRefinement, Decoded, Decoder, Head, PromptFusion
 from probseg.models.encoded import (
     Encoded,
     Size,
@@ -35,7 +35,8 @@ class Logits(NamedTuple):
 
     Args:
         main: Of the network.
-        auxiliary: Of a decoder with a loss of its own; None without.
+        auxiliary: Of a decoder with a loss of its own, or of the head where its logits are refined;
+            None without.
     """
 
     main: Tensor
@@ -65,6 +66,8 @@ class Segmenter(nn.Module):
         fusion: Builds the `PromptFusion` of networks whose prompts enter at the head.
         previous_mask: Whether the probability that was answered last enters beside the click maps,
             as one more channel (Sofiiuk et al. 2021): ``Prompts.previous``, zeros where it is None.
+        refinement: Builds the `ColourRefinement` of the head's logits; None leaves them as they
+            are.
 
     Raises:
         ValueError: If ``working_size`` is not positive, ``prompts`` is neither, there is a fusion
@@ -84,6 +87,7 @@ class Segmenter(nn.Module):
         prompts: Literal["stem", "head"] = "stem",
         fusion: Callable[[FeatureInfo, int], PromptFusion] | None = None,
         previous_mask: bool = False,
+        refinement: Callable[[FeatureInfo], ColourRefinement] | None = None,
     ) -> None:
         super().__init__()
         if working_size is not None and working_size < 1:
@@ -112,6 +116,9 @@ class Segmenter(nn.Module):
         else:
             self.fusion = (fusion or PromptFusion)(self.decoder.features, prompt_channels)
             self.head = head(self.decoder.features, self.fusion.channels)
+        self.refinement: ColourRefinement | None = None
+        if refinement is not None:
+            self.refinement = refinement(self.decoder.features)
         self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(backbone.std).view(3, 1, 1), persistent=False)
 
@@ -272,6 +279,9 @@ class Segmenter(nn.Module):
         auxiliary = decoded.auxiliary
         if auxiliary is not None:
             auxiliary = F.interpolate(auxiliary.float(), size, mode="bilinear", align_corners=False)
+        if self.refinement is not None:
+            auxiliary = main if auxiliary is None else auxiliary
+            main = self.refinement(main, image, features, clicks)
         return main, auxiliary
 
     def adapt(

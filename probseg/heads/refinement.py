@@ -56,7 +56,7 @@ class ColourRefinement(nn.Module):
     def __init__(
         self,
         inputs: FeatureInfo,
-        units: int = 10,
+        units: int = 8,
         key_iterations: int = 2,
         feature_channels: int = 8,
         channels: int = 12,

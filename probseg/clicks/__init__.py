@@ -5,6 +5,7 @@ from probseg.clicks.curriculum import STAGES, Curriculum, Stage
 from probseg.clicks.iterated import IteratedClicks
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.mistakes import HUMAN, Mistakes
+from probseg.clicks.propagated import PropagatedClicks
 
 __all__ = [
     "CLICK_RULES",
@@ -14,5 +15,6 @@ __all__ = [
     "Curriculum",
     "IteratedClicks",
     "Mistakes",
+    "PropagatedClicks",
     "Stage",
 ]

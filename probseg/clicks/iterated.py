@@ -10,17 +10,24 @@ from torch import Tensor
 
 from probseg.clicks.curriculum import Stage
 from probseg.clicks.rounds import Answer, answered, with_clicks, without_clicks
-from probseg.clicks.sampling import error_regions, interior, object_and_background, random_points
+from probseg.clicks.sampling import (
+    drop_boxes,
+    error_regions,
+    interior,
+    object_and_background,
+    random_points,
+)
 from probseg.seeds import Draws
 from probseg.types import Prompts
 
 
 @dataclass(frozen=True)
 class IteratedClicks:
-    """Training by iterated clicks, the same in all epochs and without boxes.
+    """Training by iterated clicks, the same in all epochs.
 
-    Each image gets random clicks; then, in some rounds, one click each on the larger error of the
-    answer to all clicks before. The network is handed that answer if it takes a previous mask.
+    Each image gets random clicks, or its box in their place; then, in some rounds, one click each
+    on the larger error of the answer to all clicks before. The network is handed that answer if it
+    takes a previous mask.
 
     The published training draws some negative clicks from other annotated objects of the image;
     here they are background like any other. It also clicks near the border of one object in ten,
@@ -37,6 +44,7 @@ class IteratedClicks:
         band: Width of that band as a fraction of the square root of the object's area.
         most_rounds: Most rounds of corrective clicks. Their number, from 0, is drawn for each
             batch.
+        boxes: Share of the images that begin with their box and no clicks; 0 as published.
 
     Raises:
         ValueError: If a number is out of range.
@@ -48,6 +56,7 @@ class IteratedClicks:
     near: float = 0.5
     band: float = 0.1
     most_rounds: int = 3
+    boxes: float = 0.0
 
     def __post_init__(self) -> None:
         checks = {
@@ -57,6 +66,7 @@ class IteratedClicks:
             "near": (0 <= self.near <= 1, "a probability"),
             "band": (0 < self.band < float("inf"), "positive and finite"),
             "most_rounds": (self.most_rounds >= 0, "at least 0"),
+            "boxes": (0 <= self.boxes <= 1, "a share"),
         }
         for name, (fine, expected) in checks.items():
             if not fine:
@@ -79,17 +89,19 @@ class IteratedClicks:
 
         Args:
             masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
-            boxes: Shape ``(B, 4)``; none of them is shown.
+            boxes: Around the objects, shape ``(B, 4)``; NaN rows where there is none.
             draws: Source of randomness on the device of ``masks``.
             stage: There is only one.
             rounds: Number of rounds of corrective clicks.
             answer: The network that is asked in each round.
 
         Returns:
-            Clicks, no boxes, and the answer before the last click as the previous mask.
+            Clicks, boxes, and the answer before the last click as the previous mask.
         """
-        prompts = without_clicks(torch.full_like(boxes, torch.nan))
-        prompts = with_clicks(prompts, *self._random_clicks(masks, draws))
+        prompts = without_clicks(drop_boxes(boxes, 1 - self.boxes, draws))
+        unseen = prompts.boxes.isnan().any(dim=1, keepdim=True)
+        points, labels = self._random_clicks(masks, draws)
+        prompts = with_clicks(prompts, points, labels.where(unseen, -1))
         for _ in range(rounds):
             logits = answered(prompts, answer)
             clicks = corrective_clicks(logits.squeeze(1) > 0, masks, draws)

@@ -16,6 +16,7 @@ from torch import nn
 
 from probseg.backbones import BACKBONES
 from probseg.clicks.maps import ClickMaps
+from probseg.clicks.propagated import PropagatedClicks
 from probseg.errors import UnknownNameError, UsageError
 from probseg.heads import DECODERS, HEADS, SEMANTIC_HEADS, ColourRefinement, PromptFusion
 from probseg.models.segmenter import Segmenter
@@ -55,6 +56,7 @@ _Network = TypeVar("_Network", Segmenter, SemanticSegmenter)
 
 _PARTS: dict[str, type[nn.Module]] = {
     "ClickMaps": ClickMaps,
+    "PropagatedClicks": PropagatedClicks,
     **_NETWORKS,
     **BACKBONES,
     **_LATE,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from probseg.attention import Adaptation, adapt
 from probseg.backbones import Backbone, add_prompt_stem, has_prompt_stem
 from probseg.clicks.maps import ClickMaps
+from probseg.clicks.propagated import PropagatedClicks
 from probseg.heads import ColourRefinement, Decoded, Decoder, Head, PromptFusion
 from probseg.models.encoded import (
     Encoded,
@@ -66,6 +67,8 @@ class Segmenter(nn.Module):
         fusion: Builds the `PromptFusion` of networks whose prompts enter at the head.
         previous_mask: Whether the probability that was answered last enters beside the click maps,
             as one more channel (Sofiiuk et al. 2021): ``Prompts.previous``, zeros where it is None.
+        propagated_clicks: Makes further maps, beside the click maps, of what the prompts say of
+            pixels of like colour and place; None for none.
         refinement: Builds the `ColourRefinement` of the head's logits; None leaves them as they
             are.
 
@@ -88,6 +91,7 @@ class Segmenter(nn.Module):
         fusion: Callable[[FeatureInfo, int], PromptFusion] | None = None,
         previous_mask: bool = False,
         refinement: Callable[[FeatureInfo], ColourRefinement] | None = None,
+        propagated_clicks: PropagatedClicks | None = None,
     ) -> None:
         super().__init__()
         if working_size is not None and working_size < 1:
@@ -109,7 +113,10 @@ class Segmenter(nn.Module):
         self.backbone = backbone
         self.decoder: Decoder = decoder(backbone.features)
         self.fusion: PromptFusion | None = None
+        self.propagated_clicks = propagated_clicks
         prompt_channels = self.click_maps.channels + int(previous_mask)
+        if propagated_clicks is not None:
+            prompt_channels += propagated_clicks.channels
         if prompts == "stem":
             add_prompt_stem(backbone, prompt_channels)
             self.head: Head = head(self.decoder.features, None)
@@ -268,6 +275,8 @@ class Segmenter(nn.Module):
         clicks = maps[:, 1:]
         if prompts.previous is not None:
             maps = torch.cat([maps, prompts.previous], dim=1)
+        if self.propagated_clicks is not None:
+            maps = torch.cat([maps, self.propagated_clicks(image, prompts)], dim=1)
         value_features = None
         if decoded is None:
             decoded = self.decoder(self.backbone(torch.cat([image, maps.to(image.dtype)], dim=1)))

@@ -1,0 +1,168 @@
+"""Click maps that have spread to pixels of like colour and place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probseg.clicks.maps import filled_box_map, squared_distances
+from probseg.ops import assign, attend
+from probseg.ops.numerics import full_precision
+from probseg.types import Prompts
+
+GUESS_RADIUS = 0.1
+"""Radius of the disks around positive clicks that are guessed to be object without a box."""
+
+SEED_RADIUS = 0.02
+"""Radius of the disks around clicks that are what the click says; both in longer sides."""
+
+SMALLEST_SHARE = 0.01
+"""Shares of the object are kept this far from 0 and 1."""
+
+LARGEST_ODDS = 4.6
+"""Log-odds of a share that is `SMALLEST_SHARE` away from 1."""
+
+FEW_CLICKS = 0.01
+"""Share of clicked pixels at which a unit is half as sure as one with many."""
+
+
+class PropagatedClicks(nn.Module):
+    """What prompts say of pixels that nobody clicked on, before any network has looked at them.
+
+    The pixels are queries of a Gaussian mixture over colour and place, in one space for each pair
+    of scales. Its units begin at the means of the cells of a grid, and adapt to the image by EM
+    (Gabbur et al., 2021, Eq. 16, without a prior): with colours alone they are a mixture of colours
+    as in GrabCut (Rother et al., 2004), with fine places superpixels. The prompts are observations
+    of the units' values, which propagate to all pixels (Eqs. 23 and 24, without a prior): how much
+    of the object is a pixel's like, and which clicks are on its like.
+
+    Object is, before the propagation, what the last answer says; without one, the inside of the
+    box; without a box, disks around the positive clicks; and in any case what was clicked. Nothing
+    is learnt, and no gradient passes.
+
+    Args:
+        units: Units along each side of the grid, ``units**2`` in all.
+        key_iterations: EM iterations in which the units adapt to the image.
+        scales: For each space, what normalised colours and places, in longer sides of the image,
+            are multiplied with: one over a unit's standard deviation.
+        stride: Of the grid of pixels that all this is done on.
+
+    Raises:
+        ValueError: If a number is below 1, a scale is negative, or there are none.
+
+    Attributes:
+        channels: Number of maps.
+    """
+
+    def __init__(
+        self,
+        units: int = 12,
+        key_iterations: int = 2,
+        scales: Sequence[tuple[float, float]] = ((5.0, 0.0), (5.0, 8.0), (4.0, 24.0)),
+        stride: int = 4,
+    ) -> None:
+        super().__init__()
+        numbers = {"units": units, "key_iterations": key_iterations, "stride": stride}
+        for name, number in numbers.items():
+            if number < 1:
+                msg = f"{name} must be at least 1, got {number}"
+                raise ValueError(msg)
+        if not scales or any(min(pair) < 0 or max(pair) <= 0 for pair in scales):
+            msg = (
+                "scales must be pairs of numbers >= 0 for colours and places, not both 0, such as "
+                f"(5.0, 8.0), got {list(scales)}"
+            )
+            raise ValueError(msg)
+        self.units, self.key_iterations, self.stride = units, key_iterations, stride
+        self.channels = 2 * len(scales)
+        colour, place = torch.tensor([list(pair) for pair in scales]).float().unbind(dim=1)
+        factors = torch.stack([colour] * 3 + [place] * 2, dim=1)  # (G, 5)
+        self.register_buffer("factors", factors, persistent=False)
+
+    factors: Tensor
+
+    @torch.no_grad()
+    def forward(self, image: Tensor, prompts: Prompts) -> Tensor:
+        """Propagate the prompts.
+
+        Args:
+            image: Normalised RGB, shape ``(B, 3, H, W)``.
+            prompts: Clicks, boxes and perhaps the last answer, in pixels of ``image``.
+
+        Returns:
+            For each space, how much more of the object than elsewhere is a pixel's like (log-odds,
+            in [-2, 2]), and which clicks are on its like (-1 negative, 1 positive): float32, shape
+            ``(B, 2 G, H, W)``.
+        """
+        with full_precision(image.device):
+            colours = F.avg_pool2d(image.float(), self.stride, ceil_mode=True)  # (B, 3, h, w)
+            grid = (colours.shape[-2], colours.shape[-1])
+            queries = self._queries(colours)
+            keys = self._keys(queries, grid)
+            said = self._said(prompts, grid)  # (B, 3, h, w)
+            observed = said.flatten(2).transpose(1, 2)[:, None]  # (B, 1, h w, 3)
+            observed = observed.expand(-1, queries.shape[1], -1, -1).contiguous()
+            nearness = _nearness(keys)
+            values = assign(queries, keys, observed, log_prior=nearness).means  # (B, G, M, 3)
+            read = attend(queries, keys, values, log_prior=nearness).values  # (B, G, h w, 3)
+            share, positive, negative = read.transpose(2, 3).unflatten(3, grid).unbind(dim=2)
+            usual = said[:, :1].mean(dim=(2, 3), keepdim=True)  # (B, 1, 1, 1)
+            odds = share.logit(eps=SMALLEST_SHARE) - usual.logit(eps=SMALLEST_SHARE)
+            clicked = (positive - negative) / (positive + negative + FEW_CLICKS)
+            told = torch.stack([odds / LARGEST_ODDS, clicked], dim=2).flatten(1, 2)
+            return F.interpolate(told, image.shape[-2:], mode="bilinear", align_corners=False)
+
+    def _queries(self, colours: Tensor) -> Tensor:
+        """Return colours and places in units of the scales, ``(B, G, h w, 5)``."""
+        height, width = colours.shape[-2:]
+        y = torch.arange(height, device=colours.device).float()
+        x = torch.arange(width, device=colours.device).float()
+        places = torch.stack(torch.meshgrid(y, x, indexing="ij")) / max(height, width)
+        tokens = torch.cat([colours, places.expand(len(colours), -1, -1, -1)], dim=1)
+        tokens = tokens.flatten(2).transpose(1, 2)[:, None]  # (B, 1, h w, 5)
+        return tokens * self.factors[:, None]
+
+    def _keys(self, queries: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Return the keys ``(B, G, units**2, 5)`` of the units, adapted to the queries."""
+        maps = queries.transpose(2, 3).flatten(0, 1).unflatten(2, grid)  # (B G, 5, h, w)
+        cells = F.adaptive_avg_pool2d(maps, self.units).flatten(2).transpose(1, 2)
+        keys = cells.unflatten(0, queries.shape[:2])
+        for _ in range(self.key_iterations):
+            keys = assign(queries, keys, queries, log_prior=_nearness(keys)).means
+        return keys
+
+    def _said(self, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
+        """Return what prompts say of the pixels of the grid: object, positive, negative clicks."""
+        points = (prompts.points.float() + 0.5) / self.stride - 0.5
+        to_object = _distance(points, prompts.labels == 1, grid)
+        to_background = _distance(points, prompts.labels == 0, grid)
+        nearest = to_object <= to_background
+        longer = float(max(grid))
+        radius = max(SEED_RADIUS * longer, 0.75)  # of a pixel's centre, from wherever it is clicked
+        positive = (to_object <= radius) & nearest
+        negative = (to_background <= radius) & ~nearest
+        guess = ((to_object <= GUESS_RADIUS * longer) & nearest).float()
+        boxed = ~prompts.boxes.isnan().any(dim=1)[:, None, None]
+        guess = torch.where(boxed, filled_box_map(prompts.boxes.float() / self.stride, grid), guess)
+        if prompts.previous is not None:
+            before = F.avg_pool2d(prompts.previous.float(), self.stride, ceil_mode=True)[:, 0]
+            answered = before.amax(dim=(1, 2), keepdim=True) > 0
+            guess = torch.where(answered, before, guess)
+        guess = torch.where(positive, 1.0, torch.where(negative, 0.0, guess))
+        return torch.stack([guess, positive.float(), negative.float()], dim=1)
+
+
+def _distance(points: Tensor, valid: Tensor, grid: tuple[int, int]) -> Tensor:
+    """Distance ``(B, h, w)`` to the nearest valid point ``(B, S, 2)``; infinite without one."""
+    distances = squared_distances(points, grid).sqrt()  # (B, S, h, w)
+    distances = distances.masked_fill(~valid[..., None, None], torch.inf)
+    none = distances.new_full((len(points), 1, *grid), torch.inf)
+    return torch.cat([distances, none], dim=1).amin(dim=1)
+
+
+def _nearness(keys: Tensor) -> Tensor:
+    """Log prior ``(B, G, M)`` that turns dot products with keys into squared distances."""
+    return -keys.square().sum(dim=-1) / 2

@@ -67,7 +67,8 @@ def draw(answer=never, rounds=0, seed=0, masks=None, **options):
     boxes = torch.tensor([[8.0, 10, 20, 30]]).repeat(len(masks), 1)
     given = draws(len(masks), seed)
     prompts = IteratedClicks(**options).draw(masks, boxes, given, "corrective", rounds, answer)
-    assert prompts.boxes.isnan().all()
+    if not options.get("boxes"):
+        assert prompts.boxes.isnan().all()
     assert prompts.boxes.shape == (len(masks), 4)
     assert prompts.points.shape == (*prompts.labels.shape, 2)
     return prompts, masks
@@ -245,6 +246,16 @@ def test_draws_are_a_function_of_the_seeds():
     assert torch.equal(alone.labels[0], first.labels[0])
 
 
+def test_a_share_of_the_images_begins_with_the_box_and_no_click():
+    prompts, _ = draw(masks=scenes(400), boxes=0.3)
+    shown = ~prompts.boxes.isnan().any(dim=1)
+    assert 0.22 < shown.float().mean() < 0.38
+    assert torch.equal(shown, (prompts.labels == -1).all(dim=1))
+    corrected, _ = draw(nothing, 1, masks=scenes(400), boxes=0.3)
+    assert torch.equal(corrected.boxes.isnan(), prompts.boxes.isnan())
+    assert (corrected.labels[shown] == 1).sum(dim=1).eq(1).all()
+
+
 def test_rounds_are_evenly_drawn():
     rounds = [drawn_rounds(IteratedClicks().rounds, seed) for seed in range(4000)]
     assert set(rounds) == {0, 1, 2, 3}
@@ -266,6 +277,7 @@ def test_there_is_one_task():
         ({"band": 0.0}, "band must be positive and finite, got 0.0"),
         ({"band": math.nan}, "band must be positive and finite, got nan"),
         ({"most_rounds": -1}, "most_rounds must be at least 0, got -1"),
+        ({"boxes": 1.5}, "boxes must be a share, got 1.5"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):

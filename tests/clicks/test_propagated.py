@@ -1,0 +1,137 @@
+"""Maps of clicks that have spread to pixels of like colour and place."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probseg.clicks import PropagatedClicks
+from probseg.clicks.propagated import FEW_CLICKS, LARGEST_ODDS, SMALLEST_SHARE
+from probseg.types import Prompts
+
+NONE = (math.nan,) * 4
+
+
+def prompts(*clicks, box=NONE, previous=None):
+    """Clicks ``(x, y, label)`` on one image."""
+    rows = torch.tensor([clicks or [(0.0, 0.0, -1.0)]]).reshape(1, -1, 3)
+    return Prompts(rows[..., :2], rows[..., 2].long(), torch.tensor([box]), previous)
+
+
+def halves():
+    """Two colours, left and right of a column."""
+    image = torch.full((1, 3, 48, 64), -1.0)
+    image[..., 40:] = 1.0
+    return image
+
+
+def soft(queries, keys):
+    distances = ((queries[:, None] - keys[None]) ** 2).sum(-1) / 2
+    weights = np.exp(distances.min(1, keepdims=True) - distances)
+    return weights / weights.sum(1, keepdims=True)
+
+
+@given(st.integers(0, 1000), st.integers(1, 4), st.integers(1, 3), st.integers(6, 14))
+@settings(max_examples=25, deadline=None)
+def test_maps_are_those_of_em_written_out(seed, units, iterations, width):
+    generator = np.random.default_rng(seed)
+    height = 9
+    image = generator.normal(size=(1, 3, height, width)).astype(np.float32)
+    clicks = [(3.0, 2.0, 1.0), (width - 2.0, height - 3.0, 0.0)]
+    scales = [(1.3, 0.0), (0.7, 2.5)]
+    module = PropagatedClicks(units, iterations, scales, stride=1)
+    found = module(torch.from_numpy(image), prompts(*clicks)).double().numpy()[0]
+    y, x = np.mgrid[:height, :width].astype(np.float64)
+    longer = max(height, width)
+    far = [np.hypot(x - cx, y - cy) for cx, cy, _ in clicks]
+    nearest = far[0] <= far[1]
+    positive = (far[0] <= max(0.02 * longer, 0.75)) & nearest
+    negative = (far[1] <= max(0.02 * longer, 0.75)) & ~nearest
+    share = ((far[0] <= 0.1 * longer) & nearest).astype(float)
+    share = np.where(positive, 1.0, np.where(negative, 0.0, share))
+    said = np.stack([share, positive, negative]).reshape(3, -1).T  # (N, 3)
+
+    def odds(values):
+        kept = np.clip(values, SMALLEST_SHARE, 1 - SMALLEST_SHARE)
+        return np.log(kept / (1 - kept))
+
+    for space, (colour, place) in enumerate(scales):
+        tokens = np.concatenate([colour * image[0], place * np.stack([y, x]) / longer])
+        queries = tokens.reshape(5, -1).T  # (N, 5)
+        edges = [
+            [(n * size // units, -(-(n + 1) * size // units)) for n in range(units)]
+            for size in (height, width)
+        ]
+        keys = np.stack(
+            [tokens[:, a:b, c:d].mean((1, 2)) for a, b in edges[0] for c, d in edges[1]]
+        )
+        for _ in range(iterations):
+            weights = soft(queries, keys)
+            keys = weights.T @ queries / weights.sum(0)[:, None]
+        weights = soft(queries, keys)
+        read = weights @ (weights.T @ said / weights.sum(0)[:, None])  # (N, 3)
+        more = (odds(read[:, 0]) - odds(share.mean())) / LARGEST_ODDS
+        clicked = (read[:, 1] - read[:, 2]) / (read[:, 1] + read[:, 2] + FEW_CLICKS)
+        np.testing.assert_allclose(found[2 * space].ravel(), more, atol=2e-3)
+        np.testing.assert_allclose(found[2 * space + 1].ravel(), clicked, atol=2e-3)
+
+
+def test_clicks_reach_all_of_their_colour_and_with_places_their_neighbourhood():
+    maps = PropagatedClicks(units=6)(halves(), prompts((10, 10, 1), (60, 40, 0)))[0]
+    colours, fine = maps[1], maps[5]
+    assert colours[40, 30] > 0.3  # the same colour, far away
+    assert colours[5, 60] < -0.3
+    assert fine[10, 10] > 0.3
+    assert fine[40, 30].abs() < 0.05
+
+
+def test_a_box_is_the_object_until_there_is_an_answer():
+    module = PropagatedClicks(units=6)
+    box = (40.0, 0.0, 64.0, 48.0)
+    odds = module(halves(), prompts(box=box))[0, 0]
+    assert odds[10, 60] > 0.5 > 0 > odds[10, 10]
+    answer = torch.zeros(1, 1, 48, 64)
+    answer[..., :40] = 1
+    odds = module(halves(), prompts(box=box, previous=answer))[0, 0]
+    assert odds[10, 10] > 0 > odds[10, 60]
+
+
+def test_an_answer_without_any_object_is_none():
+    module = PropagatedClicks(units=6)
+    given = prompts((10, 10, 1))
+    torch.testing.assert_close(
+        module(halves(), given._replace(previous=torch.zeros(1, 1, 48, 64))),
+        module(halves(), given),
+    )
+
+
+def test_without_prompts_nothing_is_said():
+    maps = PropagatedClicks()(halves(), prompts())
+    torch.testing.assert_close(maps, torch.zeros_like(maps), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("size", [(33, 47), (5, 60), (3, 3), (1, 1)])
+def test_sizes_need_not_be_whole_cells(size):
+    maps = PropagatedClicks(units=3)(torch.randn(1, 3, *size), prompts((0, 0, 1)))
+    assert maps.shape == (1, 6, *size)
+    assert maps.isfinite().all()
+    assert maps.abs().max() <= 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"units": 0}, "units must be at least 1, got 0"),
+        ({"key_iterations": 0}, "key_iterations must be at least 1, got 0"),
+        ({"stride": 0}, "stride must be at least 1, got 0"),
+        ({"scales": []}, r"scales must be pairs of numbers >= 0 .* got \[\]"),
+        ({"scales": [(0.0, 0.0)]}, "scales must be pairs"),
+        ({"scales": [(-1.0, 2.0)]}, "scales must be pairs"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        PropagatedClicks(**arguments)

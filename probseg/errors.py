@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -57,6 +57,10 @@ class WeightsError(ValueError):
     """Stored weights cannot be read, or belong to another network."""
 
 
+class ZooError(ValueError):
+    """A list of models is damaged or not for this version; the message names file and key."""
+
+
 class NonFiniteLossError(ArithmeticError):
     """The loss of a training became infinite or not a number; the message says how to replay it."""
 
@@ -76,6 +80,7 @@ USER_ERRORS = (
     ChecksumError,
     DownloadError,
     WeightsError,
+    ZooError,
     NonFiniteLossError,
     CheckpointError,
     UsageError,
@@ -95,8 +100,18 @@ def user_error(error: BaseException | None) -> BaseException | None:
         The innermost exception of `USER_ERRORS` in its chain, or None.
     """
     found = None
-    while error is not None:
-        if isinstance(error, USER_ERRORS):
-            found = error
-        error = error.__cause__ or error.__context__
+    for link in history(error):
+        if isinstance(link, USER_ERRORS):
+            found = link
     return found
+
+
+def history(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those before it: what each was raised from, or while handling it.
+
+    Args:
+        error: The exception that arrived; for None there is nothing.
+    """
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -31,6 +31,16 @@ def data_dir() -> Path:
     return Path(os.environ.get("PROBSEG_DATA", "data"))
 
 
+def cache_dir() -> Path:
+    """Folder for what can be made or fetched again: ``$PROBSEG_CACHE``, or ``~/.cache/probseg``.
+
+    Raises:
+        RuntimeError: If it is not set, and the user has no home.
+    """
+    chosen = os.environ.get("PROBSEG_CACHE")
+    return Path(chosen) if chosen else Path.home() / ".cache" / "probseg"
+
+
 def find_data(root: Path | str) -> Path:
     """Return a data folder: the path itself if it exists, else the one below `data_dir`."""
     path = Path(root)

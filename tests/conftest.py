@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 os.environ.setdefault("WANDB_MODE", "disabled")
@@ -17,6 +19,10 @@ if not os.environ.get("PROBSEG_CACHE"):
 import pytest
 import torch
 from hypothesis import settings
+from PIL import Image
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 torch.set_num_threads(1)
 
@@ -29,6 +35,18 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def undrawn() -> Iterator[None]:
+    """The figures of reports are files without their pixels, which take most of a report's time."""
+
+    def blank(figure: Figure, target: Path | IO[bytes]) -> None:
+        Image.new("RGB", (8, 8)).save(target, format="PNG")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("probseg.interact.figures._save", blank)
+        yield
 
 
 @pytest.fixture(scope="session")

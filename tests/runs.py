@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -52,11 +59,53 @@ def finished(*arguments: object) -> ProbsegCLI:
     return run([str(argument) for argument in arguments])
 
 
-def train_two_epochs(place: Path) -> tuple[Path, Path]:
-    """Train on a drawn folder inside ``place``; return the data and the folder of the run."""
-    root = write_folder(place / "data", images=5, size=(24, 32))
+@contextmanager
+def working_in(place: Path) -> Iterator[None]:
+    """Work in a folder, which also has the data sets."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setenv("PROBSEG_DATA", str(place))
+        yield
+
+
+def started(
+    place: Path, arguments: Sequence[object], prepare: Callable[[], None] | None = None
+) -> BaseProcess:
+    """Start a command line in a process of its own, which has loaded everything already.
+
+    Args:
+        place: Its working directory, and where it looks for data sets. What it says goes into the
+            file ``told.txt`` there.
+        arguments: Verb and options.
+        prepare: Called in the process before the command.
+
+    Returns:
+        The process, whose exit status is that of the command.
+    """
+
+    def child() -> None:
+        with working_in(place), Path("told.txt").open("w") as sys.stdout:
+            sys.stderr = sys.stdout
+            try:
+                if prepare is not None:
+                    prepare()
+                status = command(*arguments)
+            except SystemExit as stop:
+                status = stop.code
+            except Exception:
+                traceback.print_exc()
+                status = 1
+            sys.stdout.flush()
+            os._exit(status)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    return process
+
+
+def train_two_epochs(place: Path) -> tuple[Path, Path]:
+    """Train on a drawn folder inside ``place``; return the data and the folder of the run."""
+    root = write_folder(place / "data", images=5, size=(24, 32))
+    with working_in(place):
         assert command(*folder_fit(root, "--trainer.max_epochs", 2)) == 0
     return root, place / "runs" / "probseg" / "version_0"

@@ -71,13 +71,17 @@ def test_metadata(wheel):
     assert "lightning!=2.6.2,!=2.6.3,<3,>=2.6" in metadata
 
 
-def test_an_installed_package_finds_its_own_files(installed, tmp_path):
+def test_an_installed_package_finds_its_own_files_and_needs_no_network(installed, tmp_path):
     code = """
 import json, sys
 import probseg
 from probseg.cli.trainer import with_shipped_configs
 from probseg.paths import configs_dir, zoo_dir
+photo = __import__("probseg.data").data.SamplePhotos()[0].image
+predictor = probseg.Predictor.from_pretrained("resnet16_csa")
+predictor.set_image(photo)
 print(json.dumps({
+    "same size": predictor.predict([probseg.Click(9, 9)]).binary.shape == photo.shape[:2],
     "package": probseg.__file__,
     "configs": str(configs_dir()),
     "zoo": str(zoo_dir()),
@@ -90,7 +94,13 @@ print(json.dumps({
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(installed),
+            "OMP_NUM_THREADS": "1",
+            "PROBSEG_OFFLINE": "1",
+            "PROBSEG_CACHE": str(tmp_path / "cache"),
+        },
         capture_output=True,
         text=True,
     )
@@ -100,6 +110,8 @@ print(json.dumps({
     assert told["configs"] == str(installed / "probseg" / "assets" / "configs")
     assert told["zoo"] == str(installed / "probseg" / "assets" / "zoo")
     assert "resnet16_csa" in told["models"]
-    assert told["pretrained"]
+    assert "resnet16_csa.objects" in told["pretrained"]
+    assert told["same size"]
+    assert not (tmp_path / "cache").exists()
     assert told["quickstart"] == [f"{told['configs']}/quickstart.yaml"]
     assert told["photos"] > 0

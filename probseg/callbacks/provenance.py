@@ -12,6 +12,7 @@ import lightning as L
 from torch import nn
 
 from probseg.interact import environment
+from probseg.zoo.trained import weights_digest
 
 
 def provenance(
@@ -29,22 +30,13 @@ def provenance(
         **options,
         "model": _plain(pl_module.hparams.get("model")),
         "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
-        "weights_sha256": _digest(pl_module),
+        "weights_sha256": weights_digest(pl_module.state_dict()),
         "settings_sha256": _settings(pl_module),
         "data": None if data is None else _plain(data.hparams),
         "epoch": trainer.current_epoch,
         "precision": trainer.precision,
         "environment": environment(pl_module.device),
     }
-
-
-def _digest(pl_module: L.LightningModule) -> str:
-    """Return a checksum of the weights, which no name or path can replace."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(pl_module.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().float().cpu().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _settings(pl_module: L.LightningModule) -> str:

@@ -29,7 +29,7 @@ data:
                                     probseg data fetch GrabCut
 
 models:
-  zoo        list, show, verify and publish models
+  zoo        list, show, fetch, verify and publish models
                                     probseg zoo list
   tune       choose how a model adapts at inference
                                     probseg tune resnet16_csa --data my_folder

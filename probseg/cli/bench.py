@@ -22,6 +22,7 @@ from probseg.interact.report import environment
 from probseg.paths import replacing
 from probseg.zoo import list_models
 from probseg.zoo.create import describe
+from probseg.zoo.presets import task_of
 
 EXAMPLES = """\
 examples:
@@ -132,9 +133,10 @@ def _expand(names: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         if any(sign in name for sign in "*?["):
-            matching = list_models(name, pretrained="." in name)
+            matching = list_models(name, pretrained="." in name, task="interactive")
             if not matching:
-                raise UnknownNameError(kind="model", name=name, known=list_models())
+                known = list_models(task="interactive")
+                raise UnknownNameError(kind="model", name=name, known=known)
             found += matching
         else:
             _check(name)
@@ -143,11 +145,14 @@ def _expand(names: Sequence[str]) -> list[str]:
 
 
 def _check(name: str) -> None:
-    """Raise unless there is such a model."""
+    """Raise unless there is such a model, for clicks."""
     try:
-        describe(name, pretrained="." in name or "/" in name)
+        _, description = describe(name, pretrained="." in name or "/" in name)
     except OSError as error:
         raise UsageError(str(error)) from error
+    if task_of(description) != "interactive":
+        msg = f"{name!r} is a model for semantic segmentation, which has no clicks to be measured"
+        raise UsageError(msg)
 
 
 def _write_json(path: Path, records: Sequence[Record], settings: Settings) -> None:

@@ -12,7 +12,7 @@ from jsonargparse import Namespace
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from probseg.callbacks.last_checkpoint import LAST
-from probseg.errors import USER_ERRORS, UsageError
+from probseg.errors import USER_ERRORS, UsageError, history
 
 TERMINATED, INTERRUPTED = 143, 130
 """Exit statuses after SIGTERM and Ctrl-C: 128 and the number of the signal, as shells have it."""
@@ -59,6 +59,8 @@ def explain(
     raised = _in_worker(error)
     if raised is not None and raised.kind in _MADE_HERE:
         return UsageError(raised.message)
+    if (said := _of_dead_worker(error)) is not None:
+        return UsageError(_dead_worker(said, verb, config, last))
     for link in _causes(error):
         told = _explained(link, verb, config, last)
         if told is not None:
@@ -71,15 +73,13 @@ def interruption(error: BaseException, sigterm: bool) -> tuple[int, str] | None:
 
     Args:
         error: What Lightning raises: `SIGTERMException`, which has no status, or after Ctrl-C a
-            SystemExit of status 1. Where all processes of a run get the signal, those that read the
-            data may be the first to end.
+            SystemExit of status 1, or what code that was interrupted has made of it. Where all
+            processes of a run get the signal, those that read the data may be the first to end.
         sigterm: Whether the process has received SIGTERM.
     """
-    if isinstance(error, SIGTERMException) or (sigterm and DEAD_WORKER.search(str(error))):
+    if isinstance(error, SIGTERMException) or (sigterm and _of_dead_worker(error) is not None):
         return TERMINATED, "SIGTERM"
-    if isinstance(error, KeyboardInterrupt) or (
-        isinstance(error, SystemExit) and isinstance(error.__context__, KeyboardInterrupt)
-    ):
+    if any(isinstance(link, KeyboardInterrupt) for link in history(error)):
         return INTERRUPTED, "Ctrl-C"
     return None
 
@@ -108,6 +108,16 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         link = link.__cause__
 
 
+def _of_dead_worker(error: BaseException) -> str | None:
+    """Find what torch said first of a dead process that reads data: it names the signal.
+
+    A handler of signals raises it, wherever the main thread is. Code that ends there may raise an
+    error of its own when it cleans up: `torch.save` does.
+    """
+    said = [str(link) for link in history(error) if isinstance(link, RuntimeError)]
+    return next((text for text in reversed(said) if DEAD_WORKER.search(text)), None)
+
+
 def _in_worker(error: BaseException) -> _Raised | None:
     """Find what a worker process has raised: torch sends it as a traceback in a message."""
     text = str(error)
@@ -128,7 +138,7 @@ def _explained(error: BaseException, verb: str, config: Namespace, last: Path | 
             return _dead_worker(raised.message, verb, config, last)
         return None
     if isinstance(error, RuntimeError):
-        if DEAD_WORKER.search(text) or NO_SHARED_MEMORY.search(text):
+        if NO_SHARED_MEMORY.search(text):
             return _dead_worker(text, verb, config, last)
         if LOST_PROCESS.search(text):
             return (

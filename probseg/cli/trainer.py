@@ -34,7 +34,7 @@ from probseg.cli.checkpoints import (
 from probseg.cli.faults import explain, interruption, way_on
 from probseg.data.base import InteractiveDataset
 from probseg.data.semantic import SemanticDataset
-from probseg.errors import UsageError, user_error
+from probseg.errors import UsageError, history, user_error
 from probseg.models import SemanticSegmenter, semantic_variant, variant
 from probseg.paths import configs_dir
 from probseg.tasks import SemanticSegmentation
@@ -299,9 +299,8 @@ def _parser_options() -> dict[str, Any]:
 
 def _innermost(error: BaseException) -> BaseException:
     """Return what a constructor raised, without the layers that the parser puts around it."""
-    while (cause := error.__cause__ or error.__context__) is not None:
-        error = cause
-    return error
+    *_, first = history(error)
+    return first
 
 
 def _not_a_tip(record: logging.LogRecord) -> bool:

@@ -11,14 +11,14 @@ from pathlib import Path
 from rich.console import Console
 
 from probseg.cli.arguments import Parser, count, device, positive
-from probseg.data import EVALUATION_SETS, ImageMaskFolder
+from probseg.data import EVALUATION_SETS, ImageMaskFolder, Selected
 from probseg.data.base import InteractiveDataset
 from probseg.data.datamodule import spread
 from probseg.data.sources import find_source
 from probseg.errors import DataError, UsageError
 from probseg.interact import get_protocol
 from probseg.interact.tuning import Grid, Trial, tune
-from probseg.zoo import create_model
+from probseg.zoo import create_interactive
 from probseg.zoo.create import describe
 
 FILE = "adaptation.yaml"
@@ -48,13 +48,15 @@ def run(arguments: Sequence[str]) -> None:
     grid = _grid(options)
     try:
         folder, _ = describe(options.model, pretrained=True)
-        model = create_model(options.model, pretrained=True).to(options.device)
+        model = create_interactive(options.model, pretrained=True).to(options.device)
     except FileNotFoundError as error:
         raise UsageError(str(error)) from error
     assert folder is not None, "trained weights have a folder"
     output: Path = options.output or folder / FILE
     _check_writable(output)
     objects = _objects(options)
+    if options.held_out is not None:
+        objects = Selected(objects, held_out=options.held_out)
     kept = spread(objects, options.objects)
     samples = [kept[i] for i in range(len(kept))]  # type: ignore[arg-type]
     if not samples:
@@ -154,10 +156,10 @@ def _objects(options: argparse.Namespace) -> InteractiveDataset:
     if source is None and (source := find_source(Path(options.data).name)) is not None:
         root = Path(options.data)  # the folder of a known set is that set
     if source is None:
-        if split is not None or options.root is not None:
-            msg = f"--split, --root: {options.data} is a folder, which has none; leave them out"
+        if options.root is not None:
+            msg = f"--root: {options.data} is a folder itself; leave it out"
             raise UsageError(msg)
-        return ImageMaskFolder(options.data)
+        return ImageMaskFolder(options.data, split=split)
     open_splits = [
         known
         for known in filter(None, source.full)
@@ -191,7 +193,13 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("model", metavar="MODEL", help="zoo model, or the path of a model folder (with a slash)")
     add("--data", required=True, help="folder with images/ and masks/, or a data set by name")
-    add("--split", help="split of a data set that has some")
+    add("--split", help="split of a data set that has some; of a folder, its list of image stems")
+    add(
+        "--held-out",
+        type=positive,
+        metavar="N",
+        help="only the one photograph in N that the training left out (hold_out of its data)",
+    )
     add("--root", type=Path, metavar="DIR", help="folder of the data set, if not in its place")
     add("--objects", type=positive, default=50, help="most objects; %(default)s")
     add("--protocol", default="gabbur2021", help="how clicks are simulated; %(default)s")

@@ -3,25 +3,49 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
+from rich import box
 from rich.console import Console
 from rich.markdown import Markdown
 from rich.table import Table
 
-from probseg.cli.zoo_publish import add_verbs
-from probseg.errors import UsageError
-from probseg.paths import zoo_dir
-from probseg.zoo.store import CARD, find, read_index, verify
+from probseg.cli import zoo_publish, zoo_verify
+from probseg.errors import DownloadError, UsageError
+from probseg.zoo.fetching import mirrors
+from probseg.zoo.hub import PREFIX, hub_folder
+from probseg.zoo.index import CARD, Entry
+from probseg.zoo.places import Place, every, fetch, find
 
 EXAMPLES = """\
 examples:
   probseg zoo list
   probseg zoo show resnet16_csa
+  probseg zoo fetch resnet16_csa hf-hub:owner/name
   probseg zoo verify
-  probseg zoo publish runs/my/version_0/checkpoints/last.ckpt resnet16_csa.mine \\
-      --facts facts.json --results runs/my/version_1/test/ritm/results.json
+  probseg zoo verify resnet16_csa --metrics --on SamplePhotos
+  probseg zoo publish runs/my/version_0 resnet16_csa.mine --facts facts.yaml \\
+      --results runs/my/version_1/test/*/results.json --zoo my_zoo
+  probseg zoo push resnet16_csa.mine owner/name --zoo my_zoo
+
+environment:
+  PROBSEG_ZOO      addresses or folders of further zoos, with commas between them
+  PROBSEG_CACHE    folder for what is fetched, in place of ~/.cache/probseg
+  PROBSEG_OFFLINE  1: use no network
 """
+
+COLUMNS = {
+    "NoC@90\nritm": "GrabCut/ritm/noc@90",
+    "mIoU@0\ngabbur2021": "GrabCut/gabbur2021/miou@0",
+    "mIoU@5\ngabbur2021": "GrabCut/gabbur2021/miou@5",
+}
+"""Figures of models for clicks in the list, all on GrabCut."""
+
+WHERE = {"shipped": "shipped", "cached": "in the cache", "mirror": "to fetch"}
+
+WIDTH = 150
+"""Columns of the list where the output is no terminal."""
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -43,46 +67,113 @@ def run(arguments: Sequence[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="probseg zoo",
-        description="The models that come with probseg.",
+        description="Trained models: those that come with probseg, and those of other zoos.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = parser.add_subparsers(required=True, metavar="list|show|verify|publish")
+    known = "list|show|fetch|verify|publish|push|table"
+    verbs = parser.add_subparsers(required=True, metavar=known)
     verb = verbs.add_parser("list", help="names, sizes and figures of all models")
     verb.set_defaults(action=_list)
-    verb = verbs.add_parser("show", help="the card of a model")
+    verb = verbs.add_parser("show", help="what is known of a model")
     verb.add_argument("name", help="architecture.tag, or architecture for its first tag")
     verb.set_defaults(action=_show)
-    verb = verbs.add_parser("verify", help="check the weight files against their checksums")
-    verb.add_argument("name", nargs="*", help="models to check; all by default")
-    verb.set_defaults(action=_verify)
-    add_verbs(verbs)
+    verb = verbs.add_parser("fetch", help="get models that are used without a network later")
+    verb.add_argument("name", nargs="*", help="models to fetch; all of PROBSEG_ZOO by default")
+    verb.set_defaults(action=_fetch)
+    zoo_verify.add_verb(verbs)
+    zoo_publish.add_verbs(verbs)
     return parser
 
 
 def _list(options: argparse.Namespace) -> None:
-    table = Table(title="Models with weights")
-    table.add_column("name", no_wrap=True)
-    table.add_column("parameters")
-    table.add_column("mIoU@5 in % (data/protocol)")
-    for entry in read_index().values():
-        figures = [
-            f"{100 * value:.1f} ({key.removesuffix('/miou@5')})"
-            for key, value in entry.metrics.items()
-            if key.endswith("/miou@5")
-        ]
-        size = f"{entry.parameters / 1e6:.2f} M"
-        table.add_row(entry.name, size, "\n".join(figures))
-    Console().print(table)
+    table = Table(title="Models with weights", box=box.SIMPLE)
+    for header in ("name", "task"):
+        table.add_column(header, no_wrap=True)
+    for header in ("parameters\nM", "files\nMB"):
+        table.add_column(header, justify="right")
+    table.add_column("where")
+    for header in (*COLUMNS, "mIoU\nof classes"):
+        table.add_column(header, justify="right")
+    for place in every(zoo_verify.warn_of_mirror):
+        entry = place.entry
+        table.add_row(
+            entry.name,
+            entry.task,
+            f"{entry.parameters / 1e6:.2f}",
+            f"{entry.size / 1e6:.1f}",
+            WHERE[place.kind],
+            *(_figure(entry, key) for key in COLUMNS.values()),
+            _class_figures(entry),
+        )
+    _console().print(table)
+
+
+def _figure(entry: Entry, key: str) -> str:
+    """Return a figure with its error, IoUs in percent; nothing where it was not measured."""
+    metric = entry.metrics.get(key)
+    if metric is None:
+        return ""
+    scale, digits = (1, 2) if "/noc@" in key else (100, 1)
+    error = "" if metric.error is None else f" ± {scale * metric.error:.{digits}f}"
+    return f"{scale * metric.value:.{digits}f}{error}"
+
+
+def _class_figures(entry: Entry) -> str:
+    """Return the mean IoUs over classes, in percent, each with the data that it is of."""
+    keys = [key for key in entry.metrics if key.endswith("/miou")]
+    return "\n".join(f"{_figure(entry, key)} ({key.removesuffix('/miou')})" for key in keys)
 
 
 def _show(options: argparse.Namespace) -> None:
-    entry = find(options.name)
-    card = (zoo_dir() / entry.name / CARD).read_text(encoding="utf-8")
-    Console().print(Markdown(card.split("---\n", 2)[-1]))  # without the YAML front matter
+    place = find(options.name)
+    card = None if place.folder is None else place.folder / CARD
+    if card is not None and card.is_file():
+        text = card.read_text(encoding="utf-8").split("---\n", 2)[-1]  # without the front matter
+    else:
+        text = _summary(place)
+    Console().print(Markdown(text))
 
 
-def _verify(options: argparse.Namespace) -> None:
-    for name in options.name or read_index():
-        folder = verify(name)
-        Console().print(f"{folder.name}: checksum is right")
+def _summary(place: Place) -> str:
+    """Return what the index tells of a model, as Markdown."""
+    entry = place.entry
+    lines = [
+        f"# {entry.name}",
+        entry.description,
+        f"For {entry.task} segmentation; {entry.parameters / 1e6:.2f} M parameters, "
+        f"{entry.size / 1e6:.1f} MB; licence of the weights: {entry.license}. "
+        f"It is listed by the zoo {place.zoo} ({WHERE[place.kind]}).",
+        "## Training",
+        *(f"- Data: {line}" for line in entry.data),
+        f"- Command: `{entry.recipe}`",
+        f"- Seed {entry.seed}, commit `{entry.commit}`",
+        f"- {entry.hardware}; {entry.hours:g} hours",
+        "## Measured",
+        *(f"- {key}: {_figure(entry, key)}" for key in entry.metrics),
+        "## Limits",
+        *(f"- {limit}" for limit in entry.limits),
+    ]
+    return "\n\n".join(lines)
+
+
+def _fetch(options: argparse.Namespace) -> None:
+    if not options.name and not mirrors():
+        msg = (
+            "PROBSEG_ZOO names no zoo to fetch all models of; set it, or give the names of models, "
+            "such as hf-hub:owner/name"
+        )
+        raise UsageError(msg)
+    elsewhere = (place.entry.name for place in every(_refuse) if place.kind != "shipped")
+    for name in options.name or elsewhere:
+        folder = hub_folder(name) if name.startswith(PREFIX) else fetch(name)
+        sys.stdout.write(f"{name} is in {folder}\n")
+
+
+def _refuse(error: DownloadError) -> None:
+    raise error
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.errors import DataError
+from probseg.paths import cache_dir
 
 try:
     import fcntl
@@ -138,14 +139,12 @@ class _Kept(NamedTuple):
 def _places(beside: Path) -> tuple[Path, ...]:
     """Folders where a cache may be, the preferred one first."""
     of = hashlib.sha256(os.fsencode(beside.resolve())).hexdigest()[:16]
-    chosen = os.environ.get("PROBSEG_CACHE")
-    if chosen:
-        return (Path(chosen) / of,)
+    if os.environ.get("PROBSEG_CACHE"):
+        return (cache_dir() / of,)
     try:
-        home = Path.home()
-    except RuntimeError:  # a user without one, as in some containers
+        return beside / FOLDER, cache_dir() / of
+    except RuntimeError:  # a user without a home, as in some containers
         return (beside / FOLDER,)
-    return beside / FOLDER, home / ".cache" / "probseg" / of
 
 
 @contextlib.contextmanager

@@ -26,7 +26,8 @@ from probseg.models import Segmenter, build
 from probseg.models.build import without_downloads
 from probseg.types import Click, Prompts
 from probseg.zoo.create import describe
-from probseg.zoo.store import WEIGHTS, load_into
+from probseg.zoo.index import WEIGHTS
+from probseg.zoo.store import load_into
 
 CONVENTIONS = {
     "multiply_adds": MULTIPLY_ADDS,

@@ -22,7 +22,7 @@ from probseg.interact.states import (
 )
 from probseg.models import Segmenter
 from probseg.types import Click
-from probseg.zoo import create_model
+from probseg.zoo import create_interactive
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,12 @@ class Predictor:
 
     @classmethod
     def from_pretrained(cls, name: str, device: torch.device | str = "cpu") -> Predictor:
-        """Load a zoo model, or a local model folder; see `probseg.create_model`."""
-        return cls(create_model(name, pretrained=True), device)
+        """Load a model of the zoo, of a local folder or of the hub; see `probseg.create_model`.
+
+        Raises:
+            UsageError: If it is a model for semantic segmentation.
+        """
+        return cls(create_interactive(name, pretrained=True), device)
 
     @property
     def clicks(self) -> tuple[Click, ...]:

@@ -18,6 +18,7 @@ from probseg.clicks.iterated import IteratedClicks
 from probseg.clicks.rounds import drawn_rounds
 from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
+from probseg.errors import UsageError
 from probseg.losses import BinaryCrossEntropy, MaskLoss
 from probseg.models.segmenter import Segmenter
 from probseg.seeds import Draws
@@ -47,6 +48,7 @@ class InteractiveSegmentation(NetworkTask):
             which the convolution for prompts at its stem belongs.
 
     Raises:
+        UsageError: If the network is one for semantic segmentation.
         ValueError: If ``corner_noise``, ``auxiliary_weight`` or ``backbone_rate`` is out of range.
     """
 
@@ -62,6 +64,13 @@ class InteractiveSegmentation(NetworkTask):
         auxiliary_loss: MaskLoss | None = None,
         backbone_rate: float = 1.0,
     ) -> None:
+        if not isinstance(model, Segmenter):  # a name in a configuration may be that of another
+            msg = (
+                "model must be a Segmenter, for interactive segmentation, got a "
+                f"{type(model).__name__}; choose another, see "
+                'probseg.list_models(task="interactive")'
+            )
+            raise UsageError(msg)
         if not 0 <= corner_noise < 0.5:
             msg = f"corner_noise must be a fraction in [0, 0.5), got {corner_noise}"
             raise ValueError(msg)

@@ -3,52 +3,114 @@
 from __future__ import annotations
 
 import fnmatch
+import warnings
 from pathlib import Path
 from typing import Any
 
-from probseg.models import Segmenter, build, list_presets, override, read_preset
-from probseg.models.build import Description
-from probseg.zoo.store import WEIGHTS, load_into, read_config, read_index, verify
+from probseg.errors import UnknownNameError, UsageError
+from probseg.models import (
+    Segmenter,
+    SemanticSegmenter,
+    build,
+    build_semantic,
+    list_presets,
+    override,
+    read_preset,
+)
+from probseg.models.build import Description, Task
+from probseg.zoo.hub import PREFIX, hub_folder
+from probseg.zoo.index import WEIGHTS, description_of
+from probseg.zoo.places import every, find, verify
+from probseg.zoo.presets import task_of
+from probseg.zoo.store import load_into, read_config
+
+Network = Segmenter | SemanticSegmenter
+
+TASKS: tuple[Task, ...] = ("interactive", "semantic")
 
 
-def list_models(pattern: str = "*", pretrained: bool = False) -> list[str]:
+def list_models(
+    pattern: str = "*", pretrained: bool = False, task: Task | None = None
+) -> list[str]:
     """List the names that `create_model` knows.
 
     Args:
         pattern: Shell pattern, for instance ``"*csa*"``.
-        pretrained: List those with weights only, as ``architecture.tag``.
+        pretrained: List those with weights only, as ``architecture.tag``: shipped, in the cache and
+            on mirrors. A mirror that cannot be asked is warned of.
+        task: List those for this task only.
 
     Returns:
         Names in alphabetical order.
     """
-    names = list(read_index()) if pretrained else list_presets()
+    tasks = TASKS if task is None else (task,)
+    if pretrained:
+        places = every(lambda error: warnings.warn(str(error), stacklevel=2))
+        names = [place.entry.name for place in places if place.entry.task in tasks]
+    else:
+        names = [name for known in tasks for name in list_presets(known)]
     return sorted(fnmatch.filter(names, pattern))
 
 
-def create_model(name: str, pretrained: bool = False, **changes: Any) -> Segmenter:  # noqa: ANN401
-    """Create an interactive segmentation network.
+def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network:  # noqa: ANN401
+    """Create a network for interactive or for semantic segmentation.
 
     Args:
-        name: A preset (``"resnet18_conv"``), a zoo model (``"resnet18_conv.objects"``) or the path
-            of a local model folder; a path must contain a slash.
-        pretrained: Load the zoo's weights, or those of the folder.
-        **changes: Arguments of `Segmenter` to change, as dictionaries:
+        name: A preset (``"resnet18_conv"``); a zoo model (``"resnet16_csa.objects"``, or
+            ``"resnet16_csa"`` for its first tag); the path of a local model folder, which must
+            contain a slash; or a model of the Hugging Face hub, ``"hf-hub:owner/name"`` or
+            ``"hf-hub:owner/name@revision"``.
+        pretrained: Load the weights of the zoo, the folder or the hub; they are fetched if need be.
+        **changes: Arguments of the network to change, as dictionaries:
             ``head={"attention": "standard"}``.
 
     Returns:
-        The network on the CPU: in evaluation mode if pretrained, else in training mode.
+        A `Segmenter` or a `SemanticSegmenter` on the CPU: in evaluation mode if pretrained, else in
+        training mode.
 
     Raises:
         UnknownNameError: If there is no such model; the message lists the nearest names.
-        ChecksumError: If the weight file is not the recorded one.
+        FileNotFoundError: If a file of the model is missing.
+        ChecksumError: If a file is not the recorded one.
+        DownloadError: If the model cannot be fetched.
         WeightsError: If the weights do not fit the network, which changes may cause.
+        ZooError: If an index or the model's description is damaged.
     """
     folder, description = describe(name, pretrained)
-    model = build(override(description, changes))
+    description = override(description, changes)
+    semantic = task_of(description) == "semantic"
+    model: Network = build_semantic(description) if semantic else build(description)
     if folder is None:
         return model
     load_into(model, folder / WEIGHTS)
     return model.eval()
+
+
+# Configurations ask a function for the class that it returns, and do not understand unions. Those
+# that name this function want a Segmenter; the task refuses the other.
+create_model.__annotations__["return"] = Segmenter
+
+
+def create_interactive(name: str, pretrained: bool = False, **changes: Any) -> Segmenter:  # noqa: ANN401
+    """Create a network for interactive segmentation, as `create_model` does.
+
+    Args:
+        name: As for `create_model`.
+        pretrained: As for `create_model`.
+        **changes: As for `create_model`.
+
+    Raises:
+        UsageError: If it is one for semantic segmentation.
+    """
+    model = create_model(name, pretrained, **changes)
+    if not isinstance(model, Segmenter):
+        msg = (
+            f"{name!r} is a model for semantic segmentation, and one for interactive segmentation "
+            f"is wanted; probseg.create_model({name!r}) gives it, and "
+            'probseg.list_models(task="interactive") lists others'
+        )
+        raise UsageError(msg)
+    return model
 
 
 def describe(name: str, pretrained: bool) -> tuple[Path | None, Description]:
@@ -56,16 +118,26 @@ def describe(name: str, pretrained: bool) -> tuple[Path | None, Description]:
 
     Args:
         name: As for `create_model`.
-        pretrained: Whether weights will be loaded; the folder is then checked.
+        pretrained: Whether weights will be loaded; the folder is then checked, and fetched if need
+            be.
 
     Raises:
         UnknownNameError: If there is no such model; the message lists the nearest names.
-        ChecksumError: If the weight file is not the recorded one.
+        ChecksumError: If a file is not the recorded one.
     """
-    if "/" in name:
+    if name.startswith(PREFIX):
+        folder = hub_folder(name, weights=pretrained)
+    elif "/" in name:
         folder = Path(name)
-        return (folder if pretrained else None), read_config(folder)
-    if pretrained:
+    elif pretrained:
         folder = verify(name)
-        return folder, read_config(folder)
-    return None, read_preset(name.split(".")[0])
+    else:
+        return None, description_of(find(name).entry) if "." in name else _preset(name)
+    return (folder if pretrained else None), read_config(folder)
+
+
+def _preset(name: str) -> Description:
+    for task in TASKS:
+        if name in list_presets(task):
+            return read_preset(name, task)
+    raise UnknownNameError(kind="model", name=name, known=list_models())

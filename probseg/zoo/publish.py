@@ -1,240 +1,231 @@
-"""From a training checkpoint to a zoo model with its card."""
+"""From a trained network to a zoo model with its card."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from probseg.metrics import REPORTED_CLICKS
-from probseg.models import build, override, resolved, without_downloads
+from probseg.errors import UsageError
+from probseg.models import (
+    Segmenter,
+    SemanticSegmenter,
+    build,
+    build_semantic,
+    list_presets,
+    override,
+    without_downloads,
+)
 from probseg.models.build import Description
-from probseg.zoo.create import describe
-from probseg.zoo.store import CARD, WEIGHTS, Entry, check_fit, read_index, save, write_index
+from probseg.zoo.card import render_card
+from probseg.zoo.evaluations import (
+    EVALUATIONS,
+    Evaluation,
+    Figures,
+    Tolerance,
+    all_figures,
+    write_evaluations,
+)
+from probseg.zoo.facts import TRAINING, Facts, agreed, own_recipe
+from probseg.zoo.index import (
+    CARD,
+    CONFIG,
+    INDEX,
+    MODEL_NAME,
+    WEIGHTS,
+    Entry,
+    Metric,
+    read_index,
+    write_index,
+)
+from probseg.zoo.presets import as_variant, task_of
+from probseg.zoo.store import check_fit, file_of, load_into, save
+from probseg.zoo.trained import Trained
 
+Network = Segmenter | SemanticSegmenter
 
-@dataclass(frozen=True)
-class Facts:
-    """What a card says that no file of the run knows.
+Measure = Callable[[Network, Evaluation], Mapping[str, float]]
+"""Measures the figures of an evaluation with a network, by name."""
 
-    Args:
-        description: One sentence on the model.
-        data: What the weights were trained on, one line per data set, with its licence.
-        license: Licence of the weights.
-        recipe: Command that trains the model.
-        commit: Commit of probseg that it was trained with.
-        seed: Seed of the training.
-        hardware: What it was trained on, and for how long.
-        limits: What the model is not good at, one line each.
-    """
-
-    description: str
-    data: list[str]
-    license: str
-    recipe: str
-    commit: str
-    seed: int
-    hardware: str
-    limits: list[str]
+PARITY = Tolerance(share=0.002, clicks=0.1)
+"""How far half precision may move a figure: 0.2 points, 0.1 clicks."""
 
 
 def publish(
-    checkpoint: Path,
+    trained: Trained,
     name: str,
     root: Path,
     facts: Facts,
-    results: Sequence[Path] = (),
-    untrained: Sequence[Path] = (),
+    evaluations: Sequence[Evaluation] = (),
+    *,
+    untrained: Sequence[Evaluation] = (),
     changes: Mapping[str, Any] | None = None,
+    preset: str | None = None,
+    measure: Measure | None = None,
 ) -> Entry:
-    """Write a model folder and its line in the index.
+    """Write a model folder and its line in the index; an older model of the name is replaced.
 
     Args:
-        checkpoint: Lightning checkpoint of an `InteractiveSegmentation` started by ``probseg fit``.
+        trained: The network.
         name: ``architecture.tag``.
         root: Folder of the zoo.
         facts: For the card.
-        results: Files ``results.json`` of tests of this model; their figures go into the card, in
-            this order, and into the index.
-        untrained: Files ``results.json`` of tests of the same network before training, for
-            comparison in the card.
+        evaluations: Tests of these weights; they go into the card, in this order, and their figures
+            into the index.
+        untrained: The same tests of the network before training, for comparison in the card.
         changes: Arguments of the network to change, as in `probseg.create_model`; for instance the
             working size chosen after training.
+        preset: What the network is a variant of; by default the architecture in its name if that is
+            a preset, else the preset that its training named.
+        measure: Repeats an evaluation with the weights in half precision, which may move no figure
+            by more than `PARITY`; None leaves that unchecked, and the card says so.
 
     Returns:
         The line in the index.
 
     Raises:
-        ValueError: If the name has no tag, or the checkpoint does not describe its network.
+        UsageError: If the name has no tag, facts are missing or contradict the run, the network is
+            no variant of a preset, or a figure moves too far.
+        WeightsError: If the weights do not fit the network, or half precision.
+        DataError: If two evaluations are the same.
     """
-    if name.count(".") != 1:
+    if MODEL_NAME.fullmatch(name) is None:
         msg = f"name must be architecture.tag, for instance 'resnet16_csa.objects', got {name!r}"
-        raise ValueError(msg)
-    stored = torch.load(checkpoint, map_location="cpu", weights_only=True)
-    description = override(network_of(stored, checkpoint), changes or {})
-    description = without_downloads(description)
-    model = build(description)
-    weights = {
-        key.removeprefix("model."): tensor
-        for key, tensor in stored["state_dict"].items()
-        if key.startswith("model.")
-    }
-    check_fit(model.state_dict(), weights, str(checkpoint))
-    model.load_state_dict(weights)
-    folder = root / name
-    digest = save(model, description, folder)
-    reports = _read(results)
-    entry = Entry(
-        name=name,
-        sha256=digest,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        description=facts.description,
-        license=facts.license,
-        data=facts.data,
-        metrics=_figures(reports),
-    )
-    size = (folder / WEIGHTS).stat().st_size
-    (folder / CARD).write_text(
-        _card(entry, facts, reports, _read(untrained), size), encoding="utf-8"
-    )
-    entries = read_index(root) if (root / "index.json").is_file() else {}
+        raise UsageError(msg)
+    description = without_downloads(override(trained.description, changes or {}))
+    preset = preset or _preset_of(name, trained, description)
+    arguments = as_variant(description, preset)
+    recipe = facts.recipe or own_recipe(trained)
+    seed = agreed("seed", facts.seed, trained.seed)
+    commit = agreed("commit", facts.commit, trained.commit)
+    model = _network(description)
+    check_fit(model.state_dict(), trained.weights, str(trained.source))
+    model.load_state_dict(trained.weights)
+    draft = root / f".{name}.part"
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        save(model, description, draft)
+        if facts.recipe is None and trained.config is not None:
+            (draft / TRAINING).write_text(trained.config, encoding="utf-8")
+        load_into(model.eval(), draft / WEIGHTS)  # as it will be used
+        evaluations = [_checked(model, evaluation, measure) for evaluation in evaluations]
+        if evaluations:
+            write_evaluations(evaluations, draft)
+        entry = Entry(
+            name=name,
+            task=task_of(description),
+            description=facts.description,
+            preset=preset,
+            arguments=arguments,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            files={file: file_of(draft / file) for file in _files(draft)},
+            input=_input(model),
+            license=facts.license,
+            data=facts.data,
+            recipe=recipe,
+            seed=seed,
+            commit=commit,
+            hardware=facts.hardware,
+            hours=facts.hours,
+            limits=facts.limits,
+            metrics=_rounded(all_figures(evaluations)),
+        )
+        card = render_card(entry, evaluations, untrained)
+        (draft / CARD).write_text(card, encoding="utf-8")
+        _replace(root / name, draft)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    entries = read_index(root) if (root / INDEX).is_file() else {}
     write_index({**entries, name: entry}, root)
     return entry
 
 
-def network_of(stored: Mapping[str, Any], source: Path) -> Description:
-    """Return the description of the network that a checkpoint was trained with.
+def check_same_weights(trained: Trained, told: object, source: Path) -> None:
+    """Raise a UsageError unless results are of these weights.
 
     Args:
-        stored: The checkpoint's content.
-        source: Named in the error.
+        trained: The weights.
+        told: Checksum that the results name.
+        source: File of the results.
+    """
+    if told not in trained.digests:
+        msg = (
+            f"{source}: was made with other weights than those of {trained.source} (their "
+            f"weights_sha256 is {told}); test what is published, or publish what was tested"
+        )
+        raise UsageError(msg)
+
+
+def _network(description: Description) -> Network:
+    if task_of(description) == "semantic":
+        return build_semantic(description)
+    return build(description)
+
+
+def _preset_of(name: str, trained: Trained, description: Description) -> str:
+    """Return what a network is a variant of."""
+    architecture = name.split(".")[0]
+    if architecture in list_presets(task_of(description)) or trained.preset is None:
+        return architecture
+    return trained.preset
+
+
+def _checked(model: Network, evaluation: Evaluation, measure: Measure | None) -> Evaluation:
+    """Return an evaluation with what half precision does to it.
 
     Raises:
-        ValueError: If the training was not started from a configuration.
+        UsageError: If a figure moves too far.
     """
-    description = stored.get("hyper_parameters", {}).get("model")
-    if not isinstance(description, dict) or "class_path" not in description:
+    if measure is None:
+        return replace(evaluation, parity=None)
+    moves = evaluation.moves(measure(model, evaluation))
+    if far := PARITY.exceeded(moves):
+        told = ", ".join(
+            f"{name} from {evaluation.figures[name].value:.4f} to "
+            f"{evaluation.figures[name].value + move:.4f}"
+            for name, move in far.items()
+        )
         msg = (
-            f"{source}: does not say what network it holds; only checkpoints written by "
-            "`probseg fit` can be published"
+            f"{evaluation.key}: the float16 weights do not keep the figures ({told}; allowed are "
+            f"{100 * PARITY.share:g} points and {PARITY.clicks:g} clicks). Was the test made with "
+            "these data, in full precision? Weights far from 1 lose most in float16: train with "
+            "weight decay, or publish another checkpoint"
         )
-        raise ValueError(msg)
-    if description["class_path"].endswith("create_model"):  # it was started from a model by name
-        arguments = dict(description["init_args"])
-        arguments |= description.get("dict_kwargs") or {}
-        name, pretrained = arguments.pop("name"), arguments.pop("pretrained", False)
-        return override(describe(name, pretrained)[1], arguments)
-    return resolved(description)
+        raise UsageError(msg)
+    return replace(evaluation, parity={name: round(move, 6) for name, move in moves.items()})
 
 
-def _figures(reports: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    figures = {}
-    for report in reports:
-        for dataset, summary in report["datasets"].items():
-            prefix = f"{dataset}/{report['protocol']['name']}"
-            for k in REPORTED_CLICKS:
-                if k < len(summary["miou"]):
-                    figures[f"{prefix}/miou@{k}"] = round(summary["miou"][k], 4)
-            for percent, clicks in summary["noc"].items():
-                figures[f"{prefix}/noc@{percent}"] = round(clicks, 3)
-    return figures
+def _files(folder: Path) -> list[str]:
+    every = (WEIGHTS, CONFIG, EVALUATIONS, TRAINING)
+    return [name for name in every if (folder / name).is_file()]
 
 
-def _read(results: Sequence[Path]) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text(encoding="utf-8")) for path in results]
+def _input(model: Network) -> dict[str, Any]:
+    if isinstance(model, SemanticSegmenter):
+        return {"num_classes": model.num_classes}
+    return {
+        "working_size": model.working_size,
+        "prompts": "stem" if model.fusion is None else "head",
+        "previous_mask": model.previous_mask,
+    }
 
 
-def _card(
-    entry: Entry,
-    facts: Facts,
-    reports: Sequence[Mapping[str, Any]],
-    untrained: Sequence[Mapping[str, Any]],
-    size: int,
-) -> str:
-    lines = [
-        "---",
-        f"license: {facts.license}",
-        "library_name: probseg",
-        "pipeline_tag: image-segmentation",
-        "tags: [interactive-segmentation, probabilistic-attention]",
-        "---",
-        "",
-        f"# {entry.name}",
-        "",
-        facts.description,
-        "",
-        "```python",
-        "import probseg",
-        "",
-        f'predictor = probseg.Predictor.from_pretrained("{entry.name}")',
-        "predictor.set_image(image)  # (H, W, 3) uint8 RGB",
-        "mask = predictor.predict(box=(x0, y0, x1, y1), clicks=[probseg.Click(x, y)])",
-        "```",
-        "",
-        f"{entry.parameters / 1e6:.2f} M parameters, stored as float16 ({size / 2**20:.1f} MiB). "
-        f"sha256 `{entry.sha256}`.",
-        "",
-        "## Training",
-        "",
-        *(f"- Data: {line}" for line in facts.data),
-        f"- Command: `{facts.recipe}`",
-        f"- Seed {facts.seed}, commit `{facts.commit}`",
-        f"- {facts.hardware}",
-        "",
-        "## Measured",
-        "",
-        "Mean IoU in percent after k corrective clicks, ± standard error over objects, and the "
-        "mean number of clicks to reach an IoU (failures count as the most clicks). Made by "
-        "`probseg test`.",
-        "",
-    ]
-    for report in reports:
-        before = [other for other in untrained if other["protocol"] == report["protocol"]]
-        lines += _figure_table(report, before)
-    lines += ["## Limits", "", *(f"- {limit}" for limit in facts.limits), ""]
-    return "\n".join(lines)
-
-
-def _figure_table(report: Mapping[str, Any], untrained: Sequence[Mapping[str, Any]]) -> list[str]:
-    protocol = report["protocol"]
-    first = 0 if protocol["box"] else 1
-    clicks = [k for k in REPORTED_CLICKS if first <= k <= protocol["max_clicks"]]
-    percents = list(next(iter(report["datasets"].values()))["noc"])
-    header = [
-        "data",
-        "objects x trials",
-        *(f"mIoU@{k}" for k in clicks),
-        *(f"NoC@{percent}" for percent in percents),
-    ]
-    rows = []
-    measured = list(report["datasets"].items())
-    for other in untrained:
-        known = other["datasets"].items()
-        measured += [(f"{name}, untrained", scores) for name, scores in known]
-    for name, summary in measured:
-        errors = summary["se_objects"]
-        rows.append(
-            [
-                name,
-                f"{summary['n_objects']} x {summary['n_trials']}",
-                *(
-                    f"{100 * summary['miou'][k]:.1f}"
-                    + (f" ± {100 * errors[k]:.1f}" if errors else "")  # none for one object
-                    for k in clicks
-                ),
-                *(f"{summary['noc'][percent]:.2f}" for percent in percents),
-            ]
+def _rounded(figures: Figures) -> dict[str, Metric]:
+    return {
+        name: Metric(
+            round(figure.value, 4), None if figure.error is None else round(figure.error, 4)
         )
-    return [
-        f"Protocol `{protocol['name']}` (version {protocol['version']}), seed "
-        f"{report['metadata'].get('seed')}:",
-        "",
-        f"| {' | '.join(header)} |",
-        f"|:--|{'--:|' * (len(header) - 1)}",
-        *(f"| {' | '.join(row)} |" for row in rows),
-        "",
-    ]
+        for name, figure in figures.items()
+    }
+
+
+def _replace(folder: Path, draft: Path) -> None:
+    """Give a folder's place to another one."""
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    draft.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)

@@ -7,123 +7,57 @@ lists them with the checksums and figures of each.
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from probseg.errors import ChecksumError, UnknownNameError, WeightsError
-from probseg.models import Segmenter
+from probseg.errors import ChecksumError, WeightsError, ZooError
 from probseg.models.build import Description
-from probseg.paths import zoo_dir
-
-WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-SCHEMA = 1
+from probseg.paths import replacing
+from probseg.zoo.index import CONFIG, WEIGHTS, Entry, File
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One model of the zoo.
-
-    Args:
-        name: ``architecture.tag``.
-        sha256: Checksum of the weight file.
-        parameters: Number of parameters.
-        description: One sentence.
-        license: Licence of the weights.
-        data: What the weights were trained on.
-        metrics: Measured figures by name.
-    """
-
-    name: str
-    sha256: str
-    parameters: int
-    description: str
-    license: str
-    data: list[str]
-    metrics: dict[str, float] = field(default_factory=dict)
+def file_of(path: Path) -> File:
+    """Return checksum and size of a file, as an index has them."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return File(digest, path.stat().st_size)
 
 
-def read_index(root: Path | None = None) -> dict[str, Entry]:
-    """Return the models of a zoo by name.
+def check_files(folder: Path, entry: Entry, way_out: str) -> None:
+    """Raise unless a folder has the files of a model as the index records them.
 
     Args:
-        root: Folder with ``index.json``; the zoo that ships with probseg by default.
+        folder: The model's folder.
+        entry: Its line in the index.
+        way_out: What to do otherwise, in words.
 
     Raises:
-        FileNotFoundError: If there is no index.
-        ValueError: If the index has a newer format than this version of probseg knows.
+        FileNotFoundError: If a file is missing.
+        ChecksumError: If the checksum of a file is not the recorded one.
     """
-    path = (root or zoo_dir()) / "index.json"
-    if not path.is_file():
-        msg = f"{path}: no zoo index; reinstall probseg, or give the folder of a zoo"
-        raise FileNotFoundError(msg)
-    index = json.loads(path.read_text(encoding="utf-8"))
-    if index["schema"] != SCHEMA:
-        msg = f"{path}: schema {index['schema']} is not {SCHEMA}; update probseg to read it"
-        raise ValueError(msg)
-    return {row["name"]: Entry(**row) for row in index["models"]}
+    for name, wanted in entry.files.items():
+        path = folder / name
+        if not path.is_file():
+            msg = f"{path}: this file of {entry.name} is missing; {way_out}"
+            raise FileNotFoundError(msg)
+        found = file_of(path)
+        if found != wanted:
+            msg = (
+                f"{path}: has {found.bytes} bytes and sha256 {found.sha256}, expected "
+                f"{wanted.bytes} and {wanted.sha256}; the file is damaged or was replaced: "
+                f"{way_out}"
+            )
+            raise ChecksumError(msg)
 
 
-def write_index(entries: Mapping[str, Entry], root: Path) -> None:
-    """Write ``index.json``; the order is the order of preference among the tags of a name."""
-    index = {"schema": SCHEMA, "models": [asdict(entry) for entry in entries.values()]}
-    (root / "index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-
-
-def find(name: str, root: Path | None = None) -> Entry:
-    """Return a model by ``architecture.tag``, or the first tag of an ``architecture``.
-
-    Raises:
-        UnknownNameError: If the zoo has no such model; the message lists the nearest names.
-    """
-    entries = read_index(root)
-    if name in entries:
-        return entries[name]
-    tagged = fnmatch.filter(entries, f"{name}.*")
-    if tagged:
-        return entries[tagged[0]]
-    architectures = {known.split(".")[0] for known in entries}
-    raise UnknownNameError(kind="zoo model", name=name, known=[*entries, *architectures])
-
-
-def sha256(path: Path) -> str:
-    """Return the checksum of a file in hexadecimal."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def verify(name: str, root: Path | None = None) -> Path:
-    """Return the folder of a model after checking its weight file.
-
-    Raises:
-        FileNotFoundError: If the weight file is missing.
-        ChecksumError: If its checksum is not the recorded one.
-    """
-    entry = find(name, root)
-    folder = (root or zoo_dir()) / entry.name
-    path = folder / WEIGHTS
-    if not path.is_file():
-        msg = f"{path}: the weight file of {entry.name} is missing; reinstall probseg"
-        raise FileNotFoundError(msg)
-    found = sha256(path)
-    if found != entry.sha256:
-        msg = (
-            f"{path}: sha256 is {found}, expected {entry.sha256}; the file is damaged or was "
-            "replaced: reinstall probseg, or restore the file"
-        )
-        raise ChecksumError(msg)
-    return folder
-
-
-def load_into(model: Segmenter, path: Path) -> None:
+def load_into(model: nn.Module, path: Path) -> None:
     """Load a weight file into a network, strictly.
 
     Args:
@@ -164,7 +98,7 @@ def check_fit(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], source:
     raise WeightsError(msg)
 
 
-def save(model: Segmenter, description: Description, folder: Path) -> str:
+def save(model: nn.Module, description: Description, folder: Path) -> dict[str, File]:
     """Write weights in half precision and the description of a network.
 
     Args:
@@ -173,7 +107,7 @@ def save(model: Segmenter, description: Description, folder: Path) -> str:
         folder: Where to; made if need be.
 
     Returns:
-        sha256 of the weight file.
+        The two files, as an index lists them.
 
     Raises:
         ValueError: If a weight does not fit into half precision.
@@ -185,10 +119,11 @@ def save(model: Segmenter, description: Description, folder: Path) -> str:
             msg = f"{name}: has values beyond the range of float16; the training has diverged"
             raise ValueError(msg)
         weights[name] = half.contiguous()
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(weights, folder / WEIGHTS)
-    (folder / CONFIG).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-    return sha256(folder / WEIGHTS)
+    with replacing(folder / WEIGHTS) as draft:
+        save_file(weights, draft)
+    with replacing(folder / CONFIG) as draft:
+        draft.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    return {name: file_of(folder / name) for name in (WEIGHTS, CONFIG)}
 
 
 def read_config(folder: Path) -> Description:
@@ -196,10 +131,22 @@ def read_config(folder: Path) -> Description:
 
     Raises:
         FileNotFoundError: If the folder has no ``config.json``.
+        ZooError: If it is not the description of a network of probseg.
     """
     path = folder / CONFIG
     if not path.is_file():
-        msg = f"{path}: no such file; a model folder holds {WEIGHTS} and {CONFIG}"
+        msg = (
+            f"{path}: no such file; a model folder holds {WEIGHTS} and {CONFIG}, and a model of "
+            "the Hugging Face hub is named hf-hub:owner/name"
+        )
         raise FileNotFoundError(msg)
-    description: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    expected = f"expected the description of a network, as `probseg zoo publish` writes {CONFIG}"
+    try:
+        description: object = json.loads(path.read_bytes())
+    except ValueError as error:
+        msg = f"{path}: is not JSON ({error}); {expected}"
+        raise ZooError(msg) from error
+    if not isinstance(description, dict) or not isinstance(description.get("init_args"), dict):
+        msg = f"{path}: has no class_path with init_args; {expected}"
+        raise ZooError(msg)
     return description

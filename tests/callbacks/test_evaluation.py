@@ -15,6 +15,8 @@ from probseg.errors import UnknownNameError
 from probseg.interact import OneStep
 from probseg.tasks import InteractiveSegmentation
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 MIOU = [f"miou@{k}" for k in range(6)]
 NOC = [f"noc@{percent}" for percent in (80, 85, 90, 95)]
 

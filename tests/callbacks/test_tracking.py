@@ -28,6 +28,8 @@ from probseg.interact import environment
 wandb = pytest.importorskip("wandb")
 from wandb.wandb_run import Run  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 class FakeRun:
     """A run of Weights & Biases that is online, and remembers what it is asked."""

@@ -6,6 +6,8 @@ from runs import command, folder_fit
 
 from probseg.data import FolderDataModule
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):

@@ -19,6 +19,8 @@ from probseg.tasks.migration import FORMAT
 from probseg.zoo import create_model
 from probseg.zoo.publish import Facts, publish
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 SHORT = ("--evaluation.trials=1", "--evaluation.max_clicks=1", "--evaluation.pictures=0")
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+from pathlib import Path
 
 import lightning as L
 import pytest
@@ -45,6 +46,8 @@ from probseg.ops.updates import KeyAdaptation
 from probseg.paths import configs_dir
 from probseg.tasks import InteractiveSegmentation
 from probseg.zoo import create_model
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 # Those of semantic segmentation are tested in test_semantic_configs.py.
 TRAINING = (
@@ -128,14 +131,8 @@ COUNTERPARTS = {
     ),
     "hrnet18_ocr_csa_full_bp5": ("micro_ocr_csa", {"head": {"layout": "full"}}),
 }
-DRAWN_ON_DEMAND = {
-    "data/cocolvis.yaml": ("COCOLVIS", write_cocolvis),
-    "data/cocolvis_30k.yaml": ("COCOLVIS", write_cocolvis),
-    "data/hqseg.yaml": ("HQSeg44K", write_hqseg),
-    "data/open_images.yaml": ("OpenImages", write_open_images),
-}
 NO_DOWNLOADS = ("--model.model.changes.backbone.pretrained=false",)
-ONE_STEP = ("--trainer.fast_dev_run=1",)
+ONE_STEP = ("--trainer.fast_dev_run=1", "--evaluation.pictures=0")
 SHORT_TEST = (
     "--trainer.limit_test_batches=1",
     "--evaluation.trials=1",
@@ -160,29 +157,38 @@ TEST_DATA = [path for path in shipped("data") if "train" not in in_files(path)]
 TRAINING_DATA = [path for path in shipped("data") if path not in TEST_DATA]
 
 
-@pytest.fixture(autouse=True)
-def data(tmp_path, monkeypatch):
-    """Drawn data of all kinds, where the shipped configurations look for them."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "drawn"))
-    root = write_folder(tmp_path / "drawn" / "objects", images=4, size=(24, 32))
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Drawn data of all kinds, which nobody changes."""
+    place = tmp_path_factory.mktemp("drawn")
+    root = write_folder(place / "objects", images=4, size=(24, 32))
     (root / "train.txt").write_text("photo0\nphoto1\nphoto2\n")
     (root / "val.txt").write_text("photo3\n")
-    write_grabcut(tmp_path / "drawn" / "GrabCut")
-    write_bsds500(tmp_path / "drawn" / "bsds500")
-    write_berkeley(tmp_path / "drawn" / "Berkeley")
-    write_lvis(tmp_path / "drawn" / "LVIS")
-    write_sbd(tmp_path / "drawn" / "SBD")
-    write_hqseg(tmp_path / "drawn" / "HQSeg44K")
-    write_coco(tmp_path / "drawn" / "annotations.json", tmp_path / "drawn" / "images")
+    write_grabcut(place / "GrabCut")
+    write_bsds500(place / "bsds500")
+    write_berkeley(place / "Berkeley")
+    write_lvis(place / "LVIS")
+    write_sbd(place / "SBD")
+    write_cocolvis(place / "COCOLVIS")
+    write_hqseg(place / "HQSeg44K")
+    write_open_images(place / "OpenImages")
+    write_coco(place / "annotations.json", place / "images")
     for name in ("train2017", "val2017"):
-        place = tmp_path / "drawn" / "COCO"
-        write_coco(place / "annotations" / f"instances_{name}.json", place / name)
-    write_davis(tmp_path / "drawn" / "DAVIS")
-    write_davis585(tmp_path / "drawn" / "DAVIS585")
-    write_coco_mval(tmp_path / "drawn" / "COCO_MVal")
-    write_voc(tmp_path / "drawn" / "VOCdevkit" / "VOC2012")
-    return tmp_path / "drawn"
+        coco = place / "COCO"
+        write_coco(coco / "annotations" / f"instances_{name}.json", coco / name)
+    write_davis(place / "DAVIS")
+    write_davis585(place / "DAVIS585")
+    write_coco_mval(place / "COCO_MVal")
+    write_voc(place / "VOCdevkit" / "VOC2012")
+    return place
+
+
+@pytest.fixture(autouse=True)
+def data(drawn, tmp_path, monkeypatch):
+    """The drawn data, where the shipped configurations look for them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBSEG_DATA", str(drawn))
+    return drawn
 
 
 @pytest.fixture
@@ -299,7 +305,7 @@ def test_experiments_train_a_step(path, first_weights):
 
 
 @pytest.mark.parametrize("path", TESTING)
-def test_experiments_test_an_object(path, data):
+def test_experiments_test_an_object(path):
     experiment = ("test", "--config", f"configs/{path}")
     cli = finished(*experiment, *MICRO, *QUIET, *SHORT_TEST)
     figures = cli.trainer.callback_metrics
@@ -308,22 +314,19 @@ def test_experiments_test_an_object(path, data):
 
 
 @pytest.mark.parametrize("path", OF_BASELINES)
-def test_baselines_test_an_object(path, data):
+def test_baselines_test_an_object(path):
     cli = finished("test", "--config", f"configs/{path}", *QUIET, *SHORT_TEST)
     assert type(cli.model.model) is OF_BASELINES[path]
     figures = cli.trainer.callback_metrics
     for protocol in ("gabbur2021", "ritm"):
         assert 0 < figures[f"test/GrabCut/{protocol}/miou@2"] <= 1
-        (result,) = data.parent.glob(f"runs/baseline_*/version_*/test/{protocol}/results.json")
+        (result,) = Path().glob(f"runs/baseline_*/version_*/test/{protocol}/results.json")
         described = json.loads(result.read_text())["metadata"]["model"]
         assert described["class_path"] == f"probseg.baselines.{OF_BASELINES[path].__name__}"
 
 
 @pytest.mark.parametrize("path", TRAINING_DATA)
-def test_data_is_found_and_trained_on(path, data, first_weights):
-    if path in DRAWN_ON_DEMAND:
-        name, write = DRAWN_ON_DEMAND[path]
-        write(data / name)
+def test_data_is_found_and_trained_on(path, first_weights):
     experiment = ("fit", "--config", "configs/experiment/resnet16_csa_cpu.yaml")
     cli = finished(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET, *SMALL, *ONE_STEP)
     checked_step(cli, first_weights)
@@ -361,8 +364,8 @@ def test_data_is_found_and_tested_on(path, only_made):
         assert all((sample.mask == 1).any() for sample in map(part.__getitem__, range(len(part))))
 
 
-def test_own_annotations_are_named_on_the_command_line(only_made, data):
-    write_coco(data / "my.json", data / "photos", 12)
+def test_own_annotations_are_named_on_the_command_line(only_made, tmp_path):
+    write_coco(tmp_path / "my.json", tmp_path / "photos", 12)
     named = [
         (f"--data.{part}.annotations=my.json", f"--data.{part}.images=photos")
         for part in ("train", "val")
@@ -471,7 +474,20 @@ def test_recipes_train_as_published(only_made):
     assert rates[2:] == pytest.approx([1e-5, 1e-5])
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", ADAPTING)
+def test_recipes_that_adapt_keys_train_like_one_that_does_not(name):
+    def stored(name):
+        path = configs_dir() / "experiment" / f"gabbur2021_{name}.yaml"
+        return yaml.safe_load(path.read_text())
+
+    of = RECIPES[name][0]
+    (plain,) = (other for other in RECIPES if RECIPES[other] == (of, None))
+    adapting = stored(name)
+    assert adapting["evaluation"].pop("adaptation")
+    assert adapting == stored(plain)
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if name not in ADAPTING])
 def test_recipes_train_a_step(name, first_weights):
     cli = finished("fit", *recipe(name), *counterpart(name), *QUIET, *SMALL, *ONE_STEP)
     checked_step(cli, first_weights)
@@ -482,7 +498,7 @@ def test_recipes_train_a_step(name, first_weights):
 
 
 @pytest.mark.parametrize("name", ADAPTING)
-def test_recipes_adapt_keys_in_tests(name, layers_in_tests, data):
+def test_recipes_adapt_keys_in_tests(name, layers_in_tests):
     cli = finished("test", *recipe(name), *counterpart(name), *QUIET, *SHORT_TEST)
     assert [type(part) for part in cli.datamodule.test] == [GrabCut, Berkeley]
     wanted = KeyAdaptation(*RECIPES[name][1])
@@ -491,7 +507,7 @@ def test_recipes_adapt_keys_in_tests(name, layers_in_tests, data):
         assert set(backbone) == {wanted}
         assert set(head) <= {KeyAdaptation(0)}
     assert set(settings(cli.model.model)) == {KeyAdaptation(0)}
-    (path,) = data.parent.glob("runs/gabbur2021/version_*/test/gabbur2021/results.json")
+    (path,) = Path().glob("runs/gabbur2021/version_*/test/gabbur2021/results.json")
     report = json.loads(path.read_text())
     assert report["metadata"]["adaptation"] == {
         "key_iterations": wanted.iterations,
@@ -503,9 +519,8 @@ def test_recipes_adapt_keys_in_tests(name, layers_in_tests, data):
 
 
 @pytest.mark.parametrize("name", ITERATED)
-def test_recipes_with_iterated_clicks_train_as_promised(name, data, only_made):
+def test_recipes_with_iterated_clicks_train_as_promised(name, only_made):
     preset, epochs, milestones, _ = ITERATED[name]
-    write_cocolvis(data / "COCOLVIS")
     cli = only_made("fit", "--config", f"configs/experiment/{name}.yaml", *NO_DOWNLOADS)
     task, module = cli.model, cli.datamodule
     with torch.device("meta"):
@@ -529,8 +544,7 @@ def test_recipes_with_iterated_clicks_train_as_promised(name, data, only_made):
 
 
 @pytest.mark.parametrize("name", ITERATED)
-def test_recipes_with_iterated_clicks_train_a_step(name, data, first_weights):
-    write_cocolvis(data / "COCOLVIS")
+def test_recipes_with_iterated_clicks_train_a_step(name, first_weights):
     of = (f"--model.model.of={ITERATED[name][3]}", '--model.model.changes={"previous_mask": true}')
     recipe = ("--config", f"configs/experiment/{name}.yaml")
     cli = finished("fit", *recipe, *of, *QUIET, *SMALL, *ONE_STEP)
@@ -538,8 +552,7 @@ def test_recipes_with_iterated_clicks_train_a_step(name, data, first_weights):
     assert "val/miou@5" in cli.trainer.callback_metrics
 
 
-def test_settings_of_iterated_clicks_come_back(data, capsys, tmp_path, only_made):
-    write_cocolvis(data / "COCOLVIS")
+def test_settings_of_iterated_clicks_come_back(capsys, tmp_path, only_made):
     recipe = ("--config", "configs/experiment/overnight_single_gpu.yaml", *NO_DOWNLOADS)
     printed = printed_settings(capsys, "fit", *recipe, "--model.curriculum.most_rounds=2")
     (tmp_path / "again.yaml").write_text(yaml.safe_dump(printed))

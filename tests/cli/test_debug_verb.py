@@ -9,7 +9,7 @@ import torch
 from drawn_semantic import write_camvid
 from fakes import write_folder
 from fragile import whiten
-from runs import camvid_fit, command, folder_fit
+from runs import camvid_fit, command, folder_fit, working_in
 
 from probseg.callbacks.replay_file import read_replay, write_replay
 from probseg.cli import main
@@ -35,9 +35,7 @@ def runs(tmp_path_factory):
     network = place / "network.yaml"
     network.write_text(SEMANTIC)
     semantic = ("--model.model", network, "--semantic_evaluation.output_stride=null")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        patch.setenv("PROBSEG_DATA", str(place))
+    with working_in(place):
         assert command(*folder_fit(root, "--model.model.backbone=fragile.Fragile")) == 2
         assert command(*camvid_fit(*semantic)) == 2
     return {

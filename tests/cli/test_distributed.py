@@ -1,4 +1,7 @@
-"""Two processes: the command line starts the second one, and the evaluation counts objects once."""
+"""Two processes: the command line starts the second one, and a test counts each object once.
+
+Trainings by two processes are tested in test_distributed_training.py.
+"""
 
 import json
 import os
@@ -6,10 +9,11 @@ import subprocess
 import sys
 
 import pytest
-import torch
 from evaluation_runs import TEST, clicks, figures
 from fakes import write_folder
-from runs import command, folder_fit
+from runs import command
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 DDP = ("--trainer.strategy=ddp", "--trainer.devices=2")
 PROTOCOLS = ("gabbur2021", "ritm")
@@ -28,33 +32,6 @@ def run_in_two_processes(place, repository, *arguments):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "GLOBAL_RANK: 1, MEMBER: 2/2" in done.stdout + done.stderr
     return done.stdout + done.stderr
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, repository):
-    place = tmp_path_factory.mktemp("ddp")
-    root = write_folder(place / "data", images=9, size=(24, 32))
-    # An odd number of objects: the sampler repeats one to keep both processes busy.
-    fit = folder_fit(
-        root,
-        "--trainer.max_epochs=1",
-        "--data.val_objects=3",
-        "--data.val_fraction=0.4",
-        "--data.eval_batch_size=1",
-    )
-    run_in_two_processes(place, repository, *fit)
-    return place / "runs" / "probseg" / "version_0"
-
-
-def test_both_processes_train(trained):
-    stored = torch.load(trained / "checkpoints" / "last.ckpt", weights_only=True)
-    assert stored["epoch"] == 0
-    assert stored["global_step"] >= 1
-
-
-def test_each_object_counts_once(trained):
-    results = json.loads((trained / "val" / "results.json").read_text())
-    assert results["datasets"]["folder"]["n_objects"] == 3
 
 
 @pytest.fixture(scope="module")

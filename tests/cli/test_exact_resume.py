@@ -10,9 +10,15 @@ import time
 import pytest
 import torch
 from fakes import write_folder
-from runs import folder_fit
+from lightning.pytorch.callbacks import Callback
+from runs import folder_fit, started
 
-EPOCHS = 12
+from probseg.cli.trainer import ProbsegCLI
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+PATIENCE = 300
+EPOCHS = 6
 STEPS = EPOCHS * 4
 
 CALLBACKS = """\
@@ -26,28 +32,12 @@ trainer:
   check_val_every_n_epoch: 2
 """
 
-CHILD = """\
-import os, signal, sys
-from lightning.pytorch.callbacks import Callback
-from probseg.cli import main
-from probseg.cli.trainer import ProbsegCLI
-
-step, arguments = int(sys.argv[1]), sys.argv[2:]
-
-class Kill(Callback):
-    def on_before_backward(self, trainer, pl_module, loss):
-        if trainer.global_step == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-trainer = ProbsegCLI._instantiate_trainer
-ProbsegCLI._instantiate_trainer = lambda self, config, more: trainer(self, config, [*more, Kill()])
-raise SystemExit(main(arguments))
-"""
+KILLED_AT = 11
+"""Steps before the kill, in the middle of an epoch and behind a checkpoint that is there, too."""
 
 
-def start(place, step, *more):
-    """Start a training that kills itself in the middle of a step, -1 for never."""
-    fit = folder_fit(
+def arguments(place, *more):
+    return folder_fit(
         place.parent / "data",
         f"--trainer.max_epochs={EPOCHS}",
         "--model.curriculum.box_epochs=1",
@@ -58,20 +48,30 @@ def start(place, step, *more):
         f"--config={place.parent / 'callbacks.yaml'}",
         *more,
     )
+
+
+class Kill(Callback):
+    """Kills the process in the middle of a step."""
+
+    def on_before_backward(self, trainer, pl_module, loss):
+        if trainer.global_step == KILLED_AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def to_be_killed():
+    make = ProbsegCLI._instantiate_trainer
+    ProbsegCLI._instantiate_trainer = lambda self, config, more: make(self, config, [*more, Kill()])
+
+
+def start(place, *more, prepare=None):
     place.mkdir(exist_ok=True)
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(step), *fit],
-        cwd=place,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return started(place, arguments(place, *more), prepare)
 
 
-def finish(process, status):
-    told = process.communicate(timeout=300)[0]
-    assert process.returncode == status, told
+def finish(process, place, status):
+    process.join(PATIENCE)
+    process.kill()
+    assert process.exitcode == status, (place / "told.txt").read_text()
 
 
 def checkpoint(place):
@@ -95,35 +95,62 @@ def same(one, other):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with data, and a training that nothing interrupts in ``whole``."""
     place = tmp_path_factory.mktemp("exact")
     write_folder(place / "data", images=9, size=(24, 32))
     (place / "callbacks.yaml").write_text(CALLBACKS)
-    finish(start(place / "whole", -1), 0)
-    assert last(place / "whole")["global_step"] == STEPS
     return place
 
 
-def test_a_killed_training_ends_with_the_same_bits(place):
+@pytest.fixture(scope="module")
+def whole(place):
+    """Waits for a training that nothing interrupts, and returns what it has stored.
+
+    It is a process that has nothing in common with the others, and runs beside them.
+    """
+    code = "from probseg.cli import main; raise SystemExit(main())"
+    (place / "whole").mkdir()
+    with (place / "whole" / "told.txt").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments(place / "whole")],
+            cwd=place / "whole",
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=log,
+            stderr=log,
+        )
+
+    def stored():
+        assert process.wait(PATIENCE) == 0, (place / "whole" / "told.txt").read_text()
+        return last(place / "whole")
+
+    yield stored
+    process.kill()
+    process.wait()
+
+
+def test_a_killed_training_ends_with_the_same_bits(place, whole):
     part = place / "killed"
-    finish(start(part, 3 * STEPS // 5), -signal.SIGKILL)
-    finish(start(part, -1, "--ckpt_path", "last"), 0)
+    finish(start(part, prepare=to_be_killed), part, -signal.SIGKILL)
+    before = last(part)["global_step"]
+    assert KILLED_AT - 3 < before < KILLED_AT
+    assert before % 4 > 0, "in the middle of an epoch"
+    finish(start(part, "--ckpt_path", "last"), part, 0)
     assert [path.name for path in (part / "runs" / "probseg").iterdir()] == ["version_0"]
-    assert same(last(part), last(place / "whole"))
+    assert whole()["global_step"] == STEPS
+    assert same(last(part), whole())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(20))
-def test_kills_at_any_moment(number, place):
+def test_kills_at_any_moment(number, place, whole):
     """From outside, while it computes, reads, validates or writes."""
     part = place / f"part{number}"
-    process = start(part, -1)
+    process = start(part)
     while not checkpoint(part).exists():
-        assert process.poll() is None
+        assert process.is_alive()
         time.sleep(0.01)
-    waited = random.Random(number).uniform(0, 4)
+    waited = random.Random(number).uniform(0, 3)
     time.sleep(waited)
     process.kill()
-    process.communicate()
-    finish(start(part, -1, "--ckpt_path", "last"), 0)
-    assert same(last(part), last(place / "whole")), f"killed {waited:.3f} s after its first save"
+    process.join()
+    finish(start(part, "--ckpt_path", "last"), part, 0)
+    assert same(last(part), whole()), f"killed {waited:.3f} s after its first save"

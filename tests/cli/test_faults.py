@@ -1,7 +1,7 @@
 """What ends a run from outside is explained, and the status says what it was."""
 
 import functools
-import multiprocessing
+import io
 import os
 import signal
 import sys
@@ -18,7 +18,7 @@ from lightning import Trainer
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from runs import command, finished, folder_fit
+from runs import command, finished, folder_fit, started
 from torch.utils.data import DataLoader, Dataset
 
 import probseg.cli.trainer as trainer_module
@@ -26,8 +26,17 @@ from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.cli.faults import explain, interruption, way_on
 from probseg.cli.trainer import with_atomic_checkpoints
-from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError, UsageError, user_error
+from probseg.errors import (
+    CheckpointError,
+    DataError,
+    DatasetNotFoundError,
+    UnknownNameError,
+    UsageError,
+    user_error,
+)
 from probseg.tasks import InteractiveSegmentation
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 PATIENCE = 120
 RUN = Path("runs/probseg/version_0")
@@ -174,6 +183,49 @@ def test_the_signal_is_told_of():
     assert "killed by signal: Killed" in told(error)
 
 
+def raised_in_turn(*errors):
+    """The last of some errors, each of which was raised while the one before was handled."""
+    before = None
+    for error in errors:
+        error.__context__ = before
+        before = error
+    return before
+
+
+UNFINISHED = "[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"
+
+
+def test_a_worker_that_dies_while_others_clean_up():
+    """The signal's handler raises wherever the main thread is."""
+    for later in (RuntimeError(UNFINISHED), CheckpointError("x"), SystemError("returned a result")):
+        error = raised_in_turn(ValueError("x"), RuntimeError(KILLED), later)
+        assert "killed by signal: Killed" in told(error)
+        assert interruption(error, True) == (143, "SIGTERM")
+        assert interruption(error, False) is None
+
+
+class Interrupted:
+    """Something in a checkpoint, at which a signal arrives."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        raise self.error
+
+
+def interrupted_save(error):
+    with pytest.raises((RuntimeError, KeyboardInterrupt)) as raised:
+        torch.save([torch.zeros(3), Interrupted(error)], io.BytesIO())
+    return raised.value
+
+
+def test_a_signal_while_a_checkpoint_is_written():
+    """The writer of torch finds an unfinished file, and says that instead."""
+    assert "killed by signal: Killed" in told(interrupted_save(RuntimeError(KILLED)))
+    assert interruption(interrupted_save(KeyboardInterrupt()), False) == (130, "Ctrl-C")
+
+
 def test_before_the_first_checkpoint():
     assert "no last.ckpt has been written yet" in told(RuntimeError(KILLED), last=None)
 
@@ -186,6 +238,7 @@ def test_before_the_first_checkpoint():
         KeyError("x"),
         DataError("photo.jpg: broken"),
         RuntimeError("Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most"),
+        raised_in_turn(MemoryError("x"), KeyError("without that much")),
     ],
 )
 def test_what_is_not_known_passes(error):
@@ -286,26 +339,11 @@ def fit(*more):
 ENDLESS = "--trainer.max_epochs=1000000"
 
 
-def child(log, arguments):
-    """Run a command in a process of its own, which has loaded everything already."""
-    with log.open("w") as sys.stdout:
-        sys.stderr = sys.stdout
-        try:
-            status = command(*arguments)
-        except SystemExit as stop:
-            status = stop.code
-        sys.stdout.flush()
-        os._exit(status)
-
-
 def ended(place, disturb, *more):
     """Disturb an endless training after its first checkpoint; return status, text, checkpoint."""
     log = place / "told.txt"
     last = place / RUN / "checkpoints" / "last.ckpt"
-    process = multiprocessing.get_context("fork").Process(
-        target=child, args=(log, fit(ENDLESS, *more))
-    )
-    process.start()
+    process = started(place, fit(ENDLESS, *more))
     end = time.monotonic() + PATIENCE
     try:
         while not last.exists():
@@ -330,6 +368,7 @@ def kill_a_worker(pid):
 def test_a_worker_that_is_killed(place, capsys):
     status, text, before = ended(place, kill_a_worker, "--data.num_workers=2")
     assert status == 2, text
+    text = text[text.index("probseg: error: ") :]  # after what Python may tell of destructors
     assert "Traceback" not in text
     assert "probseg: error: a process that reads data has died (DataLoader worker (pid" in text
     assert f"the same command with `--ckpt_path last` goes on from {RUN}" in text

@@ -1,10 +1,7 @@
 """A test that is killed goes on where it was, with the same command."""
 
 import io
-import multiprocessing
-import os
 import signal
-import sys
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -13,9 +10,11 @@ from typing import NamedTuple
 import pytest
 from evaluation_runs import TEST, clicks, figures
 from fakes import write_folder
-from runs import command
+from runs import command, started
 
 import probseg.callbacks.evaluation as evaluation
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 OBJECTS, BLOCK, CLICKS = 40, 2, 8
 COMMAND = (
@@ -67,24 +66,14 @@ def run():
     return Told(text.getvalue(), names)
 
 
-def child(log):
-    """Run the command in a process that is about to be killed."""
-    with log.open("w") as sys.stdout:
-        sys.stderr = sys.stdout
-        os._exit(command(*COMMAND))
-
-
 def killed(place, number, runs):
     """Run the command until its table has so many whole runs, then kill it; return their keys."""
-    log = place / "told.txt"
-    # A fork has loaded everything already, and its commit is the one that was looked up before.
-    process = multiprocessing.get_context("fork").Process(target=child, args=(log,))
-    process.start()
+    process = started(place, COMMAND)  # whose commit is the one that was looked up before
     table = folder_of(place, number) / "objects.csv"
     end = time.monotonic() + PATIENCE
     try:
         while not table.exists() or table.read_bytes().count(b"\n") <= runs * RUN_LINES:
-            assert process.is_alive(), log.read_text()
+            assert process.is_alive(), (place / "told.txt").read_text()
             assert time.monotonic() < end, f"{runs} runs were not done within {PATIENCE} s"
             time.sleep(0.01)
     finally:

@@ -6,13 +6,15 @@ import torch
 import yaml
 from fakes import micro_model, write_folder
 from runs import MICRO, QUIET, command, folder_fit, train_two_epochs
+from zoos import add_model, ship
 
 import probseg
 import probseg.cli
-import probseg.zoo.store as store
 from probseg.cli.trainer import with_shipped_configs
-from probseg.models import read_preset
 from probseg.paths import configs_dir
+from probseg.zoo.index import WEIGHTS
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture
@@ -125,11 +127,15 @@ def test_unknown_names(here, trained, monkeypatch, capsys):
     assert "unknown model 'micro_cas': did you mean 'micro_csa'" in refused(
         capsys, "fit", *by_name, *preset
     )
-    store.write_index({"micro_csa.a": store.Entry("micro_csa.a", "", 1, "", "", [])}, here)
-    monkeypatch.setattr(store, "zoo_dir", lambda: here)
+    add_model(here / "zoo", "micro_csa.a")
+    ship(monkeypatch, here / "zoo")
     assert "unknown zoo model 'micro_cas': did you mean 'micro_csa'" in refused(
         capsys, "fit", *by_name, "--model.model.name", "micro_cas"
     )
+    told = "model must be a Segmenter, for interactive segmentation, got a SemanticSegmenter"
+    semantic = ("--model.model.pretrained=false", "--model.model.name=micro_emanet")
+    classes = ("--model.model.dict_kwargs.head", '{"num_classes": 3}')
+    assert told in refused(capsys, "fit", *by_name, *semantic, *classes)
     flag = "--model.model.head.attention"
     assert "unknown attention 'probabilistc': did you mean 'probabilistic'" in refused(
         capsys, *folder_fit(trained[0]), flag, "probabilistc"
@@ -140,13 +146,12 @@ def test_unknown_names(here, trained, monkeypatch, capsys):
 
 
 def test_missing_and_damaged_zoo(here, monkeypatch, capsys):
-    monkeypatch.setattr(store, "zoo_dir", lambda: here)
+    ship(monkeypatch, here)
     quickstart = ("test", "--config", "configs/quickstart.yaml", *QUIET)
     assert "no zoo index; reinstall probseg" in refused(capsys, *quickstart)
     assert "no zoo index; reinstall probseg" in refused(capsys, "zoo", "list")
-    digest = store.save(micro_model(), read_preset("micro_conv"), here / "micro_conv.a")
-    store.write_index({"micro_conv.a": store.Entry("micro_conv.a", digest, 1, "", "", [])}, here)
-    path = here / "micro_conv.a" / store.WEIGHTS
+    add_model(here, "micro_conv.a")
+    path = here / "micro_conv.a" / WEIGHTS
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     for arguments in ((*quickstart, "--model.model.name", "micro_conv"), ("zoo", "verify")):
         told = refused(capsys, *arguments)

@@ -9,28 +9,16 @@ import time
 import pytest
 import torch
 from fakes import write_folder
-from runs import MICRO, command, folder_fit
+from runs import MICRO, command, folder_fit, started
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from probseg.cli.checkpoints import find_last
 from probseg.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 STAGES = ("--model.curriculum.box_epochs=1", "--model.curriculum.random_epochs=1")
 PATIENCE = 180
-
-
-def probseg(place, *arguments):
-    """Start a command line in a process of its own."""
-    code = "from probseg.cli import main; raise SystemExit(main())"
-    threads = {"OMP_NUM_THREADS": "1", "PROBSEG_DATA": str(place)}
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *(str(argument) for argument in arguments)],
-        cwd=place,
-        env={**os.environ, **threads},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def read(path):
@@ -41,7 +29,7 @@ def wait_for_epoch(process, last, epoch):
     """Wait until the checkpoint of an epoch is written; the next epoch is then under way."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        assert process.poll() is None, process.communicate()[0]
+        assert process.is_alive(), (last.parents[4] / "told.txt").read_text()
         try:
             if read(last)["epoch"] >= epoch:
                 return
@@ -51,6 +39,21 @@ def wait_for_epoch(process, last, epoch):
     pytest.fail(f"epoch {epoch} did not end within {PATIENCE} s")
 
 
+def resume(place, *arguments):
+    """Run a command line in a process that has nothing in common with others; return its text."""
+    code = "from probseg.cli import main; raise SystemExit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *(str(argument) for argument in arguments)],
+        cwd=place,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PROBSEG_DATA": str(place)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def killed_and_resumed(tmp_path_factory):
     """The killed run's last checkpoint, the resumed run's output, and the folder of all runs."""
@@ -58,18 +61,15 @@ def killed_and_resumed(tmp_path_factory):
     root = write_folder(place / "data", images=9, size=(24, 32))
     fit = (*folder_fit(root, *STAGES), "--evaluation.pictures=0")
     last = place / "runs" / "probseg" / "version_0" / "checkpoints" / "last.ckpt"
-    process = probseg(place, *fit, "--trainer.max_epochs=1000000")
+    process = started(place, (*fit, "--trainer.max_epochs=1000000"))
     try:
         wait_for_epoch(process, last, 2)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    assert process.returncode == -signal.SIGKILL
+        process.kill()
+        process.join()
+    assert process.exitcode == -signal.SIGKILL
     before = read(last)
-    epochs = before["epoch"] + 3
-    process = probseg(place, *fit, f"--trainer.max_epochs={epochs}", "--ckpt_path", "last")
-    told = process.communicate(timeout=PATIENCE)[0]
-    assert process.returncode == 0, told
+    told = resume(place, *fit, f"--trainer.max_epochs={before['epoch'] + 3}", "--ckpt_path", "last")
     return before, told, place / "runs" / "probseg"
 
 

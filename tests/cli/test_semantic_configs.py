@@ -50,18 +50,23 @@ PLAIN = ("--semantic_evaluation.pictures=0",)  # drawing them takes longest
 ONE_STEP = ("--trainer.fast_dev_run=1",)
 
 
-@pytest.fixture(autouse=True)
-def data(tmp_path, monkeypatch):
-    """Drawn data of all kinds, where the shipped configurations look for them."""
-    monkeypatch.chdir(tmp_path)
-    root = tmp_path / "drawn"
-    monkeypatch.setenv("PROBSEG_DATA", str(root))
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Drawn data of all kinds, which nobody changes."""
+    root = tmp_path_factory.mktemp("drawn")
     write_camvid(root / "camvid")
     write_voc_segmentation(root / "VOCdevkit" / "VOC2012")
     write_pascal_context(root / "VOCdevkit" / "VOC2010")
     write_coco_stuff10k(root / "coco_stuff10k")
     write_coco_stuff164k(root / "coco_stuff164k")
     return root
+
+
+@pytest.fixture(autouse=True)
+def _data(drawn, tmp_path, monkeypatch):
+    """The drawn data, where the shipped configurations look for them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PROBSEG_DATA", str(drawn))
 
 
 def experiment(name):
@@ -208,13 +213,13 @@ def test_a_network_given_as_a_file_takes_the_place_of_the_experiment(name, class
     assert repr(cli.model.model) == repr(expected)
 
 
-def test_only_the_evaluation_of_the_task_takes_part(data):
+def test_only_the_evaluation_of_the_task_takes_part(tmp_path):
     def evaluations(cli):
         kinds = (InteractiveEvaluation, SemanticEvaluation)
         return [type(c) for c in cli.trainer.callbacks if isinstance(c, kinds)]
 
     assert evaluations(finished(*camvid_fit(*ONE_STEP))) == [SemanticEvaluation]
-    root = write_folder(data / "objects", images=4, size=(24, 32))
+    root = write_folder(tmp_path / "objects", images=4, size=(24, 32))
     assert evaluations(finished(*folder_fit(root, *ONE_STEP))) == [InteractiveEvaluation]
 
 

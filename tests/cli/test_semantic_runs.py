@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from drawn_semantic import write_camvid
-from runs import QUIET, camvid_fit, command
+from runs import QUIET, camvid_fit, command, working_in
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from probseg.paths import configs_dir
@@ -31,10 +31,11 @@ init_args:
 """
 
 
-def run(place, repository, *arguments):
-    """Run a command line in processes of its own; return what it says."""
+def run_in_two_processes(place, repository, *arguments):
+    """Run a command line in two processes."""
+    two = ("--trainer.strategy=ddp", "--trainer.devices=2")
     done = subprocess.run(
-        [sys.executable, str(repository / "cli.py"), *map(str, arguments)],
+        [sys.executable, str(repository / "cli.py"), *map(str, arguments), *two],
         cwd=place,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PROBSEG_DATA": str(place)},
         capture_output=True,
@@ -42,7 +43,7 @@ def run(place, repository, *arguments):
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    assert "MEMBER: 2/2" in done.stdout + done.stderr
 
 
 def read(path):
@@ -60,22 +61,22 @@ def scores(folder):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, repository):
-    """Folder of all runs after a training in a process of its own."""
+def trained(tmp_path_factory):
+    """Folder of all runs after a training."""
     place = tmp_path_factory.mktemp("semantic")
     write_camvid(place / "camvid", images=FIVE)
     ablation = place / "no_norm.yaml"
     ablation.write_text(NO_NORM)
     steps = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
-    run(place, repository, *camvid_fit(*steps, "--model.model", ablation))
+    with working_in(place):
+        assert command(*camvid_fit(*steps, "--model.model", ablation)) == 0
     return place / "runs" / "semantic"
 
 
 @pytest.fixture
-def here(trained, monkeypatch):
-    monkeypatch.chdir(trained.parents[1])
-    monkeypatch.setenv("PROBSEG_DATA", str(trained.parents[1]))
-    return trained
+def here(trained):
+    with working_in(trained.parents[1]):
+        yield trained
 
 
 def newest(folder):
@@ -99,14 +100,12 @@ def test_training_leaves_checkpoints_configuration_and_scores(here):
     assert config["semantic_evaluation"]["output_stride"] == 8
 
 
-def test_the_configuration_of_a_run_tests_its_checkpoint(here, repository):
+def test_the_configuration_of_a_run_tests_its_checkpoint(here, capsys):
     checkpoint = here / "version_0" / "checkpoints" / "last.ckpt"
-    told = run(
-        here.parents[1],
-        repository,
-        *("test", "--config", here / "version_0" / "config.yaml", "--ckpt_path", checkpoint),
-        *("--semantic_evaluation.iterations=6", "--semantic_evaluation.flip=true"),
-    )
+    test = ("test", "--config", here / "version_0" / "config.yaml", "--ckpt_path", checkpoint)
+    asked = ("--semantic_evaluation.iterations=6", "--semantic_evaluation.flip=true")
+    assert command(*test, *asked) == 0
+    told = capsys.readouterr().out
     folder = newest(here)
     for words in ("CamVid, in percent", "bicyclist", "mIoU", "overlays.png"):
         assert words in told
@@ -159,13 +158,21 @@ def test_a_killed_training_goes_on_where_its_rate_was(tmp_path, monkeypatch):
     }
 
 
-@pytest.mark.parametrize("name", ["semantic", "semantic_15k"])
-def test_long_epochs_lose_few_iterations(name, tmp_path, monkeypatch):
+def shipped(name):
+    return yaml.safe_load((configs_dir() / "trainer" / f"{name}.yaml").read_text())
+
+
+def test_the_shorter_schedule_is_the_long_one_in_short():
+    numbers = {"max_steps": 15000, "val_check_interval": 1000}
+    assert shipped("semantic_15k") == shipped("semantic") | numbers
+
+
+def test_long_epochs_lose_few_iterations(tmp_path, monkeypatch):
     """The shipped settings, with small numbers: killed inside an epoch of five iterations."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
     write_camvid(tmp_path / "camvid", images=10)
-    settings = yaml.safe_load((configs_dir() / "trainer" / f"{name}.yaml").read_text())
+    settings = shipped("semantic")
     assert settings["devices"] == 1, "more would multiply the batch"
     (last,) = (c for c in settings["callbacks"] if c["class_path"].endswith("LastCheckpoint"))
     last["init_args"] = {"every_steps": 3}
@@ -207,12 +214,11 @@ def tested(trained, repository):
     place = trained.parents[1]
     weights = ("--ckpt_path", trained / "version_0" / "checkpoints" / "last.ckpt")
     test = ("test", "--config", trained / "version_0" / "config.yaml", *weights, *QUIET)
-    folders = []
-    for more in ((), ("--trainer.strategy=ddp", "--trainer.devices=2")):
-        told = run(place, repository, *test, *more)
-        assert ("MEMBER: 2/2" in told) == bool(more)
-        folders.append(newest(trained))
-    return folders
+    with working_in(place):
+        assert command(*test) == 0
+    alone = newest(trained)
+    run_in_two_processes(place, repository, *test)
+    return alone, newest(trained)
 
 
 def test_two_processes_count_every_photograph_once(tested):
@@ -234,9 +240,8 @@ def test_two_processes_show_the_same_pictures(tested):
 def test_two_processes_train(repository, tmp_path):
     """What they learn is compared in tests/tasks/test_semantic_processes.py."""
     write_camvid(tmp_path / "camvid", images=FIVE)
-    two = ("--trainer.strategy=ddp", "--trainer.devices=2", "--trainer.sync_batchnorm=false")
-    told = run(tmp_path, repository, *camvid_fit("--trainer.max_epochs=1", *two))
-    assert "MEMBER: 2/2" in told
+    fit = camvid_fit("--trainer.max_epochs=1", "--trainer.sync_batchnorm=false")
+    run_in_two_processes(tmp_path, repository, *fit)
     stored = read(tmp_path / "runs" / "semantic" / "version_0" / "checkpoints" / "last.ckpt")
     assert stored["global_step"] == 1
     results = tmp_path / "runs" / "semantic" / "version_0" / "val" / "CamVid" / "results.json"

@@ -24,6 +24,8 @@ from probseg.interact.tuning import Trial, Tuning
 from probseg.metrics import Interval
 from probseg.models import read_preset
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 NAMES = {
     f"--{of}-{what}": f"{of}_{what}" for of in ("key", "value") for what in ("iterations", "priors")
 }
@@ -110,6 +112,15 @@ def test_a_test_takes_the_file_that_was_written(here, search):
         "value_iterations": None,
         "value_prior": None,
     }
+
+
+def test_a_part_of_a_folder_can_be_chosen(here, search):
+    (here / "objects" / "two.txt").write_text("photo0\nphoto1\n", encoding="utf-8")
+    split = ("tune", "mine/", "--data", "objects", "--split", "two.txt")
+    assert command(*split) == 0
+    assert command(*split, "--held-out", 2) == 0
+    found = [{sample.photo for sample in samples} for _, samples, *_ in search]
+    assert found == [{"photo0", "photo1"}, {"photo0"}]
 
 
 def test_everything_that_was_asked_for_reaches_the_search(here, search):
@@ -273,8 +284,8 @@ def test_an_earlier_file_stays_until_the_search_is_over(here, search, monkeypatc
         (("mine/", "--data", "nowhere"), "nowhere: expected the folders images/ and masks/"),
         (("mine/", "--data", "objects", "--protocol", "rtim"), "did you mean 'ritm'"),
         (("mine/", "--data", "objects", "--objects", "0"), "--objects: expected a whole number"),
-        (("mine/", "--data", "objects", "--split", "val"), "--split, --root: objects is a folder"),
-        (("mine/", "--data", "objects", "--root", "x"), "--split, --root: objects is a folder"),
+        (("mine/", "--data", "objects", "--split", "val"), "objects/val: "),
+        (("mine/", "--data", "objects", "--root", "x"), "--root: objects is a folder itself"),
         (("mine/",), "--data"),
     ],
 )

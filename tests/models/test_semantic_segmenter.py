@@ -21,7 +21,6 @@ from probseg.models import (
     without_downloads,
 )
 from probseg.types import FeatureInfo
-from probseg.zoo import create_model
 
 PRESETS = list_presets("semantic")
 MICRO = [name for name in PRESETS if name.startswith("micro_")]
@@ -323,7 +322,7 @@ def test_presets_are_varied():
 def test_the_two_tasks_have_their_own_presets():
     assert set(PRESETS).isdisjoint(list_presets())
     assert {"emanet_resnet101", "micro_emanet", "fcn_resnet18_small"} <= set(PRESETS)
-    for action in (read_preset, variant, create_model):
+    for action in (read_preset, variant):
         with pytest.raises(UsageError, match=r"models\.semantic_variant\('micro_emanet'\)"):
             action("micro_emanet")
     for action in (semantic_variant, lambda name: read_preset(name, "semantic")):

@@ -1,32 +1,36 @@
+import dataclasses
 import json
+import pickle
 import sys
 
 import pytest
 import torch
 from fakes import micro_model
+from zoos import add_model, ship
 
 import probseg
 import probseg.zoo.store as store
 from probseg.attention import StandardAttention2d
-from probseg.errors import ChecksumError, UnknownNameError, WeightsError
-from probseg.models import read_preset
+from probseg.errors import (
+    ChecksumError,
+    UnknownNameError,
+    UsageError,
+    WeightsError,
+    ZooError,
+)
+from probseg.models import Segmenter, SemanticSegmenter, list_presets
 from probseg.types import Prompts
-from probseg.zoo import create_model, list_models
-
-
-def entry(name, sha256):
-    return store.Entry(name, sha256, 1, "A model.", "CC0-1.0", ["drawings"])
+from probseg.zoo import create_interactive, create_model, list_models
+from probseg.zoo.index import CONFIG, WEIGHTS, read_index, write_index
 
 
 @pytest.fixture
 def zoo(tmp_path, monkeypatch):
     """A zoo in place of the shipped one."""
     root = tmp_path / "zoo"
-    for name in ("micro_conv", "micro_csa"):
-        digest = store.save(micro_model(name), read_preset(name), root / f"{name}.fakes")
-        entries = store.read_index(root) if (root / "index.json").exists() else {}
-        store.write_index({**entries, f"{name}.fakes": entry(f"{name}.fakes", digest)}, root)
-    monkeypatch.setattr(store, "zoo_dir", lambda: root)
+    for name in ("micro_conv.fakes", "micro_csa.fakes", "micro_emanet.fakes"):
+        add_model(root, name)
+    ship(monkeypatch, root)
     return root
 
 
@@ -47,9 +51,43 @@ def test_lists_presets_and_models_with_weights(zoo):
     assert {"micro_conv", "micro_csa"} <= set(micro)
     assert micro == sorted(name for name in list_models() if name.startswith("micro_"))
     assert list_models("*csa*", pretrained=True) == ["micro_csa.fakes"]
-    assert list_models(pretrained=True) == ["micro_conv.fakes", "micro_csa.fakes"]
+    all_three = ["micro_conv.fakes", "micro_csa.fakes", "micro_emanet.fakes"]
+    assert list_models(pretrained=True) == all_three
     assert list_models("nothing*") == []
-    assert {"resnet18_conv", "resnet18_csa"} <= set(list_models())
+    assert {"resnet18_conv", "resnet18_csa", "emanet_resnet50"} <= set(list_models())
+
+
+def test_lists_the_models_for_one_task(zoo):
+    assert list_models(task="interactive") == list_presets()
+    assert list_models(task="semantic") == list_presets("semantic")
+    assert list_models(pretrained=True, task="semantic") == ["micro_emanet.fakes"]
+    assert list_models("*conv*", True, "semantic") == []
+
+
+def test_semantic_models_are_created_by_name_too(zoo):
+    fresh = create_model("micro_emanet", head={"num_classes": 4})
+    assert isinstance(fresh, SemanticSegmenter)
+    assert fresh.training
+    assert fresh.num_classes == 4
+    loaded = create_model("micro_emanet", pretrained=True)
+    assert isinstance(loaded, SemanticSegmenter)
+    assert not loaded.training
+    assert loaded.num_classes == create_model("micro_emanet.fakes").num_classes == 3
+    again = create_model(str(zoo / "micro_emanet.fakes"), pretrained=True)
+    image = torch.rand(1, 3, 24, 32)
+    torch.testing.assert_close(again(image), loaded(image), rtol=0, atol=0)
+    with pytest.raises(WeightsError, match="another architecture"):
+        create_model("micro_emanet", pretrained=True, head={"num_classes": 4})
+
+
+def test_where_clicks_are_wanted_semantic_models_are_refused(zoo):
+    assert isinstance(create_interactive("micro_csa", pretrained=True), Segmenter)
+    told = r"'micro_emanet' is a model for semantic segmentation.*probseg\.create_model\('micro_em"
+    with pytest.raises(UsageError, match=told):
+        create_interactive("micro_emanet", pretrained=True)
+    with pytest.raises(UsageError, match=told):
+        probseg.Predictor.from_pretrained("micro_emanet")
+    assert probseg.Predictor.from_pretrained("micro_csa").clicks == ()
 
 
 def test_without_weights_a_model_is_fresh_and_trains():
@@ -65,7 +103,7 @@ def test_weights_are_those_that_were_saved(zoo, name):
     model = create_model(name, pretrained=True)
     assert not model.training
     reference = micro_model("micro_csa")
-    store.load_into(reference, zoo / "micro_csa.fakes" / store.WEIGHTS)
+    store.load_into(reference, zoo / "micro_csa.fakes" / WEIGHTS)
     torch.testing.assert_close(answer(model), answer(reference), rtol=0, atol=0)
 
 
@@ -85,7 +123,7 @@ def test_local_folder(zoo):
 
 
 def test_damaged_weights(zoo):
-    path = zoo / "micro_csa.fakes" / store.WEIGHTS
+    path = zoo / "micro_csa.fakes" / WEIGHTS
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(ChecksumError, match=r"model\.safetensors.*reinstall"):
         create_model("micro_csa", pretrained=True)
@@ -134,9 +172,50 @@ def test_a_description_cannot_name_foreign_code(zoo, tmp_path, monkeypatch):
     (tmp_path / "foreign_code.py").write_text("raise SystemExit('it was imported')")
     monkeypatch.syspath_prepend(tmp_path)
     folder = zoo / "micro_csa.fakes"
-    config = json.loads((folder / store.CONFIG).read_text())
+    config = json.loads((folder / CONFIG).read_text())
     config["init_args"]["head"]["class_path"] = "foreign_code.Head"
-    (folder / store.CONFIG).write_text(json.dumps(config))
+    (folder / CONFIG).write_text(json.dumps(config))
+    listed = read_index(zoo)["micro_csa.fakes"]
+    files = {**listed.files, CONFIG: store.file_of(folder / CONFIG)}  # its author lists it, too
+    write_index({listed.name: dataclasses.replace(listed, files=files)}, zoo)
     with pytest.raises(UnknownNameError, match=r"part of a network 'foreign_code\.Head'"):
         create_model("micro_csa", pretrained=True)
     assert "foreign_code" not in sys.modules
+
+
+def test_a_changed_description_is_noticed(zoo):
+    path = zoo / "micro_csa.fakes" / CONFIG
+    path.write_text(path.read_text().replace("probabilistic", "standard"))
+    with pytest.raises(ChecksumError, match=r"config\.json.*reinstall probseg"):
+        create_model("micro_csa", pretrained=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{", "is not JSON"),
+        ("[1]", "has no class_path with init_args"),
+        ('{"init_args": 3}', "has no class_path with init_args"),
+    ],
+)
+def test_damaged_descriptions_are_told_in_words(zoo, content, told):
+    (zoo / "micro_csa.fakes" / CONFIG).write_text(content)
+    with pytest.raises(ZooError, match=rf"config\.json: {told}.*expected the description of a net"):
+        create_model(str(zoo / "micro_csa.fakes"))
+
+
+class Bomb:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('it was unpickled')",)
+
+
+def test_nothing_is_unpickled(zoo):
+    path = zoo / "micro_csa.fakes" / WEIGHTS
+    path.write_bytes(pickle.dumps(Bomb()))
+    with pytest.raises(WeightsError, match=r"model\.safetensors: cannot be read"):
+        create_model(str(zoo / "micro_csa.fakes"), pretrained=True)
+
+
+def test_owner_and_name_without_the_prefix_of_the_hub():
+    with pytest.raises(FileNotFoundError, match=r"no such file.*hf-hub:owner/name"):
+        create_model("owner/name", pretrained=True)

@@ -1,207 +1,282 @@
-import csv
-import json
+"""Publishing a network in Python: the folder, the line in the index, and what is refused."""
+
+import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
-from runs import command, train_two_epochs
+from fakes import micro_model
+from tested import FACTS
 
-import probseg.cli.zoo
-import probseg.zoo.store as store
-from probseg.models import override, read_preset
+from probseg.errors import DataError, UsageError, WeightsError
+from probseg.models import build_semantic, override, read_preset
 from probseg.zoo import create_model
-from probseg.zoo.publish import Facts, network_of, publish
+from probseg.zoo.evaluations import Evaluation, read_evaluations
+from probseg.zoo.facts import Facts, facts_of
+from probseg.zoo.index import CARD, CONFIG, WEIGHTS, Metric, description_of, read_index
+from probseg.zoo.places import verify
+from probseg.zoo.publish import PARITY, check_same_weights, publish
+from probseg.zoo.store import read_config
+from probseg.zoo.trained import Trained
 
-FACTS = {
-    "description": "A tiny network for tests.",
-    "data": ["drawn ellipses (CC0)"],
-    "license": "CC0-1.0",
-    "recipe": "probseg fit --config configs/experiment/folder.yaml",
-    "commit": "abcdef",
-    "seed": 7,
-    "hardware": "one core, two seconds",
-    "limits": ["It knows ellipses only.", "It is bad at them."],
-}
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A checkpoint written by `fit`, and the results of two tests of it."""
-    place = tmp_path_factory.mktemp("publish")
-    _, run = train_two_epochs(place)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(place)
-        evaluation = ("--evaluation.trials=2", "--evaluation.max_clicks=3")
-        protocols = ("--evaluation.protocols=[gabbur2021,ritm]",)
-        checkpoint = run / "checkpoints" / "last.ckpt"
-        config = ("--config", run / "config.yaml", "--ckpt_path", checkpoint)
-        assert command("test", *config, *evaluation, *protocols) == 0
-    tests = run.with_name("version_1") / "test"
-    return checkpoint, [tests / p / "results.json" for p in ("gabbur2021", "ritm")]
+MEASURED = Evaluation(
+    key="Toy/ritm",
+    dataset="Toy",
+    protocol={"name": "ritm", "version": 1, "description": "Clicks.", "box": False},
+    options={"seed": 0, "adaptation": None},
+    data=None,
+    count={"objects": 4, "trials": 1},
+    figures={"miou@1": Metric(0.51234, 0.0123), "noc@90": Metric(7.5, None)},
+)
 
 
-@pytest.fixture(scope="module")
-def published(trained, tmp_path_factory):
-    root = tmp_path_factory.mktemp("zoo")
-    checkpoint, results = trained
-    return root, publish(checkpoint, "micro_csa.fakes", root, Facts(**FACTS), results)
+def trained_of(model, description, preset=None, **more):
+    return Trained(Path("run"), description, preset, model.state_dict(), frozenset({"ab"}), **more)
 
 
 @pytest.fixture
-def as_shipped(published, monkeypatch):
-    """The published zoo in place of the shipped one."""
-    root, entry = published
-    monkeypatch.setattr(store, "zoo_dir", lambda: root)
-    monkeypatch.setattr(probseg.cli.zoo, "zoo_dir", lambda: root)
-    return root, entry
+def trained():
+    return trained_of(micro_model("micro_csa"), read_preset("micro_csa"))
 
 
-def test_the_network_is_the_trained_one(trained, as_shipped):
-    model = create_model("micro_csa", pretrained=True)
-    trained_weights = torch.load(trained[0], weights_only=True)["state_dict"]
-    assert {f"model.{name}" for name in model.state_dict()} == set(trained_weights)
+def facts(**more):
+    return Facts(**{**FACTS, **more})
+
+
+def measures(**moved):
+    """Measure what was recorded, but for some figures."""
+
+    def measure(model, evaluation):
+        return {
+            name: figure.value + moved.get(name.replace("@", "_"), 0.0)
+            for name, figure in evaluation.figures.items()
+        }
+
+    return measure
+
+
+def test_a_model_folder_and_its_line(trained, tmp_path):
+    model = micro_model("micro_csa")
+    entry = publish(trained, "micro_csa.mine", tmp_path, facts(), [MEASURED])
+    assert read_index(tmp_path) == {"micro_csa.mine": entry}
+    folder = verify("micro_csa.mine", tmp_path)
+    assert {path.name for path in folder.iterdir()} == {*entry.files, CARD}
+    assert set(entry.files) == {WEIGHTS, CONFIG, "evaluations.json"}
+    assert (entry.task, entry.preset, entry.arguments) == ("interactive", "micro_csa", {})
+    assert entry.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert entry.input == {"working_size": None, "prompts": "stem", "previous_mask": False}
+    assert entry.metrics == {
+        "Toy/ritm/miou@1": Metric(0.5123, 0.0123),
+        "Toy/ritm/noc@90": Metric(7.5, None),
+    }
+    assert facts_of(entry) == facts()
+    assert read_evaluations(folder) == [MEASURED]
+    assert not list(tmp_path.glob(".*")), "nothing is left of the making"
+
+
+def test_the_network_is_the_trained_one(tmp_path):
+    model = micro_model("micro_csa")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+    publish(trained_of(model, read_preset("micro_csa")), "micro_csa.mine", tmp_path, facts())
+    loaded = create_model(str(tmp_path / "micro_csa.mine"), pretrained=True)
     for name, tensor in model.state_dict().items():
-        torch.testing.assert_close(
-            tensor, trained_weights[f"model.{name}"], rtol=2e-3, atol=1e-6, msg=name
-        )
+        expected = tensor.half().float() if tensor.is_floating_point() else tensor
+        torch.testing.assert_close(loaded.state_dict()[name], expected, rtol=0, atol=0, msg=name)
 
 
-def test_the_index_has_the_figures_of_the_results(trained, published):
-    entry = published[1]
-    assert entry.description == FACTS["description"]
-    for path, protocol in zip(trained[1], ("gabbur2021", "ritm"), strict=True):
-        summary = json.loads(path.read_text())["datasets"]["folder"]
-        for k in (0, 1, 2, 3):
-            figure = entry.metrics[f"folder/{protocol}/miou@{k}"]
-            assert figure == pytest.approx(summary["miou"][k], abs=1e-4)
-        assert entry.metrics[f"folder/{protocol}/noc@90"] == summary["noc"]["90"]
-    assert not any("miou@5" in key for key in entry.metrics), "the tests had 3 clicks"
+VARIED = {"head": {"channels": 16}, "working_size": 50, "previous_mask": True}
 
 
-def test_figures_follow_from_the_objects_table(trained, published):
-    """The card's figure is the mean of the IoUs in objects.csv, computed here by hand."""
-    rows = list(csv.DictReader(trained[1][0].with_name("objects.csv").open()))
-    ious = [float(row["iou"]) for row in rows if row["k"] == "3"]
-    assert len(ious) == 2, "one object, two trials"
-    expected = sum(ious) / len(ious)
-    assert published[1].metrics["folder/gabbur2021/miou@3"] == pytest.approx(expected, abs=1e-4)
+def test_a_variant_is_published_as_the_network_itself(tmp_path):
+    description = override(read_preset("micro_csa"), VARIED)
+    trained = trained_of(micro_model("micro_csa", **VARIED), description, "micro_csa")
+    for name in ("micro_csa.varied", "mine.varied"):
+        entry = publish(trained, name, tmp_path, facts())
+        assert entry.preset == "micro_csa"
+        assert entry.arguments == VARIED
+        assert read_config(tmp_path / name) == description == description_of(entry)
+        assert entry.input == {"working_size": 50, "prompts": "stem", "previous_mask": True}
+        assert create_model(str(tmp_path / name), pretrained=True).working_size == 50
 
 
-def test_the_card_has_facts_and_figures(trained, published):
-    root, entry = published
-    card = (root / "micro_csa.fakes" / store.CARD).read_text()
-    for fact in (*FACTS["data"], *FACTS["limits"], "Seed 7", "abcdef", entry.sha256):
-        assert fact in card
-    assert card.startswith("---\nlicense: CC0-1.0\n")
-    for path in trained[1]:
-        results = json.loads(path.read_text())
-        summary = results["datasets"]["folder"]
-        row = next(
-            line
-            for line in card.split(f"Protocol `{results['protocol']['name']}`")[1].splitlines()
-            if line.startswith("| folder |")
-        )
-        assert f"| {100 * summary['miou'][3]:.1f} |" in row  # one object has no error
-        assert f"| {summary['noc']['90']:.2f} |" in row
-        assert f"| {summary['n_objects']} x {summary['n_trials']} |" in row
-
-
-def test_publishing_again_replaces_the_line_and_keeps_the_others(trained, tmp_path):
-    for name in ("micro_csa.one", "micro_csa.two", "micro_csa.one"):
-        publish(trained[0], name, tmp_path, Facts(**FACTS))
-    assert list(store.read_index(tmp_path)) == ["micro_csa.one", "micro_csa.two"]
+def test_prompts_at_the_head_are_told(tmp_path):
+    trained = trained_of(micro_model("micro_fast"), read_preset("micro_fast"))
+    entry = publish(trained, "micro_fast.mine", tmp_path, facts())
+    assert entry.input["prompts"] == "head"
 
 
 def test_changes_after_training(trained, tmp_path):
-    publish(trained[0], "micro_csa.wide", tmp_path, Facts(**FACTS), changes={"working_size": 96})
+    entry = publish(trained, "micro_csa.wide", tmp_path, facts(), changes={"working_size": 96})
+    assert entry.arguments == {"working_size": 96}
     assert create_model(str(tmp_path / "micro_csa.wide"), pretrained=True).working_size == 96
 
 
-@pytest.mark.parametrize("name", ["micro_csa", "micro_csa.a.b"])
-def test_names_without_a_single_tag_are_refused(trained, tmp_path, name):
-    with pytest.raises(ValueError, match=r"architecture\.tag"):
-        publish(trained[0], name, tmp_path, Facts(**FACTS))
+def test_backbones_are_published_without_downloads(tmp_path):
+    description = override(read_preset("micro_csa"), {"backbone": {"pretrained": True}})
+    trained = trained_of(micro_model("micro_csa"), description)
+    publish(trained, "micro_csa.mine", tmp_path, facts())
+    config = read_config(tmp_path / "micro_csa.mine")
+    assert config["init_args"]["backbone"]["init_args"]["pretrained"] is False
 
 
-def test_checkpoints_that_do_not_say_their_network_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"weights\.ckpt.*only checkpoints written by"):
-        network_of({"state_dict": {}, "hyper_parameters": {}}, tmp_path / "weights.ckpt")
+def test_semantic_networks(tmp_path):
+    changes = {"head": {"num_classes": 5}}
+    description = override(read_preset("micro_emanet", "semantic"), changes)
+    trained = trained_of(build_semantic(description).eval(), description)
+    entry = publish(trained, "micro_emanet.streets", tmp_path, facts())
+    assert (entry.task, entry.preset, entry.arguments) == ("semantic", "micro_emanet", changes)
+    assert entry.input == {"num_classes": 5}
+    loaded = create_model(str(tmp_path / "micro_emanet.streets"), pretrained=True)
+    assert loaded.num_classes == 5
 
 
-def test_a_network_started_by_name_is_resolved(published):
-    """`configs/experiment/folder.yaml` trains `create_model(...)`, not a list of parts."""
-    arguments = {"name": "micro_csa", "pretrained": False, "head": {"attention": "standard"}}
-    node = {"class_path": "probseg.zoo.create_model", "init_args": arguments}
-    description = network_of({"hyper_parameters": {"model": node}}, published[0])
-    assert description["class_path"] == "probseg.models.Segmenter"
-    assert description["init_args"]["head"]["init_args"]["attention"] == "standard"
+def test_a_network_that_is_no_variant_of_its_name_needs_a_preset(tmp_path):
+    trained = trained_of(micro_model("micro_conv"), read_preset("micro_conv"))
+    with pytest.raises(UsageError, match="preset 'mine': there is none"):
+        publish(trained, "mine.one", tmp_path, facts())
+    entry = publish(trained, "mine.one", tmp_path, facts(), preset="micro_conv")
+    assert entry.preset == "micro_conv"
 
 
-VARIED = {"head": {"channels": 16}, "working_size": 50}
+def test_publishing_again_replaces_folder_and_line_and_keeps_the_others(trained, tmp_path):
+    for name in ("micro_csa.one", "micro_csa.two"):
+        publish(trained, name, tmp_path, facts(), [MEASURED])
+    publish(trained, "micro_csa.one", tmp_path, facts(description="Another."))
+    entries = read_index(tmp_path)
+    assert list(entries) == ["micro_csa.one", "micro_csa.two"]
+    assert entries["micro_csa.one"].description == "Another."
+    assert entries["micro_csa.one"].metrics == {}
+    assert not (tmp_path / "micro_csa.one" / "evaluations.json").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {*entries, "index.json"}
 
 
-@pytest.mark.parametrize("path", ["probseg.models.variant", "probseg.models.build.variant"])
-def test_a_variant_is_published_as_the_network_itself(tmp_path, path):
-    node = {"class_path": path, "init_args": {"of": "micro_csa", "changes": VARIED}}
-    model = create_model("micro_csa", **VARIED).eval()
-    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    stored = {"state_dict": weights, "hyper_parameters": {"model": node}}
-    torch.save(stored, tmp_path / "last.ckpt")
-    publish(tmp_path / "last.ckpt", "micro_csa.varied", tmp_path, Facts(**FACTS))
-    folder = tmp_path / "micro_csa.varied"
-    assert store.read_config(folder) == override(read_preset("micro_csa"), VARIED)
-    loaded = create_model(str(folder), pretrained=True)
-    assert loaded.working_size == 50
-    for name, tensor in loaded.state_dict().items():
-        torch.testing.assert_close(tensor, model.state_dict()[name], rtol=2e-3, atol=1e-6)
+@pytest.mark.parametrize(
+    ("moved", "told"),
+    [
+        ({"miou_1": PARITY.share / 2, "noc_90": -PARITY.clicks / 2}, None),
+        ({"miou_1": 1.5 * PARITY.share}, "miou@1 from 0.5123 to 0.5153"),
+        ({"miou_1": -1.5 * PARITY.share}, "miou@1 from 0.5123 to 0.5093"),
+        ({"noc_90": 1.5 * PARITY.clicks}, "noc@90 from 7.5000 to 7.6500"),
+    ],
+)
+def test_half_precision_must_keep_the_figures(trained, tmp_path, moved, told):
+    publish(trained, "micro_csa.one", tmp_path, facts())
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
+
+    def try_it():
+        return publish(
+            trained, "micro_csa.one", tmp_path, facts(), [MEASURED], measure=measures(**moved)
+        )
+
+    if told is not None:
+        with pytest.raises(UsageError, match="Toy/ritm: the float16 weights do not keep") as error:
+            try_it()
+        assert told in str(error.value)
+        assert before == {path: path.read_bytes() for path in tmp_path.glob("*/*")}
+        assert not list(tmp_path.glob(".*"))
+        return
+    entry = try_it()
+    assert entry.metrics["Toy/ritm/miou@1"].value == 0.5123, "the recorded figure"
+    (evaluation,) = read_evaluations(tmp_path / "micro_csa.one")
+    assert evaluation.parity == {"miou@1": 0.001, "noc@90": -0.05}
+    card = (tmp_path / "micro_csa.one" / CARD).read_text()
+    assert "no figure moved by more than 0.10 points or 0.050 clicks" in card
 
 
-def test_zoo_commands(as_shipped, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "200")
-    root, entry = as_shipped
-    assert command("zoo", "list") == 0
-    listed = capsys.readouterr().out
-    assert "micro_csa.fakes" in listed
-    assert f"{entry.parameters / 1e6:.2f} M" in listed
-    assert command("zoo", "show", "micro_csa") == 0
-    shown = capsys.readouterr().out
-    assert "A tiny network for tests." in shown
-    assert "license: CC0" not in shown, "the front matter is for the hub"
-    assert command("zoo", "verify") == 0
-    assert "micro_csa.fakes: checksum is right" in capsys.readouterr().out
-    assert command("zoo", "show", "micro_cas") == 2
-    assert "did you mean 'micro_csa'" in capsys.readouterr().err
-    assert root.is_dir()
+def test_what_is_measured_are_the_rounded_weights(trained, tmp_path):
+    seen = []
+
+    def measure(model, evaluation):
+        seen.append((model.training, {n: t.clone() for n, t in model.state_dict().items()}))
+        return {name: figure.value for name, figure in evaluation.figures.items()}
+
+    publish(trained, "micro_csa.one", tmp_path, facts(), [MEASURED], measure=measure)
+    ((training, weights),) = seen
+    assert not training
+    for name, tensor in trained.weights.items():
+        rounded = tensor.half().float() if tensor.is_floating_point() else tensor
+        torch.testing.assert_close(weights[name], rounded, rtol=0, atol=0)
 
 
-def test_publish_command(trained, tmp_path, capsys):
-    facts = tmp_path / "facts.json"
-    facts.write_text(json.dumps(FACTS))
-    checkpoint, results = trained
-    arguments = ("zoo", "publish", checkpoint, "micro_csa.mine", "--facts", facts)
-    zoo = ("--zoo", tmp_path, "--results", *results)
-    assert command(*arguments, *zoo) == 0
-    assert "folder/ritm/noc@90" in store.read_index(tmp_path)["micro_csa.mine"].metrics
-    assert store.verify("micro_csa.mine", tmp_path) == tmp_path / "micro_csa.mine"
-    facts.write_text(json.dumps({"licence": "CC0-1.0"}))
-    capsys.readouterr()
-    assert command(*arguments, *zoo) == 2
-    assert "facts.json: expected an object with exactly the keys description, data" in (
-        capsys.readouterr().err
+def test_an_unchecked_card_says_so(trained, tmp_path):
+    publish(trained, "micro_csa.one", tmp_path, facts(), [MEASURED])
+    card = (tmp_path / "micro_csa.one" / CARD).read_text()
+    assert "whether they hold for the float16 weights of this folder was not checked" in card
+    assert read_evaluations(tmp_path / "micro_csa.one")[0].parity is None
+
+
+def test_figures_that_cannot_be_measured_again_are_refused(trained, tmp_path):
+    with pytest.raises(DataError, match="Toy/ritm: noc@90 cannot be measured again"):
+        publish(
+            *(trained, "micro_csa.one", tmp_path, facts(), [MEASURED]),
+            measure=lambda model, evaluation: {"miou@1": 0.5},
+        )
+
+
+def test_two_results_for_one_key_are_refused(trained, tmp_path):
+    with pytest.raises(DataError, match="two results for Toy/ritm"):
+        publish(trained, "micro_csa.one", tmp_path, facts(), [MEASURED, MEASURED])
+
+
+def test_facts_of_the_run_count_and_are_not_contradicted(trained, tmp_path):
+    known = dataclasses.replace(
+        trained, seed=3, commit="abcdef123456", config="seed_everything: 3\n"
     )
-    facts.write_text("{")
-    assert command(*arguments, *zoo) == 2
-    assert "facts.json: is not JSON" in capsys.readouterr().err
+    bare = facts(recipe=None, seed=None, commit=None)
+    entry = publish(known, "micro_csa.one", tmp_path, bare)
+    assert (entry.seed, entry.commit) == (3, "abcdef123456")
+    assert entry.recipe == "probseg fit --config training.yaml"
+    assert (tmp_path / "micro_csa.one" / "training.yaml").read_text() == "seed_everything: 3\n"
+    assert "training.yaml" in entry.files
+    short = facts(seed=3)
+    entry = publish(known, "micro_csa.one", tmp_path, short)
+    assert entry.recipe == FACTS["recipe"]
+    assert not (tmp_path / "micro_csa.one" / "training.yaml").exists(), "the command says it all"
+    with pytest.raises(UsageError, match="seed: the facts say 0, the run says 3"):
+        publish(known, "micro_csa.one", tmp_path, facts())
+    with pytest.raises(UsageError, match="commit: the facts say 'ffff', the run says 'abcdef"):
+        publish(known, "micro_csa.one", tmp_path, facts(seed=3, commit="ffff"))
 
 
-def test_the_untrained_network_stands_below_in_the_table_of_the_same_protocol(trained, tmp_path):
-    checkpoint, (gabbur, ritm) = trained
-    before = json.loads(ritm.read_text())
-    before["datasets"]["folder"]["miou"] = [0.0, 0.1234, 0.1, 0.1]
-    path = tmp_path / "untrained.json"
-    path.write_text(json.dumps(before))
-    publish(checkpoint, "micro_csa.two", tmp_path, Facts(**FACTS), [gabbur, ritm], [path])
-    card = (tmp_path / "micro_csa.two" / "README.md").read_text()
-    first, second = card.split("Protocol `ritm`")
-    assert "untrained" not in first
-    (row,) = [line for line in second.splitlines() if line.startswith("| folder, untrained |")]
-    assert "12.3" in row
+@pytest.mark.parametrize("missing", ["recipe", "seed", "commit"])
+def test_facts_that_nobody_tells_are_asked_for(trained, tmp_path, missing):
+    with pytest.raises(UsageError, match=rf"^{missing}: .* among the facts"):
+        publish(trained, "micro_csa.one", tmp_path, facts(**{missing: None}))
+
+
+def test_a_recipe_with_places_of_a_machine_is_refused(trained, tmp_path):
+    known = dataclasses.replace(trained, config="data:\n  root: /home/me/photos\n")
+    with pytest.raises(UsageError, match=r"data\.root is /home/me/photos, a place of one machine"):
+        publish(known, "micro_csa.one", tmp_path, facts(recipe=None))
+
+
+@pytest.mark.parametrize("name", ["micro_csa", "micro_csa.a.b", "../micro_csa.a", "micro csa.a"])
+def test_names_without_a_single_tag_are_refused(trained, tmp_path, name):
+    with pytest.raises(UsageError, match=r"architecture\.tag"):
+        publish(trained, name, tmp_path, facts())
+
+
+def test_weights_of_another_network_are_refused(trained, tmp_path):
+    other = dataclasses.replace(trained, description=read_preset("micro_conv"))
+    with pytest.raises(WeightsError, match="run: the weights are those of another architecture"):
+        publish(other, "micro_conv.one", tmp_path, facts())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_diverged_weights_are_refused(tmp_path):
+    model = micro_model("micro_csa")
+    with torch.no_grad():
+        next(model.parameters()).fill_(1e6)
+    trained = trained_of(model, read_preset("micro_csa"))
+    with pytest.raises(ValueError, match="float16"):
+        publish(trained, "micro_csa.one", tmp_path, facts())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_of_other_weights_are_refused(trained):
+    check_same_weights(trained, "ab", Path("results.json"))
+    for told in ("cd", None):
+        with pytest.raises(UsageError, match=r"results\.json: was made with other weights"):
+            check_same_weights(trained, told, Path("results.json"))

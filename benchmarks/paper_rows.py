@@ -1,0 +1,193 @@
+"""What ``paper.yaml`` asks for: rows, the figures that show them, and the claims about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from probseg.attention import Adaptation
+from probseg.data import DATASETS
+from probseg.data.base import InteractiveDataset
+from probseg.errors import DataError, UnknownNameError
+from probseg.interact import Protocol, get_protocol
+
+PLAN = Path(__file__).with_name("paper.yaml")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Networks that are evaluated in one way.
+
+    Args:
+        name: Of its folder and in the tables.
+        label: What figures call it.
+        models: The same network from several seeds: names in the zoo, or paths, with a slash, of
+            model folders, runs or checkpoints.
+        adaptation: What is switched after training; all None evaluates it as it was trained.
+    """
+
+    name: str
+    label: str
+    models: tuple[str, ...]
+    adaptation: Adaptation
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That one row is better than another.
+
+    Args:
+        text: The claim in words.
+        better: Name of the row that should have the higher mean IoU.
+        than: Name of the other row.
+        clicks: Numbers of corrective clicks after which it should.
+    """
+
+    text: str
+    better: str
+    than: str
+    clicks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A counterpart of one of the paper's figures.
+
+    Args:
+        name: Of its file.
+        title: What it shows.
+        rows: Names of the rows, in the order of the legend.
+        claims: What is tested; the p-values of one figure are corrected together.
+    """
+
+    name: str
+    title: str
+    rows: tuple[str, ...]
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True)
+class Objects:
+    """A data set to evaluate on.
+
+    Args:
+        name: Of its folder, in tables and figures.
+        kind: Name in `probseg.data.DATASETS`.
+        arguments: Of its class.
+    """
+
+    name: str
+    kind: str
+    arguments: Mapping[str, Any]
+
+    def open(self) -> InteractiveDataset:
+        """Open the data set."""
+        return DATASETS[self.kind](**self.arguments)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that ``paper.yaml`` says; rows and data sets in its order, by name."""
+
+    protocol: Protocol
+    datasets: Mapping[str, Objects]
+    rows: Mapping[str, Row]
+    figures: tuple[Figure, ...]
+
+
+def read_plan(path: Path = PLAN) -> Plan:
+    """Read and check a plan.
+
+    Raises:
+        DataError: If an entry is missing, unknown or out of range; the message names it.
+        UnknownNameError: If there is no such protocol, data set or row.
+    """
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    place = "protocol, trials"
+    try:
+        protocol = replace(get_protocol(content["protocol"]), trials=content["trials"])
+        datasets, rows = {}, {}
+        for name, entry in content["datasets"].items():
+            place = f"datasets: {name}"
+            datasets[name] = Objects(name=name, **entry)
+        for name, entry in content["rows"].items():
+            place = f"rows: {name}"
+            rows[name] = _row(name, **entry)
+        figures = []
+        for name, entry in content["figures"].items():
+            place = f"figures: {name}"
+            figures.append(_figure(name, **entry))
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, UnknownNameError):
+            raise
+        msg = f"{path}: {place}: {error}"
+        raise DataError(msg) from error
+    for objects in datasets.values():
+        _check_known("data set", objects.kind, DATASETS)
+    for figure in figures:
+        _check(figure, rows, protocol, path)
+    return Plan(protocol, datasets, rows, tuple(figures))
+
+
+def chosen(plan: Plan, names: Sequence[str] | None) -> list[Row]:
+    """Return the rows of these names, or all of them.
+
+    Raises:
+        UnknownNameError: If there is no such row.
+    """
+    for name in names or ():
+        _check_known("row", name, plan.rows)
+    return [row for name, row in plan.rows.items() if names is None or name in names]
+
+
+def settings_of(row: Row, model: str) -> dict[str, Any]:
+    """Return what a result of one of a row's networks says of itself, as JSON values."""
+    return {"model": model, "adaptation": asdict(row.adaptation)}
+
+
+def place_of(folder: Path, row: Row, number: int, dataset: str) -> Path:
+    """Return the folder of a result: that of a network of a row on a data set."""
+    return folder / row.name / f"seed{number}" / dataset
+
+
+def _row(
+    name: str, label: str, models: Sequence[str], adaptation: Mapping[str, Any] | None = None
+) -> Row:
+    if isinstance(models, str) or not models:
+        msg = f"models: expected a list of names, one per seed, got {models!r}"
+        raise ValueError(msg)
+    return Row(name, label, tuple(models), Adaptation(**(adaptation or {})))
+
+
+def _figure(
+    name: str,
+    title: str,
+    rows: Sequence[str],
+    claims: Sequence[Mapping[str, Any]] = (),
+) -> Figure:
+    read = [Claim(**{**claim, "clicks": tuple(claim["clicks"])}) for claim in claims]
+    return Figure(name, title, tuple(rows), tuple(read))
+
+
+def _check(figure: Figure, rows: Mapping[str, Row], protocol: Protocol, path: Path) -> None:
+    for name in figure.rows:
+        _check_known("row", name, rows)
+    for claim in figure.claims:
+        for name in (claim.better, claim.than):
+            _check_known(f"row of figure {figure.name}", name, figure.rows)
+        for k in claim.clicks:
+            if not protocol.first_answer <= k <= protocol.max_clicks:
+                msg = (
+                    f"{path}: figures: {figure.name}: clicks: expected numbers in "
+                    f"{protocol.first_answer} ... {protocol.max_clicks}, got {k}"
+                )
+                raise DataError(msg)
+
+
+def _check_known(kind: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> None:
+    if name not in known:
+        raise UnknownNameError(kind=kind, name=name, known=known)

@@ -1,0 +1,164 @@
+"""The IoUs of all rows after every click: from folders of results, and as one small file.
+
+``paper_objects.csv.gz`` has a line for each run, with IoUs of four digits; ``paper_sources.json``
+says what each was made with. Tables, tests and figures are made from these two alone, so that they
+are the same with and without the folders.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from paper_rows import Plan, place_of, settings_of
+
+from probseg.errors import DataError
+from probseg.interact.comparison_inputs import read_result
+from probseg.paths import replacing
+
+Floats = npt.NDArray[np.float64]
+
+OBJECTS, SOURCES = "paper_objects.csv.gz", "paper_sources.json"
+DIGITS = 4
+RUN = ("row", "seed", "dataset", "object", "photo", "trial")
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """One network of one row on one data set.
+
+    Args:
+        row: Name of the row.
+        seed: Number of the network among those of the row.
+        dataset: Name of the data set.
+        objects: Names of the objects, sorted.
+        photos: Photograph of each.
+        ious: After 0 ... K clicks, float64, shape ``(objects, trials, K + 1)``.
+        source: What it was made with, JSON values.
+    """
+
+    row: str
+    seed: int
+    dataset: str
+    objects: tuple[str, ...]
+    photos: tuple[str, ...]
+    ious: Floats
+    source: Mapping[str, Any]
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        """Row, number of the network, and data set."""
+        return self.row, self.seed, self.dataset
+
+
+def gather(plan: Plan, folder: Path, stored: Path) -> tuple[list[Result], list[str]]:
+    """Return the newest results of a plan, and what is missing.
+
+    Args:
+        plan: Says which results are wanted, and of which models and settings.
+        folder: Of the evaluations; need not exist.
+        stored: Folder with the two files of earlier results; need not have them.
+
+    Returns:
+        The results in the plan's order, and a sentence for each that is not there.
+    """
+    kept = {result.key: result for result in read(stored)}
+    results, missing = [], []
+    for row in plan.rows.values():
+        for seed, model in enumerate(row.models):
+            wanted = {**settings_of(row, model), "protocol": asdict(plan.protocol)}
+            for dataset in plan.datasets:
+                place = place_of(folder, row, seed, dataset)
+                candidates = [_of_folder(place, row.name, seed, dataset)]
+                candidates.append(kept.get((row.name, seed, dataset)))
+                found = [result for result in candidates if result is not None]
+                fitting = [
+                    result
+                    for result in found
+                    if {key: result.source[key] for key in wanted} == wanted
+                ]
+                if fitting:
+                    results.append(fitting[0])
+                    continue
+                why = "has other settings" if found else "was not evaluated"
+                missing.append(f"{row.name}: {model} {why} on {dataset}.")
+    return results, missing
+
+
+def read(folder: Path) -> list[Result]:
+    """Read the two files; without them there are no results.
+
+    Raises:
+        DataError: If they do not fit together.
+    """
+    path = folder / OBJECTS
+    if not path.is_file():
+        return []
+    sources = json.loads((folder / SOURCES).read_text(encoding="utf-8"))
+    runs: dict[tuple[str, int, str], list[list[str]]] = {}
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
+        lines = csv.reader(file)
+        next(lines)
+        for line in lines:
+            runs.setdefault((line[0], int(line[1]), line[2]), []).append(line)
+    if [list(key) for key in runs] != [source["result"] for source in sources]:
+        msg = f"{path}: its results are not those of {SOURCES}; restore both, or remove both"
+        raise DataError(msg)
+    return [_of_lines(runs[key], source) for key, source in zip(runs, sources, strict=True)]
+
+
+def write(folder: Path, results: Sequence[Result]) -> None:
+    """Write the two files; the same results give the same bytes."""
+    clicks = range(max(result.ious.shape[2] for result in results))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*RUN, *(f"iou@{k}" for k in clicks)])
+    for result in results:
+        for name, photo, trials in zip(result.objects, result.photos, result.ious, strict=True):
+            for trial, ious in enumerate(trials):
+                scores = [f"{iou:.{DIGITS}f}" for iou in ious]
+                writer.writerow([*result.key, name, photo, trial, *scores])
+    sources = [{"result": list(result.key), **result.source} for result in results]
+    with replacing(folder / OBJECTS) as draft:
+        draft.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
+    with replacing(folder / SOURCES) as draft:
+        draft.write_text(json.dumps(sources, indent=1) + "\n", encoding="utf-8")
+
+
+def _of_folder(place: Path, row: str, seed: int, dataset: str) -> Result | None:
+    """Read a folder of results, or return None where the evaluation did not come to its end."""
+    if not (place / "results.json").is_file():
+        return None
+    result = read_result(place, row)
+    (scores,) = result.scores.values()
+    (names,) = result.objects.values()
+    metadata = result.metadata
+    machine = metadata["environment"]
+    source = {
+        **{key: metadata[key] for key in ("model", "adaptation", "weights_sha256")},
+        "protocol": dict(result.protocol),
+        "seed": metadata["seed"],
+        "commit": machine["commit"] and machine["commit"][:7] + "+" * bool(machine["dirty"]),
+        "torch": machine["versions"]["torch"],
+        "device": machine["device"],
+    }
+    ious = np.round(scores.ious, DIGITS)
+    return Result(row, seed, dataset, tuple(names), scores.photos, ious, source)
+
+
+def _of_lines(lines: Sequence[Sequence[str]], source: Mapping[str, Any]) -> Result:
+    """Put the runs of one result together; they are sorted by object and trial."""
+    row, seed, dataset = source["result"]
+    photos = {line[3]: line[4] for line in lines}
+    scores = np.array([line[len(RUN) :] for line in lines], dtype=np.float64)
+    ious = scores.reshape(len(photos), -1, scores.shape[1])
+    rest = {key: value for key, value in source.items() if key != "result"}
+    return Result(row, seed, dataset, tuple(photos), tuple(photos.values()), ious, rest)

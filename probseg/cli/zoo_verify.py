@@ -1,0 +1,158 @@
+"""The verb of the zoo that checks models: their files, and the figures that they claim."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from probseg.cli.arguments import device
+from probseg.errors import DatasetNotFoundError, DownloadError, UsageError
+from probseg.zoo.create import create_model
+from probseg.zoo.evaluations import Evaluation, read_evaluations
+from probseg.zoo.index import Entry, read_index
+from probseg.zoo.places import every, find, verify
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+WIDTH = 150
+"""Columns of the table where the output is no terminal."""
+
+
+class _Wrong(NamedTuple):
+    """A figure that is not what the index says; ``recorded`` is None where it says nothing."""
+
+    figure: str
+    recorded: float | None
+    found: float
+    allowed: float
+
+
+def add_verb(verbs: Verbs) -> None:
+    """Add verify to the verbs of ``probseg zoo``."""
+    verb = verbs.add_parser("verify", help="check files, and with --metrics figures, of models")
+    add = verb.add_argument
+    add("name", nargs="*", help="models to check; by default all on this machine")
+    add("--metrics", action="store_true", help="test again, and compare with the recorded figures")
+    add("--on", nargs="+", metavar="SET", help="test on these data sets only: SamplePhotos")
+    add("--data", type=Path, metavar="DIR", help="folder of the data sets, instead of PROBSEG_DATA")
+    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N; %(default)s")
+    add("--zoo", type=Path, help="zoo folder; probseg's and the cache by default")
+    verb.set_defaults(action=_verify)
+
+
+def _verify(options: argparse.Namespace) -> None:
+    """Check models.
+
+    Raises:
+        UsageError: If nothing can be tested, or not what was asked for.
+        SystemExit: With status 1 if a figure is not what the index says.
+    """
+    if options.on and not options.metrics:
+        msg = "--on: data sets are for --metrics; add it"
+        raise UsageError(msg)
+    if options.data is not None:
+        os.environ["PROBSEG_DATA"] = str(options.data)
+    width = None if Console().is_terminal else WIDTH
+    console = Console(highlight=False, markup=False, soft_wrap=True, width=width)
+    wrong: list[_Wrong] = []
+    for name in options.name or _names(options.zoo):
+        entry, folder = find(name, options.zoo).entry, verify(name, options.zoo)
+        console.print(f"{entry.name}: all checksums are right")
+        if options.metrics:
+            wrong += _measured(entry, folder, options, console)
+    if wrong:
+        _print_wrong(console, wrong)
+        raise SystemExit(1)
+
+
+def _names(root: Path | None) -> list[str]:
+    if root is not None:
+        return list(read_index(root))
+    return [place.entry.name for place in every(warn_of_mirror) if place.folder is not None]
+
+
+def warn_of_mirror(error: DownloadError) -> None:
+    """Say on stderr that a mirror cannot be asked."""
+    sys.stderr.write(f"probseg: {error}\n")
+
+
+def _measured(
+    entry: Entry, folder: Path, options: argparse.Namespace, console: Console
+) -> list[_Wrong]:
+    """Test a model again; return the figures that are not what the index says."""
+    # Data sets bring Lightning along, which other verbs need not wait for.
+    from probseg.interact.reevaluation import REPRODUCED, reevaluate
+
+    evaluations = _chosen(entry, read_evaluations(folder), options.on)
+    model = create_model(str(folder.resolve()), pretrained=True).to(options.device)
+    wrong, tested = [], 0
+    for evaluation in evaluations:
+        try:
+            found = reevaluate(model, evaluation, options.device)
+        except DatasetNotFoundError as error:
+            if options.on:
+                raise
+            console.print(f"  {evaluation.key}: not tested. {error}")
+            continue
+        tested += 1
+        bad, worst = [], {"points": 0.0, "clicks": 0.0}
+        for name in evaluation.figures:
+            figure = f"{evaluation.key}/{name}"
+            recorded = entry.metrics[figure].value if figure in entry.metrics else None
+            allowed = REPRODUCED.of(name)
+            if recorded is None or abs(found[name] - recorded) > allowed:
+                bad.append(_Wrong(f"{entry.name} {figure}", recorded, found[name], allowed))
+                continue
+            unit, scale = ("clicks", 1) if name.startswith("noc@") else ("points", 100)
+            worst[unit] = max(worst[unit], scale * abs(found[name] - recorded))
+        wrong += bad
+        told = ", ".join(f"{value:.2f} {unit}" for unit, value in worst.items())
+        right = len(evaluation.figures) - len(bad)
+        console.print(f"  {evaluation.key}: {right} figures are right (within {told})")
+    if not tested:
+        msg = (
+            f"{entry.name}: none of its figures could be tested, for lack of data; fetch some with "
+            "`probseg data fetch`, or say with --data where they are"
+        )
+        raise UsageError(msg)
+    return wrong
+
+
+def _chosen(
+    entry: Entry, evaluations: Sequence[Evaluation], sets: Sequence[str] | None
+) -> list[Evaluation]:
+    """Return the evaluations to repeat.
+
+    Raises:
+        UsageError: If there is none on one of the data sets.
+    """
+    known = {evaluation.dataset for evaluation in evaluations}
+    missing = sorted(set(sets or ()) - known)
+    if missing or not evaluations:
+        lacking = ", ".join(missing) or "any data that it tells of"
+        msg = (
+            f"{entry.name} was not tested on {lacking}; its figures are on "
+            f"{', '.join(sorted(known)) or 'nothing'}"
+        )
+        raise UsageError(msg)
+    return [one for one in evaluations if sets is None or one.dataset in sets]
+
+
+def _print_wrong(console: Console, wrong: Sequence[_Wrong]) -> None:
+    table = Table(title="Figures that are not what the index says", title_justify="left")
+    for column in ("figure", "recorded", "found", "difference", "allowed"):
+        table.add_column(column, justify="left" if column == "figure" else "right", overflow="fold")
+    for figure, recorded, found, allowed in wrong:
+        before = "-" if recorded is None else f"{recorded:.4f}"
+        difference = "-" if recorded is None else f"{found - recorded:+.4f}"
+        table.add_row(figure, before, f"{found:.4f}", difference, f"{allowed:g}")
+    console.print(table)

@@ -1,0 +1,133 @@
+"""What was measured of a model, with all that it takes to measure it again.
+
+A model folder keeps it in ``evaluations.json``. The figures are in the zoo's index, too, each under
+the key of its evaluation: ``GrabCut/ritm/noc@90``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from probseg.errors import DataError
+from probseg.models.build import Description
+from probseg.paths import replacing
+from probseg.zoo.index import Metric
+
+EVALUATIONS = "evaluations.json"
+
+
+Figures = dict[str, Metric]
+"""Figures by name: ``miou@5``, ``noc@90``; ``miou``, ``pixel_accuracy``, ``mean_accuracy``."""
+
+
+class Tolerance(NamedTuple):
+    """How far two measurements of the same thing may lie apart.
+
+    Args:
+        share: For IoUs and accuracies, in [0, 1].
+        clicks: For numbers of clicks.
+    """
+
+    share: float
+    clicks: float
+
+    def of(self, figure: str) -> float:
+        """Return the tolerance of a figure by its name."""
+        return self.clicks if figure.startswith("noc@") else self.share
+
+    def exceeded(self, moves: Mapping[str, float]) -> dict[str, float]:
+        """Return those differences that are too large, by the name of the figure."""
+        return {name: move for name, move in moves.items() if abs(move) > self.of(name)}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One test of a model on one data set.
+
+    Args:
+        key: What its figures are filed under: data set and protocol, and in what the test was not
+            the standard one: ``GrabCut/gabbur2021+key_iterations=1``, ``CamVid+flip``.
+        dataset: Name of the data set.
+        protocol: All options of the `probseg.interact.Protocol`; None for semantic segmentation.
+        options: What else was asked for. Interactive: ``seed`` and ``adaptation``; semantic:
+            ``scales``, ``flip``, ``iterations``, ``output_stride``.
+        data: Data module with this test set alone, ``class_path`` and ``init_args``; None where the
+            results do not tell of one that can be built again.
+        count: ``objects`` and ``trials``, or ``photographs``.
+        figures: What was measured.
+        made_with: ``commit``, ``probseg``, ``torch``, ``device`` and ``precision`` of the test.
+        parity: How much the figures of the weights in half precision are larger than those above,
+            by name; None where that was not measured.
+    """
+
+    key: str
+    dataset: str
+    protocol: dict[str, Any] | None
+    options: dict[str, Any]
+    data: Description | None
+    count: dict[str, int]
+    figures: Figures
+    made_with: dict[str, Any] = field(default_factory=dict)
+    parity: dict[str, float] | None = None
+
+    def moves(self, found: Mapping[str, float]) -> dict[str, float]:
+        """Return how much larger the figures of another measurement are, by name.
+
+        Raises:
+            DataError: If it lacks one of them.
+        """
+        missing = sorted(self.figures.keys() - found.keys())
+        if missing:
+            msg = f"{self.key}: {', '.join(missing)} cannot be measured again"
+            raise DataError(msg)
+        return {name: found[name] - figure.value for name, figure in self.figures.items()}
+
+
+def all_figures(evaluations: Iterable[Evaluation]) -> Figures:
+    """Return the figures of several evaluations under full names, as ``GrabCut/ritm/miou@5``.
+
+    Raises:
+        DataError: If two evaluations have the same key.
+    """
+    figures: Figures = {}
+    for evaluation in evaluations:
+        for name, figure in evaluation.figures.items():
+            full = f"{evaluation.key}/{name}"
+            if full in figures:
+                msg = f"two results for {evaluation.key}; give the one that is to be published"
+                raise DataError(msg)
+            figures[full] = figure
+    return figures
+
+
+def write_evaluations(evaluations: Sequence[Evaluation], folder: Path) -> None:
+    """Write ``evaluations.json`` into a model folder."""
+    rows = [asdict(evaluation) for evaluation in evaluations]
+    with replacing(folder / EVALUATIONS) as draft:
+        draft.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def read_evaluations(folder: Path) -> list[Evaluation]:
+    """Read ``evaluations.json`` of a model folder; a folder without the file has none.
+
+    Raises:
+        DataError: If the file is not what `write_evaluations` writes.
+    """
+    path = folder / EVALUATIONS
+    if not path.is_file():
+        return []
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+        return [_read(row) for row in rows]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        msg = f"{path}: is not a list of evaluations ({error}); publish the model again"
+        raise DataError(msg) from error
+
+
+def _read(row: Mapping[str, Any]) -> Evaluation:
+    figures = {name: Metric(**figure) for name, figure in row["figures"].items()}
+    return Evaluation(**{**row, "figures": figures})

@@ -1,0 +1,56 @@
+"""Models of the Hugging Face hub, ``hf-hub:owner/name`` or ``hf-hub:owner/name@revision``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from probseg.errors import DownloadError
+from probseg.zoo.fetching import offline
+from probseg.zoo.index import CONFIG, WEIGHTS
+
+PREFIX = "hf-hub:"
+
+
+def hub_folder(name: str, weights: bool = True) -> Path:
+    """Return a folder with the files of a model on the hub, fetched unless they are there.
+
+    They lie in the cache of huggingface_hub, which its variables govern: ``HF_HOME``,
+    ``HF_ENDPOINT``, ``HF_TOKEN`` and others.
+
+    Args:
+        name: ``hf-hub:owner/name``, with ``@`` and a branch, a tag or a commit at its end if it is
+            not to be ``main``.
+        weights: Fetch the weights, and not the description alone.
+
+    Raises:
+        DownloadError: If the model is not on the hub, or not in the cache and the hub cannot be
+            reached or must not be asked.
+    """
+    # Half a second to import, which models of the zoo need not wait for.
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+
+    repository, _, revision = name.removeprefix(PREFIX).partition("@")
+    commit = revision or None
+    path = Path()
+    for file in (CONFIG, WEIGHTS) if weights else (CONFIG,):
+        try:
+            path = Path(
+                hf_hub_download(repository, file, revision=commit, local_files_only=offline())
+            )
+        except (OSError, ValueError, HTTPError) as error:
+            raise _refused(name, file, error) from error
+        commit = path.parent.name  # that of the description: a branch may move meanwhile
+    return path.parent
+
+
+def _refused(name: str, file: str, error: Exception) -> DownloadError:
+    told = str(error).strip().split("\n")[0]
+    way_out = (
+        "PROBSEG_OFFLINE or HF_HUB_OFFLINE is set, and the cache of huggingface_hub does not have "
+        "it: create the model once without them"
+        if offline()
+        else "check the name, which is hf-hub:owner/name or hf-hub:owner/name@revision, and the "
+        "network; a private model needs HF_TOKEN"
+    )
+    return DownloadError(f"{name}: {file} could not be fetched ({told}); {way_out}")

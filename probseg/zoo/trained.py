@@ -1,0 +1,238 @@
+"""What a training leaves: the network, its weights, and how it was trained."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor
+
+from probseg.errors import UsageError, WeightsError
+from probseg.models import list_presets, override, read_preset, resolved
+from probseg.models.build import Description, Task
+from probseg.zoo.create import describe
+from probseg.zoo.index import CONFIG, WEIGHTS
+from probseg.zoo.store import read_config
+
+Which = Literal["best", "last", "ema"]
+
+LAST = "last.ckpt"
+
+AVERAGED = "current_model_state"
+"""Key of a checkpoint of which ``state_dict`` is an average; Lightning keeps the weights that were
+trained under this one."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained network.
+
+    Args:
+        source: Where it was read from.
+        description: The network itself, no variant of another one.
+        preset: The preset that the training named; None where it named none.
+        weights: By their names in the network.
+        digests: Checksums of the weights as ``results.json`` tells them, in full and in half
+            precision.
+        seed: Of the training; None where it is not known.
+        commit: Of the code that trained, each start of the training counting; None as above.
+        config: All settings of the run as YAML; None as above.
+    """
+
+    source: Path
+    description: Description
+    preset: str | None
+    weights: dict[str, Tensor]
+    digests: frozenset[str]
+    seed: int | None = None
+    commit: str | None = None
+    config: str | None = None
+
+
+def weights_digest(state: Mapping[str, Tensor]) -> str:
+    """Return a checksum of weights, which no name or path can replace.
+
+    Args:
+        state: Weights by the names that they have in the task, ``model.head...``.
+
+    Returns:
+        sha256 in hexadecimal, of names and float32 values.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def read_trained(source: Path, which: Which | None = None) -> Trained:
+    """Read what ``probseg fit`` has written, or a model folder.
+
+    Args:
+        source: Folder of a run, a checkpoint, or a model folder.
+        which: Of a run: ``"best"`` (the default), the checkpoint that its validation prefers, as it
+            was validated; ``"last"``, the weights after the last step; ``"ema"``, their average.
+            Of a checkpoint: ``"last"`` or ``"ema"``; what ``probseg test`` loads by default, which
+            is the average where there is one.
+
+    Raises:
+        UsageError: If there is no such file, or it has no such weights.
+        WeightsError: If the checkpoint cannot be read, or does not say what network it holds.
+    """
+    if (source / CONFIG).is_file() and (source / WEIGHTS).is_file():
+        if which is not None:
+            msg = f"weights {which!r}: {source} is a model folder, which has one set; leave it out"
+            raise UsageError(msg)
+        weights = load_file(source / WEIGHTS)
+        return Trained(source, read_config(source), None, weights, _digests(weights, None))
+    path = source
+    if source.is_dir():
+        path = _checkpoint(source, which or "best")
+    elif which == "best":
+        msg = f"weights 'best': give the folder of a run to choose from, got the file {source}"
+        raise UsageError(msg)
+    stored = _content(path)
+    description, preset = network_of(stored, path)
+    state = _state(stored, which, path)
+    weights = {
+        name.removeprefix("model."): tensor
+        for name, tensor in state.items()
+        if name.startswith("model.")
+    }
+    digests = _digests(weights, state)
+    run = path.parent.parent
+    seed, config = _settings(run / "config.yaml")
+    commit = _commits(run / "starts.jsonl")
+    return Trained(path, description, preset, weights, digests, seed, commit, config)
+
+
+def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, str | None]:
+    """Return the network that a checkpoint was trained with, and the preset that it varies.
+
+    Args:
+        stored: The checkpoint's content.
+        source: Named in the error.
+
+    Returns:
+        The description of the network itself, whatever function of configurations made it, and the
+        name of the preset; None where it was described part by part.
+
+    Raises:
+        WeightsError: If the training was not started from a configuration.
+    """
+    description = stored.get("hyper_parameters", {}).get("model")
+    if not isinstance(description, dict) or "class_path" not in description:
+        msg = (
+            f"{source}: does not say what network it holds; only checkpoints written by "
+            "`probseg fit` can be published"
+        )
+        raise WeightsError(msg)
+    maker = str(description["class_path"]).split(".")[-1]
+    arguments = dict(description.get("init_args") or {})
+    if maker in ("create_model", "create_interactive"):
+        arguments |= description.get("dict_kwargs") or {}
+        name, pretrained = str(arguments.pop("name")), arguments.pop("pretrained", False)
+        preset = None if "/" in name else name.split(".")[0]
+        return override(describe(name, pretrained)[1], arguments), preset
+    if maker == "warm_start":
+        of = str(arguments["of"])
+        task: Task = "semantic" if of in list_presets("semantic") else "interactive"
+        return override(read_preset(of, task), arguments.get("changes") or {}), of
+    return resolved(description), arguments.get("of")
+
+
+def _digests(weights: Mapping[str, Tensor], state: Mapping[str, Tensor] | None) -> frozenset[str]:
+    half = {
+        f"model.{name}": tensor.half() if tensor.is_floating_point() else tensor
+        for name, tensor in weights.items()
+    }
+    return frozenset(weights_digest(of) for of in (half, state) if of is not None)
+
+
+def _checkpoint(run: Path, which: Which) -> Path:
+    """Return the checkpoint of a run."""
+    folder = run / "checkpoints"
+    last = folder / LAST
+    files = sorted(path for path in folder.glob("*.ckpt") if path != last)
+    if which != "best":
+        if not last.is_file():
+            msg = f"{last}: no such file; give the path of another checkpoint of this run"
+            raise UsageError(msg)
+        return last
+    if len(files) > 1 and last.is_file():
+        best = _best_names(_content(last))
+        files = [path for path in files if path.name in best] or files
+    if len(files) != 1:
+        names = ", ".join(path.name for path in files) or "none"
+        msg = f"{folder}: expected one best checkpoint, found {names}; give the path of the file"
+        raise UsageError(msg)
+    return files[0]
+
+
+def _best_names(stored: Mapping[str, Any]) -> set[str]:
+    """Return the names of the best checkpoints that a checkpoint knows of, mostly one."""
+    states = stored.get("callbacks", {}).values()
+    paths = [state.get("best_model_path") for state in states if isinstance(state, dict)]
+    return {Path(path).name for path in paths if path}
+
+
+def _state(stored: Mapping[str, Any], which: Which | None, path: Path) -> Mapping[str, Tensor]:
+    """Return the weights of a checkpoint by their names in the task."""
+    state: Mapping[str, Tensor] = stored["state_dict"]
+    if which == "ema" and AVERAGED not in stored:
+        msg = (
+            f"weights 'ema': {path} has no average; train with the callback "
+            "lightning.pytorch.callbacks.EMAWeightAveraging, or choose 'best' or 'last'"
+        )
+        raise UsageError(msg)
+    return stored.get(AVERAGED, state) if which == "last" else state
+
+
+def _content(path: Path) -> dict[str, Any]:
+    """Read a checkpoint without running code."""
+    if not path.is_file():
+        msg = f"{path}: no such file; expected a run folder, a checkpoint or a model folder"
+        raise UsageError(msg)
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError) as error:
+        msg = f"{path}: cannot be read as a checkpoint; the file is damaged, or of another kind"
+        raise WeightsError(msg) from error
+    if not isinstance(stored, dict) or "state_dict" not in stored:
+        msg = f"{path}: holds no training state; expected a checkpoint written by `probseg fit`"
+        raise WeightsError(msg)
+    return stored
+
+
+def _settings(path: Path) -> tuple[int | None, str | None]:
+    """Return seed and settings of a run from its ``config.yaml``, without where it went on from."""
+    if not path.is_file():
+        return None, None
+    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    settings.pop("ckpt_path", None)
+    seed = settings.get("seed_everything")
+    is_number = isinstance(seed, int) and not isinstance(seed, bool)
+    return seed if is_number else None, yaml.safe_dump(settings, sort_keys=False)
+
+
+def _commits(path: Path) -> str | None:
+    """Return the commits that a run was trained with, from its ``starts.jsonl``."""
+    if not path.is_file():
+        return None
+    starts = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    told = []
+    for start in starts:
+        code = start["environment"]
+        if start["verb"] == "fit" and code["commit"]:
+            changed = " with uncommitted changes" if code["dirty"] else ""
+            told.append(code["commit"][:12] + changed)
+    return ", then ".join(dict.fromkeys(told)) or None

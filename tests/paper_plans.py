@@ -1,0 +1,32 @@
+"""Plans of the benchmark ``paper.py``; importing this makes its modules importable."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+if not BENCHMARKS.is_dir():
+    pytest.skip("benchmarks are in checkouts only", allow_module_level=True)
+sys.path.append(str(BENCHMARKS))
+
+
+def claim(better, than, clicks=(0,)):
+    return {
+        "text": f"{better} beats {than}.",
+        "better": better,
+        "than": than,
+        "clicks": list(clicks),
+    }
+
+
+def plan_of(claims, **models):
+    """A plan with two data sets, rows of these models, and one figure with all of them."""
+    sets = ("GrabCut", "objects")
+    return {
+        "protocol": "gabbur2021",
+        "trials": 2,
+        "datasets": {name: {"kind": "ImageMaskFolder", "arguments": {}} for name in sets},
+        "rows": {name: {"label": name.upper(), "models": given} for name, given in models.items()},
+        "figures": {"fig2": {"title": "Figure 2", "rows": list(models), "claims": claims}},
+    }

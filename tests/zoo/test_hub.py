@@ -1,0 +1,115 @@
+"""Models of the Hugging Face hub, which is a web server on this machine.
+
+huggingface_hub reads its settings when it is imported, so it all happens in one other process.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from hubs import COMMIT, hub_on_this_machine
+from zoos import add_model
+
+from probseg.errors import DownloadError
+from probseg.zoo.hub import hub_folder
+from probseg.zoo.index import CONFIG, WEIGHTS
+
+MINE = "hf-hub:someone/mine"
+STEPS = {
+    "trained": (MINE, True, ""),
+    "untrained": (f"{MINE}@v1.0", False, ""),
+    "nobody": ("hf-hub:nobody/nothing", True, ""),
+    "slashes": ("hf-hub:a/b/c", True, ""),
+    "text": ("hf-hub:someone/text", False, ""),
+    "cut": ("hf-hub:someone/cut", True, ""),
+    "again": (MINE, True, "1"),
+    "missing": ("hf-hub:someone/unseen", True, "1"),
+}
+"""What is created: name, whether with weights, and PROBSEG_OFFLINE."""
+
+PROGRAM = """
+import json, os, sys
+import probseg
+from probseg.errors import user_error
+told = {}
+for step, (name, pretrained, offline) in json.loads(sys.argv[1]).items():
+    os.environ["PROBSEG_OFFLINE"] = offline
+    try:
+        model = probseg.create_model(name, pretrained=pretrained)
+        weights = sum(p.double().sum().item() for p in model.parameters())
+        told[step] = [type(model).__name__, model.training, weights]
+    except Exception as error:
+        assert user_error(error) is error, repr(error)
+        told[step] = str(error)
+print(json.dumps(told))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """What each step gave or said, what the hub was asked for, and the folder of its cache."""
+    place = tmp_path_factory.mktemp("hub")
+    add_model(place, "micro_csa.mine")
+    files = {path.name: path.read_bytes() for path in (place / "micro_csa.mine").iterdir()}
+    cut = {**files, WEIGHTS: files[WEIGHTS][:2000]}
+    with hub_on_this_machine() as hub:
+        hub.files = {
+            "someone/mine": files,
+            "someone/cut": cut,
+            "someone/unseen": files,
+            "someone/text": {CONFIG: b'{"model_type": "bert"}'},
+        }
+        place_and_hub = {"HF_ENDPOINT": hub.url, "HF_HOME": str(place / "home")}
+        online = {"HF_HUB_OFFLINE": "", "HF_TOKEN": ""}
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, json.dumps(STEPS)],
+            env={**os.environ, "OMP_NUM_THREADS": "1", **online, **place_and_hub},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        yield json.loads(done.stdout.splitlines()[-1]), hub.asked, place / "home"
+
+
+def test_models_come_from_the_hub(outcome):
+    told, asked, home = outcome
+    assert told["trained"][:2] == ["Segmenter", False]
+    assert told["untrained"][:2] == ["Segmenter", True]
+    assert told["trained"][2] != told["untrained"][2], "the second was to have fresh weights"
+    of_weights = [path for path in asked if path.endswith("safetensors") and "mine" in path]
+    assert of_weights, "they were fetched"
+    assert all(COMMIT in path for path in of_weights), "those of the description's commit"
+    assert any(path.startswith("/someone/mine/resolve/v1.0/") for path in asked)
+    assert list(home.rglob(WEIGHTS))
+
+
+def test_offline_they_come_from_its_cache(outcome):
+    told, asked, _ = outcome
+    assert told["again"] == told["trained"]
+    assert told["missing"].startswith("hf-hub:someone/unseen: config.json could not be fetched (")
+    assert "PROBSEG_OFFLINE or HF_HUB_OFFLINE is set" in told["missing"]
+    assert not any("unseen" in path for path in asked)
+
+
+@pytest.mark.parametrize(("step", "name"), [("nobody", "nobody/nothing"), ("slashes", "a/b/c")])
+def test_wrong_names_are_told_in_words(outcome, step, name):
+    told = outcome[0][step]
+    assert told.startswith(f"hf-hub:{name}: config.json could not be fetched (")
+    assert "check the name, which is hf-hub:owner/name or hf-hub:owner/name@revision" in told
+
+
+def test_other_models_and_damaged_ones_are_told_in_words(outcome):
+    told = outcome[0]
+    assert "config.json: has no class_path with init_args; expected the descr" in told["text"]
+    assert "model.safetensors: cannot be read" in told["cut"]
+
+
+@pytest.mark.parametrize("variable", ["PROBSEG_OFFLINE", "HF_HUB_OFFLINE"])
+def test_offline_is_honoured(monkeypatch, variable):
+    for name in ("PROBSEG_OFFLINE", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(DownloadError, match=r"fetched .*PROBSEG_OFFLINE or HF_HUB_OFFLINE is set"):
+        hub_folder("hf-hub:someone/not_here")

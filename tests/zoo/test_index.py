@@ -1,0 +1,169 @@
+import json
+from pathlib import Path
+
+import pytest
+from zoos import add_model
+
+from probseg.errors import UnknownNameError, ZooError
+from probseg.models import read_preset
+from probseg.zoo.index import INDEX, description_of, parse_index, read_index, write_index
+from probseg.zoo.store import read_config
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory):
+    root = tmp_path_factory.mktemp("zoo")
+    for name in ("micro_conv.b", "micro_conv.a", "micro_emanet.c"):
+        add_model(root, name)
+    return root
+
+
+@pytest.fixture
+def index(zoo):
+    return json.loads((zoo / INDEX).read_text())
+
+
+def parsed(index):
+    return parse_index(json.dumps(index).encode(), "index.json")
+
+
+def test_the_index_comes_back_in_order(zoo, tmp_path):
+    entries = read_index(zoo)
+    assert list(entries) == ["micro_conv.b", "micro_conv.a", "micro_emanet.c"]
+    write_index(entries, tmp_path)
+    assert read_index(tmp_path) == entries
+    assert (tmp_path / INDEX).read_bytes() == (zoo / INDEX).read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == [INDEX]
+
+
+def test_the_size_is_that_of_all_files(zoo):
+    entry = read_index(zoo)["micro_conv.a"]
+    found = sum(path.stat().st_size for path in (zoo / entry.name).iterdir())
+    assert entry.size == found > 10_000
+
+
+def test_preset_and_arguments_are_the_description(zoo):
+    for name, entry in read_index(zoo).items():
+        assert description_of(entry) == read_config(zoo / name)
+    assert description_of(read_index(zoo)["micro_conv.a"]) == read_preset("micro_conv")
+    changed = read_index(zoo)["micro_emanet.c"]
+    assert description_of(changed)["init_args"]["head"]["init_args"]["num_classes"] == 3
+
+
+def test_no_index(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no zoo index; reinstall probseg"):
+        read_index(tmp_path)
+
+
+@pytest.mark.parametrize("schema", [1, 3, "2", None])
+def test_other_schemas_are_refused(index, schema):
+    with pytest.raises(ZooError, match=rf"^index\.json: schema {schema} is not 2.*update probseg"):
+        parsed({**index, "schema": schema})
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"nonsense"])
+def test_files_that_are_no_json_are_refused(content):
+    with pytest.raises(ZooError, match=r"^here: is not JSON \(.*damaged, or no index"):
+        parse_index(content, "here")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ([], "schema must be a number, got 'nothing'"),
+        ({}, "schema must be"),
+        ({"schema": 2}, "models must be a list, got None"),
+        ({"schema": 2, "models": {}}, "models must be a list"),
+        ({"schema": 2, "models": [3]}, r"models\[0\] must be an object, got 3"),
+    ],
+)
+def test_other_documents_are_refused(content, told):
+    with pytest.raises(ZooError, match=f"index.json: {told}"):
+        parsed(content)
+
+
+def test_missing_and_surplus_keys_are_named(index):
+    for key in list(index["models"][1]):
+        row = {name: value for name, value in index["models"][1].items() if name != key}
+        with pytest.raises(ZooError, match=rf"models\[1\]\.{key} must be a value, got 'nothing'"):
+            parsed({**index, "models": [index["models"][0], row]})
+    index["models"][1]["pickle"] = "weights.pt"
+    with pytest.raises(ZooError, match=r"models\[1\]\.pickle must be one of the keys name, task"):
+        parsed(index)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("name", "micro_conv", r"name must be architecture\.tag"),
+        ("name", "../micro_conv.a", "name must be"),
+        ("name", "micro_conv.a/..", "name must be"),
+        ("name", "micro_conv.a\n", "name must be"),
+        ("name", "..", "name must be"),
+        ("name", None, "name must be"),
+        ("task", "detection", "task must be interactive or semantic"),
+        ("task", ["semantic"], "task must be"),
+        ("description", 3, "description must be text"),
+        ("preset", None, "preset must be text"),
+        ("arguments", [], "arguments must be an object"),
+        ("parameters", 3.5, "parameters must be a whole number"),
+        ("parameters", True, "parameters must be a whole number"),
+        ("parameters", -1, "parameters must be a whole number"),
+        ("license", None, "license must be text"),
+        ("data", "text", "data must be a list of texts"),
+        ("data", [3], "data must be a list of texts"),
+        ("hours", "1.5", "hours must be a finite number"),
+        ("hours", float("nan"), "hours must be a finite number"),
+        ("hours", float("inf"), "hours must be a finite number"),
+        ("limits", {}, "limits must be a list"),
+        ("seed", None, "seed must be a whole number"),
+        ("metrics", {"a": 0.5}, r"metrics\.a must be an object with the keys value and error"),
+        ("metrics", {"a": {"value": 1}}, r"metrics\.a must be an object with the keys"),
+        ("metrics", {"a": {"value": "1", "error": None}}, r"metrics\.a\.value must be a finite"),
+        ("metrics", {"a": {"value": 1, "error": "0"}}, r"metrics\.a\.error must be .* or null"),
+        ("files", [], "files must be an object"),
+        ("files", {}, r"files\.model\.safetensors must be a file, got 'nothing'"),
+    ],
+)
+def test_wrong_values_are_named(index, key, value, told):
+    index["models"][2][key] = value
+    with pytest.raises(ZooError, match=rf"^index\.json: models\[2\]\.{told}.*damaged: restore"):
+        parsed(index)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../evil", "a/b", "/etc/evil", "..", ".", ".hidden", "a\\b", "C:evil", "", "a\0b", "a\n"],
+)
+def test_files_cannot_leave_the_folder_of_their_model(index, name):
+    index["models"][0]["files"][name] = {"sha256": "0" * 64, "bytes": 1}
+    with pytest.raises(ZooError, match=r"models\[0\]\.files must be an object whose keys are name"):
+        parsed(index)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("sha256", "0" * 63), ("sha256", "G" * 64), ("sha256", None), ("bytes", "1"), ("bytes", -1)],
+)
+def test_what_files_must_be_is_checked(index, key, value):
+    index["models"][0]["files"]["config.json"][key] = value
+    with pytest.raises(ZooError, match=rf"models\[0\]\.files\.config\.json\.{key} must be"):
+        parsed(index)
+
+
+def test_names_are_unique(index):
+    index["models"].append(index["models"][0])
+    with pytest.raises(ZooError, match=r"models\[3\]\.name must be a name that no other has"):
+        parsed(index)
+
+
+def test_a_preset_is_a_name_and_no_path(index):
+    index["models"][0]["preset"] = "../experiment/folder"
+    with pytest.raises(UnknownNameError, match="unknown model"):
+        description_of(parsed(index)["micro_conv.b"])
+
+
+def test_an_index_in_place_of_a_folder(tmp_path):
+    (tmp_path / INDEX).mkdir()
+    with pytest.raises(FileNotFoundError, match="no zoo index"):
+        read_index(Path(tmp_path))

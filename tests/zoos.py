@@ -1,0 +1,68 @@
+"""Small zoos, and putting them in the place of the shipped one."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+import probseg.zoo.places as places
+from probseg.models import build_semantic, override, read_preset
+from probseg.models.build import Description, build
+from probseg.zoo.index import INDEX, Entry, Metric, read_index, write_index
+from probseg.zoo.store import save
+
+CLASSES = 3
+"""Of semantic models."""
+
+
+def network(preset: str) -> tuple[nn.Module, Description, dict[str, Any]]:
+    """Return a fresh network, its description, and its changes to the preset."""
+    if "emanet" in preset:
+        changes = {"head": {"num_classes": CLASSES}}
+        description = override(read_preset(preset, "semantic"), changes)
+        return build_semantic(description), description, changes
+    return build(read_preset(preset)), read_preset(preset), {}
+
+
+def add_model(root: Path, name: str, **facts: Any) -> Entry:
+    """Write a model with fresh weights into a zoo, and its line into the index.
+
+    Args:
+        root: Folder of the zoo; made if need be.
+        name: ``preset.tag``.
+        **facts: Fields of the line that matter.
+    """
+    preset = name.split(".")[0]
+    model, description, changes = network(preset)
+    entry = Entry(
+        name=name,
+        task="semantic" if "emanet" in preset else "interactive",
+        description="A tiny network.",
+        preset=preset,
+        arguments=changes,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        files=save(model, description, root / name),
+        input={},
+        license="CC0-1.0",
+        data=["drawn ellipses (CC0)"],
+        recipe="none, the weights are random",
+        seed=7,
+        commit="abcdef",
+        hardware="one core",
+        hours=0.5,
+        limits=["It knows nothing."],
+        metrics={"GrabCut/ritm/noc@90": Metric(12.25, 0.5)},
+    )
+    entry = dataclasses.replace(entry, **facts)
+    entries = read_index(root) if (root / INDEX).is_file() else {}
+    write_index({**entries, name: entry}, root)
+    return entry
+
+
+def ship(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+    """Let a zoo be the shipped one."""
+    monkeypatch.setattr(places, "zoo_dir", lambda: root)

@@ -108,7 +108,8 @@ class PropagatedClicks(nn.Module):
             nearness = _nearness(keys)
             values = assign(queries, keys, observed, log_prior=nearness).means  # (B, G, M, 3)
             read = attend(queries, keys, values, log_prior=nearness).values  # (B, G, h w, 3)
-            share, positive, negative = read.transpose(2, 3).unflatten(3, grid).unbind(dim=2)
+            maps = read.transpose(2, 3).reshape(*read.shape[:2], 3, *grid)  # (B, G, 3, h, w)
+            share, positive, negative = maps.unbind(dim=2)
             usual = said[:, :1].mean(dim=(2, 3), keepdim=True)  # (B, 1, 1, 1)
             odds = share.logit(eps=SMALLEST_SHARE) - usual.logit(eps=SMALLEST_SHARE)
             clicked = (positive - negative) / (positive + negative + FEW_CLICKS)
@@ -127,9 +128,10 @@ class PropagatedClicks(nn.Module):
 
     def _keys(self, queries: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return the keys ``(B, G, units**2, 5)`` of the units, adapted to the queries."""
-        maps = queries.transpose(2, 3).flatten(0, 1).unflatten(2, grid)  # (B G, 5, h, w)
-        cells = F.adaptive_avg_pool2d(maps, self.units).flatten(2).transpose(1, 2)
-        keys = cells.unflatten(0, queries.shape[:2])
+        batch, spaces = queries.shape[:2]
+        maps = queries.transpose(2, 3).reshape(batch * spaces, -1, *grid)  # (B G, 5, h, w)
+        cells = F.adaptive_avg_pool2d(maps, self.units)
+        keys: Tensor = cells.reshape(batch, spaces, 5, -1).transpose(2, 3)
         for _ in range(self.key_iterations):
             keys = assign(queries, keys, queries, log_prior=_nearness(keys)).means
         return keys

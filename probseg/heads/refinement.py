@@ -88,8 +88,8 @@ class ColourRefinement(nn.Module):
             *conv_norm_relu(seen, 2 * width, 3), *conv_norm_relu(2 * width, width, 3)
         )
         self.correction = nn.Conv2d(width, 1, kernel_size=3, padding=1)
-        nn.init.zeros_(self.correction.weight)  # it begins as the identity
-        nn.init.zeros_(self.correction.bias)
+        for parameter in self.correction.parameters():
+            nn.init.zeros_(parameter)  # it begins as the identity
 
     def forward(self, logits: Tensor, image: Tensor, features: Tensor, clicks: Tensor) -> Tensor:
         """Refine logits.
@@ -105,7 +105,7 @@ class ColourRefinement(nn.Module):
         """
         size = (image.shape[-2], image.shape[-1])
         small_clicks = F.max_pool2d(clicks.float(), self.stride, ceil_mode=True)
-        positive, negative = (small_clicks > CLICKED).split(1, dim=1)  # each (B, 1, h, w)
+        positive, negative = (small_clicks > CLICKED).chunk(2, dim=1)  # each (B, 1, h, w)
         unsaid = positive == negative  # by clicks of neither sign, or of both
         with full_precision(image.device):
             posterior = self._posterior(*self._queries(image.float(), features.float()))
@@ -115,7 +115,7 @@ class ColourRefinement(nn.Module):
             told = _resized(_propagated(posterior, said), size)  # (B, 3 G, H, W)
         evidence = torch.cat([logits, told, image, clicks], dim=1).to(image.dtype)
         around = self.coarse(F.avg_pool2d(evidence, self.stride, ceil_mode=True))
-        correction = self.correction(self.fine(evidence) + _resized(around, size))
+        correction: Tensor = self.correction(self.fine(evidence) + _resized(around, size))
         return logits + correction.to(logits.dtype)
 
     def _queries(self, image: Tensor, features: Tensor) -> tuple[Tensor, tuple[int, int]]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from probseg.errors import WeightsError
 from probseg.models import Segmenter, build, override, read_preset
 from probseg.models.build import Changes
-from probseg.zoo.create import create_model
+from probseg.zoo.create import create_interactive
 from probseg.zoo.store import check_fit
+from probseg.zoo.trained import read_trained
 
 
 def warm_start(
@@ -27,8 +26,8 @@ def warm_start(
 
     Args:
         of: Name of the preset.
-        weights: Where the weights come from: a checkpoint of ``probseg fit`` (``*.ckpt``), or what
-            `create_model` knows, a zoo model or a model folder.
+        weights: Where the weights come from: a zoo model, or the path of a run of ``probseg fit``
+            (its best checkpoint), of a checkpoint or of a model folder; a path needs a slash.
         fresh: Shell patterns of the weights that are not copied, for instance ``"head.*"``. What
             the source has beyond the others must match one of them, too.
         changes: Arguments of the preset to change, as in `probseg.create_model`.
@@ -37,35 +36,27 @@ def warm_start(
         The network, in training mode.
 
     Raises:
-        FileNotFoundError: If there is no such checkpoint.
+        UsageError: If there is no such file.
         WeightsError: If other weights than the fresh ones differ in name or shape, or a pattern
             matches none.
     """
     model = build(override(read_preset(of), changes or {}))
     own, given = model.state_dict(), _read(weights)
     for pattern in fresh:
-        if not fnmatch.filter({**own, **given}, pattern):
+        if not fnmatch.filter([*own, *given], pattern):
             msg = f"fresh: {pattern!r} matches no weight of {of} or {weights}; see its state_dict()"
             raise WeightsError(msg)
     given = _without(given, fresh)
     check_fit(_without(own, fresh), given, f"{weights}, for {of} with fresh={list(fresh)}")
-    model.load_state_dict({**own, **given})
+    own.update(given)
+    model.load_state_dict(own)
     return model
 
 
 def _read(weights: str) -> Mapping[str, Tensor]:
-    if not weights.endswith(".ckpt"):
-        return create_model(weights, pretrained=True).state_dict()
-    path = Path(weights)
-    if not path.is_file():
-        msg = f"weights: there is no checkpoint {weights}; give an existing one, or a zoo model"
-        raise FileNotFoundError(msg)
-    stored: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return {
-        name.removeprefix("model."): tensor
-        for name, tensor in stored["state_dict"].items()
-        if name.startswith("model.")
-    }
+    if "/" in weights or weights.endswith(".ckpt"):
+        return read_trained(Path(weights)).weights
+    return create_interactive(weights, pretrained=True).state_dict()
 
 
 def _without(weights: Mapping[str, Tensor], patterns: Sequence[str]) -> dict[str, Tensor]:

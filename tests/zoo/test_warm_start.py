@@ -4,7 +4,7 @@ import pytest
 import torch
 from fakes import micro_model
 
-from probseg.errors import WeightsError
+from probseg.errors import UsageError, WeightsError
 from probseg.models import read_preset
 from probseg.zoo import warm_start
 from probseg.zoo.store import save
@@ -39,7 +39,9 @@ def test_all_weights_but_the_fresh_ones_are_copied(source):
 def test_a_checkpoint_is_a_source_too(source, tmp_path):
     _, weights = source
     path = tmp_path / "last.ckpt"
-    torch.save({"state_dict": {f"model.{name}": value for name, value in weights.items()}}, path)
+    state = {f"model.{name}": value for name, value in weights.items()}
+    network = {"model": read_preset("micro_conv")}
+    torch.save({"state_dict": state, "hyper_parameters": network}, path)
     own = warm_start("micro_conv", str(path)).state_dict()
     for name, value in weights.items():
         torch.testing.assert_close(own[name], value)
@@ -64,5 +66,5 @@ def test_a_pattern_that_matches_nothing_is_an_error(source):
 
 
 def test_a_missing_checkpoint_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*nowhere\.ckpt"):
+    with pytest.raises(UsageError, match=r"nowhere\.ckpt: no such file"):
         warm_start("micro_conv", str(tmp_path / "nowhere.ckpt"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing.connection
 import re
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -109,13 +111,31 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _of_dead_worker(error: BaseException) -> str | None:
-    """Find what torch said first of a dead process that reads data: it names the signal.
+    """Find what tells of a dead process that reads data, or None.
 
-    A handler of signals raises it, wherever the main thread is. Code that ends there may raise an
-    error of its own when it cleans up: `torch.save` does.
+    A handler of signals raises it, wherever the main thread is: what arrives is what became of it
+    there. The first that was raised names the signal.
     """
-    said = [str(link) for link in history(error) if isinstance(link, RuntimeError)]
-    return next((text for text in reversed(said) if DEAD_WORKER.search(text)), None)
+    links = [*history(error)][::-1]
+    for link in links:
+        if isinstance(link, RuntimeError) and DEAD_WORKER.search(str(link)):
+            return str(link)
+    broken = (type(link).__name__ for link in links if _is_of_connection(link))
+    return next((f"{name} on its connection" for name in broken), None)
+
+
+def _is_of_connection(error: BaseException) -> bool:
+    """Say whether an error is that of a connection to a process that this one has started.
+
+    A process that dies closes its sockets before the system calls it dead. In between, torch takes
+    it for alive and passes on what the socket says.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return (
+        isinstance(error, OSError | EOFError)
+        and frames != []
+        and frames[-1].f_globals["__name__"] == multiprocessing.connection.__name__
+    )
 
 
 def _in_worker(error: BaseException) -> _Raised | None:

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 from pathlib import Path
 
 import lightning as L
@@ -54,8 +55,12 @@ TRAINING = (
     "experiment/coco_json.yaml",
     "experiment/folder.yaml",
     "experiment/laptop_objects.yaml",
+    "experiment/resnet16_colour.yaml",
     "experiment/resnet16_csa_cpu.yaml",
     "experiment/resnet16_csa_finetune.yaml",
+    "experiment/resnet26_small_clicks.yaml",
+    "experiment/small_corrective.yaml",
+    "experiment/small_pretrain.yaml",
 )
 # With iterated clicks: the preset, epochs, where the rate falls, and what stands for it in tests.
 ITERATED = {
@@ -162,7 +167,11 @@ def drawn(tmp_path_factory):
     """Drawn data of all kinds, which nobody changes."""
     place = tmp_path_factory.mktemp("drawn")
     root = write_folder(place / "objects", images=4, size=(24, 32))
-    (root / "train.txt").write_text("photo0\nphoto1\nphoto2\n")
+    named = [f"{origin}_{n}" for origin in ("bsds", "ccp", "ecssd", "pascals") for n in (0, 1)]
+    for name in named:
+        shutil.copy(root / "images" / "photo0.jpg", root / "images" / f"{name}.jpg")
+        shutil.copy(root / "masks" / "photo0.png", root / "masks" / f"{name}.png")
+    (root / "train.txt").write_text("\n".join(["photo0", "photo1", "photo2", *named]))
     (root / "val.txt").write_text("photo3\n")
     write_grabcut(place / "GrabCut")
     write_bsds500(place / "bsds500")

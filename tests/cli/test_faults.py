@@ -1,7 +1,8 @@
 """What ends a run from outside is explained, and the status says what it was."""
 
 import functools
-import io
+import multiprocessing
+import multiprocessing.connection
 import os
 import signal
 import sys
@@ -204,26 +205,25 @@ def test_a_worker_that_dies_while_others_clean_up():
         assert interruption(error, False) is None
 
 
-class Interrupted:
-    """Something in a checkpoint, at which a signal arrives."""
-
-    def __init__(self, error):
-        self.error = error
-
-    def __reduce__(self):
-        raise self.error
+def test_ctrl_c_while_others_clean_up():
+    error = raised_in_turn(KeyboardInterrupt(), RuntimeError(UNFINISHED))
+    assert interruption(error, False) == (130, "Ctrl-C")
 
 
-def interrupted_save(error):
-    with pytest.raises((RuntimeError, KeyboardInterrupt)) as raised:
-        torch.save([torch.zeros(3), Interrupted(error)], io.BytesIO())
-    return raised.value
-
-
-def test_a_signal_while_a_checkpoint_is_written():
-    """The writer of torch finds an unfinished file, and says that instead."""
-    assert "killed by signal: Killed" in told(interrupted_save(RuntimeError(KILLED)))
-    assert interruption(interrupted_save(KeyboardInterrupt()), False) == (130, "Ctrl-C")
+def test_a_worker_that_is_known_by_its_connection_alone():
+    """It closes its sockets before the system calls it dead."""
+    here, there = multiprocessing.Pipe()
+    there.close()
+    with pytest.raises(EOFError) as ended:
+        here.recv()
+    with pytest.raises(ConnectionRefusedError) as refused:
+        multiprocessing.connection.Client(("localhost", 1))
+    for error in (ended.value, refused.value):
+        text = told(error)
+        assert f"has died ({type(error).__name__} on its connection)" in text
+        assert "--data.num_workers 4; try 2" in text
+        assert interruption(error, True) == (143, "SIGTERM")
+        assert explain(type(error)(), "fit", config(), LAST) is None, "of something else"
 
 
 def test_before_the_first_checkpoint():
@@ -370,7 +370,7 @@ def test_a_worker_that_is_killed(place, capsys):
     assert status == 2, text
     text = text[text.index("probseg: error: ") :]  # after what Python may tell of destructors
     assert "Traceback" not in text
-    assert "probseg: error: a process that reads data has died (DataLoader worker (pid" in text
+    assert "probseg: error: a process that reads data has died (" in text
     assert f"the same command with `--ckpt_path last` goes on from {RUN}" in text
     epochs = before["epoch"] + 2
     assert command(*fit(f"--trainer.max_epochs={epochs}", "--ckpt_path", "last")) == 0

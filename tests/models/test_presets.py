@@ -313,7 +313,10 @@ def test_prompts_enter_as_named(name):
 @pytest.mark.parametrize("name", list_presets())
 def test_inputs_are_as_named(name):
     model = meta(name)
-    assert model.previous_mask == (name.startswith("ritm_") or name == "micro_previous")
+    handed_on = name.startswith("ritm_") or name.endswith(("_previous", "_clicks"))
+    assert model.previous_mask == handed_on
+    assert (model.propagated_clicks is not None) == name.endswith("_clicks")
+    assert (model.refinement is not None) == name.endswith("_colour")
     if name.startswith("ritm_"):
         assert (model.click_maps.clicks, model.click_maps.radius) == ("disk", 5)
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as as_bytes
 from torch import Tensor, nn
 
 from probseg.errors import ChecksumError, WeightsError, ZooError
@@ -120,7 +121,7 @@ def save(model: nn.Module, description: Description, folder: Path) -> dict[str, 
             raise ValueError(msg)
         weights[name] = half.contiguous()
     with replacing(folder / WEIGHTS) as draft:
-        save_file(weights, draft)
+        draft.write_bytes(as_bytes(weights))  # `save_file` would make it readable by us alone
     with replacing(folder / CONFIG) as draft:
         draft.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
     return {name: file_of(folder / name) for name in (WEIGHTS, CONFIG)}

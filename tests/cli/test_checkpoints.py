@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from runs import command, folder_fit, train_two_epochs
+from tested import FACTS
 
 import probseg
 from probseg.cli.checkpoints import check_readable, find_last
@@ -17,7 +18,9 @@ from probseg.errors import UnknownNameError, UsageError, WeightsError
 from probseg.models import read_preset
 from probseg.tasks.migration import FORMAT
 from probseg.zoo import create_model
-from probseg.zoo.publish import Facts, publish
+from probseg.zoo.facts import Facts
+from probseg.zoo.publish import publish
+from probseg.zoo.trained import read_trained
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -260,9 +263,8 @@ def test_a_model_folder_cannot_name_a_class(changes, evil):
 def test_the_network_of_a_checkpoint_that_is_published_neither(stored, evil):
     stored["hyper_parameters"]["model"]["init_args"]["head"] = {"class_path": EVIL}
     path = saved(stored, evil.parent / "a.ckpt")
-    facts = Facts("a", ["b"], "c", "d", "e", 0, "f", [])
     with pytest.raises(UnknownNameError, match=EVIL):
-        publish(path, "micro_csa.evil", evil.parent / "zoo", facts)
+        publish(read_trained(path), "micro_csa.evil", evil.parent / "zoo", Facts(**FACTS))
     assert not evil.exists()
 
 

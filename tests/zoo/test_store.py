@@ -1,4 +1,5 @@
 import dataclasses
+import os
 
 import pytest
 import torch
@@ -42,6 +43,15 @@ def test_weights_come_back_rounded_to_half_precision(zoo):
         assert found.dtype == tensor.dtype, name
         expected = tensor.half().float() if tensor.is_floating_point() else tensor
         torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=name)
+
+
+def test_everybody_may_read_what_is_saved(zoo):
+    before = os.umask(0o022)
+    try:
+        store.save(micro_model(), read_preset("micro_conv"), zoo / "shared")
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in (zoo / "shared").iterdir()} == {0o644}
 
 
 def test_description_comes_back(zoo):

@@ -123,4 +123,4 @@ def test_patterns():
         "micro_conv",
         *(name for name in list_models("micro_c*") if name != "micro_conv"),
     ]
-    assert bench._expand(["*.*"]) == list_models(pretrained=True)
+    assert bench._expand(["*.*"]) == list_models(pretrained=True, task="interactive")

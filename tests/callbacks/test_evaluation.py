@@ -57,6 +57,13 @@ class Disks(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class Numbers(CSVLogger):
+    """Leaves out the arguments of a task, of which a network would become megabytes of text."""
+
+    def log_hyperparams(self, *arguments):
+        pass
+
+
 def loaders(*sets):
     return [DataLoader(objects, batch_size=1, collate_fn=list) for objects in sets]
 
@@ -65,7 +72,7 @@ def trainer(folder, *callbacks, **options):
     return L.Trainer(
         accelerator="cpu",
         default_root_dir=folder,
-        logger=CSVLogger(folder, name="toy"),
+        logger=Numbers(folder, name="toy"),
         callbacks=list(callbacks),
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -327,14 +334,14 @@ class Mortal(Disks):
         return super().forward(image, prompts)
 
 
-@pytest.mark.parametrize("logger", ["CSVLogger", None])
+@pytest.mark.parametrize("logger", ["Numbers", None])
 def test_a_test_that_was_killed_goes_on(tmp_path, capsys, logger):
     def run(folder, task, **options):
         evaluation = InteractiveEvaluation(max_clicks=3, trials=2, pictures=0, **options)
         runner = L.Trainer(
             accelerator="cpu",
             default_root_dir=folder,
-            logger=CSVLogger(folder, name="toy") if logger else False,
+            logger=Numbers(folder, name="toy") if logger else False,
             callbacks=[evaluation],
             enable_progress_bar=False,
             enable_model_summary=False,

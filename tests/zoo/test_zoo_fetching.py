@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from sites import serving
 from zoos import add_model, ship
 
@@ -283,6 +284,7 @@ def test_damage_in_the_cache_is_noticed_and_mended_by_fetching(site, here, capsy
 def test_another_version_replaces_the_old_one_when_it_is_fetched(site, here, tmp_path):
     fetch(REMOTE)
     before = read_index(here)[REMOTE]
+    torch.manual_seed(20)  # other weights, whatever ran before
     newer = add_model(tmp_path / "newer", REMOTE, description="Better.")
     assert newer.files != before.files
     publish(site, tmp_path / "newer")

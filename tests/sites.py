@@ -78,13 +78,19 @@ def serving():
         def log_message(self, *arguments):
             """Stay silent."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with listening(Handler) as site.url:
+        yield site
+
+
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]):
+    """Answer on a free port of this machine; gives the address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.daemon_threads = True
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    site.url = f"http://127.0.0.1:{server.server_port}"
     try:
-        yield site
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

@@ -13,18 +13,10 @@ import numpy.typing as npt
 from probseg.baselines.base import FloatMap, Image
 from probseg.clicks.annotators import BoolMap
 from probseg.clicks.boxes import Box
+from probseg.clicks.propagated import GUESS_RADIUS, SEED_RADIUS
 from probseg.types import Click
 
 Number = TypeVar("Number", np.uint8, np.float32)
-
-SEED_RADIUS = 0.02
-"""Radius of the disks around clicks whose pixels are what the click says."""
-
-GUESS_RADIUS = 0.1
-"""Radius of the disks around positive clicks that are guessed to be object without a box.
-
-Both radii are fractions of the longer side of the image.
-"""
 
 BOX_SLACK = 0.1
 """Boxes are drawn by hand: what is further outside than this part of their longer side is not of

@@ -15,8 +15,9 @@ from probseg.cli import zoo_publish, zoo_verify
 from probseg.errors import DownloadError, UsageError
 from probseg.zoo.fetching import mirrors
 from probseg.zoo.hub import PREFIX, hub_folder
-from probseg.zoo.index import CARD, Entry
+from probseg.zoo.index import CARD
 from probseg.zoo.places import Place, every, fetch, find
+from probseg.zoo.table import class_figures, figure
 
 EXAMPLES = """\
 examples:
@@ -103,26 +104,10 @@ def _list(options: argparse.Namespace) -> None:
             f"{entry.parameters / 1e6:.2f}",
             f"{entry.size / 1e6:.1f}",
             WHERE[place.kind],
-            *(_figure(entry, key) for key in COLUMNS.values()),
-            _class_figures(entry),
+            *(figure(entry, key) for key in COLUMNS.values()),
+            "\n".join(class_figures(entry)),
         )
     _console().print(table)
-
-
-def _figure(entry: Entry, key: str) -> str:
-    """Return a figure with its error, IoUs in percent; nothing where it was not measured."""
-    metric = entry.metrics.get(key)
-    if metric is None:
-        return ""
-    scale, digits = (1, 2) if "/noc@" in key else (100, 1)
-    error = "" if metric.error is None else f" ± {scale * metric.error:.{digits}f}"
-    return f"{scale * metric.value:.{digits}f}{error}"
-
-
-def _class_figures(entry: Entry) -> str:
-    """Return the mean IoUs over classes, in percent, each with the data that it is of."""
-    keys = [key for key in entry.metrics if key.endswith("/miou")]
-    return "\n".join(f"{_figure(entry, key)} ({key.removesuffix('/miou')})" for key in keys)
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -150,7 +135,7 @@ def _summary(place: Place) -> str:
         f"- Seed {entry.seed}, commit `{entry.commit}`",
         f"- {entry.hardware}; {entry.hours:g} hours",
         "## Measured",
-        *(f"- {key}: {_figure(entry, key)}" for key in entry.metrics),
+        *(f"- {key}: {figure(entry, key)}" for key in entry.metrics),
         "## Limits",
         *(f"- {limit}" for limit in entry.limits),
     ]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from probseg.clicks.maps import filled_box_map, squared_distances
 from probseg.ops import assign, attend
 from probseg.ops.numerics import full_precision
+from probseg.ops.units import grid_units, nearness, with_places
 from probseg.types import Prompts
 
 GUESS_RADIUS = 0.1
@@ -100,14 +101,15 @@ class PropagatedClicks(nn.Module):
         with full_precision(image.device):
             colours = F.avg_pool2d(image.float(), self.stride, ceil_mode=True)  # (B, 3, h, w)
             grid = (colours.shape[-2], colours.shape[-1])
-            queries = self._queries(colours)
-            keys = self._keys(queries, grid)
+            tokens = with_places(colours).flatten(2).transpose(1, 2)[:, None]  # (B, 1, h w, 5)
+            queries = tokens * self.factors[:, None]  # (B, G, h w, 5), in units of the scales
+            keys = grid_units(queries, grid, self.units, self.key_iterations)
             said = self._said(prompts, grid)  # (B, 3, h, w)
             observed = said.flatten(2).transpose(1, 2)[:, None]  # (B, 1, h w, 3)
             observed = observed.expand(-1, queries.shape[1], -1, -1).contiguous()
-            nearness = _nearness(keys)
-            values = assign(queries, keys, observed, log_prior=nearness).means  # (B, G, M, 3)
-            read = attend(queries, keys, values, log_prior=nearness).values  # (B, G, h w, 3)
+            prior = nearness(keys)
+            values = assign(queries, keys, observed, log_prior=prior).means  # (B, G, M, 3)
+            read = attend(queries, keys, values, log_prior=prior).values  # (B, G, h w, 3)
             maps = read.transpose(2, 3).reshape(*read.shape[:2], 3, *grid)  # (B, G, 3, h, w)
             share, positive, negative = maps.unbind(dim=2)
             usual = said[:, :1].mean(dim=(2, 3), keepdim=True)  # (B, 1, 1, 1)
@@ -115,26 +117,6 @@ class PropagatedClicks(nn.Module):
             clicked = (positive - negative) / (positive + negative + FEW_CLICKS)
             told = torch.stack([odds / LARGEST_ODDS, clicked], dim=2).flatten(1, 2)
             return F.interpolate(told, image.shape[-2:], mode="bilinear", align_corners=False)
-
-    def _queries(self, colours: Tensor) -> Tensor:
-        """Return colours and places in units of the scales, ``(B, G, h w, 5)``."""
-        height, width = colours.shape[-2:]
-        y = torch.arange(height, device=colours.device).float()
-        x = torch.arange(width, device=colours.device).float()
-        places = torch.stack(torch.meshgrid(y, x, indexing="ij")) / max(height, width)
-        tokens = torch.cat([colours, places.expand(len(colours), -1, -1, -1)], dim=1)
-        tokens = tokens.flatten(2).transpose(1, 2)[:, None]  # (B, 1, h w, 5)
-        return tokens * self.factors[:, None]
-
-    def _keys(self, queries: Tensor, grid: tuple[int, int]) -> Tensor:
-        """Return the keys ``(B, G, units**2, 5)`` of the units, adapted to the queries."""
-        batch, spaces = queries.shape[:2]
-        maps = queries.transpose(2, 3).reshape(batch * spaces, -1, *grid)  # (B G, 5, h, w)
-        cells = F.adaptive_avg_pool2d(maps, self.units)
-        keys: Tensor = cells.reshape(batch, spaces, 5, -1).transpose(2, 3)
-        for _ in range(self.key_iterations):
-            keys = assign(queries, keys, queries, log_prior=_nearness(keys)).means
-        return keys
 
     def _said(self, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
         """Return what prompts say of the pixels of the grid: object, positive, negative clicks."""
@@ -163,8 +145,3 @@ def _distance(points: Tensor, valid: Tensor, grid: tuple[int, int]) -> Tensor:
     distances = distances.masked_fill(~valid[..., None, None], torch.inf)
     none = distances.new_full((len(points), 1, *grid), torch.inf)
     return torch.cat([distances, none], dim=1).amin(dim=1)
-
-
-def _nearness(keys: Tensor) -> Tensor:
-    """Log prior ``(B, G, M)`` that turns dot products with keys into squared distances."""
-    return -keys.square().sum(dim=-1) / 2

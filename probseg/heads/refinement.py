@@ -7,12 +7,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.heads.base import ConvSequential, conv_norm_relu
-from probseg.ops import assign
+from probseg.heads.csa import CLICKED
 from probseg.ops.numerics import full_precision
+from probseg.ops.units import grid_units, nearness, with_places
 from probseg.types import FeatureInfo
-
-CLICKED = 0.5
-"""Where a click map is above it, the annotator has spoken."""
 
 SMALLEST_SHARE = 0.01
 """Shares of the object are kept this far from 0 and 1, so that their log-odds stay below 4.6."""
@@ -121,29 +119,19 @@ class ColourRefinement(nn.Module):
     def _queries(self, image: Tensor, features: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Return queries ``(B, G, h w, D)`` of the tokens, and their grid ``(h, w)``."""
         colours = F.avg_pool2d(image, self.stride, ceil_mode=True)  # (B, 3, h, w)
-        height, width = colours.shape[-2:]
-        longer = max(height, width)
-        y = torch.arange(height, device=image.device, dtype=image.dtype) / longer
-        x = torch.arange(width, device=image.device, dtype=image.dtype) / longer
-        places = torch.stack(torch.meshgrid(y, x, indexing="ij"))  # (2, h, w)
-        learnt = _resized(self.feature(features), (height, width))
-        places = places.expand(len(image), -1, -1, -1)
-        tokens = torch.cat([colours, places, learnt], dim=1).flatten(2)  # (B, E, h w)
-        return torch.einsum("gde,ben->bgnd", self.spaces.to(tokens.dtype), tokens), (height, width)
+        grid = (colours.shape[-2], colours.shape[-1])
+        learnt = _resized(self.feature(features), grid)
+        tokens = torch.cat([with_places(colours), learnt], dim=1).flatten(2)  # (B, E, h w)
+        return torch.einsum("gde,ben->bgnd", self.spaces.to(tokens.dtype), tokens), grid
 
     def _posterior(self, queries: Tensor, grid: tuple[int, int]) -> Tensor:
         """Return what each unit answers for of each token, ``(B, G, h w, units**2)``.
 
         The units are few: their posterior is written out once, and used twice.
         """
-        batch, heads, _, channels = queries.shape
         with torch.no_grad():  # units are where the tokens are; only what they mean is learnt
-            maps = queries.transpose(2, 3).reshape(batch * heads, channels, *grid)
-            cells = F.adaptive_avg_pool2d(maps, self.units)
-            keys = cells.reshape(batch, heads, channels, -1).transpose(2, 3)
-            for _ in range(self.key_iterations):
-                keys = assign(queries, keys, queries, log_prior=_nearness(keys)).means
-        logits = queries @ keys.transpose(2, 3) + _nearness(keys)[..., None, :]
+            keys = grid_units(queries, grid, self.units, self.key_iterations)
+        logits = queries @ keys.transpose(2, 3) + nearness(keys)[..., None, :]
         return logits.softmax(dim=-1)
 
 
@@ -167,11 +155,6 @@ def _propagated(posterior: Tensor, said: Tensor) -> Tensor:
 
 def _resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
     return F.interpolate(maps, size, mode="bilinear", align_corners=False)
-
-
-def _nearness(keys: Tensor) -> Tensor:
-    """Log prior ``(B, G, M)`` that turns dot products with keys into squared distances."""
-    return -keys.square().sum(dim=-1) / 2
 
 
 def _spaces(feature_channels: int, channels: int) -> Tensor:

@@ -46,14 +46,28 @@ def render_table(entries: Iterable[Entry]) -> str:
             entry.task,
             f"{entry.parameters / 1e6:.2f} M",
             f"{entry.size / 1e6:.1f}",
-            *(_figure(entry, key) for key in FIGURES.values()),
+            *(figure(entry, key) for key in FIGURES.values()),
         ]
         if semantic:
-            keys = [key for key in entry.metrics if key.endswith(OF_CLASSES)]
-            told = (f"{_figure(entry, key)} ({key.removesuffix(OF_CLASSES)})" for key in keys)
-            cells.append(", ".join(told))
+            cells.append(", ".join(class_figures(entry)))
         lines.append(f"| {' | '.join([*cells, _few_words(entry.description)])} |")
     return "\n".join(lines) + "\n"
+
+
+def figure(entry: Entry, key: str) -> str:
+    """Return a figure with its error, IoUs in percent; nothing where it was not measured."""
+    metric = entry.metrics.get(key)
+    if metric is None:
+        return ""
+    scale, digits = (1, 2) if "/noc@" in key else (100, 1)
+    error = "" if metric.error is None else f" ± {scale * metric.error:.{digits}f}"
+    return f"{scale * metric.value:.{digits}f}{error}"
+
+
+def class_figures(entry: Entry) -> list[str]:
+    """Return the mean IoUs over classes, in percent, each with the data that it is of."""
+    keys = [key for key in entry.metrics if key.endswith(OF_CLASSES)]
+    return [f"{figure(entry, key)} ({key.removesuffix(OF_CLASSES)})" for key in keys]
 
 
 def with_table(text: str, table: str, source: Path) -> str:
@@ -95,16 +109,6 @@ def write_table(path: Path, table: str, *, check: bool = False) -> None:
         raise UsageError(msg)
     with replacing(path) as draft:
         draft.write_text(wanted, encoding="utf-8")
-
-
-def _figure(entry: Entry, key: str) -> str:
-    """Return a figure with its error, IoUs in percent; nothing where it was not measured."""
-    metric = entry.metrics.get(key)
-    if metric is None:
-        return ""
-    scale, digits = (1, 2) if "/noc@" in key else (100, 1)
-    error = "" if metric.error is None else f" ± {scale * metric.error:.{digits}f}"
-    return f"{scale * metric.value:.{digits}f}{error}"
 
 
 def _few_words(sentence: str) -> str:

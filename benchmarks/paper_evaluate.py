@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from paper_rows import Plan, Row, place_of, settings_of
 
-from probseg.data.base import InteractiveDataset
 from probseg.errors import USER_ERRORS
 from probseg.interact import (
     Journal,
@@ -97,7 +96,7 @@ def load(name: str) -> tuple[Segmenter, Mapping[str, Any]]:
 
 def _evaluate(
     model: Segmenter,
-    objects: InteractiveDataset,
+    objects: Sequence[Sample],
     protocol: Protocol,
     about: Mapping[str, Any],
     place: Path,

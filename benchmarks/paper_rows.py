@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
 from probseg.attention import Adaptation
 from probseg.data import DATASETS
-from probseg.data.base import InteractiveDataset
+from probseg.data.datamodule import spread
 from probseg.errors import DataError, UnknownNameError
 from probseg.interact import Protocol, get_protocol
+from probseg.types import Sample
 
 PLAN = Path(__file__).with_name("paper.yaml")
 
@@ -78,15 +79,17 @@ class Objects:
         name: Of its folder, in tables and figures.
         kind: Name in `probseg.data.DATASETS`.
         arguments: Of its class.
+        most: Number of objects that are kept, evenly spread; None for all.
     """
 
     name: str
     kind: str
     arguments: Mapping[str, Any]
+    most: int | None = None
 
-    def open(self) -> InteractiveDataset:
+    def open(self) -> Sequence[Sample]:
         """Open the data set."""
-        return DATASETS[self.kind](**self.arguments)
+        return cast(Sequence[Sample], spread(DATASETS[self.kind](**self.arguments), self.most))
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,11 @@ class Trials:
         self.blocks.append([sample.name for sample in samples])
         return self.clicked(model, samples, protocol, **options)
 
+    def keep(self, objects):
+        content = yaml.safe_load(self.path.read_text())
+        content["datasets"]["drawn"]["most"] = objects
+        self.path.write_text(yaml.safe_dump(content))
+
     def evaluate(self, *more):
         self.blocks.clear()
         options = ("--plan", self.path, "--folder", self.folder, *more)
@@ -64,6 +69,12 @@ def test_what_is_there_is_not_evaluated_again(trials, capsys):
         next(iter(trials.model.parameters())).add_(0.1)
     assert trials.evaluate("--only", "base") == 0
     assert len(trials.blocks) == 3, "other weights"
+
+
+def test_of_a_large_set_some_objects_are_kept(trials):
+    trials.keep(2)
+    assert trials.evaluate() == 0
+    assert trials.blocks == [["photo0#1"], ["photo1#1"]]
 
 
 def test_an_interrupted_evaluation_goes_on(trials):

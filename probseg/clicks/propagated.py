@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.clicks.maps import filled_box_map, squared_distances
-from probseg.ops import assign, attend
 from probseg.ops.numerics import full_precision
-from probseg.ops.units import grid_units, nearness, with_places
+from probseg.ops.units import Scales, grid_units, pixel_queries, propagated, scale_factors
 from probseg.types import Prompts
 
 GUESS_RADIUS = 0.1
@@ -47,8 +46,7 @@ class PropagatedClicks(nn.Module):
     Args:
         units: Units along each side of the grid, ``units**2`` in all.
         key_iterations: EM iterations in which the units adapt to the image.
-        scales: For each space, what normalised colours and places, in longer sides of the image,
-            are multiplied with: one over a unit's standard deviation.
+        scales: Of colours and places, a pair for each space; see `probseg.ops.units.Scales`.
         stride: Of the grid of pixels that all this is done on.
 
     Raises:
@@ -62,7 +60,7 @@ class PropagatedClicks(nn.Module):
         self,
         units: int = 12,
         key_iterations: int = 2,
-        scales: Sequence[tuple[float, float]] = ((5.0, 0.0), (5.0, 8.0), (4.0, 24.0)),
+        scales: Scales = ((5.0, 0.0), (5.0, 8.0), (4.0, 24.0)),
         stride: int = 4,
     ) -> None:
         super().__init__()
@@ -71,17 +69,9 @@ class PropagatedClicks(nn.Module):
             if number < 1:
                 msg = f"{name} must be at least 1, got {number}"
                 raise ValueError(msg)
-        if not scales or any(min(pair) < 0 or max(pair) <= 0 for pair in scales):
-            msg = (
-                "scales must be pairs of numbers >= 0 for colours and places, not both 0, such as "
-                f"(5.0, 8.0), got {list(scales)}"
-            )
-            raise ValueError(msg)
         self.units, self.key_iterations, self.stride = units, key_iterations, stride
         self.channels = 2 * len(scales)
-        colour, place = torch.tensor([list(pair) for pair in scales]).float().unbind(dim=1)
-        factors = torch.stack([colour] * 3 + [place] * 2, dim=1)  # (G, 5)
-        self.register_buffer("factors", factors, persistent=False)
+        self.register_buffer("factors", scale_factors(scales), persistent=False)
 
     factors: Tensor
 
@@ -99,18 +89,10 @@ class PropagatedClicks(nn.Module):
             ``(B, 2 G, H, W)``.
         """
         with full_precision(image.device):
-            colours = F.avg_pool2d(image.float(), self.stride, ceil_mode=True)  # (B, 3, h, w)
-            grid = (colours.shape[-2], colours.shape[-1])
-            tokens = with_places(colours).flatten(2).transpose(1, 2)[:, None]  # (B, 1, h w, 5)
-            queries = tokens * self.factors[:, None]  # (B, G, h w, 5), in units of the scales
+            queries, grid = pixel_queries(image, self.factors, self.stride)
             keys = grid_units(queries, grid, self.units, self.key_iterations)
             said = self._said(prompts, grid)  # (B, 3, h, w)
-            observed = said.flatten(2).transpose(1, 2)[:, None]  # (B, 1, h w, 3)
-            observed = observed.expand(-1, queries.shape[1], -1, -1).contiguous()
-            prior = nearness(keys)
-            values = assign(queries, keys, observed, log_prior=prior).means  # (B, G, M, 3)
-            read = attend(queries, keys, values, log_prior=prior).values  # (B, G, h w, 3)
-            maps = read.transpose(2, 3).reshape(*read.shape[:2], 3, *grid)  # (B, G, 3, h, w)
+            maps = propagated(queries, keys, said)  # (B, G, 3, h, w)
             share, positive, negative = maps.unbind(dim=2)
             usual = said[:, :1].mean(dim=(2, 3), keepdim=True)  # (B, 1, 1, 1)
             odds = share.logit(eps=SMALLEST_SHARE) - usual.logit(eps=SMALLEST_SHARE)
@@ -121,14 +103,8 @@ class PropagatedClicks(nn.Module):
     def _said(self, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
         """Return what prompts say of the pixels of the grid: object, positive, negative clicks."""
         points = (prompts.points.float() + 0.5) / self.stride - 0.5
-        to_object = _distance(points, prompts.labels == 1, grid)
-        to_background = _distance(points, prompts.labels == 0, grid)
-        nearest = to_object <= to_background
-        longer = float(max(grid))
-        radius = max(SEED_RADIUS * longer, 0.75)  # of a pixel's centre, from wherever it is clicked
-        positive = (to_object <= radius) & nearest
-        negative = (to_background <= radius) & ~nearest
-        guess = ((to_object <= GUESS_RADIUS * longer) & nearest).float()
+        positive, negative, near = seeds(points, prompts.labels, grid)
+        guess = near.float()
         boxed = ~prompts.boxes.isnan().any(dim=1)[:, None, None]
         guess = torch.where(boxed, filled_box_map(prompts.boxes.float() / self.stride, grid), guess)
         if prompts.previous is not None:
@@ -137,6 +113,40 @@ class PropagatedClicks(nn.Module):
             guess = torch.where(answered, before, guess)
         guess = torch.where(positive, 1.0, torch.where(negative, 0.0, guess))
         return torch.stack([guess, positive.float(), negative.float()], dim=1)
+
+
+class Seeds(NamedTuple):
+    """Disks around clicks, bool, shape ``(B, h, w)`` each.
+
+    Args:
+        positive: What positive clicks say; where two disks meet, the nearest click counts.
+        negative: What negative clicks say.
+        near: What is guessed to be object when there are only clicks.
+    """
+
+    positive: Tensor
+    negative: Tensor
+    near: Tensor
+
+
+def seeds(points: Tensor, labels: Tensor, size: tuple[int, int]) -> Seeds:
+    """Return the disks around clicks.
+
+    Args:
+        points: ``(x, y)`` in pixels, float, shape ``(B, S, 2)``.
+        labels: 1 positive, 0 negative, -1 no click, shape ``(B, S)``.
+        size: ``(h, w)``.
+    """
+    to_object = _distance(points, labels == 1, size)
+    to_background = _distance(points, labels == 0, size)
+    nearest = to_object <= to_background
+    longer = float(max(size))
+    radius = max(SEED_RADIUS * longer, 0.75)  # of a pixel's centre, from wherever it is clicked
+    return Seeds(
+        positive=(to_object <= radius) & nearest,
+        negative=(to_background <= radius) & ~nearest,
+        near=(to_object <= GUESS_RADIUS * longer) & nearest,
+    )
 
 
 def _distance(points: Tensor, valid: Tensor, grid: tuple[int, int]) -> Tensor:

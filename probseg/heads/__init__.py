@@ -6,8 +6,8 @@ from probseg.heads.csa import CorrectiveSelfAttention
 from probseg.heads.deeplab import DeepLabV3PlusDecoder
 from probseg.heads.fpn import FPNDecoder
 from probseg.heads.fusion import PromptFusion
+from probseg.heads.graph_cut import GraphCut
 from probseg.heads.ocr import OCRDecoder
-from probseg.heads.refinement import ColourRefinement
 from probseg.heads.semantic import EMAHead, FCNHead, SemanticHead
 
 DECODERS: dict[str, type[Decoder]] = {
@@ -25,7 +25,6 @@ __all__ = [
     "DECODERS",
     "HEADS",
     "SEMANTIC_HEADS",
-    "ColourRefinement",
     "ConvHead",
     "CorrectiveSelfAttention",
     "Decoded",
@@ -34,6 +33,7 @@ __all__ = [
     "EMAHead",
     "FCNHead",
     "FPNDecoder",
+    "GraphCut",
     "Head",
     "OCRDecoder",
     "PromptFusion",

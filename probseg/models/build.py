@@ -18,7 +18,7 @@ from probseg.backbones import BACKBONES
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
 from probseg.errors import UnknownNameError, UsageError
-from probseg.heads import DECODERS, HEADS, SEMANTIC_HEADS, ColourRefinement, PromptFusion
+from probseg.heads import DECODERS, HEADS, SEMANTIC_HEADS, GraphCut, PromptFusion
 from probseg.models.segmenter import Segmenter
 from probseg.models.semantic import SemanticSegmenter
 from probseg.paths import configs_dir
@@ -39,7 +39,6 @@ _LATE: dict[str, type[nn.Module]] = {
     **DECODERS,
     **HEADS,
     **SEMANTIC_HEADS,
-    "ColourRefinement": ColourRefinement,
     "PromptFusion": PromptFusion,
 }
 """Parts that wait for the features of the part before them."""
@@ -56,6 +55,7 @@ _Network = TypeVar("_Network", Segmenter, SemanticSegmenter)
 
 _PARTS: dict[str, type[nn.Module]] = {
     "ClickMaps": ClickMaps,
+    "GraphCut": GraphCut,
     "PropagatedClicks": PropagatedClicks,
     **_NETWORKS,
     **BACKBONES,

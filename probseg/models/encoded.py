@@ -94,10 +94,15 @@ def filled_previous(prompts: Prompts, size: Size) -> Prompts:
     return prompts._replace(previous=previous)
 
 
+def without_filling(encoded: Encoded, *maps: Tensor) -> list[Tensor]:
+    """Return the parts of maps ``(B, C, h, w)`` that are not filled up, ``(B, C, h', w')``."""
+    height, width = encoded.working_size
+    return [one[..., :height, :width] for one in maps]
+
+
 def as_given(logits: Tensor, encoded: Encoded) -> Tensor:
     """Take what was filled up away again, and enlarge the logits to the size of the images."""
-    height, width = encoded.working_size
-    logits = logits.float()[..., :height, :width]
+    (logits,) = without_filling(encoded, logits.float())
     if encoded.working_size == encoded.size:
         return logits
     return F.interpolate(logits, encoded.size, mode="bilinear", align_corners=False)

@@ -14,7 +14,7 @@ from probseg.attention import Adaptation, adapt
 from probseg.backbones import Backbone, add_prompt_stem, has_prompt_stem
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
-from probseg.heads import ColourRefinement, Decoded, Decoder, Head, PromptFusion
+from probseg.heads import Decoded, Decoder, GraphCut, Head, PromptFusion
 from probseg.models.encoded import (
     Encoded,
     Size,
@@ -26,6 +26,7 @@ from probseg.models.encoded import (
     moved_prompts,
     reduced,
     resized,
+    without_filling,
 )
 from probseg.models.parts import check_head
 from probseg.types import FeatureInfo, Prompts
@@ -36,8 +37,7 @@ class Logits(NamedTuple):
 
     Args:
         main: Of the network.
-        auxiliary: Of a decoder with a loss of its own, or of the head where its logits are refined;
-            None without.
+        auxiliary: Of a decoder with a loss of its own; None without.
     """
 
     main: Tensor
@@ -69,8 +69,8 @@ class Segmenter(nn.Module):
             as one more channel (Sofiiuk et al. 2021): ``Prompts.previous``, zeros where it is None.
         propagated_clicks: Makes further maps, beside the click maps, of what the prompts say of
             pixels of like colour and place; None for none.
-        refinement: Builds the `ColourRefinement` of the head's logits; None leaves them as they
-            are.
+        refinement: Moves the answer to colours and contours of the image, in evaluation mode;
+            None leaves it as it is.
 
     Raises:
         ValueError: If ``working_size`` is not positive, ``prompts`` is neither, there is a fusion
@@ -90,8 +90,8 @@ class Segmenter(nn.Module):
         prompts: Literal["stem", "head"] = "stem",
         fusion: Callable[[FeatureInfo, int], PromptFusion] | None = None,
         previous_mask: bool = False,
-        refinement: Callable[[FeatureInfo], ColourRefinement] | None = None,
         propagated_clicks: PropagatedClicks | None = None,
+        refinement: GraphCut | None = None,
     ) -> None:
         super().__init__()
         if working_size is not None and working_size < 1:
@@ -123,9 +123,7 @@ class Segmenter(nn.Module):
         else:
             self.fusion = (fusion or PromptFusion)(self.decoder.features, prompt_channels)
             self.head = head(self.decoder.features, self.fusion.channels)
-        self.refinement: ColourRefinement | None = None
-        if refinement is not None:
-            self.refinement = refinement(self.decoder.features)
+        self.refinement = refinement
         self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(backbone.std).view(3, 1, 1), persistent=False)
 
@@ -187,11 +185,11 @@ class Segmenter(nn.Module):
 
     def all_logits(self, encoded: Encoded, prompts: Prompts) -> Logits:
         """Compute all logits that have a loss; see `decode`."""
-        main, auxiliary = self._grid_logits(
-            encoded.image, encoded.decoded, self._moved(prompts, encoded)
-        )
+        moved = self._moved(prompts, encoded)
+        main, auxiliary = self._grid_logits(encoded.image, encoded.decoded, moved)
         return Logits(
-            as_given(main, encoded), None if auxiliary is None else as_given(auxiliary, encoded)
+            as_given(self._refined(main, encoded, moved), encoded),
+            None if auxiliary is None else as_given(auxiliary, encoded),
         )
 
     def grid(self, size: Size) -> Size:
@@ -240,7 +238,8 @@ class Segmenter(nn.Module):
         pairs = zip(encoded, prompts, strict=True)
         moved = [self._moved(given, one) for one, given in pairs]
         main, _ = self._grid_logits(*joined(encoded), joined_prompts(moved))
-        return [as_given(main[n : n + 1], one)[0, 0] for n, one in enumerate(encoded)]
+        refined = [self._refined(main[n : n + 1], encoded[n], moved[n]) for n in range(len(main))]
+        return [as_given(*answer)[0, 0] for answer in zip(refined, encoded, strict=True)]
 
     @property
     def _cell(self) -> int:
@@ -288,10 +287,15 @@ class Segmenter(nn.Module):
         auxiliary = decoded.auxiliary
         if auxiliary is not None:
             auxiliary = F.interpolate(auxiliary.float(), size, mode="bilinear", align_corners=False)
-        if self.refinement is not None:
-            auxiliary = main if auxiliary is None else auxiliary
-            main = self.refinement(main, image, features, clicks)
         return main, auxiliary
+
+    def _refined(self, logits: Tensor, encoded: Encoded, prompts: Prompts) -> Tensor:
+        """Refine main logits of the filled up images, prompts in their pixels."""
+        if self.refinement is None or self.training:
+            return logits
+        shown, image = without_filling(encoded, logits, encoded.image)
+        refined: Tensor = self.refinement(shown, image, prompts)
+        return refined
 
     def adapt(
         self,

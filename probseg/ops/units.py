@@ -1,12 +1,73 @@
-"""Few units of a mixture over the pixels of an image: where they are, and how near pixels are."""
+"""Few units of a mixture over the pixels of an image: where they are, and what they say of them."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from probseg.ops.attention import assign
+from probseg.ops.attention import assign, attend
+
+Scales = Sequence[tuple[float, float]]
+"""For each space of colours and places, what normalised colours and places, in longer sides of the
+image, are multiplied with: one over a unit's standard deviation."""
+
+
+def scale_factors(scales: Scales) -> Tensor:
+    """Return what the channels of colours with places are multiplied with, shape ``(G, 5)``.
+
+    Raises:
+        ValueError: If a scale is negative, both of a pair are 0, or there are none.
+    """
+    if not scales or any(min(pair) < 0 or max(pair) <= 0 for pair in scales):
+        msg = (
+            "scales must be pairs of numbers >= 0 for colours and places, not both 0, such as "
+            f"(5.0, 8.0), got {list(scales)}"
+        )
+        raise ValueError(msg)
+    colour, place = torch.tensor([list(pair) for pair in scales]).float().unbind(dim=1)
+    return torch.stack([colour] * 3 + [place] * 2, dim=1)
+
+
+def pixel_queries(image: Tensor, factors: Tensor, stride: int) -> tuple[Tensor, tuple[int, int]]:
+    """Return the pixels of an image as queries in each space, in units of its scales.
+
+    Args:
+        image: Normalised RGB, shape ``(B, 3, H, W)``.
+        factors: Of `scale_factors`, shape ``(G, 5)``.
+        stride: Of the grid of means of pixels that are the queries.
+
+    Returns:
+        Queries ``(B, G, h w, 5)`` and their grid ``(h, w)``.
+    """
+    colours = F.avg_pool2d(image.float(), stride, ceil_mode=True)  # (B, 3, h, w)
+    tokens = with_places(colours).flatten(2).transpose(1, 2)[:, None]  # (B, 1, h w, 5)
+    return tokens * factors[:, None], (colours.shape[-2], colours.shape[-1])
+
+
+def propagated(queries: Tensor, keys: Tensor, observed: Tensor) -> Tensor:
+    """Return what pixels of like colour and place were observed to be.
+
+    One step of value propagation without a prior (Gabbur et al., 2021, Eqs. 23 and 24), and the
+    read-out: units take the means of the values that are observed near them, and the pixels read
+    them.
+
+    Args:
+        queries: Of the pixels, ``(B, G, h w, D)``.
+        keys: Of the units, ``(B, G, M, D)``.
+        observed: Values, ``(B, C, h, w)``.
+
+    Returns:
+        Values in each space, ``(B, G, C, h, w)``.
+    """
+    spaces = queries.shape[1]
+    values = observed.flatten(2).transpose(1, 2)[:, None].expand(-1, spaces, -1, -1).contiguous()
+    prior = nearness(keys)
+    means = assign(queries, keys, values, log_prior=prior).means  # (B, G, M, C)
+    read = attend(queries, keys, means, log_prior=prior).values  # (B, G, h w, C)
+    return read.transpose(2, 3).reshape(*read.shape[:2], *observed.shape[1:])
 
 
 def with_places(colours: Tensor) -> Tensor:

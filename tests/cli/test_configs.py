@@ -55,7 +55,6 @@ TRAINING = (
     "experiment/coco_json.yaml",
     "experiment/folder.yaml",
     "experiment/laptop_objects.yaml",
-    "experiment/resnet16_csa_colour.yaml",
     "experiment/resnet16_csa_cpu.yaml",
     "experiment/resnet16_csa_finetune.yaml",
     "experiment/resnet26_small_clicks.yaml",

@@ -316,7 +316,7 @@ def test_inputs_are_as_named(name):
     handed_on = name.startswith("ritm_") or name.endswith(("_previous", "_clicks"))
     assert model.previous_mask == handed_on
     assert (model.propagated_clicks is not None) == name.endswith("_clicks")
-    assert (model.refinement is not None) == name.endswith("_colour")
+    assert (model.refinement is not None) == name.endswith("_clicks")
     if name.startswith("ritm_"):
         assert (model.click_maps.clicks, model.click_maps.radius) == ("disk", 5)
 

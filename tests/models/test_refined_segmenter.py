@@ -1,4 +1,4 @@
-"""A network whose head's logits are refined."""
+"""A network whose answer is moved to colours and contours of the image."""
 
 import math
 
@@ -8,14 +8,12 @@ from fakes import micro_model
 
 from probseg.types import Prompts
 
-PART = {"class_path": "probseg.heads.ColourRefinement", "init_args": {"units": 4, "width": 8}}
+PART = {"class_path": "probseg.heads.GraphCut", "init_args": {"units": 4, "smoothness": 2.0}}
 
 
 def network(name="micro_conv", **changes):
     torch.manual_seed(0)
-    model = micro_model(name, refinement=PART, **changes)
-    torch.nn.init.normal_(model.refinement.correction.weight)
-    return model
+    return micro_model(name, refinement=PART, **changes)
 
 
 def image(height=45, width=61):
@@ -27,31 +25,32 @@ def prompts():
     return Prompts(points, torch.tensor([[1, 0]]), torch.full((1, 4), math.nan), None)
 
 
-@pytest.mark.parametrize("name", ["micro_conv", "micro_csa_bp5", "micro_fast"])
-def test_the_heads_logits_are_the_auxiliary_ones(name):
+@pytest.mark.parametrize("name", ["micro_conv", "micro_csa_bp5", "micro_fast", "micro_ocr_csa"])
+def test_main_logits_are_refined_and_auxiliary_ones_are_not(name):
     model = network(name)
     with torch.no_grad():
         logits = model.all_logits(model.encode(image()), prompts())
         refinement, model.refinement = model.refinement, None
         plain = model.all_logits(model.encode(image()), prompts())
-    assert refinement is not None
-    torch.testing.assert_close(logits.auxiliary, plain.main)
-    assert logits.main.shape == plain.main.shape
-    assert (logits.main - plain.main).abs().max() > 0.01
-
-
-def test_a_decoder_with_a_loss_of_its_own_keeps_it():
-    model = network("micro_ocr_csa")
-    with torch.no_grad():
-        logits = model.all_logits(model.encode(image()), prompts())
-        model.refinement = None
-        plain = model.all_logits(model.encode(image()), prompts())
+    normalised = (image() - model.mean) / model.std
+    torch.testing.assert_close(logits.main, refinement(plain.main, normalised, prompts()))
     torch.testing.assert_close(logits.auxiliary, plain.auxiliary)
 
 
-def test_clicks_on_one_image_after_another_give_what_all_at_once_gives():
-    model = network(working_size=40)
-    images = [image()[0], image(45, 60)[0]]
+def test_a_training_sees_what_has_a_gradient():
+    model = network().train()
+    loss = model(image(), prompts()).square().mean()
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    names = model.state_dict().keys()
+    model.refinement = None
+    assert names == model.state_dict().keys(), "nothing is learnt"
+
+
+@pytest.mark.parametrize("working_size", [None, 40])
+def test_clicks_on_one_image_after_another_give_what_all_at_once_gives(working_size):
+    model = network(working_size=working_size)
+    images = [image()[0], image(45, 62)[0]]
     with torch.no_grad():
         together = model.decode_each(model.encode_each(images), [prompts(), prompts()])
         alone = [model(one[None], prompts())[0, 0] for one in images]

@@ -1,0 +1,141 @@
+"""A network's answer, made to agree with colours and contours of the image: a graph cut."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probseg.clicks.propagated import seeds
+from probseg.ops.cut import minimum_cut
+from probseg.ops.numerics import full_precision
+from probseg.ops.units import Scales, grid_units, pixel_queries, propagated, scale_factors
+from probseg.types import Prompts
+
+SMALLEST_SHARE = 0.01
+"""Shares of the object are kept this far from 0 and 1, so that their log-odds stay below 4.6."""
+
+LARGEST_LOGIT = 6.0
+"""A network that is surer is taken to be no surer."""
+
+DECIDED = math.log(9)
+"""Logit that a pixel has at least on its side of the cut: a probability of 0.9."""
+
+
+class GraphCut(nn.Module):
+    """Moves a trained network's answer to where colours and contours of the image say that it ends.
+
+    As in GrabCut (Rother et al., 2004), a minimum cut weighs what colours say of each pixel against
+    the contrast along the contour. What colours say comes from probabilistic attention: the pixels
+    are queries of a mixture over colours, and of one over colours and places, whose units adapt to
+    the image (Gabbur et al., 2021, Eq. 16, without a prior). What the network answered, and what
+    was clicked, are observations of the units' values, which propagate to all pixels (Eqs. 23 and
+    24). The advantage of a pixel as object is a weighted sum of its logit and of how much more
+    its like is object than the image is on the whole; the disks around clicks are certain.
+
+    Nothing is learnt, and it takes part in evaluation mode only: a cut has no gradient. It works on
+    the CPU, image by image, in a time that grows somewhat faster than the number of pixels.
+
+    Args:
+        units: Units along each side of the grid, ``units**2`` in all.
+        key_iterations: EM iterations in which the units adapt to the image.
+        scales: Of colours and places, a pair for each mixture; see `probseg.ops.units.Scales`.
+        stride: Of the grid of pixels on which values propagate.
+        logit_weight: Weight of the network's logits.
+        colour_weight: Weight of what each mixture says.
+        smoothness: Cost of a contour of one pixel through a single colour.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    def __init__(
+        self,
+        units: int = 12,
+        key_iterations: int = 2,
+        scales: Scales = ((5.0, 0.0), (5.0, 8.0)),
+        stride: int = 2,
+        logit_weight: float = 1.0,
+        colour_weight: float = 0.5,
+        smoothness: float = 20.0,
+    ) -> None:
+        super().__init__()
+        numbers = {"units": units, "key_iterations": key_iterations, "stride": stride}
+        for name, number in numbers.items():
+            if number < 1:
+                msg = f"{name} must be at least 1, got {number}"
+                raise ValueError(msg)
+        weights = {
+            "logit_weight": logit_weight,
+            "colour_weight": colour_weight,
+            "smoothness": smoothness,
+        }
+        for name, weight in weights.items():
+            if not 0 <= weight <= 1000:
+                msg = f"{name} must be a number in [0, 1000], got {weight}"
+                raise ValueError(msg)
+        self.units, self.key_iterations, self.stride = units, key_iterations, stride
+        self.logit_weight, self.colour_weight = logit_weight, colour_weight
+        self.smoothness = smoothness
+        self.register_buffer("factors", scale_factors(scales), persistent=False)
+
+    factors: Tensor
+
+    @torch.no_grad()
+    def forward(self, logits: Tensor, image: Tensor, prompts: Prompts) -> Tensor:
+        """Refine logits.
+
+        Args:
+            logits: Of the network, shape ``(B, 1, H, W)``.
+            image: Normalised RGB, shape ``(B, 3, H, W)``.
+            prompts: Clicks in pixels of ``image``.
+
+        Returns:
+            Logits, float32, shape ``(B, 1, H, W)``, of at least 2.2 in magnitude: positive where
+            the cut has the object, and those of the network where it was surer of the same.
+        """
+        size = (image.shape[-2], image.shape[-1])
+        positive, negative, _ = seeds(prompts.points.float(), prompts.labels, size)  # (B, H, W)
+        with full_precision(image.device):
+            logits = logits.float()[:, 0].clamp(-LARGEST_LOGIT, LARGEST_LOGIT)  # (B, H, W)
+            queries, grid = pixel_queries(image, self.factors, self.stride)
+            keys = grid_units(queries, grid, self.units, self.key_iterations)
+            share = torch.where(positive, 1.0, torch.where(negative, 0.0, logits.sigmoid()))
+            said = self._of_colours(queries, keys, share)
+        advantage = self.logit_weight * logits + self.colour_weight * said
+        cut = self._cut(advantage, positive, negative, image)
+        return torch.where(cut, logits.clamp(min=DECIDED), logits.clamp(max=-DECIDED))[:, None]
+
+    def _of_colours(self, queries: Tensor, keys: Tensor, share: Tensor) -> Tensor:
+        """Return how much more than the image its like is object, log-odds ``(B, H, W)``.
+
+        Args:
+            queries: Of the pixels, ``(B, G, h w, 5)``.
+            keys: Of the units, ``(B, G, M, 5)``.
+            share: Of the object in each pixel, ``(B, H, W)``.
+        """
+        observed = F.avg_pool2d(share[:, None], self.stride, ceil_mode=True)  # (B, 1, h, w)
+        read = propagated(queries, keys, observed)[:, :, 0]  # (B, G, h, w)
+        usual = observed.mean(dim=(2, 3), keepdim=True)
+        odds = read.logit(eps=SMALLEST_SHARE) - usual.logit(eps=SMALLEST_SHARE)
+        odds = odds.sum(dim=1, keepdim=True)
+        return F.interpolate(odds, share.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
+
+    def _cut(
+        self,
+        advantage: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        image: Tensor,
+    ) -> Tensor:
+        """Return the object of each image, bool ``(B, H, W)``."""
+        # More than all that speaks against it: the pixel itself, and a contour around it.
+        certain = float(advantage.abs().amax()) + 8 * self.smoothness + 1
+        advantage = torch.where(positive, certain, torch.where(negative, -certain, advantage))
+        colours = image.float().movedim(1, 3).cpu().numpy()
+        pairs = zip(advantage.cpu().numpy(), colours, strict=True)
+        cuts = [minimum_cut(gains, colour, self.smoothness) for gains, colour in pairs]
+        return torch.from_numpy(np.stack(cuts)).to(advantage.device)

@@ -1,0 +1,119 @@
+"""A network's answer that is moved to colours and contours."""
+
+import math
+
+import pytest
+import torch
+from skimage.data import astronaut
+
+from probseg.heads import GraphCut
+from probseg.heads.graph_cut import DECIDED, LARGEST_LOGIT
+from probseg.types import Prompts
+
+
+def prompts(*clicks, batch=1):
+    """Clicks ``(x, y, label)``, the same on each image."""
+    rows = torch.tensor([clicks or [(0.0, 0.0, -1.0)]]).reshape(1, -1, 3).repeat(batch, 1, 1)
+    boxes = torch.full((batch, 4), math.nan)
+    return Prompts(rows[..., :2], rows[..., 2].long(), boxes, None)
+
+
+def square(batch=1):
+    """An object of a colour of its own in noise, and where it is."""
+    image = -1 + 0.1 * torch.randn(batch, 3, 48, 64, generator=torch.Generator().manual_seed(0))
+    image[..., 12:36, 20:44] += 2
+    mask = torch.zeros(1, 1, 48, 64, dtype=torch.bool)
+    mask[..., 12:36, 20:44] = True
+    return image, mask
+
+
+def rough():
+    """Logits of a network that is three pixels off, and unsure of a corner."""
+    logits = torch.full((1, 1, 48, 64), -2.0)
+    logits[..., 15:39, 23:47] = 2.0
+    logits[..., 15:20, 23:28] = -0.5
+    return logits
+
+
+def test_a_rough_answer_is_moved_to_the_contour():
+    image, mask = square()
+    found = GraphCut()(rough(), image, prompts((30.0, 24.0, 1.0))) > 0
+    assert torch.equal(found, mask)
+
+
+def test_without_colours_it_still_follows_contours_and_with_nothing_else_the_network():
+    image, mask = square()
+    found = GraphCut(colour_weight=0.0)(rough(), image, prompts()) > 0
+    assert (found ^ mask).sum() < (rough().gt(0) ^ mask).sum() / 2
+    alone = GraphCut(colour_weight=0.0, smoothness=0.0)(rough(), image, prompts())
+    assert torch.equal(alone > 0, rough() > 0)
+
+
+def test_colours_say_what_the_network_left_open():
+    image, mask = square()
+    logits = torch.full((1, 1, 48, 64), -0.2)
+    logits[..., 20:28, 28:36] = 4.0  # a part of the object
+    assert torch.equal(GraphCut()(logits, image, prompts()) > 0, mask)
+
+
+@pytest.mark.parametrize("label", [0.0, 1.0])
+def test_clicks_are_certain_whatever_else_is_said(label):
+    image, mask = square()
+    sure = torch.where(mask, 20.0, -20.0)
+    place = (30.0, 24.0) if label == 0 else (5.0, 5.0)
+    found = GraphCut()(sure, image, prompts((*place, label))) > 0
+    x, y = map(int, place)
+    assert found[0, 0, y, x] == bool(label)
+    changed = (found ^ mask)[0, 0].nonzero()
+    assert (changed - torch.tensor([y, x])).abs().max() <= 2, "no more than the disk"
+
+
+def test_logits_are_at_least_decided_and_keep_their_order():
+    image, _ = square()
+    logits = 8 * torch.randn(1, 1, 48, 64, generator=torch.Generator().manual_seed(1))
+    found = GraphCut()(logits, image, prompts())
+    assert found.abs().min() >= DECIDED - 1e-6
+    assert found.abs().max() <= LARGEST_LOGIT
+    same = (found > 0) == (logits > 0)
+    kept = logits[same].sign() * logits[same].abs().clamp(DECIDED, LARGEST_LOGIT)
+    torch.testing.assert_close(found[same], kept)
+
+
+@pytest.mark.parametrize("size", [(33, 41), (7, 50), (3, 3), (1, 1)])
+def test_sizes_need_not_be_whole_cells(size):
+    logits = torch.randn(2, 1, *size, generator=torch.Generator().manual_seed(0))
+    assert GraphCut()(logits, torch.randn(2, 3, *size), prompts(batch=2)).shape == (2, 1, *size)
+
+
+def test_images_of_a_batch_do_not_see_each_other():
+    photo = torch.from_numpy(astronaut()[::4, ::4].copy()).permute(2, 0, 1).float() / 64 - 2
+    image = torch.stack([photo, photo.flip(-1), photo.roll(30, 1)])
+    logits = 3 * torch.nn.functional.interpolate(
+        torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0)), photo.shape[-2:]
+    )
+    refine, clicks = GraphCut(), ((40.0, 30.0, 1.0), (5.0, 5.0, 0.0))
+    together = refine(logits, image, prompts(*clicks, batch=3))
+    alone = [refine(logits[n, None], image[n, None], prompts(*clicks)) for n in range(3)]
+    torch.testing.assert_close(together, torch.cat(alone))
+
+
+def test_half_precision_changes_next_to_nothing():
+    image, _ = square()
+    refine, clicks = GraphCut(), prompts((30.0, 24.0, 1.0))
+    full = refine(rough(), image, clicks) > 0
+    with torch.autocast("cpu", torch.bfloat16):
+        half = refine(rough().bfloat16(), image.bfloat16(), clicks) > 0
+    assert (half ^ full).sum() <= 5
+
+
+@pytest.mark.parametrize("name", ["units", "key_iterations", "stride"])
+def test_numbers_below_one_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        GraphCut(**{name: 0})
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1001.0, math.nan])
+@pytest.mark.parametrize("name", ["logit_weight", "colour_weight", "smoothness"])
+def test_weights_out_of_range_are_refused(name, weight):
+    with pytest.raises(ValueError, match=rf"{name} must be a number in \[0, 1000\], got"):
+        GraphCut(**{name: weight})

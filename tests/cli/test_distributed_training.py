@@ -1,6 +1,7 @@
 """Two processes train as one does on the batches of both, and end together whatever happens."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -90,7 +91,13 @@ class Run:
         self.process = subprocess.Popen(
             [*starter, str(place.parent / "train.py"), "fit", *arguments, batch],
             cwd=place,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "FAULT": fault, "MARK": self.mark},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PYTHONFAULTHANDLER": "1",
+                "FAULT": fault,
+                "MARK": self.mark,
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -100,7 +107,7 @@ class Run:
     def end(self):
         """Wait for it; return its status and what it has said. No process may be left."""
         try:
-            text = self.process.communicate(timeout=PATIENCE)[0]
+            text = self.said()
             deadline = time.monotonic() + 30
             while (left := self.processes()) and time.monotonic() < deadline:
                 time.sleep(0.1)
@@ -110,6 +117,16 @@ class Run:
                     os.kill(number, 9)
         assert not left, text
         return self.process.returncode, text
+
+    def said(self):
+        """Wait for what it says; if it does not end, say where each of its threads is."""
+        try:
+            return self.process.communicate(timeout=PATIENCE)[0]
+        except subprocess.TimeoutExpired:
+            for number in self.processes():
+                os.kill(number, signal.SIGABRT)
+            text = self.process.communicate(timeout=PATIENCE)[0]
+        pytest.fail(f"it did not end within {PATIENCE} seconds:\n{text}")
 
     def processes(self):
         """Numbers of all processes that this run has started, and of those that they have."""

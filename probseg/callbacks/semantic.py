@@ -197,7 +197,7 @@ class SemanticEvaluation(L.Callback):
                 if sample.dataset not in self._tallies:
                     self._tallies[sample.dataset] = Tally(model.num_classes, device)
                 tally = self._tallies[sample.dataset]
-                tally.add(sample, prediction)
+                tally.confusion.add(sample, prediction)
                 if len(tally.pictures) < self.pictures:
                     maps = _maps(model, image, self.bases)
                     predicted = prediction.to(torch.uint8).cpu().numpy()

@@ -6,13 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torchmetrics.classification import MulticlassConfusionMatrix
 
 from probseg.callbacks.semantic_pictures import SemanticPicture
-from probseg.errors import DataError
+from probseg.metrics.confusion import Confusion
 from probseg.metrics.semantic import Counts
-from probseg.types import IGNORE, SemanticSample
 
 Place = tuple[int, int]
 """Number of the batch, and of the process: the order of photographs that processes share."""
@@ -33,7 +30,7 @@ class Counted(NamedTuple):
 
 
 class Tally:
-    """Counts which class is taken for which, for one data set and in one process.
+    """Counts which class is taken for which, and keeps pictures: one data set, one process.
 
     Args:
         num_classes: Number of classes.
@@ -41,41 +38,12 @@ class Tally:
     """
 
     def __init__(self, num_classes: int, device: torch.device) -> None:
-        self._confusion = MulticlassConfusionMatrix(
-            num_classes,
-            ignore_index=IGNORE,
-            validate_args=False,  # it would look for the different numbers in every prediction
-            sync_on_compute=False,  # a process may have no photograph of this data set
-        ).to(device)
-        self._photographs = 0
+        self.confusion = Confusion(num_classes, device)
         self.pictures: list[tuple[Place, SemanticPicture]] = []
-
-    def add(self, sample: SemanticSample, prediction: Tensor) -> None:
-        """Count the pixels of a photograph.
-
-        Args:
-            sample: The photograph.
-            prediction: Class numbers, int64, shape ``(H, W)``.
-
-        Raises:
-            DataError: If the truth has more classes than the network.
-        """
-        labels = torch.tensor(sample.labels)
-        most = int(torch.where(labels == IGNORE, 0, labels).max())
-        if most >= self._confusion.num_classes:
-            msg = (
-                f"{sample.dataset}, {sample.name}: has a pixel of class {most}, and the network "
-                f"tells the classes 0 to {self._confusion.num_classes - 1} apart; set num_classes "
-                "of its head to the number of classes of the data"
-            )
-            raise DataError(msg)
-        self._confusion.update(prediction, labels.to(prediction.device))
-        self._photographs += 1
 
     def counted(self) -> Counted:
         """Return what was counted by this process."""
-        confusion: Counts = self._confusion.compute().cpu().numpy()
-        return Counted(confusion, self._photographs, self.pictures)
+        return Counted(self.confusion.matrix(), self.confusion.photographs, self.pictures)
 
 
 def gathered(tallies: dict[str, Tally], pictures: int) -> dict[str, Counted]:

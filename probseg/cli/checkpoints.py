@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import torch
 import yaml
 from jsonargparse import Namespace
 
@@ -21,6 +17,7 @@ from probseg.callbacks.run_folder import run_folder
 from probseg.cli.named_classes import check_names
 from probseg.errors import UsageError, WeightsError
 from probseg.tasks.migration import format_of
+from probseg.zoo.trained import read_checkpoint
 
 HOW = ("batch_size", "crop_size", "eval_batch_size", "max_skipped", "num_workers")
 """Arguments of data modules that a run may go on with others of: the data are the same."""
@@ -71,7 +68,7 @@ def check_readable(path: Path, allowed: Mapping[str, Any] | None = None) -> None
         msg = f"--ckpt_path {path}: no such file; give the path of a .ckpt file, or `last`"
         raise UsageError(msg)
     try:
-        content = _content(path)
+        content = read_checkpoint(path)
         format_of(content)
     except WeightsError as error:
         told = str(error) if str(path) in str(error) else f"{path}: {error}"
@@ -92,40 +89,12 @@ def last_of(trainer: L.Trainer) -> Path | None:
     return max(written, key=lambda path: path.stat().st_mtime, default=None)
 
 
-def _content(path: Path) -> dict[str, Any]:
-    """Read a checkpoint without running code; the tensors stay on the disk.
-
-    Raises:
-        WeightsError: If it is damaged, or something else.
-    """
-    try:
-        with zipfile.ZipFile(path) as file:
-            broken = file.testzip()  # by checksums: torch does not look at all of the tensors
-        if broken is not None:
-            msg = f"{path}: the file is damaged, {broken} in it has another checksum"
-            raise WeightsError(msg)
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        msg = (
-            f"{path}: holds Python objects, which are not read since they could run code; expected "
-            "a checkpoint written by `probseg fit`"
-        )
-        raise WeightsError(msg) from error
-    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError) as error:
-        msg = f"{path}: cannot be read as a checkpoint; the file is damaged, or of another kind"
-        raise WeightsError(msg) from error
-    if not isinstance(content, dict) or "state_dict" not in content:
-        msg = f"{path}: holds no training state; expected a checkpoint written by `probseg fit`"
-        raise WeightsError(msg)
-    return content
-
-
 def _newest_other(path: Path) -> Path | None:
     """Return the newest checkpoint beside a broken one that can be read."""
     others = [other for other in path.parent.glob("*.ckpt") if other != path]
     for other in sorted(others, key=lambda other: other.stat().st_mtime, reverse=True):
         try:
-            format_of(_content(other))
+            format_of(read_checkpoint(other))
         except WeightsError:
             continue
         return other

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -17,11 +16,11 @@ from probseg.errors import DataError
 from probseg.interact.recorded import SEMANTIC_FIGURES, SETS, figures_of, protocol_of
 from probseg.interact.report import summarise_records
 from probseg.interact.simulation import run_objects
+from probseg.metrics.confusion import Confusion
 from probseg.metrics.semantic import semantic_scores
 from probseg.models import Segmenter, SemanticSegmenter
 from probseg.models.build import Description
 from probseg.models.multiscale import predict_classes
-from probseg.types import IGNORE
 from probseg.zoo.evaluations import Evaluation, Tolerance
 
 REPRODUCED = Tolerance(share=0.005, clicks=0.15)
@@ -96,8 +95,7 @@ def _of_clicks(
 def _of_classes(
     model: SemanticSegmenter, loaders: list[DataLoader[Any]], evaluation: Evaluation, device: str
 ) -> tuple[dict[str, float], dict[str, int]]:
-    classes, photographs = model.num_classes, 0
-    confusion = np.zeros((classes, classes), np.int64)
+    confusion = Confusion(model.num_classes, device)
     with _as_asked(model, evaluation.options), torch.inference_mode():
         for loader in loaders:
             for sample in (sample for samples in loader for sample in samples):
@@ -108,15 +106,10 @@ def _of_classes(
                     evaluation.options["scales"],
                     evaluation.options["flip"],
                 )
-                known = sample.labels != IGNORE
-                truth = sample.labels[known].astype(np.int64)
-                pairs = classes * truth + prediction[0].cpu().numpy()[known]
-                counts = np.bincount(pairs, minlength=classes**2)
-                confusion += counts.reshape(classes, classes)
-                photographs += 1
-    scores = semantic_scores(confusion)
+                confusion.add(sample, prediction[0])
+    scores = semantic_scores(confusion.matrix())
     figures = {name: float(getattr(scores, name)) for name in SEMANTIC_FIGURES}
-    return figures, {"photographs": photographs}
+    return figures, {"photographs": confusion.photographs}
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import hashlib
 import json
 import pickle
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,7 +101,7 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
     elif which == "best":
         msg = f"weights 'best': give the folder of a run to choose from, got the file {source}"
         raise UsageError(msg)
-    stored = _content(path)
+    stored = read_checkpoint(path)
     description, preset = network_of(stored, path)
     state = _state(stored, which, path)
     weights = {
@@ -113,6 +114,38 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
     seed, config = _settings(run / "config.yaml")
     commit = _commits(run / "starts.jsonl")
     return Trained(path, description, preset, weights, digests, seed, commit, config)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint without running code; the tensors stay on the disk.
+
+    Raises:
+        UsageError: If there is no such file.
+        WeightsError: If it is damaged, or something else.
+    """
+    if not path.is_file():
+        msg = f"{path}: no such file; expected a run folder, a checkpoint or a model folder"
+        raise UsageError(msg)
+    try:
+        with zipfile.ZipFile(path) as file:
+            broken = file.testzip()  # by checksums: torch does not look at all of the tensors
+        if broken is not None:
+            msg = f"{path}: the file is damaged, {broken} in it has another checksum"
+            raise WeightsError(msg)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        msg = (
+            f"{path}: holds Python objects, which are not read since they could run code; expected "
+            "a checkpoint written by `probseg fit`"
+        )
+        raise WeightsError(msg) from error
+    except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError) as error:
+        msg = f"{path}: cannot be read as a checkpoint; the file is damaged, or of another kind"
+        raise WeightsError(msg) from error
+    if not isinstance(content, dict) or "state_dict" not in content:
+        msg = f"{path}: holds no training state; expected a checkpoint written by `probseg fit`"
+        raise WeightsError(msg)
+    return content
 
 
 def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, str | None]:
@@ -169,7 +202,7 @@ def _checkpoint(run: Path, which: Which) -> Path:
             raise UsageError(msg)
         return last
     if len(files) > 1 and last.is_file():
-        best = _best_names(_content(last))
+        best = _best_names(read_checkpoint(last))
         files = [path for path in files if path.name in best] or files
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "none"
@@ -195,22 +228,6 @@ def _state(stored: Mapping[str, Any], which: Which | None, path: Path) -> Mappin
         )
         raise UsageError(msg)
     return stored.get(AVERAGED, state) if which == "last" else state
-
-
-def _content(path: Path) -> dict[str, Any]:
-    """Read a checkpoint without running code."""
-    if not path.is_file():
-        msg = f"{path}: no such file; expected a run folder, a checkpoint or a model folder"
-        raise UsageError(msg)
-    try:
-        stored = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, zipfile.BadZipFile, RuntimeError, EOFError) as error:
-        msg = f"{path}: cannot be read as a checkpoint; the file is damaged, or of another kind"
-        raise WeightsError(msg) from error
-    if not isinstance(stored, dict) or "state_dict" not in stored:
-        msg = f"{path}: holds no training state; expected a checkpoint written by `probseg fit`"
-        raise WeightsError(msg)
-    return stored
 
 
 def _settings(path: Path) -> tuple[int | None, str | None]:

@@ -114,7 +114,7 @@ def test_other_files_are_refused_in_words(tmp_path):
     with pytest.raises(WeightsError, match=r"weights\.ckpt: holds no training state"):
         read_trained(path)
     torch.save({"run": Path("code")}, path)
-    with pytest.raises(WeightsError, match="cannot be read as a checkpoint"):
+    with pytest.raises(WeightsError, match="holds Python objects, which are not read"):
         read_trained(path)
 
 

@@ -60,7 +60,7 @@ class GraphCut(nn.Module):
         stride: int = 2,
         logit_weight: float = 1.0,
         colour_weight: float = 0.5,
-        smoothness: float = 20.0,
+        smoothness: float = 10.0,
     ) -> None:
         super().__init__()
         numbers = {"units": units, "key_iterations": key_iterations, "stride": stride}

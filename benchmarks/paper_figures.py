@@ -19,7 +19,7 @@ from probseg.metrics import miou_at, standard_error_objects, standard_error_tria
 
 MARKERS = "os^Dvp"
 ERRORS = (
-    "bars: ± standard error over trials, as in the paper; "
+    "bars: ± standard error over trials, as in the paper\n"
     "band: ± standard error over objects, of the first line"
 )
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from probseg.clicks.maps import filled_box_map, squared_distances
 from probseg.ops.numerics import full_precision
-from probseg.ops.units import Scales, grid_units, pixel_queries, propagated, scale_factors
+from probseg.ops.units import PixelMixture, Scales, propagated
 from probseg.types import Prompts
 
 GUESS_RADIUS = 0.1
@@ -64,16 +64,8 @@ class PropagatedClicks(nn.Module):
         stride: int = 4,
     ) -> None:
         super().__init__()
-        numbers = {"units": units, "key_iterations": key_iterations, "stride": stride}
-        for name, number in numbers.items():
-            if number < 1:
-                msg = f"{name} must be at least 1, got {number}"
-                raise ValueError(msg)
-        self.units, self.key_iterations, self.stride = units, key_iterations, stride
+        self.mixture = PixelMixture(units, key_iterations, scales, stride)
         self.channels = 2 * len(scales)
-        self.register_buffer("factors", scale_factors(scales), persistent=False)
-
-    factors: Tensor
 
     @torch.no_grad()
     def forward(self, image: Tensor, prompts: Prompts) -> Tensor:
@@ -89,8 +81,7 @@ class PropagatedClicks(nn.Module):
             ``(B, 2 G, H, W)``.
         """
         with full_precision(image.device):
-            queries, grid = pixel_queries(image, self.factors, self.stride)
-            keys = grid_units(queries, grid, self.units, self.key_iterations)
+            queries, keys, grid = self.mixture(image)
             said = self._said(prompts, grid)  # (B, 3, h, w)
             maps = propagated(queries, keys, said)  # (B, G, 3, h, w)
             share, positive, negative = maps.unbind(dim=2)
@@ -102,13 +93,17 @@ class PropagatedClicks(nn.Module):
 
     def _said(self, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
         """Return what prompts say of the pixels of the grid: object, positive, negative clicks."""
-        points = (prompts.points.float() + 0.5) / self.stride - 0.5
+        points = (prompts.points.float() + 0.5) / self.mixture.stride - 0.5
         positive, negative, near = seeds(points, prompts.labels, grid)
         guess = near.float()
         boxed = ~prompts.boxes.isnan().any(dim=1)[:, None, None]
-        guess = torch.where(boxed, filled_box_map(prompts.boxes.float() / self.stride, grid), guess)
+        guess = torch.where(
+            boxed, filled_box_map(prompts.boxes.float() / self.mixture.stride, grid), guess
+        )
         if prompts.previous is not None:
-            before = F.avg_pool2d(prompts.previous.float(), self.stride, ceil_mode=True)[:, 0]
+            before = F.avg_pool2d(prompts.previous.float(), self.mixture.stride, ceil_mode=True)[
+                :, 0
+            ]
             answered = before.amax(dim=(1, 2), keepdim=True) > 0
             guess = torch.where(answered, before, guess)
         guess = torch.where(positive, 1.0, torch.where(negative, 0.0, guess))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from probseg.clicks.propagated import seeds
 from probseg.ops.cut import minimum_cut
 from probseg.ops.numerics import full_precision
-from probseg.ops.units import Scales, grid_units, pixel_queries, propagated, scale_factors
+from probseg.ops.units import PixelMixture, Scales, propagated
 from probseg.types import Prompts
 
 SMALLEST_SHARE = 0.01
@@ -63,11 +63,7 @@ class GraphCut(nn.Module):
         smoothness: float = 10.0,
     ) -> None:
         super().__init__()
-        numbers = {"units": units, "key_iterations": key_iterations, "stride": stride}
-        for name, number in numbers.items():
-            if number < 1:
-                msg = f"{name} must be at least 1, got {number}"
-                raise ValueError(msg)
+        self.mixture = PixelMixture(units, key_iterations, scales, stride)
         weights = {
             "logit_weight": logit_weight,
             "colour_weight": colour_weight,
@@ -77,12 +73,8 @@ class GraphCut(nn.Module):
             if not 0 <= weight <= 1000:
                 msg = f"{name} must be a number in [0, 1000], got {weight}"
                 raise ValueError(msg)
-        self.units, self.key_iterations, self.stride = units, key_iterations, stride
         self.logit_weight, self.colour_weight = logit_weight, colour_weight
         self.smoothness = smoothness
-        self.register_buffer("factors", scale_factors(scales), persistent=False)
-
-    factors: Tensor
 
     @torch.no_grad()
     def forward(self, logits: Tensor, image: Tensor, prompts: Prompts) -> Tensor:
@@ -101,8 +93,7 @@ class GraphCut(nn.Module):
         positive, negative, _ = seeds(prompts.points.float(), prompts.labels, size)  # (B, H, W)
         with full_precision(image.device):
             logits = logits.float()[:, 0].clamp(-LARGEST_LOGIT, LARGEST_LOGIT)  # (B, H, W)
-            queries, grid = pixel_queries(image, self.factors, self.stride)
-            keys = grid_units(queries, grid, self.units, self.key_iterations)
+            queries, keys, _ = self.mixture(image)
             share = torch.where(positive, 1.0, torch.where(negative, 0.0, logits.sigmoid()))
             said = self._of_colours(queries, keys, share)
         advantage = self.logit_weight * logits + self.colour_weight * said
@@ -117,7 +108,7 @@ class GraphCut(nn.Module):
             keys: Of the units, ``(B, G, M, 5)``.
             share: Of the object in each pixel, ``(B, H, W)``.
         """
-        observed = F.avg_pool2d(share[:, None], self.stride, ceil_mode=True)  # (B, 1, h, w)
+        observed = F.avg_pool2d(share[:, None], self.mixture.stride, ceil_mode=True)  # (B, 1, h, w)
         read = propagated(queries, keys, observed)[:, :, 0]  # (B, G, h, w)
         usual = observed.mean(dim=(2, 3), keepdim=True)
         odds = read.logit(eps=SMALLEST_SHARE) - usual.logit(eps=SMALLEST_SHARE)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from probseg.ops.attention import assign, attend
 
@@ -15,36 +15,58 @@ Scales = Sequence[tuple[float, float]]
 image, are multiplied with: one over a unit's standard deviation."""
 
 
-def scale_factors(scales: Scales) -> Tensor:
-    """Return what the channels of colours with places are multiplied with, shape ``(G, 5)``.
+class PixelMixture(nn.Module):
+    """A mixture over the colours and places of an image's pixels, one in each space.
 
-    Raises:
-        ValueError: If a scale is negative, both of a pair are 0, or there are none.
-    """
-    if not scales or any(min(pair) < 0 or max(pair) <= 0 for pair in scales):
-        msg = (
-            "scales must be pairs of numbers >= 0 for colours and places, not both 0, such as "
-            f"(5.0, 8.0), got {list(scales)}"
-        )
-        raise ValueError(msg)
-    colour, place = torch.tensor([list(pair) for pair in scales]).float().unbind(dim=1)
-    return torch.stack([colour] * 3 + [place] * 2, dim=1)
-
-
-def pixel_queries(image: Tensor, factors: Tensor, stride: int) -> tuple[Tensor, tuple[int, int]]:
-    """Return the pixels of an image as queries in each space, in units of its scales.
+    Its units begin at the means of the cells of a grid, and adapt to the image by EM (Gabbur et
+    al., 2021, Eq. 16, without a prior).
 
     Args:
-        image: Normalised RGB, shape ``(B, 3, H, W)``.
-        factors: Of `scale_factors`, shape ``(G, 5)``.
+        units: Units along each side of the grid, ``units**2`` in all.
+        key_iterations: EM iterations in which the units adapt to the image.
+        scales: Of colours and places, a pair for each space.
         stride: Of the grid of means of pixels that are the queries.
 
-    Returns:
-        Queries ``(B, G, h w, 5)`` and their grid ``(h, w)``.
+    Raises:
+        ValueError: If a number is below 1, a scale is negative, both of a pair are 0, or there are
+            none.
     """
-    colours = F.avg_pool2d(image.float(), stride, ceil_mode=True)  # (B, 3, h, w)
-    tokens = with_places(colours).flatten(2).transpose(1, 2)[:, None]  # (B, 1, h w, 5)
-    return tokens * factors[:, None], (colours.shape[-2], colours.shape[-1])
+
+    def __init__(self, units: int, key_iterations: int, scales: Scales, stride: int) -> None:
+        super().__init__()
+        numbers = {"units": units, "key_iterations": key_iterations, "stride": stride}
+        for name, number in numbers.items():
+            if number < 1:
+                msg = f"{name} must be at least 1, got {number}"
+                raise ValueError(msg)
+        if not scales or any(min(pair) < 0 or max(pair) <= 0 for pair in scales):
+            msg = (
+                "scales must be pairs of numbers >= 0 for colours and places, not both 0, such as "
+                f"(5.0, 8.0), got {list(scales)}"
+            )
+            raise ValueError(msg)
+        self.units, self.key_iterations, self.stride = units, key_iterations, stride
+        colour, place = torch.tensor([list(pair) for pair in scales]).float().unbind(dim=1)
+        factors = torch.stack([colour] * 3 + [place] * 2, dim=1)  # (G, 5)
+        self.register_buffer("factors", factors, persistent=False)
+
+    factors: Tensor
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+        """Adapt the units to images.
+
+        Args:
+            image: Normalised RGB, shape ``(B, 3, H, W)``.
+
+        Returns:
+            Queries of the pixels ``(B, G, h w, 5)``, in units of the scales; keys of the units
+            ``(B, G, units**2, 5)``; and the grid ``(h, w)``.
+        """
+        colours = F.avg_pool2d(image.float(), self.stride, ceil_mode=True)  # (B, 3, h, w)
+        grid = (colours.shape[-2], colours.shape[-1])
+        tokens = with_places(colours).flatten(2).transpose(1, 2)[:, None]  # (B, 1, h w, 5)
+        queries = tokens * self.factors[:, None]
+        return queries, grid_units(queries, grid, self.units, self.key_iterations), grid
 
 
 def propagated(queries: Tensor, keys: Tensor, observed: Tensor) -> Tensor:

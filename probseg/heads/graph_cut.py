@@ -9,14 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.clicks.propagated import seeds
+from probseg.clicks.propagated import SMALLEST_SHARE, seeds
 from probseg.ops.cut import minimum_cut
 from probseg.ops.numerics import full_precision
 from probseg.ops.units import PixelMixture, Scales, propagated
 from probseg.types import Prompts
-
-SMALLEST_SHARE = 0.01
-"""Shares of the object are kept this far from 0 and 1, so that their log-odds stay below 4.6."""
 
 LARGEST_LOGIT = 6.0
 """A network that is surer is taken to be no surer."""

@@ -93,17 +93,14 @@ class PropagatedClicks(nn.Module):
 
     def _said(self, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
         """Return what prompts say of the pixels of the grid: object, positive, negative clicks."""
-        points = (prompts.points.float() + 0.5) / self.mixture.stride - 0.5
+        stride = self.mixture.stride
+        points = (prompts.points.float() + 0.5) / stride - 0.5
         positive, negative, near = seeds(points, prompts.labels, grid)
         guess = near.float()
         boxed = ~prompts.boxes.isnan().any(dim=1)[:, None, None]
-        guess = torch.where(
-            boxed, filled_box_map(prompts.boxes.float() / self.mixture.stride, grid), guess
-        )
+        guess = torch.where(boxed, filled_box_map(prompts.boxes.float() / stride, grid), guess)
         if prompts.previous is not None:
-            before = F.avg_pool2d(prompts.previous.float(), self.mixture.stride, ceil_mode=True)[
-                :, 0
-            ]
+            before = F.avg_pool2d(prompts.previous.float(), stride, ceil_mode=True)[:, 0]
             answered = before.amax(dim=(1, 2), keepdim=True) > 0
             guess = torch.where(answered, before, guess)
         guess = torch.where(positive, 1.0, torch.where(negative, 0.0, guess))

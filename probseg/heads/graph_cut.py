@@ -112,13 +112,7 @@ class GraphCut(nn.Module):
         odds = odds.sum(dim=1, keepdim=True)
         return F.interpolate(odds, share.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
 
-    def _cut(
-        self,
-        advantage: Tensor,
-        positive: Tensor,
-        negative: Tensor,
-        image: Tensor,
-    ) -> Tensor:
+    def _cut(self, advantage: Tensor, positive: Tensor, negative: Tensor, image: Tensor) -> Tensor:
         """Return the object of each image, bool ``(B, H, W)``."""
         # More than all that speaks against it: the pixel itself, and a contour around it.
         certain = float(advantage.abs().amax()) + 8 * self.smoothness + 1

@@ -6,8 +6,6 @@ import math
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 Floats = npt.NDArray[np.floating]
 Indices = npt.NDArray[np.int32]
@@ -43,6 +41,10 @@ def minimum_cut(advantage: Floats, image: Floats, smoothness: float) -> npt.NDAr
     Raises:
         ValueError: If a number is out of range or not finite.
     """
+    # A seventh of a second that networks without a cut, which import this too, need not wait.
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
     largest = float(np.abs(advantage).max(initial=0.0))
     if not (largest <= LARGEST_COST and 0 <= smoothness <= LARGEST_COST):
         msg = (

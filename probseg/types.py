@@ -46,6 +46,15 @@ class Prompts(NamedTuple):
     boxes: Tensor
     previous: Tensor | None = None
 
+    @property
+    def given(self) -> Tensor:
+        """Say of each image whether it has a click or a box, boolean, shape ``(B,)``."""
+        return (self.labels >= 0).any(dim=1) | ~self.boxes.isnan().any(dim=1)
+
+    def at(self, rows: slice) -> Prompts:
+        """Return the prompts of some of the images."""
+        return Prompts(*(None if part is None else part[rows] for part in self))
+
 
 class Sample(NamedTuple):
     """One object of one image.

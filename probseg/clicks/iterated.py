@@ -42,9 +42,12 @@ class IteratedClicks:
         near: Probability that a random negative click is drawn from the band around the object
             instead of the whole background.
         band: Width of that band as a fraction of the square root of the object's area.
-        most_rounds: Most rounds of corrective clicks. Their number, from 0, is drawn for each
-            batch.
+        most_rounds: Most rounds of corrective clicks. Their number, from ``fewest_rounds``, is
+            drawn for each batch.
         boxes: Share of the images that begin with their box and no clicks; 0 as published.
+        fewest_rounds: Fewest rounds of corrective clicks; 0 as published.
+        single: Share of the other images that begin as an evaluation does, with one click in the
+            depth of the object; 0 as published.
 
     Raises:
         ValueError: If a number is out of range.
@@ -57,6 +60,8 @@ class IteratedClicks:
     band: float = 0.1
     most_rounds: int = 3
     boxes: float = 0.0
+    fewest_rounds: int = 0
+    single: float = 0.0
 
     def __post_init__(self) -> None:
         checks = {
@@ -67,6 +72,11 @@ class IteratedClicks:
             "band": (0 < self.band < float("inf"), "positive and finite"),
             "most_rounds": (self.most_rounds >= 0, "at least 0"),
             "boxes": (0 <= self.boxes <= 1, "a share"),
+            "fewest_rounds": (
+                0 <= self.fewest_rounds <= self.most_rounds,
+                f"at least 0 and at most most_rounds = {self.most_rounds}",
+            ),
+            "single": (0 <= self.single <= 1, "a share"),
         }
         for name, (fine, expected) in checks.items():
             if not fine:
@@ -76,7 +86,7 @@ class IteratedClicks:
     @property
     def rounds(self) -> tuple[int, int]:
         """Fewest and most rounds of corrective clicks."""
-        return 0, self.most_rounds
+        return self.fewest_rounds, self.most_rounds
 
     def stage(self, epoch: int) -> Stage:
         """Return the task of an epoch: clicks on errors, from the first epoch on."""
@@ -101,6 +111,12 @@ class IteratedClicks:
         prompts = without_clicks(drop_boxes(boxes, 1 - self.boxes, draws))
         unseen = prompts.boxes.isnan().any(dim=1, keepdim=True)
         points, labels = self._random_clicks(masks, draws)
+        if self.single > 0:
+            alone = draws.uniform(1) < self.single  # (B, 1)
+            nothing = torch.zeros_like(masks, dtype=torch.bool)
+            point, label = corrective_clicks(nothing, masks, draws)
+            points = torch.cat([point, points], dim=1)
+            labels = torch.cat([label.where(alone, -1), labels.where(~alone, -1)], dim=1)
         prompts = with_clicks(prompts, points, labels.where(unseen, -1))
         for _ in range(rounds):
             logits = answered(prompts, answer)

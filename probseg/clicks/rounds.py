@@ -49,8 +49,7 @@ def answered(prompts: Prompts, answer: Answer) -> Tensor:
         Logits, shape ``(B, 1, H, W)``; minus infinity for images without any prompt, where nothing
         was asked yet and nothing is object.
     """
-    prompted = (prompts.labels >= 0).any(dim=1) | ~prompts.boxes.isnan().any(dim=1)
-    return answer(prompts).masked_fill(~prompted[:, None, None, None], -torch.inf)
+    return answer(prompts).masked_fill(~prompts.given[:, None, None, None], -torch.inf)
 
 
 def with_clicks(

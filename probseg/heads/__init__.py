@@ -5,16 +5,20 @@ from probseg.heads.conv import ConvHead
 from probseg.heads.csa import CorrectiveSelfAttention
 from probseg.heads.deeplab import DeepLabV3PlusDecoder
 from probseg.heads.fpn import FPNDecoder
-from probseg.heads.fusion import PromptFusion
+from probseg.heads.fusion import Fusion, PromptFusion
 from probseg.heads.graph_cut import GraphCut
 from probseg.heads.ocr import OCRDecoder
+from probseg.heads.propagation import PromptPropagation
+from probseg.heads.pyramid import PromptUNet, PyramidDecoder
 from probseg.heads.semantic import EMAHead, FCNHead, SemanticHead
 
 DECODERS: dict[str, type[Decoder]] = {
     "DeepLabV3PlusDecoder": DeepLabV3PlusDecoder,
     "FPNDecoder": FPNDecoder,
     "OCRDecoder": OCRDecoder,
+    "PyramidDecoder": PyramidDecoder,
 }
+FUSIONS: dict[str, type[Fusion]] = {"PromptFusion": PromptFusion, "PromptUNet": PromptUNet}
 HEADS: dict[str, type[Head]] = {
     "ConvHead": ConvHead,
     "CorrectiveSelfAttention": CorrectiveSelfAttention,
@@ -23,6 +27,7 @@ SEMANTIC_HEADS: dict[str, type[SemanticHead]] = {"EMAHead": EMAHead, "FCNHead": 
 
 __all__ = [
     "DECODERS",
+    "FUSIONS",
     "HEADS",
     "SEMANTIC_HEADS",
     "ConvHead",
@@ -33,9 +38,13 @@ __all__ = [
     "EMAHead",
     "FCNHead",
     "FPNDecoder",
+    "Fusion",
     "GraphCut",
     "Head",
     "OCRDecoder",
     "PromptFusion",
+    "PromptPropagation",
+    "PromptUNet",
+    "PyramidDecoder",
     "SemanticHead",
 ]

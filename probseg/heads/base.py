@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -13,6 +14,18 @@ from probseg.ops.numerics import full_precision, working_dtype
 from probseg.types import FeatureInfo
 
 
+class Units(NamedTuple):
+    """Pixels of an image as queries of mixtures, and the units of those.
+
+    Args:
+        queries: Shape ``(B, G, h w, D)``.
+        keys: Shape ``(B, G, M, D)``.
+    """
+
+    queries: Tensor
+    keys: Tensor
+
+
 class Decoded(NamedTuple):
     """What a decoder returns.
 
@@ -20,24 +33,41 @@ class Decoded(NamedTuple):
         features: Shape ``(B, C, h, w)``.
         auxiliary: Coarse logits of the object with a loss of their own, shape ``(B, 1, h, w)``;
             None where the decoder makes none.
+        coarser: Maps of further levels, ever coarser; none of most decoders.
+        units: Of a propagation of prompts, where there is one.
     """
 
     features: Tensor
     auxiliary: Tensor | None = None
+    coarser: tuple[Tensor, ...] = ()
+    units: Units | None = None
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Decoded:
+        """Return the same with a change of all tensors.
+
+        Args:
+            change: Takes and returns a tensor whose first dimension is that of the batch.
+        """
+        return Decoded(
+            change(self.features),
+            None if self.auxiliary is None else change(self.auxiliary),
+            coarser=tuple(change(level) for level in self.coarser),
+            units=None if self.units is None else Units(*(change(one) for one in self.units)),
+        )
 
 
 class Decoder(nn.Module, ABC):
-    """Base of the decoders: the backbone's feature maps in, one map out.
+    """Base of the decoders: the backbone's feature maps in, one map out, or one and coarser ones.
 
     Attributes:
-        features: Channels and stride of the one map that `forward` returns.
+        features: Channels and strides of the maps that `forward` returns, finest first.
     """
 
     features: FeatureInfo
 
     @abstractmethod
     def forward(self, maps: list[Tensor]) -> Decoded:
-        """Fuse feature maps, finest first, into one of shape ``(B, C, h, w)``."""
+        """Fuse feature maps, finest first."""
 
 
 class Head(nn.Module, ABC):

@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.heads.base import conv_norm_relu, separable_conv
-from probseg.types import FeatureInfo
+from probseg.heads.base import Decoded, conv_norm_relu, separable_conv
+from probseg.types import FeatureInfo, Prompts
 
 
-class PromptFusion(nn.Module):
-    """Light network from the decoder's map and the click maps to features that know of both.
+class Fusion(nn.Module, ABC):
+    """Base of the networks that let prompts in behind the decoder.
 
-    It is all that runs for each click, besides the head, where prompts enter at the head: residual
-    depthwise separable convolutions, ever wider apart.
+    Besides the head, they are all that runs for each click. Their first two arguments are the
+    `FeatureInfo` of the decoder's maps and the number of click maps.
+
+    Attributes:
+        channels: Channels of the result.
+    """
+
+    channels: int
+
+    def prepare(self, decoded: Decoded, image: Tensor) -> Decoded:
+        """Compute what depends on the image alone, once for all clicks.
+
+        Args:
+            decoded: Result of the decoder.
+            image: RGB in [0, 1], shape ``(B, 3, H, W)``.
+
+        Returns:
+            What `forward` is given; by default the decoder's result.
+        """
+        return decoded
+
+    @abstractmethod
+    def forward(self, decoded: Decoded, maps: Tensor, prompts: Prompts) -> Tensor:
+        """Fuse features and prompts.
+
+        Args:
+            decoded: Result of `prepare`.
+            maps: Click maps, shape ``(B, P, H, W)``.
+            prompts: The prompts themselves, in pixels of the maps.
+
+        Returns:
+            Features that know of both, shape ``(B, V, h, w)``.
+        """
+
+
+class PromptFusion(Fusion):
+    """Light network from the decoder's finest map and the click maps to features that know of both.
+
+    Residual depthwise separable convolutions, ever wider apart.
 
     Args:
-        inputs: Channels and stride of the decoder's map.
+        inputs: Channels and strides of the decoder's maps.
         prompt_channels: Number of click maps.
         channels: Channels of the result.
         dilations: Distance in pixels of the map between the taps of each block's convolution.
@@ -37,8 +75,9 @@ class PromptFusion(nn.Module):
         self.embed = nn.Conv2d(prompt_channels, channels, kernel_size=3, padding=1)
         self.blocks = nn.ModuleList(separable_conv(channels, channels, d) for d in dilations)
 
-    def forward(self, features: Tensor, maps: Tensor) -> Tensor:
-        """Fuse features ``(B, C, h, w)`` and click maps ``(B, P, H, W)`` to ``(B, V, h, w)``."""
+    def forward(self, decoded: Decoded, maps: Tensor, prompts: Prompts) -> Tensor:
+        """Return features ``(B, V, h, w)`` of the decoder's finest stride."""
+        features = decoded.features
         # The maximum keeps every click, however coarse the features.
         size = [features.shape[-2], features.shape[-1]]
         maps = F.adaptive_max_pool2d(maps, size).to(features.dtype)

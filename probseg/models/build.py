@@ -18,7 +18,7 @@ from probseg.backbones import BACKBONES
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
 from probseg.errors import UnknownNameError, UsageError
-from probseg.heads import DECODERS, HEADS, SEMANTIC_HEADS, GraphCut, PromptFusion
+from probseg.heads import DECODERS, FUSIONS, HEADS, SEMANTIC_HEADS, GraphCut, PromptPropagation
 from probseg.models.segmenter import Segmenter
 from probseg.models.semantic import SemanticSegmenter
 from probseg.paths import configs_dir
@@ -39,7 +39,8 @@ _LATE: dict[str, type[nn.Module]] = {
     **DECODERS,
     **HEADS,
     **SEMANTIC_HEADS,
-    "PromptFusion": PromptFusion,
+    **FUSIONS,
+    "PromptPropagation": PromptPropagation,
 }
 """Parts that wait for the features of the part before them."""
 

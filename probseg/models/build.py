@@ -172,10 +172,17 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
 
 
 def without_downloads(description: Description) -> Description:
-    """Return a description whose backbone starts without downloaded weights."""
-    if "pretrained" in description["init_args"]["backbone"].get("init_args", {}):
-        return override(description, {"backbone": {"pretrained": False}})
-    return description
+    """Return a description whose backbone starts without weights from elsewhere.
+
+    It names no weight file either, which another machine would lack.
+    """
+    backbone = description["init_args"]["backbone"]
+    if "init_args" not in backbone:
+        return description
+    arguments = {key: value for key, value in backbone["init_args"].items() if key != "weights"}
+    if "pretrained" in arguments:
+        arguments["pretrained"] = False
+    return override(description, {"backbone": {**backbone, "init_args": arguments}})
 
 
 def build(description: Description) -> Segmenter:

@@ -270,6 +270,16 @@ def test_with_a_checkpoint_no_weights_are_fetched(name):
     assert described["init_args"]["backbone"]["init_args"]["pretrained"] is False
 
 
+def test_with_a_checkpoint_no_weight_file_is_read():
+    arguments = {"name": "resnet18", "weights": "/elsewhere/weights.pth"}
+    stored = {"init_args": {"changes": {"backbone": {"weights": "a_package"}}}}
+    described = {"init_args": {"backbone": {"init_args": arguments}}}
+    for config in (stored, described):
+        without_pretrained_backbones(config)
+    assert stored["init_args"]["changes"]["backbone"]["weights"] is None
+    assert arguments["weights"] is None
+
+
 @pytest.mark.parametrize("name", list_presets("semantic"))
 def test_no_preset_fetches_weights_by_itself(name):
     """`without_pretrained_backbones` sees what a configuration says, not what a preset does."""

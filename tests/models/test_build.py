@@ -67,6 +67,12 @@ def test_without_downloads_switches_the_weights_off():
     assert wanted["init_args"]["backbone"]["init_args"]["pretrained"] is True  # a copy
 
 
+def test_without_downloads_names_no_weights_of_this_machine():
+    wanted = micro(backbone={"weights": "/somewhere/weights.pth"})
+    assert without_downloads(wanted) == micro()
+    assert wanted["init_args"]["backbone"]["init_args"]["weights"] == "/somewhere/weights.pth"
+
+
 def test_changes_reach_any_depth():
     model = build(micro(head={"layout": "full", "options": {"key_iterations": 2}}, working_size=99))
     assert isinstance(model.head, CorrectiveSelfAttention)

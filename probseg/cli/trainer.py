@@ -32,6 +32,7 @@ from probseg.cli.checkpoints import (
     without_pretrained_backbones,
 )
 from probseg.cli.faults import explain, interruption, way_on
+from probseg.cli.precision import without_slow_bfloat16
 from probseg.data.base import InteractiveDataset
 from probseg.data.semantic import SemanticDataset
 from probseg.errors import UsageError, history, user_error
@@ -108,6 +109,7 @@ class ProbsegCLI(LightningCLI):
                 f"probseg: the settings under `model` are those of {config.ckpt_path}; what else "
                 "the configuration or the command line says of it does not count\n"
             )
+        without_slow_bfloat16(config.trainer)  # what is saved says with which precision it ran
         names = []
         if self.run_to_continue is not None:
             names = names_to_give(config.trainer.get("logger"), self.run_to_continue)

@@ -198,7 +198,7 @@ def _parser() -> Parser:
         "--held-out",
         type=positive,
         metavar="N",
-        help="only the one photograph in N that the training left out (hold_out of its data)",
+        help="only the one photograph in N that hold_out of training data leaves out, by its name",
     )
     add("--root", type=Path, metavar="DIR", help="folder of the data set, if not in its place")
     add("--objects", type=positive, default=50, help="most objects; %(default)s")

@@ -60,7 +60,7 @@ class PropagatedClicks(nn.Module):
         self,
         units: int = 12,
         key_iterations: int = 2,
-        scales: Scales = ((5.0, 0.0), (5.0, 8.0), (4.0, 24.0)),
+        scales: Scales = ((22.0, 0.0), (22.0, 8.0), (18.0, 24.0)),
         stride: int = 4,
     ) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class PropagatedClicks(nn.Module):
         """Propagate the prompts.
 
         Args:
-            image: Normalised RGB, shape ``(B, 3, H, W)``.
+            image: RGB in [0, 1], shape ``(B, 3, H, W)``.
             prompts: Clicks, boxes and perhaps the last answer, in pixels of ``image``.
 
         Returns:

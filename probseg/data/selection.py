@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -35,16 +36,19 @@ class Selected(InteractiveDataset):
         weights: Text file with lines of an object's name, a tab, and how often training draws it in
             relation to others: a number, 0 for never. It has all objects that are not left out, and
             may have these, too. Without, all are used equally often.
-        hold_out: Leaves out one photograph in so many, with all its objects, so that settings can
-            be chosen on photographs that no network was trained on.
+        hold_out: Leaves out about one photograph in so many, with all its objects, so that settings
+            can be chosen on photographs that no network was trained on. A photograph's name alone
+            decides (`is_held_out`): it is left out of every data set that has it.
         held_out: Keeps just those photographs that the same number leaves out as ``hold_out``.
 
     Relative paths that do not exist are looked for in ``$PROBSEG_DATA`` (or ``./data``). Weights
     count in training alone: validations and tests use each object once.
 
     Raises:
-        DataError: If areas are asked for that the data set does not know, no object is left, or a
-            list cannot be read, leaves no object out, or has unknown names or unusable weights.
+        DataError: If areas are asked for that the data set does not know, no object is left,
+            ``hold_out`` or a list leaves no object out, or a list cannot be read, or has unknown
+            names or unusable weights.
+        ValueError: If ``hold_out`` or ``held_out`` is below 2.
 
     Attributes:
         name: That of the data set.
@@ -67,9 +71,9 @@ class Selected(InteractiveDataset):
         if exclude is not None:
             kept &= ~_listed(dataset, find_data(exclude))
         if hold_out is not None:
-            kept &= ~_every(dataset, "hold_out", hold_out)
+            kept &= ~_to_hold_out(dataset, hold_out)
         if held_out is not None:
-            kept &= _every(dataset, "held_out", held_out)
+            kept &= _held_out(dataset, "held_out", held_out)
         self.chosen = np.flatnonzero(kept)
         if not len(self.chosen):
             msg = (
@@ -146,15 +150,42 @@ def _listed(dataset: InteractiveDataset, path: Path) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _every(dataset: InteractiveDataset, argument: str, count: int) -> npt.NDArray[np.bool_]:
-    """Say of each object whether its photograph is the first of ``count``, in their order."""
+def is_held_out(photo: str, count: int) -> bool:
+    """Say whether a photograph is one of about one in ``count`` that are kept from training.
+
+    Its name alone decides, by its SHA-256 modulo ``count``: not the data set, its order or the
+    part of it that is read.
+
+    Args:
+        photo: Name of the photograph: that of an object up to its last ``#``.
+        count: At least 2.
+    """
+    digest = hashlib.sha256(photo.encode()).digest()
+    return int.from_bytes(digest, "big") % count == 0
+
+
+def _to_hold_out(dataset: InteractiveDataset, count: int) -> npt.NDArray[np.bool_]:
+    """Say of each object whether ``hold_out`` leaves it out, which it does to some."""
+    left_out = _held_out(dataset, "hold_out", count)
+    if not left_out.any():
+        msg = (
+            f"hold_out={count} leaves out no photograph of {dataset.name}, of {len(dataset)} "
+            "objects: it goes by their names, and they are few; choose a smaller number, or set it "
+            "to null"
+        )
+        raise DataError(msg)
+    return left_out
+
+
+def _held_out(dataset: InteractiveDataset, argument: str, count: int) -> npt.NDArray[np.bool_]:
+    """Say of each object whether its photograph is held out."""
     if count < 2:
         msg = f"{argument} must be at least 2, for one photograph in so many, got {count}"
         raise ValueError(msg)
     names = (dataset.object_name(index) for index in range(len(dataset)))
     photos = [name.rpartition("#")[0] or name for name in names]
-    places = {photo: place for place, photo in enumerate(dict.fromkeys(photos))}
-    return np.array([places[photo] % count == 0 for photo in photos])
+    chosen = {photo: is_held_out(photo, count) for photo in set(photos)}
+    return np.array([chosen[photo] for photo in photos])
 
 
 def _read_weights(

@@ -53,7 +53,7 @@ class GraphCut(nn.Module):
         self,
         units: int = 12,
         key_iterations: int = 2,
-        scales: Scales = ((5.0, 0.0), (5.0, 8.0)),
+        scales: Scales = ((22.0, 0.0), (22.0, 8.0)),
         stride: int = 2,
         logit_weight: float = 1.0,
         colour_weight: float = 0.5,
@@ -79,7 +79,7 @@ class GraphCut(nn.Module):
 
         Args:
             logits: Of the network, shape ``(B, 1, H, W)``.
-            image: Normalised RGB, shape ``(B, 3, H, W)``.
+            image: RGB in [0, 1], shape ``(B, 3, H, W)``.
             prompts: Clicks in pixels of ``image``.
 
         Returns:

@@ -168,12 +168,13 @@ class Segmenter(nn.Module):
         working_size, pixels = self._prepared(image)
         return Encoded(size, working_size, pixels, self._decoded(pixels))
 
-    def decode(self, encoded: Encoded, prompts: Prompts) -> Tensor:
+    def decode(self, encoded: Encoded, prompts: Prompts, refine: bool = True) -> Tensor:
         """Compute the logits of the object for the prompts on encoded images.
 
         Args:
             encoded: Result of `encode` for ``B`` images.
             prompts: Clicks and boxes in pixels of the images as `encode` got them.
+            refine: Whether the refinement, where there is one, may change the answer.
 
         Returns:
             Logits, float32, shape ``(B, 1, H, W)``.
@@ -181,14 +182,16 @@ class Segmenter(nn.Module):
         Raises:
             ValueError: If the shapes do not fit together.
         """
-        return self.all_logits(encoded, prompts).main
+        return self.all_logits(encoded, prompts, refine).main
 
-    def all_logits(self, encoded: Encoded, prompts: Prompts) -> Logits:
+    def all_logits(self, encoded: Encoded, prompts: Prompts, refine: bool = True) -> Logits:
         """Compute all logits that have a loss; see `decode`."""
         moved = self._moved(prompts, encoded)
         main, auxiliary = self._grid_logits(encoded.image, encoded.decoded, moved)
+        if refine:
+            main = self._refined(main, encoded, moved)
         return Logits(
-            as_given(self._refined(main, encoded, moved), encoded),
+            as_given(main, encoded),
             None if auxiliary is None else as_given(auxiliary, encoded),
         )
 
@@ -283,7 +286,8 @@ class Segmenter(nn.Module):
         if prompts.previous is not None:
             maps = torch.cat([maps, prompts.previous], dim=1)
         if self.propagated_clicks is not None:
-            maps = torch.cat([maps, self.propagated_clicks(image, prompts)], dim=1)
+            told = self.propagated_clicks(self._colours(image), prompts)
+            maps = torch.cat([maps, told], dim=1)
         value_features = None
         if decoded is None:
             decoded = self.decoder(self.backbone(torch.cat([image, maps.to(image.dtype)], dim=1)))
@@ -304,8 +308,12 @@ class Segmenter(nn.Module):
         if self.refinement is None or self.training:
             return logits
         shown, image = without_filling(encoded, logits, encoded.image)
-        refined: Tensor = self.refinement(shown, image, prompts)
+        refined: Tensor = self.refinement(shown, self._colours(image), prompts)
         return refined
+
+    def _colours(self, image: Tensor) -> Tensor:
+        """Return normalised images as RGB in [0, 1], float32; filled up parts are the mean."""
+        return image.float() * self.std.float() + self.mean.float()
 
     def adapt(
         self,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from probseg.ops.attention import assign, attend
 
 Scales = Sequence[tuple[float, float]]
-"""For each space of colours and places, what normalised colours and places, in longer sides of the
+"""For each space of colours and places, what RGB in [0, 1] and places, in longer sides of the
 image, are multiplied with: one over a unit's standard deviation."""
 
 
@@ -42,7 +42,7 @@ class PixelMixture(nn.Module):
         if not scales or any(min(pair) < 0 or max(pair) <= 0 for pair in scales):
             msg = (
                 "scales must be pairs of numbers >= 0 for colours and places, not both 0, such as "
-                f"(5.0, 8.0), got {list(scales)}"
+                f"(22.0, 8.0), got {list(scales)}"
             )
             raise ValueError(msg)
         self.units, self.key_iterations, self.stride = units, key_iterations, stride
@@ -56,7 +56,7 @@ class PixelMixture(nn.Module):
         """Adapt the units to images.
 
         Args:
-            image: Normalised RGB, shape ``(B, 3, H, W)``.
+            image: RGB in [0, 1], shape ``(B, 3, H, W)``.
 
         Returns:
             Queries of the pixels ``(B, G, h w, 5)``, in units of the scales; keys of the units

@@ -221,7 +221,8 @@ class InteractiveSegmentation(NetworkTask):
         encoded = cache(lambda: _repeated(self.model.encode(images), times))  # some ask nothing
 
         def answer(prompts: Prompts) -> Tensor:
-            return self.model.decode(encoded(), self._readable(prompts))
+            # A refinement learns nothing, and would take longer than all the rest of the step.
+            return self.model.decode(encoded(), self._readable(prompts), refine=False)
 
         with self._as_at_test_time():
             prompts = self._drawn(masks, seeds, stage, rounds, answer)

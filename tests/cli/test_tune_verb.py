@@ -118,7 +118,7 @@ def test_a_part_of_a_folder_can_be_chosen(here, search):
     (here / "objects" / "two.txt").write_text("photo0\nphoto1\n", encoding="utf-8")
     split = ("tune", "mine/", "--data", "objects", "--split", "two.txt")
     assert command(*split) == 0
-    assert command(*split, "--held-out", 2) == 0
+    assert command(*split, "--held-out", 3) == 0
     found = [{sample.photo for sample in samples} for _, samples, *_ in search]
     assert found == [{"photo0", "photo1"}, {"photo0"}]
 

@@ -23,8 +23,8 @@ def prompts(*clicks, box=NONE, previous=None):
 
 def halves():
     """Two colours, left and right of a column."""
-    image = torch.full((1, 3, 48, 64), -1.0)
-    image[..., 40:] = 1.0
+    image = torch.full((1, 3, 48, 64), 0.25)
+    image[..., 40:] = 0.75
     return image
 
 
@@ -115,7 +115,7 @@ def test_without_prompts_nothing_is_said():
 
 @pytest.mark.parametrize("size", [(33, 47), (5, 60), (3, 3), (1, 1)])
 def test_sizes_need_not_be_whole_cells(size):
-    maps = PropagatedClicks(units=3)(torch.randn(1, 3, *size), prompts((0, 0, 1)))
+    maps = PropagatedClicks(units=3)(torch.rand(1, 3, *size), prompts((0, 0, 1)))
     assert maps.shape == (1, 6, *size)
     assert maps.isfinite().all()
     assert maps.abs().max() <= 2

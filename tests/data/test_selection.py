@@ -14,7 +14,7 @@ from jsonargparse import ArgumentParser
 
 from probseg.data import ImageMaskFolder, InteractiveDataModule, Selected
 from probseg.data.base import InteractiveDataset
-from probseg.data.selection import object_weights
+from probseg.data.selection import is_held_out, object_weights
 from probseg.errors import DataError
 
 
@@ -239,7 +239,7 @@ def test_a_million_objects_are_selected_at_once():
     assert seconds < 2  # 0.01 measured
 
 
-@given(st.integers(2, 12), st.integers(4, 60))
+@given(st.integers(2, 12), st.integers(60, 120))
 def test_photographs_are_held_out_with_all_their_objects(count, objects):
     everything = Sized(np.ones(objects))
     trained = names(Selected(everything, hold_out=count))
@@ -247,7 +247,43 @@ def test_photographs_are_held_out_with_all_their_objects(count, objects):
     assert sorted(trained + left_out) == sorted(names(everything))
     photos = [{name.split("#")[0] for name in part} for part in (trained, left_out)]
     assert not photos[0] & photos[1]
-    assert len(photos[1]) == -(-len(photos[0] | photos[1]) // count)
+    assert photos[1] == {photo for photo in photos[0] | photos[1] if is_held_out(photo, count)}
+
+
+def test_the_rule_stays_what_it_was():
+    photos = ["photo0", "photo1", "ecssd_0001", "ecssd_0002", "été 0", "été 1"]
+    assert [is_held_out(photo, 3) for photo in photos] == [True, False] * 3
+    assert [number for number in range(60) if is_held_out(f"photo{number}", 10)] == [25, 34, 37, 55]
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 10, 16])
+def test_about_one_in_so_many_is_held_out(count):
+    held_out = sum(is_held_out(f"{number:05d}", count) for number in range(20_000))
+    error = (20_000 * (count - 1)) ** 0.5 / count  # of a binomial distribution
+    assert abs(held_out - 20_000 / count) < 3 * error
+
+
+def test_parts_of_a_folder_hold_out_what_the_whole_does(tmp_path):
+    root = write_folder(tmp_path, images=26, objects=2)
+    write(root / "mixed.txt", *(f"photo{number}" for number in (25, 3, 10, 2, 0, 14)))
+
+    def held_out(**part):
+        return set(names(Selected(ImageMaskFolder(root, **part), held_out=3)))
+
+    whole = held_out()
+    assert held_out(prefixes=["photo1"]) | held_out(prefixes=["photo0", "photo2", "photo3"]) == {
+        name for name in whole if name[5] in "0123"
+    }
+    assert held_out(split="mixed.txt") == {
+        f"photo{number}#{n}" for number in (3, 0, 10, 14) for n in (1, 2)
+    }
+    assert held_out(split="mixed.txt") <= whole
+
+
+def test_a_hold_out_of_nothing_is_refused():
+    refused("hold_out=10 leaves out no photograph of sized, of 4 objects", "null", hold_out=10)
+    refused("none of its 4 objects is left", "held_out=10", held_out=10)
+    refused("none of its 2 objects is left", "hold_out=3", dataset=Sized([5, 10]), hold_out=3)
 
 
 @pytest.mark.parametrize("argument", ["hold_out", "held_out"])

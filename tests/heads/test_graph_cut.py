@@ -20,8 +20,9 @@ def prompts(*clicks, batch=1):
 
 def square(batch=1):
     """An object of a colour of its own in noise, and where it is."""
-    image = -1 + 0.1 * torch.randn(batch, 3, 48, 64, generator=torch.Generator().manual_seed(0))
-    image[..., 12:36, 20:44] += 2
+    noise = torch.randn(batch, 3, 48, 64, generator=torch.Generator().manual_seed(0))
+    image = 0.25 + 0.02 * noise
+    image[..., 12:36, 20:44] += 0.5
     mask = torch.zeros(1, 1, 48, 64, dtype=torch.bool)
     mask[..., 12:36, 20:44] = True
     return image, mask
@@ -82,11 +83,11 @@ def test_logits_are_at_least_decided_and_keep_their_order():
 @pytest.mark.parametrize("size", [(33, 41), (7, 50), (3, 3), (1, 1)])
 def test_sizes_need_not_be_whole_cells(size):
     logits = torch.randn(2, 1, *size, generator=torch.Generator().manual_seed(0))
-    assert GraphCut()(logits, torch.randn(2, 3, *size), prompts(batch=2)).shape == (2, 1, *size)
+    assert GraphCut()(logits, torch.rand(2, 3, *size), prompts(batch=2)).shape == (2, 1, *size)
 
 
 def test_images_of_a_batch_do_not_see_each_other():
-    photo = torch.from_numpy(astronaut()[::4, ::4].copy()).permute(2, 0, 1).float() / 64 - 2
+    photo = torch.from_numpy(astronaut()[::4, ::4].copy()).permute(2, 0, 1).float() / 255
     image = torch.stack([photo, photo.flip(-1), photo.roll(30, 1)])
     logits = 3 * torch.nn.functional.interpolate(
         torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(0)), photo.shape[-2:]

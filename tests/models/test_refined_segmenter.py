@@ -30,11 +30,12 @@ def test_main_logits_are_refined_and_auxiliary_ones_are_not(name):
     model = network(name)
     with torch.no_grad():
         logits = model.all_logits(model.encode(image()), prompts())
+        unrefined = model.decode(model.encode(image()), prompts(), refine=False)
         refinement, model.refinement = model.refinement, None
         plain = model.all_logits(model.encode(image()), prompts())
-    normalised = (image() - model.mean) / model.std
-    torch.testing.assert_close(logits.main, refinement(plain.main, normalised, prompts()))
+    torch.testing.assert_close(logits.main, refinement(plain.main, image(), prompts()))
     torch.testing.assert_close(logits.auxiliary, plain.auxiliary)
+    torch.testing.assert_close(unrefined, plain.main)
 
 
 def test_a_training_sees_what_has_a_gradient():

@@ -39,7 +39,7 @@ class Answer(Segmenter):
     def encode(self, image):
         return image
 
-    def all_logits(self, encoded, prompts):
+    def all_logits(self, encoded, prompts, refine=True):
         self.asked.append((prompts, self.training, torch.is_grad_enabled()))
         return Logits(self.answer(encoded, prompts).unsqueeze(1) * self.scale, None)
 

@@ -12,7 +12,7 @@ from probseg.backbones import TimmBackbone
 from probseg.clicks import Curriculum, IteratedClicks
 from probseg.data import InteractiveDataModule
 from probseg.data.datamodule import TrainBatch
-from probseg.heads import ConvHead
+from probseg.heads import ConvHead, GraphCut
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss
 from probseg.models import Segmenter
 from probseg.tasks import InteractiveSegmentation
@@ -43,9 +43,9 @@ def asked(monkeypatch):
     seen = []
     all_logits = Segmenter.all_logits
 
-    def spied(model, encoded, prompts):
+    def spied(model, encoded, prompts, refine=True):
         modes = {module.training for module in model.modules()}
-        result = all_logits(model, encoded, prompts)
+        result = all_logits(model, encoded, prompts, refine)
         seen.append((prompts, modes, torch.is_grad_enabled(), result.main.detach()))
         return result
 
@@ -70,6 +70,23 @@ def test_each_answer_is_handed_on(curriculum, prompts, asked):
     counts = [one[0].labels.shape[1] for one in asked]
     added = {b - a for a, b in zip(counts, [*counts[1:], given.labels.shape[1]], strict=True)}
     assert added == ({1} if isinstance(curriculum, IteratedClicks) else {6})
+
+
+def test_rounds_see_no_refinement_and_evaluations_do(monkeypatch):
+    calls, cut = [], GraphCut.forward
+    monkeypatch.setattr(GraphCut, "forward", lambda *given: calls.append(1) or cut(*given))
+    task = micro_task()
+    task.model.refinement = GraphCut(units=4)
+    images, masks, seeds = crops()
+    pixels = (255 * images).to(torch.uint8)
+    task.draw_prompts(images, masks, seeds, "corrective", 3)
+    result = task.training_step(TrainBatch(pixels, masks, seeds, ["a", "b", "c"], []), 0)
+    assert not calls
+    result["loss"].backward()
+    task.eval()
+    with torch.no_grad():
+        task(images, result["prompts"])
+    assert len(calls) == 1
 
 
 def test_networks_without_a_previous_mask_are_handed_none(asked):

@@ -53,7 +53,8 @@ class Prompts(NamedTuple):
 
     def at(self, rows: slice) -> Prompts:
         """Return the prompts of some of the images."""
-        return Prompts(*(None if part is None else part[rows] for part in self))
+        previous = None if self.previous is None else self.previous[rows]
+        return Prompts(self.points[rows], self.labels[rows], self.boxes[rows], previous)
 
 
 class Sample(NamedTuple):

@@ -163,7 +163,8 @@ class _Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform ``(B, C, h, w)``."""
-        return F.relu(x + self.layers(x))
+        result: Tensor = F.relu(x + self.layers(x))
+        return result
 
 
 def _conv_norm(

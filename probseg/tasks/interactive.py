@@ -57,8 +57,6 @@ class InteractiveSegmentation(NetworkTask):
             ``"backbone.network.conv_stem.*"``.
         fixed_statistics: Whether the normalisation layers of the backbone keep the averages that
             they came with, as is wise for a pretrained one and small batches.
-        compiled: Whether `torch.compile` compiles decoder and fusion for the training steps.
-            Evaluations, whose images have all sizes, run them as they are.
 
     Raises:
         UsageError: If the network is one for semantic segmentation.
@@ -81,7 +79,6 @@ class InteractiveSegmentation(NetworkTask):
         annotators: int = 1,
         frozen: Sequence[str] = (),
         fixed_statistics: bool = False,
-        compiled: bool = False,
     ) -> None:
         if not isinstance(model, Segmenter):  # a name in a configuration may be that of another
             msg = (
@@ -116,7 +113,6 @@ class InteractiveSegmentation(NetworkTask):
         self.every_round = every_round
         self.annotators = annotators
         self.fixed_statistics = fixed_statistics
-        self.compiled = compiled
         _freeze(model, frozen)
 
     def forward(self, image: Tensor, prompts: Prompts) -> Tensor:
@@ -132,24 +128,10 @@ class InteractiveSegmentation(NetworkTask):
     def setup(self, stage: str) -> None:
         """Train all of the network, but keep averages that are fixed."""
         super().setup(stage)
-        if stage == "fit" and self.compiled:
-            self.model.decoder.compile(dynamic=False)
-            if self.model.fusion is not None:
-                self.model.fusion.compile(dynamic=False)
         if stage == "fit" and self.fixed_statistics:
             for module in self.model.backbone.modules():
                 if isinstance(module, nn.BatchNorm2d):
                     module.eval()
-
-    def on_validation_start(self) -> None:
-        """Run compiled parts as they are."""
-        if self.compiled:
-            torch.compiler.set_stance("force_eager")
-
-    def on_validation_end(self) -> None:
-        """Run compiled parts as compiled."""
-        if self.compiled:
-            torch.compiler.set_stance("default")
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Tensor | Prompts]:
         """Draw prompts for the crops, predict, and return the loss with what led to it.

@@ -132,7 +132,7 @@ class PromptUNet(Fusion):
     def forward(self, decoded: Decoded, maps: Tensor, prompts: Prompts) -> Tensor:
         """Return features ``(B, V, h, w)`` of the decoder's finest stride."""
         pyramid = (decoded.features, *decoded.coarser)
-        x = self.embed(maps.to(decoded.features.dtype))
+        x: Tensor = self.embed(maps.to(decoded.features.dtype))
         skips: list[Tensor] = []
         for level, features in enumerate(pyramid):
             if level:

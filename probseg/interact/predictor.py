@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from probseg.clicks.boxes import Box, padded_crop
+from probseg.errors import UnknownNameError
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.protocols import PROTOCOLS
 from probseg.interact.states import (
@@ -20,6 +22,7 @@ from probseg.interact.states import (
     check_click,
     image_tensor,
 )
+from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
 from probseg.types import Click
 from probseg.zoo import create_interactive
@@ -50,6 +53,13 @@ class Mask:
         return entropy.astype(np.float32)
 
 
+class _Before(NamedTuple):
+    """What the model had answered before a click, and where it had looked."""
+
+    probability: npt.NDArray[np.float32]
+    window: Box | None
+
+
 class Predictor:
     """Segments one image at a time by clicks.
 
@@ -66,24 +76,45 @@ class Predictor:
             evaluation mode. Change its settings through `adapt`: what was encoded with others is
             not recognised as out of date.
         device: Where to compute.
+        zoom: A name in `probseg.interact.ZOOMS`: from the second click on, the model looks closer
+            at where the object seems to be, which follows contours better and costs another look
+            whenever that place changes. None always looks at all of the image, or of what the box
+            surrounds.
+
+    Raises:
+        UnknownNameError: If there is no such zoom.
     """
 
-    def __init__(self, model: Segmenter, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        model: Segmenter,
+        device: torch.device | str = "cpu",
+        zoom: str | None = None,
+    ) -> None:
+        if zoom is not None and zoom not in ZOOMS:
+            raise UnknownNameError(kind="zoom", name=zoom, known=ZOOMS)
         self.device = torch.device(device)
         # With channels last, convolutions need not rearrange their maps: a fifth faster on the CPU.
         self.model = model.to(self.device).to(memory_format=torch.channels_last).eval()
-        self._loop = InteractionLoop(self.model, previous_mask=self.model.previous_mask)
+        self._loop = InteractionLoop(
+            self.model,
+            previous_mask=self.model.previous_mask,
+            zoom=None if zoom is None else ZOOMS[zoom],
+        )
         self._state: InteractionState | None = None
-        self._before: list[npt.NDArray[np.float32]] = []  # what each click had to correct
+        self._before: list[_Before] = []  # what each click had to correct
 
     @classmethod
-    def from_pretrained(cls, name: str, device: torch.device | str = "cpu") -> Predictor:
+    def from_pretrained(
+        cls, name: str, device: torch.device | str = "cpu", zoom: str | None = None
+    ) -> Predictor:
         """Load a model of the zoo, of a local folder or of the hub; see `probseg.create_model`.
 
         Raises:
             UsageError: If it is a model for semantic segmentation.
+            UnknownNameError: If there is no such zoom.
         """
-        return cls(create_interactive(name, pretrained=True), device)
+        return cls(create_interactive(name, pretrained=True), device, zoom)
 
     @property
     def clicks(self) -> tuple[Click, ...]:
@@ -162,18 +193,19 @@ class Predictor:
             drawn = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
             state = state._replace(box=drawn)
         state = state._replace(clicks=(*state.clicks, *clicks))
-        before = [*self._before, *[state.probability] * len(clicks)]
+        before = [*self._before, *[_Before(state.probability, state.window)] * len(clicks)]
         if not state.clicks and state.box is None:
             msg = "nothing to go by: give at least one click or a box"
             raise ValueError(msg)
         (self._state,) = self._loop.answer([state._replace(view=_view(state))])
-        self._before = before if self.model.previous_mask else []
+        self._before = before
         return Mask(self._state.probability)
 
     def undo(self) -> Mask | None:
         """Take the last click back.
 
-        A model that takes a previous mask is handed the one that it had for the click before.
+        The model is handed the mask that it had for the click before, and looks where it looked
+        then.
 
         Returns:
             The mask for the prompts that are left, or None where none is left.
@@ -186,8 +218,9 @@ class Predictor:
             raise RuntimeError(msg)
         state = self._current()
         self._before = self._before[:-1]
-        probability = self._before[-1] if self._before else np.zeros_like(state.probability)
-        self._state = state._replace(clicks=state.clicks[:-1], probability=probability)
+        nothing = _Before(np.zeros_like(state.probability), None)
+        before = self._before[-1] if self._before else nothing
+        self._state = state._replace(clicks=state.clicks[:-1], **before._asdict())
         return self.predict() if self.clicks or state.box is not None else None
 
     def reset(self) -> None:

@@ -10,8 +10,9 @@ import probseg
 import probseg.zoo.store as store
 from probseg.attention import ProbabilisticAttention2d
 from probseg.backbones import Backbone
+from probseg.errors import UnknownNameError
 from probseg.heads import ConvHead, FPNDecoder
-from probseg.interact import PROTOCOLS, InteractionLoop, begin, draw_view, image_tensor
+from probseg.interact import PROTOCOLS, ZOOMS, InteractionLoop, begin, draw_view, image_tensor
 from probseg.interact.predictor import Mask, Predictor
 from probseg.models import Segmenter, read_preset
 from probseg.types import Click, FeatureInfo, Sample
@@ -449,3 +450,65 @@ def test_answers_do_not_depend_on_what_was_seen_before(counted):
     predictor.reset()
     again = predictor.predict(CLICKS, box=BOX)
     np.testing.assert_array_equal(again.probability, first.probability)
+
+
+class Answers(Segmenter):
+    """Says that a disk around the last positive click is the object."""
+
+    def decode_each(self, encoded, prompts):
+        answers = []
+        for one, given in zip(encoded, prompts, strict=True):
+            height, width = one.size
+            x, y = given.points[0][given.labels[0] == 1][-1]
+            rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+            distance = ((columns - x) ** 2 + (rows - y) ** 2).sqrt()
+            answers.append(0.06 * width + len(given.labels[0]) - distance)
+        return answers
+
+
+@pytest.fixture
+def zooming():
+    model = Answers(TinyBackbone(), FPNDecoder, ConvHead, previous_mask=True)
+    predictor = Predictor(model, zoom="fixed")
+    predictor.set_image(photo(500, 700))
+    return predictor
+
+
+class TinyBackbone(Backbone):
+    features = FeatureInfo((4,), (4,))
+    mean = std = (0.5, 0.5, 0.5)
+
+    def __init__(self):
+        super().__init__()
+        self.reduce = torch.nn.Conv2d(3, 4, 4, stride=4)
+
+    def forward(self, x):
+        return [self.reduce(x)]
+
+
+def test_zooms_in_from_the_second_click_on_as_the_protocol_does(zooming):
+    clicks = [Click(300, 200), Click(320, 210), Click(500, 300, positive=False)]
+    loop = InteractionLoop(zooming.model, zoom=ZOOMS["fixed"], previous_mask=True)
+    state = begin(image_tensor(photo(500, 700)))
+    windows = []
+    for click in clicks:
+        (state,) = loop.step([state], [click])
+        np.testing.assert_array_equal(zooming.predict([click]).probability, state.probability)
+        windows.append(state.window)
+    assert windows[0] is None
+    assert windows[1] is not None
+
+
+def test_undo_with_a_zoom_is_as_if_never_clicked(zooming):
+    zooming.predict([Click(300, 200)])
+    before = zooming.predict([Click(320, 210)])
+    changed = zooming.predict([Click(650, 450)])
+    assert not np.array_equal(before.probability, changed.probability)
+    np.testing.assert_array_equal(zooming.undo().probability, before.probability)
+    again = zooming.predict([Click(650, 450)])
+    np.testing.assert_array_equal(again.probability, changed.probability)
+
+
+def test_unknown_zoom_is_refused(model):
+    with pytest.raises(UnknownNameError, match="fixed_600"):
+        Predictor(model, zoom="fixed_60")

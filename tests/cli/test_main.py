@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -257,3 +258,19 @@ def test_a_model_file_leaves_nothing_of_the_model_before(form, capsys):
     assert model["decoder"]["init_args"]["channels"] == 256
     assert model["working_size"] is None
     assert model["click_maps"] is None
+
+
+@pytest.mark.parametrize("chosen", [None, "ACTIVE"])
+def test_threads_wait_without_spinning_unless_somebody_wants_it(chosen):
+    # OpenMP asks when torch is loaded, so that it must not be loaded before.
+    code = (
+        "import os, sys, probseg.cli; assert 'torch' not in sys.modules; "
+        "probseg.cli.main(['--version']); print(os.environ['OMP_WAIT_POLICY'])"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
+    if chosen is not None:
+        environment["OMP_WAIT_POLICY"] = chosen
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert result.stdout.split()[-1] == (chosen or "PASSIVE")

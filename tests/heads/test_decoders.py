@@ -1,4 +1,4 @@
-"""The decoders of published networks: DeepLabV3+ and HRNet with OCR."""
+"""DeepLabV3+, HRNet with OCR, and the pyramid of which all levels are used."""
 
 import pytest
 import timm
@@ -8,12 +8,14 @@ from torch.nn import functional
 from probseg.heads.base import ConvSequential, separable_conv
 from probseg.heads.deeplab import AtrousPyramid, DeepLabV3PlusDecoder
 from probseg.heads.ocr import OCRDecoder, gather_regions
+from probseg.heads.pyramid import PyramidDecoder
 from probseg.types import FeatureInfo
 
 PYRAMID = FeatureInfo((3, 4, 5, 6), (2, 4, 8, 16))
 DECODERS = {
-    "deeplab": (DeepLabV3PlusDecoder, {"channels": 8, "low_channels": 3}, 8),
-    "ocr": (OCRDecoder, {"channels": 4}, 8),
+    "deeplab": (DeepLabV3PlusDecoder, {"channels": 8, "low_channels": 3}, (8,)),
+    "ocr": (OCRDecoder, {"channels": 4}, (8,)),
+    "pyramid": (PyramidDecoder, {"widths": (6, 7, 9)}, (6, 7, 9)),
 }
 
 
@@ -46,17 +48,29 @@ def pyramid(batch, height, width):
     ]
 
 
+def results(decoded):
+    """All tensors of what a decoder returns."""
+    every = []
+    decoded.each(lambda tensor: every.append(tensor) or tensor)
+    return every
+
+
 @pytest.mark.parametrize("size", [(1, 1), (5, 70), (37, 53), (64, 48)])
 @pytest.mark.parametrize("name", DECODERS)
 def test_results_have_the_described_shapes(name, size):
     build, arguments, channels = DECODERS[name]
     decoder = build(PYRAMID, **arguments).eval()
     maps = pyramid(2, *size)
-    features, auxiliary = decoder(maps)
-    assert decoder.features == FeatureInfo((channels,), (4,))
-    assert features.shape == (2, channels, *maps[1].shape[-2:])
-    assert features.isfinite().all()
-    assert (auxiliary is None) == (build is DeepLabV3PlusDecoder)
+    decoded = decoder(maps)
+    features, auxiliary = decoded.features, decoded.auxiliary
+    assert decoder.features == FeatureInfo(channels, (4, 8, 16)[: len(channels)])
+    levels = (features, *decoded.coarser)
+    for level, width, given in zip(levels, channels, maps[1:], strict=False):
+        assert level.shape == (2, width, *given.shape[-2:])
+        assert level.isfinite().all()
+    assert len(levels) == len(channels)
+    assert decoded.units is None
+    assert (auxiliary is None) == (build is not OCRDecoder)
     if auxiliary is not None:
         assert auxiliary.shape == (2, 1, *maps[1].shape[-2:])
 
@@ -65,11 +79,8 @@ def test_all_parameters_learn(decoder):
     # In float64, so that rounding does not pass for a gradient: it would be 1e-16 for queries and
     # keys of OCR if the object were the only region.
     decoder.double().train()
-    features, auxiliary = decoder([m.double() for m in pyramid(3, 64, 48)])
-    loss = (features * torch.randn_like(features)).sum()
-    if auxiliary is not None:
-        loss = loss + (auxiliary * torch.randn_like(auxiliary)).sum()
-    loss.backward()
+    decoded = decoder([m.double() for m in pyramid(3, 64, 48)])
+    sum((level * torch.randn_like(level)).sum() for level in results(decoded)).backward()
     for name, parameter in decoder.named_parameters():
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.abs().max() > 1e-9, name
@@ -93,12 +104,11 @@ def test_which_maps_are_used(build, used):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_stays_close(decoder, dtype):
     maps = pyramid(2, 64, 48)
-    exact = decoder(maps)
+    exact = results(decoder(maps))
     with torch.autocast("cpu", dtype):
-        rounded = decoder(maps)
+        rounded = results(decoder(maps))
     for want, got in zip(exact, rounded, strict=True):
-        if want is not None:
-            assert (got.float() - want).abs().mean() < 0.03 * want.abs().mean()  # not for NaN
+        assert (got.float() - want).abs().mean() < 0.03 * want.abs().mean()  # not for NaN
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -123,7 +133,7 @@ def block(sequence, x):
 def test_ocr_follows_the_equations():
     decoder = randomise(OCRDecoder(PYRAMID, channels=4)).double()
     maps = [m.double() for m in pyramid(2, 28, 44)]
-    features, auxiliary = decoder(maps)
+    features, auxiliary, *_ = decoder(maps)
     fine = torch.cat([functional.interpolate(m, (7, 11), mode="bilinear") for m in maps[1:]], dim=1)
     x = decoder.pixels(fine).flatten(2).transpose(1, 2)
     first, last = decoder.auxiliary

@@ -142,9 +142,10 @@ def test_axial_blocks_are_densely_connected_along_height_then_width():
 def test_pyramid_gives_the_described_map(size):
     decoder = FPNDecoder(PYRAMID, channels=10).eval()
     assert decoder.features == FeatureInfo((10,), (4,))
-    fused, auxiliary = decoder(pyramid(2, *size))
-    assert auxiliary is None
-    assert fused.shape == (2, 10, -(-size[0] // 4), -(-size[1] // 4))
+    decoded = decoder(pyramid(2, *size))
+    assert decoded.auxiliary is None
+    assert not decoded.coarser
+    assert decoded.features.shape == (2, 10, -(-size[0] // 4), -(-size[1] // 4))
 
 
 def test_pyramid_uses_all_levels_but_the_finest():

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from probseg.backbones import PromptStem
-from probseg.heads import ConvHead, PromptFusion
+from probseg.heads import ConvHead, Decoded, PromptFusion
 from probseg.models import Segmenter
 from probseg.models.encoded import moved_prompts
 from probseg.types import FeatureInfo, Prompts
@@ -251,10 +251,10 @@ def test_prompts_that_contradict_each_other_are_refused():
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (9, 6), (11, 15)])
 def test_a_single_clicked_pixel_counts_however_coarse_the_features(row, column):
     fusion = PromptFusion(FeatureInfo((6,), (4,)), 3, channels=8, dilations=()).eval()
-    features, maps = torch.randn(1, 6, 3, 4), torch.zeros(1, 3, 12, 16)
-    before = fusion(features, maps)
+    decoded, maps = Decoded(torch.randn(1, 6, 3, 4)), torch.zeros(1, 3, 12, 16)
+    before = fusion(decoded, maps, prompts())
     maps[0, 1, row, column] = 1
-    change = (fusion(features, maps) - before)[0, :, row // 4, column // 4]
+    change = (fusion(decoded, maps, prompts()) - before)[0, :, row // 4, column // 4]
     torch.testing.assert_close(change, fusion.embed.weight[:, 1, 1, 1])
 
 
@@ -263,10 +263,10 @@ def test_blocks_of_the_fusion_reach_ever_further():
         fusion = PromptFusion(FeatureInfo((4,), (1,)), 3, channels=2, dilations=dilations).eval()
         for parameter in fusion.parameters():
             nn.init.ones_(parameter)
-        features, maps = torch.ones(1, 4, 1, 41), torch.zeros(1, 3, 1, 41)
-        before = fusion(features, maps)
+        decoded, maps = Decoded(torch.ones(1, 4, 1, 41)), torch.zeros(1, 3, 1, 41)
+        before = fusion(decoded, maps, prompts())
         maps[0, 1, 0, 20] = 1
-        changed = (fusion(features, maps) != before).any(dim=1).flatten().nonzero()
+        changed = (fusion(decoded, maps, prompts()) != before).any(dim=1).flatten().nonzero()
         return int(changed.max()) - 20
 
     assert [reach(d) for d in ((), (1,), (1, 2), (1, 2, 4, 8))] == [1, 2, 4, 16]

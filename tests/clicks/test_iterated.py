@@ -256,6 +256,53 @@ def test_a_share_of_the_images_begins_with_the_box_and_no_click():
     assert (corrected.labels[shown] == 1).sum(dim=1).eq(1).all()
 
 
+def test_images_may_begin_as_an_evaluation_does():
+    inside = [depths((mask == 1).numpy()) for mask in scenes()]
+    seen = set()
+    for seed in range(30):
+        prompts, masks = draw(seed=seed, single=1.0)
+        assert prompts.previous is None
+        assert not (prompts.labels == 0).any()
+        assert ((prompts.labels == 1).sum(dim=1) == 1).all()
+        for n, depth in enumerate(inside):
+            (row, column) = clicked(prompts, 1, n)
+            assert masks[n, row[0], column[0]] == 1
+            assert depth[row[0], column[0]] > depth.max() / 2
+        seen.add(tuple(prompts.points[0, prompts.labels[0] == 1][0].tolist()))
+    assert len(seen) > 5
+
+
+def test_a_share_of_the_images_without_box_begins_with_a_single_click():
+    random, _ = draw(masks=scenes(400), most_clicks=24, decay=1.0)
+    prompts, _ = draw(masks=scenes(400), most_clicks=24, decay=1.0, single=0.6, boxes=0.25)
+    shown = ~prompts.boxes.isnan().any(dim=1)
+    assert 60 < shown.sum() < 140
+    assert (prompts.labels[shown] == -1).all()
+    counts = (prompts.labels >= 0).sum(dim=1)
+    one = (counts == 1) & (prompts.labels[:, 0] == 1)
+    assert 0.5 < one[~shown].float().mean() < 0.7
+    # The others have as many as ever: 25 on average.
+    usual = (random.labels >= 0).sum(dim=1).float().mean().item()
+    assert counts[~shown & ~one].float().mean().item() == pytest.approx(usual, abs=3)
+
+
+def test_a_single_click_is_corrected_like_others():
+    asked = []
+    prompts, masks = draw(lambda given: asked.append(given) or nothing(given), 3, single=1.0)
+    assert [(one.labels == 1).sum(dim=1).tolist() for one in asked] == [[n] * 4 for n in (1, 2, 3)]
+    assert ((prompts.labels == 1).sum(dim=1) == 4).all()
+    empty, _ = draw(nothing, 1, masks=torch.zeros_like(masks), single=1.0)
+    assert (empty.labels == -1).all(), "there is nothing to click"
+
+
+def test_rounds_may_be_at_least_some():
+    assert IteratedClicks().rounds == (0, 3)
+    curriculum = IteratedClicks(fewest_rounds=2, most_rounds=4)
+    assert curriculum.rounds == (2, 4)
+    assert {drawn_rounds(curriculum.rounds, seed) for seed in range(60)} == {2, 3, 4}
+    assert IteratedClicks(fewest_rounds=3).rounds == (3, 3)
+
+
 def test_rounds_are_evenly_drawn():
     rounds = [drawn_rounds(IteratedClicks().rounds, seed) for seed in range(4000)]
     assert set(rounds) == {0, 1, 2, 3}
@@ -278,6 +325,9 @@ def test_there_is_one_task():
         ({"band": math.nan}, "band must be positive and finite, got nan"),
         ({"most_rounds": -1}, "most_rounds must be at least 0, got -1"),
         ({"boxes": 1.5}, "boxes must be a share, got 1.5"),
+        ({"fewest_rounds": 4}, "fewest_rounds must be at least 0 and at most most_rounds = 3, got"),
+        ({"fewest_rounds": -1}, "fewest_rounds must be at least 0 and at most .*, got -1"),
+        ({"single": -0.1}, "single must be a share, got -0.1"),
     ],
 )
 def test_wrong_arguments_are_named(arguments, message):

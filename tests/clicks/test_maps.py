@@ -63,6 +63,36 @@ def test_disks_are_the_pixels_within_the_radius(case, radius):
     np.testing.assert_array_equal(drawn[0].numpy(), expected)
 
 
+@st.composite
+def points_anywhere(draw):
+    """Points inside and outside of images, at fractions of pixels, and some that are NaN."""
+    size = draw(st.tuples(st.integers(1, 20), st.integers(1, 20)))
+    eighths = st.integers(-300, 300).map(lambda n: n / 8)  # exact, and their squares, too
+    coordinate = st.one_of(eighths, st.integers(0, 19).map(float), st.just(math.nan))
+    batch, count = draw(st.integers(1, 3)), draw(st.integers(0, 4))
+    point = st.tuples(coordinate, coordinate, st.booleans())
+    return size, draw(st.lists(point, min_size=batch * count, max_size=batch * count)), batch
+
+
+@given(case=points_anywhere(), radius=st.integers(2, 36).map(lambda n: n / 4))
+def test_disks_are_whole_wherever_their_centres_are(case, radius):
+    size, points, batch = case
+    xy = torch.tensor([point[:2] for point in points]).reshape(batch, -1, 2)
+    valid = torch.tensor([point[2] for point in points]).reshape(batch, -1).bool()
+    near = squared_distances(xy.double(), size) <= radius**2  # (B, S, H, W); never for NaN
+    expected = (near & valid[..., None, None]).any(dim=1).float()
+    drawn = disk_map(xy, valid, size, radius)
+    assert drawn.dtype == torch.float32
+    assert torch.equal(drawn, expected)
+
+
+def test_a_disk_that_leaves_a_row_does_not_enter_the_next_one():
+    drawn = disk_map(torch.tensor([[[9.0, 3.0]]]), torch.tensor([[True]]), (8, 10), 2)
+    assert drawn.nonzero()[:, 1:].tolist() == [
+        [1, 9], [2, 8], [2, 9], [3, 7], [3, 8], [3, 9], [4, 8], [4, 9], [5, 9],
+    ]  # fmt: skip
+
+
 @given(case=clicked_images(), radius=st.sampled_from([1.0, 2.5, 8.0]))
 def test_closeness_is_that_of_the_nearest_valid_point(case, radius):
     size, points, valid = case

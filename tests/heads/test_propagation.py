@@ -1,0 +1,298 @@
+"""Prompts that propagate in learnt features, against sums written out over pixels and units."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from probseg.heads import PromptPropagation
+from probseg.heads.propagation import FEW, FEW_CLICKS, REACH, UNKNOWN
+from probseg.types import FeatureInfo, Prompts
+
+GRID = (5, 6)
+STRIDE = 4
+SIZE = (STRIDE * GRID[0], STRIDE * GRID[1])
+CHANNELS = 3
+SPACES = 2
+POINTS = [[(1.0, 2.0), (14.3, 9.0), (21.0, 17.5)], [(8.0, 8.0), (15.0, 3.0), (2.0, 18.0)]]
+LABELS = [[1, 0, 1], [0, 1, 0]]
+
+
+def propagation(**options):
+    options = {"spaces": SPACES, "dims": 4, "units": 2, **options}
+    module = PromptPropagation(FeatureInfo((CHANNELS,), (STRIDE,)), **options)
+    with torch.no_grad():
+        for parameter in module.parameters():  # none is where it would not be noticed
+            parameter.add_(torch.randn_like(parameter) / 4)
+        module.log_scales[1:] -= 1.5  # so that no unit has a pixel for itself
+    return module
+
+
+@pytest.fixture
+def module():
+    return propagation()
+
+
+def scene(batch=2, grid=GRID):
+    size = (STRIDE * grid[0], STRIDE * grid[1])
+    return torch.randn(batch, CHANNELS, *grid), torch.rand(batch, 3, *size)
+
+
+def prompts(points=POINTS, labels=LABELS, boxes=None, previous=None):
+    batch = len(points)
+    boxes = [None] * batch if boxes is None else boxes
+    return Prompts(
+        torch.tensor(points, dtype=torch.float32).reshape(batch, -1, 2),
+        torch.tensor(labels, dtype=torch.long).reshape(batch, -1),
+        torch.tensor([[math.nan] * 4 if box is None else list(box) for box in boxes]),
+        previous,
+    )
+
+
+def told(module, given, features, image):
+    """The four maps ``(B, 4, G, h, w)`` of each space."""
+    grid, size = tuple(features.shape[-2:]), tuple(image.shape[-2:])
+    maps = module(module.prepare(features, image), given, size, grid)
+    assert maps.dtype == torch.float32
+    assert maps.shape == (len(image), module.channels, *grid)
+    return maps.unflatten(1, (-1, 4)).transpose(1, 2)
+
+
+# --- the reference, of one image and one space ----------------------------------------------------
+
+
+def responsibilities(queries, keys):
+    """Posterior of the keys for each query, ``(N, M)``: Gaussians of unit variance."""
+    likelihood = np.exp(-((queries[:, None] - keys[None]) ** 2).sum(-1) / 2)
+    return likelihood / likelihood.sum(1, keepdims=True)
+
+
+def cell_means(tokens, units):
+    """Means of the cells of a grid, which may overlap."""
+    height, width = GRID
+    tokens = tokens.reshape(height, width, -1)
+    rows = [(i * height // units, -(-(i + 1) * height // units)) for i in range(units)]
+    columns = [(i * width // units, -(-(i + 1) * width // units)) for i in range(units)]
+    return np.stack([tokens[a:b, c:d].mean((0, 1)) for a, b in rows for c, d in columns])
+
+
+def pooled(maps):
+    """Means of the pixels of each cell, ``(C, H, W)`` to ``(C, h, w)``."""
+    return maps.reshape(len(maps), GRID[0], STRIDE, GRID[1], STRIDE).mean((2, 4))
+
+
+def tokens(module, features, image, space):
+    """Features, colours and places of the pixels in a space."""
+    weight, bias = (p.detach().double().numpy() for p in module.embed.parameters())
+    dims = slice(space * module.dims, (space + 1) * module.dims)
+    seen = np.einsum("dc,chw->hwd", weight[dims, :, 0, 0], features) + bias[dims]
+    seen -= seen.mean(-1, keepdims=True)
+    seen /= np.sqrt((seen**2).mean(-1, keepdims=True) + 1e-5)
+    colours = pooled(image).transpose(1, 2, 0)
+    places = np.stack(np.mgrid[: GRID[0], : GRID[1]], axis=-1) / max(GRID)
+    scales = np.exp(module.log_scales.detach().double().numpy()[:, space])
+    parts = [part * scale for part, scale in zip((seen, colours, places), scales, strict=True)]
+    return np.concatenate(parts, axis=-1).reshape(GRID[0] * GRID[1], -1)
+
+
+def observed(module, points, labels, box, previous):
+    """Weights of the pixels, their beliefs, and which are clicked positively and negatively."""
+    heavy = math.exp(module.log_click_weight.item())
+    belief, weight = np.zeros(GRID), np.full(GRID, UNKNOWN)
+    if box is not None:
+        x0, y0, x1, y1 = (round(side / STRIDE) for side in box)
+        belief[y0:y1, x0:x1], weight[:] = 1, 1
+    if previous is not None and previous.any():
+        belief, weight = pooled(previous)[0], np.ones(GRID)
+    clicked = {1: np.zeros(GRID), 0: np.zeros(GRID)}
+    for row, column in np.ndindex(*GRID):
+        distances = {1: np.inf, 0: np.inf}
+        for (x, y), label in zip(points, labels, strict=True):
+            dx, dy = (x + 0.5) / STRIDE - 0.5 - column, (y + 0.5) / STRIDE - 0.5 - row
+            distances[label] = min(distances[label], math.hypot(dx, dy))
+        nearest = 1 if distances[1] <= distances[0] else 0
+        if distances[nearest] <= 0.75:
+            clicked[nearest][row, column] = 1
+            belief[row, column], weight[row, column] = nearest, heavy
+    return weight, weight * belief, clicked[1], clicked[0]
+
+
+def reference(module, features, image, points, labels, box, previous, space):
+    queries = tokens(module, features, image, space)
+    keys = cell_means(queries, module.units)
+    for _ in range(module.key_iterations):
+        own = responsibilities(queries, keys)
+        keys = own.T @ queries / own.sum(0)[:, None]
+    own = responsibilities(queries, keys)
+    values = np.stack(observed(module, points, labels, box, previous), axis=-1).reshape(-1, 4)
+    weight, objects, positive, negative = (own.T @ values / own.sum(0)[:, None]).T
+    share = (objects + FEW * objects.mean() / weight.mean()) / (weight + FEW)
+    clicked = (positive - negative) / (positive + negative + FEW_CLICKS)
+    read = own @ np.stack([share, clicked], axis=-1)
+    kept = read[:, 0].clip(0.01, 0.99)
+    places = [int((y + 0.5) / STRIDE) * GRID[1] + int((x + 0.5) / STRIDE) for x, y in points]
+    to_clicks = ((queries[:, None] - queries[None, places]) ** 2).sum(-1) / 2
+    sign = responsibilities(queries, queries[places]) @ [1 if one else -1 for one in labels]
+    distance = (-np.log(np.exp(-to_clicks).sum(1))).clip(min=0)
+    maps = [np.log(kept / (1 - kept)) / 4.6, read[:, 1], sign, sign * np.exp(-distance / REACH)]
+    return np.stack(maps).reshape(4, *GRID)
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize("kind", ["clicks", "box", "previous", "both"])
+def test_maps_are_the_sums_written_out(kind, iterations):
+    module = propagation(key_iterations=iterations)
+    features, image = scene()
+    boxes = [None, (4.0, 3.0, 17.0, 13.0)] if kind in ("box", "both") else [None, None]
+    previous = torch.rand(2, 1, *SIZE) if kind in ("previous", "both") else None
+    if kind == "both":
+        previous[1] = 0  # nothing was answered: the box counts
+    got = told(module, prompts(boxes=boxes, previous=previous), features, image)
+    before = [None, None] if previous is None else previous.double().numpy()
+    for n in range(2):
+        for space in range(SPACES):
+            given = POINTS[n], LABELS[n], boxes[n], before[n]
+            scenery = features[n].double().numpy(), image[n].double().numpy()
+            expected = reference(module, *scenery, *given, space)
+            np.testing.assert_allclose(got[n, :, space].detach(), expected, atol=2e-4)
+            assert np.ptp(expected, axis=(1, 2)).min() > 1e-3, "nothing is the same everywhere"
+
+
+# --- what must hold -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("previous", [None, torch.zeros(2, 1, *SIZE)])
+@pytest.mark.parametrize("padding", [0, 2])
+def test_without_prompts_no_click_is_near_and_gradients_are_finite(module, padding, previous):
+    features, image = scene()
+    given = Prompts(
+        torch.zeros(2, padding, 2),
+        torch.full((2, padding), -1),
+        torch.full((2, 4), math.nan),
+        previous,
+    )
+    maps = told(module, given, features.requires_grad_(), image)
+    assert maps.isfinite().all()
+    assert (maps[:, 1:] == 0).all()
+    assert (maps[:, 0] == maps[0, 0, 0, 0, 0]).all()
+    (maps * torch.randn_like(maps)).sum().backward()
+    assert features.grad.isfinite().all()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is None or parameter.grad.isfinite().all(), name
+
+
+def test_padding_clicks_change_nothing(module):
+    features, image = scene()
+    expected = told(module, prompts(), features, image)
+    points = [[(9.0, 9.0), *POINTS[0], (0.0, 0.0)], [(3.0, 3.0), *POINTS[1], (23.0, 19.0)]]
+    labels = [[-1, *LABELS[0], -1], [-1, *LABELS[1], -1]]
+    got = told(module, prompts(points, labels), features, image)
+    torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_an_image_without_clicks_is_not_disturbed_by_its_neighbour(module):
+    features, image = scene()
+    together = prompts([POINTS[0], [(0.0, 0.0)] * 3], [LABELS[0], [-1] * 3])
+    maps = told(module, together, features, image)
+    alone = told(module, prompts([[]], [[]]), features[1:], image[1:])
+    torch.testing.assert_close(maps[1:], alone, atol=1e-6, rtol=1e-5)
+    assert (maps[1, 2:] == 0).all()
+    assert (maps[0, 2:] != 0).any()
+
+
+def test_clicks_of_the_other_sign_say_the_opposite(module):
+    features, image = scene()
+    box = [(4.0, 3.0, 17.0, 13.0)] * 2
+    one = told(module, prompts(boxes=box), features, image)
+    swapped = [[1 - label for label in labels] for labels in LABELS]
+    other = told(module, prompts(labels=swapped, boxes=box), features, image)
+    torch.testing.assert_close(other[:, 1:], -one[:, 1:], atol=1e-6, rtol=1e-5)
+    assert one[:, 1:].abs().amax(dim=(-1, -2)).min() > 0.01
+    assert not torch.allclose(other[:, 0], one[:, 0], atol=0.01)
+
+
+def test_the_order_of_clicks_says_nothing(module):
+    features, image = scene()
+    order = [2, 0, 1]
+    points, labels = ([[row[n] for n in order] for row in rows] for rows in (POINTS, LABELS))
+    torch.testing.assert_close(
+        told(module, prompts(points, labels), features, image),
+        told(module, prompts(), features, image),
+        atol=1e-6,
+        rtol=1e-5,
+    )
+
+
+def test_a_click_speaks_for_all_of_a_region_of_its_colour():
+    module = PromptPropagation(FeatureInfo((CHANNELS,), (STRIDE,)), units=4)
+    image = torch.zeros(1, 3, 32, 32)
+    image[..., 12:] = 1.0  # black on the left, white on the right
+    left = torch.zeros(8, 8, dtype=torch.bool)
+    left[:, :3] = True
+    given = prompts([[(9.0, 2.0), (14.0, 30.0)]], [[1, 0]])  # both near the border of the regions
+    odds, clicked, sign, near = told(module, given, torch.zeros(1, CHANNELS, 8, 8), image)[0]
+    for space in range(module.spaces):
+        assert torch.equal(sign[space] > 0.99, left)
+        assert torch.equal(sign[space] < -0.99, ~left)
+        assert torch.equal(near[space] > 0, left)
+    widest = -1  # which hardly looks for places
+    for said in (odds[widest], clicked[widest]):
+        assert (said[left] > 0.4).all()
+        assert (said[~left] < -0.4).all()
+
+
+def test_nearness_falls_with_the_distance_to_a_click():
+    module = PromptPropagation(FeatureInfo((CHANNELS,), (STRIDE,)))
+    given = prompts([[(2.0, 14.0)]], [[1]])
+    flat = torch.full((1, 3, 32, 32), 0.5)
+    _, _, sign, near = told(module, given, torch.zeros(1, CHANNELS, 8, 8), flat)[0]
+    assert (sign > 0.999).all()
+    torch.testing.assert_close(near[:, 3, 0], torch.ones(module.spaces))
+    assert (near[:, 3].diff(dim=-1) < 0).all()
+    # Places are in longer sides: the last pixel is 7 / 8 of one away.
+    scale = module.log_scales[2].exp()
+    expected = (-((scale * 7 / 8) ** 2) / 2 / REACH).exp()
+    torch.testing.assert_close(near[:, 3, 7], expected, atol=1e-6, rtol=1e-4)
+
+
+def test_all_parameters_and_the_features_learn(module):
+    features, image = scene()
+    given = prompts(boxes=[None, (4.0, 3.0, 17.0, 13.0)], previous=torch.rand(2, 1, *SIZE))
+    maps = told(module, given, features.requires_grad_(), image)
+    (maps * torch.randn_like(maps)).sum().backward()
+    learning = {"features": features, **dict(module.named_parameters())}
+    for name, tensor in learning.items():
+        assert tensor.grad.isfinite().all(), name
+        assert tensor.grad.abs().max() > 1e-4, name
+    assert (module.log_scales.grad != 0).all()
+
+
+def test_gradients_are_those_of_finite_differences(module):
+    features, image = scene(1)
+    given = prompts(POINTS[:1], LABELS[:1], [(4.0, 3.0, 17.0, 13.0)])
+    weights = torch.randn(1, 4, SPACES, *GRID)
+    direction = functional.normalize(torch.randn(features.numel()), dim=0).view_as(features)
+    x = features.clone().requires_grad_()
+    (told(module, given, x, image) * weights).sum().backward()
+    step = 3e-3  # all is float32
+    with torch.no_grad():
+        ends = [told(module, given, features + s * direction, image) for s in (step, -step)]
+    expected = ((ends[0] - ends[1]) * weights).double().sum().item() / (2 * step)
+    assert (x.grad * direction).sum().item() == pytest.approx(expected, rel=0.03, abs=3e-3)
+
+
+def test_autocast_changes_the_embedding_alone(module):
+    features, image = scene()
+    exact = told(module, prompts(), features, image)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = told(module, prompts(), features, image)
+    assert not torch.equal(rounded, exact)
+    assert (rounded - exact).abs().mean() < 0.02
+
+
+@pytest.mark.parametrize("name", ["spaces", "dims", "units", "key_iterations"])
+def test_numbers_below_one_are_named(name):
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        PromptPropagation(FeatureInfo((3,), (4,)), **{name: 0})

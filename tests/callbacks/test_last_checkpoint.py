@@ -19,6 +19,7 @@ from probseg.clicks import Curriculum
 from probseg.data import InteractiveDataModule
 from probseg.data.semantic_module import EachOnce
 from probseg.tasks import InteractiveSegmentation
+from probseg.zoo.trained import read_trained
 
 STEPS = 4
 """Batches of an epoch."""
@@ -171,6 +172,50 @@ def test_an_interrupted_training_ends_as_if_uninterrupted(
     assert before.seen | after.seen == validations
     if by is not Killed:
         assert not set(before.seen) & set(after.seen), "no validation is done twice"
+
+
+class Weights(Callback):
+    """Remembers the trained weights after each batch."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_end(self, trainer, pl_module, *arguments):
+        state = pl_module.model.state_dict()
+        self.seen.append({name: tensor.detach().clone() for name, tensor in state.items()})
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_what_is_read_of_an_averaged_training_is_its_average(interrupted, tmp_path):
+    raw = Weights()
+    if interrupted:
+        halt = LastCheckpoint(every_minutes=None, every_steps=1), Interrupt("batch", 6, Killed)
+        with pytest.raises(Killed):
+            fit(tmp_path, raw, *halt)
+        del raw.seen[6:]
+        last = tmp_path / "checkpoints" / "last.ckpt"
+        saved = torch.load(last, weights_only=True)["global_step"]
+        del raw.seen[saved:]
+        fit(tmp_path, raw, LastCheckpoint(), resume=last, seed=1)
+    else:
+        fit(tmp_path, raw, LastCheckpoint())
+    assert len(raw.seen) == 3 * STEPS
+    average = raw.seen[0]
+    for state in raw.seen[1:]:
+        average = {name: 0.8 * average[name] + 0.2 * state[name] for name in average}
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    stored = torch.load(last, weights_only=True)
+    # A command line notes how the network is described.
+    described = {"class_path": "probseg.models.variant", "init_args": {"of": "micro_csa"}}
+    torch.save({**stored, "hyper_parameters": {"model": described}}, last)
+    for which, expected in ((None, average), ("ema", average), ("last", raw.seen[-1])):
+        read = read_trained(last, which).weights
+        assert read.keys() == expected.keys()
+        for name, tensor in read.items():
+            if tensor.is_floating_point():
+                torch.testing.assert_close(tensor, expected[name], atol=1e-5, rtol=1e-4)
+    head = "head.last.query.weight"
+    assert not torch.allclose(average[head], raw.seen[-1][head], atol=1e-5)
 
 
 @pytest.mark.parametrize("early", [{"max_steps": 6}, {"max_steps": 8}, {"limit": 6}])

@@ -1,0 +1,285 @@
+"""Trainings on the answers of all rounds: what is learnt, by whom it is clicked, what stays."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from fakes import FakeObjects, micro_model
+from lightning import Trainer
+from torch import nn
+
+from probseg.clicks import Curriculum, IteratedClicks
+from probseg.clicks.rounds import without_clicks
+from probseg.data import InteractiveDataModule
+from probseg.data.datamodule import TrainBatch
+from probseg.losses import NormalizedFocalLoss
+from probseg.models import Segmenter
+from probseg.tasks import InteractiveSegmentation
+from probseg.types import Prompts
+
+SIZE = (32, 40)
+CLICKS = IteratedClicks(most_clicks=4, fewest_rounds=2, most_rounds=2)
+BOXES = Curriculum(0, 0, box_dropout=0.5, rounds=(2, 2))
+
+
+def crops(batch=3, seed=0):
+    random = torch.Generator().manual_seed(seed)
+    images = torch.randint(256, (batch, 3, *SIZE), generator=random, dtype=torch.uint8)
+    masks = torch.zeros(batch, *SIZE, dtype=torch.uint8)
+    masks[:, 8:24, 6:30] = 1
+    masks[:, :3] = 255
+    return TrainBatch(images, masks, torch.arange(batch) + 1000 * seed, ["?"] * batch, [])
+
+
+def micro_task(curriculum=CLICKS, prompts="head", **options):
+    torch.manual_seed(0)
+    model = micro_model("micro_conv", previous_mask=True, prompts=prompts).train()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):  # timm begins some at 0, which stops the gradient
+            nn.init.ones_(module.weight)
+    task = InteractiveSegmentation(model, curriculum=curriculum, **options)
+    task.log = lambda *arguments, **keywords: None  # there is no trainer
+    return task
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Prompts and main logits of each call of the network in training mode."""
+    seen = []
+    all_logits = Segmenter.all_logits
+
+    def spied(model, encoded, prompts, refine=True):
+        result = all_logits(model, encoded, prompts, refine)
+        if {module.training for module in model.modules()} == {True}:
+            seen.append((prompts, result.main))
+        return result
+
+    monkeypatch.setattr(Segmenter, "all_logits", spied)
+    return seen
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """Sizes of the batches that are encoded."""
+    seen = []
+    encode = Segmenter.encode
+    monkeypatch.setattr(Segmenter, "encode", lambda m, x: seen.append(len(x)) or encode(m, x))
+    return seen
+
+
+# --- the loss -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prompts", ["stem", "head"])
+@pytest.mark.parametrize("curriculum", [CLICKS, BOXES])
+def test_the_loss_is_the_mean_of_those_of_all_answers(curriculum, prompts, asked):
+    loss = NormalizedFocalLoss()
+    task = micro_task(curriculum, prompts, loss=loss, every_round=True)
+    data = crops(8)
+    result = task.training_step(data, 0)
+    assert len(asked) == 3
+    losses, without = [], 0
+    for given, logits in asked:
+        assert logits.requires_grad, "each answer is learnt from"
+        truth = data.masks.clone()
+        for n in range(8):
+            if given.boxes[n].isnan().any() and not (given.labels[n] >= 0).any():
+                truth[n] = 255
+                without += 1
+        losses.append(loss(logits, truth).item())
+    assert (without > 0) == (curriculum is BOXES), "some rows begin with neither click nor box"
+    assert result["loss"].item() == pytest.approx(sum(losses) / 3)
+    assert len({round(value, 6) for value in losses}) == 3
+    assert torch.equal(result["logits"], asked[-1][1])
+    assert not result["logits"].requires_grad
+    for mine, last in zip(result["prompts"], asked[-1][0], strict=True):
+        torch.testing.assert_close(mine, last, rtol=0, atol=0, equal_nan=True)
+
+
+def test_images_without_prompt_teach_nothing(asked):
+    task = micro_task(BOXES, every_round=True)
+    task.training_step(crops(8), 0)["loss"].backward()
+    asked.clear()
+    task.zero_grad()
+    result = task.training_step(crops(8), 0)
+    given, logits = asked[0]
+    (gradient,) = torch.autograd.grad(result["loss"], logits)
+    learnt = gradient.flatten(1).abs().sum(dim=1) > 0
+    assert torch.equal(learnt, given.given)
+    assert 0 < learnt.sum() < 8
+
+
+@pytest.mark.parametrize("curriculum", [CLICKS, BOXES])
+def test_each_round_is_handed_the_answer_of_the_one_before(curriculum, asked):
+    task = micro_task(curriculum, every_round=True)
+    task.training_step(crops(8), 0)
+    assert asked[0][0].previous is None
+    for (before, logits), (given, _) in pairwise(asked):
+        said = before.given[:, None, None, None]
+        torch.testing.assert_close(given.previous, torch.where(said, logits.sigmoid(), 0.0))
+        assert not given.previous.requires_grad
+        count = before.labels.shape[1]
+        assert given.labels.shape[1] > count
+        assert torch.equal(given.points[:, :count], before.points)
+
+
+def test_all_parts_learn_from_all_rounds():
+    task = micro_task(every_round=True, annotators=2)
+    task.training_step(crops(), 0)["loss"].backward()
+    for name, parameter in task.model.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+
+
+def test_without_rounds_the_first_answer_is_trained(asked):
+    task = micro_task(IteratedClicks(most_rounds=0), every_round=True)
+    result = task.training_step(crops(), 0)
+    assert len(asked) == 1
+    assert result["loss"].item() == pytest.approx(task.loss(asked[0][1], crops().masks).item())
+    assert result["prompts"].previous is None
+
+
+@pytest.mark.parametrize("annotators", [1, 2])
+def test_images_are_encoded_once_for_all_rounds_and_annotators(annotators, encoded):
+    task = micro_task(every_round=True, annotators=annotators)
+    for step in range(2):
+        task.training_step(crops(), step)
+    assert encoded == [3, 3]
+
+
+def test_otherwise_once_to_click_and_once_to_learn(encoded):
+    micro_task(annotators=2).training_step(crops(), 0)
+    assert encoded == [3, 3]
+
+
+# --- annotators ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every_round", [False, True])
+def test_annotators_click_differently_on_the_same_object(every_round, asked):
+    task = micro_task(every_round=every_round, annotators=2)
+    data = crops()
+    result = task.training_step(data, 0)
+    given, logits = asked[-1]
+    assert logits.shape == (6, 1, *SIZE)
+    for n in range(3):
+        seen = []
+        for row in (2 * n, 2 * n + 1):
+            for label in (0, 1):
+                x, y = given.points[row, given.labels[row] == label].long().unbind(dim=1)
+                assert (data.masks[n, y, x] == label).all()
+            seen.append(given.points[row, given.labels[row] >= 0].tolist())
+        assert seen[0] != seen[1]
+    assert torch.equal(result["logits"], logits[::2])
+    assert torch.equal(result["prompts"].points, given.points[::2])
+    assert torch.equal(result["prompts"].labels, given.labels[::2])
+    if not every_round:
+        truth = data.masks.repeat_interleave(2, dim=0)
+        assert result["loss"].item() == pytest.approx(task.loss(logits, truth).item())
+
+
+def test_annotators_are_a_function_of_the_seeds(asked):
+    for noise in (1, 2):
+        task = micro_task(every_round=True, annotators=2)
+        torch.manual_seed(noise)
+        task.training_step(crops(), 0)
+    first, again = asked[:3], asked[3:]
+    for (one, logits), (other, same) in zip(first, again, strict=True):
+        assert torch.equal(one.points, other.points)
+        assert torch.equal(one.labels, other.labels)
+        assert torch.equal(logits, same)
+    asked.clear()
+    data = crops()
+    micro_task(every_round=True, annotators=2).training_step(data._replace(seeds=data.seeds + 1), 0)
+    assert not torch.equal(asked[0][0].points, first[0][0].points)
+    # The seed moves to the crop before, and with it both annotators.
+    assert torch.equal(asked[0][0].points[:4], first[0][0].points[2:])
+
+
+def test_annotators_may_be_more_than_two_but_not_fewer_than_one(asked):
+    micro_task(every_round=True, annotators=3).training_step(crops(), 0)
+    clicked = [points.tolist() for points in asked[0][0].points]
+    assert len({str(points) for points in clicked}) == 9
+    with pytest.raises(ValueError, match="annotators must be at least 1, got 0"):
+        micro_task(annotators=0)
+
+
+# --- what stays ---------------------------------------------------------------------------------
+
+
+def test_frozen_weights_stay_and_others_change():
+    patterns = ["backbone.network.conv1.*", "head.[!b]*"]
+    task = micro_task(
+        every_round=True,
+        frozen=patterns,
+        optimizer=lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.5),
+    )
+    frozen = {name for name, p in task.model.named_parameters() if not p.requires_grad}
+    assert any(name.startswith("backbone.network.conv1.") for name in frozen)
+    assert all(name.startswith(("backbone.network.conv1.", "head.")) for name in frozen)
+    before = {name: p.detach().clone() for name, p in task.model.named_parameters()}
+    optimizer = task.configure_optimizers()["optimizer"]
+    task.training_step(crops(), 0)["loss"].backward()
+    optimizer.step()
+    same = {name for name, p in task.model.named_parameters() if torch.equal(p, before[name])}
+    assert same == frozen
+    learnt = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
+    assert learnt == sum(p.numel() for name, p in before.items() if name not in frozen)
+
+
+def test_frozen_weights_stay_in_both_groups_of_rates():
+    task = micro_task(frozen=["backbone.network.conv1.*"], backbone_rate=0.2)
+    groups = task.configure_optimizers()["optimizer"].param_groups
+    given = {parameter for group in groups for parameter in group["params"]}
+    assert given == {parameter for parameter in task.parameters() if parameter.requires_grad}
+
+
+@pytest.mark.parametrize("pattern", ["backbone.conv1", "model.backbone.*", ""])
+def test_patterns_that_match_nothing_are_refused(pattern):
+    with pytest.raises(ValueError, match=r"frozen: .* matches no weight") as caught:
+        micro_task(frozen=["backbone.*", pattern])
+    assert repr(pattern) in str(caught.value)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_averages_of_the_backbone_may_be_fixed(fixed, tmp_path):
+    task = micro_task(every_round=True, fixed_statistics=fixed)
+    del task.log  # there is a trainer
+    before = {name: buffer.clone() for name, buffer in task.model.named_buffers()}
+    trainer = Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        limit_train_batches=1, limit_val_batches=1,
+    )  # fmt: skip
+    data = InteractiveDataModule(
+        FakeObjects(4), FakeObjects(1), batch_size=2, crop_size=32, num_workers=0
+    )
+    trainer.fit(task, datamodule=data)
+    changed = {
+        name: not torch.equal(buffer, before[name]) for name, buffer in task.model.named_buffers()
+    }
+    averages = {name for name in changed if "running" in name or "num_batches" in name}
+    for part in ("backbone.", "decoder.", "fusion."):
+        names = [name for name in averages if name.startswith(part)]
+        assert names
+        assert all(changed[name] != (fixed and part == "backbone.") for name in names), part
+    assert math.isfinite(trainer.callback_metrics["train/loss"])
+
+
+# --- prompts ------------------------------------------------------------------------------------
+
+
+def test_prompts_know_which_images_have_some():
+    boxes = torch.full((4, 4), math.nan)
+    boxes[1] = torch.tensor([0.0, 0, 4, 4])
+    labels = torch.tensor([[-1, -1], [-1, -1], [-1, 0], [1, -1]])
+    given = Prompts(torch.rand(4, 2, 2), labels, boxes, torch.rand(4, 1, 3, 3))
+    assert given.given.tolist() == [False, True, True, True]
+    assert without_clicks(boxes).given.tolist() == [False, True, False, False]
+    some = given.at(slice(1, None, 2))
+    assert torch.equal(some.labels, labels[1::2])
+    assert torch.equal(some.points, given.points[1::2])
+    assert torch.equal(some.previous, given.previous[1::2])
+    torch.testing.assert_close(some.boxes, boxes[1::2], equal_nan=True)
+    assert given._replace(previous=None).at(slice(1)).previous is None

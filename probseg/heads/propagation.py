@@ -163,7 +163,7 @@ class PromptPropagation(nn.Module):
         positive, negative, _ = seeds(points, prompts.labels, grid)
         belief = torch.where(positive, 1.0, torch.where(negative, 0.0, belief))
         weight = torch.where(known, 1.0, UNKNOWN).expand_as(belief)
-        weight = torch.where(positive | negative, self.log_click_weight.exp(), weight)
+        weight = torch.where(positive | negative, self.log_click_weight.float().exp(), weight)
         observed = [weight, weight * belief, positive.float(), negative.float()]
         return torch.stack(observed, dim=1)
 

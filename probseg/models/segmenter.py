@@ -294,8 +294,9 @@ class Segmenter(nn.Module):
         features = decoded.features
         if self.fusion is not None:
             # It may have been encoded under autocast.
-            prepared = decoded.each(lambda tensor: tensor.to(self.mean.dtype))
-            features = prepared.features
+            features = features.to(self.mean.dtype)
+            coarser = tuple(level.to(self.mean.dtype) for level in decoded.coarser)
+            prepared = decoded._replace(features=features, coarser=coarser)
             value_features = self.fusion(prepared, maps, prompts)
         main = self.head(features, clicks, value_features)
         auxiliary = decoded.auxiliary

@@ -78,7 +78,7 @@ import probseg
 from probseg.cli.trainer import with_shipped_configs
 from probseg.paths import configs_dir, zoo_dir
 photo = __import__("probseg.data").data.SamplePhotos()[0].image
-predictor = probseg.Predictor.from_pretrained("resnet16_csa")
+predictor = probseg.Predictor.from_pretrained("lite0_unet_prop")
 predictor.set_image(photo)
 print(json.dumps({
     "same size": predictor.predict([probseg.Click(9, 9)]).binary.shape == photo.shape[:2],
@@ -109,8 +109,8 @@ print(json.dumps({
     assert told["package"] == str(installed / "probseg" / "__init__.py")
     assert told["configs"] == str(installed / "probseg" / "assets" / "configs")
     assert told["zoo"] == str(installed / "probseg" / "assets" / "zoo")
-    assert "resnet16_csa" in told["models"]
-    assert "resnet16_csa.objects" in told["pretrained"]
+    assert "lite0_unet_prop" in told["models"]
+    assert "lite0_unet_prop.objects" in told["pretrained"]
     assert told["same size"]
     assert not (tmp_path / "cache").exists()
     assert told["quickstart"] == [f"{told['configs']}/quickstart.yaml"]

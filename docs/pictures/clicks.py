@@ -24,7 +24,7 @@ OBJECTS = ("cat", "coffee/cup", "rocket")
 SHOWN = (1, 2, 3, 5)
 
 
-def main(model: str = "resnet26_small_clicks") -> None:
+def main(model: str = "lite0_unet_prop") -> None:
     predictor = probseg.Predictor.from_pretrained(model)
     photos = SamplePhotos()
     samples = {sample.name: sample for sample in (photos[i] for i in range(len(photos)))}

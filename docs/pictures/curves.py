@@ -17,7 +17,7 @@ PROTOCOLS = {
     "ritm": "clicks alone (ritm)",
 }
 CLICKS = (0, 1, 2, 3, 5, 10, 20)
-MARKED = "resnet26_small_clicks"
+MARKED = "lite0_unet_prop"
 """Architecture whose line is drawn on top, with its standard error."""
 
 

@@ -48,7 +48,7 @@ def disk_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float
     """
     height, width = size
     reach = math.ceil(radius)
-    steps = torch.arange(-reach, reach + 2, device=points.device)
+    steps = torch.arange(-reach, reach + 1, device=points.device)
     corner = points.nan_to_num(0.0).floor().long()  # NaN is not drawn: its distances are NaN below
     columns, rows = (corner[..., None] + steps).unbind(dim=2)  # (B, S, K) each
     dx, dy = columns - points[..., 0, None], rows - points[..., 1, None]

@@ -25,6 +25,8 @@ from probseg.heads import (
     FPNDecoder,
     OCRDecoder,
     PromptFusion,
+    PromptUNet,
+    PyramidDecoder,
 )
 from probseg.models import list_presets, override, read_preset
 from probseg.types import Prompts
@@ -305,15 +307,19 @@ def test_head_is_as_named(name):
 @pytest.mark.parametrize("name", list_presets())
 def test_prompts_enter_as_named(name):
     model = meta(name)
-    fast = "fast" in name.split("_")
-    assert model.prompts == ("head" if fast else "stem")
+    fast, unet = "fast" in name.split("_"), "unet" in name.split("_")
+    assert model.prompts == ("head" if fast or unet else "stem")
     assert isinstance(model.fusion, PromptFusion) == fast
+    assert isinstance(model.fusion, PromptUNet) == unet
+    if unet:
+        assert (model.fusion.propagation is not None) == name.endswith("_prop")
 
 
 @pytest.mark.parametrize("name", list_presets())
 def test_inputs_are_as_named(name):
     model = meta(name)
     handed_on = name.startswith("ritm_") or name.endswith(("_previous", "_clicks"))
+    handed_on |= "unet" in name.split("_")
     assert model.previous_mask == handed_on
     assert (model.propagated_clicks is not None) == name.endswith("_clicks")
     assert (model.refinement is not None) == name.endswith("_clicks")
@@ -324,9 +330,20 @@ def test_inputs_are_as_named(name):
 @pytest.mark.parametrize("name", FULL_SIZE)
 def test_backbone_and_decoder_are_as_named(name):
     model = meta(name)
-    family, size = re.match(r"(?:fast_|prob_|ritm_)?(hrnet|resnet|botnet)(\d+s?)", name).groups()
-    kinds = {"hrnet": HRNetV2, "resnet": (ResNet, TimmBackbone), "botnet": BoTNet}
+    pattern = r"(?:fast_|prob_|ritm_)?(hrnet|resnet|botnet|lite)(\d+s?)"
+    family, size = re.match(pattern, name).groups()
+    kinds = {
+        "hrnet": HRNetV2,
+        "resnet": (ResNet, TimmBackbone),
+        "botnet": BoTNet,
+        "lite": TimmBackbone,
+    }
     assert isinstance(model.backbone, kinds[family])
+    if family == "lite":
+        stages = [len(stage) for stage in model.backbone.network.blocks]
+        assert stages == {"0": [1, 2, 2, 3, 3, 4, 1]}[size]  # Liu 2020, of EfficientNet-B0
+        assert isinstance(model.decoder, PyramidDecoder)
+        return
     if family == "hrnet":
         first = int(size.removesuffix("s"))
         assert model.backbone.features.channels == tuple(first * 2**i for i in range(4))

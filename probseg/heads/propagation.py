@@ -111,15 +111,12 @@ class PromptPropagation(nn.Module):
             queries = torch.cat(parts, dim=-1)
             return Units(queries, grid_units(queries, grid, self.units, self.key_iterations))
 
-    def forward(
-        self, units: Units, prompts: Prompts, size: tuple[int, int], grid: tuple[int, int]
-    ) -> Tensor:
+    def forward(self, units: Units, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
         """Propagate prompts.
 
         Args:
             units: Result of `prepare`.
             prompts: In pixels of the image, and with its previous mask if there is one.
-            size: ``(H, W)`` of the image.
             grid: ``(h, w)`` of the features.
 
         Returns:
@@ -129,7 +126,7 @@ class PromptPropagation(nn.Module):
         """
         queries, keys = units
         with full_precision(queries.device):
-            observed = self._observed(prompts, size, grid)  # (B, 4, h, w)
+            observed = self._observed(prompts, grid)  # (B, 4, h, w)
             rows = observed.flatten(2).transpose(1, 2)[:, None]
             rows = rows.expand(-1, self.spaces, -1, -1).contiguous()  # (B, G, h w, 4)
             prior = nearness(keys)
@@ -145,7 +142,7 @@ class PromptPropagation(nn.Module):
             maps = torch.stack([odds, read[..., 1], *nearest], dim=2)  # (B, G, 4, h w)
             return maps.reshape(len(maps), self.channels, *grid)
 
-    def _observed(self, prompts: Prompts, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    def _observed(self, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
         """Return the weights of pixels, those of the object, positive and negative clicks.
 
         Returns:

@@ -140,8 +140,7 @@ class PromptUNet(Fusion):
             x = x + features
             if self.propagation is not None and level == self.propagation_level:
                 assert decoded.units is not None, "`prepare` has made them"
-                size, grid = (maps.shape[-2], maps.shape[-1]), (x.shape[-2], x.shape[-1])
-                said = self.propagation(decoded.units, prompts, size, grid)
+                said = self.propagation(decoded.units, prompts, (x.shape[-2], x.shape[-1]))
                 x = x + self.said(said.to(x.dtype))
             x = self.blocks[level](F.relu(x))
             skips.append(x)

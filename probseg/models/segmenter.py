@@ -253,9 +253,7 @@ class Segmenter(nn.Module):
         """Compute what does not depend on prompts from normalised, filled up images."""
         if self.fusion is None:
             return None
-        return self.fusion.prepare(
-            self.decoder(self.backbone(pixels)), pixels * self.std + self.mean
-        )
+        return self.fusion.prepare(self.decoder(self.backbone(pixels)), self._colours(pixels))
 
     def _prepared(self, image: Tensor) -> tuple[Size, Tensor]:
         """Return the working size of images of one size, and the pixels that the network sees."""

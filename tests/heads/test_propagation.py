@@ -53,8 +53,8 @@ def prompts(points=POINTS, labels=LABELS, boxes=None, previous=None):
 
 def told(module, given, features, image):
     """The four maps ``(B, 4, G, h, w)`` of each space."""
-    grid, size = tuple(features.shape[-2:]), tuple(image.shape[-2:])
-    maps = module(module.prepare(features, image), given, size, grid)
+    grid = tuple(features.shape[-2:])
+    maps = module(module.prepare(features, image), given, grid)
     assert maps.dtype == torch.float32
     assert maps.shape == (len(image), module.channels, *grid)
     return maps.unflatten(1, (-1, 4)).transpose(1, 2)

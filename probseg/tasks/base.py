@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Self
 
 import lightning as L
 import torch
@@ -24,15 +25,36 @@ class NetworkTask(L.LightningModule):
     Args:
         model: The network; convolutions on CPU and on tensor cores are fastest with the layout
             ``channels_last``, which it gets.
+        optimizer: Makes the optimiser.
+        lr_scheduler: Makes the schedule.
 
     Attributes:
         batch_seed: Of the present training batch, the same in all processes, in [0, 2**63).
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Callable[..., torch.optim.Optimizer],
+        lr_scheduler: Callable[..., Any],
+    ) -> None:
         super().__init__()
         self.model = model.to(memory_format=torch.channels_last)
+        self.optimizer = optimizer
+        self.lr_scheduler = lr_scheduler
         self.batch_seed = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Copy the network, for instance to average it, and share the factories.
+
+        The factories that a command line makes refer to the whole command line, with its trainer,
+        data and processes, which are large and cannot all be copied.
+        """
+        memo |= {id(factory): factory for factory in (self.optimizer, self.lr_scheduler)}
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__setstate__(deepcopy(self.__getstate__(), memo))  # type: ignore[no-untyped-call]
+        return copied
 
     def validation_step(
         self, batch: Sequence[Any], batch_idx: int, dataloader_idx: int = 0

@@ -99,12 +99,10 @@ class InteractiveSegmentation(NetworkTask):
         if annotators < 1:
             msg = f"annotators must be at least 1, got {annotators}"
             raise ValueError(msg)
-        super().__init__(model)
+        super().__init__(model, optimizer, lr_scheduler)
         self.model: Segmenter
         self.save_hyperparameters()
         self.loss = loss if loss is not None else BinaryCrossEntropy()
-        self.optimizer = optimizer
-        self.lr_scheduler = lr_scheduler
         self.curriculum: Curriculum | IteratedClicks = curriculum or Curriculum()
         self.corner_noise = corner_noise
         self.auxiliary_weight = auxiliary_weight
@@ -277,7 +275,8 @@ class InteractiveSegmentation(NetworkTask):
 
     def on_train_epoch_start(self) -> None:
         """Log which task of the curriculum begins."""
-        self.log("train/stage", float(STAGES.index(self.stage)), sync_dist=True)
+        # A reduction over processes would hang: a progress bar asks for it in the first one alone.
+        self.log("train/stage", float(STAGES.index(self.stage)), rank_zero_only=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Note the curriculum's task."""

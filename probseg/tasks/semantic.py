@@ -55,11 +55,9 @@ class SemanticSegmentation(NetworkTask):
                 f"means ignored; got {model.num_classes}"
             )
             raise ValueError(msg)
-        super().__init__(model)
+        super().__init__(model, optimizer, lr_scheduler)
         self.model: SemanticSegmenter
         self.save_hyperparameters()
-        self.optimizer = optimizer
-        self.lr_scheduler = lr_scheduler
 
     def forward(self, image: Tensor) -> Tensor:
         """Return the logits ``(B, C, H, W)`` of images ``(B, 3, H, W)`` in [0, 1]."""

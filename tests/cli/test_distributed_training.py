@@ -151,6 +151,7 @@ class Run:
 def arguments_of(place, *more):
     return folder_fit(
         place.parent / "data",
+        "--trainer.enable_progress_bar=true",  # the first process alone draws it
         "--trainer.max_epochs=3",
         "--trainer.check_val_every_n_epoch=3",
         "--trainer.log_every_n_steps=1",
@@ -193,6 +194,18 @@ def same(one, other):
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return one == other
+
+
+def test_processes_average_their_weights(place):
+    """The average is a deep copy of the task, which reaches no process of its command line."""
+    averaging = "--trainer.callbacks+=lightning.pytorch.callbacks.EMAWeightAveraging"
+    run = Run(place / "averaged", averaging, "--trainer.max_epochs=1")
+    status, text = run.end()
+    assert status == 0, text
+    weights = run.stored()
+    learnt = weights["current_model_state"]
+    assert learnt.keys() == weights["state_dict"].keys()
+    assert not all(torch.equal(weights["state_dict"][name], learnt[name]) for name in learnt)
 
 
 def test_the_crops_and_clicks_are_those_of_one_process(trained):

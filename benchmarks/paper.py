@@ -8,6 +8,7 @@ are some, else from what ``benchmarks/results`` keeps of them. See benchmarks/RE
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _evaluate(plan: Plan, args: argparse.Namespace) -> int:
     from paper_evaluate import evaluate  # what the figures do without
 
+    os.environ.setdefault("PROBSEG_ZOO", str(Path(__file__).parent / "zoo"))
     left_out = evaluate(plan, chosen(plan, args.only), args.folder, args.device)
     for sentence in left_out:
         sys.stderr.write(f"paper.py: left out: {sentence}\n")

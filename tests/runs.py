@@ -21,6 +21,9 @@ from probseg.cli.trainer import ProbsegCLI, run
 MICRO = ("--model.model", "configs/model/micro_csa.yaml")
 """Flags that put a small network into any experiment."""
 
+MICRO_EMANET = ("--model.model.of=micro_emanet", "--model.model.changes={head: {num_classes: 11}}")
+"""Flags that put a small network into a recipe for CamVid."""
+
 QUIET = (
     "--trainer.accelerator=cpu",
     "--trainer.enable_progress_bar=false",
@@ -49,9 +52,8 @@ def folder_fit(root: Path, *more: object) -> list[str]:
 def camvid_fit(*more: object) -> list[str]:
     """Arguments of a short training on the CamVid of ``$PROBSEG_DATA``."""
     experiment = ["fit", "--config", "configs/experiment/emanet_camvid_cpu.yaml"]
-    small = "--model.model.of=micro_emanet"
     every = "--trainer.check_val_every_n_epoch=1"
-    return [str(a) for a in (*experiment, small, *QUIET, *SMALL, every, *more)]
+    return [str(a) for a in (*experiment, *MICRO_EMANET, *QUIET, *SMALL, every, *more)]
 
 
 def finished(*arguments: object) -> ProbsegCLI:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from drawn_semantic import write_camvid
 from fakes import write_grabcut
-from runs import MICRO, QUIET, finished, working_in
+from runs import MICRO, MICRO_EMANET, QUIET, finished, working_in
 from torch import nn
 
 FACTS = {
@@ -60,7 +60,7 @@ def network_for_classes(place: Path, *more: object) -> Tested:
     write_camvid(place / "data" / "camvid")
     arguments = (
         *("test", "--config", "configs/experiment/emanet_camvid_cpu.yaml", *QUIET),
-        *("--model.model.of=micro_emanet", "--trainer.precision=32-true", *more),
+        *(*MICRO_EMANET, "--trainer.precision=32-true", *more),
     )
     changes = {"head": {"num_classes": 11}}
     node = {

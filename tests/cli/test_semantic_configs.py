@@ -82,6 +82,7 @@ def changes_of(name):
 def small(name):
     """Flags that put a small network of the same kind into an experiment."""
     backbone = {**changes_of(name).get("backbone", {}), "pretrained": False}
+    backbone.pop("weights", None)
     return (
         f"--model.model.of={'micro_fcn' if name.startswith('fcn') else 'micro_emanet'}",
         f"--model.model.changes.backbone={json.dumps(backbone)}",
@@ -111,11 +112,10 @@ def test_experiments_print_all_their_settings(name, capsys):
     network = printed["model"]["init_args"]["model"]
     assert network["class_path"] == "probseg.models.semantic_variant"
     assert network["init_args"]["of"] in list_presets("semantic")
-    of = network["init_args"]["of"]
     backbone = network["init_args"]["changes"].get("backbone", {})
-    small = "resnet18" in of
-    assert backbone.get("pretrained", False) is not small
-    assert printed["semantic_evaluation"]["output_stride"] == 8
+    assert backbone.get("pretrained") or "weights" in backbone
+    stride = 8 if backbone.get("pretrained") else None  # timm's other networks have one alone
+    assert printed["semantic_evaluation"]["output_stride"] == stride
     assert printed["semantic_evaluation"]["scales"] == [1.0]
     data = printed["data"]
     assert data["class_path"] == "probseg.data.SemanticDataModule"
@@ -125,7 +125,7 @@ def test_experiments_print_all_their_settings(name, capsys):
     assert network["init_args"]["changes"]["head"]["num_classes"] == classes
     if name in PUBLISHED:
         preset, dataset, batch, steps, stride = PUBLISHED[name]
-        assert of == preset
+        assert network["init_args"]["of"] == preset
         assert kind == f"probseg.data.{dataset}"
         assert (data["init_args"]["batch_size"], data["init_args"]["crop_size"]) == (batch, 513)
         assert data["init_args"]["scale"] == [0.5, 2.0]
@@ -177,8 +177,8 @@ def test_camvid_on_two_cores_with_and_without_attention_differ_in_the_preset_alo
         for name in ("emanet", "fcn")
     )
     of = with_attention["model"]["init_args"]["model"]["init_args"]
-    assert of.pop("of") == "emanet_resnet18_small"
-    assert without["model"]["init_args"]["model"]["init_args"].pop("of") == "fcn_resnet18_small"
+    assert of.pop("of") == "emanet_lite0"
+    assert without["model"]["init_args"]["model"]["init_args"].pop("of") == "fcn_lite0"
     assert with_attention == without
 
 

@@ -271,9 +271,9 @@ def test_attention_in_the_backbone_keeps_its_output_stride():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_builds_without_downloads(name):
-    assert (
-        read_preset(name, "semantic")["init_args"]["backbone"]["init_args"]["pretrained"] is False
-    )
+    backbone = read_preset(name, "semantic")["init_args"]["backbone"]["init_args"]
+    assert not backbone.get("pretrained")
+    assert "weights" not in backbone
     with torch.device("meta"):
         model = build_semantic(without_downloads(read_preset(name, "semantic")))
         logits = model.eval()(torch.empty(1, 3, 37, 53))
@@ -295,9 +295,9 @@ def test_presets_are_as_described():
         assert model.head.reduce[0].kernel_size == (3, 3)
     blocks = [len(models[f"emanet_resnet{d}"].backbone.network.layer3) for d in (50, 101)]
     assert blocks == [6, 23]
-    small = models["emanet_resnet18_small"]
+    small = models["emanet_lite0"]
     assert small.head.emau.bases.initial.shape == (1, 32, 128)
-    assert repr(models["fcn_resnet18_small"].backbone) == repr(small.backbone)
+    assert repr(models["fcn_lite0"].backbone) == repr(small.backbone)
 
 
 @pytest.mark.parametrize("name", MICRO)
@@ -321,7 +321,7 @@ def test_presets_are_varied():
 
 def test_the_two_tasks_have_their_own_presets():
     assert set(PRESETS).isdisjoint(list_presets())
-    assert {"emanet_resnet101", "micro_emanet", "fcn_resnet18_small"} <= set(PRESETS)
+    assert {"emanet_resnet101", "micro_emanet", "fcn_lite0"} <= set(PRESETS)
     for action in (read_preset, variant):
         with pytest.raises(UsageError, match=r"models\.semantic_variant\('micro_emanet'\)"):
             action("micro_emanet")

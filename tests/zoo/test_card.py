@@ -1,6 +1,7 @@
 """Cards as people and the Hugging Face hub read them."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import yaml
@@ -109,9 +110,13 @@ def test_semantic_models(tmp_path):
     assert accuracy.metric_type == "pixel_accuracy"
 
 
-@pytest.mark.parametrize("name", list(read_index(zoo_dir())))
-def test_cards_that_ship_are_valid_and_tell_the_figures_of_the_index(name):
-    entry, folder = read_index(zoo_dir())[name], zoo_dir() / name
+@pytest.mark.parametrize("root", [zoo_dir(), Path(__file__).parents[2] / "benchmarks" / "zoo"])
+def test_cards_are_valid_and_have_the_figures_of_the_index(root):
+    for name, entry in read_index(root).items():
+        _check_card(root / name, entry)
+
+
+def _check_card(folder, entry):
     card = ModelCard((folder / CARD).read_text(encoding="utf-8"))
     evaluations = read_evaluations(folder)
     assert evaluations

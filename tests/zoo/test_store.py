@@ -1,5 +1,6 @@
 import dataclasses
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -117,39 +118,43 @@ def test_folder_without_description(tmp_path):
         read_config(tmp_path)
 
 
-def shipped():
-    try:
-        return list(read_index(zoo_dir()))
-    except FileNotFoundError:
-        return []
+ROOTS = (zoo_dir(), Path(__file__).parents[2] / "benchmarks" / "zoo")
+"""The zoo that ships, and the one of models that exist for comparisons."""
+
+MODELS = [(root, name) for root in ROOTS for name in read_index(root)]
+NAMES = [name for _, name in MODELS]
 
 
 def test_a_model_ships_with_the_package():
-    assert shipped(), f"{zoo_dir()} holds no model: publish one with `probseg zoo publish`"
+    assert read_index(zoo_dir()), f"{zoo_dir()}: publish a model with `probseg zoo publish`"
 
 
-@pytest.mark.parametrize("name", shipped())
-def test_shipped_models_are_complete(name):
-    listed = read_index(zoo_dir())[name]
-    folder = verify(name)
-    assert folder == zoo_dir() / name
+def test_models_have_one_place():
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@pytest.mark.parametrize(("root", "name"), MODELS, ids=NAMES)
+def test_models_are_complete(root, name):
+    listed = read_index(root)[name]
+    folder = verify(name, root)
+    assert folder == root / name
     assert {path.name for path in folder.iterdir()} == {*listed.files, CARD}
     assert read_config(folder) == description_of(listed)
-    model = create_model(name, pretrained=True)
+    model = create_model(f"{folder}/", pretrained=True)
     assert not model.training
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
     assert sum(p.numel() for p in model.parameters()) == listed.parameters
     for key, value in listed.input.items():
         assert getattr(model, key) == value
     card = (folder / CARD).read_text(encoding="utf-8")
-    told = (name, listed.files[WEIGHTS].sha256, listed.license, listed.description, *listed.data)
-    assert all(fact in card for fact in told)
+    facts = (name, listed.files[WEIGHTS].sha256, listed.license, listed.description, *listed.data)
+    assert all(fact in card for fact in facts)
     assert "from_pretrained" in card or "create_model" in card
 
 
-@pytest.mark.parametrize("name", shipped())
-def test_shipped_models_are_small_and_measured(name):
-    listed = read_index(zoo_dir())[name]
+@pytest.mark.parametrize(("root", "name"), MODELS, ids=NAMES)
+def test_models_are_small_and_measured(root, name):
+    listed = read_index(root)[name]
     assert all(file.bytes < 16e6 for file in listed.files.values())
     ends = "/miou@5" if listed.task == "interactive" else "/miou"
     assert any(key.endswith(ends) for key in listed.metrics)
@@ -159,6 +164,7 @@ def test_shipped_models_are_small_and_measured(name):
         assert metric.error is None or 0 <= metric.error < most / 4, key
 
 
-def test_shipped_folder_holds_nothing_that_is_not_listed():
-    folders = {path.name for path in zoo_dir().iterdir() if path.is_dir()}
-    assert folders == set(shipped())
+@pytest.mark.parametrize("root", ROOTS)
+def test_zoos_hold_nothing_that_is_not_listed(root):
+    folders = {path.name for path in root.iterdir() if path.is_dir()}
+    assert folders == set(read_index(root))

@@ -21,7 +21,7 @@ from measure import RESULTS, Row, append_row, interleave, provenance, read_rows
 from torch import Tensor
 
 from probseg.attention.emau import EMAU
-from probseg.interact.gauges import timed_with_peak
+from probseg.evaluation.gauges import timed_with_peak
 
 EMAU_NAME = "EMAU"
 

@@ -19,7 +19,7 @@ from measure import RESULTS, append_row, provenance
 from probseg import create_model
 from probseg.data import GrabCut
 from probseg.errors import DatasetNotFoundError
-from probseg.interact import ObjectRecord, Protocol, get_protocol, run_object, run_objects
+from probseg.evaluation import ObjectRecord, Protocol, get_protocol, run_object, run_objects
 from probseg.models import Segmenter
 from probseg.types import Sample
 

@@ -11,9 +11,9 @@ from paper_rows import Claim, Figure, Plan
 from paper_scores import Result
 
 from probseg.errors import DataError
-from probseg.interact.comparison import LEVEL, SIGNIFICANT
 from probseg.metrics import clustered_bootstrap
 from probseg.metrics.comparison import DECIMALS, holm, signed_rank
+from probseg.reports.comparison import LEVEL, SIGNIFICANT
 
 Floats = npt.NDArray[np.float64]
 

@@ -13,7 +13,7 @@ import torch
 from paper_rows import Plan, Row, place_of, settings_of
 
 from probseg.errors import USER_ERRORS
-from probseg.interact import (
+from probseg.evaluation import (
     Journal,
     ObjectRecord,
     Protocol,
@@ -22,9 +22,9 @@ from probseg.interact import (
     find_unfinished,
     run_objects,
     summarise_records,
-    write_report,
 )
 from probseg.models import Segmenter, build, without_downloads
+from probseg.reports import write_report
 from probseg.types import Sample
 from probseg.zoo import create_interactive
 from probseg.zoo.create import describe

@@ -13,9 +13,9 @@ from matplotlib.ticker import MaxNLocator
 from paper_claims import Scored
 from paper_rows import Figure, Plan
 
-from probseg.interact.figures import LINES
-from probseg.interact.tables import clicks_so_far, count
 from probseg.metrics import miou_at, standard_error_objects, standard_error_trials
+from probseg.reports.figures import LINES
+from probseg.reports.tables import clicks_so_far, count
 
 MARKERS = "os^Dvp"
 ERRORS = (

@@ -12,7 +12,6 @@ from paper_claims import Finding, Scored
 from paper_rows import Figure, Plan
 from paper_scores import Result
 
-from probseg.interact.tables import ScoreTable, as_markdown, clicks_so_far, count, without_html
 from probseg.metrics import (
     REPORTED_CLICKS,
     miou_at,
@@ -22,6 +21,7 @@ from probseg.metrics import (
     standard_error_trials,
 )
 from probseg.paths import replacing
+from probseg.reports.tables import ScoreTable, as_markdown, clicks_so_far, count, without_html
 
 PERCENTS = (80, 85, 90)
 

@@ -13,7 +13,7 @@ from probseg.attention import Adaptation
 from probseg.data import DATASETS
 from probseg.data.datamodule import spread
 from probseg.errors import DataError, UnknownNameError
-from probseg.interact import Protocol, get_protocol
+from probseg.evaluation import Protocol, get_protocol
 from probseg.types import Sample
 
 PLAN = Path(__file__).with_name("paper.yaml")

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from paper_rows import Plan, place_of, settings_of
 
 from probseg.errors import DataError
-from probseg.interact.comparison_inputs import read_result
 from probseg.paths import replacing
+from probseg.reports.comparison_inputs import read_result
 
 Floats = npt.NDArray[np.float64]
 

@@ -45,7 +45,7 @@ def undrawn() -> Iterator[None]:
         Image.new("RGB", (8, 8)).save(target, format="PNG")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("probseg.interact.figures._save", blank)
+        patch.setattr("probseg.reports.figures._save", blank)
         yield
 
 

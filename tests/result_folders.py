@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from probseg.interact.comparison import Comparison, Row
-from probseg.interact.comparison_inputs import Result
-from probseg.interact.protocols import PROTOCOLS
-from probseg.interact.records import ObjectRecord, Step, write_objects
-from probseg.metrics import Scores
+from probseg.evaluation.protocols import PROTOCOLS
+from probseg.evaluation.records import ObjectRecord, Step, write_objects
+from probseg.evaluation.summary import Scores
+from probseg.reports.comparison import Comparison, Row
+from probseg.reports.comparison_inputs import Result
 
 BOXED = replace(PROTOCOLS["gabbur2021"], max_clicks=5, trials=2)
 UNBOXED = replace(PROTOCOLS["ritm"], max_clicks=5)

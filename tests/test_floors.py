@@ -14,15 +14,18 @@ FLOORS = [
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},
     {"backbones", "heads"},
-    {"models", "data", "baselines"},
+    {"models", "baselines"},
     {"zoo"},
     {"interact"},
+    {"data"},
+    {"evaluation"},
+    {"reports"},
     {"tasks"},
     {"callbacks"},
     {"cli"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-STRANGERS = [("models", "data"), ("data", "models")]
+STRANGERS = [("data", "models"), ("data", "interact")]
 
 
 def imported_modules(source):
@@ -138,3 +141,13 @@ def test_public_names():
         assert getattr(probseg, name) is not None
     with pytest.raises(AttributeError, match="'probseg' has no attribute 'no_such_name'"):
         _ = probseg.no_such_name
+
+
+@pytest.mark.parametrize("package", ["interact", "evaluation", "reports"])
+def test_importing_a_package_stays_light(package):
+    code = (
+        f"import sys, probseg.{package}\n"
+        "heavy = {'lightning', 'albumentations', 'matplotlib', 'wandb', 'timm'}\n"
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

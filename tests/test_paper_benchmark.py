@@ -16,8 +16,8 @@ import paper_scores as scores
 from paper_claims import examine, score
 
 from probseg.errors import DataError, UnknownNameError
-from probseg.interact import PROTOCOLS
-from probseg.interact.records import read_objects
+from probseg.evaluation import PROTOCOLS
+from probseg.evaluation.records import read_objects
 from probseg.metrics.comparison import holm, signed_rank
 from probseg.models import build, list_presets, read_preset
 

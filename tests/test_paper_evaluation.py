@@ -10,7 +10,7 @@ from paper_plans import plan_of  # first: it makes the next ones importable
 import paper
 import paper_evaluate as evaluation
 
-from probseg.interact.records import read_objects
+from probseg.evaluation.records import read_objects
 from probseg.models import read_preset
 
 

@@ -16,7 +16,7 @@ from style import BLUE, INK, ORANGE, WIDTH, save, show
 import probseg
 from probseg.clicks.annotators import BoolMap, largest_error_click
 from probseg.data import SamplePhotos
-from probseg.interact import get_protocol
+from probseg.evaluation import get_protocol
 from probseg.metrics import iou
 from probseg.types import Sample
 

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from probseg.errors import UsageError
-from probseg.interact import environment
+from probseg.evaluation import environment
 from probseg.paths import replacing
 
 RECORD = "artifacts.json"

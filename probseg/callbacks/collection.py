@@ -6,7 +6,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 
-from probseg.interact import Journal, ObjectRecord, Protocol, checksum, most_telling
+from probseg.evaluation import Journal, ObjectRecord, Protocol, checksum, most_telling
 from probseg.types import Sample
 
 Key = tuple[str, str, int]

@@ -21,22 +21,21 @@ from probseg.callbacks.logging import log_curve, log_picture
 from probseg.callbacks.provenance import provenance
 from probseg.callbacks.run_folder import run_folder
 from probseg.clicks import Mistakes
-from probseg.interact import (
+from probseg.evaluation import (
     Journal,
-    Model,
     ObjectRecord,
     Protocol,
     environment,
     find_unfinished,
     get_protocol,
-    print_summary,
     retire,
     run_objects,
     summarise_records,
-    write_report,
 )
-from probseg.metrics import Summary
+from probseg.evaluation.summary import Summary
+from probseg.interact import Model
 from probseg.models import Segmenter
+from probseg.reports import print_summary, write_report
 from probseg.types import Sample
 
 
@@ -55,10 +54,10 @@ class InteractiveEvaluation(L.Callback):
     again after it was killed takes them over.
 
     Args:
-        protocols: Names in `probseg.interact.PROTOCOLS`.
+        protocols: Names in `probseg.evaluation.PROTOCOLS`.
         max_clicks: Corrective clicks of a test, instead of each protocol's own number.
         trials: Runs per object in a test, for the protocols with noise, instead of their number.
-        changes: Other fields of the protocols, see `probseg.interact.Protocol`; for instance
+        changes: Other fields of the protocols, see `probseg.evaluation.Protocol`; for instance
             ``{"zoom": "fixed", "flip": true}``. The protocol's description tells of them.
         val_clicks: Corrective clicks of a validation, at least 5.
         batch_size: Most images in one call of the network. With the data's ``eval_batch_size``,

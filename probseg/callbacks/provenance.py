@@ -11,7 +11,7 @@ from typing import Any
 import lightning as L
 from torch import nn
 
-from probseg.interact import environment
+from probseg.evaluation import environment
 from probseg.zoo.trained import weights_digest
 
 

@@ -24,8 +24,8 @@ from probseg.callbacks.semantic_report import print_scores, write_scores
 from probseg.callbacks.semantic_tally import Counted, Tally, gathered
 from probseg.data.semantic_module import SemanticDataModule
 from probseg.errors import UsageError
+from probseg.evaluation import environment
 from probseg.heads.semantic import EMAHead
-from probseg.interact import environment
 from probseg.metrics.semantic import SemanticScores, semantic_scores
 from probseg.models.multiscale import predict_classes
 from probseg.models.semantic import SemanticSegmenter

@@ -17,8 +17,8 @@ from rich.table import Table
 
 from probseg.cli.arguments import Parser, count, device, new_file, positive
 from probseg.errors import UnknownNameError, UsageError
-from probseg.interact.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
-from probseg.interact.report import environment
+from probseg.evaluation.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
+from probseg.evaluation.versions import environment
 from probseg.paths import replacing
 from probseg.zoo import list_models
 from probseg.zoo.create import describe

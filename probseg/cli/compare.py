@@ -11,16 +11,16 @@ from rich.console import Console
 
 from probseg.cli.arguments import Parser
 from probseg.errors import UsageError
-from probseg.interact.comparison import compare
-from probseg.interact.comparison_inputs import default_names, read_result
-from probseg.interact.comparison_report import (
+from probseg.reports.comparison import compare
+from probseg.reports.comparison_inputs import default_names, read_result
+from probseg.reports.comparison_report import (
     LEGEND,
     comparison_tables,
     remarks,
     verdicts,
     write_comparison,
 )
-from probseg.interact.tables import as_rich
+from probseg.reports.tables import as_rich
 
 EXAMPLES = """\
 examples:

@@ -16,8 +16,8 @@ from probseg.data.base import InteractiveDataset
 from probseg.data.datamodule import spread
 from probseg.data.sources import find_source
 from probseg.errors import DataError, UsageError
-from probseg.interact import get_protocol
-from probseg.interact.tuning import Grid, Trial, tune
+from probseg.evaluation import get_protocol
+from probseg.evaluation.tuning import Grid, Trial, tune
 from probseg.zoo import create_interactive
 from probseg.zoo.create import describe
 

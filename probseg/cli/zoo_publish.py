@@ -89,7 +89,7 @@ def add_verbs(verbs: Verbs) -> None:
 
 def _publish(options: argparse.Namespace) -> None:
     # Data sets bring Lightning along, which other verbs need not wait for.
-    from probseg.interact.reevaluation import reevaluate
+    from probseg.evaluation.reevaluation import reevaluate
 
     root = options.zoo or zoo_dir()
     entries = read_index(root) if (root / INDEX).is_file() else {}
@@ -139,7 +139,7 @@ def _table(options: argparse.Namespace) -> None:
 
 def _evaluations(paths: list[Path], trained: Trained | None) -> list[Evaluation]:
     """Read results, which must be of the weights if these are given."""
-    from probseg.interact.recorded import read_results, weights_told
+    from probseg.evaluation.recorded import read_results, weights_told
 
     evaluations = []
     for path in paths:

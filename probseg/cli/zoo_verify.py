@@ -90,7 +90,7 @@ def _measured(
 ) -> list[_Wrong]:
     """Test a model again; return the figures that are not what the index says."""
     # Data sets bring Lightning along, which other verbs need not wait for.
-    from probseg.interact.reevaluation import REPRODUCED, reevaluate
+    from probseg.evaluation.reevaluation import REPRODUCED, reevaluate
 
     evaluations = _chosen(entry, read_evaluations(folder), options.on)
     model = create_model(str(folder.resolve()), pretrained=True).to(options.device)

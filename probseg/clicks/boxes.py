@@ -13,6 +13,9 @@ import numpy.typing as npt
 
 Box = tuple[int, int, int, int]
 
+CROP_PADDING, MIN_PADDING = 0.2, 16
+"""Margin around a box: share of its longer side, least pixels (Gabbur et al. 2021, App. C.3)."""
+
 
 def mask_box(mask: npt.NDArray[np.uint8]) -> Box:
     """Return the smallest box that holds the object.
@@ -63,7 +66,11 @@ def jitter_box(
 
 
 def padded_crop(
-    box: Box, size: tuple[int, int], *, padding: float = 0.2, min_padding: int = 16
+    box: Box,
+    size: tuple[int, int],
+    *,
+    padding: float = CROP_PADDING,
+    min_padding: int = MIN_PADDING,
 ) -> Box:
     """Return the part of the image around a box: the box and a margin, clipped to the image.
 

@@ -14,14 +14,7 @@ import torch
 from probseg.clicks.boxes import Box, padded_crop
 from probseg.errors import UnknownNameError
 from probseg.interact.loop import InteractionLoop
-from probseg.interact.protocols import PROTOCOLS
-from probseg.interact.states import (
-    InteractionState,
-    begin,
-    check_box,
-    check_click,
-    image_tensor,
-)
+from probseg.interact.states import InteractionState, begin, check_box, check_click, image_tensor
 from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
 from probseg.types import Click
@@ -250,28 +243,20 @@ def _view(state: InteractionState) -> Box:
     height, width = state.image.shape[-2:]
     if state.box is None:
         return 0, 0, width, height
-    rules = PROTOCOLS["gabbur2021"]
-
-    def surroundings(of: Box) -> Box:
-        return padded_crop(
-            of, (height, width), padding=rules.crop_padding, min_padding=rules.min_padding
-        )
-
     columns = [math.floor(click.x) for click in state.clicks]
     rows = [math.floor(click.y) for click in state.clicks]
     x0, y0, x1, y1 = state.box
-    crop = surroundings(state.box)
+    crop = padded_crop(state.box, (height, width))
     inside = all(
         crop[0] <= column < crop[2] and crop[1] <= row < crop[3]
         for column, row in zip(columns, rows, strict=True)
     )
     if inside:
         return crop
-    return surroundings(
-        (
-            min([x0, *columns]),
-            min([y0, *rows]),
-            max([x1, *(column + 1 for column in columns)]),
-            max([y1, *(row + 1 for row in rows)]),
-        )
+    around = (
+        min([x0, *columns]),
+        min([y0, *rows]),
+        max([x1, *(column + 1 for column in columns)]),
+        max([y1, *(row + 1 for row in rows)]),
     )
+    return padded_crop(around, (height, width))

@@ -1,7 +1,6 @@
 """How good a mask is, and how many clicks it took: plain functions of numpy arrays.
 
-`MaskScorer` computes all scores of a prediction at once, `summarise` those of a data set. The same
-scores as classes of torchmetrics, which add up over batches and processes, are in
+The same scores as classes of torchmetrics, which add up over batches and processes, are in
 `probseg.metrics.torch_metrics`; nothing else here needs torchmetrics.
 """
 
@@ -25,27 +24,12 @@ from probseg.metrics.interaction import (
     survival,
 )
 from probseg.metrics.overlap import iou
-from probseg.metrics.scorer import MaskScorer, PixelScores
-from probseg.metrics.summary import (
-    PERCENTS,
-    Scores,
-    Summary,
-    Timing,
-    percents_up_to,
-    summarise,
-)
 
 __all__ = [
-    "PERCENTS",
     "REPORTED_CLICKS",
     "Failures",
     "Interval",
-    "MaskScorer",
-    "PixelScores",
     "Regressions",
-    "Scores",
-    "Summary",
-    "Timing",
     "area_under_curve",
     "boundary_iou",
     "brier_score",
@@ -57,11 +41,9 @@ __all__ = [
     "median_noc",
     "miou_at",
     "noc",
-    "percents_up_to",
     "regressions",
     "standard_error",
     "standard_error_objects",
     "standard_error_trials",
-    "summarise",
     "survival",
 ]

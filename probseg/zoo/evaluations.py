@@ -52,7 +52,7 @@ class Evaluation:
         key: What its figures are filed under: data set and protocol, and in what the test was not
             the standard one: ``GrabCut/gabbur2021+key_iterations=1``, ``CamVid+flip``.
         dataset: Name of the data set.
-        protocol: All options of the `probseg.interact.Protocol`; None for semantic segmentation.
+        protocol: All options of the `probseg.evaluation.Protocol`; None for semantic segmentation.
         options: What else was asked for. Interactive: ``seed`` and ``adaptation``; semantic:
             ``scales``, ``flip``, ``iterations``, ``output_stride``.
         data: Data module with this test set alone, ``class_path`` and ``init_args``; None where the

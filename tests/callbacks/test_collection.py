@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from toy_models import sees_the_truth, toy_sample
 
 from probseg.callbacks.collection import Collection
-from probseg.interact import (
+from probseg.evaluation import (
     PROTOCOLS,
     ObjectRecord,
     Picture,

@@ -23,7 +23,7 @@ from probseg.callbacks.config import SaveConfig
 from probseg.callbacks.continued_csv import ContinuedCSVLogger
 from probseg.callbacks.loggers import names_to_give
 from probseg.errors import UsageError
-from probseg.interact import environment
+from probseg.evaluation import environment
 
 wandb = pytest.importorskip("wandb")
 from wandb.wandb_run import Run  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 from runs import command
 
 import probseg.cli.bench as bench
-from probseg.interact.benchmark import Record
+from probseg.evaluation.benchmark import Record
 from probseg.zoo import list_models
 
 QUICK = ("--device", "cpu", "--size", "32x48", "--repeats", "2", "--warmup", "1")

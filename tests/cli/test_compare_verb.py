@@ -5,9 +5,9 @@ from result_folders import rising, write_result
 from runs import command
 
 from probseg.cli.compare import EXAMPLES
-from probseg.interact.comparison_inputs import read_result
-from probseg.interact.comparison_report import LEADING, LEGEND
-from probseg.interact.comparison_scores import object_scores
+from probseg.reports.comparison_inputs import read_result
+from probseg.reports.comparison_report import LEADING, LEGEND
+from probseg.reports.comparison_scores import object_scores
 
 
 @pytest.fixture(scope="module")

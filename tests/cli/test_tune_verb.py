@@ -20,7 +20,7 @@ import probseg.cli.tune as verb
 import probseg.zoo.store as store
 from probseg.attention import Adaptation
 from probseg.data import DATASETS
-from probseg.interact.tuning import Trial, Tuning
+from probseg.evaluation.tuning import Trial, Tuning
 from probseg.metrics import Interval
 from probseg.models import read_preset
 

@@ -10,7 +10,7 @@ from runs import command
 from tested import FACTS, network_for_classes, network_for_clicks
 from zoos import ship
 
-from probseg.interact.recorded import read_results
+from probseg.evaluation.recorded import read_results
 from probseg.zoo.evaluations import EVALUATIONS
 from probseg.zoo.facts import Facts
 from probseg.zoo.index import Metric, read_index, write_index

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from probseg.errors import UnknownNameError
+from probseg.evaluation.gauges import count_multiply_adds
 from probseg.heads import SEMANTIC_HEADS, EMAHead, FCNHead, SemanticHead
-from probseg.interact.gauges import count_multiply_adds
 from probseg.models import semantic_variant
 from probseg.types import FeatureInfo
 

@@ -15,15 +15,8 @@ from toy_models import (
 )
 
 from probseg.clicks.annotators import CLICK_RULES
-from probseg.interact import (
-    PROTOCOLS,
-    InteractionLoop,
-    OneStep,
-    begin,
-    draw_view,
-    image_tensor,
-    run_object,
-)
+from probseg.evaluation import PROTOCOLS, draw_view, run_object
+from probseg.interact import InteractionLoop, OneStep, begin, image_tensor
 from probseg.metrics import iou
 from probseg.types import Click, Prompts
 

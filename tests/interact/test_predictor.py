@@ -11,8 +11,9 @@ import probseg.zoo.store as store
 from probseg.attention import ProbabilisticAttention2d
 from probseg.backbones import Backbone
 from probseg.errors import UnknownNameError
+from probseg.evaluation import PROTOCOLS, draw_view
 from probseg.heads import ConvHead, FPNDecoder
-from probseg.interact import PROTOCOLS, ZOOMS, InteractionLoop, begin, draw_view, image_tensor
+from probseg.interact import ZOOMS, InteractionLoop, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor
 from probseg.models import Segmenter, read_preset
 from probseg.types import Click, FeatureInfo, Sample

@@ -9,16 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_models import Spy, toy_sample
 
-from probseg.interact import (
-    PROTOCOLS,
-    ZOOMS,
-    InteractionLoop,
-    OneStep,
-    Zoom,
-    begin,
-    image_tensor,
-    run_object,
-)
+from probseg.evaluation import PROTOCOLS, run_object
+from probseg.interact import ZOOMS, InteractionLoop, OneStep, Zoom, begin, image_tensor
 from probseg.interact.zoom import next_window, resized
 from probseg.metrics import iou
 from probseg.types import Click

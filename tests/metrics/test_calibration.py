@@ -4,7 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mask_cases import cases
 
-from probseg.metrics import MaskScorer, brier_score, expected_calibration_error
+from probseg.evaluation.scorer import MaskScorer
+from probseg.metrics import brier_score, expected_calibration_error
 from probseg.types import IGNORE
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mask_cases import cases
 
+from probseg.evaluation.scorer import MaskScorer
 from probseg.metrics import (
-    MaskScorer,
     boundary_iou,
     brier_score,
     click_compliance,

@@ -4,16 +4,13 @@ import json
 import numpy as np
 import pytest
 
+from probseg.evaluation.summary import Scores, Timing, percents_up_to, summarise
 from probseg.metrics import (
-    Scores,
-    Timing,
     area_under_curve,
     clustered_bootstrap,
     noc,
-    percents_up_to,
     standard_error_objects,
     standard_error_trials,
-    summarise,
 )
 
 NAN = float("nan")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from probseg.interact.gauges import timed_with_peak
+from probseg.evaluation.gauges import timed_with_peak
 from probseg.ops.additive import additive_edges
 from probseg.ops.edges import BasesEdges, SoftmaxEdges
 from probseg.ops.hard import sample_edges

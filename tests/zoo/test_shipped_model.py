@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from probseg.data import GrabCut, SamplePhotos
-from probseg.interact import get_protocol, run_object
+from probseg.evaluation import get_protocol, run_object
 from probseg.zoo import create_model
 
 

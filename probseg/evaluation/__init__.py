@@ -1,0 +1,61 @@
+"""Evaluation: simulated annotators under a protocol, the record of each click, and the scores."""
+
+from probseg.evaluation.journal import Journal, find_unfinished, retire
+from probseg.evaluation.protocols import PROTOCOLS, Protocol, View, draw_view, get_protocol
+from probseg.evaluation.records import (
+    Frame,
+    ObjectRecord,
+    Picture,
+    Step,
+    checksum,
+    most_telling,
+    read_objects,
+    unique,
+    write_objects,
+)
+from probseg.evaluation.scorer import MaskScorer, PixelScores
+from probseg.evaluation.simulation import run_object, run_objects
+from probseg.evaluation.summary import (
+    PERCENTS,
+    Scores,
+    Summary,
+    Timing,
+    percents_up_to,
+    scores_of,
+    summarise,
+    summarise_records,
+)
+from probseg.evaluation.versions import environment
+
+__all__ = [
+    "PERCENTS",
+    "PROTOCOLS",
+    "Frame",
+    "Journal",
+    "MaskScorer",
+    "ObjectRecord",
+    "Picture",
+    "PixelScores",
+    "Protocol",
+    "Scores",
+    "Step",
+    "Summary",
+    "Timing",
+    "View",
+    "checksum",
+    "draw_view",
+    "environment",
+    "find_unfinished",
+    "get_protocol",
+    "most_telling",
+    "percents_up_to",
+    "read_objects",
+    "retire",
+    "run_object",
+    "run_objects",
+    "scores_of",
+    "summarise",
+    "summarise_records",
+    "unique",
+    "write_objects",
+]

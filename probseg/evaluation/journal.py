@@ -1,0 +1,118 @@
+"""The diary of an evaluation under way, from which one that was killed goes on.
+
+``objects.csv`` grows with every batch of objects, and ``evaluation.json`` beside it says what is
+being evaluated. Where ``results.json`` is there too, the evaluation came to its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from probseg.evaluation.records import ObjectRecord, read_objects, unique, write_objects
+from probseg.paths import replacing
+
+ABOUT = "evaluation.json"
+
+
+class Journal:
+    """Adds records to a file as they are made.
+
+    Args:
+        folder: Of the evaluation; made if need be. What a former one left there is overwritten.
+        subject: What is evaluated, as JSON values: whatever can change a number. An evaluation of
+            the same subject goes on from here.
+        rank: Number of the process; each has a file of its own.
+        records: Taken over from an unfinished journal, which may lie in the same folder: at no
+            moment are they in neither.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        subject: Mapping[str, Any],
+        rank: int = 0,
+        records: Sequence[ObjectRecord] = (),
+    ) -> None:
+        self._folder = folder
+        # Another subject's files of more processes may lie there.
+        self._path = folder / ("objects.csv" if rank == 0 else _name(rank, fingerprint(subject)))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "results.json").unlink(missing_ok=True)  # it would call the journal finished
+        if (folder / ABOUT).exists() and _mark(folder / ABOUT) != fingerprint(subject):
+            (folder / ABOUT).unlink(missing_ok=True)  # the records below would not be its own
+        with (
+            replacing(self._path) as draft,
+            draft.open("w", newline="", encoding="utf-8") as file,
+        ):
+            write_objects(file, records)
+        if rank == 0:
+            text = json.dumps({"fingerprint": fingerprint(subject), "subject": subject}, indent=2)
+            (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
+
+    def add(self, records: Sequence[ObjectRecord]) -> None:
+        """Write records down; they outlive this process at once."""
+        with self._path.open("a", newline="", encoding="utf-8") as file:
+            write_objects(file, records, header=False)
+
+    def close(self) -> None:
+        """Remove what a finished evaluation, whose ``objects.csv`` is complete, does not need."""
+        (self._folder / ABOUT).unlink(missing_ok=True)
+        for path in self._folder.glob("objects.rank*.csv"):
+            path.unlink()
+
+
+def retire(folder: Path) -> None:
+    """Let nobody go on from the journal of this folder, whose records another one has."""
+    (folder / ABOUT).unlink(missing_ok=True)
+
+
+def fingerprint(subject: Mapping[str, Any]) -> str:
+    """Return a checksum of JSON values."""
+    return hashlib.sha256(json.dumps(subject, sort_keys=True).encode()).hexdigest()
+
+
+def find_unfinished(
+    folder: Path, subject: Mapping[str, Any], runs: Path | None = None
+) -> tuple[Path, list[ObjectRecord]]:
+    """Find the records of an evaluation of the same subject that did not come to its end.
+
+    The newest journal counts.
+
+    Args:
+        folder: Of the new evaluation, ``<run>/<test>/<protocol>``, which is looked at, too.
+        subject: What is to be evaluated.
+        runs: Folder of runs, in each of which the same place is looked at; None for no others.
+
+    Returns:
+        The folder, and its records: each run once, whole runs only. None are there where nothing
+        was left unfinished.
+    """
+    journals = [folder / ABOUT]
+    if runs is not None:
+        journals += runs.glob(f"*/{folder.parent.name}/{folder.name}/{ABOUT}")
+    mark = fingerprint(subject)
+    fitting = [
+        path
+        for path in journals
+        if path.is_file() and not path.with_name("results.json").exists() and _mark(path) == mark
+    ]
+    if not fitting:
+        return folder, []
+    newest = max(fitting, key=lambda path: path.stat().st_mtime).parent
+    files = [newest / "objects.csv", *sorted(newest.glob(_name("*", mark)))]
+    return newest, unique([r for file in files for r in read_objects(file, unfinished=True)])
+
+
+def _name(rank: int | str, mark: str) -> str:
+    return f"objects.rank{rank}.{mark[:12]}.csv"
+
+
+def _mark(path: Path) -> str | None:
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["fingerprint"])
+    except (ValueError, KeyError):  # killed while it was written
+        return None

@@ -1,0 +1,169 @@
+"""Tests of published models, made again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from probseg.attention import restored
+from probseg.data import FolderDataModule, InteractiveDataModule, SemanticDataModule
+from probseg.errors import DataError
+from probseg.evaluation.recorded import SEMANTIC_FIGURES, SETS, figures_of, protocol_of
+from probseg.evaluation.simulation import run_objects
+from probseg.evaluation.summary import summarise_records
+from probseg.metrics.confusion import Confusion
+from probseg.metrics.semantic import semantic_scores
+from probseg.models import Segmenter, SemanticSegmenter
+from probseg.models.build import Description
+from probseg.models.multiscale import predict_classes
+from probseg.zoo.evaluations import Evaluation, Tolerance
+
+REPRODUCED = Tolerance(share=0.005, clicks=0.15)
+"""How far a repeated test may lie from the recorded one: 0.5 points, 0.15 clicks.
+
+The same weights, images and random numbers give the same figures but for rounding, which depends on
+processor, number of threads and versions, and of which clicks can make more. The standard errors
+over objects say how other images would change a figure, and are far larger.
+"""
+
+_MODULES = {
+    module.__name__: module
+    for module in (FolderDataModule, InteractiveDataModule, SemanticDataModule)
+}
+
+_Module = FolderDataModule | InteractiveDataModule | SemanticDataModule
+
+
+def reevaluate(
+    model: Segmenter | SemanticSegmenter, evaluation: Evaluation, device: str = "cpu"
+) -> dict[str, float]:
+    """Measure the figures of an evaluation again.
+
+    Args:
+        model: The network, in evaluation mode, on the device.
+        evaluation: What was tested, and how.
+        device: Of the network.
+
+    Returns:
+        Figures by name, those of the evaluation among them.
+
+    Raises:
+        DatasetNotFoundError: If the data are not there.
+        DataError: If the results do not tell of data that can be built again, or the data at hand
+            are others.
+        ValueError: If the network is of the other kind.
+    """
+    module = _module_of(evaluation)
+    if isinstance(model, SemanticSegmenter):
+        figures, count = _of_classes(model, module.test_dataloader(), evaluation, device)
+    else:
+        figures, count = _of_clicks(model, module.test_dataloader(), evaluation, device)
+    if count != evaluation.count:
+        msg = (
+            f"{evaluation.key}: the data here are others than those of the test, {count} instead "
+            f"of {evaluation.count}; compare `probseg data check {evaluation.dataset}`"
+        )
+        raise DataError(msg)
+    return figures
+
+
+def _of_clicks(
+    model: Segmenter, loaders: list[DataLoader[Any]], evaluation: Evaluation, device: str
+) -> tuple[dict[str, float], dict[str, int]]:
+    protocol = protocol_of(evaluation.protocol or {})
+    model.to(memory_format=torch.channels_last)  # as tests have it
+    with _adapted(model, evaluation.options["adaptation"] or {}):
+        records = [
+            record
+            for loader in loaders
+            for samples in loader
+            for record in run_objects(
+                model, samples, protocol, seed=evaluation.options["seed"], device=device
+            )
+        ]
+    (summary,) = summarise_records(records, protocol).values()
+    found = figures_of(_plain(asdict(summary)), protocol.first_answer)
+    figures = {name: figure.value for name, figure in found.items()}
+    return figures, {"objects": summary.n_objects, "trials": summary.n_trials}
+
+
+def _of_classes(
+    model: SemanticSegmenter, loaders: list[DataLoader[Any]], evaluation: Evaluation, device: str
+) -> tuple[dict[str, float], dict[str, int]]:
+    confusion = Confusion(model.num_classes, device)
+    with _as_asked(model, evaluation.options), torch.inference_mode():
+        for loader in loaders:
+            for sample in (sample for samples in loader for sample in samples):
+                pixels = torch.tensor(sample.image, device=device).permute(2, 0, 1)
+                prediction = predict_classes(
+                    model,
+                    pixels.unsqueeze(0).float() / 255,
+                    evaluation.options["scales"],
+                    evaluation.options["flip"],
+                )
+                confusion.add(sample, prediction[0])
+    scores = semantic_scores(confusion.matrix())
+    figures = {name: float(getattr(scores, name)) for name in SEMANTIC_FIGURES}
+    return figures, {"photographs": confusion.photographs}
+
+
+@contextmanager
+def _adapted(model: Segmenter, adaptation: Mapping[str, Any]) -> Iterator[None]:
+    """Give the network the settings of a test for a while."""
+    with restored(model):
+        if adaptation:
+            model.adapt(**adaptation)
+        yield
+
+
+@contextmanager
+def _as_asked(model: SemanticSegmenter, options: Mapping[str, Any]) -> Iterator[None]:
+    """Give the network the iterations and the output stride of a test for a while."""
+    with model.output_stride(options["output_stride"]):
+        if options["iterations"] is None:
+            yield
+        else:
+            with model.iterations(options["iterations"]):
+                yield
+
+
+def _plain(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return a summary with the keys that it has in a file."""
+    by_percent = {key: summary[key] for key in ("noc", "noc_se")}
+    return summary | {
+        key: {str(percent): value for percent, value in values.items()}
+        for key, values in by_percent.items()
+    }
+
+
+def _module_of(evaluation: Evaluation) -> _Module:
+    """Return the data of an evaluation."""
+    described = evaluation.data
+    kind = "" if described is None else str(described["class_path"]).split(".")[-1]
+    if described is None or kind not in _MODULES:
+        msg = (
+            f"{evaluation.key}: its results do not tell of data that can be found again; test with "
+            "a data set of probseg, described in a configuration"
+        )
+        raise DataError(msg)
+    arguments = dict(described["init_args"])
+    if "test" in arguments:
+        arguments["test"] = _dataset(arguments["test"], evaluation.key)
+    return _MODULES[kind](**arguments)
+
+
+def _dataset(described: Description, key: str) -> Any:  # noqa: ANN401 (a data set of any kind)
+    kind = str(described["class_path"]).split(".")[-1]
+    if kind not in SETS:  # what came with a model names no code
+        msg = f"{key}: unknown data set {kind!r}; expected one of {', '.join(sorted(SETS))}"
+        raise DataError(msg)
+    arguments = {
+        name: _dataset(value, key) if isinstance(value, dict) and "class_path" in value else value
+        for name, value in described["init_args"].items()
+    }
+    return SETS[kind](**arguments)

@@ -1,0 +1,259 @@
+"""Whole runs with a simulated annotator: many at once, scored after each click."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from probseg.clicks.annotators import CLICK_RULES, BoolMap
+from probseg.clicks.boxes import Box
+from probseg.clicks.mistakes import human_click
+from probseg.clicks.scribbles import scribble_clicks
+from probseg.errors import DataError
+from probseg.evaluation.protocols import Protocol, draw_view, trial_generator
+from probseg.evaluation.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture, Step, checksum
+from probseg.evaluation.scorer import MaskScorer
+from probseg.interact.loop import InteractionLoop, Model
+from probseg.interact.states import InteractionState, begin, image_tensor
+from probseg.interact.zoom import ZOOMS
+from probseg.types import Click, Sample
+
+SCRIBBLE_SPACING = 8.0
+"""Most pixels between a stroke and the next of its clicks: the radius of their disks."""
+
+
+def run_objects(
+    model: Model,
+    samples: Sequence[Sample],
+    protocol: Protocol,
+    *,
+    trials: Sequence[int] | None = None,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    batch_size: int = 8,
+    keep_pictures: bool = False,
+) -> list[ObjectRecord]:
+    """Segment objects with simulated clicks, all of them and all trials at once.
+
+    A run gets all clicks of the protocol, so that the mean IoU after ``k`` clicks is over all
+    objects, unless no error is left to click on or the target IoU is reached: its last scores are
+    then held, and it leaves the batch. Every run has random numbers of its own: its result does
+    not depend on what runs beside it, up to the rounding of the model's batched kernels.
+
+    Args:
+        model: See `Model`; in evaluation mode.
+        samples: The objects. All of them are held in memory with ``len(trials)`` states each.
+        protocol: What is simulated.
+        trials: Numbers of the runs of each object; None is all of the protocol.
+        seed: Seed of the evaluation.
+        device: Device of the model.
+        batch_size: Most images in one call of the model.
+        keep_pictures: Whether to keep some predictions of each object's first run for drawing.
+
+    Returns:
+        One record per object and trial, objects first.
+
+    Raises:
+        DataError: If a mask has no object pixel, or lacks what the protocol begins with.
+        ValueError: If the model's answer cannot be used; the message names the object.
+    """
+    loop = InteractionLoop(
+        model,
+        batch_size=batch_size,
+        zoom=None if protocol.zoom is None else ZOOMS[protocol.zoom],
+        flip=protocol.flip,
+        previous_mask=protocol.previous_mask or getattr(model, "previous_mask", False),
+    )
+    runs = []
+    for sample in samples:
+        image, pixels = image_tensor(sample.image, device), checksum(sample)
+        for trial in range(protocol.trials) if trials is None else trials:
+            keeps = keep_pictures and trial == 0
+            runs.append(
+                _Run(
+                    sample,
+                    image,
+                    protocol,
+                    trial=trial,
+                    seed=seed,
+                    pixels=pixels,
+                    pictured=keeps,
+                )
+            )
+    # What is done between two answers is OpenCV's and NumPy's, which let other threads go on.
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+
+        def note(active: Sequence[_Run], states: Sequence[InteractionState]) -> list[_Run]:
+            return [run for run, _ in zip(active, pool.map(_Run.note, active, states), strict=True)]
+
+        active = runs
+        states = [run.state for run in runs]
+        note(active, loop.answer(states) if protocol.answers_at_once else states)
+        while active := [run for run in active if run.click is not None]:
+            clicks = [run.click for run in active if run.click is not None]
+            note(active, loop.step([run.state for run in active], clicks))
+    return [run.record() for run in runs]
+
+
+def run_object(
+    model: Model,
+    sample: Sample,
+    protocol: Protocol,
+    *,
+    trial: int = 0,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    keep_picture: bool = False,
+) -> ObjectRecord:
+    """Segment one object once; see `run_objects`."""
+    (record,) = run_objects(
+        model,
+        [sample],
+        protocol,
+        trials=[trial],
+        seed=seed,
+        device=device,
+        batch_size=1,
+        keep_pictures=keep_picture,
+    )
+    return record
+
+
+class _Run:
+    """One object, one trial: where it stands, and what was noted of it.
+
+    Attributes:
+        state: The interaction.
+        click: What the annotator does next; None when the run is over.
+    """
+
+    def __init__(
+        self,
+        sample: Sample,
+        image: torch.Tensor,
+        protocol: Protocol,
+        *,
+        trial: int,
+        seed: int,
+        pixels: str,
+        pictured: bool,
+    ) -> None:
+        view = draw_view(sample, protocol, trial=trial, seed=seed)
+        self._sample, self._protocol, self._trial, self._seed = sample, protocol, trial, seed
+        self._pixels = pixels
+        self._scorer = MaskScorer(sample.mask, view.crop)
+        self._prediction: BoolMap | None = None
+        self._steps: list[Step] = []
+        self._kept: dict[int, BoolMap] | None = {} if pictured else None
+        self.click: Click | None = None
+        self.state = begin(
+            image,
+            view=view.crop,
+            box=view.box,
+            clicks=_strokes(sample) if protocol.scribbles else (),
+            initial=_initial(sample) if protocol.initial_mask else None,
+        )
+
+    def note(self, state: InteractionState) -> None:
+        """Score the state, and decide on the next click."""
+        self.state = state
+        before, self._prediction = self._prediction, state.probability > self._protocol.threshold
+        k = len(self._steps)
+        probability = None if state.seconds is None else state.probability
+        try:
+            scores = self._scorer(self._prediction, probability, state.clicks)
+        except ValueError as error:
+            message = f"{self._name()} after {k} clicks: {error}"
+            raise ValueError(message) from error
+        step = Step(k, None, None, None, **scores._asdict(), seconds=state.seconds)
+        if self.click is not None:
+            x, y, positive = self.click
+            step = step._replace(x=int(x), y=int(y), positive=positive)
+        self._steps.append(step)
+        if self._kept is not None:
+            self._kept = {n: kept for n, kept in self._kept.items() if n in PICTURE_CLICKS}
+            self._kept[k] = self._prediction
+        self.click = self._next_click(self._prediction, before)
+        if self.click is None:
+            self.state = state._replace(seen=None, encoded=None)  # memory that others can use
+
+    def record(self) -> ObjectRecord:
+        """Return the run with its last scores held up to the protocol's last click."""
+        last = self._steps[-1]._replace(x=None, y=None, positive=None, seconds=None)
+        held = [last._replace(k=k) for k in range(len(self._steps), self._protocol.max_clicks + 1)]
+        sample = self._sample
+        return ObjectRecord(
+            dataset=sample.dataset,
+            name=sample.name,
+            trial=self._trial,
+            steps=(*self._steps, *held),
+            photo=sample.name if sample.photo is None else sample.photo,
+            pixels=self._pixels,
+            picture=None if self._kept is None else self._picture(self._kept),
+        )
+
+    def _next_click(self, prediction: BoolMap, before: BoolMap | None) -> Click | None:
+        """Return the annotator's answer to a prediction, or None where the run is over."""
+        rules, k = self._protocol, len(self._steps)
+        reached = rules.target_iou is not None and self._steps[-1].iou >= rules.target_iou
+        if k > rules.max_clicks or reached:
+            return None
+        sample, clicks = self._sample, self.state.clicks
+        rule = CLICK_RULES[rules.click_rule]
+        generator = trial_generator(
+            self._seed, sample.dataset, sample.name, self._trial, "click", k
+        )
+        if rules.mistakes is None:
+            return rule(prediction, sample.mask, clicks, generator)
+        return human_click(rule, rules.mistakes, prediction, before, sample.mask, clicks, generator)
+
+    def _picture(self, kept: dict[int, BoolMap]) -> Picture:
+        x0, y0, x1, y1 = self.state.view
+        sample, rows, columns = self._sample, slice(y0, y1), slice(x0, x1)
+        return Picture(
+            image=sample.image[rows, columns].copy(),
+            mask=sample.mask[rows, columns].copy(),
+            box=self.state.box and _moved(self.state.box, -x0, -y0),
+            clicks=tuple(
+                click._replace(x=click.x - x0, y=click.y - y0) for click in self._corrections()
+            ),
+            frames=tuple(
+                Frame(k, prediction[rows, columns].copy(), self._steps[k].iou)
+                for k, prediction in kept.items()
+            ),
+        )
+
+    def _corrections(self) -> tuple[Click, ...]:
+        """Return the clicks that came after an answer, and not the strokes before it."""
+        given = sum(step.x is not None for step in self._steps)
+        return self.state.clicks[len(self.state.clicks) - given :]
+
+    def _name(self) -> str:
+        return f"{self._sample.dataset}/{self._sample.name}, trial {self._trial},"
+
+
+def _strokes(sample: Sample) -> tuple[Click, ...]:
+    if sample.scribbles is None:
+        message = (
+            f"{sample.dataset}/{sample.name}: expected scribbles, which the protocol begins with; "
+            "choose a data set that has some, for instance GrabCut(scribbles='set1')"
+        )
+        raise DataError(message)
+    return scribble_clicks(sample.scribbles, SCRIBBLE_SPACING)
+
+
+def _initial(sample: Sample) -> BoolMap:
+    if sample.initial is None:
+        message = (
+            f"{sample.dataset}/{sample.name}: expected an initial mask, which the protocol "
+            "corrects; choose a data set that has some, for instance DAVIS585(initial='stm')"
+        )
+        raise DataError(message)
+    return np.asarray(sample.initial, dtype=np.bool_)
+
+
+def _moved(box: Box, dx: int, dy: int) -> Box:
+    return box[0] + dx, box[1] + dy, box[2] + dx, box[3] + dy

@@ -1,0 +1,364 @@
+"""All scores of a data set, from those of every click."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from probseg.evaluation.protocols import Protocol
+from probseg.evaluation.records import ObjectRecord, unique
+from probseg.metrics.bootstrap import Interval, clustered_bootstrap
+from probseg.metrics.interaction import (
+    area_under_curve,
+    checked_ious,
+    failures,
+    median_noc,
+    miou_at,
+    noc,
+    regressions,
+    standard_error,
+    standard_error_objects,
+    standard_error_trials,
+    survival,
+)
+
+Floats = npt.NDArray[np.float64]
+
+_OF_STEPS = {
+    "ious": "iou",
+    "boundary_ious": "boundary_iou",
+    "brier": "brier",
+    "ece": "ece",
+    "compliance": "compliance",
+    "seconds": "seconds",
+}
+"""Which field of a step each array of `Scores` is made of."""
+
+PERCENTS = (80, 85, 90, 95)
+"""IoUs to reach, in percent."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of all runs of one data set, after each number of clicks.
+
+    All arrays are float64, of shape ``(objects, trials, K + 1)``, and NaN where there is nothing:
+    before the first answer of the model, before the first click, after the last one (``seconds``).
+
+    Args:
+        ious: IoU, in [0, 1]; without NaN.
+        boundary_ious: IoU of the boundary regions, in [0, 1]; without NaN.
+        brier: Mean squared error of the probabilities, in [0, 1].
+        ece: Expected calibration error, in [0, 1].
+        compliance: Share of the clicks that the prediction agrees with, in [0, 1].
+        seconds: Time of the model's call.
+        photos: Name of each object's photograph, which several objects may share.
+        first: Number of clicks of the first result: 0 where the annotator begins with a box,
+            strokes or a mask, 1 where the first click is what starts the prediction.
+
+    Raises:
+        ValueError: If a shape or a value is not as above.
+    """
+
+    ious: Floats
+    boundary_ious: Floats
+    brier: Floats
+    ece: Floats
+    compliance: Floats
+    seconds: Floats
+    photos: tuple[str, ...]
+    first: int
+
+    def __post_init__(self) -> None:
+        checked_ious(self.ious)
+        for field in fields(self)[:-2]:
+            values = getattr(self, field.name)
+            if values.shape != self.ious.shape:
+                message = (
+                    f"{field.name}: expected the shape of ious, {self.ious.shape}, "
+                    f"got {values.shape}"
+                )
+                raise ValueError(message)
+            highest = np.inf if field.name == "seconds" else 1
+            fits = (values >= 0) & (values <= highest)
+            if field.name != "boundary_ious":
+                fits |= np.isnan(values)
+            if not fits.all():
+                message = f"{field.name}: expected values in [0, {highest}], got {values[~fits][0]}"
+                raise ValueError(message)
+        if len(self.photos) != len(self.ious):
+            message = (
+                f"photos: expected one name per object, {len(self.ious)} in all, "
+                f"got {len(self.photos)}"
+            )
+            raise ValueError(message)
+        last = self.ious.shape[2] - 1
+        if not 0 <= self.first <= last:
+            message = f"first: expected a number of clicks in 0 ... {last}, got {self.first}"
+            raise ValueError(message)
+
+    @property
+    def answered(self) -> npt.NDArray[np.bool_]:
+        """Where the model was called, i.e. has seconds, shape ``(objects, trials, K + 1)``."""
+        return np.isfinite(self.seconds)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times in seconds.
+
+    Args:
+        median: Half of the calls took no longer.
+        p95: 95 % of the calls took no longer.
+    """
+
+    median: float
+    p95: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All scores of one data set.
+
+    Lists have one entry per number of corrective clicks, ``0 ... K``; dictionaries have one per
+    IoU to reach, in percent. Standard errors are over objects unless they say otherwise. Intervals
+    hold 95 %, see `probseg.metrics.clustered_bootstrap`; they are None for a single photograph,
+    and standard errors are for a single object.
+
+    Args:
+        n_objects: Number of objects.
+        n_photos: Number of photographs.
+        n_trials: Runs per object.
+        max_clicks: Largest number of corrective clicks, ``K``.
+        miou: Mean IoU.
+        se_objects: Standard error of ``miou`` over objects; None for a single object.
+        se_trials: Standard error of ``miou`` over trials; None for a single trial.
+        ci_low: Lower bounds of the intervals of ``miou``.
+        ci_high: Upper bounds of the intervals of ``miou``.
+        boundary_iou: Mean boundary IoU.
+        brier: Mean Brier score over the runs that have one; None where none has.
+        ece: Mean calibration error, as for ``brier``.
+        compliance: Mean share of clicks that the prediction agrees with, as for ``brier``.
+        auc: Mean over the runs of `probseg.metrics.area_under_curve`, from the first result on
+            (`Scores.first`).
+        auc_se: Standard error of ``auc``.
+        auc_ci: Interval of ``auc``.
+        noc: Mean number of clicks to reach an IoU; failures count as ``K``.
+        noc_se: Standard error of ``noc``.
+        noc_ci: Interval of ``noc``.
+        noc_median: See `probseg.metrics.median_noc`; None where more than half of the runs fail.
+        failures_at_cap: Runs at the largest number of clicks or beyond, a success exactly at the
+            last click included, as RITM counts.
+        failures_never: Runs that never reached the IoU.
+        survival: Share of the runs that have not reached the IoU yet, by number of clicks.
+        regressions: Share of the given clicks after which the IoU is lower, of those after the
+            first result; None where there is none.
+        regression_size: Mean loss of IoU in those; None where there is none.
+        first_seconds: Times of the runs' first calls, which encode the image; None if unknown.
+        next_seconds: Times of all later calls; None where there is none.
+    """
+
+    n_objects: int
+    n_photos: int
+    n_trials: int
+    max_clicks: int
+    miou: list[float]
+    se_objects: list[float] | None
+    se_trials: list[float] | None
+    ci_low: list[float] | None
+    ci_high: list[float] | None
+    boundary_iou: list[float]
+    brier: list[float | None]
+    ece: list[float | None]
+    compliance: list[float | None]
+    auc: float
+    auc_se: float | None
+    auc_ci: Interval | None
+    noc: dict[int, float]
+    noc_se: dict[int, float | None]
+    noc_ci: dict[int, Interval | None]
+    noc_median: dict[int, int | None]
+    failures_at_cap: dict[int, int]
+    failures_never: dict[int, int]
+    survival: dict[int, list[float]]
+    regressions: float | None
+    regression_size: float | None
+    first_seconds: Timing | None
+    next_seconds: Timing | None
+
+
+def percents_up_to(target_iou: float | None) -> tuple[int, ...]:
+    """Return those of `PERCENTS` that runs can be asked for.
+
+    Args:
+        target_iou: The IoU at which a run ends, in (0, 1]: what it would have reached is not known.
+            None where runs get all their clicks.
+    """
+    return tuple(q for q in PERCENTS if target_iou is None or q / 100 <= target_iou)
+
+
+def summarise(scores: Scores, percents: Sequence[int] = PERCENTS) -> Summary:
+    """Compute all scores of one data set.
+
+    Args:
+        scores: Those of every click.
+        percents: IoUs to reach, in percent; not above the one at which runs end, see
+            `percents_up_to`.
+
+    Raises:
+        ValueError: If a percentage is not in ``1 ... 100``.
+    """
+    ious = scores.ious
+    n_objects, n_trials, entries = ious.shape
+    n_photos = len(set(scores.photos))
+    auc = area_under_curve(ious, scores.first).mean(axis=1)  # (objects,)
+    clicks = {percent: noc(ious, percent / 100).mean(axis=1) for percent in percents}  # (objects,)
+    # One bootstrap for all, so that all see the same photographs.
+    of_objects = np.column_stack([ious.mean(axis=1), auc, *clicks.values()])
+    errors: list[float | None] = [None] * of_objects.shape[1]
+    if n_objects > 1:
+        errors = standard_error(of_objects).tolist()
+    intervals: list[Interval | None] = [None] * of_objects.shape[1]
+    ci_low = ci_high = None
+    if n_photos > 1:
+        low, high = (bound.tolist() for bound in clustered_bootstrap(of_objects, scores.photos))
+        intervals = [Interval(*pair) for pair in zip(low, high, strict=True)]
+        ci_low, ci_high = low[:entries], high[:entries]
+    failed = {percent: failures(ious, percent / 100) for percent in percents}
+    corrections = scores.answered.copy()
+    corrections[:, :, : scores.first + 1] = False  # the first result has nothing before it
+    harm = regressions(ious, corrections)
+    first_seconds, next_seconds = _timings(scores)
+    return Summary(
+        n_objects=n_objects,
+        n_photos=n_photos,
+        n_trials=n_trials,
+        max_clicks=entries - 1,
+        miou=miou_at(ious).tolist(),
+        se_objects=standard_error_objects(ious).tolist() if n_objects > 1 else None,
+        se_trials=standard_error_trials(ious).tolist() if n_trials > 1 else None,
+        ci_low=ci_low,
+        ci_high=ci_high,
+        boundary_iou=scores.boundary_ious.mean(axis=(0, 1)).tolist(),
+        brier=_mean_of_known(scores.brier),
+        ece=_mean_of_known(scores.ece),
+        compliance=_mean_of_known(scores.compliance),
+        auc=float(auc.mean()),
+        auc_se=errors[entries],
+        auc_ci=intervals[entries],
+        noc={percent: float(values.mean()) for percent, values in clicks.items()},
+        noc_se=dict(zip(percents, errors[entries + 1 :], strict=True)),
+        noc_ci=dict(zip(percents, intervals[entries + 1 :], strict=True)),
+        noc_median={percent: median_noc(ious, percent / 100) for percent in percents},
+        failures_at_cap={percent: count.at_cap for percent, count in failed.items()},
+        failures_never={percent: count.never for percent, count in failed.items()},
+        survival={percent: survival(ious, percent / 100).tolist() for percent in percents},
+        regressions=harm.share,
+        regression_size=harm.size,
+        first_seconds=first_seconds,
+        next_seconds=next_seconds,
+    )
+
+
+def summarise_records(records: Sequence[ObjectRecord], protocol: Protocol) -> dict[str, Summary]:
+    """Return the scores by data set; repeated runs count once.
+
+    Args:
+        records: All runs, in any order.
+        protocol: How they were made. IoUs above its target, at which runs end, are not asked for.
+
+    Raises:
+        ValueError: If there is no record, or an object lacks a trial that others have.
+    """
+    return summaries_of(scores_of(records, protocol), protocol)
+
+
+def summaries_of(scores: Mapping[str, Scores], protocol: Protocol) -> dict[str, Summary]:
+    """Summarise the scores of each data set.
+
+    Args:
+        scores: By data set, see `scores_of`.
+        protocol: How they were made. IoUs above its target, at which runs end, are left out.
+    """
+    percents = percents_up_to(protocol.target_iou)
+    return {name: summarise(of_set, percents) for name, of_set in scores.items()}
+
+
+def scores_of(records: Sequence[ObjectRecord], protocol: Protocol) -> dict[str, Scores]:
+    """Arrange the scores of runs as `probseg.metrics` takes them; repeated runs count once.
+
+    Args:
+        records: All runs, in any order.
+        protocol: How they were made.
+
+    Returns:
+        By data set. Objects are sorted by name, trials by number.
+
+    Raises:
+        ValueError: If there is no record, or an object lacks a trial that others have.
+    """
+    return arrange(records, protocol.first_answer)
+
+
+def arrange(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
+    """Do the same as `scores_of` for runs of which no more than the first result is known.
+
+    Args:
+        records: All runs, in any order.
+        first: Number of corrective clicks of the first result, see `Scores`.
+    """
+    if not records:
+        message = "records: expected at least one, got none; is the data set empty?"
+        raise ValueError(message)
+    objects: dict[str, dict[str, list[ObjectRecord]]] = {}
+    for record in unique(records):
+        objects.setdefault(record.dataset, {}).setdefault(record.name, []).append(record)
+    return {dataset: _arrays(dataset, by_name, first) for dataset, by_name in objects.items()}
+
+
+def _mean_of_known(values: Floats) -> list[float | None]:
+    """Return the mean over the runs that have a value, for each number of clicks."""
+    columns = values.reshape(-1, values.shape[2]).T  # (K + 1, runs)
+    known = [column[~np.isnan(column)] for column in columns]
+    return [float(column.mean()) if column.size else None for column in known]
+
+
+def _timings(scores: Scores) -> tuple[Timing | None, Timing | None]:
+    """Return the times of the runs' first answers and of all later ones."""
+    answered = scores.answered
+    later = np.logical_or.accumulate(answered, axis=2)  # there was an answer by then ...
+    later = np.roll(later, 1, axis=2)  # ... or before
+    later[:, :, 0] = False
+    return _timing(scores.seconds[answered & ~later]), _timing(scores.seconds[answered & later])
+
+
+def _timing(seconds: Floats) -> Timing | None:
+    if not seconds.size:
+        return None
+    return Timing(*(float(value) for value in np.quantile(seconds, (0.5, 0.95))))
+
+
+def _arrays(dataset: str, objects: Mapping[str, Sequence[ObjectRecord]], first: int) -> Scores:
+    trials = sorted({run.trial for runs in objects.values() for run in runs})
+    for name, runs in objects.items():
+        ran = [run.trial for run in runs]
+        if ran != trials:
+            message = (
+                f"records: expected trials {trials} of every object of {dataset}, got {ran} of "
+                f"{name}"
+            )
+            raise ValueError(message)
+    arrays = {
+        array: np.array(
+            [
+                [[getattr(step, field) for step in run.steps] for run in runs]
+                for runs in objects.values()
+            ],
+            dtype=np.float64,  # turns None into NaN
+        )
+        for array, field in _OF_STEPS.items()
+    }
+    return Scores(**arrays, photos=tuple(runs[0].photo for runs in objects.values()), first=first)

@@ -1,0 +1,75 @@
+"""The machine, the versions and the commit that a result was made with."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import subprocess
+from importlib import metadata as packages
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import probseg
+
+PACKAGES = (
+    "lightning",
+    "timm",
+    "numpy",
+    "opencv-python-headless",
+    "pillow",
+    "scikit-image",
+    "scipy",
+)
+"""Packages besides torch whose versions numbers depend on."""
+
+
+def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Return what the numbers were made with: versions, commit, machine. JSON values only.
+
+    Args:
+        device: Device of the model.
+
+    Returns:
+        ``versions`` by package (None where it is missing), ``commit`` and ``dirty`` of the checkout
+        (None where there is none), ``changes_sha256`` (of what ``git diff HEAD`` prints; None
+        without changes), ``python``, ``platform``, ``device`` and ``threads``.
+    """
+    device = torch.device(device)
+    versions: dict[str, str | None] = {
+        "probseg": probseg.__version__,
+        "torch": str(torch.__version__),  # unlike the package's, it names the CUDA it is built for
+    }
+    for name in PACKAGES:
+        try:
+            versions[name] = packages.version(name)
+        except packages.PackageNotFoundError:
+            versions[name] = None
+    commit = _git("rev-parse", "HEAD")
+    status = _git("status", "--porcelain", "--untracked-files=no")
+    changes = _git("diff", "HEAD")
+    return {
+        "versions": versions,
+        "commit": None if commit is None else commit.decode().strip(),
+        "dirty": None if status is None else bool(status),
+        "changes_sha256": hashlib.sha256(changes).hexdigest() if changes else None,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+    }
+
+
+@functools.cache
+def _git(*arguments: str) -> bytes | None:
+    """Return what git says about the checkout that the package is in, or None."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():  # an installed package may lie inside somebody else's checkout
+        return None
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, timeout=10).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,302 @@
+"""A comparison in words and files: verdicts, tables, ``comparison.json`` and the figure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import probseg
+from probseg.reports.comparison import LEVEL, SIGNIFICANT, Comparison, Curves, Row
+from probseg.reports.comparison_scores import kind_of, title_of
+from probseg.reports.tables import ScoreTable, as_markdown, without_html
+
+LEGEND = (
+    "Means over objects (of these, means over trials); mIoU, AUC, boundary IoU and failures in "
+    "percent, their differences in points, NoC in clicks. Higher is better for mIoU, AUC and "
+    "boundary IoU, lower for the others. Failures: objects that most trials never brought to the "
+    "IoU. The interval (95 %, not corrected) is of the mean difference, by a bootstrap over "
+    "photographs. p: Wilcoxon's signed-rank test of the photographs' mean differences, for "
+    "failures McNemar's exact test; corrected p: after Holm (1979)."
+)
+"""What the numbers of a table are."""
+
+LEADING = ("miou@5", "miou@3", "miou@2", "miou@1", "miou@0")
+"""The first of these that there is leads in a verdict."""
+
+
+class Verdict(NamedTuple):
+    """What a comparison with the reference says on one data set, in sentences."""
+
+    dataset: str
+    other: str
+    text: str
+
+
+def verdicts(comparison: Comparison) -> list[Verdict]:
+    """Return what can be said, by data set and other result.
+
+    A result is called better only where a test is significant after correction and agrees with the
+    mean difference. Without one no difference was shown, which is not the same as none.
+    """
+    reference = comparison.results[0].name
+    found = []
+    for curves in comparison.curves:
+        for result in comparison.results[1:]:
+            rows = _of(comparison, curves.dataset, result.name)
+            if rows:
+                text = _sentences(reference, result.name, rows, curves, len(comparison.rows))
+                found.append(Verdict(curves.dataset, result.name, text))
+    return found
+
+
+def comparison_tables(comparison: Comparison) -> list[ScoreTable]:
+    """Return one table per data set and other result, a row per metric."""
+    reference = comparison.results[0].name
+    tables = []
+    for curves in comparison.curves:
+        for result in comparison.results[1:]:
+            rows = _of(comparison, curves.dataset, result.name)
+            title = f"{curves.dataset}: {result.name} against {reference}, {curves.extent}"
+            header = [
+                "metric",
+                reference,
+                result.name,
+                "difference",
+                "95 % interval",
+                "ahead / level / behind",
+                "p",
+                "corrected p",
+                "better",
+            ]
+            if rows:
+                cells = [_cells(row, reference) for row in rows]
+                tables.append(ScoreTable(title, LEGEND, header, cells))
+    return tables
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """Return notes and, with three or more results, their mean ranks, in sentences."""
+    told = list(comparison.notes)
+    if len(comparison.results) > 2:
+        for curves in comparison.curves:
+            names = [result.name for result in comparison.results]
+            ranks = [f"{name} {rank:.2f}" for name, rank in zip(names, curves.ranks, strict=True)]
+            told.append(
+                f"Mean rank on {curves.dataset} by the photographs' mean IoU over all clicks "
+                f"(1 is best, not tested): {', '.join(ranks)}."
+            )
+    return told
+
+
+def markdown(comparison: Comparison) -> str:
+    """Return the whole comparison as Markdown."""
+    reference = comparison.results[0]
+    protocol = reference.protocol
+    lines = [
+        f"# Comparison with {without_html(reference.name)}",
+        "",
+        f"Protocol {without_html(protocol['name'])}, version {protocol['version']}. "
+        f"{len(comparison.rows)} tests in all, and a corrected p-value of at most {SIGNIFICANT} "
+        "counts as a difference.",
+        "",
+    ]
+    lines += [f"- {without_html(verdict.text)}" for verdict in verdicts(comparison)]
+    for table in comparison_tables(comparison):
+        lines += ["", f"## {without_html(table.title)}", "", *as_markdown(table)]
+    lines += ["", LEGEND, "", "## Inputs", ""]
+    for result in comparison.results:
+        weights = result.metadata.get("weights_sha256") or "not recorded"
+        name = without_html(result.name)
+        lines.append(f"- {name}: `{result.folder}`, sha256 of the weights `{weights}`")
+    if told := remarks(comparison):
+        lines += ["", "## Notes", "", *(f"- {without_html(note)}" for note in told)]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    """Return all numbers as JSON values; shares and IoUs are fractions, not percent."""
+    return {
+        "probseg": probseg.__version__,
+        "reference": comparison.results[0].name,
+        "results": [
+            {
+                "name": result.name,
+                "folder": str(result.folder),
+                "weights_sha256": result.metadata.get("weights_sha256"),
+                "seed": result.metadata.get("seed"),
+                "trials": {name: of.ious.shape[1] for name, of in result.scores.items()},
+                "protocol": dict(result.protocol),
+            }
+            for result in comparison.results
+        ],
+        "settings": {
+            "level": LEVEL,
+            "significant": SIGNIFICANT,
+            "correction": "Holm (1979)",
+            "tests": len(comparison.rows),
+            "bootstrap_draws": comparison.draws,
+            "bootstrap_seed": comparison.seed,
+        },
+        "verdicts": [verdict._asdict() for verdict in verdicts(comparison)],
+        "notes": list(comparison.notes),
+        "rows": [asdict(row) | {"significant": row.significant} for row in comparison.rows],
+        "curves": [_curves_as_json(curves) for curves in comparison.curves],
+    }
+
+
+def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
+    """Write ``comparison.md``, ``comparison.json`` and ``curves.png``.
+
+    Args:
+        folder: Where to; made if need be. Files of an earlier comparison are replaced.
+        comparison: What to write.
+
+    Returns:
+        The files.
+    """
+    from probseg.reports.comparison_figures import draw_comparison  # matplotlib is slow to import
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / name for name in ("comparison.md", "comparison.json", "curves.png")]
+    paths[0].write_text(markdown(comparison), encoding="utf-8")
+    numbers = json.dumps(as_json(comparison), indent=2, allow_nan=False)
+    paths[1].write_text(f"{numbers}\n", encoding="utf-8")
+    draw_comparison(paths[2], comparison)
+    return paths
+
+
+def _of(comparison: Comparison, dataset: str, other: str) -> list[Row]:
+    return [row for row in comparison.rows if (row.dataset, row.other) == (dataset, other)]
+
+
+def _sentences(reference: str, other: str, rows: Sequence[Row], of: Curves, n_tests: int) -> str:
+    """Return the verdict on one data set and one other result."""
+    shown = [row for row in rows if row.significant]
+    better = [row for row in shown if row.direction > 0]
+    worse = [row for row in shown if row.direction < 0]
+    leading = _leading(rows)
+    if better and worse:
+        first = (
+            f"{other} is better than {reference} in some respects on {of.dataset} and worse in "
+            f"others: better by {_effects(better, leading)}; worse by {_effects(worse, leading)}"
+        )
+    elif better or worse:
+        side = "better" if better else "worse"
+        effects = _effects(better or worse, leading)
+        first = f"{other} is {side} than {reference} on {of.dataset}: {effects}"
+    elif shown:
+        first = f"{other} and {reference} differ on {of.dataset}, but neither is better throughout"
+    else:
+        first = (
+            f"No difference between {reference} and {other} could be shown on {of.dataset} with "
+            f"{of.extent}; {_range(leading)}"
+        )
+    if shown:
+        first += "".join(
+            f"; no difference in {title_of(row.metric)} could be shown "
+            f"({_p(row.corrected_p, 'corrected p')})"
+            for row in rows
+            if (row is leading or row.metric == "noc@90") and not row.significant
+        )
+    sentences = [f"{first}."]
+    for row in shown:
+        if row.direction == 0:
+            sentences.append(
+                f"In {title_of(row.metric)} most objects and the mean disagree: {_effect(row)}, "
+                f"but {other} is ahead on {row.ahead} objects and behind on {row.behind}."
+            )
+    lead = f"By {title_of(leading.metric)} {other} is ahead on {leading.ahead}, behind on "
+    lead += f"{leading.behind} and level on {leading.level} of {of.n_objects} objects"
+    sentences.append(
+        f"{lead}; {len(shown)} of {len(rows)} tests are significant, corrected for all {n_tests}."
+    )
+    if not shown:
+        sentences.append("This does not show that they perform alike.")
+    return " ".join(sentences)
+
+
+def _leading(rows: Sequence[Row]) -> Row:
+    """Return the row of mean IoU after five clicks, or as near below as there is, or the first."""
+    means = [
+        row for row in rows if row.metric in ("miou@0", "miou@1", "miou@2", "miou@3", "miou@5")
+    ]
+    return means[-1] if means else rows[0]
+
+
+def _effects(rows: Sequence[Row], leading: Row) -> str:
+    """Return the most telling effect in full, and what else is significant by name."""
+    told = leading if leading in rows else min(rows, key=lambda row: row.corrected_p)
+    others = [title_of(row.metric) for row in rows if row is not told]
+    return _effect(told) + (f"; also in {', '.join(others)}" if others else "")
+
+
+def _effect(row: Row) -> str:
+    interval = "" if row.low is None else f"95 % interval {_interval(row)}, "
+    return (
+        f"{_amount(row)} of {title_of(row.metric)} ({interval}{_p(row.corrected_p, 'corrected p')})"
+    )
+
+
+def _range(row: Row) -> str:
+    title = title_of(row.metric)
+    if row.low is None:
+        return f"the difference in {title} is {_amount(row)}, and one photograph gives no interval"
+    told = f"the interval of {title} is {_interval(row)} {kind_of(row.metric).unit}".rstrip()
+    if row.low is not None and row.high is not None and row.low * row.high > 0:
+        told += f", not corrected ({_p(row.p, 'p')}, {_p(row.corrected_p, 'corrected p')})"
+    return told
+
+
+def _amount(row: Row) -> str:
+    return f"{_signed(row, row.difference)} {kind_of(row.metric).unit}".rstrip()
+
+
+def _interval(row: Row) -> str:
+    if row.low is None or row.high is None:
+        return "n/a"
+    return f"{_signed(row, row.low)} to {_signed(row, row.high)}"
+
+
+def _signed(row: Row, value: float) -> str:
+    kind = kind_of(row.metric)
+    return f"{round(kind.scale * value, kind.digits) + 0.0:+.{kind.digits}f}"  # + 0.0: no "-0.00"
+
+
+def _mean(row: Row, value: float) -> str:
+    kind = kind_of(row.metric)
+    return f"{kind.scale * value:.{kind.digits}f}"
+
+
+def _p(value: float, name: str) -> str:
+    return f"{name} < 0.001" if value < 0.001 else f"{name} = {value:.3f}"
+
+
+def _cells(row: Row, reference: str) -> list[str]:
+    better = "-"
+    if row.significant:
+        better = {1: row.other, -1: reference, 0: "unclear"}[row.direction]
+    return [
+        title_of(row.metric),
+        _mean(row, row.reference_mean),
+        _mean(row, row.other_mean),
+        _signed(row, row.difference),
+        _interval(row),
+        f"{row.ahead} / {row.level} / {row.behind}",
+        f"{row.p:.2g}",
+        f"{row.corrected_p:.2g}",
+        better,
+    ]
+
+
+def _curves_as_json(curves: Curves) -> dict[str, Any]:
+    values = asdict(curves)
+    for name in ("means", "bands", "differences", "difference_bands"):
+        numbers = values[name].astype(object)
+        numbers[np.isnan(values[name])] = None
+        values[name] = numbers.tolist()
+    return values

@@ -1,0 +1,82 @@
+"""The scores by which results are compared: one number per object each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from probseg.evaluation.summary import PERCENTS, Scores
+from probseg.metrics import REPORTED_CLICKS, area_under_curve, noc
+
+Floats = npt.NDArray[np.float64]
+
+
+class Kind(NamedTuple):
+    """What a score is called, its unit, the factor and digits of tables, and its better side."""
+
+    title: str
+    unit: str
+    scale: float
+    digits: int
+    higher_is_better: bool
+
+
+KINDS = {
+    "miou": Kind("mIoU", "points", 100, 2, True),
+    "auc": Kind("AUC", "points", 100, 2, True),
+    "noc": Kind("NoC", "clicks", 1, 2, False),
+    "boundary_iou": Kind("boundary IoU", "points", 100, 2, True),
+    "brier": Kind("Brier score", "", 1, 4, False),
+    "ece": Kind("ECE", "", 1, 4, False),
+    "failures": Kind("failures", "points", 100, 2, False),
+}
+"""Scores by the first part of a metric's name, such as ``miou`` of ``miou@5``."""
+
+
+def kind_of(metric: str) -> Kind:
+    """Return how a metric such as ``miou@5`` is written."""
+    return KINDS[metric.partition("@")[0]]
+
+
+def title_of(metric: str) -> str:
+    """Return the name of a metric in words, such as ``mIoU@5``."""
+    _, at, number = metric.partition("@")
+    return f"{kind_of(metric).title}{at}{number}"
+
+
+def object_scores(
+    scores: Scores, first: int, percents: Sequence[int] = PERCENTS
+) -> dict[str, Floats]:
+    """Return the score of each object by metric.
+
+    ``miou@k`` is the IoU after k clicks, ``auc`` the normalised area under its curve and ``noc@q``
+    the number of clicks to an IoU of q percent; ``boundary_iou``, ``brier`` and ``ece`` are those
+    after the last click. All are means over trials. ``failures@q`` is 1 where the majority of the
+    trials, more than half, never reached the IoU, else 0.
+
+    Args:
+        scores: Of one result on one data set.
+        first: Smallest number of clicks after which there is a result.
+        percents: IoUs to reach, in percent.
+
+    Returns:
+        Arrays of shape ``(objects,)``; NaN where an object has no such score. There is neither
+        ``auc`` nor ``noc@q`` where the curve is a single point.
+    """
+    ious = scores.ious
+    last = ious.shape[2] - 1
+    found = {f"miou@{k}": ious[:, :, k] for k in REPORTED_CLICKS if first <= k <= last}
+    if last > first:
+        found["auc"] = area_under_curve(ious, first)
+        found |= {f"noc@{q}": noc(ious, q / 100).astype(np.float64) for q in percents}
+    found["boundary_iou"] = scores.boundary_ious[:, :, last]
+    found["brier"] = scores.brier[:, :, last]
+    found["ece"] = scores.ece[:, :, last]
+    means = {name: values.mean(axis=1) for name, values in found.items()}
+    for q in percents:
+        never = (ious < q / 100).all(axis=2)
+        means[f"failures@{q}"] = (never.mean(axis=1) > 0.5).astype(np.float64)
+    return means

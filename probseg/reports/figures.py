@@ -1,0 +1,241 @@
+"""Figures of an evaluation: mean IoU, runs that are not there yet, and a sheet of example runs.
+
+Nothing here touches matplotlib's global state, so it works without a display and in threads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from probseg.clicks.annotators import BoolMap
+from probseg.evaluation.protocols import Protocol
+from probseg.evaluation.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture
+from probseg.evaluation.summary import Summary
+from probseg.reports.tables import clicks_so_far, count
+
+LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito (2008)
+LIGHT, DARK = ("#1b1f24", "#ffffff"), ("#e4e7eb", "#171b20")  # ink and paper
+TRUTH, PREDICTION, BOX = "#ffd400", "#00c8ff", "#ff9f1c"
+POSITIVE, NEGATIVE = "#15803d", "#cc1f1f"
+MAX_ROWS = 8
+TILE = 2.2  # width of a picture in inches
+TITLE = 0.3  # height of the line above a row of pictures in inches
+Target = Path | IO[bytes]
+
+
+def draw_curve(
+    target: Target, summaries: Mapping[str, Summary], protocol: Protocol, *, dark: bool = False
+) -> None:
+    """Draw mean IoU against the number of clicks, one line per data set.
+
+    The band is the 95 % interval of the bootstrap over photographs, the bars are the standard error
+    over trials.
+
+    Args:
+        target: Where to write the PNG.
+        summaries: Scores by data set.
+        protocol: How they were made.
+        dark: Light ink on dark paper.
+    """
+    figure, (axes,) = _panels([f"{protocol.name}, version {protocol.version}"], dark)
+    first = protocol.first_answer
+    lines = _lines(dark)
+    for number, (name, summary) in enumerate(summaries.items()):
+        colour = lines[number % len(lines)]
+        clicks = np.arange(first, summary.max_clicks + 1)
+        mean = np.array(summary.miou)[first:]
+        label = f"{name} ({count(summary.n_objects, 'object')}, {count(summary.n_trials, 'trial')})"
+        axes.plot(clicks, mean, color=colour, marker="o", markersize=3.5, lw=1.6, label=label)
+        if summary.ci_low is not None and summary.ci_high is not None:
+            low, high = summary.ci_low[first:], summary.ci_high[first:]
+            axes.fill_between(clicks, low, high, color=colour, alpha=0.18, lw=0)
+        if summary.se_trials is not None:
+            spread = np.array(summary.se_trials)[first:]
+            axes.errorbar(clicks, mean, spread, color=colour, fmt="none", capsize=3, elinewidth=1.2)
+    axes.set_ylabel("mean IoU")
+    axes.set_xlabel(clicks_so_far(protocol))
+    meanings = ["band: 95 % interval over photographs"]
+    if any(summary.se_trials is not None for summary in summaries.values()):
+        meanings.append("bars: ± SE over trials")
+    ink = axes.xaxis.label.get_color()
+    legend = axes.legend(
+        frameon=False,
+        loc="lower right",
+        fontsize=8,
+        labelcolor=ink,
+        title="; ".join(meanings),
+        title_fontsize=7,
+    )
+    legend.get_title().set_color(ink)
+    _save(figure, target)
+
+
+def draw_survival(
+    target: Target, summaries: Mapping[str, Summary], protocol: Protocol, *, dark: bool = False
+) -> None:
+    """Draw the share of runs that have not reached an IoU after k clicks, a panel per data set.
+
+    Args:
+        target: Where to write the PNG.
+        summaries: Scores by data set.
+        protocol: How they were made.
+        dark: Light ink on dark paper.
+    """
+    figure, panels = _panels(list(summaries), dark)
+    lines = _lines(dark)
+    for axes, summary in zip(panels, summaries.values(), strict=True):
+        clicks = np.arange(summary.max_clicks + 1)
+        for number, (percent, shares) in enumerate(summary.survival.items()):
+            colour = lines[number % len(lines)]
+            axes.step(clicks, shares, where="post", color=colour, lw=1.8, label=f"{percent} % IoU")
+        axes.set_ylim(-0.02, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(xmax=1))
+        axes.set_xlabel(clicks_so_far(protocol))
+    panels[0].set_ylabel("runs not there yet")
+    handles, labels = panels[0].get_legend_handles_labels()
+    ink = panels[0].xaxis.label.get_color()
+    figure.legend(handles, labels, frameon=False, loc="outside right center", labelcolor=ink)
+    _save(figure, target)
+
+
+def draw_overlays(target: Target, records: Sequence[ObjectRecord], protocol: Protocol) -> None:
+    """Draw a sheet of runs: image with box, truth, and the prediction as the clicks go on.
+
+    Args:
+        target: Where to write the PNG.
+        records: Runs, of which one must have a picture. Of those that do, the first of each data
+            set are drawn, `MAX_ROWS` in all.
+        protocol: How they were made.
+    """
+    pictures = _first_of_each(records)
+    most = max(picture.frames[-1].k for _, picture in pictures)
+    stages = [k for k in PICTURE_CLICKS if protocol.first_answer <= k < most]
+    shapes = [picture.mask.shape for _, picture in pictures]
+    heights = [min(1.6, max(0.4, height / width)) for height, width in shapes]  # by width of a tile
+    columns = 2 + len(stages) + 1
+    figure = Figure(
+        figsize=(TILE * columns, TILE * sum(heights) + TITLE * len(pictures)),
+        dpi=110,
+        layout="constrained",
+    )
+    grid = figure.subplots(len(pictures), columns, squeeze=False, height_ratios=heights)
+    for row, (record, picture) in zip(grid, pictures, strict=True):
+        _draw(row[0], picture.image, f"{record.dataset} / {record.name}")
+        if picture.box:
+            x0, y0, x1, y1 = picture.box
+            corner = (x0 - 0.5, y0 - 0.5)  # whole numbers are pixel centres
+            row[0].add_patch(Rectangle(corner, x1 - x0, y1 - y0, fill=False, ec=BOX, lw=1.6))
+        _draw(row[1], picture.image, "truth", picture.mask == 1, TRUTH)
+        for axes, k in zip(row[2:], stages, strict=False):
+            reached = [frame for frame in picture.frames if frame.k <= k]
+            _draw_frame(axes, picture, reached[-1], count(k, "click"))
+        last = picture.frames[-1]
+        _draw_frame(row[-1], picture, last, f"final, {count(last.k, 'click')}")
+    _save(figure, target)
+
+
+def _first_of_each(records: Sequence[ObjectRecord]) -> list[tuple[ObjectRecord, Picture]]:
+    """Return as many runs with a picture of each data set as fit onto the sheet, in their order."""
+    before: Counter[str] = Counter()
+    places = []
+    for number, record in enumerate(records):
+        if record.picture is not None:
+            places.append((before[record.dataset], number))
+            before[record.dataset] += 1
+    chosen = [records[number] for _, number in sorted(places)[:MAX_ROWS]]
+    chosen.sort(key=lambda record: record.key)
+    return [(record, record.picture) for record in chosen if record.picture is not None]
+
+
+def _draw_frame(axes: Axes, picture: Picture, frame: Frame, title: str) -> None:
+    """Draw a prediction with the clicks that led to it, numbered, and its IoU."""
+    _draw(axes, picture.image, title, frame.prediction, PREDICTION)
+    for number, click in enumerate(picture.clicks[: frame.k], start=1):
+        colour = POSITIVE if click.positive else NEGATIVE
+        marker = "o" if click.positive else "s"
+        (mark,) = axes.plot(click.x, click.y, marker, ms=8, mfc=colour, mec="white", mew=0.8)
+        mark.set(clip_on=False, in_layout=False)  # marks need no room; measuring them takes long
+        axes.annotate(
+            f"{number}",
+            (click.x, click.y),
+            color="white",
+            fontsize=5.5,
+            fontweight="bold",
+            ha="center",
+            va="center_baseline",
+            in_layout=False,
+        )
+    axes.text(
+        0.02,
+        0.03,
+        f"IoU {frame.iou:.3f}",
+        transform=axes.transAxes,
+        color="white",
+        fontsize=7,
+        bbox={"facecolor": "black", "alpha": 0.65, "edgecolor": "none", "pad": 2},
+        in_layout=False,
+    )
+
+
+def _draw(
+    axes: Axes,
+    image: npt.NDArray[np.uint8],
+    title: str,
+    mask: BoolMap | None = None,
+    colour: str = "none",
+) -> None:
+    """Draw an image, with a mask in colour and what lies outside it darker."""
+    shown = image.astype(np.float32) / 255
+    if mask is not None:
+        inside = mask[..., None]
+        shown = np.where(inside, 0.65 * shown + 0.35 * np.array(to_rgb(colour)), 0.55 * shown)
+    axes.imshow(shown, interpolation="antialiased")
+    if mask is not None and mask.any() and not mask.all():
+        axes.contour(mask, levels=[0.5], colors=[colour], linewidths=0.9)
+    axes.set_title(title, fontsize=7.5, loc="left", pad=3)
+    axes.set_axis_off()
+
+
+def _panels(titles: Sequence[str], dark: bool) -> tuple[Figure, list[Axes]]:
+    """Return a figure with axes for curves over clicks, up to three in a row."""
+    ink, paper = DARK if dark else LIGHT
+    columns = min(len(titles), 3)
+    rows = math.ceil(len(titles) / columns)
+    size = (7.6, 4.0) if len(titles) == 1 else (3.6 * columns, 3.2 * rows)
+    figure = Figure(figsize=size, dpi=200, layout="constrained", facecolor=paper)
+    grid = list(figure.subplots(rows, columns, squeeze=False, sharey=True).flat)
+    for axes, title in zip(grid, titles, strict=False):
+        axes.set_title(title, loc="left", fontsize=10, color=ink)
+        axes.set_facecolor(paper)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+        axes.margins(x=0.02)
+        axes.grid(alpha=0.25, lw=0.6, color=ink)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.spines[["bottom", "left"]].set_color(ink)
+        axes.tick_params(colors=ink)
+        axes.xaxis.label.set_color(ink)
+        axes.yaxis.label.set_color(ink)
+    for unused in grid[len(titles) :]:
+        unused.set_visible(False)
+    return figure, grid[: len(titles)]
+
+
+def _lines(dark: bool) -> tuple[str, ...]:
+    return LINES[::-1] if dark else LINES  # the brighter colours first on dark paper
+
+
+def _save(figure: Figure, target: Target) -> None:
+    FigureCanvasAgg(figure).print_png(target)

@@ -1,0 +1,237 @@
+"""Tables of an evaluation: one source for Markdown, the console and the page."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from probseg.evaluation.protocols import Protocol
+from probseg.evaluation.summary import Summary, Timing
+from probseg.metrics import REPORTED_CLICKS, Interval
+
+
+class ScoreTable(NamedTuple):
+    """A table in words.
+
+    Args:
+        title: What it is about.
+        legend: What each number is.
+        header: Names of the columns; the first column holds names, the others hold numbers.
+        rows: Cells; one of two lines has a line break between them.
+    """
+
+    title: str
+    legend: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def score_tables(summaries: Mapping[str, Summary], protocol: Protocol) -> list[ScoreTable]:
+    """Return the tables of a report, all about the same runs.
+
+    Args:
+        summaries: Scores by data set, at least one.
+        protocol: How they were made. The empty mask before the first click is nobody's result and
+            is left out; numbers of clicks are left out where there are none, or where runs end
+            before all the IoUs that are counted to.
+    """
+    tables = [_means(summaries, protocol)]
+    if protocol.max_clicks > 0 and any(summary.noc for summary in summaries.values()):
+        tables.append(_counts(summaries, protocol))
+    return [*tables, _others(summaries, protocol)]
+
+
+def markdown_table(summaries: Mapping[str, Summary], protocol: Protocol) -> str:
+    """Return the scores as Markdown: a heading, then each table with its legend."""
+    heading = f"# {protocol.name} (version {protocol.version})"
+    lines = [without_html(heading), "", without_html(protocol.description), ""]
+    for table in score_tables(summaries, protocol):
+        lines += [f"## {table.title}", "", table.legend, "", *as_markdown(table), ""]
+    return "\n".join(lines)
+
+
+def print_summary(console: Console, summaries: Mapping[str, Summary], protocol: Protocol) -> None:
+    """Print the scores as tables."""
+    for source in score_tables(summaries, protocol):
+        table = as_rich(source)
+        table.title = escape(f"{source.title}, protocol {protocol.name}")
+        table.caption = escape(source.legend)
+        console.print(table)
+
+
+def as_markdown(table: ScoreTable) -> list[str]:
+    """Return header and rows as lines of Markdown; what looks like HTML is text."""
+
+    def line(cells: Sequence[str]) -> str:
+        safe = [without_html(cell).replace("|", "\\|").replace("\n", "<br>") for cell in cells]
+        return f"| {' | '.join(safe)} |"
+
+    rule = f"|:--|{'--:|' * (len(table.header) - 1)}"
+    return [line(table.header), rule, *(line(row) for row in table.rows)]
+
+
+def without_html(text: str) -> str:
+    """Return text for Markdown in which no tag and no entity begins; ``p < 0.05`` stays."""
+    return re.sub(r"[<&](?=\S)", lambda sign: html.escape(sign[0]), text)
+
+
+def as_rich(source: ScoreTable) -> Table:
+    """Return a table for the console with its title; square brackets are text."""
+    table = Table(title=escape(source.title))
+    for number, name in enumerate(source.header):
+        table.add_column(escape(name), justify="right" if number else "left")
+    for row in source.rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def clicks_so_far(protocol: Protocol) -> str:
+    """Say what the clicks of a protocol come after: "k corrective clicks after the box"."""
+    if protocol.box:
+        return "corrective clicks after the box"
+    if protocol.scribbles:
+        return "corrective clicks after the strokes"
+    if protocol.initial_mask:
+        return "clicks on the given mask"
+    return "clicks"
+
+
+def count(number: int, thing: str) -> str:
+    """Return ``1 click`` or ``2 clicks``."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
+def ending(protocol: Protocol) -> str:
+    """Return a sentence with a space before it on the IoU at which runs end; "" without one."""
+    if protocol.target_iou is None:
+        return ""
+    return (
+        f" A run ended at an IoU of {100 * protocol.target_iou:g} %, and its last score counts "
+        "from there on."
+    )
+
+
+def _means(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
+    last = protocol.max_clicks
+    clicks = [k for k in REPORTED_CLICKS if protocol.first_answer <= k <= last]
+    clicks += [last] if last not in clicks else []
+    over_trials = any(summary.n_trials > 1 for summary in summaries.values())
+    legend = (
+        f"mIoU@k: mean IoU in percent after k {clicks_so_far(protocol)}, ± standard error over "
+        f"objects{' ± standard error over trials' if over_trials else ''}; below it the 95 % "
+        "interval of a bootstrap over photographs."
+    ) + ending(protocol)
+    rows = [
+        [name, f"{summary.n_objects}", f"{summary.n_photos}", f"{summary.n_trials}"]
+        + [
+            f"{_spread(summary, k, over_trials)}\n{_interval(_bounds(summary, k), 1, 100)}"
+            for k in clicks
+        ]
+        for name, summary in summaries.items()
+    ]
+    header = ["data", "objects", "photos", "trials", *(f"mIoU@{k}" for k in clicks)]
+    return ScoreTable("Mean IoU", legend, header, rows)
+
+
+def _counts(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
+    cap = protocol.max_clicks
+    legend = (
+        f"NoC@q: mean number of {clicks_so_far(protocol)} to an IoU of q percent, ± standard error "
+        "over objects, and the 95 % interval of a bootstrap over photographs. A run that never got "
+        f"there counts as {cap}. Median: fewest clicks after which at least half of the runs were "
+        f"there. Of all runs (an object in a trial), those under ≥ {cap} needed all {cap} clicks "
+        "or never got there, those under never are the latter alone."
+    ) + ending(protocol)
+    if protocol.target_iou is not None:
+        legend += " Higher IoUs are left out."
+    rows = [
+        [
+            name,
+            f"NoC@{percent}",
+            f"{summary.noc[percent]:.2f}±{_number(summary.noc_se[percent], 2)}",
+            _interval(summary.noc_ci[percent], 2),
+            _number(summary.noc_median[percent], 0, missing=f"> {cap}"),
+            f"{summary.n_objects * summary.n_trials}",
+            f"{summary.failures_at_cap[percent]}",
+            f"{summary.failures_never[percent]}",
+        ]
+        for name, summary in summaries.items()
+        for percent in summary.noc
+    ]
+    header = ["data", "score", "mean", "95 % interval", "median", "runs", f"≥ {cap}", "never"]
+    return ScoreTable("Number of clicks", legend, header, rows)
+
+
+def _others(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
+    last = protocol.max_clicks
+    legend = (
+        "AUC: area under the curve of IoU over clicks from the first result on, as a mean IoU in "
+        "percent, ± standard error over objects; below it the 95 % interval."
+        f"{ending(protocol)} After {last} clicks: boundary IoU in percent (Cheng et al., 2021), "
+        "Brier score (mean squared error of the probabilities) and expected calibration error "
+        "(ECE), both in [0, 1]. Seconds of the model's first answer, which takes in the image, and "
+        "of the next ones: median / 95th percentile."
+    )
+    header = ["data", "AUC", f"boundary IoU@{last}", f"Brier@{last}", f"ECE@{last}"]
+    if last > 0:
+        legend += (
+            " Kept: percent of the clicks whose pixel the final prediction labels as they say. "
+            "Worse: percent of the clicks on an earlier result after which the IoU was lower, and "
+            "by how many points in the mean."
+        )
+        header += ["kept", "worse"]
+    header += ["first answer (s)", "next answer (s)"]
+    rows = []
+    for name, summary in summaries.items():
+        row = [
+            name,
+            f"{100 * summary.auc:.1f}±{_percent(summary.auc_se)}\n"
+            f"{_interval(summary.auc_ci, 1, 100)}",
+            _percent(summary.boundary_iou[last]),
+            _number(summary.brier[last], 4),
+            _number(summary.ece[last], 4),
+        ]
+        if last > 0:
+            row += [
+                _percent(summary.compliance[last]),
+                f"{_percent(summary.regressions)} (by {_percent(summary.regression_size)})",
+            ]
+        rows.append([*row, _timing(summary.first_seconds), _timing(summary.next_seconds)])
+    return ScoreTable("Other scores", legend, header, rows)
+
+
+def _spread(summary: Summary, k: int, over_trials: bool) -> str:
+    errors = [summary.se_objects, summary.se_trials] if over_trials else [summary.se_objects]
+    spreads = [_percent(None if error is None else error[k]) for error in errors]
+    return "±".join([f"{100 * summary.miou[k]:.1f}", *spreads])
+
+
+def _number(value: float | None, digits: int, missing: str = "n/a") -> str:
+    return missing if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return _number(None if value is None else 100 * value, 1)
+
+
+def _bounds(summary: Summary, k: int) -> Interval | None:
+    if summary.ci_low is None or summary.ci_high is None:
+        return None
+    return Interval(summary.ci_low[k], summary.ci_high[k])
+
+
+def _interval(bounds: Interval | None, digits: int, factor: float = 1) -> str:
+    if bounds is None:
+        return "[n/a]"
+    low, high = bounds
+    return f"[{factor * low:.{digits}f}, {factor * high:.{digits}f}]"
+
+
+def _timing(timing: Timing | None) -> str:
+    return "n/a" if timing is None else f"{timing.median:.3g} / {timing.p95:.3g}"

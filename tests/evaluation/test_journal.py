@@ -1,0 +1,202 @@
+"""What is left of an evaluation that was killed."""
+
+import json
+import multiprocessing
+import os
+import time
+
+import pytest
+
+from probseg.evaluation import Journal, ObjectRecord, Step, find_unfinished, read_objects
+from probseg.evaluation.journal import fingerprint
+
+SUBJECT = {"model": "m", "protocol": {"max_clicks": 2}, "seed": 0}
+
+
+def runs(*names, trial=0, dataset="Toy, set", clicks=2):
+    return [
+        ObjectRecord(
+            dataset,
+            name,
+            trial,
+            tuple(
+                Step(k, k or None, k or None, bool(k) or None, k / 3, k / 7, 0.1, 1 / 3, None, 1e-9)
+                for k in range(clicks + 1)
+            ),
+            f"photo of {name}",
+        )
+        for name in names
+    ]
+
+
+def place(root, run="run1", test="test", protocol="ritm"):
+    return root / run / test / protocol
+
+
+def test_a_killed_evaluation_is_found_again(tmp_path):
+    folder = place(tmp_path)
+    journal = Journal(folder, SUBJECT)
+    assert find_unfinished(folder, SUBJECT) == (folder, [])
+    journal.add(runs("b", "a"))
+    journal.add([])
+    journal.add(runs("c"))
+    assert find_unfinished(folder, SUBJECT) == (folder, runs("a", "b", "c"))
+    again = place(tmp_path, "run2")
+    assert find_unfinished(again, SUBJECT, tmp_path) == (folder, runs("a", "b", "c"))
+    assert find_unfinished(again, SUBJECT) == (again, []), "no other runs are looked at"
+    about = json.loads((folder / "evaluation.json").read_text())
+    assert about == {"fingerprint": fingerprint(SUBJECT), "subject": SUBJECT}
+
+
+def test_the_order_of_the_subject_does_not_matter(tmp_path):
+    Journal(place(tmp_path), SUBJECT).add(runs("a", "b"))
+    turned = dict(reversed(SUBJECT.items()))
+    assert find_unfinished(place(tmp_path), turned)[1] == runs("a", "b")
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"protocol": {"max_clicks": 3}}, {"more": None}, {"seed": 0.5}]
+)
+def test_another_subject_is_not_taken_over(tmp_path, change):
+    Journal(place(tmp_path), SUBJECT).add(runs("a", "b"))
+    assert find_unfinished(place(tmp_path), {**SUBJECT, **change}) == (place(tmp_path), [])
+
+
+@pytest.mark.parametrize("other", [("run1", "val", "ritm"), ("run1", "test", "human")])
+def test_another_place_is_not_taken_over(tmp_path, other):
+    Journal(place(tmp_path, *other), SUBJECT).add(runs("a", "b"))
+    assert find_unfinished(place(tmp_path), SUBJECT) == (place(tmp_path), [])
+
+
+def test_nothing_is_found_where_nothing_is(tmp_path):
+    assert find_unfinished(place(tmp_path), SUBJECT) == (place(tmp_path), [])
+
+
+def test_a_process_killed_before_its_first_record_leaves_nothing(tmp_path):
+    Journal(place(tmp_path), SUBJECT).add(runs("a", "b"))
+    path = place(tmp_path) / "evaluation.json"
+    text = path.read_text()
+    for cut in range(0, len(text) - 2, 7):
+        path.write_text(text[:cut])
+        assert find_unfinished(place(tmp_path), SUBJECT) == (place(tmp_path), [])
+
+
+def test_what_has_results_is_finished(tmp_path):
+    folder = place(tmp_path)
+    journal = Journal(folder, SUBJECT)
+    journal.add(runs("a", "b"))
+    (folder / "results.json").write_text("{}")
+    assert find_unfinished(folder, SUBJECT) == (folder, [])
+    again = Journal(folder, SUBJECT)
+    assert not (folder / "results.json").exists()
+    again.add(runs("a", "c"))
+    assert find_unfinished(folder, SUBJECT)[1] == runs("a", "c")
+
+
+def test_closing_leaves_the_records_and_no_journal(tmp_path):
+    folder = place(tmp_path)
+    journal = Journal(folder, SUBJECT)
+    journal.add(runs("a", "b"))
+    journal.close()
+    journal.close()
+    assert [path.name for path in folder.iterdir()] == ["objects.csv"]
+    assert read_objects(folder / "objects.csv") == runs("a", "b")
+    assert find_unfinished(folder, SUBJECT) == (folder, [])
+
+
+def test_the_newest_journal_counts(tmp_path):
+    for age, run in ((50, "run1"), (10, "run2"), (99, "run3")):
+        Journal(place(tmp_path, run), SUBJECT).add(runs(run, "b"))
+        then = time.time() - age
+        os.utime(place(tmp_path, run) / "evaluation.json", (then, then))
+    Journal(place(tmp_path, "run4"), {}).add(runs("x", "y"))  # newer, but of something else
+    found = find_unfinished(place(tmp_path, "run5"), SUBJECT, tmp_path)
+    assert found == (place(tmp_path, "run2"), runs("b", "run2"))
+    (place(tmp_path, "run2") / "results.json").write_text("{}")
+    assert find_unfinished(place(tmp_path, "run1"), SUBJECT)[0] == place(tmp_path, "run1")
+
+
+# --- several processes --------------------------------------------------------------------------
+
+
+def test_files_of_all_processes_are_read_and_removed(tmp_path):
+    folder = place(tmp_path)
+    journals = [Journal(folder, SUBJECT, rank) for rank in range(3)]
+    for journal, names in zip(journals, ("adg", "beg", "cf"), strict=True):
+        journal.add(runs(*names))
+    assert len(list(folder.glob("objects*.csv"))) == 3
+    assert find_unfinished(folder, SUBJECT) == (folder, runs(*"abcdefg"))  # g was sampled twice
+    journals[0].close()
+    assert [path.name for path in folder.iterdir()] == ["objects.csv"]
+
+
+def test_a_process_that_has_not_written_its_header_holds_nobody_up(tmp_path):
+    Journal(place(tmp_path), SUBJECT).add(runs("a", "b"))
+    Journal(place(tmp_path), SUBJECT, rank=1)
+    (path,) = place(tmp_path).glob("objects.rank1*.csv")
+    header = path.read_bytes()
+    for cut in range(len(header) + 1):
+        path.write_bytes(header[:cut])
+        assert find_unfinished(place(tmp_path), SUBJECT)[1] == runs("a", "b")
+
+
+def test_files_of_another_subject_are_not_mixed_in(tmp_path):
+    other = {**SUBJECT, "seed": 1}
+    for rank, names in enumerate(("ab", "cd")):
+        Journal(place(tmp_path), other, rank).add(runs(*names))
+    Journal(place(tmp_path), SUBJECT).add(runs("e", "f"))  # one process alone, in the same folder
+    assert find_unfinished(place(tmp_path), SUBJECT)[1] == runs("e", "f")
+
+
+# --- killed -------------------------------------------------------------------------------------
+
+
+def test_a_journal_cut_at_any_byte_holds_whole_runs_only(tmp_path):
+    folder = place(tmp_path)
+    expected = runs("a,b", 'q"q', "two\nlines", "größe 猫")
+    Journal(folder, SUBJECT).add(expected)
+    path = folder / "objects.csv"
+    content = path.read_bytes()
+    numbers = set()
+    for cut in range(len(content), -1, -1):
+        path.write_bytes(content[:cut])
+        _, found = find_unfinished(folder, SUBJECT)
+        assert {run.key for run in found} <= {run.key for run in expected}
+        assert all(run in expected for run in found), "exact to the last digit, and whole"
+        numbers.add(len(found))
+    assert numbers == {0, 1, 2, 3, 4}
+
+
+def _write_for_ever(folder, started):
+    journal = Journal(folder, SUBJECT)
+    started.set()
+    for batch in range(10**6):
+        journal.add(runs(*(f"{batch:06} {n}" for n in range(200)), clicks=20))
+
+
+@pytest.mark.parametrize("size", [2_000, 300_000])
+def test_a_process_killed_while_it_writes_leaves_whole_runs(tmp_path, size):
+    folder = place(tmp_path)
+    context = multiprocessing.get_context("fork")  # a new interpreter would take seconds to begin
+    started = context.Event()
+    process = context.Process(target=_write_for_ever, args=(folder, started), daemon=True)
+    process.start()
+    try:
+        assert started.wait(60)
+        deadline = time.monotonic() + 60
+        while (folder / "objects.csv").stat().st_size < size:
+            assert time.monotonic() < deadline
+    finally:
+        process.kill()
+        process.join()
+    assert process.exitcode == -9
+    _, found = find_unfinished(folder, SUBJECT)
+    names = [run.name for run in found]
+    first = [f"{batch:06} {n}" for batch in range(len(found) // 200 + 1) for n in range(200)]
+    assert sorted(first[: len(found)]) == names, "all from the beginning, none left out"
+    assert found == sorted(runs(*names, clicks=20), key=lambda run: run.key)
+    assert len(found) >= size // 5_000
+    again = Journal(folder, SUBJECT)
+    again.add(found)
+    again.add(runs("last", clicks=20))
+    assert find_unfinished(folder, SUBJECT)[1] == [*found, *runs("last", clicks=20)]

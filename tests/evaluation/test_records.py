@@ -1,0 +1,212 @@
+import csv
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from toy_models import paints_disks, sees_the_truth, toy_sample
+
+from probseg.errors import DataError
+from probseg.evaluation import (
+    PROTOCOLS,
+    ObjectRecord,
+    Step,
+    most_telling,
+    read_objects,
+    run_objects,
+    unique,
+    write_objects,
+)
+from probseg.evaluation.records import COLUMNS
+
+# What Python 3.11 writes of a lone carriage return cannot be read again.
+NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=5)
+NAMES |= st.sampled_from(
+    ["a,b", 'say "cheese"', "two\nlines", '"\n"', "größe 猫 🐈", "", " x ", "'"]
+)
+FLOATS = st.floats(allow_nan=False)
+MAYBE = st.none() | FLOATS
+
+
+def steps_of(length):
+    clicks = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())
+    step = st.builds(
+        lambda click, *scores: Step(0, *click, *scores),
+        clicks | st.just((None, None, None)), FLOATS, FLOATS, MAYBE, MAYBE, MAYBE, MAYBE,
+    )  # fmt: skip
+    return st.lists(step, min_size=length, max_size=length).map(
+        lambda steps: tuple(step._replace(k=k) for k, step in enumerate(steps))
+    )
+
+
+@st.composite
+def some_records(draw, most=4, longest=3):
+    length = draw(st.integers(1, longest))
+    keys = st.tuples(NAMES, NAMES, st.integers(0, 99))
+    drawn = draw(st.lists(keys, min_size=1, max_size=most, unique=True))
+    return [ObjectRecord(*key, draw(steps_of(length)), draw(NAMES)) for key in drawn]
+
+
+def write(path, records):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        write_objects(file, records)
+    return path
+
+
+@given(records=some_records())
+def test_what_is_read_is_what_was_written(tmp_path_factory, records):
+    path = write(tmp_path_factory.mktemp("records") / "objects.csv", records)
+    assert read_objects(path) == records
+    assert read_objects(str(path), unfinished=True) == (records if len(records) > 1 else [])
+
+
+@given(value=st.floats(allow_nan=False))
+def test_no_digit_is_lost(tmp_path_factory, value):
+    step = Step(0, None, None, None, value, -value, value, None, None, value)
+    path = tmp_path_factory.mktemp("digits") / "objects.csv"
+    (read,) = read_objects(write(path, [ObjectRecord("D", "a", 0, (step,), "a")]))
+    assert [math.copysign(1, v) for v in read.steps[0][4:6]] == [
+        math.copysign(1, value),
+        math.copysign(1, -value),
+    ]
+    assert read.steps[0] == step
+
+
+def test_lines_are_for_others_to_read(tmp_path):
+    records = run_objects(paints_disks(5), [toy_sample()], PROTOCOLS["gabbur2021"], trials=[2])
+    with write(tmp_path / "objects.csv", records).open(newline="") as file:
+        header, *rows = list(csv.reader(file))
+    assert tuple(header) == COLUMNS
+    assert len(rows) == 11
+    for row, step in zip(rows, records[0].steps, strict=True):
+        cells = dict(zip(header, row, strict=True))
+        assert (cells["dataset"], cells["object"], cells["photo"]) == (
+            "Toy",
+            "object 0",
+            "object 0",
+        )
+        assert (cells["trial"], cells["k"]) == ("2", str(step.k))
+        assert cells["sign"] == ("" if step.positive is None else "1" if step.positive else "-1")
+        assert cells["x"] == ("" if step.x is None else str(step.x))
+        assert float(cells["iou"]) == step.iou
+
+
+def test_runs_of_networks_come_back(tmp_path):
+    samples = [toy_sample((30, 40), seed)._replace(photo="shared") for seed in range(2)]
+    for name in ("ritm", "human"):
+        records = run_objects(sees_the_truth, samples, PROTOCOLS[name])
+        assert read_objects(write(tmp_path / f"{name}.csv", records)) == records
+        assert {record.photo for record in records} == {"shared"}
+        assert {record.clicks for record in records} >= {1}
+
+
+LINE = "D,a,a,,0,{k},,,,0.5,0.5,,,,\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "expected the columns dataset, object"),
+        ("a,b\n1,2\n", r"expected the columns .* got \['a', 'b'\]"),
+        (",".join(COLUMNS) + "\nD,a,a,,0,zero,,,,0.5,0.5,,,,\n", "line 2 cannot be read .*zero"),
+        (",".join(COLUMNS) + "\nD,a,a,,0\n", "line 2 cannot be read"),
+        (",".join(COLUMNS) + "\nD,a,a,,0,0,,,,,0.5,,,,\n", "line 2 cannot be read"),
+        (
+            ",".join(COLUMNS)
+            + "\n"
+            + LINE.format(k=0)
+            + LINE.format(k=1)
+            + "D,b,b,,0,0"
+            + LINE[12:],
+            "its runs have 1 to 2 lines; is it complete",
+        ),
+    ],
+)
+def test_other_files_are_refused(tmp_path, text, message):
+    path = tmp_path / "objects.csv"
+    path.write_text(text)
+    with pytest.raises(DataError, match=f"objects.csv: {message}"):
+        read_objects(path)
+
+
+@pytest.mark.parametrize("unfinished", [False, True])
+def test_other_encodings_are_refused(tmp_path, unfinished):
+    path = tmp_path / "objects.csv"
+    path.write_bytes(
+        (",".join(COLUMNS) + "\n" + LINE.format(k=0)).encode() + "Größe\n".encode("cp1252")
+    )
+    with pytest.raises(DataError, match=r"objects.csv: expected UTF-8"):
+        read_objects(path, unfinished=unfinished)
+
+
+def offsets(path, records):
+    """The file's length after each whole run, and after each run's first line."""
+    ends, begun = [], []
+    for n, record in enumerate(records):
+        first = ObjectRecord(*record.key, record.steps[:1], record.photo)
+        begun.append(write(path, [*records[:n], first]).stat().st_size)
+        ends.append(write(path, records[: n + 1]).stat().st_size)
+    return ends, begun
+
+
+@given(records=some_records(most=3, longest=2))
+@settings(max_examples=5)
+def test_a_file_may_end_at_every_byte(tmp_path_factory, records):
+    path = tmp_path_factory.mktemp("cut") / "objects.csv"
+    ends, begun = offsets(path, records)
+    content = path.read_bytes()
+    for cut in range(len(content) + 1):
+        path.write_bytes(content[:cut])
+        whole = sum(end <= cut for end in ends)
+        seen = sum(begin <= cut for begin in begun)
+        # With one run there is nothing to tell its length by.
+        assert read_objects(path, unfinished=True) == (records[:whole] if seen > 1 else [])
+
+
+def test_half_a_number_is_no_number(tmp_path):
+    steps = tuple(Step(k, None, None, None, 0.5, 0.5, None, None, None, 0.125) for k in range(3))
+    records = [ObjectRecord("D", name, 0, steps, name) for name in "abc"]
+    path = write(tmp_path / "objects.csv", records)
+    text = path.read_text()
+    assert text.endswith("0.125\n")
+    path.write_text(text[:-3])  # 0.1 is a number too
+    assert read_objects(path, unfinished=True) == records[:2]
+
+
+def test_damage_in_the_middle_is_no_kill(tmp_path):
+    path = tmp_path / "objects.csv"
+    broken = LINE.format(k=1).replace("0.5", "half")
+    path.write_text(",".join(COLUMNS) + "\n" + LINE.format(k=0) + broken + LINE.format(k=2))
+    with pytest.raises(DataError, match="line 3 cannot be read"):
+        read_objects(path, unfinished=True)
+
+
+# --- choosing -----------------------------------------------------------------------------------
+
+
+def of_iou(name, *ious, trial=0, dataset="D"):
+    steps = tuple(
+        Step(k, None, None, None, iou, iou, None, None, None, None) for k, iou in enumerate(ious)
+    )
+    return ObjectRecord(dataset, name, trial, steps, name)
+
+
+def test_each_run_once_sorted_and_the_first_counts():
+    runs = [of_iou("b", 0.1), of_iou("a", 0.2, trial=1), of_iou("a", 0.3), of_iou("b", 0.4)]
+    assert unique(runs) == [runs[2], runs[1], runs[0]]
+    assert unique([]) == []
+
+
+def test_the_best_and_the_worst_of_each_set_are_telling():
+    generator = np.random.default_rng(0)
+    means = generator.permutation(20) / 20
+    runs = [of_iou(f"{n:02}", mean - 0.01, mean + 0.01) for n, mean in enumerate(means)]
+    runs += [
+        of_iou("only", 0.5, dataset="other"),
+        of_iou("00", -1, trial=1),
+        of_iou("01", 9, trial=1),
+    ]
+    chosen = {("D", f"{n:02}", 0) for n in np.argsort(means)[[0, 1, 2, -3, -2, -1]]}
+    assert most_telling(runs, few=3) == chosen | {("other", "only", 0)}
+    assert len(most_telling(runs)) == 9

@@ -1,0 +1,463 @@
+"""Whole runs: many at once as one at a time, under every protocol, with whatever truth there is."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from fakes import draw_sample, micro_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from toy_models import (
+    Spy,
+    as_logits,
+    paints_disks,
+    plain_sample,
+    sees_everything,
+    sees_nothing,
+    sees_the_truth,
+    shades,
+    toy_sample,
+)
+
+from probseg.clicks import CLICK_RULES, Mistakes
+from probseg.clicks.scribbles import scribble_clicks
+from probseg.errors import DataError
+from probseg.evaluation import PROTOCOLS, draw_view, run_object, run_objects
+from probseg.interact import OneStep
+from probseg.metrics import click_compliance, iou
+from probseg.types import IGNORE, Click, Prompts
+
+NAMES = ("ritm", "gabbur2021", "human", "scribbles", "correction", "box")
+
+
+def short(name, clicks=3, **changes):
+    protocol = PROTOCOLS[name]
+    return replace(protocol, max_clicks=min(clicks, protocol.max_clicks), **changes)
+
+
+def timeless(records):
+    """All that two runs of the same must share."""
+    return [(record.key, record.photo, [step[:9] for step in record.steps]) for record in records]
+
+
+def one_at_a_time(model, samples, protocol, **options):
+    return [
+        run_object(model, sample, protocol, trial=trial, **options)
+        for sample in samples
+        for trial in range(protocol.trials)
+    ]
+
+
+# --- many at once are as one at a time ----------------------------------------------------------
+
+SIZES = [(40, 52), (52, 40), (33, 47), (38, 50), (40, 52)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("model", [shades, paints_disks(6)], ids=["shades", "disks"])
+def test_runs_do_not_depend_on_what_runs_beside_them(name, model):
+    samples = [toy_sample(size, seed) for seed, size in enumerate(SIZES)]
+    protocol = short(name)
+    alone = timeless(one_at_a_time(model, samples, protocol, seed=3))
+    assert len(alone) == len(samples) * protocol.trials
+    for batch_size in (1, 3, 8):
+        assert (
+            timeless(run_objects(model, samples, protocol, batch_size=batch_size, seed=3)) == alone
+        )
+    turned = run_objects(model, samples[::-1], protocol, seed=3)
+    assert sorted(timeless(turned)) == sorted(alone)
+    some = run_objects(model, samples[1:3], protocol, trials=[protocol.trials - 1], seed=3)
+    assert timeless(some) == alone[2 * protocol.trials - 1 : 3 * protocol.trials : protocol.trials]
+
+
+class Centred:
+    """A network with random weights whose answers are no longer all object or all background."""
+
+    def __init__(self, model):
+        self.grid, self.encode_each, self.model = model.grid, model.encode_each, model
+
+    def decode_each(self, encoded, prompts):
+        answers = self.model.decode_each(encoded, prompts)
+        return [logits - logits.mean() for logits in answers]
+
+
+NETWORKS = [
+    (name, working_size)
+    for name in ("micro_csa", "micro_fast", "micro_prob_botnet")
+    for working_size in (None, 32)
+]
+
+
+@pytest.mark.parametrize(("name", "working_size"), NETWORKS)
+def test_networks_answer_in_batches_as_they_do_alone(name, working_size):
+    torch.manual_seed(0)
+    model = Centred(micro_model(name, working_size=working_size).double())
+    samples = [draw_sample(*size, seed=seed) for seed, size in enumerate(SIZES[:4])]
+    for protocol in (short("ritm"), short("gabbur2021", 1, trials=2)):
+        alone = timeless(one_at_a_time(model, samples, protocol))
+        assert len({step[4] for _, _, steps in alone for step in steps}) > 8, "they do differ"
+        for batch_size in (3, 8):
+            assert timeless(run_objects(model, samples, protocol, batch_size=batch_size)) == alone
+
+
+@pytest.mark.parametrize(("name", "working_size"), NETWORKS)
+def test_in_single_precision_batches_give_the_same_clicks(name, working_size):
+    torch.manual_seed(0)
+    model = micro_model(name, working_size=working_size)
+    samples = [draw_sample(*size, seed=seed) for seed, size in enumerate(SIZES[:3])]
+    alone = one_at_a_time(model, samples, short("ritm"))
+    together = run_objects(model, samples, short("ritm"), batch_size=3)
+    for one, other in zip(alone, together, strict=True):
+        for step, same in zip(one.steps, other.steps, strict=True):
+            assert step[:4] == same[:4]
+            assert step.iou == pytest.approx(same.iou, abs=1e-6)
+            assert step.brier == pytest.approx(same.brier, abs=1e-6)
+
+
+def test_no_sample_is_no_record():
+    assert run_objects(sees_nothing, [], PROTOCOLS["ritm"]) == []
+
+
+# --- who is in the batch ------------------------------------------------------------------------
+
+
+@OneStep
+def sees_every_second(image, prompts):
+    """The truth where the blue channel of the first pixel is bright, and nothing elsewhere."""
+    return as_logits((image[0, 0] > 0.5) & (image[0, 2, 0, 0] > 0.5))
+
+
+def every_second(count, size=(20, 30)):
+    samples = [toy_sample(size, seed) for seed in range(count)]
+    for n, sample in enumerate(samples):
+        sample.image[0, 0] = (0, 0, 255 * (n % 2))
+    return samples
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "calls"), [(8, [[5], [3], [3], [3]]), (2, [[2, 2, 1], [2, 1], [2, 1], [2, 1]])]
+)
+def test_runs_that_are_over_leave_the_batch(batch_size, calls):
+    model = Spy(sees_every_second)
+    records = run_objects(model, every_second(5), short("ritm", 4), batch_size=batch_size)
+    assert [record.clicks for record in records] == [4, 1, 4, 1, 4]
+    assert [len(call) for call in model.decoded] == [size for sizes in calls for size in sizes]
+    rounds = [[prompts.labels.shape[1] for prompts in call] for call in model.decoded]
+    expected = [[k] * size for k, sizes in enumerate(calls, start=1) for size in sizes]
+    assert rounds == expected
+    assert [len(call) for call in model.encoded] == calls[0]  # each image once
+
+
+@given(
+    count=st.integers(1, 6),
+    batch_size=st.integers(1, 7),
+    flip=st.booleans(),
+    trials=st.integers(1, 2),
+)
+@settings(max_examples=15)
+def test_no_call_has_more_images_than_asked_for(count, batch_size, flip, trials):
+    model = Spy(sees_every_second)
+    protocol = short("human", 2, trials=trials, flip=flip)
+    run_objects(model, every_second(count, (9, 12)), protocol, batch_size=batch_size)
+    most = max(2, batch_size) if flip else batch_size  # image and mirror image are one pair
+    for calls in (model.encoded, model.decoded):
+        assert max(map(len, calls)) <= most
+    assert sum(map(len, model.encoded)) == count * (1 + flip), "trials share their image"
+
+
+def test_a_target_ends_runs_and_holds_their_scores():
+    samples = [toy_sample((60, 70), seed) for seed in range(1, 4)]
+    free = run_objects(paints_disks(7), samples, short("ritm", 12))
+    model = Spy(paints_disks(7))
+    held = run_objects(model, samples, short("ritm", 12, target_iou=0.7))
+    for run, stopped in zip(free, held, strict=True):
+        at = next(step.k for step in run.steps if step.iou >= 0.7)
+        assert 1 < at < 12
+        assert timeless([replace(stopped, steps=stopped.steps[: at + 1])]) == timeless(
+            [replace(run, steps=run.steps[: at + 1])]
+        )
+        assert stopped.clicks == at
+        assert len(stopped.steps) == 13
+        for k, step in enumerate(stopped.steps[at + 1 :], start=at + 1):
+            assert step[:4] == (k, None, None, None)
+            assert step[4:9] == stopped.steps[at][4:9]
+            assert step.seconds is None
+    assert sum(map(len, model.decoded)) == sum(record.clicks for record in held)
+
+
+def test_a_target_that_the_box_reaches_needs_no_click():
+    record = run_object(sees_the_truth, toy_sample(), short("gabbur2021", target_iou=1.0))
+    assert record.clicks == 0
+    exact = iou(toy_sample().initial, toy_sample().mask)
+    record = run_object(sees_nothing, toy_sample(), short("correction", target_iou=exact))
+    assert record.clicks == 0
+    assert record.steps[-1].iou == exact
+
+
+# --- any truth, any model -----------------------------------------------------------------------
+
+
+def replay(model, sample, protocol, record, seed):
+    """Check a run against the model asked by hand, with the clicks that the run noted."""
+    (x0, y0, x1, y1), box = draw_view(sample, protocol, trial=record.trial, seed=seed)
+    pixels = torch.tensor(sample.image[y0:y1, x0:x1]).permute(2, 0, 1)[None] / 255
+    drawn = torch.full((1, 4), torch.nan)
+    if box is not None:
+        drawn = torch.tensor([box]) - torch.tensor([x0, y0, x0, y0]).float()
+
+    def predict(clicks):
+        points = torch.tensor([[[c.x - x0, c.y - y0] for c in clicks]]).reshape(1, -1, 2).float()
+        labels = torch.tensor([[int(c.positive) for c in clicks]]).long()
+        answer = np.zeros(sample.mask.shape, np.float32)
+        logits = model.predict(pixels, Prompts(points, labels, drawn))[0, 0]
+        answer[y0:y1, x0:x1] = logits.float().sigmoid()
+        return answer > protocol.threshold
+
+    clicks = list(scribble_clicks(sample.scribbles, 8)) if protocol.scribbles else []
+    strokes = len(clicks)
+    prediction = np.zeros(sample.mask.shape, bool)
+    if protocol.initial_mask:
+        prediction = sample.initial
+    if protocol.box or protocol.scribbles:
+        prediction = predict(clicks)
+    over = False
+    for k, step in enumerate(record.steps):
+        assert step.k == k
+        taken = {(c.x, c.y) for c in clicks}
+        wrong = (prediction != (sample.mask == 1)) & (sample.mask != IGNORE)
+        left = {(x, y) for y, x in np.argwhere(wrong).tolist()} - taken
+        over = over or (k > 0 and step.x is None)
+        if over:
+            assert step[1:4] == (None, None, None)
+            assert step.seconds is None
+            assert not left, "there was an error to click on"
+        elif k > 0:
+            assert 0 <= step.x < wrong.shape[1]
+            assert 0 <= step.y < wrong.shape[0]
+            if protocol.mistakes is None:
+                assert (step.x, step.y) in left
+                assert step.positive == (sample.mask[step.y, step.x] == 1)
+            clicks.append(Click(step.x, step.y, step.positive))
+            prediction = predict(clicks)
+        assert step.iou == iou(prediction, sample.mask)
+        assert step.compliance == click_compliance(prediction, clicks)
+        answered = k > 0 or protocol.box or protocol.scribbles
+        assert (step.seconds is not None) == (answered and not over)
+        if not answered:
+            assert step.brier is step.ece is None
+    assert record.clicks == len(clicks) - strokes
+    assert len(record.steps) == protocol.max_clicks + 1
+
+
+@OneStep
+def changes_its_mind(image, prompts):
+    """All is object after an even number of prompts, and a chessboard after an odd one."""
+    y, x = torch.meshgrid(*map(torch.arange, image.shape[2:]), indexing="ij")
+    return as_logits((x + y) % (1 + prompts.labels.shape[1] % 2) == 0)
+
+
+FUNCTIONS = [
+    sees_the_truth,
+    sees_nothing,
+    sees_everything,
+    changes_its_mind,
+    paints_disks(1.5),
+    shades,
+]
+SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 9))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(
+    mask=SHAPES.flatmap(
+        lambda shape: arrays(np.uint8, shape, elements=st.sampled_from([0, 1, 255]))
+    ),
+    model=st.sampled_from(FUNCTIONS),
+    seed=st.integers(0, 5),
+    clicks=st.integers(1, 5),
+)
+@settings(max_examples=25)
+def test_runs_on_any_truth_are_what_the_model_says(name, mask, model, seed, clicks):
+    sample, protocol = plain_sample(mask), short(name, clicks)
+    if not (mask == 1).any():
+        with pytest.raises(DataError, match=r"Toy/plain: .*got none"):
+            run_objects(model, [sample], protocol)
+        return
+    for record in run_objects(model, [sample], protocol, seed=seed):
+        replay(model, sample, protocol, record, seed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "mask",
+    [np.ones((1, 1)), np.ones((7, 9)), np.eye(6) == 5, np.eye(1, 9, 8), np.full((5, 5), 1)],
+    ids=["1 x 1", "full", "only ignored and none", "one pixel", "square"],
+)
+def test_odd_truths_are_run_by_every_model(name, mask):
+    mask = mask.astype(np.uint8)
+    if not mask.any():
+        mask[2, 2], mask[mask == 0] = 1, IGNORE
+    for model in FUNCTIONS:
+        for record in run_objects(model, [plain_sample(mask)], short(name)):
+            replay(model, plain_sample(mask), short(name), record, 0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("value", [0, IGNORE])
+def test_a_truth_without_object_is_named(name, value):
+    empty = toy_sample()._replace(mask=np.full((61, 83), value, np.uint8), name="cat 7")
+    with pytest.raises(DataError, match="Toy/cat 7: "):
+        run_objects(sees_nothing, [toy_sample(), empty], short(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_when_the_masks_are_identical_nobody_clicks(name):
+    record = run_object(sees_the_truth, toy_sample(), short(name))
+    first = 1 if name in ("ritm", "human", "correction") else 0
+    assert record.clicks == first
+    assert all(step.iou == 1 for step in record.steps[first:])
+    corner = np.zeros((5, 6), np.uint8)
+    corner[0, 0] = 1  # the one object where (0, 0) is right
+    (clicked,) = run_objects(sees_the_truth, [plain_sample(corner)], short("ritm"))
+    assert clicked.steps[1][1:4] == (0, 0, True)
+    assert clicked.clicks == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_answer_that_is_no_number_is_named(name):
+    after = min(2, PROTOCOLS[name].max_clicks)
+    samples = [toy_sample((30, 40), seed) for seed in range(3)]
+    for n, sample in enumerate(samples):
+        sample.image[..., 2] = 255 * (n == 1)  # which object it is
+    samples[1] = samples[1]._replace(name="broken")
+    strokes = len(scribble_clicks(samples[1].scribbles, 8)) if name == "scribbles" else 0
+
+    @OneStep
+    def breaks(image, prompts):
+        logits = as_logits(torch.zeros(image.shape[2:], dtype=torch.bool))
+        broken = image[0, 2].all() and prompts.labels.shape[1] == strokes + after
+        return logits * torch.nan if broken else logits
+
+    with pytest.raises(ValueError, match=rf"Toy/broken, trial 0, after {after} clicks: .*NaN"):
+        run_objects(breaks, samples, short(name), trials=[0])
+
+
+# --- what the annotator brings ------------------------------------------------------------------
+
+
+def test_scribbles_come_before_the_first_corrective_click():
+    thing = toy_sample()
+    model = Spy(paints_disks(4))
+    record = run_object(model, thing, short("scribbles", 4))
+    strokes = scribble_clicks(thing.scribbles, 8)
+    assert {click.positive for click in strokes} == {False, True}
+    first = model.decoded[0][0]
+    assert first.points[0].tolist() == [[click.x, click.y] for click in strokes]
+    assert first.labels[0].tolist() == [int(click.positive) for click in strokes]
+    assert [given[0].labels.shape[1] - len(strokes) for given in model.decoded] == [0, 1, 2, 3, 4]
+    assert record.clicks == 4
+    assert record.steps[0][1:4] == (None, None, None)
+    assert record.steps[0].seconds is not None
+    assert record.steps[0].iou > 0
+    assert record.steps[0].compliance == 1  # of the strokes
+
+
+def test_compliance_counts_strokes_too():
+    thing = toy_sample()
+    strokes = scribble_clicks(thing.scribbles, 8)
+    ignored = sum(not click.positive for click in strokes)
+    for k, step in enumerate(run_object(sees_nothing, thing, short("scribbles", 2)).steps):
+        assert step.compliance == ignored / (len(strokes) + k)
+
+
+def test_corrections_begin_with_the_given_mask():
+    thing = toy_sample()
+    model = Spy(shades)
+    record = run_object(model, thing, short("correction"))
+    begun, first = record.steps[:2]
+    assert begun[:4] == (0, None, None, None)
+    assert begun.iou == iou(thing.initial, thing.mask)
+    assert 0 < begun.boundary_iou < 1
+    assert begun.brier is begun.ece is begun.compliance is begun.seconds is None
+    assert thing.initial[first.y, first.x] != first.positive == (thing.mask[first.y, first.x] == 1)
+    assert len(model.decoded) == 3
+    assert model.decoded[0][0].labels.shape == (1, 1)
+    perfect = run_object(model, thing._replace(initial=thing.mask == 1), short("correction"))
+    assert perfect.clicks == 0
+    assert {step.iou for step in perfect.steps} == {1.0}
+    assert len(model.decoded) == 3
+
+
+@pytest.mark.parametrize("field", ["scribbles", "initial"])
+def test_what_the_sample_lacks_is_named(field):
+    name = "scribbles" if field == "scribbles" else "correction"
+    with pytest.raises(DataError, match=rf"Toy/object 0: expected .*{field}.*choose a data set"):
+        run_object(sees_nothing, toy_sample()._replace(**{field: None}), short(name))
+
+
+# --- the hand that errs -------------------------------------------------------------------------
+
+
+def test_people_repeat_by_seed_and_differ_between_trials():
+    samples = [toy_sample((60, 70), seed) for seed in range(2)]
+    protocol = short("human", 6)
+    runs = timeless(run_objects(paints_disks(6), samples, protocol, seed=1))
+    assert timeless(run_objects(paints_disks(6), samples, protocol, seed=1)) == runs
+    other = timeless(run_objects(paints_disks(6), samples, protocol, seed=2))
+    clicks = [tuple(step[1:4] for step in steps) for _, _, steps in runs + other]
+    assert len(set(clicks)) == 2 * 2 * protocol.trials, "no two runs are the same"
+    steady = run_object(paints_disks(6), samples[0], short("ritm", 6))
+    assert tuple(step[1:4] for step in steady.steps) not in clicks
+
+
+def test_who_is_late_clicks_on_the_errors_of_the_mask_before():
+    thing, rule = toy_sample(), CLICK_RULES["largest_radius"]
+    late = short("human", 6, mistakes=Mistakes(late=1.0), trials=1)
+    record = run_object(paints_disks(6), thing, late)
+    y, x = np.ogrid[:61, :83]
+    masks, clicks = [np.zeros((61, 83), bool)], []
+    for step in record.steps[1:]:
+        seen = masks[-2] if len(masks) > 1 else masks[-1]
+        click = rule(seen, thing.mask, clicks, None) or rule(masks[-1], thing.mask, clicks, None)
+        assert step[1:4] == click
+        clicks.append(click)
+        disk = (x - click.x) ** 2 + (y - click.y) ** 2 <= 36
+        masks.append(np.where(disk, click.positive, masks[-1]))
+    assert record.clicks == 6
+
+
+# --- pictures -----------------------------------------------------------------------------------
+
+
+def test_pictures_keep_some_predictions_in_crop_pixels():
+    thing = toy_sample()
+    protocol = short("gabbur2021", 7)
+    record = run_object(paints_disks(4), thing, protocol, keep_picture=True)
+    x0, y0, x1, y1 = draw_view(thing, protocol).crop
+    picture = record.picture
+    assert [frame.k for frame in picture.frames] == [0, 1, 3, 5, 7]
+    assert np.array_equal(picture.image, thing.image[y0:y1, x0:x1])
+    assert [frame.iou for frame in picture.frames] == [record.steps[k].iou for k in (0, 1, 3, 5, 7)]
+    for frame in picture.frames:
+        assert iou(frame.prediction, picture.mask) == frame.iou
+    for click, entry in zip(picture.clicks, record.steps[1:], strict=True):
+        assert (click.x + x0, click.y + y0, click.positive) == (entry.x, entry.y, entry.positive)
+    drawn = np.array(draw_view(thing, protocol).box) - (x0, y0, x0, y0)
+    assert picture.box == tuple(drawn)
+    assert run_object(paints_disks(4), thing, protocol).picture is None
+
+
+def test_only_first_trials_have_pictures_and_strokes_are_not_among_their_clicks():
+    records = run_objects(
+        paints_disks(4), [toy_sample(), toy_sample(seed=1)], short("human"), keep_pictures=True
+    )
+    assert [record.trial for record in records if record.picture is not None] == [0, 0]
+    picture = run_object(
+        paints_disks(4), toy_sample(), short("scribbles", 2), keep_picture=True
+    ).picture
+    assert len(picture.clicks) == 2
+    ended = run_object(sees_the_truth, toy_sample(), short("ritm"), keep_picture=True).picture
+    assert [frame.k for frame in ended.frames] == [0, 1]
+    assert len(ended.clicks) == 1

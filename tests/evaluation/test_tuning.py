@@ -1,0 +1,262 @@
+"""The search for the settings with the fewest clicks."""
+
+from dataclasses import asdict, replace
+from itertools import count
+from math import nan
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from fakes import draw_sample, micro_model
+from hypothesis import given
+from hypothesis import strategies as st
+
+import probseg.evaluation.tuning as tuning
+from probseg.attention import Adaptation, probabilistic_layers
+from probseg.evaluation import ObjectRecord, Step, get_protocol, run_objects
+from probseg.evaluation.tuning import Grid, Trial, Tuning, tune
+from probseg.metrics import clustered_bootstrap
+from probseg.ops import KeyAdaptation, ValuePropagation
+
+LAST = 6
+SHORT = replace(get_protocol("gabbur2021"), max_clicks=4, trials=2)
+SMALL = Grid(key_iterations=(0, 1, 2), key_priors=(0.0, 0.5), value_iterations=(3,),
+             value_priors=(2.0, 7.0))  # fmt: skip
+KEYS = [Adaptation(0), *(Adaptation(n, p) for n in (1, 2) for p in (0.0, 0.5))]
+VALUES = [{"value_iterations": 0}, *({"value_iterations": 3, "value_prior": p} for p in (2.0, 7.0))]
+OBJECTS = [draw_sample(24, 32, seed=i) for i in range(3)]
+
+
+@pytest.fixture(scope="module")
+def both():
+    """A network whose keys adapt and whose values propagate, and whose similarities differ."""
+    return adaptable()
+
+
+def adaptable():
+    torch.manual_seed(2)
+    model = micro_model("micro_csa_bp5")
+    for layer in probabilistic_layers(model):
+        layer.query.weight.data *= 10
+        layer.key.weight.data *= 10
+    return model
+
+
+def layers(model):
+    return [layer.settings for layer in probabilistic_layers(model)]
+
+
+def state(model):
+    """Iterations and prior precisions of keys and values; a learnt prior is None."""
+    keys, values, learnt_key, learnt_value, _ = next(
+        (layer for layer in layers(model) if layer.can_propagate), layers(model)[0]
+    )
+    return (
+        keys.iterations,
+        None if learnt_key else keys.prior_precision,
+        values.iterations,
+        None if learnt_value else values.prior_precision,
+    )
+
+
+def reached_at(sample, first, clicks=LAST):
+    """A run that reaches an IoU of 90 % with one click, and keeps it."""
+    steps = [
+        Step(k, None, None, None, 0.9 if k >= first else 0.2, 0, None, None, None, None)
+        for k in range(clicks + 1)
+    ]
+    return ObjectRecord(sample.dataset, sample.name, 0, tuple(steps), sample.name)
+
+
+def searched(monkeypatch, model, clicks, grid=SMALL, samples=OBJECTS[:1]):
+    """Search with an annotator who needs as many clicks as a function of the state says.
+
+    Returns:
+        What was found, the states of the network at each evaluation, and what was told.
+    """
+    states, told = [], []
+
+    def run(given, samples, **options):
+        assert given is model
+        states.append(state(model))
+        return [reached_at(sample, clicks(states[-1])) for sample in samples]
+
+    monkeypatch.setattr(tuning, "run_objects", run)
+    return tune(model, samples, SHORT, grid, tell=told.append), states, told
+
+
+def test_all_settings_are_tried_once_and_the_network_as_trained_first(monkeypatch, both):
+    trained = state(both)
+    found, states, told = searched(monkeypatch, both, lambda state: LAST)
+    expected = [Adaptation(), *KEYS, *(Adaptation(**values) for values in VALUES)]
+    assert [trial.adaptation for trial in found.trials] == expected
+    assert told == list(found.trials)
+    assert found.best is found.trials[0], "all need the same clicks"
+    for adaptation, during in zip(expected, states, strict=True):
+        wanted = asdict(adaptation).values()
+        assert during == tuple(
+            of_trained if value is None else value
+            for value, of_trained in zip(wanted, trained, strict=True)
+        )
+
+
+def test_values_are_tried_with_the_best_setting_of_the_keys(monkeypatch, both):
+    table = {(2, 0.0): 3, (1, 0.5): 4}
+    found, states, _ = searched(monkeypatch, both, lambda state: table.get(state[:2], LAST))
+    assert found.best.adaptation == Adaptation(2, 0.0), "values gave nothing more"
+    assert [trial.adaptation for trial in found.trials[6:]] == [
+        Adaptation(2, 0.0, **values) for values in VALUES
+    ]
+    assert all(during[:2] == (2, 0.0) for during in states[6:])
+
+
+@given(clicks=st.lists(st.integers(0, LAST), min_size=9, max_size=9))
+def test_the_best_is_the_first_with_the_fewest_clicks(clicks, both):
+    with pytest.MonkeyPatch.context() as patch:
+        remaining = iter(clicks)
+        found, _, _ = searched(patch, both, lambda state: next(remaining))
+    assert [trial.clicks for trial in found.trials] == clicks
+    fewest = min(range(9), key=lambda i: (clicks[i], i))
+    assert found.best is found.trials[fewest]
+    start = found.trials[min(range(6), key=lambda i: (clicks[i], i))].adaptation
+    for trial in found.trials[6:]:
+        assert (trial.adaptation.key_iterations, trial.adaptation.key_prior) == (
+            start.key_iterations,
+            start.key_prior,
+        )
+
+
+@pytest.mark.parametrize(("name", "expected"), [("micro_csa", KEYS), ("micro_prob_botnet", KEYS)])
+def test_networks_without_propagation_tune_keys_only(monkeypatch, name, expected):
+    found, _, _ = searched(monkeypatch, micro_model(name), lambda state: LAST)
+    assert [trial.adaptation for trial in found.trials] == [Adaptation(), *expected]
+
+
+@pytest.mark.parametrize("name", ["micro_conv", "micro_botnet"])
+def test_networks_with_nothing_to_tune_are_refused(name):
+    with pytest.raises(ValueError, match=r"^model: expected one with probabilistic attention"):
+        tune(micro_model(name), OBJECTS, SHORT, SMALL)
+
+
+def by_hand(adaptation, target):
+    """Mean clicks of each object, of a network whose layers were changed one by one."""
+    model = adaptable()
+    for layer in probabilistic_layers(model):
+        keys, values = layer.settings.keys, layer.settings.values
+        if adaptation.key_iterations is not None:
+            keys = KeyAdaptation(adaptation.key_iterations, adaptation.key_prior or 0.0)
+        if adaptation.value_iterations is not None and layer.settings.can_propagate:
+            prior = values.prior_precision
+            if adaptation.value_prior is not None:
+                prior = adaptation.value_prior
+            values = ValuePropagation(adaptation.value_iterations, prior)
+        layer.settings = layer.settings._replace(keys=keys, values=values)
+    clicks = {}
+    for block in (OBJECTS[:2], OBJECTS[2:]):
+        for record in run_objects(model, block, SHORT, seed=5):
+            good = [step.k for step in record.steps if step.iou >= target]
+            clicks.setdefault(record.name, []).append(min(good, default=SHORT.max_clicks))
+    return np.array([sum(runs) / len(runs) for runs in clicks.values()])
+
+
+def test_figures_are_those_of_a_network_changed_by_hand(monkeypatch, both):
+    """Random weights never reach 90 %; at this target, they need different numbers of clicks."""
+    target = 0.4
+    monkeypatch.setattr(tuning, "TARGET", target)
+    monkeypatch.setattr(tuning, "OBJECTS_AT_ONCE", 2)
+    found = tune(both, OBJECTS, SHORT, Grid((2,), (0.0, 1.0), (1,), (0.1, 100.0)), seed=5)
+    assert len(found.trials) == 7
+    clicks = {trial.adaptation: by_hand(trial.adaptation, target) for trial in found.trials}
+    assert len(set(map(tuple, clicks.values()))) >= 4, "the settings must make a difference"
+    for trial in found.trials:
+        alone = clicks[trial.adaptation]
+        assert trial.clicks == pytest.approx(alone.mean())
+        assert trial.clicks_se == pytest.approx(alone.std(ddof=1) / len(OBJECTS) ** 0.5)
+        if trial is found.trials[0]:
+            assert trial.difference is None
+            continue
+        difference = alone - clicks[Adaptation()]
+        bounds = clustered_bootstrap(difference, [sample.name for sample in OBJECTS])
+        assert trial.difference == pytest.approx(tuple(map(float, bounds)))
+
+
+def test_objects_of_one_photograph_count_together(monkeypatch, both):
+    """A photograph is drawn with all of its objects; one alone tells nothing of others."""
+    gains = dict(zip((sample.name for sample in OBJECTS), (1, 3, 5), strict=True))
+    for photos, expected in (("abc", (-5, -1)), ("aab", (-5, -2)), ("aaa", (nan, nan))):
+
+        def run(given, samples, photos=photos, **options):
+            gain = 1 if state(given)[:2] == (2, 0.0) else 0
+            return [
+                replace(
+                    reached_at(sample, LAST - gain * gains[sample.name]),
+                    photo=photos[[*gains].index(sample.name)],
+                )
+                for sample in samples
+            ]
+
+        monkeypatch.setattr(tuning, "run_objects", run)
+        found = tune(both, OBJECTS, SHORT, SMALL)
+        assert found.best.adaptation == Adaptation(2, 0.0)
+        assert found.best.difference == pytest.approx(expected, nan_ok=True)
+
+
+def test_the_network_keeps_its_own_settings(monkeypatch, both):
+    before, training = layers(both), both.training
+    searched(monkeypatch, both, lambda state: state[0])
+    assert layers(both) == before
+    assert both.training == training
+    calls = count()
+
+    def fails(state):
+        if next(calls) < 3:
+            return LAST
+        assert layers(both) != before
+        raise RuntimeError("broken")  # noqa: EM101
+
+    with pytest.raises(RuntimeError, match="broken"):
+        searched(monkeypatch, both, fails)
+    assert layers(both) == before
+
+
+@pytest.mark.parametrize(
+    ("grid", "told"),
+    [
+        (Grid(key_priors=(-1.0,)), "key_prior"),
+        (Grid(key_iterations=(-1,)), "key_iterations"),
+        (Grid(value_priors=(nan,)), "value_prior"),
+    ],
+)
+def test_settings_out_of_range_are_refused_before_any_is_tried(grid, told, monkeypatch, both):
+    with pytest.raises(ValueError, match=told):
+        searched(monkeypatch, both, lambda state: pytest.fail("an evaluation began"), grid=grid)
+
+
+def test_the_grid_of_the_paper_is_searched_by_default():
+    keys, values = Grid().keys(), Grid().values()
+    assert len(set(keys)) == len(keys) == 11
+    assert [setting.value_prior for setting in values if setting.value_iterations == 1] == [
+        0.1,
+        1.0,
+        10.0,
+        100.0,
+    ]
+    assert keys[0] == Adaptation(key_iterations=0)
+    assert values[0] == Adaptation(value_iterations=0)
+    assert Grid((0,), (1.0,), (0,), (1.0,)).keys() == keys[:1]
+    assert Grid((0,), (1.0,), (0,), (1.0,)).values() == values[:1]
+
+
+positive = st.floats(1e-6, 1e6)
+
+
+@given(
+    keys=st.none() | st.tuples(st.integers(1, 9), st.none() | positive),
+    values=st.none() | st.tuples(st.integers(1, 9), st.none() | positive),
+)
+def test_the_best_setting_is_read_back(keys, values):
+    best = Adaptation(*(keys or (None, None)), *(values or (None, None)))
+    written = Tuning((), Trial(best, 1.0, 0.1, None)).as_yaml("found on\ntwo: lines # here")
+    assert written.splitlines()[:2] == ["# found on", "# two: lines # here"]
+    assert Adaptation(**yaml.safe_load(written)) == best

@@ -1,0 +1,349 @@
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+from result_folders import result, rising, rows_of
+
+from probseg.errors import DataError, UnknownNameError
+from probseg.metrics import clustered_bootstrap
+from probseg.metrics.comparison import holm, signed_rank
+from probseg.reports.comparison import Row, compare
+from probseg.reports.comparison_report import (
+    as_json,
+    comparison_tables,
+    markdown,
+    remarks,
+    verdicts,
+)
+from probseg.reports.comparison_scores import KINDS, kind_of, title_of
+
+QUICK = {"draws": 200}
+
+
+@pytest.fixture(scope="module")
+def two():
+    """Twelve objects in eight photographs, and a second result that is somewhat better."""
+    photos = tuple(f"p{number % 8}" for number in range(12))
+    a = rising(12)
+    b = np.clip(a + rising(12, 2, seed=5) / 20, 0, 1)
+    return photos, a, b, compare([result("a", a, photos), result("b", b, photos)], **QUICK)
+
+
+def test_a_row_is_what_its_parts_say(two):
+    photos, a, b, comparison = two
+    row = rows_of(comparison)["miou@3"]
+    of_a, of_b = a[:, :, 3].mean(axis=1), b[:, :, 3].mean(axis=1)
+    assert row.reference_mean == pytest.approx(of_a.mean())
+    assert row.difference == pytest.approx(of_b.mean() - of_a.mean())
+    bounds = clustered_bootstrap((of_b - of_a)[:, None], photos, **QUICK)
+    assert (row.low, row.high) == pytest.approx((bounds.low[0], bounds.high[0]))
+    assert row.p == signed_rank(of_b - of_a, photos).p
+    assert (row.ahead, row.level, row.behind) == ((of_b > of_a).sum(), 0, (of_b < of_a).sum())
+    assert row.test == "Wilcoxon"
+
+
+def test_all_metrics_are_there_and_corrected_together(two):
+    comparison = two[3]
+    names = [row.metric for row in comparison.rows]
+    assert names[:7] == ["miou@0", "miou@1", "miou@2", "miou@3", "miou@5", "auc", "noc@80"]
+    assert names[9:] == ["noc@95", "boundary_iou", "brier", "ece"] + [
+        f"failures@{q}" for q in (80, 85, 90, 95)
+    ]
+    assert {name.partition("@")[0] for name in names} == set(KINDS)
+    assert [row.corrected_p for row in comparison.rows] == holm([r.p for r in comparison.rows])
+
+
+def test_scores_of_objects_by_hand():
+    ious = np.array([[[0.5, 0.8, 0.9], [0.7, 0.82, 0.84]], [[0.1, 0.2, 0.3], [0.1, 0.2, 0.96]]])
+    rows = rows_of(compare([result("a", ious), result("b", ious)], **QUICK))
+    expected = {
+        "miou@2": (0.87 + 0.63) / 2,
+        "auc": ((0.75 + 0.795) / 2 + (0.2 + 0.365) / 2) / 2,
+        "noc@80": (1 + 2) / 2,
+        "noc@90": 2,
+        "boundary_iou": 0.375,
+        "brier": 0.25,
+        "ece": 0.125,
+        "failures@80": 0,  # half of the trials of the second object: no majority
+        "failures@90": 0,
+        "failures@95": 0.5,
+    }
+    assert {name: rows[name].other_mean for name in expected} == pytest.approx(expected)
+
+
+def test_failures_are_tested_by_mcnemar():
+    a, b = np.full((9, 3, 2), 0.5), np.full((9, 3, 2), 0.9)
+    b[7:, :2] = 0.2  # two objects fail in two of three trials
+    rows = rows_of(compare([result("a", a), result("b", b)], **QUICK))
+    row = rows["failures@85"]
+    assert row.test == "McNemar"
+    assert (row.reference_mean, row.other_mean) == (1, pytest.approx(2 / 9))
+    assert row.p == pytest.approx(2 / 2**7)
+    assert (row.ahead, row.level, row.behind, row.direction) == (7, 2, 0, 1)
+
+
+def test_swapping_turns_all_signs(two):
+    photos, a, b, there = two
+    back = compare([result("b", b, photos), result("a", a, photos)], **QUICK)
+    for row, other in zip(there.rows, back.rows, strict=True):
+        assert other == dataclasses.replace(
+            row,
+            other="a",
+            reference_mean=row.other_mean,
+            other_mean=row.reference_mean,
+            difference=-row.difference,
+            low=pytest.approx(-row.high),
+            high=pytest.approx(-row.low),
+            ahead=row.behind,
+            behind=row.ahead,
+            direction=-row.direction,
+        )
+
+
+def test_order_of_trials_and_objects_means_nothing(two):
+    photos, a, b, comparison = two
+    turned = b[:, ::-1]
+    again = compare([result("a", a, photos), result("b", turned, photos)], **QUICK)
+    for row, other in zip(comparison.rows, again.rows, strict=True):
+        assert dataclasses.astuple(other) == pytest.approx(dataclasses.astuple(row))
+
+
+def test_with_itself_nothing_differs(two):
+    photos, a, _, _ = two
+    comparison = compare([result("a", a, photos), result("b", a, photos)], **QUICK)
+    assert {(row.p, row.corrected_p, row.difference) for row in comparison.rows} == {(1, 1, 0)}
+    assert {row.direction for row in comparison.rows} == {0}
+    told = verdicts(comparison)[0].text
+    assert told.startswith(
+        "No difference between a and b could be shown on Toy with 12 objects in 8 photographs; "
+        "the interval of mIoU@5 is +0.00 to +0.00 points. By mIoU@5 b is ahead on 0, behind on 0 "
+        "and level on 12 of 12 objects; 0 of 17 tests are significant, corrected for all 17."
+    )
+    assert "equal" not in told
+
+
+def test_a_better_result_is_called_better():
+    a = rising(30)
+    b = a + 0.05 * (1 - a)
+    first, second = (
+        verdicts(compare(pair, metrics=["miou@5", "noc@95"], **QUICK))[0].text
+        for pair in (
+            [result("a", a), result("b", b)],
+            [result("b", b), result("a", a)],
+        )
+    )
+    assert first.startswith("b is better than a on Toy: +")
+    assert second.startswith("a is worse than b on Toy: -")
+    assert "of mIoU@5 (95 % interval +" in first
+    assert "corrected p < 0.001)" in first
+    assert "ahead on 30, behind on 0 and level on 0 of 30 objects" in first
+
+
+def test_lower_is_better_where_it_is():
+    a = rising(30)
+    rows = rows_of(compare([result("a", a), result("b", a + 0.05 * (1 - a))], **QUICK))
+    for row in rows.values():
+        sign = 1 if kind_of(row.metric).higher_is_better else -1
+        assert sign * row.difference >= 0
+        assert row.direction == (1 if row.difference else 0)
+
+
+def made_up(metric, corrected_p, direction, **more):
+    numbers = {"reference_mean": 0.5, "other_mean": 0.6, "difference": 0.021 * direction}
+    ends = {"low": 0.008, "high": 0.034, "ahead": 6, "behind": 4, "level": 2}
+    test = {"test": "Wilcoxon", "zeros": 0, "ties": 0, "p": corrected_p / 9}
+    row = {"corrected_p": corrected_p, "direction": direction} | numbers | ends | test
+    return Row("Toy", "b", metric, **(row | more))
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (
+            [made_up("miou@5", 0.003, 1), made_up("noc@90", 0.41, 1)],
+            "b is better than a on Toy: +2.10 points of mIoU@5 (95 % interval +0.80 to +3.40, "
+            "corrected p = 0.003); no difference in NoC@90 could be shown (corrected p = 0.410). ",
+        ),
+        (
+            [made_up("miou@5", 0.2, 1), made_up("noc@90", 0.05, -1), made_up("ece", 0.04, -1)],
+            "b is worse than a on Toy: -0.0210 of ECE (95 % interval +0.0080 to +0.0340, corrected "
+            "p = 0.040); also in NoC@90; no difference in mIoU@5 could be shown (corrected p = ",
+        ),
+        (
+            [made_up("miou@5", 0.01, 1), made_up("noc@90", 0.02, -1)],
+            "b is better than a in some respects on Toy and worse in others: better by +2.10 points"
+            " of mIoU@5 (95 % interval +0.80 to +3.40, corrected p = 0.010); worse by -0.02 clicks",
+        ),
+        (
+            [made_up("miou@5", 0.01, 0, difference=-0.01)],
+            "b and a differ on Toy, but neither is better throughout. In mIoU@5 most objects and "
+            "the mean disagree: -1.00 points of mIoU@5",
+        ),
+        (
+            [made_up("miou@5", 0.06, 1)],
+            "No difference between a and b could be shown on Toy with 12 objects in 8 photographs; "
+            "the interval of mIoU@5 is +0.80 to +3.40 points, not corrected (p = 0.007, corrected",
+        ),
+    ],
+    ids=["better", "worse", "both", "unclear", "not shown"],
+)
+def test_verdicts(two, rows, told):
+    assert verdicts(dataclasses.replace(two[3], rows=tuple(rows)))[0].text.startswith(told)
+
+
+def test_means_that_contradict_the_ranks_favour_nobody():
+    a = np.full((40, 1, 2), 0.5)
+    b = a + 0.01 * np.arange(40)[:, None, None] / 40 + 0.01
+    b[0] = 0.0  # one disaster outweighs 39 small gains
+    b[1:4] -= 0.15
+    row = rows_of(compare([result("a", a), result("b", b)], **QUICK))["miou@1"]
+    assert row.significant
+    assert row.difference < 0
+    assert row.ahead > row.behind
+    assert row.direction == 0
+
+
+def test_metrics_can_be_chosen(two):
+    photos, a, b, comparison = two
+    results = [result("a", a, photos), result("b", b, photos)]
+    few = compare(results, metrics=["noc@90", "auc", "auc"], **QUICK)
+    assert [row.metric for row in few.rows] == ["noc@90", "auc"]
+    assert rows_of(few)["auc"].p == rows_of(comparison)["auc"].p
+    assert rows_of(few)["auc"].corrected_p < rows_of(comparison)["auc"].corrected_p
+    with pytest.raises(UnknownNameError, match=r"'miou@7'.*did you mean 'miou@"):
+        compare(results, metrics=["miou@7"])
+
+
+def test_what_some_object_lacks_is_left_out(two):
+    photos, a, b, _ = two
+    lacking = result("b", b, photos)
+    lacking.scores["Toy"].brier[3, 0, -1] = np.nan
+    comparison = compare([result("a", a, photos), lacking], **QUICK)
+    assert "brier" not in rows_of(comparison)
+    assert "Brier score on Toy is left out; objects without it: 1 of b." in comparison.notes
+
+
+def test_three_results_against_the_first(two):
+    photos, a, b, alone = two
+    results = [result("a", a, photos), result("b", b, photos), result("c", a / 2, photos)]
+    comparison = compare(results, **QUICK)
+    assert [verdict.other for verdict in verdicts(comparison)] == ["b", "c"]
+    assert len(comparison.rows) == 2 * len(alone.rows)
+    for name, row in rows_of(comparison, "b").items():
+        old = rows_of(alone)[name]
+        assert (row.p, row.low, row.difference) == pytest.approx((old.p, old.low, old.difference))
+        assert row.corrected_p >= old.corrected_p
+    curves = comparison.curves[0]
+    assert curves.ranks[2] == 3
+    assert sum(curves.ranks) == pytest.approx(6)
+    assert any(note.startswith("Mean rank on Toy") for note in remarks(comparison))
+    assert not any(note.startswith("Mean rank") for note in remarks(alone))
+
+
+def test_curves_and_their_bands(two):
+    _, a, b, comparison = two
+    curves = comparison.curves[0]
+    assert curves.clicks == (0, 1, 2, 3, 4, 5)
+    assert curves.means == pytest.approx(np.stack([a.mean(axis=(0, 1)), b.mean(axis=(0, 1))]))
+    assert curves.differences == pytest.approx(curves.means[1:] - curves.means[:1])
+    assert (curves.bands[0] < curves.means).all()
+    assert (curves.means < curves.bands[1]).all()
+    row = rows_of(comparison)["miou@5"]
+    assert curves.difference_bands[:, 0, 5] == pytest.approx([row.low, row.high])
+
+
+def test_one_photograph_gives_no_interval(two):
+    _, a, b, _ = two
+    photos = ("p",) * 12
+    comparison = compare([result("a", a, photos), result("b", b, photos)], **QUICK)
+    assert {(row.low, row.high, row.p) for row in comparison.rows} == {(None, None, 1.0)}
+    assert "one photograph gives no interval" in verdicts(comparison)[0].text
+    assert "has too few photographs (1) for 17 tests" in comparison.notes[0]
+    assert comparison_tables(comparison)[0].rows[0][4] == "n/a"
+    assert as_json(comparison)["curves"][0]["bands"][0][0] == [None] * 6
+
+
+FAMILY = ["miou@1", "miou@2", "auc", "noc@80", "boundary_iou", "failures@80"]
+
+
+def alarms(rounds, each, photos_of, seed):
+    """Share of rounds in which two results that differ by chance alone seem to differ.
+
+    Args:
+        rounds: Number of comparisons.
+        each: Objects of each of 20 photographs; what happens to them is mostly the same.
+        photos_of: Names a photograph by the number of an object.
+        seed: Seed of the scores.
+
+    Returns:
+        Of any test of the family: corrected, and not corrected.
+    """
+    random = np.random.default_rng(seed)
+    photos = tuple(f"p{photos_of(number)}" for number in range(20 * each))
+    found = np.zeros(2)
+    for _ in range(rounds):
+        hard = random.uniform(0.6, 1, (20 * each, 1, 1))
+        shared = random.normal(0, 0.05, (2, 20, 1, 3)).repeat(each, axis=1)
+        a, b = np.clip(hard + shared + random.normal(0, 0.02, (2, 20 * each, 1, 3)), 0, 1)
+        pair = [result("a", a, photos), result("b", b, photos)]
+        rows = compare(pair, metrics=FAMILY, draws=2).rows
+        found += any(row.significant for row in rows), any(row.p <= 0.05 for row in rows)
+    return found / rounds
+
+
+def test_false_alarms_of_the_whole_family_are_rare():
+    rounds = 120
+    chance = 2 * np.sqrt(0.05 * 0.95 / rounds)
+    corrected, not_corrected = alarms(rounds, 1, lambda number: number, seed=1)
+    assert corrected <= 0.05 + chance
+    assert not_corrected > 0.05 + chance  # what the correction is good for
+
+
+def test_objects_of_a_photograph_raise_no_alarms():
+    rounds = 60
+    chance = 2 * np.sqrt(0.05 * 0.95 / rounds)
+    assert alarms(rounds, 3, lambda number: number // 3, seed=2)[0] <= 0.05 + chance
+    assert alarms(rounds, 3, lambda number: number, seed=2)[0] > 0.05 + chance  # were they alone
+
+
+def test_intervals_hold_the_true_difference():
+    random, rounds, photos = np.random.default_rng(2), 120, 40
+    names = tuple(f"p{number // 2}" for number in range(2 * photos))
+    held = 0
+    for _ in range(rounds):
+        a = random.uniform(0.3, 0.6, (2 * photos, 1, 2))
+        gain = 0.02 + random.normal(0, 0.03, (photos, 1, 2)).repeat(2, axis=0)
+        pair = [result("a", a, names), result("b", a + gain, names)]
+        row = compare(pair, metrics=["miou@1"], draws=300).rows[0]
+        held += row.low <= 0.02 <= row.high
+    assert 0.88 <= held / rounds <= 0.99
+
+
+def test_names_have_to_differ(two):
+    with pytest.raises(DataError, match="at least two, with different names"):
+        compare([result("a", two[1]), result("a", two[1])])
+    with pytest.raises(DataError, match="at least two, with different names"):
+        compare([result("a", two[1])])
+
+
+def test_titles():
+    assert title_of("miou@5") == "mIoU@5"
+    assert title_of("boundary_iou") == "boundary IoU"
+
+
+def test_markdown_escapes_names(two):
+    photos, a, b, _ = two
+    comparison = compare([result("a|b", a, photos), result("c", b, photos)], **QUICK)
+    assert "| metric | a\\|b | c | difference |" in markdown(comparison)
+
+
+def test_names_in_markdown_are_no_html(two):
+    photos, a, b, _ = two
+    results = [result(name, of, photos) for name, of in (("<b>", a), ("<i>&amp;", b), ("c", b))]
+    text = markdown(compare(results, **QUICK))
+    written = re.sub(r"`[^`]*`", "", text)  # code is text anyway
+    assert not re.search(r"<\S", written)
+    assert "| metric | &lt;b> | &lt;i>&amp;amp; | difference |" in text
+    assert "# Comparison with &lt;b>" in text
+    assert "corrected p < 0.001" in text or "corrected p = " in text

@@ -1,0 +1,248 @@
+import dataclasses
+import json
+
+import pytest
+from result_folders import BOXED, UNBOXED, result, rising, rows_of, write_result
+
+from probseg.errors import DataError, UnknownNameError
+from probseg.reports.comparison import compare
+from probseg.reports.comparison_inputs import default_names, read_result
+from probseg.reports.comparison_report import as_json, verdicts
+
+QUICK = {"draws": 200}
+
+
+def test_names_are_the_last_part_that_differs(tmp_path):
+    folders = [tmp_path / name / "version_0" / "test" / "ritm" for name in ("csa", "conv")]
+    assert default_names(folders) == ["csa", "conv"]
+    folders.append(tmp_path / "csa" / "version_1" / "test" / "ritm")
+    assert default_names(folders) == [
+        f"{name}/test/ritm" for name in ("csa/version_0", "conv/version_0", "csa/version_1")
+    ]
+    with pytest.raises(DataError, match="different"):
+        default_names([tmp_path / "x", tmp_path / "y" / ".." / "x"])
+
+
+def test_a_folder_tells_what_was_written(tmp_path):
+    ious = rising(4)
+    folder = write_result(tmp_path / "a", {"Toy": ious}, note="more than is needed")
+    read = read_result(folder, "a")
+    assert read.objects == {"Toy": ["o00", "o01", "o02", "o03"]}
+    assert (read.scores["Toy"].ious == ious).all()
+    assert read.metadata["weights_sha256"] == "sha of a"
+
+
+def damage(folder, **changes):
+    """Replace or remove (None) parts of a results.json."""
+    path = folder / "results.json"
+    told = json.loads(path.read_text(encoding="utf-8")) | changes
+    told = {key: value for key, value in told.items() if value is not None}
+    path.write_text(json.dumps(told), encoding="utf-8")
+
+
+def without_last_line(folder):
+    lines = (folder / "objects.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "objects.csv").write_text("".join(lines[:-1]), encoding="utf-8")
+
+
+def without_last_run(folder):
+    lines = (folder / "objects.csv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "objects.csv").write_text("".join(lines[:-6]), encoding="utf-8")
+
+
+def with_iou(value):
+    def change(folder):
+        path = folder / "objects.csv"
+        cells = path.read_text(encoding="utf-8").replace(",0.25,", f",{value},")
+        path.write_text(cells, encoding="utf-8")
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("break_it", "told"),
+    [
+        (lambda folder: (folder / "objects.csv").unlink(), r"objects.csv: no such file"),
+        (lambda folder: (folder / "results.json").write_text("{"), "is not JSON"),
+        (lambda folder: (folder / "results.json").write_text("[]"), "an object 'protocol'"),
+        (lambda folder: damage(folder, protocol=None), "an object 'protocol'"),
+        (lambda folder: damage(folder, metadata=None), "an object 'metadata'"),
+        (lambda folder: damage(folder, datasets={"Toy": 4}), "an object 'Toy'"),
+        (
+            lambda folder: damage(folder, protocol={"name": "x"}),
+            "version, max_clicks, box, scribbles, initial_mask in",
+        ),
+        (lambda folder: damage(folder, datasets={}), "tells of 0 objects of Toy, .* has 4"),
+        (
+            lambda folder: damage(folder, datasets={"Toy": {"n_objects": 5}}),
+            "tells of 5 objects of Toy",
+        ),
+        (without_last_line, "is it complete"),
+        (without_last_run, r"expected trials \[0, 1\] of every object of Toy, got \[0\] of o03"),
+        (with_iou("nan"), r"objects.csv: ious: expected values in \[0, 1\]"),
+        (with_iou("1.5"), r"objects.csv: ious: expected values in \[0, 1\]"),
+    ],
+)
+def test_a_broken_folder_is_refused(tmp_path, break_it, told):
+    ious = rising(4)
+    ious[2, 1, 3] = 0.25
+    folder = write_result(tmp_path / "a", {"Toy": ious})
+    read_result(folder, "a")
+    break_it(folder)
+    with pytest.raises(DataError, match=told):
+        read_result(folder, "a")
+
+
+def test_other_numbers_of_clicks_than_the_protocol_has_are_refused(tmp_path):
+    folder = write_result(tmp_path / "a", {"Toy": rising(2, clicks=4)})
+    with pytest.raises(DataError, match="expected lines for 0 to 5 clicks of each run, got 5"):
+        read_result(folder, "a")
+
+
+def test_the_folder_above_names_the_right_one(tmp_path):
+    folder = write_result(tmp_path / "run" / "test" / "toy", {"Toy": rising(2)})
+    with pytest.raises(DataError, match=f"for instance {folder}"):
+        read_result(tmp_path / "run", "run")
+
+
+def pair_of(tmp_path, a, b, of_a=None, of_b=None):
+    one = write_result(tmp_path / "a", a, **(of_a or {}))
+    other = write_result(tmp_path / "b", b, **(of_b or {}))
+    return [read_result(one, "a"), read_result(other, "b")]
+
+
+def test_different_protocols_are_refused_unless_allowed(tmp_path):
+    other = dataclasses.replace(BOXED, max_clicks=3, corner_noise=0.05, trials=4)
+    a, b = rising(8), rising(8, 4, 3)
+    results = pair_of(tmp_path, {"Toy": a}, {"Toy": b}, None, {"protocol": other})
+    with pytest.raises(DataError) as caught:
+        compare(results)
+    told = str(caught.value)
+    assert "  corner_noise: 0.1 in a, 0.05 in b\n  max_clicks: 5 in a, 3 in b\n" in told
+    assert "trials" not in told
+    assert "--allow-different-protocols" in told
+    comparison = compare(results, allow_different_protocols=True, **QUICK)
+    assert "The protocols differ in max_clicks: 5 in a, 3 in b." in comparison.notes
+    rows = rows_of(comparison)
+    assert "miou@5" not in rows
+    assert rows["miou@3"].reference_mean == pytest.approx(a[:, :, 3].mean())
+    assert rows["brier"].reference_mean == pytest.approx(1 - a[:, :, 3].mean())
+
+
+def test_words_and_trials_may_differ(tmp_path):
+    other = dataclasses.replace(BOXED, description="In other words.", trials=3)
+    b = rising(8, 3)
+    results = pair_of(tmp_path, {"Toy": rising(8)}, {"Toy": b}, None, {"protocol": other})
+    row = rows_of(compare(results, **QUICK))["miou@2"]
+    assert row.other_mean == pytest.approx(b[:, :, 2].mean())
+
+
+def test_nothing_counts_before_the_first_click_without_a_box(tmp_path):
+    a, b = rising(6, 1), rising(6, 1, seed=1)
+    a[:, :, 0] = b[:, :, 0] = 0
+    options = {"protocol": UNBOXED}
+    comparison = compare(pair_of(tmp_path, {"Toy": a}, {"Toy": b}, options, options), **QUICK)
+    rows = rows_of(comparison)
+    assert "miou@0" not in rows
+    inner = a[:, 0, 2:5].sum(axis=1) + (a[:, 0, 1] + a[:, 0, 5]) / 2
+    assert rows["auc"].reference_mean == pytest.approx(inner.mean() / 4)
+    assert comparison.curves[0].clicks == (1, 2, 3, 4, 5)
+
+
+def test_a_mask_to_correct_is_the_first_result(tmp_path):
+    options = {"protocol": dataclasses.replace(UNBOXED, initial_mask=True)}
+    a, b = rising(6, 1), rising(6, 1, seed=1)
+    results = pair_of(tmp_path, {"Toy": a}, {"Toy": b}, options, options)
+    assert [of.scores["Toy"].first for of in results] == [0, 0]
+    comparison = compare(results, **QUICK)
+    assert comparison.curves[0].clicks == (0, 1, 2, 3, 4, 5)
+    mixed = [results[0], read_result(write_result(tmp_path / "c", {"Toy": b}, UNBOXED), "c")]
+    comparison = compare(mixed, allow_different_protocols=True, **QUICK)
+    assert comparison.curves[0].clicks == (1, 2, 3, 4, 5)
+
+
+def test_where_runs_end_higher_ious_are_not_compared(tmp_path):
+    of_a, of_b = (
+        {"protocol": dataclasses.replace(BOXED, target_iou=target)} for target in (None, 0.9)
+    )
+    results = pair_of(tmp_path, {"Toy": rising(6)}, {"Toy": rising(6, seed=1)}, of_a, of_b)
+    comparison = compare(results, allow_different_protocols=True, **QUICK)
+    names = {row.metric for row in comparison.rows}
+    assert {"noc@90", "failures@90"} <= names
+    assert not {"noc@95", "failures@95"} & names
+    assert any(note.startswith("Runs ended at an IoU of 90 %") for note in comparison.notes)
+    with pytest.raises(UnknownNameError, match="noc@95"):
+        compare(results, metrics=["noc@95"], allow_different_protocols=True, **QUICK)
+    assert not any(
+        "ended" in note
+        for note in compare([results[0], dataclasses.replace(results[0], name="c")], **QUICK).notes
+    )
+
+
+def test_missing_objects_are_named_or_left_out(tmp_path):
+    a, b = rising(9), rising(9, seed=1)
+    results = pair_of(tmp_path, {"Toy": a, "More": a}, {"Toy": b[:2]})
+    with pytest.raises(DataError) as caught:
+        compare(results)
+    assert "  b lacks o00, o01, o02, o03, o04 and 4 more of More\n" in str(caught.value)
+    assert "  b lacks o02, o03, o04, o05, o06 and 2 more of Toy\n" in str(caught.value)
+    comparison = compare(results, common_only=True, **QUICK)
+    assert [curves.dataset for curves in comparison.curves] == ["Toy"]
+    assert rows_of(comparison)["miou@1"].reference_mean == pytest.approx(a[:2, :, 1].mean())
+    assert any(note.startswith("Left out: b lacks o02, o03,") for note in comparison.notes)
+
+
+def test_objects_are_paired_by_name(tmp_path):
+    results = pair_of(tmp_path, {"Toy": rising(5)}, {"Toy": rising(5)})
+    lines = (tmp_path / "b" / "objects.csv").read_text(encoding="utf-8").splitlines()
+    shuffled = [lines[0], *lines[31:], *lines[1:31]]
+    (tmp_path / "b" / "objects.csv").write_text("\n".join(shuffled) + "\n", encoding="utf-8")
+    again = [results[0], read_result(tmp_path / "b", "b")]
+    assert {row.level for row in compare(again, **QUICK).rows} == {5}
+
+
+def test_what_is_left_is_paired_by_name():
+    ious, names = rising(6), ["o001", "o003", "o004"]
+    some = dataclasses.replace(result("b", ious[[1, 3, 4]], names), objects={"Toy": names})
+    comparison = compare([result("a", ious), some], common_only=True, **QUICK)
+    assert {row.level for row in comparison.rows} == {3}
+    assert rows_of(comparison)["miou@1"].other_mean == pytest.approx(ious[[1, 3, 4], :, 1].mean())
+
+
+def test_results_that_have_nothing_in_common(tmp_path):
+    results = pair_of(tmp_path, {"Toy": rising(2)}, {"More": rising(2)})
+    with pytest.raises(DataError, match="no object in common"):
+        compare(results, common_only=True)
+
+
+def test_no_clicks_in_common(tmp_path):
+    at_once = dataclasses.replace(BOXED, max_clicks=0)
+    a, b = {"Toy": rising(3, clicks=0)}, {"Toy": rising(3, 1)}
+    results = pair_of(tmp_path, a, b, {"protocol": at_once}, {"protocol": UNBOXED})
+    with pytest.raises(DataError, match="no number of clicks in common"):
+        compare(results, allow_different_protocols=True)
+
+
+def test_a_single_answer_has_neither_curve_nor_clicks(tmp_path):
+    options = {"protocol": dataclasses.replace(BOXED, max_clicks=0)}
+    a, b = {"Toy": rising(3, clicks=0)}, {"Toy": rising(3, clicks=0, seed=1)}
+    comparison = compare(pair_of(tmp_path, a, b, options, options), **QUICK)
+    kinds = [row.metric.partition("@")[0] for row in comparison.rows]
+    assert kinds == ["miou", "boundary_iou", "brier", "ece"] + ["failures"] * 4
+    assert "of mIoU@0" in verdicts(comparison)[0].text
+    assert as_json(comparison)["curves"][0]["clicks"] == (0,)
+
+
+def test_other_photographs_are_refused(tmp_path):
+    of_b = {"photos": {"Toy": ["o00", "x", "o02"]}}
+    results = pair_of(tmp_path, {"Toy": rising(3)}, {"Toy": rising(3)}, None, of_b)
+    with pytest.raises(DataError, match=r"Toy/o01: .*same photograph.* o01 in a, x in b"):
+        compare(results)
+
+
+def test_seeds_and_weights_are_looked_at(tmp_path):
+    options = {"seed": 7, "weights_sha256": "sha of a"}
+    results = pair_of(tmp_path, {"Toy": rising(3)}, {"Toy": rising(3)}, None, options)
+    notes = compare(results, **QUICK).notes
+    assert any("seeds differ (0 in a, 7 in b)" in note for note in notes)
+    assert "a and b have the same weights." in notes

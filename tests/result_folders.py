@@ -10,14 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from probseg.evaluation.protocols import PROTOCOLS
-from probseg.evaluation.records import ObjectRecord, Step, write_objects
-from probseg.evaluation.summary import Scores
+from probseg.evaluation import PROTOCOLS, SCORES, ObjectRecord, Scores, Step, write_objects
 from probseg.reports.comparison import Comparison, Row
 from probseg.reports.comparison_inputs import Result
 
 BOXED = replace(PROTOCOLS["gabbur2021"], max_clicks=5, trials=2)
 UNBOXED = replace(PROTOCOLS["ritm"], max_clicks=5)
+
+
+def step(
+    k: int,
+    click: tuple[int, int, bool] | tuple[None, None, None] = (None, None, None),
+    seconds: float | None = None,
+    **scores: float | None,
+) -> Step:
+    """A line of a run; scores that are not given are None."""
+    return Step(k, *click, dict.fromkeys(SCORES) | scores, seconds)
 
 
 def record(dataset: str, name: str, trial: int, ious: Any, photo: str, boxed: bool) -> ObjectRecord:
@@ -30,7 +38,8 @@ def record(dataset: str, name: str, trial: int, ious: Any, photo: str, boxed: bo
         calibration = None if error is None else error / 2
         compliance = 1.0 if k else None
         seconds = 0.1 if answered else None
-        steps.append(Step(k, *click, iou, iou / 2, error, calibration, compliance, seconds))
+        scores = {"iou": iou, "boundary_iou": iou / 2, "brier": error, "ece": calibration}
+        steps.append(step(k, click, seconds, **scores, compliance=compliance))
     return ObjectRecord(dataset, name, trial, tuple(steps), photo)
 
 
@@ -82,9 +91,8 @@ def result(name: str, ious: Any, photos: Any = None) -> Result:
     ious = np.asarray(ious, dtype=np.float64)
     names = [f"o{number:03}" for number in range(len(ious))]
     unknown = np.full_like(ious, np.nan)
-    scores = Scores(
-        ious, ious / 2, 1 - ious, (1 - ious) / 2, unknown, unknown, tuple(photos or names), 0
-    )
+    given = {"iou": ious, "boundary_iou": ious / 2, "brier": 1 - ious, "ece": (1 - ious) / 2}
+    scores = Scores(dict.fromkeys(SCORES, unknown) | given, unknown, tuple(photos or names), 0)
     protocol = {
         "name": "toy",
         "version": 1,

@@ -11,6 +11,8 @@ from rich.console import Console
 
 from probseg.cli.arguments import Parser
 from probseg.errors import UsageError
+from probseg.evaluation import PERCENTS
+from probseg.metrics import REPORTED_CLICKS
 from probseg.reports.comparison import compare
 from probseg.reports.comparison_inputs import default_names, read_result
 from probseg.reports.comparison_report import (
@@ -20,16 +22,19 @@ from probseg.reports.comparison_report import (
     verdicts,
     write_comparison,
 )
+from probseg.reports.comparison_scores import COMPARED
 from probseg.reports.tables import as_rich
 
-EXAMPLES = """\
+EXAMPLES = f"""\
 examples:
   probseg compare runs/standard/version_0/test/ritm runs/csa/version_0/test/ritm
   probseg compare A B C --names standard csa csa_ft --output comparisons/heads
   probseg compare A B --metric miou@5 noc@90 boundary_iou
 
-metrics: miou@0 miou@1 miou@2 miou@3 miou@5 miou@10 miou@20 (as far as the protocol has them) auc
-  noc@80 noc@85 noc@90 noc@95 boundary_iou brier ece failures@80 failures@85 failures@90 failures@95
+metrics, as far as the protocol has them:
+  {" ".join(f"miou@{k}" for k in REPORTED_CLICKS)} auc
+  {" ".join(f"noc@{q}" for q in PERCENTS)} {" ".join(f"failures@{q}" for q in PERCENTS)}
+  {" ".join(COMPARED)}
 """
 WIDTH = 150
 """Columns of the tables where the output is no terminal."""

@@ -13,7 +13,8 @@ from probseg.evaluation.records import (
     unique,
     write_objects,
 )
-from probseg.evaluation.scorer import MaskScorer, PixelScores
+from probseg.evaluation.scorer import Answer, MaskScorer
+from probseg.evaluation.scores import SCORES, Score
 from probseg.evaluation.simulation import run_object, run_objects
 from probseg.evaluation.summary import (
     PERCENTS,
@@ -30,13 +31,15 @@ from probseg.evaluation.versions import environment
 __all__ = [
     "PERCENTS",
     "PROTOCOLS",
+    "SCORES",
+    "Answer",
     "Frame",
     "Journal",
     "MaskScorer",
     "ObjectRecord",
     "Picture",
-    "PixelScores",
     "Protocol",
+    "Score",
     "Scores",
     "Step",
     "Summary",

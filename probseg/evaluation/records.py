@@ -9,7 +9,7 @@ import csv
 import hashlib
 import io
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -20,26 +20,14 @@ import numpy.typing as npt
 from probseg.clicks.annotators import BoolMap
 from probseg.clicks.boxes import Box
 from probseg.errors import DataError
+from probseg.evaluation.scores import SCORES
 from probseg.types import Click, Sample
 
-COLUMNS = (
-    "dataset",
-    "object",
-    "photo",
-    "pixels",
-    "trial",
-    "k",
-    "x",
-    "y",
-    "sign",
-    "iou",
-    "boundary_iou",
-    "brier",
-    "ece",
-    "compliance",
-    "seconds",
-)
-"""Columns of ``objects.csv``; ``sign`` is 1 or -1. What there is not is an empty cell."""
+RUN = ("dataset", "object", "photo", "pixels", "trial")
+CLICK = ("k", "x", "y", "sign")
+
+COLUMNS = (*RUN, *CLICK, *SCORES, "seconds")
+"""Columns of ``objects.csv``; ``sign`` is 1 or -1. A missing value is an empty cell."""
 
 PICTURE_CLICKS = (0, 1, 3, 5)
 """Numbers of clicks whose predictions a `Picture` keeps, besides the last one."""
@@ -53,12 +41,7 @@ class Step(NamedTuple):
         x: Column of the k-th click in the whole image; None without a click.
         y: Row of the k-th click in the whole image; None without a click.
         positive: Sign of the k-th click; None without a click.
-        iou: IoU over the whole image after it.
-        boundary_iou: IoU of the boundary regions (Cheng et al., 2021).
-        brier: Mean squared error of the probabilities; None without an answer, as for the others.
-        ece: Expected calibration error of the probabilities.
-        compliance: Share of the clicks so far whose pixel the prediction labels as they say; None
-            without a click.
+        scores: Those of `SCORES` by name; None where the answer has none.
         seconds: Time of the model's call; None without a call.
     """
 
@@ -66,12 +49,15 @@ class Step(NamedTuple):
     x: int | None
     y: int | None
     positive: bool | None
-    iou: float
-    boundary_iou: float
-    brier: float | None
-    ece: float | None
-    compliance: float | None
+    scores: Mapping[str, float | None]
     seconds: float | None
+
+    @property
+    def iou(self) -> float:
+        """IoU over the whole image, in [0, 1]."""
+        value = self.scores["iou"]
+        assert value is not None, "every answer has an IoU"
+        return value
 
 
 class Frame(NamedTuple):
@@ -153,13 +139,14 @@ def write_objects(file: IO[str], records: Iterable[ObjectRecord], *, header: boo
         writer.writerow(COLUMNS)
     for record in records:
         run = (record.dataset, record.name, record.photo, record.pixels, record.trial)
-        for k, x, y, positive, *scores in record.steps:
-            sign = None if positive is None else 1 if positive else -1
-            writer.writerow((*run, k, x, y, sign, *scores))
+        for step in record.steps:
+            sign = None if step.positive is None else 1 if step.positive else -1
+            scores = (step.scores.get(name) for name in SCORES)
+            writer.writerow((*run, step.k, step.x, step.y, sign, *scores, step.seconds))
 
 
 def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRecord]:
-    """Read an ``objects.csv``.
+    """Read an ``objects.csv``; scores that an older one does not have are None.
 
     Args:
         path: The file.
@@ -183,7 +170,9 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
         msg = f"{path}: expected UTF-8, as `probseg test` writes it: {error}"
         raise DataError(msg) from error
     rows = csv.DictReader(io.StringIO(text, newline=""))
-    if tuple(rows.fieldnames or ()) != COLUMNS:
+    found = tuple(rows.fieldnames or ())
+    known = tuple(name for name in COLUMNS if name in found)
+    if found != known or not {*RUN, *CLICK, "iou", "seconds"} <= set(found):
         msg = f"{path}: expected the columns {', '.join(COLUMNS)}, got {rows.fieldnames}"
         raise DataError(msg)
     for row in rows:
@@ -245,18 +234,15 @@ def _read_step(row: dict[str, str]) -> Step:
         return int(row[cell]) if row[cell] else None
 
     def real(cell: str) -> float | None:
-        return float(row[cell]) if row[cell] else None
+        return float(row[cell]) if row.get(cell) else None
 
     sign = whole("sign")
+    scores = {name: real(name) for name in SCORES} | {"iou": float(row["iou"])}
     return Step(
         k=int(row["k"]),
         x=whole("x"),
         y=whole("y"),
         positive=None if sign is None else sign > 0,
-        iou=float(row["iou"]),
-        boundary_iou=float(row["boundary_iou"]),
-        brier=real("brier"),
-        ece=real("ece"),
-        compliance=real("compliance"),
+        scores=scores,
         seconds=real("seconds"),
     )

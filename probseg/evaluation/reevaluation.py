@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -87,7 +86,7 @@ def _of_clicks(
             )
         ]
     (summary,) = summarise_records(records, protocol).values()
-    found = figures_of(_plain(asdict(summary)), protocol.first_answer)
+    found = figures_of(_plain(summary.as_json()), protocol.first_answer)
     figures = {name: figure.value for name, figure in found.items()}
     return figures, {"objects": summary.n_objects, "trials": summary.n_trials}
 

@@ -1,9 +1,9 @@
-"""All scores of a prediction at once, fast enough to follow every click of an evaluation."""
+"""An answer and its scores, fast enough to follow every click of an evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from functools import cached_property
 
 import cv2
 import numpy as np
@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from probseg.metrics.boundary import boundary_region, boundary_width, region_iou
 from probseg.metrics.calibration import BINS, check_probability
-from probseg.metrics.compliance import click_compliance
 from probseg.metrics.overlap import check_prediction
 from probseg.types import IGNORE, Click
 
@@ -21,25 +20,6 @@ _CODES = _TOP + _LEVELS  # levels of the background, then as many of the object 
 _ONE = 2 * _TOP
 _P = 2 * np.arange(_CODES, dtype=np.int64) + 1  # the p that stands for each level, in _ONE-ths
 _P[_TOP] = _ONE
-
-
-class PixelScores(NamedTuple):
-    """Scores of one prediction.
-
-    Args:
-        iou: See `probseg.metrics.iou`.
-        boundary_iou: See `probseg.metrics.boundary_iou`.
-        brier: See `probseg.metrics.brier_score`; None without a probability, or where the model
-            sees ignored pixels only.
-        ece: See `probseg.metrics.expected_calibration_error`; None as for ``brier``.
-        compliance: See `probseg.metrics.click_compliance`; None without clicks.
-    """
-
-    iou: float
-    boundary_iou: float
-    brier: float | None
-    ece: float | None
-    compliance: float | None
 
 
 class MaskScorer:
@@ -72,68 +52,110 @@ class MaskScorer:
         if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
             message = f"view: expected a box in an image of {width} x {height}, got {view}"
             raise ValueError(message)
-        self._mask = mask
-        self._truth = (mask == 1).view(np.uint8)
+        self.mask = mask
+        self.truth = (mask == 1).view(np.uint8)
         counted = (mask != IGNORE).view(np.uint8)
-        self._counted = None if counted.all() else counted  # None: every pixel counts
-        self._area = cv2.countNonZero(self._truth)
-        self._width = boundary_width(mask.shape)
-        self._boundary = boundary_region(self._truth, self._width)
-        self._view = slice(y0, y1), slice(x0, x1)
-        seen, counted = mask[self._view], counted[self._view]
-        self._seen_count = cv2.countNonZero(counted)
+        self.counted = None if counted.all() else counted  # None: every pixel counts
+        self.area = cv2.countNonZero(self.truth)
+        self.width = boundary_width(mask.shape)
+        self.boundary = boundary_region(self.truth, self.width)
+        self.view = slice(y0, y1), slice(x0, x1)
+        seen, counted = mask[self.view], counted[self.view]
+        self.seen_count = cv2.countNonZero(counted)
         codes = np.where(seen == IGNORE, 2, seen == 1) * _CODES
-        self._seen_codes = codes.astype(np.uint16)  # (h, w)
+        self.seen_codes = codes.astype(np.uint16)  # (h, w)
 
     def __call__(
         self,
         prediction: npt.NDArray[np.bool_],
         probability: npt.NDArray[np.float32] | None,
         clicks: Sequence[Click] = (),
-    ) -> PixelScores:
-        """Score one prediction.
+        before: npt.NDArray[np.bool_] | None = None,
+    ) -> Answer:
+        """Check one prediction, whose scores are then computed when they are asked for.
 
         Args:
             prediction: bool, shape ``(H, W)``.
             probability: Of the object, float32 in [0, 1], shape ``(H, W)``; None where the model
                 has not been asked yet.
             clicks: The clicks so far, in pixels of the whole image.
+            before: The prediction before the last click, bool, shape ``(H, W)``; None without one.
 
         Raises:
             ValueError: If a shape or dtype is not as above, a probability is NaN or outside
                 [0, 1], or a click is outside the image.
         """
-        check_prediction(prediction, self._mask)
-        found = prediction.view(np.uint8)
-        if self._counted is not None:
-            found = cv2.bitwise_and(found, self._counted)
-        common = cv2.countNonZero(cv2.bitwise_and(found, self._truth))
-        union = cv2.countNonZero(found) + self._area - common
-        brier, ece = (None, None) if probability is None else self._calibration(probability)
-        return PixelScores(
-            iou=common / union if union else 1.0,
-            boundary_iou=region_iou(boundary_region(found, self._width), self._boundary),
-            brier=brier,
-            ece=ece,
-            compliance=click_compliance(prediction, clicks),
-        )
+        check_prediction(prediction, self.mask)
+        if probability is not None:
+            check_probability(probability, self.mask)
+        return Answer(self, prediction, probability, clicks, before)
 
-    def _calibration(
-        self, probability: npt.NDArray[np.float32]
-    ) -> tuple[float, float] | tuple[None, None]:
-        """Return the Brier score and the calibration error inside the view."""
-        check_probability(probability, self._mask)
-        if not self._seen_count:
+
+class Answer:
+    """One prediction, to be scored against the truth; made by `MaskScorer`.
+
+    Attributes:
+        prediction: bool, shape ``(H, W)``.
+        probability: Of the object, float32 in [0, 1], shape ``(H, W)``, or None.
+        clicks: The clicks so far.
+        before: The prediction before the last click, bool, shape ``(H, W)``, or None.
+    """
+
+    def __init__(
+        self,
+        scorer: MaskScorer,
+        prediction: npt.NDArray[np.bool_],
+        probability: npt.NDArray[np.float32] | None,
+        clicks: Sequence[Click],
+        before: npt.NDArray[np.bool_] | None,
+    ) -> None:
+        self.prediction, self.probability = prediction, probability
+        self.clicks, self.before = clicks, before
+        self._scorer = scorer
+        self._found = prediction.view(np.uint8)
+        if scorer.counted is not None:
+            self._found = cv2.bitwise_and(self._found, scorer.counted)
+
+    @property
+    def iou(self) -> float:
+        """See `probseg.metrics.iou`."""
+        common = cv2.countNonZero(cv2.bitwise_and(self._found, self._scorer.truth))
+        union = cv2.countNonZero(self._found) + self._scorer.area - common
+        return common / union if union else 1.0
+
+    @property
+    def boundary_iou(self) -> float:
+        """See `probseg.metrics.boundary_iou`."""
+        region = boundary_region(self._found, self._scorer.width)
+        return region_iou(region, self._scorer.boundary)
+
+    @property
+    def brier(self) -> float | None:
+        """See `probseg.metrics.brier_score`.
+
+        None without a probability, or where the model sees ignored pixels only.
+        """
+        return self._calibration[0]
+
+    @property
+    def ece(self) -> float | None:
+        """See `probseg.metrics.expected_calibration_error`; None as for `brier`."""
+        return self._calibration[1]
+
+    @cached_property
+    def _calibration(self) -> tuple[float, float] | tuple[None, None]:
+        """Brier score and calibration error inside the view."""
+        count = self._scorer.seen_count
+        if self.probability is None or not count:
             return None, None
-        seen = np.ascontiguousarray(probability[self._view], dtype=np.float32)  # (h, w)
-        levels = (seen * np.float32(_TOP)).astype(np.uint16)  # rounded down
-        levels += self._seen_codes
+        seen = np.ascontiguousarray(self.probability[self._scorer.view], dtype=np.float32)
+        levels = (seen * np.float32(_TOP)).astype(np.uint16)  # (h, w), rounded down
+        levels += self._scorer.seen_codes
         counts = cv2.calcHist([levels], [0], None, [3 * _CODES], [0, 3 * _CODES])
         # In whole numbers, whose sums do not depend on the order, nor on where in memory they lie.
         background, there, _ = counts.reshape(3, _CODES).astype(np.int64)
         squares = background @ _P**2 + there @ (_ONE - _P) ** 2
         gaps = _by_bin((background + there) * _P - there * _ONE)  # sums of p - y
-        count = self._seen_count
         return int(squares) / _ONE**2 / count, int(np.abs(gaps).sum()) / _ONE / count
 
 

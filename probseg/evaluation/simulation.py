@@ -16,6 +16,7 @@ from probseg.errors import DataError
 from probseg.evaluation.protocols import Protocol, draw_view, trial_generator
 from probseg.evaluation.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture, Step, checksum
 from probseg.evaluation.scorer import MaskScorer
+from probseg.evaluation.scores import SCORES
 from probseg.interact.loop import InteractionLoop, Model
 from probseg.interact.states import InteractionState, begin, image_tensor
 from probseg.interact.zoom import ZOOMS
@@ -164,11 +165,12 @@ class _Run:
         k = len(self._steps)
         probability = None if state.seconds is None else state.probability
         try:
-            scores = self._scorer(self._prediction, probability, state.clicks)
+            answer = self._scorer(self._prediction, probability, state.clicks, before)
+            scores = {name: score.measure(answer) for name, score in SCORES.items()}
         except ValueError as error:
             message = f"{self._name()} after {k} clicks: {error}"
             raise ValueError(message) from error
-        step = Step(k, None, None, None, **scores._asdict(), seconds=state.seconds)
+        step = Step(k, None, None, None, scores, state.seconds)
         if self.click is not None:
             x, y, positive = self.click
             step = step._replace(x=int(x), y=int(y), positive=positive)
@@ -182,7 +184,9 @@ class _Run:
 
     def record(self) -> ObjectRecord:
         """Return the run with its last scores held up to the protocol's last click."""
-        last = self._steps[-1]._replace(x=None, y=None, positive=None, seconds=None)
+        end = self._steps[-1]
+        of_clicks = {name: None for name, score in SCORES.items() if score.of_click}
+        last = Step(end.k, None, None, None, {**end.scores, **of_clicks}, None)
         held = [last._replace(k=k) for k in range(len(self._steps), self._protocol.max_clicks + 1)]
         sample = self._sample
         return ObjectRecord(

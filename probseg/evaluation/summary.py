@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from probseg.evaluation.protocols import Protocol
-from probseg.evaluation.records import ObjectRecord, unique
+from probseg.evaluation.records import ObjectRecord, Step, unique
+from probseg.evaluation.scores import SCORES
 from probseg.metrics.bootstrap import Interval, clustered_bootstrap
 from probseg.metrics.interaction import (
     area_under_curve,
@@ -27,16 +31,6 @@ from probseg.metrics.interaction import (
 
 Floats = npt.NDArray[np.float64]
 
-_OF_STEPS = {
-    "ious": "iou",
-    "boundary_ious": "boundary_iou",
-    "brier": "brier",
-    "ece": "ece",
-    "compliance": "compliance",
-    "seconds": "seconds",
-}
-"""Which field of a step each array of `Scores` is made of."""
-
 PERCENTS = (80, 85, 90, 95)
 """IoUs to reach, in percent."""
 
@@ -49,12 +43,9 @@ class Scores:
     before the first answer of the model, before the first click, after the last one (``seconds``).
 
     Args:
-        ious: IoU, in [0, 1]; without NaN.
-        boundary_ious: IoU of the boundary regions, in [0, 1]; without NaN.
-        brier: Mean squared error of the probabilities, in [0, 1].
-        ece: Expected calibration error, in [0, 1].
-        compliance: Share of the clicks that the prediction agrees with, in [0, 1].
-        seconds: Time of the model's call.
+        values: An array for each of `probseg.evaluation.scores.SCORES`, by name, in [0, 1]; ``iou``
+            has no NaN.
+        seconds: Time of the model's call, at least 0.
         photos: Name of each object's photograph, which several objects may share.
         first: Number of clicks of the first result: 0 where the annotator begins with a box,
             strokes or a mask, 1 where the first click is what starts the prediction.
@@ -63,31 +54,23 @@ class Scores:
         ValueError: If a shape or a value is not as above.
     """
 
-    ious: Floats
-    boundary_ious: Floats
-    brier: Floats
-    ece: Floats
-    compliance: Floats
+    values: Mapping[str, Floats]
     seconds: Floats
     photos: tuple[str, ...]
     first: int
 
     def __post_init__(self) -> None:
         checked_ious(self.ious)
-        for field in fields(self)[:-2]:
-            values = getattr(self, field.name)
+        for name, values in {**self.values, "seconds": self.seconds}.items():
             if values.shape != self.ious.shape:
                 message = (
-                    f"{field.name}: expected the shape of ious, {self.ious.shape}, "
-                    f"got {values.shape}"
+                    f"{name}: expected the shape of iou, {self.ious.shape}, got {values.shape}"
                 )
                 raise ValueError(message)
-            highest = np.inf if field.name == "seconds" else 1
-            fits = (values >= 0) & (values <= highest)
-            if field.name != "boundary_ious":
-                fits |= np.isnan(values)
+            highest = np.inf if name == "seconds" else 1
+            fits = (values >= 0) & (values <= highest) | np.isnan(values)
             if not fits.all():
-                message = f"{field.name}: expected values in [0, {highest}], got {values[~fits][0]}"
+                message = f"{name}: expected values in [0, {highest}], got {values[~fits][0]}"
                 raise ValueError(message)
         if len(self.photos) != len(self.ious):
             message = (
@@ -99,6 +82,11 @@ class Scores:
         if not 0 <= self.first <= last:
             message = f"first: expected a number of clicks in 0 ... {last}, got {self.first}"
             raise ValueError(message)
+
+    @property
+    def ious(self) -> Floats:
+        """IoU over the whole image."""
+        return self.values["iou"]
 
     @property
     def answered(self) -> npt.NDArray[np.bool_]:
@@ -138,10 +126,9 @@ class Summary:
         se_trials: Standard error of ``miou`` over trials; None for a single trial.
         ci_low: Lower bounds of the intervals of ``miou``.
         ci_high: Upper bounds of the intervals of ``miou``.
-        boundary_iou: Mean boundary IoU.
-        brier: Mean Brier score over the runs that have one; None where none has.
-        ece: Mean calibration error, as for ``brier``.
-        compliance: Mean share of clicks that the prediction agrees with, as for ``brier``.
+        scores: The other `probseg.evaluation.scores.SCORES`, by name: the mean over the runs that
+            have one; None where none has.
+        of_clicks: Those of them that are scores of clicks, by name: the mean over all clicks.
         auc: Mean over the runs of `probseg.metrics.area_under_curve`, from the first result on
             (`Scores.first`).
         auc_se: Standard error of ``auc``.
@@ -170,10 +157,8 @@ class Summary:
     se_trials: list[float] | None
     ci_low: list[float] | None
     ci_high: list[float] | None
-    boundary_iou: list[float]
-    brier: list[float | None]
-    ece: list[float | None]
-    compliance: list[float | None]
+    scores: dict[str, list[float | None]]
+    of_clicks: dict[str, float | None]
     auc: float
     auc_se: float | None
     auc_ci: Interval | None
@@ -188,6 +173,15 @@ class Summary:
     regression_size: float | None
     first_seconds: Timing | None
     next_seconds: Timing | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all fields as JSON values; those of ``scores`` stand beside the others."""
+        fields = asdict(self)
+        return {
+            inner: value
+            for name, field in fields.items()
+            for inner, value in (field if name == "scores" else {name: field}).items()
+        }
 
 
 def percents_up_to(target_iou: float | None) -> tuple[int, ...]:
@@ -231,6 +225,7 @@ def summarise(scores: Scores, percents: Sequence[int] = PERCENTS) -> Summary:
     corrections = scores.answered.copy()
     corrections[:, :, : scores.first + 1] = False  # the first result has nothing before it
     harm = regressions(ious, corrections)
+    others = [name for name in scores.values if name != "iou"]
     first_seconds, next_seconds = _timings(scores)
     return Summary(
         n_objects=n_objects,
@@ -242,10 +237,8 @@ def summarise(scores: Scores, percents: Sequence[int] = PERCENTS) -> Summary:
         se_trials=standard_error_trials(ious).tolist() if n_trials > 1 else None,
         ci_low=ci_low,
         ci_high=ci_high,
-        boundary_iou=scores.boundary_ious.mean(axis=(0, 1)).tolist(),
-        brier=_mean_of_known(scores.brier),
-        ece=_mean_of_known(scores.ece),
-        compliance=_mean_of_known(scores.compliance),
+        scores={name: _mean_of_known(scores.values[name]) for name in others},
+        of_clicks={name: _mean(scores.values[name]) for name in others if SCORES[name].of_click},
         auc=float(auc.mean()),
         auc_se=errors[entries],
         auc_ci=intervals[entries],
@@ -321,9 +314,13 @@ def arrange(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
 
 def _mean_of_known(values: Floats) -> list[float | None]:
     """Return the mean over the runs that have a value, for each number of clicks."""
-    columns = values.reshape(-1, values.shape[2]).T  # (K + 1, runs)
-    known = [column[~np.isnan(column)] for column in columns]
-    return [float(column.mean()) if column.size else None for column in known]
+    return [_mean(values[:, :, k]) for k in range(values.shape[2])]
+
+
+def _mean(values: Floats) -> float | None:
+    """Return the mean of the values that are no NaN; None without any."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else None
 
 
 def _timings(scores: Scores) -> tuple[Timing | None, Timing | None]:
@@ -351,14 +348,18 @@ def _arrays(dataset: str, objects: Mapping[str, Sequence[ObjectRecord]], first: 
                 f"{name}"
             )
             raise ValueError(message)
-    arrays = {
-        array: np.array(
-            [
-                [[getattr(step, field) for step in run.steps] for run in runs]
-                for runs in objects.values()
-            ],
-            dtype=np.float64,  # turns None into NaN
-        )
-        for array, field in _OF_STEPS.items()
-    }
-    return Scores(**arrays, photos=tuple(runs[0].photo for runs in objects.values()), first=first)
+
+    def array(of_step: Callable[[Step], float | None]) -> Floats:
+        runs = [[[of_step(step) for step in run.steps] for run in of] for of in objects.values()]
+        return np.array(runs, dtype=np.float64)  # turns None into NaN
+
+    return Scores(
+        values={name: array(partial(_score, name)) for name in SCORES},
+        seconds=array(attrgetter("seconds")),
+        photos=tuple(runs[0].photo for runs in objects.values()),
+        first=first,
+    )
+
+
+def _score(name: str, step: Step) -> float | None:
+    return step.scores[name]

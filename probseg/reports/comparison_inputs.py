@@ -279,11 +279,7 @@ def _chosen(result: Result, dataset: str, names: Sequence[str], last: int) -> Sc
         return values[index, :, : last + 1]
 
     return Scores(
-        ious=cut(scores.ious),
-        boundary_ious=cut(scores.boundary_ious),
-        brier=cut(scores.brier),
-        ece=cut(scores.ece),
-        compliance=cut(scores.compliance),
+        values={score: cut(values) for score, values in scores.values.items()},
         seconds=cut(scores.seconds),
         photos=tuple(scores.photos[row] for row in index),
         first=scores.first,

@@ -8,10 +8,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from probseg.evaluation.scores import SCORES
 from probseg.evaluation.summary import PERCENTS, Scores
 from probseg.metrics import REPORTED_CLICKS, area_under_curve, noc
 
 Floats = npt.NDArray[np.float64]
+
+
+COMPARED = {name: score for name, score in SCORES.items() if score.compared and name != "iou"}
+"""Scores that are compared after the last click; IoU has metrics of its own."""
 
 
 class Kind(NamedTuple):
@@ -28,9 +33,12 @@ KINDS = {
     "miou": Kind("mIoU", "points", 100, 2, True),
     "auc": Kind("AUC", "points", 100, 2, True),
     "noc": Kind("NoC", "clicks", 1, 2, False),
-    "boundary_iou": Kind("boundary IoU", "points", 100, 2, True),
-    "brier": Kind("Brier score", "", 1, 4, False),
-    "ece": Kind("ECE", "", 1, 4, False),
+    **{
+        name: Kind(
+            score.title, score.unit, score.scale, 2 if score.unit else 4, score.higher_is_better
+        )
+        for name, score in COMPARED.items()
+    },
     "failures": Kind("failures", "points", 100, 2, False),
 }
 """Scores by the first part of a metric's name, such as ``miou`` of ``miou@5``."""
@@ -53,8 +61,8 @@ def object_scores(
     """Return the score of each object by metric.
 
     ``miou@k`` is the IoU after k clicks, ``auc`` the normalised area under its curve and ``noc@q``
-    the number of clicks to an IoU of q percent; ``boundary_iou``, ``brier`` and ``ece`` are those
-    after the last click. All are means over trials. ``failures@q`` is 1 where the majority of the
+    the number of clicks to an IoU of q percent; those of `COMPARED` are those after the last click.
+    All are means over trials. ``failures@q`` is 1 where the majority of the
     trials, more than half, never reached the IoU, else 0.
 
     Args:
@@ -72,9 +80,7 @@ def object_scores(
     if last > first:
         found["auc"] = area_under_curve(ious, first)
         found |= {f"noc@{q}": noc(ious, q / 100).astype(np.float64) for q in percents}
-    found["boundary_iou"] = scores.boundary_ious[:, :, last]
-    found["brier"] = scores.brier[:, :, last]
-    found["ece"] = scores.ece[:, :, last]
+    found |= {name: scores.values[name][:, :, last] for name in COMPARED}
     means = {name: values.mean(axis=1) for name, values in found.items()}
     for q in percents:
         never = (ious < q / 100).all(axis=2)

@@ -75,7 +75,7 @@ def write_report(
         paths["page"].write_text(page, encoding="utf-8")
     results = {
         "protocol": asdict(protocol),
-        "datasets": {name: asdict(summary) for name, summary in summaries.items()},
+        "datasets": {name: summary.as_json() for name, summary in summaries.items()},
         "metadata": dict(metadata),
     }
     with replacing(paths["results"]) as draft:

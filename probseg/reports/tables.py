@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from probseg.evaluation.protocols import Protocol
+from probseg.evaluation.scores import SCORES
 from probseg.evaluation.summary import Summary, Timing
 from probseg.metrics import REPORTED_CLICKS, Interval
 
@@ -170,22 +171,28 @@ def _counts(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
 
 def _others(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
     last = protocol.max_clicks
+    scores = [
+        score
+        for name, score in SCORES.items()
+        if name != "iou" and (last > 0 or not score.needs_clicks)
+    ]
     legend = (
         "AUC: area under the curve of IoU over clicks from the first result on, as a mean IoU in "
         "percent, ± standard error over objects; below it the 95 % interval."
-        f"{ending(protocol)} After {last} clicks: boundary IoU in percent (Cheng et al., 2021), "
-        "Brier score (mean squared error of the probabilities) and expected calibration error "
-        "(ECE), both in [0, 1]. Seconds of the model's first answer, which takes in the image, and "
-        "of the next ones: median / 95th percentile."
+        f"{ending(protocol)} {' '.join(score.help for score in scores)}"
     )
-    header = ["data", "AUC", f"boundary IoU@{last}", f"Brier@{last}", f"ECE@{last}"]
+    header = ["data", "AUC"]
+    header += [score.title if score.of_click else f"{score.title}@{last}" for score in scores]
     if last > 0:
         legend += (
-            " Kept: percent of the clicks whose pixel the final prediction labels as they say. "
-            "Worse: percent of the clicks on an earlier result after which the IoU was lower, and "
+            " Worse: percent of the clicks on an earlier result after which the IoU was lower, and "
             "by how many points in the mean."
         )
-        header += ["kept", "worse"]
+        header.append("worse")
+    legend += (
+        " Seconds of the model's first answer, which takes in the image, and of the next ones: "
+        "median / 95th percentile."
+    )
     header += ["first answer (s)", "next answer (s)"]
     rows = []
     for name, summary in summaries.items():
@@ -193,15 +200,14 @@ def _others(summaries: Mapping[str, Summary], protocol: Protocol) -> ScoreTable:
             name,
             f"{100 * summary.auc:.1f}±{_percent(summary.auc_se)}\n"
             f"{_interval(summary.auc_ci, 1, 100)}",
-            _percent(summary.boundary_iou[last]),
-            _number(summary.brier[last], 4),
-            _number(summary.ece[last], 4),
         ]
+        for score in scores:
+            of_click = summary.of_clicks.get(score.name)
+            value = of_click if score.of_click else summary.scores[score.name][last]
+            row.append(_number(None if value is None else score.scale * value, score.digits))
         if last > 0:
-            row += [
-                _percent(summary.compliance[last]),
-                f"{_percent(summary.regressions)} (by {_percent(summary.regression_size)})",
-            ]
+            size = _percent(summary.regression_size)
+            row.append(f"{_percent(summary.regressions)} (by {size})")
         rows.append([*row, _timing(summary.first_seconds), _timing(summary.next_seconds)])
     return ScoreTable("Other scores", legend, header, rows)
 

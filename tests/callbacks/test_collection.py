@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from result_folders import step
 from toy_models import sees_the_truth, toy_sample
 
 from probseg.callbacks.collection import Collection
@@ -13,7 +14,6 @@ from probseg.evaluation import (
     PROTOCOLS,
     ObjectRecord,
     Picture,
-    Step,
     checksum,
     most_telling,
     run_objects,
@@ -48,7 +48,7 @@ def ran(samples, ious, pictured):
             sample.dataset,
             sample.name,
             trial,
-            tuple(Step(k, *[None] * 3, iou, iou, *[None] * 4) for k in range(2)),
+            tuple(step(k, iou=iou, boundary_iou=iou) for k in range(2)),
             sample.name,
             checksum(sample),
             PICTURE if pictured and trial == 0 else None,

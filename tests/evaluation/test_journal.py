@@ -6,8 +6,9 @@ import os
 import time
 
 import pytest
+from result_folders import step
 
-from probseg.evaluation import Journal, ObjectRecord, Step, find_unfinished, read_objects
+from probseg.evaluation import Journal, ObjectRecord, find_unfinished, read_objects
 from probseg.evaluation.journal import fingerprint
 
 SUBJECT = {"model": "m", "protocol": {"max_clicks": 2}, "seed": 0}
@@ -20,7 +21,14 @@ def runs(*names, trial=0, dataset="Toy, set", clicks=2):
             name,
             trial,
             tuple(
-                Step(k, k or None, k or None, bool(k) or None, k / 3, k / 7, 0.1, 1 / 3, None, 1e-9)
+                step(
+                    k,
+                    (k or None, k or None, bool(k) or None),
+                    1e-9,
+                    iou=k / 3,
+                    brier=0.1,
+                    ece=1 / 3,
+                )
                 for k in range(clicks + 1)
             ),
             f"photo of {name}",

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from result_folders import step
 from toy_models import paints_disks, sees_the_truth, toy_sample
 
 from probseg.errors import DataError
 from probseg.evaluation import (
     PROTOCOLS,
+    SCORES,
     ObjectRecord,
     Step,
     most_telling,
@@ -31,10 +33,13 @@ MAYBE = st.none() | FLOATS
 
 def steps_of(length):
     clicks = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())
+    scores = st.fixed_dictionaries(dict.fromkeys(SCORES, MAYBE) | {"iou": FLOATS})
     step = st.builds(
-        lambda click, *scores: Step(0, *click, *scores),
-        clicks | st.just((None, None, None)), FLOATS, FLOATS, MAYBE, MAYBE, MAYBE, MAYBE,
-    )  # fmt: skip
+        lambda click, scores, seconds: Step(0, *click, scores, seconds),
+        clicks | st.just((None, None, None)),
+        scores,
+        MAYBE,
+    )
     return st.lists(step, min_size=length, max_size=length).map(
         lambda steps: tuple(step._replace(k=k) for k, step in enumerate(steps))
     )
@@ -63,14 +68,15 @@ def test_what_is_read_is_what_was_written(tmp_path_factory, records):
 
 @given(value=st.floats(allow_nan=False))
 def test_no_digit_is_lost(tmp_path_factory, value):
-    step = Step(0, None, None, None, value, -value, value, None, None, value)
+    line = step(0, seconds=value, iou=value, boundary_iou=-value)
     path = tmp_path_factory.mktemp("digits") / "objects.csv"
-    (read,) = read_objects(write(path, [ObjectRecord("D", "a", 0, (step,), "a")]))
-    assert [math.copysign(1, v) for v in read.steps[0][4:6]] == [
+    (read,) = read_objects(write(path, [ObjectRecord("D", "a", 0, (line,), "a")]))
+    found = [read.steps[0].scores[name] for name in ("iou", "boundary_iou")]
+    assert [math.copysign(1, v) for v in found] == [
         math.copysign(1, value),
         math.copysign(1, -value),
     ]
-    assert read.steps[0] == step
+    assert read.steps[0] == line
 
 
 def test_lines_are_for_others_to_read(tmp_path):
@@ -79,17 +85,17 @@ def test_lines_are_for_others_to_read(tmp_path):
         header, *rows = list(csv.reader(file))
     assert tuple(header) == COLUMNS
     assert len(rows) == 11
-    for row, step in zip(rows, records[0].steps, strict=True):
+    for row, line in zip(rows, records[0].steps, strict=True):
         cells = dict(zip(header, row, strict=True))
         assert (cells["dataset"], cells["object"], cells["photo"]) == (
             "Toy",
             "object 0",
             "object 0",
         )
-        assert (cells["trial"], cells["k"]) == ("2", str(step.k))
-        assert cells["sign"] == ("" if step.positive is None else "1" if step.positive else "-1")
-        assert cells["x"] == ("" if step.x is None else str(step.x))
-        assert float(cells["iou"]) == step.iou
+        assert (cells["trial"], cells["k"]) == ("2", str(line.k))
+        assert cells["sign"] == ("" if line.positive is None else "1" if line.positive else "-1")
+        assert cells["x"] == ("" if line.x is None else str(line.x))
+        assert float(cells["iou"]) == line.iou
 
 
 def test_runs_of_networks_come_back(tmp_path):
@@ -101,7 +107,17 @@ def test_runs_of_networks_come_back(tmp_path):
         assert {record.clicks for record in records} >= {1}
 
 
-LINE = "D,a,a,,0,{k},,,,0.5,0.5,,,,\n"
+LINE = "D,a,a,,0,{k},,,,0.5,0.5" + "," * (len(COLUMNS) - 11) + "\n"
+
+
+def test_scores_that_an_older_file_lacks_are_none(tmp_path):
+    path = write(tmp_path / "objects.csv", [of_iou("a", 0.25, 0.5)])
+    rows = list(csv.reader(path.read_text().splitlines()))
+    kept = [n for n, name in enumerate(rows[0]) if name not in ("jump", "brier")]
+    path.write_text("".join(f"{','.join(row[n] for n in kept)}\n" for row in rows))
+    (record,) = read_objects(path)
+    assert [line.iou for line in record.steps] == [0.25, 0.5]
+    assert all(line.scores["jump"] is line.scores["brier"] is None for line in record.steps)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +181,7 @@ def test_a_file_may_end_at_every_byte(tmp_path_factory, records):
 
 
 def test_half_a_number_is_no_number(tmp_path):
-    steps = tuple(Step(k, None, None, None, 0.5, 0.5, None, None, None, 0.125) for k in range(3))
+    steps = tuple(step(k, seconds=0.125, iou=0.5) for k in range(3))
     records = [ObjectRecord("D", name, 0, steps, name) for name in "abc"]
     path = write(tmp_path / "objects.csv", records)
     text = path.read_text()
@@ -186,9 +202,7 @@ def test_damage_in_the_middle_is_no_kill(tmp_path):
 
 
 def of_iou(name, *ious, trial=0, dataset="D"):
-    steps = tuple(
-        Step(k, None, None, None, iou, iou, None, None, None, None) for k, iou in enumerate(ious)
-    )
+    steps = tuple(step(k, iou=iou) for k, iou in enumerate(ious))
     return ObjectRecord(dataset, name, trial, steps, name)
 
 

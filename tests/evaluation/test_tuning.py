@@ -11,10 +11,11 @@ import yaml
 from fakes import draw_sample, micro_model
 from hypothesis import given
 from hypothesis import strategies as st
+from result_folders import step
 
 import probseg.evaluation.tuning as tuning
 from probseg.attention import Adaptation, probabilistic_layers
-from probseg.evaluation import ObjectRecord, Step, get_protocol, run_objects
+from probseg.evaluation import ObjectRecord, get_protocol, run_objects
 from probseg.evaluation.tuning import Grid, Trial, Tuning, tune
 from probseg.metrics import clustered_bootstrap
 from probseg.ops import KeyAdaptation, ValuePropagation
@@ -62,10 +63,7 @@ def state(model):
 
 def reached_at(sample, first, clicks=LAST):
     """A run that reaches an IoU of 90 % with one click, and keeps it."""
-    steps = [
-        Step(k, None, None, None, 0.9 if k >= first else 0.2, 0, None, None, None, None)
-        for k in range(clicks + 1)
-    ]
+    steps = [step(k, iou=0.9 if k >= first else 0.2, boundary_iou=0.0) for k in range(clicks + 1)]
     return ObjectRecord(sample.dataset, sample.name, 0, tuple(steps), sample.name)
 
 

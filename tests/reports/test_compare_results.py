@@ -218,7 +218,7 @@ def test_metrics_can_be_chosen(two):
 def test_what_some_object_lacks_is_left_out(two):
     photos, a, b, _ = two
     lacking = result("b", b, photos)
-    lacking.scores["Toy"].brier[3, 0, -1] = np.nan
+    lacking.scores["Toy"].values["brier"][3, 0, -1] = np.nan
     comparison = compare([result("a", a, photos), lacking], **QUICK)
     assert "brier" not in rows_of(comparison)
     assert "Brier score on Toy is left out; objects without it: 1 of b." in comparison.notes

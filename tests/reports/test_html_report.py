@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from PIL import Image
+from result_folders import step
 
 from probseg.clicks.mistakes import HUMAN
 from probseg.evaluation import (
@@ -15,7 +16,6 @@ from probseg.evaluation import (
     Frame,
     ObjectRecord,
     Picture,
-    Step,
     scores_of,
     summarise_records,
 )
@@ -77,11 +77,12 @@ def picture(protocol, ious, size=(40, 60)):
 
 
 def run(protocol, name, ious, *, dataset="Toy", trial=0, pictured=True, size=(40, 60)):
-    steps = [Step(0, None, None, None, ious[0], ious[0] / 2, *[None] * 4)]
+    steps = [step(0, iou=ious[0], boundary_iou=ious[0] / 2)]
     if protocol.box:
-        steps = [steps[0]._replace(brier=0.1, ece=0.1, seconds=0.25)]
+        steps = [step(0, seconds=0.25, iou=ious[0], boundary_iou=ious[0] / 2, brier=0.1, ece=0.1)]
     for k, iou in enumerate(ious[1:], start=1):
-        steps.append(Step(k, 100 + k, 5, k != 2, iou, iou / 2, 0.1, 0.1, 1.0, 0.0625))
+        scores = {"iou": iou, "boundary_iou": iou / 2, "brier": 0.1, "ece": 0.1}
+        steps.append(step(k, (100 + k, 5, k != 2), 0.0625, **scores, compliance=1.0))
     drawn = picture(protocol, ious, size) if pictured and trial == 0 else None
     return ObjectRecord(dataset, name, trial, tuple(steps), name, picture=drawn)
 

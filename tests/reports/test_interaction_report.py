@@ -2,18 +2,18 @@ import csv
 import io
 import json
 import re
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import cv2
 import numpy as np
 import pytest
 import torch
+from result_folders import step
 from rich.console import Console
 
 from probseg.evaluation import (
     PROTOCOLS,
     ObjectRecord,
-    Step,
     read_objects,
     run_object,
     scores_of,
@@ -70,7 +70,7 @@ def report(request, tmp_path_factory):
 
 
 def as_json(summary):
-    return json.loads(json.dumps(asdict(summary)))
+    return json.loads(json.dumps(summary.as_json()))
 
 
 def test_objects_rebuild_the_summary_exactly(report):
@@ -99,15 +99,15 @@ def test_objects_hold_every_step(report):
     with paths["objects"].open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == COLUMNS
-    steps = [(record, step) for record in records for step in record.steps]
+    steps = [(record, line) for record in records for line in record.steps]
     assert len(rows) == len(steps) == 2 * 3 * protocol.trials * (protocol.max_clicks + 1)
-    for row, (record, step) in zip(rows, steps, strict=True):
+    for row, (record, line) in zip(rows, steps, strict=True):
         assert (row["dataset"], row["object"]) == (record.dataset, record.name)
-        assert (int(row["trial"]), int(row["k"])) == (record.trial, step.k)
-        assert float(row["iou"]) == step.iou
-        assert row["x"] == ("" if step.x is None else str(step.x))
-        assert row["sign"] == {None: "", True: "1", False: "-1"}[step.positive]
-        assert (float(row["seconds"]) if row["seconds"] else None) == step.seconds
+        assert (int(row["trial"]), int(row["k"])) == (record.trial, line.k)
+        assert float(row["iou"]) == line.iou
+        assert row["x"] == ("" if line.x is None else str(line.x))
+        assert row["sign"] == {None: "", True: "1", False: "-1"}[line.positive]
+        assert (float(row["seconds"]) if row["seconds"] else None) == line.seconds
 
 
 def test_order_and_repeats_of_the_runs_do_not_matter(tmp_path):
@@ -147,7 +147,8 @@ def by_hand(name, trial=0, ious=None, dataset="Toy"):
     for k, iou in enumerate(ious or IOUS[name]):
         click = (3, 4, True) if k else (None, None, None)
         compliance = (None, 1.0, 0.5)[k]
-        steps.append(Step(k, *click, iou, iou / 2, 0.1 * k, 0.05 * k, compliance, 0.5 - 0.1 * k))
+        scores = {"iou": iou, "boundary_iou": iou / 2, "brier": 0.1 * k, "ece": 0.05 * k}
+        steps.append(step(k, click, 0.5 - 0.1 * k, **scores, compliance=compliance))
     return ObjectRecord(dataset, name, trial, tuple(steps), "one" if name in "ab" else "two")
 
 
@@ -187,6 +188,7 @@ def test_tables_show_the_numbers():
         "0.2000",
         "0.1000",
         "50.0",
+        "n/a",
         "16.7 (by 10.0)",
         "0.5 / 0.5",
         "0.35 / 0.4",
@@ -317,8 +319,8 @@ def test_scores_are_sorted_by_object_and_trial():
     scores = scores_of(records, SHORT)["Toy"]
     assert scores.photos == ("one", "one")
     assert scores.ious[:, :, 1].tolist() == [[0.6, 0.6], [0.8, 0.8]]
-    assert np.isnan(scores.compliance[:, :, 0]).all()
-    assert (scores.compliance[:, :, 2] == 0.5).all()
+    assert np.isnan(scores.values["compliance"][:, :, 0]).all()
+    assert (scores.values["compliance"][:, :, 2] == 0.5).all()
     assert scores.seconds[0, 0].tolist() == pytest.approx([0.5, 0.4, 0.3])
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from mask_cases import cases
 
 from probseg.evaluation.scorer import MaskScorer
+from probseg.evaluation.scores import SCORES
 from probseg.metrics import (
     boundary_iou,
     brier_score,
@@ -15,6 +16,12 @@ from probseg.metrics import (
     iou,
 )
 from probseg.types import IGNORE, Click
+
+
+def scored(answer):
+    """Scores that an answer has, by name."""
+    found = {name: score.measure(answer) for name, score in SCORES.items()}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @settings(deadline=None, max_examples=200)
@@ -35,7 +42,7 @@ def test_scorer_agrees_with_the_plain_functions(case, data):
     assert scores.brier == (None if brier is None else pytest.approx(brier, abs=6.6e-5))
     error = expected_calibration_error(probability[seen], mask[seen])
     assert scores.ece == (None if error is None else pytest.approx(error, abs=3.4e-5))
-    assert scores.compliance == click_compliance(prediction, clicks)
+    assert scored(scores).get("compliance") == click_compliance(prediction, clicks)
 
 
 def draw_maps(seed, shape=(120, 160)):
@@ -61,43 +68,57 @@ def test_rounding_is_far_below_what_matters():
 def test_threads_may_share_a_scorer():
     maps = [draw_maps(seed)[0] for seed in range(16)]
     scorer = MaskScorer(draw_maps(0)[1], view=(10, 20, 150, 110))
-    alone = [scorer(p > 0.5, p) for p in maps]
+    alone = [scored(scorer(p > 0.5, p)) for p in maps]
     with ThreadPoolExecutor(4) as pool:
-        assert list(pool.map(lambda p: scorer(p > 0.5, p), maps)) == alone
+        assert list(pool.map(lambda p: scored(scorer(p > 0.5, p)), maps)) == alone
 
 
 def test_arguments_are_left_as_they_are():
     probability, mask = draw_maps(1)
     prediction = probability > 0.5
     before = [part.copy() for part in (prediction, probability, mask)]
-    MaskScorer(mask)(prediction, probability)
+    scored(MaskScorer(mask)(prediction, probability))
     for part, copy in zip((prediction, probability, mask), before, strict=True):
         assert (part == copy).all()
 
 
 def test_before_the_first_answer_there_is_no_calibration():
     _, mask = draw_maps(2)
-    scores = MaskScorer(mask)(np.zeros(mask.shape, dtype=bool), None)
-    assert scores == (0, 0, None, None, None)
+    assert scored(MaskScorer(mask)(np.zeros(mask.shape, dtype=bool), None)) == {
+        "iou": 0,
+        "boundary_iou": 0,
+    }
 
 
 def test_a_view_of_ignored_pixels_has_no_calibration():
     mask = np.array([[1, 0, IGNORE]], dtype=np.uint8)
     scores = MaskScorer(mask, view=(2, 0, 3, 1))(mask == 1, np.zeros(mask.shape, dtype=np.float32))
-    assert scores == (1, 1, None, None, None)
+    assert scored(scores) == {"iou": 1, "boundary_iou": 1}
 
 
 def test_what_the_model_did_not_see_counts_for_the_overlap_only():
     mask = np.array([[1, 1, 1, 0]], dtype=np.uint8)
     probability = np.array([[0, 1, 1, 0]], dtype=np.float32)
     scores = MaskScorer(mask, view=(1, 0, 4, 1))(probability > 0.5, probability)
-    assert scores[:4] == (2 / 3, 2 / 3, pytest.approx(0, abs=1e-8), pytest.approx(0, abs=3.4e-5))
+    assert scores.iou == scores.boundary_iou == 2 / 3
+    assert scores.brier == pytest.approx(0, abs=1e-8)
+    assert scores.ece == pytest.approx(0, abs=3.4e-5)
 
 
 def test_scores_of_the_worst_prediction_are_within_their_range():
     mask = np.array([[0, 0, 0, IGNORE]], dtype=np.uint8)
     worst = np.ones(mask.shape, dtype=np.float32)
-    assert MaskScorer(mask)(worst > 0.5, worst, [Click(0, 0, False)]) == (0, 0, 1, 1, 0)
+    found = scored(MaskScorer(mask)(worst > 0.5, worst, [Click(0, 0, False)], before=worst > 0.5))
+    assert found == {"iou": 0, "boundary_iou": 0, "brier": 1, "ece": 1, "compliance": 0, "jump": 0}
+
+
+def test_a_jump_is_a_change_of_size_by_more_than_half():
+    mask = np.ones((4, 25), dtype=np.uint8)
+    scorer, ten = MaskScorer(mask), np.arange(100).reshape(4, 25) < 10
+    for size, expected in ((5, 0), (4, 1), (10, 0), (15, 0), (16, 1), (0, 1)):
+        after = np.arange(100).reshape(4, 25) < size
+        assert SCORES["jump"].measure(scorer(after, None, before=ten)) == expected
+    assert SCORES["jump"].measure(scorer(ten, None, before=ten & ~ten)) is None
 
 
 @pytest.mark.parametrize("place", [(0, 0), (100, 100)])  # within the view and outside
@@ -121,7 +142,7 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(ValueError, match="probability"):
         scorer(mask == 1, probability.T)
     with pytest.raises(ValueError, match="clicks"):
-        scorer(mask == 1, probability, [Click(160, 0)])
+        scored(scorer(mask == 1, probability, [Click(160, 0)]))
 
 
 def test_compliance_by_hand():

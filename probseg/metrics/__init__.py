@@ -1,8 +1,8 @@
 """How good a mask is, and how many clicks it took: plain functions of numpy arrays.
 
-`MaskScorer` computes all scores of a prediction at once, `summarise` those of a data set. The same
-scores as classes of torchmetrics, which add up over batches and processes, are in
-`probseg.metrics.torch_metrics`; nothing else here needs torchmetrics.
+`MaskScorer` computes all scores of a prediction at once, `summarise` those of a data set. Scores
+add up over batches and processes in a `torchmetrics.MeanMetric`, which takes the arrays of the
+functions as tensors.
 """
 
 from probseg.metrics.bootstrap import Interval, clustered_bootstrap

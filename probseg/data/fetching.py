@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from probseg.data.archives import find_layout, move_into, unpack
+from probseg.data.base import PublishedDataset
 from probseg.data.download import Progress, digest, download, require_space, silent
-from probseg.data.sources import MEGABYTE, Archive, Source
+from probseg.data.source import MEGABYTE, Archive, Source
 from probseg.errors import ChecksumError, UsageError
 
 SLACK = 4
@@ -16,7 +17,7 @@ SLACK = 4
 
 
 def fetch(
-    source: Source,
+    dataset: type[PublishedDataset],
     root: Path | None = None,
     *,
     address: str | None = None,
@@ -32,7 +33,7 @@ def fetch(
     interrupts the command, repeating it goes on and completes it.
 
     Args:
-        source: The data set.
+        dataset: Class of the data set.
         root: Its folder to be; where the data set is looked for by default.
         address: Where the archive is instead: an address, or a file. One that ends with ``/``, or a
             folder, has all archives of the data set under their own names.
@@ -51,10 +52,11 @@ def fetch(
         ChecksumError: If an archive does not have its checksum.
         DataError: If an archive cannot be used or other files are in the way.
     """
+    source = dataset.source
     folder = source.folder(root).resolve()
-    archives = _chosen(source, address, sha256)
+    archives = _chosen(dataset, address, sha256)
     if not force and not source.missing(folder):
-        say(f"{source.name} is in {folder} already; to fetch it again, add --force")
+        say(f"{dataset.name} is in {folder} already; to fetch it again, add --force")
         return folder
     for archive, place in archives:
         if not force and not source.missing(folder, archive):
@@ -63,29 +65,32 @@ def fetch(
         file = _obtain(archive, place, folder.parent, force, progress, say)
         _install(source, archive, file, folder, force, progress)
         kept = "" if _is_local(place) else f"; {file} is no longer needed"
-        say(f"{source.name}: unpacked {file.name} into {folder}{kept}")
+        say(f"{dataset.name}: unpacked {file.name} into {folder}{kept}")
     return folder
 
 
-def _chosen(source: Source, address: str | None, sha256: str | None) -> list[tuple[Archive, str]]:
+def _chosen(
+    dataset: type[PublishedDataset], address: str | None, sha256: str | None
+) -> list[tuple[Archive, str]]:
     """Return the archives, each with its address or file."""
+    source = dataset.source
     several = len(source.archives) > 1
     if sha256 is not None and several:
-        msg = f"--sha256: {source.name} has {len(source.archives)} archives, and this is one sum"
+        msg = f"--sha256: {dataset.name} has {len(source.archives)} archives, and this is one sum"
         raise UsageError(msg)
     chosen = []
     for archive in source.archives:
         place = archive.url if address is None else _elsewhere(archive, address, several)
         if place is None:
             msg = (
-                f"{source.name} cannot be fetched: {source.way}. Download it with a browser, and "
+                f"{dataset.name} cannot be fetched: {source.way}. Download it with a browser, and "
                 f"repeat this command with --source and the file, or unpack it into "
                 f"{source.folder()}"
             )
             raise UsageError(msg)
         if not (_is_local(place) or place.startswith(("http://", "https://"))):
             msg = f"--source {place}: is neither an http(s) address nor a file that exists" + (
-                f"; {source.name} needs a file for each of its archives" if several else ""
+                f"; {dataset.name} needs a file for each of its archives" if several else ""
             )
             raise UsageError(msg)
         chosen.append((archive._replace(sha256=(sha256 or archive.sha256)), place))

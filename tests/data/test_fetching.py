@@ -1,4 +1,3 @@
-import dataclasses
 import io
 import os
 import random
@@ -16,7 +15,15 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from fakes import draw_scene, save, write_berkeley, write_bsds500, write_grabcut, write_lvis
+from fakes import (
+    draw_scene,
+    save,
+    with_source,
+    write_berkeley,
+    write_bsds500,
+    write_grabcut,
+    write_lvis,
+)
 from fakes import write_sbd as write_sbd_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,11 +33,12 @@ from scipy.io import savemat
 from sites import serving
 
 import probseg.data.download as download_module
-from probseg.data import BSDS500, GrabCut
+from probseg.data import BSDS500, DAVIS585, GrabCut
 from probseg.data.archives import unpack
 from probseg.data.download import digest, download
 from probseg.data.fetching import fetch
-from probseg.data.sources import MEGABYTE, SOURCES
+from probseg.data.published import PUBLISHED
+from probseg.data.source import MEGABYTE
 from probseg.errors import ChecksumError, DataError, DownloadError, UsageError
 
 CONTENT = random.Random(0).randbytes(300_000)
@@ -180,7 +188,7 @@ def test_full_disks_are_noticed_before_the_download(site, tmp_path, monkeypatch)
     with pytest.raises(DownloadError, match=r"needs 0 MB.*--root"):
         get(site, tmp_path)
     with pytest.raises(DownloadError, match=r"GrabCut\.zip, unpacked, needs 61 MB"):
-        fetch(SOURCES["GrabCut"], tmp_path / "x", address=f"{site.url}/")
+        fetch(GrabCut, tmp_path / "x", address=f"{site.url}/")
     assert len(site.asked) == 1
 
 
@@ -396,24 +404,25 @@ PACKED = {
 
 
 def without_sums(name):
-    """A source as drawn archives have it, whose checksums are not the published ones."""
-    source = SOURCES[name]
-    archives = tuple(archive._replace(md5=None) for archive in source.archives)
-    return dataclasses.replace(source, archives=archives)
+    """A data set as drawn archives have it, whose checksums are not the published ones."""
+    kind = PUBLISHED[name]
+    archives = tuple(archive._replace(md5=None) for archive in kind.source.archives)
+    return with_source(kind, archives=archives)
 
 
 @pytest.mark.parametrize("name", PACKED)
 def test_what_is_fetched_is_what_the_data_set_reads(name, site, tmp_path, monkeypatch):
     monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
-    source, (pack, lengths) = without_sums(name), PACKED[name]
+    kind, (pack, lengths) = without_sums(name), PACKED[name]
+    source = kind.source
     archives = pack(tmp_path)
     site.files = {f"/mirror/{path.name}": path.read_bytes() for path in archives}
     lines = []
-    root = fetch(source, address=f"{site.url}/mirror/", say=lines.append)
+    root = fetch(kind, address=f"{site.url}/mirror/", say=lines.append)
     assert root == source.folder()
     assert not source.missing(root)
     for split, length in zip(source.splits or (None,), lengths, strict=True):
-        data = source.build(root, split)
+        data = kind.complete(root, split)
         assert len(data) == length
         assert all((sample.mask == 1).any() for sample in data)
     assert all("not verified" in line for line in lines if "sha256" in line)
@@ -421,7 +430,7 @@ def test_what_is_fetched_is_what_the_data_set_reads(name, site, tmp_path, monkey
         record = (root.parent / f"{path.name}.sha256").read_text()
         assert record == f"{digest(path, 'sha256')}  {path.name}\n"
     asked = len(site.asked)
-    fetch(source, address=f"{site.url}/mirror/", say=lines.append)
+    fetch(kind, address=f"{site.url}/mirror/", say=lines.append)
     assert len(site.asked) == asked
     assert "already" in lines[-1]
     expected = {root.name, *(p.name for p in archives), *(f"{p.name}.sha256" for p in archives)}
@@ -430,7 +439,7 @@ def test_what_is_fetched_is_what_the_data_set_reads(name, site, tmp_path, monkey
 
 def test_fetched_bsds500_leaves_the_photographs_of_test_sets_out(site, tmp_path):
     archive = pack_bsds500(tmp_path)[0]
-    root = fetch(SOURCES["BSDS500"], tmp_path / "bsds", address=str(archive), say=accept)
+    root = fetch(BSDS500, tmp_path / "bsds", address=str(archive), say=accept)
     path = root / "images" / "train" / "100.jpg"
     path.rename(path.with_name("124084.jpg"))
     for label in sorted((root / "labels" / "train").glob("100_*")):
@@ -448,7 +457,7 @@ def grabcut(site, tmp_path):
     site.files["/GrabCut.zip"] = pack_grabcut(tmp_path)[0].read_bytes()
     lines = []
     address = f"{site.url}/GrabCut.zip"
-    run = partial(fetch, SOURCES["GrabCut"], tmp_path / "data" / "gc", address=address)
+    run = partial(fetch, GrabCut, tmp_path / "data" / "gc", address=address)
     return partial(run, say=lines.append), tmp_path / "data", lines
 
 
@@ -457,11 +466,10 @@ def test_wrong_checksums(site, grabcut):
     with pytest.raises(ChecksumError, match=rf"{site.url}/GrabCut\.zip: sha256 is .*expected 0+;"):
         run(sha256="0" * 64)
     assert names(place) == []
-    source = SOURCES["GrabCut"]
-    stated = source.archives[0]._replace(md5="0" * 32)
+    stated = GrabCut.source.archives[0]._replace(md5="0" * 32)
     with pytest.raises(ChecksumError, match=r"md5 is .*expected 0+;"):
         fetch(
-            dataclasses.replace(source, archives=(stated,)),
+            with_source(GrabCut, archives=(stated,)),
             place / "gc",
             address=f"{site.url}/GrabCut.zip",
         )
@@ -526,7 +534,7 @@ def test_nothing_half_done_is_left(site, grabcut, monkeypatch):
 def test_archives_of_something_else(site, tmp_path):
     site.files["/GrabCut.zip"] = zipped({"a/b": b"1"}, tmp_path / "a.zip").read_bytes()
     with pytest.raises(DataError, match="expected an archive with data_GT, boundary_GT, got one"):
-        fetch(SOURCES["GrabCut"], tmp_path / "data" / "gc", address=f"{site.url}/GrabCut.zip")
+        fetch(GrabCut, tmp_path / "data" / "gc", address=f"{site.url}/GrabCut.zip")
 
 
 def test_sets_behind_a_browser(tmp_path):
@@ -535,9 +543,9 @@ def test_sets_behind_a_browser(tmp_path):
     save(labels * 255, tmp_path / "x" / "video" / "object1_00009.png")
     archive = packed(tmp_path / "x", tmp_path / "D.zip", "DAVIS585/")
     with pytest.raises(UsageError, match=r"DAVIS585 cannot be fetched: .*ClickSEG.*--source"):
-        fetch(SOURCES["DAVIS585"], tmp_path / "data" / "D585")
-    root = fetch(SOURCES["DAVIS585"], tmp_path / "data" / "D585", address=str(archive), say=accept)
-    assert len(SOURCES["DAVIS585"].build(root)) == 1
+        fetch(DAVIS585, tmp_path / "data" / "D585")
+    root = fetch(DAVIS585, tmp_path / "data" / "D585", address=str(archive), say=accept)
+    assert len(DAVIS585.complete(root)) == 1
     assert archive.is_file()
 
 
@@ -552,7 +560,7 @@ def test_sets_behind_a_browser(tmp_path):
 )
 def test_arguments_that_do_not_fit(name, options, told, tmp_path):
     with pytest.raises(UsageError, match=told):
-        fetch(SOURCES[name], tmp_path / "data", **options)
+        fetch(PUBLISHED[name], tmp_path / "data", **options)
 
 
 def test_a_killed_download_goes_on(site, grabcut, tmp_path):

@@ -29,13 +29,13 @@ from rich.table import Table
 from probseg.cli.arguments import Parser, new_file
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
-from probseg.data.download import Progress
 from probseg.data.fetching import fetch
 from probseg.data.leakage import Leak, Photos, find_leaks, photos_of_dataset, photos_of_folder
 from probseg.data.published import PUBLISHED, find_published, get_published
 from probseg.data.source import MEGABYTE, Source
 from probseg.errors import USER_ERRORS, UnknownNameError, UsageError
 from probseg.paths import find_data
+from probseg.transfer import Progress
 
 EXAMPLES = """\
 examples:

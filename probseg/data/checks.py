@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
-from probseg.data.download import Progress, silent
 from probseg.data.images import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
@@ -28,6 +27,7 @@ from probseg.data.pairs import ImageMaskPairs
 from probseg.data.source import Full
 from probseg.data.threads import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
+from probseg.transfer import Progress, silent
 from probseg.types import IGNORE, Sample
 
 TINY = 100

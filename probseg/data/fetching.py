@@ -8,12 +8,17 @@ from pathlib import Path
 
 from probseg.data.archives import find_layout, move_into, unpack
 from probseg.data.base import PublishedDataset
-from probseg.data.download import Progress, digest, download, require_space, silent
 from probseg.data.source import MEGABYTE, Archive, Source
 from probseg.errors import ChecksumError, UsageError
+from probseg.transfer import Progress, WayOut, digest, download, is_remote, require_space, silent
 
 SLACK = 4
-"""An archive that unpacks to this many times what is known of it is refused."""
+"""An archive that unpacks to this many times its known size is refused."""
+
+WAY_OUT = WayOut(
+    address="give another address, or a file that you downloaded yourself, with --source",
+    disk="choose a folder on another disk with --root",
+)
 
 
 def fetch(
@@ -39,7 +44,7 @@ def fetch(
             folder, has all archives of the data set under their own names.
         sha256: Checksum that the archive must have.
         force: Fetch what is there already again, and replace files that differ.
-        progress: Told of the bytes of downloads and of what is unpacked.
+        progress: Called with the bytes of downloads and of unpacked files.
         say: Called with lines for the user.
 
     Returns:
@@ -88,7 +93,7 @@ def _chosen(
                 f"{source.folder()}"
             )
             raise UsageError(msg)
-        if not (_is_local(place) or place.startswith(("http://", "https://"))):
+        if not (_is_local(place) or is_remote(place)):
             msg = f"--source {place}: is neither an http(s) address nor a file that exists" + (
                 f"; {dataset.name} needs a file for each of its archives" if several else ""
             )
@@ -134,11 +139,11 @@ def _obtain(
 
     there = _is_local(place) or (file.is_file() and not force)
     needed = archive.unpacked + (0 if there else archive.size)
-    require_space(folder, needed, f"{file.name}, unpacked,")
+    require_space(folder, needed, f"{file.name}, unpacked,", WAY_OUT)
     if there:
         check(file)
     else:
-        download(place, file, check, progress=progress)
+        download(place, file, check, WAY_OUT, progress=progress)
     return file
 
 
@@ -152,7 +157,7 @@ def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
         ChecksumError: If a sum is another one.
     """
     name = record.name.removesuffix(".sha256")
-    found = {"sha256": digest(path, "sha256")}
+    found = {"sha256": digest(path)}
     known = {"sha256": archive.sha256, "md5": archive.md5}
     told = f"{name}: sha256 {found['sha256']}"
     if archive.md5 is not None and archive.sha256 is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from functools import partial
 from pathlib import Path
 
 from probseg.errors import ChecksumError, DownloadError, UsageError, ZooError
@@ -101,7 +102,7 @@ def fetch_model(entry: Entry, mirror: str, cache: Path) -> Path:
         with locked(cache / f".{entry.name}.lock", entry.name):
             if _has(cache, entry):
                 return cache / entry.name
-            shutil.rmtree(draft, ignore_errors=True)  # that of a process that was killed
+            shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
             draft.mkdir()
             try:
                 _copy(entry, mirror, draft)
@@ -126,22 +127,23 @@ def _copy(entry: Entry, mirror: str, draft: Path) -> None:
     )
     for name, wanted in entry.files.items():
         address = f"{mirror}/{entry.name}/{name}"
-
-        def check(path: Path, address: str = address, wanted: File = wanted) -> None:
-            if file_of(path) != wanted:
-                msg = (
-                    f"{address}: is not the file that {mirror}/{INDEX} lists, with {wanted.bytes} "
-                    f"bytes and sha256 {wanted.sha256}; nothing of it is kept. The mirror is "
-                    "damaged, or is changing just now: repeat the command later, or set "
-                    "PROBSEG_ZOO to another"
-                )
-                raise ChecksumError(msg)
-
+        check = partial(_check, wanted=wanted, address=address)
         if is_remote(mirror):
             download(address, draft / name, check, WAY_OUT)
         else:
             (draft / name).write_bytes(read(address, wanted.bytes + 1, WAY_OUT))
             check(draft / name)
+
+
+def _check(path: Path, wanted: File, address: str) -> None:
+    """Raise unless a file is the one of the index."""
+    if file_of(path) != wanted:
+        msg = (
+            f"{address}: is not the file that the mirror's {INDEX} lists, with {wanted.bytes} "
+            f"bytes and sha256 {wanted.sha256}; nothing of it is kept. The mirror is damaged, or "
+            "is changing just now: repeat the command later, or set PROBSEG_ZOO to another"
+        )
+        raise ChecksumError(msg)
 
 
 def _install(draft: Path, entry: Entry, cache: Path) -> Path:

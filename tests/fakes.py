@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Literal
@@ -20,6 +21,12 @@ from probseg.types import IGNORE, Sample
 Pixels = npt.NDArray[np.uint8]
 
 COLOURS = ((220, 40, 40), (40, 200, 60), (50, 70, 230), (230, 210, 40))
+
+
+def with_source(kind, **changes):
+    """A published data set whose `Source` has other facts."""
+    source = dataclasses.replace(kind.source, **changes)
+    return type(kind.__name__, (kind,), {"source": source})
 
 
 def draw_scene(

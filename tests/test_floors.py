@@ -10,7 +10,7 @@ import pytest
 import probseg
 
 FLOORS = [
-    {"types", "errors", "paths", "seeds"},
+    {"types", "errors", "paths", "seeds", "transfer"},
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},
     {"backbones", "heads"},

@@ -27,13 +27,15 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from probseg.cli.arguments import Parser, new_file
-from probseg.data.checks import Report, check_folder, check_source
-from probseg.data.download import Progress
+from probseg.data.base import PublishedDataset
+from probseg.data.checks import Report, check_dataset, check_folder
 from probseg.data.fetching import fetch
-from probseg.data.leakage import Leak, Photos, find_leaks, photos_of_folder, photos_of_source
-from probseg.data.sources import MEGABYTE, SOURCES, Source, find_source, known_source
+from probseg.data.leakage import Leak, Photos, find_leaks, photos_of_dataset, photos_of_folder
+from probseg.data.published import PUBLISHED, find_published, get_published
+from probseg.data.source import MEGABYTE, Source
 from probseg.errors import USER_ERRORS, UnknownNameError, UsageError
 from probseg.paths import find_data
+from probseg.transfer import Progress
 
 EXAMPLES = """\
 examples:
@@ -52,9 +54,9 @@ SHOWN = 50
 
 
 class _Place(NamedTuple):
-    """A data set of the field, or a folder of somebody's own if ``source`` is None."""
+    """A published data set, or any other folder if ``dataset`` is None."""
 
-    source: Source | None
+    dataset: type[PublishedDataset] | None
     root: Path
 
 
@@ -133,13 +135,14 @@ def _list(options: argparse.Namespace) -> None:
     table.add_column("folder")
     table.add_column("there")
     table.add_column("licence and notes")
-    for source in SOURCES.values():
+    for name, dataset in PUBLISHED.items():
+        source = dataset.source
         root = source.folder()
         missing = source.missing(root)
         there = "no" if not root.is_dir() else "in part" if missing else "yes"
         notes = f"{source.licence}; {source.way}" if source.way else source.licence
         table.add_row(
-            source.name,
+            name,
             _counts(source, 0),
             _counts(source, 1),
             _download_size(source),
@@ -161,10 +164,9 @@ def _download_size(source: Source) -> str:
 
 
 def _fetch(options: argparse.Namespace) -> None:
-    source = known_source(options.name)
     with _bars(DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()) as progress:
         fetch(
-            source,
+            get_published(options.name),
             options.root,
             address=options.source,
             sha256=options.sha256,
@@ -188,11 +190,12 @@ def _check(options: argparse.Namespace) -> None:
 
 def _look(place: _Place, split: str | None, json_file: Path | None) -> None:
     with _bars(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
-        if place.source is None:
+        dataset = place.dataset
+        if dataset is None:
             reports = [check_folder(place.root, progress)]
         else:
-            parts: tuple[str | None, ...] = (split,) if split else place.source.splits or (None,)
-            reports = [check_source(place.source, place.root, part, progress) for part in parts]
+            parts: tuple[str | None, ...] = (split,) if split else dataset.source.splits or (None,)
+            reports = [check_dataset(dataset, place.root, part, progress) for part in parts]
     if json_file is not None:
         content = [{**r._asdict(), "problems": [p._asdict() for p in r.problems]} for r in reports]
         _write(json_file, {"reports": content})
@@ -259,37 +262,37 @@ def _fill(table: Table, rows: Sequence[tuple[str, ...]]) -> None:
 
 
 def _photos(place: _Place, split: str | None) -> Photos:
-    if place.source is None:
+    if place.dataset is None:
         return photos_of_folder(place.root)
-    return photos_of_source(place.source, place.root, split)
+    return photos_of_dataset(place.dataset, place.root, split)
 
 
 def _place(name: str, root: Path | None, split: str | None, option: str) -> _Place:
     """Find out which data set is meant, and where it is."""
     place = find_data(name)
     is_path = len(Path(name).parts) > 1
-    source = find_source(place.name if is_path else name)
-    if source is not None and root is None and is_path:
+    dataset = find_published(place.name if is_path else name)
+    if dataset is not None and root is None and is_path:
         root = place
-        if source.missing(root) and all((root / x).is_dir() for x in ("images", "masks")):
-            source = None  # a folder of somebody's own that has the name of a data set
-    if source is None:
+        if dataset.source.missing(root) and all((root / x).is_dir() for x in ("images", "masks")):
+            dataset = None  # another folder with the name of a data set
+    if dataset is None:
         if root is not None and root != place:
             msg = f"--root {root}: {name} is a folder, not the name of a data set; leave one out"
             raise UsageError(msg)
         if not place.is_dir():
-            raise UnknownNameError(kind="data set or folder", name=name, known=SOURCES)
+            raise UnknownNameError(kind="data set or folder", name=name, known=PUBLISHED)
         if split is not None:
             msg = f"{option} {split}: {name} is a folder and has no splits; leave the option out"
             raise UsageError(msg)
         return _Place(None, place)
-    if split is not None and split not in source.full:
-        known = [part for part in source.full if part]
+    if split is not None and split not in dataset.source.full:
+        known = [part for part in dataset.source.full if part]
         if not known:
-            msg = f"{option} {split}: {source.name} has no splits; leave the option out"
+            msg = f"{option} {split}: {dataset.name} has no splits; leave the option out"
             raise UsageError(msg)
-        raise UnknownNameError(kind=f"split of {source.name}", name=split, known=known)
-    return _Place(source, source.folder(root))
+        raise UnknownNameError(kind=f"split of {dataset.name}", name=split, known=known)
+    return _Place(dataset, dataset.source.folder(root))
 
 
 @contextlib.contextmanager

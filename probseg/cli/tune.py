@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -14,7 +15,7 @@ from probseg.cli.arguments import Parser, count, device, positive
 from probseg.data import EVALUATION_SETS, ImageMaskFolder, Selected
 from probseg.data.base import InteractiveDataset
 from probseg.data.datamodule import spread
-from probseg.data.sources import find_source
+from probseg.data.published import find_published
 from probseg.errors import DataError, UsageError
 from probseg.evaluation import get_protocol
 from probseg.evaluation.tuning import Grid, Trial, tune
@@ -152,31 +153,32 @@ def _objects(options: argparse.Namespace) -> InteractiveDataset:
     Raises:
         UsageError: If they are.
     """
-    source, split, root = find_source(options.data), options.split, options.root
-    if source is None and (source := find_source(Path(options.data).name)) is not None:
+    dataset, split, root = find_published(options.data), options.split, options.root
+    if dataset is None and (dataset := find_published(Path(options.data).name)) is not None:
         root = Path(options.data)  # the folder of a known set is that set
-    if source is None:
+    if dataset is None:
         if options.root is not None:
             msg = f"--root: {options.data} is a folder itself; leave it out"
             raise UsageError(msg)
         return ImageMaskFolder(options.data, split=split)
     open_splits = [
         known
-        for known in filter(None, source.full)
+        for known in filter(None, dataset.source.full)
         if known in ("train", "train_noval")
-        or (source.name not in EVALUATION_SETS and known != "test")
+        or (dataset.name not in EVALUATION_SETS and known != "test")
     ]
-    if split not in open_splits and (split in source.full or not open_splits):
+    if split not in open_splits and (split in dataset.source.full or not open_splits):
         msg = (
-            f"--data {source.name}{f' --split {split}' if split else ''}: results are reported on "
+            f"--data {dataset.name}{f' --split {split}' if split else ''}: results are reported on "
             "this set, so nothing may be chosen on it; take objects that no test has"
         )
         raise UsageError(msg)
     if split not in open_splits:
-        msg = f"--split: expected one of {', '.join(open_splits)} of {source.name}, got {split}"
+        msg = f"--split: expected one of {', '.join(open_splits)} of {dataset.name}, got {split}"
         raise UsageError(msg)
-    # Unlike `Source.build`, this leaves out what training leaves out: photographs of test sets.
-    data: InteractiveDataset = source.dataset()(root=source.folder(root), split=split)
+    # Unlike `PublishedDataset.complete`, this leaves out the photographs of test sets.
+    kind: type[Any] = dataset
+    data: InteractiveDataset = kind(root=root, split=split)
     return data
 
 

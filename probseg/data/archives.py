@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from probseg.data.download import BLOCK, Progress, silent
 from probseg.errors import DataError
+from probseg.transfer import BLOCK, Progress, silent
 
 JUNK = ("__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini")
 """Files and folders that operating systems leave in archives."""

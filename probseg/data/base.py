@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
+from probseg.data.source import Source
 from probseg.types import Sample
 
 
@@ -44,3 +47,26 @@ class InteractiveDataset(Dataset[Sample], ABC):
             index: Number of the object.
         """
         return self[index].name
+
+
+class PublishedDataset(InteractiveDataset):
+    """Base of the published data sets, which can be listed, fetched and checked.
+
+    Attributes:
+        source: Where it comes from, and the size of the complete set.
+    """
+
+    source: ClassVar[Source]
+
+    @classmethod
+    def complete(cls, root: Path, split: str | None = None) -> InteractiveDataset:
+        """Build the data set with all objects of a folder.
+
+        Raises:
+            DatasetNotFoundError: If it is not in the folder.
+            DataError: If it cannot be used.
+        """
+        options: dict[str, Any] = {"root": root, **cls.source.options}
+        if split is not None:
+            options["split"] = split
+        return cls(**options)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from probseg.data.images import read_grey
 from probseg.data.pairs import ImageMaskPairs
+from probseg.data.source import MEGABYTE, RITM, Archive, Full, Source
 from probseg.types import IGNORE
 
 
@@ -32,7 +33,21 @@ class Berkeley(ImageMaskPairs):
     name = "Berkeley"
     image_folder = "images"
     mask_folder = "masks"
-    places = ("Berkeley", "berkeley")
+    source = Source(
+        places=("Berkeley", "berkeley"),
+        full={"": Full(100, 96)},
+        archives=(
+            Archive(
+                f"{RITM}/Berkeley.zip",
+                size=7 * MEGABYTE,
+                unpacked=20 * MEGABYTE,
+                holds=("images", "masks"),
+            ),
+        ),
+        licence="photographs: BSDS, non-commercial research and education",
+        photos="images/*",
+        ids="BSDS",
+    )
 
     def photo(self, stem: str) -> str:
         """Identify the photograph of a mask: the mask's name without the number of the object."""

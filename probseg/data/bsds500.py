@@ -8,15 +8,16 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.base import InteractiveDataset
+from probseg.data.base import PublishedDataset
+from probseg.data.bsds500_files import convert
 from probseg.data.images import check_same_size, read_image, read_labels
 from probseg.data.reading import index_objects
+from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
-from probseg.paths import data_dir
 from probseg.types import Sample
 
 
-class BSDS500(InteractiveDataset):
+class BSDS500(PublishedDataset):
     """Segments of BSDS500 as objects, one per region and annotator.
 
     Layout: ``images/<split>/<id>.jpg`` and ``labels/<split>/<id>_a<k>.png``, one map of region
@@ -38,6 +39,25 @@ class BSDS500(InteractiveDataset):
     """
 
     name = "BSDS500"
+    source = Source(
+        places=("bsds500",),
+        full={"train": Full(None, 200), "val": Full(None, 100), "test": Full(None, 200)},
+        splits=("train", "val", "test"),
+        archives=(
+            Archive(
+                f"{BERKELEY}/BSR/BSR_bsds500.tgz",
+                size=71 * MEGABYTE,
+                unpacked=200 * MEGABYTE,
+                holds=("images/train", "images/val", "images/test"),
+            ),
+        ),
+        licence="non-commercial research and education",
+        photos="images/{split}/*",
+        convert=convert,
+        made=("labels/train", "labels/val", "labels/test", "splits/exclude_from_training.tsv"),
+        options={"exclude": None},
+        ids="BSDS",
+    )
 
     def __init__(
         self,
@@ -47,15 +67,14 @@ class BSDS500(InteractiveDataset):
         min_fraction: float = 0.005,
         max_fraction: float = 0.5,
     ) -> None:
-        self.root = Path(root) if root is not None else data_dir() / "bsds500"
+        self.root = self.source.folder(root)
         images = sorted((self.root / "images" / split).glob("[!.]*.jpg"))
         if not images:
             raise DatasetNotFoundError(
                 self.name,
                 self.root,
                 f"images/{split}/<id>.jpg and labels/{split}/<id>_a<k>.png",
-                "`probseg data fetch BSDS500` gets it. Or download it, convert its .mat label maps "
-                "to PNG (one per annotator), and pass the folder as `root`.",
+                self.source.way_out(self.name),
             )
         unwanted = self._excluded(exclude)
         wanted = [image for image in images if image.stem not in unwanted]

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.base import InteractiveDataset
-from probseg.data.download import Progress, silent
+from probseg.data.base import InteractiveDataset, PublishedDataset
 from probseg.data.images import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
@@ -25,9 +24,10 @@ from probseg.data.images import (
     read_labels,
 )
 from probseg.data.pairs import ImageMaskPairs
-from probseg.data.sources import Full, Source
+from probseg.data.source import Full
 from probseg.data.threads import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
+from probseg.transfer import Progress, silent
 from probseg.types import IGNORE, Sample
 
 TINY = 100
@@ -83,10 +83,13 @@ class _Seen(NamedTuple):
     problems: list[Problem]
 
 
-def check_source(
-    source: Source, root: Path, split: str | None = None, progress: Progress = silent
+def check_dataset(
+    dataset: type[PublishedDataset],
+    root: Path,
+    split: str | None = None,
+    progress: Progress = silent,
 ) -> Report:
-    """Look at all objects of a data set of the field.
+    """Check all objects of a published data set.
 
     Found are files without partner, files that cannot be read, masks of another size or with
     unexpected values, objects without a pixel, masks that are ignored altogether, and other numbers
@@ -94,7 +97,7 @@ def check_source(
     `TINY` pixels, objects without background, and photographs that are there twice.
 
     Args:
-        source: The data set.
+        dataset: Class of the data set.
         root: Its folder.
         split: Its split, where it has splits.
         progress: Told of the objects that were looked at.
@@ -102,28 +105,27 @@ def check_source(
     Raises:
         DatasetNotFoundError: If the folder does not hold the data set.
     """
-    name = source.name if split is None else f"{source.name} {split}"
+    name = dataset.name if split is None else f"{dataset.name} {split}"
     problems: list[Problem] = []
     looks: list[Callable[[], _Seen]] = []
-    kind = source.dataset()
-    if issubclass(kind, ImageMaskPairs):
-        looks = _looks_at_pairs(kind, root, problems)
+    if issubclass(dataset, ImageMaskPairs):
+        looks = _looks_at_pairs(dataset, root, problems)
     if not problems:
         try:
-            data = source.build(root, split)
+            data = dataset.complete(root, split)
         except DataError as error:
             problems.append(_told(error, root))
         else:
             looks = looks or [partial(_look_at_sample, data, root, i) for i in range(len(data))]
     seen = in_threads(lambda look: look(), looks, name, progress)
-    full = source.full.get(split or "", Full())
+    full = dataset.source.full.get(split or "", Full())
     return _report(name, root, problems, seen, full)
 
 
 def check_folder(root: Path, progress: Progress = silent) -> Report:
     """Look at all files of a folder with ``images/`` and ``masks/``; see `ImageMaskFolder`.
 
-    Found is what `check_source` finds; here, all of it is serious except for an image without mask,
+    The problems are those of `check_dataset`, all of them serious except for an image without mask,
     which is not used.
 
     Args:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from probseg.data.images import read_grey
 from probseg.data.pairs import ImageMaskPairs
+from probseg.data.source import MEGABYTE, RITM, Archive, Full, Source
 from probseg.errors import DataError
 
 
@@ -31,7 +32,21 @@ class COCOMVal(ImageMaskPairs):
     name = "COCO_MVal"
     image_folder = "img"
     mask_folder = "gt"
-    places = ("COCO_MVal", "coco_mval")
+    source = Source(
+        places=("COCO_MVal", "coco_mval"),
+        full={"": Full(800, 722)},
+        archives=(
+            Archive(
+                f"{RITM}/COCO_MVal.zip",
+                size=127 * MEGABYTE,
+                unpacked=150 * MEGABYTE,
+                holds=("img", "gt"),
+            ),
+        ),
+        licence="annotations CC BY 4.0; photographs: terms of Flickr",
+        photos="img/*",
+        ids="COCO",
+    )
 
     def __init__(self, root: Path | str | None = None) -> None:
         super().__init__(root)

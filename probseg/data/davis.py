@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from probseg.data.images import read_colours
 from probseg.data.pairs import ImageMaskPairs
+from probseg.data.source import MEGABYTE, RITM, Archive, Full, Source
 from probseg.errors import DataError
 
 
@@ -32,7 +33,20 @@ class DAVIS(ImageMaskPairs):
     name = "DAVIS"
     image_folder = "img"
     mask_folder = "gt"
-    places = ("DAVIS", "davis", "DAVIS345")
+    source = Source(
+        places=("DAVIS", "davis", "DAVIS345"),
+        full={"": Full(345, 345)},
+        archives=(
+            Archive(
+                f"{RITM}/DAVIS.zip",
+                size=43 * MEGABYTE,
+                unpacked=60 * MEGABYTE,
+                holds=("img", "gt"),
+            ),
+        ),
+        licence="terms of https://davischallenge.org",
+        photos="img/*",
+    )
 
     def read_mask(self, path: Path) -> npt.NDArray[np.uint8]:
         """Read a mask by its colours."""

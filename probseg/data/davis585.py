@@ -7,9 +7,10 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from probseg.data.base import InteractiveDataset
+from probseg.data.base import PublishedDataset
 from probseg.data.images import check_same_size, read_grey, read_image
-from probseg.data.layout import chosen_root, picture_files
+from probseg.data.layout import picture_files
+from probseg.data.source import MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.types import Sample
 
@@ -24,7 +25,7 @@ class _Object(NamedTuple):
     initial: Path | None
 
 
-class DAVIS585(InteractiveDataset):
+class DAVIS585(PublishedDataset):
     """Each object of a frame by itself, with initial masks of an IoU of 0.75 to 0.85.
 
     Layout: in a folder per video, frames ``00009.jpg``, masks ``object1_00009.png`` and initial
@@ -50,12 +51,23 @@ class DAVIS585(InteractiveDataset):
     """
 
     name = "DAVIS585"
+    source = Source(
+        places=("DAVIS585", "DAVIS-585", "davis585"),
+        full={"": Full(585, None)},
+        archives=(
+            Archive(None, size=0, unpacked=500 * MEGABYTE, holds=("*/*.jpg", "*/object1_*.png")),
+        ),
+        licence="terms of https://davischallenge.org",
+        photos="*/*.jpg",
+        way="it is on a cloud drive that needs a browser, with a link in the README of "
+        "https://github.com/alibaba/ClickSEG",
+    )
 
     def __init__(self, root: Path | str | None = None, initial: Initial | None = None) -> None:
         known = get_args(Initial)
         if initial is not None and initial not in known:
             raise UnknownNameError(kind="kind of initial masks", name=initial, known=known)
-        self.root = chosen_root(root, "DAVIS585", "DAVIS-585", "davis585")
+        self.root = self.source.folder(root)
         self.objects: list[_Object] = []
         for video in sorted(self.root.iterdir()) if self.root.is_dir() else []:
             if video.is_dir() and not video.name.startswith("."):
@@ -66,9 +78,7 @@ class DAVIS585(InteractiveDataset):
                 self.root,
                 "<video>/<frame>.jpg, <video>/object<n>_<frame>.png and "
                 "<video>/init_stm_object<n>_<frame>.png (or init_sp_...)",
-                "Download DAVIS-585 by the links in the README of the repository "
-                "alibaba/ClickSEG, unpack it, and pass the folder that holds the videos as `root` "
-                "or set PROBSEG_DATA to the folder that holds it as DAVIS585.",
+                self.source.way_out(self.name),
             )
         if initial is not None:
             self.name = f"{self.name}_{initial}"

@@ -7,16 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 from probseg.data.archives import find_layout, move_into, unpack
-from probseg.data.download import Progress, digest, download, require_space, silent
-from probseg.data.sources import MEGABYTE, Archive, Source
+from probseg.data.base import PublishedDataset
+from probseg.data.source import MEGABYTE, Archive, Source
 from probseg.errors import ChecksumError, UsageError
+from probseg.transfer import Progress, WayOut, digest, download, is_remote, require_space, silent
 
 SLACK = 4
-"""An archive that unpacks to this many times what is known of it is refused."""
+"""An archive that unpacks to this many times its known size is refused."""
+
+WAY_OUT = WayOut(
+    address="give another address, or a file that you downloaded yourself, with --source",
+    disk="choose a folder on another disk with --root",
+)
 
 
 def fetch(
-    source: Source,
+    dataset: type[PublishedDataset],
     root: Path | None = None,
     *,
     address: str | None = None,
@@ -32,13 +38,13 @@ def fetch(
     interrupts the command, repeating it goes on and completes it.
 
     Args:
-        source: The data set.
+        dataset: Class of the data set.
         root: Its folder to be; where the data set is looked for by default.
         address: Where the archive is instead: an address, or a file. One that ends with ``/``, or a
             folder, has all archives of the data set under their own names.
         sha256: Checksum that the archive must have.
         force: Fetch what is there already again, and replace files that differ.
-        progress: Told of the bytes of downloads and of what is unpacked.
+        progress: Called with the bytes of downloads and of unpacked files.
         say: Called with lines for the user.
 
     Returns:
@@ -51,10 +57,11 @@ def fetch(
         ChecksumError: If an archive does not have its checksum.
         DataError: If an archive cannot be used or other files are in the way.
     """
+    source = dataset.source
     folder = source.folder(root).resolve()
-    archives = _chosen(source, address, sha256)
+    archives = _chosen(dataset, address, sha256)
     if not force and not source.missing(folder):
-        say(f"{source.name} is in {folder} already; to fetch it again, add --force")
+        say(f"{dataset.name} is in {folder} already; to fetch it again, add --force")
         return folder
     for archive, place in archives:
         if not force and not source.missing(folder, archive):
@@ -63,29 +70,32 @@ def fetch(
         file = _obtain(archive, place, folder.parent, force, progress, say)
         _install(source, archive, file, folder, force, progress)
         kept = "" if _is_local(place) else f"; {file} is no longer needed"
-        say(f"{source.name}: unpacked {file.name} into {folder}{kept}")
+        say(f"{dataset.name}: unpacked {file.name} into {folder}{kept}")
     return folder
 
 
-def _chosen(source: Source, address: str | None, sha256: str | None) -> list[tuple[Archive, str]]:
+def _chosen(
+    dataset: type[PublishedDataset], address: str | None, sha256: str | None
+) -> list[tuple[Archive, str]]:
     """Return the archives, each with its address or file."""
+    source = dataset.source
     several = len(source.archives) > 1
     if sha256 is not None and several:
-        msg = f"--sha256: {source.name} has {len(source.archives)} archives, and this is one sum"
+        msg = f"--sha256: {dataset.name} has {len(source.archives)} archives, and this is one sum"
         raise UsageError(msg)
     chosen = []
     for archive in source.archives:
         place = archive.url if address is None else _elsewhere(archive, address, several)
         if place is None:
             msg = (
-                f"{source.name} cannot be fetched: {source.way}. Download it with a browser, and "
+                f"{dataset.name} cannot be fetched: {source.way}. Download it with a browser, and "
                 f"repeat this command with --source and the file, or unpack it into "
                 f"{source.folder()}"
             )
             raise UsageError(msg)
-        if not (_is_local(place) or place.startswith(("http://", "https://"))):
+        if not (_is_local(place) or is_remote(place)):
             msg = f"--source {place}: is neither an http(s) address nor a file that exists" + (
-                f"; {source.name} needs a file for each of its archives" if several else ""
+                f"; {dataset.name} needs a file for each of its archives" if several else ""
             )
             raise UsageError(msg)
         chosen.append((archive._replace(sha256=(sha256 or archive.sha256)), place))
@@ -129,11 +139,11 @@ def _obtain(
 
     there = _is_local(place) or (file.is_file() and not force)
     needed = archive.unpacked + (0 if there else archive.size)
-    require_space(folder, needed, f"{file.name}, unpacked,")
+    require_space(folder, needed, f"{file.name}, unpacked,", WAY_OUT)
     if there:
         check(file)
     else:
-        download(place, file, check, progress=progress)
+        download(place, file, check, WAY_OUT, progress=progress)
     return file
 
 
@@ -147,7 +157,7 @@ def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
         ChecksumError: If a sum is another one.
     """
     name = record.name.removesuffix(".sha256")
-    found = {"sha256": digest(path, "sha256")}
+    found = {"sha256": digest(path)}
     known = {"sha256": archive.sha256, "md5": archive.md5}
     told = f"{name}: sha256 {found['sha256']}"
     if archive.md5 is not None and archive.sha256 is None:

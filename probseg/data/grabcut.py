@@ -11,6 +11,7 @@ import numpy.typing as npt
 from probseg.data.images import check_same_size, read_labels
 from probseg.data.layout import picture_files, refuse_missing
 from probseg.data.pairs import ImageMaskPairs
+from probseg.data.source import MEGABYTE, RESEARCH, RITM, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.types import IGNORE, Sample
 
@@ -41,7 +42,21 @@ class GrabCut(ImageMaskPairs):
     name = "GrabCut"
     image_folder = "data_GT"
     mask_folder = "boundary_GT"
-    places = ("GrabCut", "grabcut")
+    source = Source(
+        places=("GrabCut", "grabcut"),
+        full={"": Full(50, 50)},
+        archives=(
+            Archive(
+                f"{RITM}/GrabCut.zip",
+                size=11 * MEGABYTE,
+                unpacked=50 * MEGABYTE,
+                holds=("data_GT", "boundary_GT"),
+            ),
+        ),
+        licence=RESEARCH,
+        photos="data_GT/*",
+        ids="BSDS",
+    )
 
     def __init__(self, root: Path | str | None = None, scribbles: Scribbles | None = None) -> None:
         super().__init__(root)

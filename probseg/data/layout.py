@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probseg.data.images import IMAGE_SUFFIXES
-from probseg.errors import DataError, DatasetNotFoundError
+from probseg.errors import DataError
 from probseg.paths import data_dir
-
-ARCHIVES = "https://github.com/saic-vul/fbrs_interactive_segmentation/releases/download/v1.0"
-"""Archives of GrabCut, Berkeley, DAVIS and COCO_MVal as the field uses them."""
 
 
 def chosen_root(root: Path | str | None, *names: str) -> Path:
@@ -48,31 +45,6 @@ def picture_files(place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> dict
             msg = f"{path}: has the same stem as {found[path.stem]}; remove one of them"
             raise DataError(msg)
         found[path.stem] = path
-    return found
-
-
-def archive_files(name: str, root: Path, folder: str, layout: str) -> dict[str, Path]:
-    """Map the stems of the picture files of a test set's folder to their paths.
-
-    Args:
-        name: The data set, and the name of its archive.
-        root: The folder of the data set.
-        folder: The folder in it.
-        layout: The folders that ``root`` must have, in words.
-
-    Raises:
-        DatasetNotFoundError: If there are no pictures.
-        DataError: If two files have the same stem.
-    """
-    found = picture_files(root / folder)
-    if not found:
-        raise DatasetNotFoundError(
-            name,
-            root,
-            layout,
-            f"`probseg data fetch {name}` gets it. Or download {ARCHIVES}/{name}.zip, unpack it, "
-            "and pass its folder as `root` or set PROBSEG_DATA to the folder that holds it.",
-        )
     return found
 
 

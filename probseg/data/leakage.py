@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from probseg.data.download import Progress, silent
+from probseg.data.base import PublishedDataset
 from probseg.data.images import FORMATS, GREY_WEIGHTS, IMAGE_SUFFIXES
 from probseg.data.layout import first_words
-from probseg.data.sources import Source
 from probseg.data.threads import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
+from probseg.transfer import Progress, silent
 
 SIDE = 24
 """Height and width of the thumbnails."""
@@ -47,12 +47,12 @@ class Photos(NamedTuple):
     Args:
         name: Name of the data set.
         paths: Their files.
-        source: The data set, if it is one of the field.
+        dataset: Class of the data set; None for any other folder.
     """
 
     name: str
     paths: list[Path]
-    source: Source | None = None
+    dataset: type[PublishedDataset] | None = None
 
 
 class Leak(NamedTuple):
@@ -72,11 +72,13 @@ class Leak(NamedTuple):
     correlation: float
 
 
-def photos_of_source(source: Source, root: Path, split: str | None = None) -> Photos:
-    """List the photographs of a data set of the field.
+def photos_of_dataset(
+    dataset: type[PublishedDataset], root: Path, split: str | None = None
+) -> Photos:
+    """List the photographs of a published data set.
 
     Args:
-        source: The data set.
+        dataset: Class of the data set.
         root: Its folder.
         split: Its split; all that are looked at by default. LVIS keeps photographs of both of its
             splits in one folder, and all of them are listed whatever the split.
@@ -84,6 +86,7 @@ def photos_of_source(source: Source, root: Path, split: str | None = None) -> Ph
     Raises:
         DatasetNotFoundError: If there are none.
     """
+    source = dataset.source
     inner = root / source.inner
     root = inner if inner.is_dir() else root
     found: list[Path] = []
@@ -98,9 +101,8 @@ def photos_of_source(source: Source, root: Path, split: str | None = None) -> Ph
         expected = f"photographs {source.photos.format(split=split or '*')}"
         if source.listed is not None:
             expected += f" and their list {source.listed.format(split=split or '<split>')}"
-        way_out = f"Fetch it with `probseg data fetch {source.name}`, or name its folder."
-        raise DatasetNotFoundError(source.name, root, expected, way_out)
-    return Photos(source.name, sorted(set(found)), source)
+        raise DatasetNotFoundError(dataset.name, root, expected, source.way_out(dataset.name))
+    return Photos(dataset.name, sorted(set(found)), dataset)
 
 
 def photos_of_folder(root: Path) -> Photos:
@@ -141,7 +143,7 @@ def find_leaks(train: Photos, test: Photos, progress: Progress = silent) -> list
         for photos in (train, test)
     )
     namesakes = _namesakes(train, test)
-    certain = train.source is not None and test.source is not None
+    certain = train.dataset is not None and test.dataset is not None
     leaks = []
     for start in range(0, len(ours), BLOCK):
         block = ours[start : start + BLOCK]
@@ -231,28 +233,29 @@ def _namesakes(train: Photos, test: Photos) -> set[tuple[int, int]]:
     """Pairs of positions whose files have the name of one photograph."""
     owners: dict[tuple[str, str], list[int]] = defaultdict(list)
     for j, path in enumerate(test.paths):
-        for key in _names(path, test.source):
+        for key in _names(path, test.dataset):
             owners[key].append(j)
     return {
         (i, j)
         for i, path in enumerate(train.paths)
-        for key in _names(path, train.source)
+        for key in _names(path, train.dataset)
         for j in owners.get(key, ())
     }
 
 
-def _names(path: Path, source: Source | None) -> set[tuple[str, str]]:
+def _names(path: Path, dataset: type[PublishedDataset] | None) -> set[tuple[str, str]]:
     """Return collection and name of a photograph; several where the collection is not known."""
     stem = path.name.split(".")[0]
-    if source is None:
+    if dataset is None:
         names = {("", stem)}
-        for collection, pattern in PATTERNS.items():
+        for known, pattern in PATTERNS.items():
             if match := re.search(rf"(?<!\d){pattern}(?!\d)", stem):
-                names.add((collection, match[0]))
+                names.add((known, match[0]))
         return names
-    if source.ids is None:
+    collection = dataset.source.ids
+    if collection is None:
         return set()
-    stem = MISTYPED.get(source.name, {}).get(stem, stem)
+    stem = MISTYPED.get(dataset.name, {}).get(stem, stem)
     # Berkeley: 189011a; COCO_MVal: the class and its number come before the name.
-    match = re.search(rf"(?<!\d){PATTERNS[source.ids]}(?=[a-z]?$|#)", stem)
-    return {(source.ids, match[0])} if match else set()
+    match = re.search(rf"(?<!\d){PATTERNS[collection]}(?=[a-z]?$|#)", stem)
+    return {(collection, match[0])} if match else set()

@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from probseg.data.annotated import AnnotatedObjects, Wanted
 from probseg.data.annotation_files import Entry
-from probseg.data.layout import chosen_root
+from probseg.data.base import PublishedDataset
+from probseg.data.source import MEGABYTE, Archive, Full, Source
 from probseg.errors import DatasetNotFoundError
 
 
-class LVIS(AnnotatedObjects):
+class LVIS(AnnotatedObjects, PublishedDataset):
     """Annotations of LVIS v1 as objects.
 
     Layout: ``lvis_v1_<split>.json``, ``train2017/`` and ``val2017/``. Both splits have images in
@@ -35,6 +36,42 @@ class LVIS(AnnotatedObjects):
     name = "LVIS"
     kind = "LVIS v1"
     path_key = "coco_url"
+    source = Source(
+        places=("LVIS", "lvis"),
+        full={"train": Full(), "val": Full()},
+        splits=("train", "val"),
+        archives=(
+            Archive(
+                "https://dl.fbaipublicfiles.com/LVIS/lvis_v1_train.json.zip",
+                size=350 * MEGABYTE,
+                unpacked=1200 * MEGABYTE,
+                holds=("lvis_v1_train.json",),
+            ),
+            Archive(
+                "https://dl.fbaipublicfiles.com/LVIS/lvis_v1_val.json.zip",
+                size=65 * MEGABYTE,
+                unpacked=250 * MEGABYTE,
+                holds=("lvis_v1_val.json",),
+            ),
+            Archive(
+                "http://images.cocodataset.org/zips/train2017.zip",
+                size=19337 * MEGABYTE,
+                unpacked=19400 * MEGABYTE,
+                holds=("train2017",),
+                md5="cced6f7f71b7629ddf16f17bbcfab6b2",
+            ),
+            Archive(
+                "http://images.cocodataset.org/zips/val2017.zip",
+                size=816 * MEGABYTE,
+                unpacked=830 * MEGABYTE,
+                holds=("val2017",),
+                md5="442b8da7639aecaf257c1dceb8ba8c80",
+            ),
+        ),
+        licence="annotations CC BY 4.0; photographs: terms of Flickr",
+        photos="*2017/*",  # photographs of `val` are in both folders
+        ids="COCO",
+    )
 
     def __init__(
         self,
@@ -42,7 +79,7 @@ class LVIS(AnnotatedObjects):
         root: Path | str | None = None,
         min_area: int = 400,
     ) -> None:
-        self.root = chosen_root(root, "LVIS", "lvis")
+        self.root = self.source.folder(root)
         annotations = self.root / f"lvis_v1_{split}.json"
         super().__init__(annotations, self.root, Wanted(min_area))
 
@@ -62,11 +99,7 @@ class LVIS(AnnotatedObjects):
             self.name,
             self.root,
             f"{missing} (in all lvis_v1_<split>.json, train2017/ and val2017/)",
-            "`probseg data fetch LVIS` gets it. Or download the annotations from "
-            "https://www.lvisdataset.org/dataset and the images "
-            "train2017.zip and val2017.zip from https://cocodataset.org/#download, unpack them "
-            "into one folder, and pass it as `root` or set PROBSEG_DATA to the folder that holds "
-            "it as LVIS.",
+            self.source.way_out(self.name),
         )
 
     def way_to_images(self, folder: str) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 
 from scipy.io import loadmat
 
-from probseg.data.download import BLOCK
 from probseg.errors import DataError
+from probseg.transfer import BLOCK
 
 MAX_BYTES = 256 * 10**6
 """Most bytes that all variables of a file may unpack to; label maps of photographs have few MB."""

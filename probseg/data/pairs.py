@@ -8,22 +8,22 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.base import InteractiveDataset
+from probseg.data.base import PublishedDataset
 from probseg.data.images import check_same_size, read_image
-from probseg.data.layout import archive_files, chosen_root, refuse_missing
+from probseg.data.layout import picture_files, refuse_missing
+from probseg.errors import DatasetNotFoundError
 from probseg.types import Sample
 
 
-class ImageMaskPairs(InteractiveDataset):
+class ImageMaskPairs(PublishedDataset):
     """Base of the test sets in two folders; every mask has an image and every image a mask.
 
     Args:
-        root: The folder with both; by default the first of `places` that there is.
+        root: The folder with both; by default the one that `Source.folder` finds.
 
     Attributes:
         image_folder: Name of the folder of images.
         mask_folder: Name of the folder of masks.
-        places: Usual names of the data set's folder inside ``$PROBSEG_DATA`` or ``./data``.
         pairs: Image and mask of each object, in the order of the masks' names.
 
     Raises:
@@ -33,19 +33,24 @@ class ImageMaskPairs(InteractiveDataset):
 
     image_folder: str
     mask_folder: str
-    places: tuple[str, ...]
 
     def __init__(self, root: Path | str | None = None) -> None:
-        self.root = chosen_root(root, *self.places)
-        layout = f"the folders {self.image_folder}/ (images) and {self.mask_folder}/ (masks)"
-        images = archive_files(self.name, self.root, self.image_folder, layout)
-        masks = archive_files(self.name, self.root, self.mask_folder, layout)
+        self.root = self.source.folder(root)
+        images, masks = (self._files(folder) for folder in (self.image_folder, self.mask_folder))
         owners = {stem: stem if stem in images else self.photo(stem) for stem in masks}
         strangers = sorted(stem for stem, owner in owners.items() if owner not in images)
         refuse_missing(self.root / self.image_folder, "image", strangers, self.mask_folder)
         unused = sorted(set(images) - set(owners.values()))
         refuse_missing(self.root / self.mask_folder, "mask", unused, self.image_folder)
         self.pairs = [(images[owners[stem]], masks[stem]) for stem in sorted(masks)]
+
+    def _files(self, folder: str) -> dict[str, Path]:
+        found = picture_files(self.root / folder)
+        if not found:
+            layout = f"the folders {self.image_folder}/ (images) and {self.mask_folder}/ (masks)"
+            way_out = self.source.way_out(self.name)
+            raise DatasetNotFoundError(self.name, self.root, layout, way_out)
+        return found
 
     def photo(self, stem: str) -> str:
         """Identify the photograph of a mask, given the name of the mask."""

@@ -7,14 +7,15 @@ from typing import Literal
 
 import numpy as np
 
-from probseg.data.base import InteractiveDataset
+from probseg.data.base import PublishedDataset
 from probseg.data.images import check_same_size, object_mask, read_image, read_labels
-from probseg.data.layout import chosen_root, first_words
+from probseg.data.layout import first_words
+from probseg.data.source import MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.types import IGNORE, Sample
 
 
-class PascalVOC(InteractiveDataset):
+class PascalVOC(PublishedDataset):
     """Instances of PASCAL VOC 2012 as objects: 3422 on the 1449 photographs for validation.
 
     Layout: ``JPEGImages/<id>.jpg``, the palette files ``SegmentationObject/<id>.png`` and the lists
@@ -35,13 +36,35 @@ class PascalVOC(InteractiveDataset):
     """
 
     name = "PascalVOC"
+    source = Source(
+        places=("VOCdevkit/VOC2012", "VOC2012", "PascalVOC"),
+        full={
+            "train": Full(None, 1464),
+            "val": Full(None, 1449),
+            "trainval": Full(None, 2913),
+        },
+        splits=("val",),
+        archives=(
+            Archive(
+                "http://host.robots.ox.ac.uk/pascal/VOC/voc2012/VOCtrainval_11-May-2012.tar",
+                size=2000 * MEGABYTE,
+                unpacked=2000 * MEGABYTE,
+                holds=("JPEGImages", "SegmentationObject", "ImageSets"),
+                md5="6cd6e144f989b92b3379bac3b3de84fd",
+            ),
+        ),
+        licence="photographs: terms of Flickr",
+        photos="JPEGImages/*",
+        listed="ImageSets/Segmentation/{split}.txt",
+        ids="VOC",
+    )
 
     def __init__(
         self,
         split: Literal["val", "train", "trainval"] = "val",
         root: Path | str | None = None,
     ) -> None:
-        self.root = chosen_root(root, "VOCdevkit/VOC2012", "VOC2012", "PascalVOC")
+        self.root = self.source.folder(root)
         self.objects: list[tuple[str, int]] = []  # image, palette index
         for name in self._listed(split):
             missing = [p for p in (self._image(name), self._labels(name)) if not p.is_file()]
@@ -64,10 +87,7 @@ class PascalVOC(InteractiveDataset):
                 self.root,
                 "JPEGImages/<id>.jpg, SegmentationObject/<id>.png and "
                 f"ImageSets/Segmentation/{split}.txt",
-                "`probseg data fetch PascalVOC` gets it. Or download http://host.robots.ox.ac.uk/"
-                "pascal/VOC/voc2012/VOCtrainval_11-May-2012.tar, unpack it, and pass its folder "
-                "VOCdevkit/VOC2012 as `root` or set PROBSEG_DATA to the folder that holds "
-                "VOCdevkit.",
+                self.source.way_out(self.name),
             )
         return first_words(path)
 

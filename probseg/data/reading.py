@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.cache import cached
-from probseg.data.download import Progress, silent
 from probseg.data.threads import in_threads
 from probseg.errors import DataError
+from probseg.transfer import Progress, silent
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

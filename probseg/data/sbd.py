@@ -9,16 +9,17 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.base import InteractiveDataset
+from probseg.data.base import PublishedDataset
 from probseg.data.images import check_same_size, read_image
-from probseg.data.layout import chosen_root, first_words
+from probseg.data.layout import first_words
 from probseg.data.mat_files import load_known_mat, load_mat
 from probseg.data.reading import index_objects
+from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.types import Sample
 
 
-class SBD(InteractiveDataset):
+class SBD(PublishedDataset):
     """Instances of SBD as objects: 20172 for training and 6671 for validation.
 
     Layout: ``img/<id>.jpg``, ``inst/<id>.mat`` and the lists ``<split>.txt``, in the folder itself
@@ -39,6 +40,32 @@ class SBD(InteractiveDataset):
     """
 
     name = "SBD"
+    source = Source(
+        places=("SBD", "sbd"),
+        full={"train": Full(20172, 8498), "val": Full(6671, 2857), "train_noval": Full()},
+        splits=("train", "val"),
+        archives=(
+            Archive(
+                f"{BERKELEY}/semantic_contours/benchmark.tgz",
+                size=1420 * MEGABYTE,
+                unpacked=1700 * MEGABYTE,
+                holds=("img", "inst", "train.txt", "val.txt"),
+                md5="82b4d87ceb2ed10f6038a1cba92111cb",
+            ),
+            Archive(
+                "https://www.cs.cornell.edu/~bharathh/train_noval.txt",
+                size=MEGABYTE,
+                unpacked=MEGABYTE,
+                holds=("train_noval.txt",),
+                md5="79bff800c5f0b1ec6b21080a3c066722",
+            ),
+        ),
+        licence="none stated; photographs: terms of Flickr",
+        photos="img/*",
+        listed="{split}.txt",
+        inner="benchmark_RELEASE/dataset",
+        ids="VOC",
+    )
 
     def __init__(
         self,
@@ -46,7 +73,7 @@ class SBD(InteractiveDataset):
         root: Path | str | None = None,
         min_area: int = 0,
     ) -> None:
-        top = chosen_root(root, "SBD", "sbd")
+        top = self.source.folder(root)
         inner = top / "benchmark_RELEASE" / "dataset"
         self.root = inner if inner.is_dir() else top
         names = self._listed(split)
@@ -72,11 +99,7 @@ class SBD(InteractiveDataset):
                 self.name,
                 self.root,
                 f"img/<id>.jpg, inst/<id>.mat and {split}.txt",
-                "`probseg data fetch SBD` gets it. Or download "
-                "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/grouping/"
-                "semantic_contours/benchmark.tgz (and train_noval.txt, if wanted, "
-                "from http://home.bharathh.info/pubs/codes/SBD/train_noval.txt), unpack it, and "
-                "pass its folder as `root` or set PROBSEG_DATA to the folder that holds it as SBD.",
+                self.source.way_out(self.name),
             )
         return first_words(path)
 

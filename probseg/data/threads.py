@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from probseg.data.download import Progress, silent
+from probseg.transfer import Progress, silent
 
 BATCH = 4096
 """Items that are queued at once."""

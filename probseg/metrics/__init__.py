@@ -1,7 +1,7 @@
 """How good a mask is, and how many clicks it took: plain functions of numpy arrays.
 
-The same scores as classes of torchmetrics, which add up over batches and processes, are in
-`probseg.metrics.torch_metrics`; nothing else here needs torchmetrics.
+Scores add up over batches and processes in a `torchmetrics.MeanMetric`, which takes the arrays of the
+functions as tensors.
 """
 
 from probseg.metrics.bootstrap import Interval, clustered_bootstrap
@@ -23,6 +23,7 @@ from probseg.metrics.interaction import (
     standard_error_trials,
     survival,
 )
+from probseg.metrics.jumps import size_jump
 from probseg.metrics.overlap import iou
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "miou_at",
     "noc",
     "regressions",
+    "size_jump",
     "standard_error",
     "standard_error_objects",
     "standard_error_trials",

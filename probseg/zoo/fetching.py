@@ -6,38 +6,25 @@ per model. The index of the cache lists what is complete; it is written last.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import http.client
 import os
 import shutil
 import sys
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
-from filelock import FileLock, Timeout
-
-import probseg
 from probseg.errors import ChecksumError, DownloadError, UsageError, ZooError
+from probseg.transfer import WayOut, download, is_remote, locked, offline, read, require_space
 from probseg.zoo.index import INDEX, Entry, File, parse_index, read_index, write_index
-from probseg.zoo.store import check_files
-
-TIMEOUT = 30.0
-"""Seconds that a server may be silent."""
-
-BLOCK = 1 << 16
+from probseg.zoo.store import check_files, file_of
 
 LONGEST_INDEX = 1 << 24
 """More bytes than the index of any zoo has."""
 
-
-def offline() -> bool:
-    """Say whether ``PROBSEG_OFFLINE`` or ``HF_HUB_OFFLINE`` forbids to use the network."""
-    values = (os.environ.get(name, "") for name in ("PROBSEG_OFFLINE", "HF_HUB_OFFLINE"))
-    return any(value.lower() in ("1", "on", "yes", "true") for value in values)
+WAY_OUT = WayOut(
+    address="set PROBSEG_ZOO to the address or folder of a whole zoo, that is, of index.json and "
+    "the folders of its models",
+    disk="set PROBSEG_CACHE to a folder on another disk",
+)
 
 
 def mirrors() -> list[str]:
@@ -48,7 +35,7 @@ def mirrors() -> list[str]:
     """
     named = [part.strip().rstrip("/") for part in os.environ.get("PROBSEG_ZOO", "").split(",")]
     for mirror in filter(None, named):
-        if not _is_remote(mirror) and not Path(mirror).is_dir():
+        if not is_remote(mirror) and not Path(mirror).is_dir():
             msg = (
                 f"PROBSEG_ZOO: {mirror!r} is neither an http(s) address nor a folder that exists; "
                 "give the address or folder of a zoo, that is, of index.json, or several with "
@@ -66,9 +53,13 @@ def mirror_index(mirror: str) -> dict[str, Entry]:
         ZooError: If the index is damaged or of another schema.
     """
     address = f"{mirror}/{INDEX}"
-    with _opened(address) as source:
-        content = _next(source, LONGEST_INDEX, address)
-    return parse_index(content, address)
+    if is_remote(mirror) and offline():
+        msg = (
+            f"{address}: not fetched, because PROBSEG_OFFLINE or HF_HUB_OFFLINE is set; unset it, "
+            "or give the folder of a zoo as PROBSEG_ZOO"
+        )
+        raise DownloadError(msg)
+    return parse_index(read(address, LONGEST_INDEX, WAY_OUT), address)
 
 
 def cache_index(cache: Path) -> dict[str, Entry]:
@@ -86,7 +77,7 @@ def cache_index(cache: Path) -> dict[str, Entry]:
         raise ZooError(msg) from error
 
 
-def download(entry: Entry, mirror: str, cache: Path) -> Path:
+def fetch_model(entry: Entry, mirror: str, cache: Path) -> Path:
     """Copy the files of a model from a mirror into the cache.
 
     What the cache has of this model already, with the same checksums, is left as it is. Of several
@@ -108,10 +99,10 @@ def download(entry: Entry, mirror: str, cache: Path) -> Path:
     draft = cache / f".{entry.name}.part"
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with _locked(cache / f".{entry.name}.lock", entry.name):
+        with locked(cache / f".{entry.name}.lock", entry.name):
             if _has(cache, entry):
                 return cache / entry.name
-            shutil.rmtree(draft, ignore_errors=True)  # that of a process that was killed
+            shutil.rmtree(draft, ignore_errors=True)  # of a process that was killed
             draft.mkdir()
             try:
                 _copy(entry, mirror, draft)
@@ -129,45 +120,30 @@ def download(entry: Entry, mirror: str, cache: Path) -> Path:
 
 
 def _copy(entry: Entry, mirror: str, draft: Path) -> None:
-    free = shutil.disk_usage(draft).free
-    if free < entry.size:
-        msg = (
-            f"{draft.parent}: {entry.name} needs {entry.size / 1e6:.1f} MB, but only "
-            f"{free / 1e6:.1f} MB are free; make room, or set PROBSEG_CACHE to a folder on another "
-            "disk"
-        )
-        raise DownloadError(msg)
+    require_space(draft, entry.size, entry.name, WAY_OUT)
     sys.stderr.write(
         f"probseg: fetching {entry.name} ({entry.size / 1e6:.1f} MB) from {mirror} into "
         f"{draft.parent}\n"
     )
     for name, wanted in entry.files.items():
         address = f"{mirror}/{entry.name}/{name}"
-        with _opened(address) as source, (draft / name).open("wb") as target:
-            found = _receive(source, target, wanted.bytes, address)
-        if found.bytes < wanted.bytes:
-            msg = (
-                f"{address}: ended after {found.bytes} of {wanted.bytes} bytes; the connection "
-                "broke, or the mirror has another file: repeat the command"
-            )
-            raise DownloadError(msg)
-        if found != wanted:
-            msg = (
-                f"{address}: is not the file that {mirror}/{INDEX} lists, with {wanted.bytes} "
-                f"bytes and sha256 {wanted.sha256}; nothing of it is kept. The mirror is damaged, "
-                "or is changing just now: repeat the command later, or set PROBSEG_ZOO to another"
-            )
-            raise ChecksumError(msg)
+        check = partial(_check, wanted=wanted, address=address)
+        if is_remote(mirror):
+            download(address, draft / name, check, WAY_OUT)
+        else:
+            (draft / name).write_bytes(read(address, wanted.bytes + 1, WAY_OUT))
+            check(draft / name)
 
 
-def _receive(source: BinaryIO, target: BinaryIO, most: int, address: str) -> File:
-    """Write what comes, but little beyond what is expected; return what it was."""
-    digest, size = hashlib.sha256(), 0
-    while size <= most and (block := _next(source, BLOCK, address)):
-        digest.update(block)
-        size += len(block)
-        target.write(block)
-    return File(digest.hexdigest(), size)
+def _check(path: Path, wanted: File, address: str) -> None:
+    """Raise unless a file is the one of the index."""
+    if file_of(path) != wanted:
+        msg = (
+            f"{address}: is not the file that the mirror's {INDEX} lists, with {wanted.bytes} "
+            f"bytes and sha256 {wanted.sha256}; nothing of it is kept. The mirror is damaged, or "
+            "is changing just now: repeat the command later, or set PROBSEG_ZOO to another"
+        )
+        raise ChecksumError(msg)
 
 
 def _install(draft: Path, entry: Entry, cache: Path) -> Path:
@@ -183,7 +159,7 @@ def _install(draft: Path, entry: Entry, cache: Path) -> Path:
 
 def _list(cache: Path, name: str, entry: Entry | None) -> None:
     """Change or remove a model in the index of the cache."""
-    with _locked(cache / f".{INDEX}.lock", INDEX):
+    with locked(cache / f".{INDEX}.lock", INDEX):
         entries = cache_index(cache)
         entries.pop(name, None)
         write_index(entries if entry is None else {**entries, name: entry}, cache)
@@ -200,70 +176,3 @@ def _has(cache: Path, entry: Entry) -> bool:
         sys.stderr.write(f"probseg: {error}\n")
         return False
     return True
-
-
-@contextlib.contextmanager
-def _locked(path: Path, what: str) -> Iterator[None]:
-    """Wait until no other process holds a lock, which the system gives back when one ends."""
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        sys.stderr.write(f"probseg: another process is fetching {what}; waiting for it\n")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextlib.contextmanager
-def _opened(address: str) -> Iterator[BinaryIO]:
-    """Open an address or a file of a mirror; what goes wrong is a DownloadError."""
-    if not _is_remote(address):
-        try:
-            file = Path(address).open("rb")  # noqa: SIM115 (closed below)
-        except OSError as error:
-            msg = f"{address}: {error.strerror}; is PROBSEG_ZOO the folder of a whole zoo?"
-            raise DownloadError(msg) from error
-        with file:
-            yield file
-        return
-    if offline():
-        msg = (
-            f"{address}: not fetched, because PROBSEG_OFFLINE or HF_HUB_OFFLINE is set; unset it, "
-            "or give the folder of a zoo as PROBSEG_ZOO"
-        )
-        raise DownloadError(msg)
-    agent = {"User-Agent": f"probseg/{probseg.__version__}"}
-    request = urllib.request.Request(address, headers=agent)
-    try:
-        response = urllib.request.urlopen(request, timeout=TIMEOUT)
-    except urllib.error.HTTPError as error:
-        msg = (
-            f"{address}: HTTP {error.code} {error.reason}; is PROBSEG_ZOO the address of a whole "
-            "zoo, that is, of index.json and the folders of its models?"
-        )
-        raise DownloadError(msg) from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise _broken(address, error) from error
-    with response:
-        yield response
-
-
-def _next(source: BinaryIO, most: int, address: str) -> bytes:
-    try:
-        return source.read(most)
-    except (OSError, http.client.HTTPException) as error:
-        raise _broken(address, error) from error
-
-
-def _broken(address: str, error: Exception) -> DownloadError:
-    return DownloadError(
-        f"{address}: no connection, or it broke ({error}); check the network and PROBSEG_ZOO, and "
-        "repeat the command. Models that are shipped or in the cache need no network"
-    )
-
-
-def _is_remote(address: str) -> bool:
-    return address.startswith(("http://", "https://"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probseg.errors import DownloadError
-from probseg.zoo.fetching import offline
+from probseg.transfer import offline
 from probseg.zoo.index import CONFIG, WEIGHTS
 
 PREFIX = "hf-hub:"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, is_dataclass
+from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from types import UnionType
+from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from probseg.errors import ZooError
 from probseg.models.build import Description, Task, override, read_preset
@@ -19,7 +20,9 @@ SCHEMA = 2
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
-"""What names may be: they become part of paths, and must not lead out of the zoo."""
+"""Patterns of names, which become part of paths and must not lead out of the zoo."""
+
+SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -140,21 +143,20 @@ def parse_index(content: bytes, source: str) -> dict[str, Entry]:
         msg = f"{source}: is not JSON ({error}); the file is damaged, or no index of a zoo"
         raise ZooError(msg) from error
     if not isinstance(index, dict) or "schema" not in index:
-        _refuse(source, "schema", "a number", "nothing")
+        _refuse(f"{source}: schema", "a number", "nothing")
     if index["schema"] != SCHEMA:
         msg = (
             f"{source}: schema {index['schema']} is not {SCHEMA}, the one that this version of "
             "probseg reads; update probseg, or take a zoo that fits its version"
         )
         raise ZooError(msg)
-    rows = index.get("models")
-    if not isinstance(rows, list):
-        _refuse(source, "models", "a list", rows)
     entries: dict[str, Entry] = {}
-    for number, row in enumerate(rows):
-        entry = _entry(row, source, f"models[{number}]")
+    models: list[Entry] = _read(list[Entry], index.get("models"), f"{source}: models")
+    for number, entry in enumerate(models):
+        where = f"{source}: models[{number}]"
+        _check_names(entry, where)
         if entry.name in entries:
-            _refuse(source, f"models[{number}].name", "a name that no other has", entry.name)
+            _refuse(f"{where}.name", "a name that no other has", entry.name)
         entries[entry.name] = entry
     return entries
 
@@ -166,104 +168,60 @@ def write_index(entries: Mapping[str, Entry], root: Path) -> None:
         draft.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
-def _entry(row: object, source: str, where: str) -> Entry:
-    """Return a model of the index; the types are checked by hand, as they come from elsewhere."""
-    if not isinstance(row, dict):
-        _refuse(source, where, "an object", row)
-    names = [field.name for field in fields(Entry)]
-    for key in names:
-        if key not in row:
-            _refuse(source, f"{where}.{key}", "a value", "nothing")
-    for key, value in row.items():
-        if key not in names:
-            _refuse(source, f"{where}.{key}", f"one of the keys {', '.join(names)}", key)
-        _check(_KINDS[key], value, source, f"{where}.{key}")
-    for needed in (WEIGHTS, CONFIG):
-        if needed not in row["files"]:
-            _refuse(source, f"{where}.files.{needed}", "a file", "nothing")
-    files = {name: File(**file) for name, file in row["files"].items()}
-    metrics = {name: Metric(**metric) for name, metric in row["metrics"].items()}
-    return Entry(**{**row, "files": files, "metrics": metrics})
+def _read(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 (any type, any JSON)
+    """Convert a value of the index to a type, which may be a dataclass with types inside."""
+    origin, inside = get_origin(kind), get_args(kind)
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        row = _read(Mapping[str, Any], value, where)
+        for key in [*hints, *row]:
+            if key not in row:
+                _refuse(f"{where}.{key}", "a value", "nothing")
+            if key not in hints:
+                _refuse(f"{where}.{key}", f"one of the keys {', '.join(hints)}", key)
+        return kind(**{key: _read(hints[key], row[key], f"{where}.{key}") for key in hints})
+    if origin is Mapping:
+        if not isinstance(value, dict):
+            _refuse(where, "an object", value)
+        return {key: _read(inside[1], item, f"{where}.{key}") for key, item in value.items()}
+    if origin is list:
+        if not isinstance(value, list):
+            _refuse(where, "a list", value)
+        return [_read(inside[0], item, f"{where}[{n}]") for n, item in enumerate(value)]
+    if origin is UnionType:
+        return None if value is None else _read(inside[0], value, where)
+    expected, fits = _PLAIN[kind]
+    if not fits(value):
+        _refuse(where, expected, value)
+    return value
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-class _Kind(NamedTuple):
-    """What a value may be, in words and as a test; and the values of an object's objects."""
-
-    expected: str
-    fits: Callable[[Any], bool]
-    each: Mapping[str, _Kind] | None = None
-
-
-_TEXT = _Kind("text", lambda value: isinstance(value, str))
-_TEXTS = _Kind(
-    "a list of texts",
-    lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
-)
-_NUMBER = _Kind("a finite number", _is_number)
-_COUNT = _Kind(
-    "a whole number of at least 0",
-    lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0,
-)
-_OBJECT = _Kind("an object", lambda value: isinstance(value, dict))
-_SHA256 = _Kind(
-    "64 hexadecimal digits",
-    lambda value: isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None,
-)
-_KINDS = {
-    "name": _Kind(
-        "architecture.tag of letters, digits, _ and -",
-        lambda value: isinstance(value, str) and MODEL_NAME.fullmatch(value) is not None,
-    ),
-    "task": _Kind("interactive or semantic", lambda value: value in ("interactive", "semantic")),
-    "description": _TEXT,
-    "preset": _TEXT,
-    "arguments": _OBJECT,
-    "parameters": _COUNT,
-    "files": _Kind(
-        "an object whose keys are names of files in the model's own folder",
-        lambda value: isinstance(value, dict) and all(map(FILE_NAME.fullmatch, value)),
-        {"sha256": _SHA256, "bytes": _COUNT},
-    ),
-    "input": _OBJECT,
-    "license": _TEXT,
-    "data": _TEXTS,
-    "recipe": _TEXT,
-    "seed": _COUNT,
-    "commit": _TEXT,
-    "hardware": _TEXT,
-    "hours": _NUMBER,
-    "limits": _TEXTS,
-    "metrics": _OBJECT._replace(
-        each={
-            "value": _NUMBER,
-            "error": _Kind(
-                "a finite number or null", lambda value: value is None or _is_number(value)
-            ),
-        }
-    ),
+_PLAIN: dict[object, tuple[str, Callable[[Any], bool]]] = {
+    Any: ("anything", lambda value: True),
+    Task: (" or ".join(get_args(Task)), lambda value: value in get_args(Task)),
+    str: ("text", lambda value: isinstance(value, str)),
+    int: ("a whole number of at least 0", lambda value: type(value) is int and value >= 0),
+    float: ("a finite number", lambda value: type(value) in (int, float) and isfinite(value)),
 }
 
 
-def _check(kind: _Kind, value: Any, source: str, where: str) -> None:  # noqa: ANN401 (any JSON)
-    if not kind.fits(value):
-        _refuse(source, where, kind.expected, value)
-    if kind.each is None:
-        return
-    for name, inner in value.items():
-        if not isinstance(inner, dict) or set(inner) != set(kind.each):
-            expected = f"an object with the keys {' and '.join(kind.each)}"
-            _refuse(source, f"{where}.{name}", expected, inner)
-        for key, of in kind.each.items():
-            _check(of, inner[key], source, f"{where}.{name}.{key}")
+def _check_names(entry: Entry, where: str) -> None:
+    """Check the names and checksums, of which paths are made."""
+    if not MODEL_NAME.fullmatch(entry.name):
+        _refuse(f"{where}.name", "architecture.tag of letters, digits, _ and -", entry.name)
+    for needed in (WEIGHTS, CONFIG):
+        if needed not in entry.files:
+            _refuse(f"{where}.files.{needed}", "a file", "nothing")
+    for name, file in entry.files.items():
+        if not FILE_NAME.fullmatch(name):
+            _refuse(f"{where}.files", "names of files in the model's own folder", name)
+        if not SHA256.fullmatch(file.sha256):
+            _refuse(f"{where}.files.{name}.sha256", "64 hexadecimal digits", file.sha256)
 
 
-def _refuse(source: str, where: str, expected: str, got: object) -> NoReturn:
+def _refuse(where: str, expected: str, got: object) -> NoReturn:
     msg = (
-        f"{source}: {where} must be {expected}, got {got!r:.80}; the index is damaged: restore it, "
-        "or update probseg"
+        f"{where} must be {expected}, got {got!r:.80}; the index is damaged: restore it, or update "
+        "probseg"
     )
     raise ZooError(msg)

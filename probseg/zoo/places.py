@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from probseg.errors import DownloadError, UnknownNameError
 from probseg.paths import cache_dir, zoo_dir
-from probseg.zoo.fetching import cache_index, download, mirror_index, mirrors
+from probseg.zoo.fetching import cache_index, fetch_model, mirror_index, mirrors
 from probseg.zoo.index import Entry, read_index
 from probseg.zoo.store import check_files
 
@@ -98,7 +98,7 @@ def verify(name: str, root: Path | None = None) -> Path:
     """
     place = find(name, root)
     if place.folder is None:
-        return download(place.entry, place.zoo, _cache())
+        return fetch_model(place.entry, place.zoo, _cache())
     way_out = (
         f"fetch it again with `probseg zoo fetch {place.entry.name}`"
         if place.kind == "cached"
@@ -124,7 +124,7 @@ def fetch(name: str) -> Path:
         for mirror in mirrors():
             entry = _choose(name, mirror_index(mirror))
             if entry is not None:
-                return download(entry, mirror, _cache())
+                return fetch_model(entry, mirror, _cache())
     return verify(name)
 
 

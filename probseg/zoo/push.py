@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from probseg.errors import DownloadError, UsageError
-from probseg.zoo.fetching import offline
+from probseg.transfer import offline
 from probseg.zoo.hub import PREFIX
 from probseg.zoo.index import CARD
 from probseg.zoo.places import find, verify

@@ -7,7 +7,6 @@ lists them with the checksums and figures of each.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,14 +20,13 @@ from torch import Tensor, nn
 from probseg.errors import ChecksumError, WeightsError, ZooError
 from probseg.models.build import Description
 from probseg.paths import replacing
+from probseg.transfer import digest
 from probseg.zoo.index import CONFIG, WEIGHTS, Entry, File
 
 
 def file_of(path: Path) -> File:
     """Return checksum and size of a file, as an index has them."""
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return File(digest, path.stat().st_size)
+    return File(digest(path), path.stat().st_size)
 
 
 def check_files(folder: Path, entry: Entry, way_out: str) -> None:

@@ -9,7 +9,7 @@ from runs import command
 from sites import serving
 
 from probseg.data import GrabCut
-from probseg.data.sources import SOURCES
+from probseg.data.published import PUBLISHED
 
 
 @pytest.fixture
@@ -46,9 +46,9 @@ def test_list(here, capsys):
     assert command("data", "list") == 0
     rows = {}
     for line in capsys.readouterr().out.splitlines():
-        if (name := line.split()[:1]) and name[0] in SOURCES:
+        if (name := line.split()[:1]) and name[0] in PUBLISHED:
             rows[name[0]] = line
-    assert set(rows) == set(SOURCES)
+    assert set(rows) == set(PUBLISHED)
     for name, there in (("GrabCut", "yes"), ("Berkeley", "in part"), ("DAVIS", "no")):
         assert re.search(rf" {there}  ", rows[name]), rows[name]
     assert " 11 MB " in rows["GrabCut"]

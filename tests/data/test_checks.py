@@ -1,22 +1,29 @@
-import dataclasses
 import re
 
 import numpy as np
 import pytest
-from fakes import draw_scene, save, write_berkeley, write_folder, write_grabcut, write_sbd
+from fakes import (
+    draw_scene,
+    save,
+    with_source,
+    write_berkeley,
+    write_folder,
+    write_grabcut,
+    write_sbd,
+)
 
-from probseg.data import DATASETS
-from probseg.data.checks import check_folder, check_source
+from probseg.data import DAVIS585, COCOMVal, GrabCut
+from probseg.data.checks import check_dataset, check_folder
 from probseg.data.pairs import ImageMaskPairs
-from probseg.data.sources import SOURCES, Full, find_source, known_source
+from probseg.data.published import PUBLISHED, find_published, get_published
+from probseg.data.source import Full
 from probseg.errors import DatasetNotFoundError, UnknownNameError
 
 
 def drawn(name, objects=None, photos=None):
     """A data set whose complete set has as many objects as a drawn one."""
-    source = SOURCES[name]
-    splits = {split: Full(objects, photos) for split in source.full}
-    return dataclasses.replace(source, full=splits)
+    kind = PUBLISHED[name]
+    return with_source(kind, full={split: Full(objects, photos) for split in kind.source.full})
 
 
 def found(report, root):
@@ -29,11 +36,11 @@ def found(report, root):
 
 
 def test_sound_sets_have_no_problems(tmp_path):
-    report = check_source(drawn("GrabCut", 3, 3), write_grabcut(tmp_path / "g"))
+    report = check_dataset(drawn("GrabCut", 3, 3), write_grabcut(tmp_path / "g"))
     assert report == ("GrabCut", str(tmp_path / "g"), 3, 3, [])
-    report = check_source(drawn("Berkeley", 3, 2), write_berkeley(tmp_path / "b"))
+    report = check_dataset(drawn("Berkeley", 3, 2), write_berkeley(tmp_path / "b"))
     assert (report.objects, report.photos, report.problems) == (3, 2, [])
-    report = check_source(drawn("SBD", 6, 3), write_sbd(tmp_path / "s"), "val")
+    report = check_dataset(drawn("SBD", 6, 3), write_sbd(tmp_path / "s"), "val")
     assert (report.dataset, report.objects, report.photos) == ("SBD val", 6, 3)
     assert report.problems == []
     report = check_folder(write_folder(tmp_path / "f", objects=2, style="files"))
@@ -42,7 +49,7 @@ def test_sound_sets_have_no_problems(tmp_path):
 
 
 def test_incomplete_sets_are_noticed(tmp_path):
-    report = check_source(SOURCES["GrabCut"], write_grabcut(tmp_path))
+    report = check_dataset(GrabCut, write_grabcut(tmp_path))
     assert found(report, tmp_path) == {
         "": [
             "3 objects, but the complete set has 50",
@@ -101,7 +108,7 @@ def test_what_is_serious_depends_on_whose_data_it_is(tmp_path):
     save(draw_scene(seed=0)[0], root / "data_GT" / "llama.png")
     save(draw_scene(seed=0)[0], root / "data_GT" / "Cross.JPG", quality=95)
     (root / "data_GT" / "banana.jpg").write_bytes((root / "data_GT" / "Cross.JPG").read_bytes())
-    report = check_source(drawn("GrabCut"), root)
+    report = check_dataset(drawn("GrabCut"), root)
     assert len(report.problems) == 2
     assert report.sound
     root = write_folder(tmp_path / "f")
@@ -125,7 +132,7 @@ def test_all_problems_of_a_test_set_are_collected(tmp_path):
     (root / "data_GT" / "b.png").unlink()
     save(labels * 77, root / "boundary_GT" / "c.png")
     (root / "data_GT" / "d.png").write_bytes(b"")
-    report = check_source(drawn("GrabCut", 3, 4), root)
+    report = check_dataset(drawn("GrabCut", 3, 4), root)
     told = found(report, root)
     assert set(told) == {"data_GT/a.png", "boundary_GT/b.png", "boundary_GT/c.png", "data_GT/d.png"}
     assert told["data_GT/a.png"] == ["has no mask in boundary_GT/"]
@@ -138,12 +145,12 @@ def test_all_problems_of_a_test_set_are_collected(tmp_path):
 def test_sets_that_are_read_by_their_class(tmp_path):
     root = write_sbd(tmp_path)
     (root / "img" / "2008_000200.jpg").write_bytes(b"broken")
-    report = check_source(drawn("SBD", 4, 2), root, "val")
+    report = check_dataset(drawn("SBD", 4, 2), root, "val")
     told = found(report, root)
     assert list(told) == ["img/2008_000200.jpg"]
     assert len(told["img/2008_000200.jpg"]) == 1, "once, though it has two objects"
     (root / "inst" / "2008_000201.mat").unlink()
-    told = found(check_source(drawn("SBD"), root, "val"), root)
+    told = found(check_dataset(drawn("SBD"), root, "val"), root)
     assert list(told) == ["inst/2008_000201.mat"]
 
 
@@ -159,23 +166,22 @@ def test_many_tiny_objects_and_ignored_masks(tmp_path):
 def test_what_is_not_there(tmp_path):
     with pytest.raises(DatasetNotFoundError, match=r"images/.*probseg data fetch"):
         check_folder(tmp_path)
-    for source in SOURCES.values():
-        with pytest.raises(DatasetNotFoundError, match=f"^{source.name} was not found in"):
-            check_source(source, tmp_path, source.splits[0] if source.splits else None)
+    for kind in PUBLISHED.values():
+        splits = kind.source.splits
+        with pytest.raises(DatasetNotFoundError, match=f"^{kind.name} was not found in"):
+            check_dataset(kind, tmp_path, splits[0] if splits else None)
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_sources_agree_with_the_data_sets(name, tmp_path, monkeypatch):
-    source = SOURCES[name]
-    assert source.name == name == source.dataset().name
-    assert source.dataset() is DATASETS[name]
+    kind = PUBLISHED[name]
+    source = kind.source
+    assert kind.name == name
     monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
     with pytest.raises(DatasetNotFoundError, match=re.escape(f"in {source.folder()}:")):
-        source.dataset()()
-    if issubclass(source.dataset(), ImageMaskPairs):
-        assert source.places == source.dataset().places
-        folders = {source.dataset().image_folder, source.dataset().mask_folder}
-        assert folders == set(source.archives[0].holds)
+        kind()
+    if issubclass(kind, ImageMaskPairs):
+        assert {kind.image_folder, kind.mask_folder} == set(source.archives[0].holds)
     for place in source.places:
         (tmp_path / place).mkdir(parents=True, exist_ok=True)
         assert source.folder() == tmp_path / source.places[0]
@@ -184,15 +190,15 @@ def test_sources_agree_with_the_data_sets(name, tmp_path, monkeypatch):
 
 
 def test_names_of_data_sets():
-    assert find_source("coco-mval") is SOURCES["COCO_MVal"]
-    assert find_source("DAVIS-585") is SOURCES["DAVIS585"]
-    assert find_source("Davis") is SOURCES["DAVIS"]
-    assert find_source("ade20k") is None
+    assert find_published("coco-mval") is COCOMVal
+    assert find_published("DAVIS-585") is DAVIS585
+    assert find_published("Davis") is PUBLISHED["DAVIS"]
+    assert find_published("ade20k") is None
     with pytest.raises(UnknownNameError, match="did you mean 'GrabCut'"):
-        known_source("GrabCat")
+        get_published("GrabCat")
 
 
 def test_grabcut_is_sound(data_root):
-    report = check_source(SOURCES["GrabCut"], data_root / "grabcut")
+    report = check_dataset(GrabCut, data_root / "grabcut")
     assert report.problems == []
     assert (report.objects, report.photos) == (50, 50)

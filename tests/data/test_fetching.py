@@ -1,4 +1,3 @@
-import dataclasses
 import io
 import os
 import random
@@ -16,7 +15,15 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from fakes import draw_scene, save, write_berkeley, write_bsds500, write_grabcut, write_lvis
+from fakes import (
+    draw_scene,
+    save,
+    with_source,
+    write_berkeley,
+    write_bsds500,
+    write_grabcut,
+    write_lvis,
+)
 from fakes import write_sbd as write_sbd_folder
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,13 +32,13 @@ from runs import command
 from scipy.io import savemat
 from sites import serving
 
-import probseg.data.download as download_module
-from probseg.data import BSDS500, GrabCut
+from probseg.data import BSDS500, DAVIS585, GrabCut
 from probseg.data.archives import unpack
-from probseg.data.download import digest, download
 from probseg.data.fetching import fetch
-from probseg.data.sources import MEGABYTE, SOURCES
+from probseg.data.published import PUBLISHED
+from probseg.data.source import MEGABYTE
 from probseg.errors import ChecksumError, DataError, DownloadError, UsageError
+from probseg.transfer import digest
 
 CONTENT = random.Random(0).randbytes(300_000)
 
@@ -52,136 +59,16 @@ def accept(path):
     """Check nothing."""
 
 
-def get(site, folder, **options):
-    download(f"{site.url}/a.bin", folder / "a.bin", accept, wait=0.0, **options)
-    return (folder / "a.bin").read_bytes()
-
-
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_download(site, tmp_path):
-    seen = []
-    content = get(site, tmp_path / "new", progress=lambda *told: seen.append(told))
-    assert content == CONTENT
-    assert names(tmp_path / "new") == ["a.bin"]
-    assert {what for what, _, _ in seen} == {"a.bin"}
-    assert [done for _, done, _ in seen] == sorted({done for _, done, _ in seen})
-    assert seen[-1] == ("a.bin", len(CONTENT), len(CONTENT))
-
-
-def test_broken_connections_are_mended_by_asking_for_the_rest(site, tmp_path):
-    site.cuts = [100_000, 50_000]
-    assert get(site, tmp_path) == CONTENT
-    assert [wanted for _, wanted in site.asked] == [None, "bytes=100000-", "bytes=150000-"]
-
-
-def test_another_call_goes_on_from_what_the_first_one_left(site, tmp_path):
-    site.cuts = [70_000] + [0] * 5
-    with pytest.raises(DownloadError, match=r"a\.bin: .*70000 of 300000 bytes.*--source"):
-        get(site, tmp_path)
-    assert names(tmp_path) == ["a.bin.part", "a.bin.part.json"]
-    assert get(site, tmp_path) == CONTENT
-    assert site.asked[-1] == ("/a.bin", "bytes=70000-")
-    assert names(tmp_path) == ["a.bin"]
-
-
-def test_a_complete_part_is_not_asked_for_again(site, tmp_path):
-    def stop(path):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        download(f"{site.url}/a.bin", tmp_path / "a.bin", stop)
-    (tmp_path / "a.bin.part.json").write_text(
-        f'{{"url": "{site.url}/a.bin", "validator": "\\"1\\"", "size": {len(CONTENT)}}}'
-    )
-    assert get(site, tmp_path) == CONTENT
-    assert len(site.asked) == 1
-
-
-@pytest.mark.parametrize("behaviour", ["no ranges", "no mark", "no length"])
-def test_servers_that_know_less(site, tmp_path, behaviour):
-    site.ranges = behaviour != "no ranges"
-    site.sized = behaviour != "no length"
-    site.tag = None if behaviour == "no mark" else '"1"'
-    site.cuts = [] if behaviour == "no length" else [100_000]
-    assert get(site, tmp_path) == CONTENT
-    expected = {"no ranges": 2, "no mark": 2, "no length": 1}[behaviour]
-    assert len(site.asked) == expected
-
-
-@pytest.mark.parametrize("heeds_if_range", [True, False])
-@pytest.mark.parametrize("length", [200_000, 300_000, 400_000, 50_000])
-def test_a_file_that_changed_meanwhile_is_fetched_anew(site, tmp_path, heeds_if_range, length):
-    site.cuts = [100_000] + [0] * 5
-    with pytest.raises(DownloadError):
-        get(site, tmp_path)
-    site.files["/a.bin"] = random.Random(1).randbytes(length)
-    site.tag, site.heeds_if_range = '"2"', heeds_if_range
-    assert get(site, tmp_path) == site.files["/a.bin"]
-
-
-def test_a_part_of_another_address_is_not_continued(site, tmp_path):
-    site.files["/b.bin"] = random.Random(1).randbytes(len(CONTENT))
-    site.cuts = [100_000] + [0] * 5
-    with pytest.raises(DownloadError):
-        get(site, tmp_path)
-    download(f"{site.url}/b.bin", tmp_path / "a.bin", accept, wait=0.0)
-    assert (tmp_path / "a.bin").read_bytes() == site.files["/b.bin"]
-
-
-def test_a_missing_file_is_asked_for_once(site, tmp_path):
-    with pytest.raises(DownloadError, match=rf"^{site.url}/b\.bin: HTTP 404 .*--source"):
-        download(f"{site.url}/b.bin", tmp_path / "b.bin", accept)
-    assert len(site.asked) == 1
-    assert names(tmp_path) == []
-
-
-def test_a_busy_server_is_asked_again(site, tmp_path, monkeypatch):
-    slept = []
-    monkeypatch.setattr(download_module.time, "sleep", lambda s: s >= 1 and slept.append(s))
-    site.failures = [503, 429, 500]
-    download(f"{site.url}/a.bin", tmp_path / "a.bin", accept)
-    assert slept == [1, 2, 4]
-    site.failures = [503] * 9
-    with pytest.raises(DownloadError, match=r"HTTP 503 .*given up after 5 more attempts"):
-        download(f"{site.url}/a.bin", tmp_path / "b.bin", accept)
-
-
-def test_nobody_answers(tmp_path):
-    with serving() as site:
-        pass
-    with pytest.raises(DownloadError, match="no connection"):
-        get(site, tmp_path)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no locks of this kind")
-def test_two_processes_do_not_write_to_one_part(site, tmp_path):
-    import fcntl
-
-    with (tmp_path / "a.bin.part").open("ab") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(DownloadError, match="another process"):
-            get(site, tmp_path)
-    assert get(site, tmp_path) == CONTENT
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_disks_that_fill_up_meanwhile(site, tmp_path):
-    (tmp_path / "a.bin.part").symlink_to("/dev/full")
-    with pytest.raises(DownloadError, match=r"a\.bin\.part: cannot be written .*--root"):
-        get(site, tmp_path)
-
-
-def test_full_disks_are_noticed_before_the_download(site, tmp_path, monkeypatch):
+def test_archives_need_room_for_their_files(site, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=100_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(DownloadError, match=r"needs 0 MB.*--root"):
-        get(site, tmp_path)
-    with pytest.raises(DownloadError, match=r"GrabCut\.zip, unpacked, needs 61 MB"):
-        fetch(SOURCES["GrabCut"], tmp_path / "x", address=f"{site.url}/")
-    assert len(site.asked) == 1
+    with pytest.raises(DownloadError, match=r"GrabCut\.zip, unpacked, needs 61\.0 MB.*--root"):
+        fetch(GrabCut, tmp_path / "x", address=f"{site.url}/")
+    assert site.asked == []
 
 
 def zipped(files, path):
@@ -396,24 +283,25 @@ PACKED = {
 
 
 def without_sums(name):
-    """A source as drawn archives have it, whose checksums are not the published ones."""
-    source = SOURCES[name]
-    archives = tuple(archive._replace(md5=None) for archive in source.archives)
-    return dataclasses.replace(source, archives=archives)
+    """A data set as drawn archives have it, whose checksums are not the published ones."""
+    kind = PUBLISHED[name]
+    archives = tuple(archive._replace(md5=None) for archive in kind.source.archives)
+    return with_source(kind, archives=archives)
 
 
 @pytest.mark.parametrize("name", PACKED)
 def test_what_is_fetched_is_what_the_data_set_reads(name, site, tmp_path, monkeypatch):
     monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
-    source, (pack, lengths) = without_sums(name), PACKED[name]
+    kind, (pack, lengths) = without_sums(name), PACKED[name]
+    source = kind.source
     archives = pack(tmp_path)
     site.files = {f"/mirror/{path.name}": path.read_bytes() for path in archives}
     lines = []
-    root = fetch(source, address=f"{site.url}/mirror/", say=lines.append)
+    root = fetch(kind, address=f"{site.url}/mirror/", say=lines.append)
     assert root == source.folder()
     assert not source.missing(root)
     for split, length in zip(source.splits or (None,), lengths, strict=True):
-        data = source.build(root, split)
+        data = kind.complete(root, split)
         assert len(data) == length
         assert all((sample.mask == 1).any() for sample in data)
     assert all("not verified" in line for line in lines if "sha256" in line)
@@ -421,7 +309,7 @@ def test_what_is_fetched_is_what_the_data_set_reads(name, site, tmp_path, monkey
         record = (root.parent / f"{path.name}.sha256").read_text()
         assert record == f"{digest(path, 'sha256')}  {path.name}\n"
     asked = len(site.asked)
-    fetch(source, address=f"{site.url}/mirror/", say=lines.append)
+    fetch(kind, address=f"{site.url}/mirror/", say=lines.append)
     assert len(site.asked) == asked
     assert "already" in lines[-1]
     expected = {root.name, *(p.name for p in archives), *(f"{p.name}.sha256" for p in archives)}
@@ -430,7 +318,7 @@ def test_what_is_fetched_is_what_the_data_set_reads(name, site, tmp_path, monkey
 
 def test_fetched_bsds500_leaves_the_photographs_of_test_sets_out(site, tmp_path):
     archive = pack_bsds500(tmp_path)[0]
-    root = fetch(SOURCES["BSDS500"], tmp_path / "bsds", address=str(archive), say=accept)
+    root = fetch(BSDS500, tmp_path / "bsds", address=str(archive), say=accept)
     path = root / "images" / "train" / "100.jpg"
     path.rename(path.with_name("124084.jpg"))
     for label in sorted((root / "labels" / "train").glob("100_*")):
@@ -448,7 +336,7 @@ def grabcut(site, tmp_path):
     site.files["/GrabCut.zip"] = pack_grabcut(tmp_path)[0].read_bytes()
     lines = []
     address = f"{site.url}/GrabCut.zip"
-    run = partial(fetch, SOURCES["GrabCut"], tmp_path / "data" / "gc", address=address)
+    run = partial(fetch, GrabCut, tmp_path / "data" / "gc", address=address)
     return partial(run, say=lines.append), tmp_path / "data", lines
 
 
@@ -457,11 +345,10 @@ def test_wrong_checksums(site, grabcut):
     with pytest.raises(ChecksumError, match=rf"{site.url}/GrabCut\.zip: sha256 is .*expected 0+;"):
         run(sha256="0" * 64)
     assert names(place) == []
-    source = SOURCES["GrabCut"]
-    stated = source.archives[0]._replace(md5="0" * 32)
+    stated = GrabCut.source.archives[0]._replace(md5="0" * 32)
     with pytest.raises(ChecksumError, match=r"md5 is .*expected 0+;"):
         fetch(
-            dataclasses.replace(source, archives=(stated,)),
+            with_source(GrabCut, archives=(stated,)),
             place / "gc",
             address=f"{site.url}/GrabCut.zip",
         )
@@ -526,7 +413,7 @@ def test_nothing_half_done_is_left(site, grabcut, monkeypatch):
 def test_archives_of_something_else(site, tmp_path):
     site.files["/GrabCut.zip"] = zipped({"a/b": b"1"}, tmp_path / "a.zip").read_bytes()
     with pytest.raises(DataError, match="expected an archive with data_GT, boundary_GT, got one"):
-        fetch(SOURCES["GrabCut"], tmp_path / "data" / "gc", address=f"{site.url}/GrabCut.zip")
+        fetch(GrabCut, tmp_path / "data" / "gc", address=f"{site.url}/GrabCut.zip")
 
 
 def test_sets_behind_a_browser(tmp_path):
@@ -535,9 +422,9 @@ def test_sets_behind_a_browser(tmp_path):
     save(labels * 255, tmp_path / "x" / "video" / "object1_00009.png")
     archive = packed(tmp_path / "x", tmp_path / "D.zip", "DAVIS585/")
     with pytest.raises(UsageError, match=r"DAVIS585 cannot be fetched: .*ClickSEG.*--source"):
-        fetch(SOURCES["DAVIS585"], tmp_path / "data" / "D585")
-    root = fetch(SOURCES["DAVIS585"], tmp_path / "data" / "D585", address=str(archive), say=accept)
-    assert len(SOURCES["DAVIS585"].build(root)) == 1
+        fetch(DAVIS585, tmp_path / "data" / "D585")
+    root = fetch(DAVIS585, tmp_path / "data" / "D585", address=str(archive), say=accept)
+    assert len(DAVIS585.complete(root)) == 1
     assert archive.is_file()
 
 
@@ -552,7 +439,7 @@ def test_sets_behind_a_browser(tmp_path):
 )
 def test_arguments_that_do_not_fit(name, options, told, tmp_path):
     with pytest.raises(UsageError, match=told):
-        fetch(SOURCES[name], tmp_path / "data", **options)
+        fetch(PUBLISHED[name], tmp_path / "data", **options)
 
 
 def test_a_killed_download_goes_on(site, grabcut, tmp_path):

@@ -7,14 +7,14 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
+from probseg.data import BSDS500, LVIS, SBD, Berkeley, COCOMVal, GrabCut, PascalVOC
 from probseg.data.leakage import (
     correlations,
     find_leaks,
+    photos_of_dataset,
     photos_of_folder,
-    photos_of_source,
     thumbnail,
 )
-from probseg.data.sources import SOURCES
 from probseg.errors import DataError, DatasetNotFoundError
 
 
@@ -92,10 +92,10 @@ def test_names_of_published_collections_count_whatever_the_picture(tmp_path):
     lists = voc / "ImageSets" / "Segmentation"
     lists.mkdir(parents=True)
     (lists / "val.txt").write_text("2008_000101\n2008_000201\n2007_000001\n")
-    test = photos_of_source(SOURCES["PascalVOC"], voc)
+    test = photos_of_dataset(PascalVOC, voc)
     assert len(test.paths) == 3
     found = {
-        split: pairs(find_leaks(photos_of_source(SOURCES["SBD"], sbd, split), test))
+        split: pairs(find_leaks(photos_of_dataset(SBD, sbd, split), test))
         for split in ("train", "val", None)
     }
     assert found["train"] == [("2008_000101", "2008_000101")]
@@ -110,8 +110,8 @@ def test_names_of_one_photograph_in_several_data_sets(tmp_path):
         save(scene(seed), tmp_path / "g" / "data_GT" / f"{name}.jpg")
     for seed, name in enumerate(("124084", "124080", "189011a", "189011#2", "1890112")):
         save(scene(10 + seed), tmp_path / "b" / "images" / f"{name}.jpg")
-    grabcut = photos_of_source(SOURCES["GrabCut"], tmp_path / "g")
-    berkeley = photos_of_source(SOURCES["Berkeley"], tmp_path / "b")
+    grabcut = photos_of_dataset(GrabCut, tmp_path / "g")
+    berkeley = photos_of_dataset(Berkeley, tmp_path / "b")
     leaks = find_leaks(berkeley, grabcut)
     assert sorted(pairs(leaks)) == [
         ("124084", "124080"),
@@ -121,8 +121,8 @@ def test_names_of_one_photograph_in_several_data_sets(tmp_path):
     for name in ("person12_000000123456", "dog01_000000000007"):
         save(scene(30), tmp_path / "c" / "img" / f"{name}.jpg")
     save(scene(31), tmp_path / "l" / "train2017" / "000000123456.jpg")
-    coco = photos_of_source(SOURCES["COCO_MVal"], tmp_path / "c")
-    leaks = find_leaks(photos_of_source(SOURCES["LVIS"], tmp_path / "l", "train"), coco)
+    coco = photos_of_dataset(COCOMVal, tmp_path / "c")
+    leaks = find_leaks(photos_of_dataset(LVIS, tmp_path / "l", "train"), coco)
     assert pairs(leaks) == [("000000123456", "person12_000000123456")]
 
 
@@ -177,15 +177,15 @@ def test_what_is_not_there(tmp_path):
     with pytest.raises(DatasetNotFoundError, match="pictures"):
         photos_of_folder(tmp_path)
     with pytest.raises(DatasetNotFoundError, match=r"img/\*.*train\.txt.*probseg data fetch SBD"):
-        photos_of_source(SOURCES["SBD"], tmp_path, "train")
+        photos_of_dataset(SBD, tmp_path, "train")
 
 
 def test_grabcut_has_twenty_photographs_of_bsds500(data_root):
-    test = photos_of_source(SOURCES["GrabCut"], data_root / "grabcut")
+    test = photos_of_dataset(GrabCut, data_root / "grabcut")
     for split, expected in (("train", 9), ("val", 11), ("test", 0)):
-        train = photos_of_source(SOURCES["BSDS500"], data_root / "bsds500", split)
+        train = photos_of_dataset(BSDS500, data_root / "bsds500", split)
         leaks = find_leaks(train, test)
         assert len(leaks) == expected, split
         assert {leak.found for leak in leaks} <= {"name, content"}
-        by_content = find_leaks(train._replace(source=None), test)
+        by_content = find_leaks(train._replace(dataset=None), test)
         assert [leak[:2] for leak in by_content] == [leak[:2] for leak in leaks]

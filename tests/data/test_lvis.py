@@ -162,7 +162,7 @@ def test_missing_parts(root, gone):
         shutil.rmtree(root / gone)
     refused(
         DatasetNotFoundError, lambda: LVIS("val", root, SMALL),
-        "LVIS", root, f"expected {gone}", "lvisdataset.org", "cocodataset.org", "`root`",
+        "LVIS", root, f"expected {gone}", "lvis_v1_val.json.zip", "train2017.zip", "`root`",
         "PROBSEG_DATA",
     )  # fmt: skip
 

@@ -20,8 +20,7 @@ NUMBERS = [f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)] + ["f2", "
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
-    | st.binary() | st.builds(bytearray, st.binary()) | st.complex_numbers(allow_nan=False)
-    | st.frozensets(st.integers()),
+    | st.binary(),
     lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
 )  # fmt: skip
 ARRAYS = st.sampled_from(NUMBERS).flatmap(
@@ -60,12 +59,11 @@ def test_arrays_come_out_unchanged(path, array, protocol, fortran):
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_scalars_and_other_byte_orders(path, protocol):
-    content = [np.float32(1.5), np.uint8(7), np.True_, np.arange(4, dtype=">i4"), {1, 2}]
-    *scalars, array, numbers = load_data(write_pickle(content, path, protocol))
+    content = [np.float32(1.5), np.uint8(7), np.True_, np.arange(4, dtype=">i4")]
+    *scalars, array = load_data(write_pickle(content, path, protocol))
     assert scalars == content[:3]
     assert [scalar.dtype for scalar in scalars] == [np.float32, np.uint8, np.bool_]
     assert array.tolist() == [0, 1, 2, 3]
-    assert numbers == {1, 2}
 
 
 @pytest.mark.parametrize("module", ["numpy.core.multiarray", "numpy._core.multiarray"])
@@ -165,53 +163,12 @@ def test_arrays_of_anything_but_numbers_are_refused(path, array, protocol):
     refused(write_pickle(array, path, protocol))
 
 
-def nested(levels, parts):
-    """Turn what is pickled before into a tuple of tuples of it, ``parts ** levels`` in all."""
-    return levels * (b"q\x000(" + parts * b"h\x00" + b"t")
-
-
-def bombs():
-    """Small pickles that take gigabytes, or years."""
-    yield b"]r\x00\xe1\xf5\x05.", "numbers an object 100000000"
-    yield b"]p100000000\n.", "numbers an object 100000000"
-    for levels, parts in ((60, 2), (4, 300)):
-        key = b"K\x01" + nested(levels, parts)
-        for program in (
-            b"}" + key + b"Ns.", b"}(" + key + b"Nu.", b"(" + key + b"Nd.",
-            b"\x8f(" + key + b"\x90.", b"(" + key + b"\x91.", b"}(\x8c\x01aN" + key + b"Nu.",
-            b"]\x94" + key + b"\x940}h\x01Ns.",
-        ):  # fmt: skip
-            yield program, "has a key of more than 100 parts"
-        for kind in (b"set", b"frozenset"):
-            for module in (b"builtins", b"__builtin__"):
-                made = b"c" + module + b"\n" + kind + b"\n]" + key + b"a\x85R."
-                yield made, "in tuples" if parts == 2 else "more than 100 parts"
-    chain = b"cbuiltins\nfrozenset\n](h\x07K\x01\x86h\x07K\x02\x86e\x85Rq\x07"
-    yield b"K\x01q\x07" + 2 * chain + b".", "a set of sets"
-    yield b"K\x01" + nested(60, 2) + b"Q.", "an object outside the file"
-    yield b"cnumpy\ndtype\nK\x01" + nested(60, 2) + b"\x85R.", "the dtype tuple"
-
-
-@pytest.mark.parametrize(("content", "told"), list(bombs()))
-def test_small_pickles_that_would_take_too_much(path, content, told):
-    path.write_bytes(b"\x80\x04" + content)
-    refused(path, told, "malicious")
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_keys_may_be_tuples(path, protocol):
-    shared = (1, "a")
-    content = [{shared: 1, (shared, 2): 2}, {shared, (3, None)}, [shared] * 1000, list(range(1000))]
-    assert load_data(write_pickle(content, path, protocol)) == content
-    refused(write_pickle({tuple(range(101)): 1}, path, protocol), "more than 100 parts")
-
-
 def test_no_memory_is_not_the_fault_of_the_file(path, monkeypatch):
-    def full(content):
+    def full(*_):
         raise MemoryError
 
     write_pickle([np.arange(3)], path)
-    monkeypatch.setattr("probseg.data.safe_pickle.BytesIO", full)
+    monkeypatch.setattr("probseg.data.safe_pickle._Unpickler", full)
     with pytest.raises(MemoryError):
         load_data(path)
 
@@ -239,7 +196,7 @@ class Crafted:
         ((1,), "u1", b"1"),
     ],
 )
-def test_arrays_that_claim_too_much(path, shape, dtype, content):
+def test_arrays_whose_state_does_not_fit(path, shape, dtype, content):
     refused(write_pickle(Crafted(shape, dtype, content), path))
 
 

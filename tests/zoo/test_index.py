@@ -110,17 +110,17 @@ def test_missing_and_surplus_keys_are_named(index):
         ("parameters", True, "parameters must be a whole number"),
         ("parameters", -1, "parameters must be a whole number"),
         ("license", None, "license must be text"),
-        ("data", "text", "data must be a list of texts"),
-        ("data", [3], "data must be a list of texts"),
+        ("data", "text", "data must be a list"),
+        ("data", [3], r"data\[0\] must be text"),
         ("hours", "1.5", "hours must be a finite number"),
         ("hours", float("nan"), "hours must be a finite number"),
         ("hours", float("inf"), "hours must be a finite number"),
         ("limits", {}, "limits must be a list"),
         ("seed", None, "seed must be a whole number"),
-        ("metrics", {"a": 0.5}, r"metrics\.a must be an object with the keys value and error"),
-        ("metrics", {"a": {"value": 1}}, r"metrics\.a must be an object with the keys"),
+        ("metrics", {"a": 0.5}, r"metrics\.a must be an object"),
+        ("metrics", {"a": {"value": 1}}, r"metrics\.a\.error must be a value"),
         ("metrics", {"a": {"value": "1", "error": None}}, r"metrics\.a\.value must be a finite"),
-        ("metrics", {"a": {"value": 1, "error": "0"}}, r"metrics\.a\.error must be .* or null"),
+        ("metrics", {"a": {"value": 1, "error": "0"}}, r"metrics\.a\.error must be a finite"),
         ("files", [], "files must be an object"),
         ("files", {}, r"files\.model\.safetensors must be a file, got 'nothing'"),
     ],
@@ -137,7 +137,7 @@ def test_wrong_values_are_named(index, key, value, told):
 )
 def test_files_cannot_leave_the_folder_of_their_model(index, name):
     index["models"][0]["files"][name] = {"sha256": "0" * 64, "bytes": 1}
-    with pytest.raises(ZooError, match=r"models\[0\]\.files must be an object whose keys are name"):
+    with pytest.raises(ZooError, match=r"models\[0\]\.files must be names of files"):
         parsed(index)
 
 

@@ -1,0 +1,19 @@
+"""Files from the network, for the data sets and the zoo alike."""
+
+from probseg.transfer.disk import digest, locked, require_space
+from probseg.transfer.downloads import download
+from probseg.transfer.network import BLOCK, Progress, WayOut, is_remote, offline, read, silent
+
+__all__ = [
+    "BLOCK",
+    "Progress",
+    "WayOut",
+    "digest",
+    "download",
+    "is_remote",
+    "locked",
+    "offline",
+    "read",
+    "require_space",
+    "silent",
+]

@@ -1,0 +1,185 @@
+import random
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from sites import serving
+
+from probseg.errors import ChecksumError, DownloadError
+from probseg.transfer import WayOut, download, locked, read
+
+CONTENT = random.Random(0).randbytes(300_000)
+WAY_OUT = WayOut("try another address", "try another disk")
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+@pytest.fixture
+def site():
+    with serving() as site:
+        site.files["/a.bin"] = CONTENT
+        yield site
+
+
+def accept(path):
+    """Check nothing."""
+
+
+def get(site, folder, **options):
+    download(f"{site.url}/a.bin", folder / "a.bin", accept, WAY_OUT, wait=0.0, **options)
+    return (folder / "a.bin").read_bytes()
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_download(site, tmp_path):
+    seen = []
+    content = get(site, tmp_path / "new", progress=lambda *told: seen.append(told))
+    assert content == CONTENT
+    assert names(tmp_path / "new") == ["a.bin"]
+    assert {what for what, _, _ in seen} == {"a.bin"}
+    assert [done for _, done, _ in seen] == sorted({done for _, done, _ in seen})
+    assert seen[-1] == ("a.bin", len(CONTENT), len(CONTENT))
+
+
+def test_broken_connections_are_mended_by_asking_for_the_rest(site, tmp_path):
+    site.cuts = [100_000, 50_000]
+    assert get(site, tmp_path) == CONTENT
+    assert [wanted for _, wanted in site.asked] == [None, "bytes=100000-", "bytes=150000-"]
+
+
+def test_another_call_goes_on_from_what_the_first_one_left(site, tmp_path):
+    site.cuts = [70_000] + [0] * 5
+    with pytest.raises(DownloadError, match=r"a\.bin: .*70000 of 300000 bytes.*another address"):
+        get(site, tmp_path)
+    assert names(tmp_path) == ["a.bin.part", "a.bin.part.json"]
+    assert get(site, tmp_path) == CONTENT
+    assert site.asked[-1] == ("/a.bin", "bytes=70000-")
+    assert names(tmp_path) == ["a.bin"]
+
+
+def test_a_complete_part_is_not_asked_for_again(site, tmp_path):
+    def stop(path):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        download(f"{site.url}/a.bin", tmp_path / "a.bin", stop, WAY_OUT)
+    (tmp_path / "a.bin.part.json").write_text(
+        f'{{"url": "{site.url}/a.bin", "validator": "\\"1\\"", "size": {len(CONTENT)}}}'
+    )
+    assert get(site, tmp_path) == CONTENT
+    assert len(site.asked) == 1
+
+
+@pytest.mark.parametrize("behaviour", ["no ranges", "no mark", "no length"])
+def test_servers_that_know_less(site, tmp_path, behaviour):
+    site.ranges = behaviour != "no ranges"
+    site.sized = behaviour != "no length"
+    site.tag = None if behaviour == "no mark" else '"1"'
+    site.cuts = [] if behaviour == "no length" else [100_000]
+    assert get(site, tmp_path) == CONTENT
+    expected = {"no ranges": 2, "no mark": 2, "no length": 1}[behaviour]
+    assert len(site.asked) == expected
+
+
+@pytest.mark.parametrize("heeds_if_range", [True, False])
+@pytest.mark.parametrize("length", [200_000, 300_000, 400_000, 50_000])
+def test_a_file_that_changed_meanwhile_is_fetched_anew(site, tmp_path, heeds_if_range, length):
+    site.cuts = [100_000] + [0] * 5
+    with pytest.raises(DownloadError):
+        get(site, tmp_path)
+    site.files["/a.bin"] = random.Random(1).randbytes(length)
+    site.tag, site.heeds_if_range = '"2"', heeds_if_range
+    assert get(site, tmp_path) == site.files["/a.bin"]
+
+
+def test_a_part_of_another_address_is_not_continued(site, tmp_path):
+    site.files["/b.bin"] = random.Random(1).randbytes(len(CONTENT))
+    site.cuts = [100_000] + [0] * 5
+    with pytest.raises(DownloadError):
+        get(site, tmp_path)
+    download(f"{site.url}/b.bin", tmp_path / "a.bin", accept, WAY_OUT, wait=0.0)
+    assert (tmp_path / "a.bin").read_bytes() == site.files["/b.bin"]
+
+
+def test_a_missing_file_is_asked_for_once(site, tmp_path):
+    with pytest.raises(DownloadError, match=rf"^{site.url}/b\.bin: HTTP 404 .*another address"):
+        download(f"{site.url}/b.bin", tmp_path / "b.bin", accept, WAY_OUT)
+    assert len(site.asked) == 1
+    assert names(tmp_path) == []
+
+
+def test_a_busy_server_is_asked_again(site, tmp_path, monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", lambda s: s >= 1 and slept.append(s))
+    site.failures = [503, 429, 500]
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", accept, WAY_OUT)
+    assert slept == [1, 2, 4]
+    site.failures = [503] * 9
+    with pytest.raises(DownloadError, match=r"HTTP 503 .*given up after 5 more attempts"):
+        download(f"{site.url}/a.bin", tmp_path / "b.bin", accept, WAY_OUT)
+
+
+def test_nobody_answers(tmp_path):
+    with serving() as site:
+        pass
+    with pytest.raises(DownloadError, match="no connection"):
+        get(site, tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks of this kind")
+def test_two_processes_do_not_write_to_one_part(site, tmp_path):
+    import fcntl
+
+    with (tmp_path / "a.bin.part").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(DownloadError, match="another process"):
+            get(site, tmp_path)
+    assert get(site, tmp_path) == CONTENT
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_disks_that_fill_up_meanwhile(site, tmp_path):
+    (tmp_path / "a.bin.part").symlink_to("/dev/full")
+    with pytest.raises(DownloadError, match=r"a\.bin\.part: cannot be written .*another disk"):
+        get(site, tmp_path)
+
+
+def test_full_disks_are_noticed_before_the_download(site, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)._replace(free=100_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(DownloadError, match=r"needs 0\.3 MB.*another disk"):
+        get(site, tmp_path)
+    assert len(site.asked) == 1
+
+
+def test_a_wrong_file_is_not_kept(site, tmp_path):
+    def refuse(path):
+        raise ChecksumError(path.name)
+
+    with pytest.raises(ChecksumError, match=r"a\.bin\.part"):
+        download(f"{site.url}/a.bin", tmp_path / "a.bin", refuse, WAY_OUT)
+    assert names(tmp_path) == []
+
+
+def test_reading_stops_at_the_limit(site, tmp_path):
+    (tmp_path / "b.bin").write_bytes(CONTENT)
+    for address in (f"{site.url}/a.bin", str(tmp_path / "b.bin")):
+        assert read(address, 10**6, WAY_OUT) == CONTENT
+        assert read(address, 100_000, WAY_OUT) == CONTENT[:100_000]
+    for address in (f"{site.url}/c.bin", str(tmp_path / "c.bin")):
+        with pytest.raises(DownloadError, match=r"c\.bin: .*try another address"):
+            read(address, 10, WAY_OUT)
+
+
+def test_a_lock_is_released_after_an_error(tmp_path):
+    for _ in range(2):
+        with pytest.raises(KeyError), locked(tmp_path / "a.lock", "a"):
+            raise KeyError

@@ -1,7 +1,7 @@
 """How good a mask is, and how many clicks it took: plain functions of numpy arrays.
 
-Scores add up over batches and processes in a `torchmetrics.MeanMetric`, which takes the arrays of the
-functions as tensors.
+Scores add up over batches and processes in a `torchmetrics.MeanMetric`, which takes the arrays of
+the functions as tensors.
 """
 
 from probseg.metrics.bootstrap import Interval, clustered_bootstrap

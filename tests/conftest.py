@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 torch.set_num_threads(1)
 
-settings.register_profile("probseg", deadline=None, max_examples=50)  # timings of others disturb
-settings.load_profile("probseg")
+# Examples of each property: few for every change, many over night (HYPOTHESIS_PROFILE=thorough).
+for name, examples in {"quick": 15, "thorough": 250}.items():
+    settings.register_profile(name, deadline=None, max_examples=examples)  # other work disturbs
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

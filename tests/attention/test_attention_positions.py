@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -43,7 +43,6 @@ def test_maps_of_any_size(place, view, size):
     assert output.isfinite().all()
 
 
-@settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from(PLACES),
     st.sampled_from(VIEWS),

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import draw_sample, draw_scene
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.baselines import BASELINES, BoxFilled, ClassicalModel, ColourMixture, OpenCVGrabCut
@@ -102,7 +102,6 @@ def test_a_previous_mask_is_corrected(name, model):
         assert iou(corrected, sample.mask) > before
 
 
-@settings(deadline=None, max_examples=10)
 @given(
     size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
     places=st.lists(st.tuples(st.floats(0, 0.999), st.floats(0, 0.999), st.booleans()), max_size=4),

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.baselines.scene import GUESS_RADIUS, SEED_RADIUS, border, make_scene
@@ -25,7 +25,6 @@ def slow_maps(clicks, height, width):
     return seeds, guess
 
 
-@settings(deadline=None, max_examples=25)
 @given(
     height=st.integers(1, 30),
     width=st.integers(1, 30),

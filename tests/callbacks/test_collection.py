@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from result_folders import step
 from toy_models import sees_the_truth, toy_sample
@@ -182,7 +182,6 @@ def test_a_sample_that_changed_is_run_again(what):
     known=st.integers(0, 25),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40)
 def test_killed_or_not_the_outcome_is_the_same(count, size, first, known, seed):
     samples = objects(count)
     ious = np.random.default_rng(seed).integers(0, 6, count) / 5  # with ties

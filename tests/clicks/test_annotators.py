@@ -1,7 +1,7 @@
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import ndimage
@@ -95,7 +95,6 @@ RULES = [(largest_error_click, radius_rule_by_hand), (largest_area_click, area_r
 
 
 @pytest.mark.parametrize(("rule", "by_hand"), RULES)
-@settings(deadline=None, max_examples=60)
 @given(case=st.one_of(maps(), blobs()), count=st.integers(0, 6))
 def test_click_rule_equals_slow_one_click_after_click(rule, by_hand, case, count):
     prediction, mask = case
@@ -198,7 +197,6 @@ def test_distances_are_exact(seed):
 
 
 @pytest.mark.parametrize("rule", [largest_error_click, largest_area_click])
-@settings(deadline=None)
 @given(case=maps())
 def test_clicks_go_to_every_error_once_and_then_stop(rule, case):
     prediction, mask = case
@@ -271,7 +269,6 @@ def test_random_clicks_are_uniform_over_both_signs():
         assert abs(clicks.count(click) - 1000) < 130  # five standard deviations
 
 
-@settings(deadline=None, max_examples=50)
 @given(case=maps(), seed=st.integers(0, 2**32 - 1))
 def test_random_clicks_go_to_every_error_once_and_are_the_seeds(case, seed):
     prediction, mask = case
@@ -288,7 +285,6 @@ def test_random_clicks_go_to_every_error_once_and_are_the_seeds(case, seed):
 
 
 @pytest.mark.parametrize("name", CLICK_RULES)
-@settings(deadline=None, max_examples=40)
 @given(mask=hnp.arrays(np.uint8, SHAPES, elements=st.sampled_from([0, 1, IGNORE])), data=st.data())
 def test_no_error_is_no_click_at_all(name, mask, data):
     anything = data.draw(hnp.arrays(np.bool_, mask.shape))
@@ -304,7 +300,6 @@ def test_no_error_is_no_click_at_all(name, mask, data):
 
 
 @pytest.mark.parametrize("name", CLICK_RULES)
-@settings(deadline=None, max_examples=40)
 @given(shape=SHAPES, data=st.data(), positive=st.booleans())
 def test_an_error_of_one_pixel_is_clicked_once(name, shape, data, positive):
     y, x = (data.draw(st.integers(0, side - 1)) for side in shape)

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.clicks.boxes import jitter_box, mask_box, padded_crop
@@ -25,7 +25,6 @@ def contains(outer, inner):
     )
 
 
-@settings(deadline=None)
 @given(case=boxes())
 def test_box_of_a_filled_box_is_that_box(case):
     (x0, y0, x1, y1), size = case
@@ -39,7 +38,6 @@ def test_empty_mask_has_no_box():
         mask_box(np.full((4, 4), 255, dtype=np.uint8))
 
 
-@settings(deadline=None)
 @given(case=boxes(), noise=st.floats(0, 0.49), seed=st.integers(0, 2**32 - 1))
 def test_jittered_box_is_near_and_inside_the_image(case, noise, seed):
     box, (height, width) = case
@@ -66,7 +64,6 @@ def test_jitter_refuses_noise_that_could_turn_the_box_over():
         jitter_box((0, 0, 4, 4), 0.5, (8, 8), np.random.default_rng(0))
 
 
-@settings(deadline=None)
 @given(case=boxes(), noise=st.floats(0, 0.3), slack=st.floats(0, 1), seed=st.integers(0, 2**32 - 1))
 def test_object_is_inside_the_crop_around_the_jittered_box(case, noise, slack, seed):
     box, size = case
@@ -75,7 +72,6 @@ def test_object_is_inside_the_crop_around_the_jittered_box(case, noise, slack, s
     assert contains(padded_crop(drawn, size, padding=padding + 1e-9, min_padding=0), box)
 
 
-@settings(deadline=None)
 @given(case=boxes(), least=st.integers(0, 30))
 def test_crop_has_the_margin_or_ends_with_the_image(case, least):
     box, (height, width) = case

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -83,7 +83,6 @@ def clicked(prompts, label, n):
 
 
 @given(region=REGIONS)
-@settings(max_examples=60, deadline=None)
 def test_distances_are_those_of_city_blocks(region):
     got = distance_to(torch.from_numpy(region))
     assert got.dtype == torch.int32
@@ -101,7 +100,6 @@ def test_distances_are_those_of_city_blocks(region):
     data=st.data(), size=st.tuples(st.integers(1, 3), st.integers(1, 12), st.integers(1, 12)),
     seed=st.integers(0, 99),
 )  # fmt: skip
-@settings(max_examples=80, deadline=None)
 def test_clicks_are_deep_in_the_deeper_error(data, size, seed):
     prediction = data.draw(arrays(np.bool_, size))
     masks = data.draw(arrays(np.uint8, size, elements=st.sampled_from([0, 1, 255])))

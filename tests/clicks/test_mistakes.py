@@ -2,7 +2,7 @@ import copy
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import ndimage
@@ -43,7 +43,6 @@ def clicks(mistakes, newest, previous, mask, count, rule="largest_radius", click
     ]
 
 
-@settings(deadline=None)
 @given(case=rounds(), name=RULES)
 def test_without_mistakes_it_is_the_rule(case, name):
     newest, previous, mask, clicked, seed = case
@@ -54,7 +53,6 @@ def test_without_mistakes_it_is_the_rule(case, name):
     assert one.bit_generator.state == other.bit_generator.state
 
 
-@settings(deadline=None)
 @given(case=rounds(), name=RULES, mistakes=ERRS)
 def test_clicks_are_fresh_whole_pixels_of_the_image_and_follow_from_the_state(case, name, mistakes):
     newest, previous, mask, clicked, seed = case
@@ -73,7 +71,6 @@ def test_clicks_are_fresh_whole_pixels_of_the_image_and_follow_from_the_state(ca
         assert (click.x, click.y) not in {(x, y) for x, y, _ in clicked}
 
 
-@settings(deadline=None)
 @given(case=rounds(), name=RULES, mistakes=ERRS)
 def test_where_nothing_is_wrong_nobody_clicks(case, name, mistakes):
     newest, _, mask, _, seed = case
@@ -145,7 +142,6 @@ def test_a_clicked_pixel_gives_way_to_the_nearest_fresh_one():
     assert {click[:2] for click in drawn} == {(0, 0)}
 
 
-@settings(deadline=None)
 @given(case=rounds(), name=RULES)
 def test_late_clicks_are_those_of_the_previous_prediction(case, name):
     newest, previous, mask, clicked, seed = case

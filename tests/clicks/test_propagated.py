@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.clicks import PropagatedClicks
@@ -35,7 +35,6 @@ def soft(queries, keys):
 
 
 @given(st.integers(0, 1000), st.integers(1, 4), st.integers(1, 3), st.integers(6, 14))
-@settings(max_examples=25, deadline=None)
 def test_maps_are_those_of_em_written_out(seed, units, iterations, width):
     generator = np.random.default_rng(seed)
     height = 9

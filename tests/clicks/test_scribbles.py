@@ -2,7 +2,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -28,7 +28,6 @@ def real_strokes(height=480, width=640):
     return strokes
 
 
-@settings(deadline=None)
 @given(strokes=STROKES, spacing=SPACINGS)
 def test_disks_around_the_clicks_cover_the_strokes_of_their_sign(strokes, spacing):
     clicks = scribble_clicks(strokes, spacing)
@@ -43,7 +42,6 @@ def test_disks_around_the_clicks_cover_the_strokes_of_their_sign(strokes, spacin
     assert all(strokes[click.y, click.x] == int(click.positive) for click in clicks)
 
 
-@settings(deadline=None)
 @given(strokes=STROKES, spacing=SPACINGS)
 def test_each_click_is_the_first_pixel_that_was_left(strokes, spacing):
     expected = []

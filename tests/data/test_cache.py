@@ -184,7 +184,7 @@ def test_a_header_without_files_is_damaged(data, capsys):
     assert "names no files; it is built anew" in capsys.readouterr().err
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 def test_every_byte_of_a_small_file_counts(data, place, flip):
     data.open()

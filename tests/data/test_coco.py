@@ -164,7 +164,7 @@ def corners():
     return st.lists(number, min_size=6, max_size=14).filter(lambda p: len(p) % 2 == 0)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(outline=st.lists(corners(), min_size=1, max_size=3), pending=st.integers(1, 30))
 def test_polygons_are_drawn_as_from_the_file(drawn, monkeypatch, outline, pending):
     # Two decimals are kept in 32 bits, others in 64: neither may move a pixel.

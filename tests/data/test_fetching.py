@@ -25,7 +25,7 @@ from fakes import (
     write_lvis,
 )
 from fakes import write_sbd as write_sbd_folder
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from runs import command
@@ -91,7 +91,6 @@ def content_of(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
-@settings(max_examples=25)
 @given(
     files=st.dictionaries(
         st.tuples(st.sampled_from(["", "in/", "in/deep/"]), st.text("abcé .", max_size=4)).map(

@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mask_cases import cases
 
@@ -24,7 +24,6 @@ def scored(answer):
     return {name: value for name, value in found.items() if value is not None}
 
 
-@settings(deadline=None, max_examples=200)
 @given(cases(largest=80), st.data())
 def test_scorer_agrees_with_the_plain_functions(case, data):
     prediction, probability, mask = case

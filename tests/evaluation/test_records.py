@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from result_folders import step
 from toy_models import paints_disks, sees_the_truth, toy_sample
@@ -167,7 +167,6 @@ def offsets(path, records):
 
 
 @given(records=some_records(most=3, longest=2))
-@settings(max_examples=5)
 def test_a_file_may_end_at_every_byte(tmp_path_factory, records):
     path = tmp_path_factory.mktemp("cut") / "objects.csv"
     ends, begun = offsets(path, records)

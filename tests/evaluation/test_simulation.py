@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import draw_sample, micro_model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from toy_models import (
@@ -156,7 +156,6 @@ def test_runs_that_are_over_leave_the_batch(batch_size, calls):
     flip=st.booleans(),
     trials=st.integers(1, 2),
 )
-@settings(max_examples=15)
 def test_no_call_has_more_images_than_asked_for(count, batch_size, flip, trials):
     model = Spy(sees_every_second)
     protocol = short("human", 2, trials=trials, flip=flip)
@@ -278,7 +277,6 @@ SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 9))
     seed=st.integers(0, 5),
     clicks=st.integers(1, 5),
 )
-@settings(max_examples=25)
 def test_runs_on_any_truth_are_what_the_model_says(name, mask, model, seed, clicks):
     sample, protocol = plain_sample(mask), short(name, clicks)
     if not (mask == 1).any():

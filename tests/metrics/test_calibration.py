@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mask_cases import cases
 
@@ -37,7 +37,6 @@ def slow_ece(probability, mask, bins):
     return error if pixels else None
 
 
-@settings(deadline=None)
 @given(cases(), st.sampled_from([1, 2, 7, 15]))
 def test_scores_are_those_of_their_definitions(case, bins):
     _, probability, mask = case
@@ -46,7 +45,6 @@ def test_scores_are_those_of_their_definitions(case, bins):
     assert error == pytest.approx(slow_ece(probability, mask, bins), abs=1e-12)
 
 
-@settings(deadline=None)
 @given(cases())
 def test_ignored_pixels_do_not_count(case):
     _, probability, mask = case

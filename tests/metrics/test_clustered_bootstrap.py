@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.metrics import clustered_bootstrap
 from probseg.metrics.bootstrap import draw_weights
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=12), st.integers(0, 5))
 def test_intervals_are_those_of_a_loop_over_the_same_draws(photos, seed):
     values = np.random.default_rng(seed).random((len(photos), 2))

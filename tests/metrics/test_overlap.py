@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis.extra import numpy as hnp
 
 from probseg.metrics import iou
@@ -22,7 +22,6 @@ def test_nothing_to_find_and_nothing_found_is_perfect():
     assert iou(np.array([[True, False]]), mask) == 0
 
 
-@settings(deadline=None)
 @given(hnp.arrays(np.bool_, SHAPE), hnp.arrays(np.bool_, SHAPE), hnp.arrays(np.bool_, SHAPE))
 def test_iou_is_that_of_the_pixels_that_count(prediction, truth, ignored):
     mask = np.where(ignored, IGNORE, truth).astype(np.uint8)

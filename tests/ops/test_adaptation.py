@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from mechanisms import NAMED, Mechanism, mechanisms
 from ops_cases import draw
 from oracle import equations
@@ -38,7 +38,6 @@ def assert_equals_the_equations(mechanism: Mechanism) -> None:
         torch.testing.assert_close(prior.expand_as(wanted.prior), wanted.prior, **close)
 
 
-@settings(max_examples=150)
 @given(mechanisms())
 @example(Mechanism((2, 2, 5, 4), gamma="tensor", dirichlet="tensor", shared=True, masked=True))
 @example(Mechanism((1, 1, 1, 1), gamma="float", dirichlet="float", prior="magnitude"))

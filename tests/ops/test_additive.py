@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ops_cases import draw, tiles_of
 from torch import Tensor
@@ -30,7 +30,6 @@ def problem(b: int, g: int, n: int, m: int, h: int, seed: int = 0) -> list[Tenso
     return [draw(*shape, seed=seed + i).requires_grad_() for i, shape in enumerate(shapes)]
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.tuples(*(st.integers(1, 4),) * 5), st.integers(0, 99))
 def test_blocks_are_scores(sizes, seed):
     with torch.no_grad():

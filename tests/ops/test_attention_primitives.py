@@ -6,7 +6,7 @@ from math import inf
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ops_cases import draw
 from torch import Tensor
@@ -56,7 +56,6 @@ def make_prior(kind: str, sizes: tuple[int, ...], seed: int) -> tuple[Tensor | N
     return prior, dense.expand(sizes)
 
 
-@settings(max_examples=40, deadline=None)
 @given(SIZES, st.integers(1, 5), PRIORS, st.sampled_from([1.0, 0.3]), st.integers(0, 99))
 def test_primitives_equal_loops(sizes, v, kind, scale, seed):
     batch, heads, n, m, d = sizes

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from position_cases import build, draw_tables
 from torch import Tensor
@@ -19,7 +19,6 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.tuples(*[st.integers(1, 5)] * 5), st.sampled_from(["full", "height", "width"]))
 def test_lines_there_and_back(shape, axis):
     maps = draw(*shape)

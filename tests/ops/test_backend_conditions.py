@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ops_cases import (
     CPU_BACKENDS,
@@ -82,7 +82,6 @@ def test_arguments_stay_as_they_are(backend, primitive, prior):
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
-@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_images_and_heads_do_not_see_each_other(backend, data):
     case = served(data.draw(cases()), backend)
@@ -115,7 +114,6 @@ def _select(tensors: dict[str, Tensor], b: int, g: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
-@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_the_order_of_queries_and_keys_does_not_matter(backend, data):
     case = served(data.draw(cases()), backend)

@@ -7,7 +7,7 @@ from math import inf
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ops_cases import (
     CPU_BACKENDS,
@@ -35,7 +35,6 @@ FAST = ("chunked", "sdpa", "auto")  # those that are not the reference itself
 
 
 @pytest.mark.parametrize("backend", FAST)
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_results_and_gradients_are_those_of_the_reference(backend, data):
     case = served(data.draw(cases(empty=backend != "sdpa")), backend)
@@ -46,7 +45,6 @@ def test_results_and_gradients_are_those_of_the_reference(backend, data):
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
-@settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_single_precision_loses_what_the_size_of_the_logits_explains(backend, data):
     case = served(data.draw(cases(empty=backend != "sdpa")), backend)
@@ -60,7 +58,6 @@ def test_single_precision_loses_what_the_size_of_the_logits_explains(backend, da
 
 
 @pytest.mark.parametrize("tile", [1, 6, 40])
-@settings(max_examples=60, deadline=None)
 @given(case=cases(empty=True))
 def test_tiles_change_nothing(tile, case):
     tensors = case.tensors()

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ops_cases import draw
 from torch.autograd import gradcheck
@@ -54,7 +54,6 @@ def plain_update(inputs, slots, memories, scale, precision, log_prior):
     return (seen + memories.strength * recalled) / precision
 
 
-@settings(max_examples=100, deadline=None)
 @given(CASES)
 def test_equals_the_equations(case):
     inputs, slots, memories, options = problem(case)
@@ -66,7 +65,6 @@ def test_equals_the_equations(case):
     torch.testing.assert_close(found, slots)
 
 
-@settings(max_examples=150, deadline=None)
 @given(CASES)
 def test_the_free_energy_never_rises(case):
     inputs, slots, memories, options = problem(case)
@@ -78,7 +76,6 @@ def test_the_free_energy_never_rises(case):
         before = after
 
 
-@settings(max_examples=50, deadline=None)
 @given(CASES)
 def test_the_free_energy_has_the_update_as_its_fixed_point(case):
     """Eq. 7: the gradient is that of the nodes less the update."""

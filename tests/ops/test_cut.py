@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from skimage.data import astronaut
 
@@ -38,7 +38,6 @@ def cost(labels, advantage, image, smoothness):
     st.sampled_from([0.0, 0.3, 1.0, 3.0]),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
 def test_no_other_division_costs_less(seed, size, smoothness, plain):
     generator = np.random.default_rng(seed)
     advantage = generator.normal(size=size)

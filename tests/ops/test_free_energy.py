@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ops_cases import draw
 
@@ -28,7 +28,6 @@ def test_half_precision_is_summed_in_single():
     assert node_energy(draw(2, 3)).dtype == torch.float64
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     scale=st.floats(0.05, 20.0),
     precision=st.floats(0.1, 10.0),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ops_cases import draw
 from torch.autograd import gradcheck
@@ -35,7 +35,6 @@ def stored(patterns=12, channels=64):
     return draw(1, 1, patterns, channels).sign()
 
 
-@settings(max_examples=100, deadline=None)
 @given(CASES)
 def test_equals_the_equations(case):
     states, patterns, prior = problem(case)
@@ -56,7 +55,6 @@ def test_equals_the_equations(case):
     torch.testing.assert_close(energy, (xi * xi).sum(-1) / 2 - terms.sum(-1).log() / beta)
 
 
-@settings(max_examples=150, deadline=None)
 @given(CASES)
 def test_the_energy_never_rises(case):
     states, patterns, prior = problem(case)
@@ -69,7 +67,6 @@ def test_the_energy_never_rises(case):
         before = after
 
 
-@settings(max_examples=50, deadline=None)
 @given(CASES)
 def test_the_energy_has_the_bounds_of_the_paper(case):
     states, patterns, _ = problem({**case, "prior": False})

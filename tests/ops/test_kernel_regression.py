@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ops_cases import draw
 from torch import Tensor
@@ -27,7 +27,6 @@ def looped(queries: Tensor, keys: Tensor, values: Tensor, width: Tensor) -> Tens
     return outputs
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.tuples(*(st.integers(1, 4),) * 4),
     st.sampled_from(["float", "number", "heads", "items"]),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mechanisms import Mechanism, mapped, mechanisms, results, tensors_of, with_tensors
 from ops_cases import draw, tiles_of
@@ -91,7 +91,6 @@ def sdpa_reasons(case: Mechanism, gradients: bool) -> set[str]:
     return reasons
 
 
-@settings(max_examples=120)
 @given(
     mechanisms(gamma="float", theta="tensor", dirichlet="float")
     | mechanisms(gamma="none", theta=0.7, dirichlet="none"),
@@ -156,7 +155,6 @@ def permuted(arguments: dict, case: Mechanism, rows: Tensor, columns: Tensor) ->
     return found
 
 
-@settings(max_examples=60)
 @given(SYMMETRIC, st.randoms(use_true_random=False))
 def test_the_order_of_queries_and_units_does_not_matter(case, random):
     if case.prior in ("distance", "several") or case.gamma == "one":
@@ -176,7 +174,6 @@ def test_the_order_of_queries_and_units_does_not_matter(case, random):
         )
 
 
-@settings(max_examples=40)
 @given(mechanisms())
 def test_images_do_not_see_each_other(case):
     case = replace(case, sizes=(2, *case.sizes[1:]))
@@ -190,7 +187,6 @@ def test_images_do_not_see_each_other(case):
             torch.testing.assert_close(tensor, whole[name][i : i + 1], msg=name)
 
 
-@settings(max_examples=30)
 @given(mechanisms(gamma="tensor", dirichlet="tensor", theta="tensor"))
 def test_the_layout_in_memory_changes_nothing_and_arguments_stay(case):
     arguments = case.arguments()

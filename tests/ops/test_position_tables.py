@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from position_cases import build, draw, draw_tables
 
@@ -49,7 +49,6 @@ def test_the_same_size_keeps_the_tables(kind, heads, keys):
         assert torch.equal(same[name], table)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(KINDS), st.sampled_from([None, 3]), sizes, sizes)
 def test_offset_zero_keeps_its_embedding(kind, heads, old, new):
     position = build(draw_tables(kind, old, 2, heads=heads))
@@ -81,7 +80,6 @@ def test_offset_zero_stays_exactly_in_float32(old, new):
     assert torch.equal(resized.query_height[new - 1], line[old - 1])
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(2, 9), st.integers(2, 9), st.integers(2, 9), st.integers(2, 9))
 def test_linear_tables_stay_linear(h, w, new_h, new_w):
     """From end to end: the slope follows the size of the map."""
@@ -102,7 +100,6 @@ def test_linear_tables_stay_linear(h, w, new_h, new_w):
     torch.testing.assert_close(full.query, plane(new_h, new_w), rtol=0, atol=5e-6)
 
 
-@settings(max_examples=15, deadline=None)
 @given(st.sampled_from(KINDS), sizes, sizes)
 def test_symmetric_tables_stay_symmetric(kind, old, new):
     tables = draw_tables(kind, old, 2)
@@ -122,7 +119,6 @@ def test_each_head_is_resized_on_its_own(kind):
             torch.testing.assert_close(whole[name][head], table)
 
 
-@settings(max_examples=15, deadline=None)
 @given(sizes, sizes, st.sampled_from([None, 2]))
 def test_resizing_a_sum_is_the_sum_of_the_resized(old, new, heads):
     factored = build(draw_tables("factored", old, 2, heads=heads))

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ops_cases import draw
 from torch import Tensor
@@ -36,7 +36,6 @@ def looped(
     return bottom_up, top_down, mass, torch.tensor(energy, dtype=torch.float64)
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.tuples(*(st.integers(1, 4),) * 3),
     st.sampled_from([(), (1,), (2, 1), (2, 2, -1)]),
@@ -182,7 +181,6 @@ def energy(observed, states, weights, precisions, prior_precision) -> Tensor:
 LAYERS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 5)), min_size=2, max_size=4)
 
 
-@settings(max_examples=40, deadline=None)
 @given(LAYERS, st.floats(0.05, 1.99), st.sampled_from([0.1, 1.0, 5.0]), st.integers(0, 99))
 def test_the_free_energy_never_increases(layers, rate, size, seed):
     widths, counts = zip(*layers, strict=True)
@@ -198,7 +196,6 @@ def test_the_free_energy_never_increases(layers, rate, size, seed):
         before = after
 
 
-@settings(max_examples=20, deadline=None)
 @given(LAYERS, st.integers(0, 99))
 def test_directions_are_the_gradient_of_the_hierarchy(layers, seed):
     widths, counts = zip(*layers, strict=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mechanisms import Mechanism, results
 from ops_cases import draw
@@ -41,7 +41,6 @@ def prior_of(n: int, m: int, *length: int, coordinates: int = 2, seed: int = 0) 
     )
 
 
-@settings(max_examples=30)
 @given(
     st.tuples(*(st.integers(1, 6),) * 2), st.integers(1, 3), st.integers(0, 2), st.integers(0, 99)
 )

@@ -5,7 +5,7 @@ from math import inf
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mechanisms import problem
 from ops_cases import draw
@@ -42,7 +42,6 @@ SETTINGS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=250, deadline=None)
 @given(SETTINGS)
 def test_equals_the_equations(case):
     b, g, n, m, d, v = case["sizes"]
@@ -180,7 +179,6 @@ def test_tied_prior_follows_the_keys():
     assert (tied.values - held.values).abs().max() > 1e-3
 
 
-@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 7), st.integers(0, 99))
 def test_equivariance_to_the_order_of_units(n, seed):
     q, k, v = problem(1, 2, n, n)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from ops_cases import tiles_of
 from position_cases import (
@@ -73,7 +73,6 @@ def test_values_propagate_with_position(kind, log_prior, propagations):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_call(kind):
-    @settings(max_examples=15, deadline=None)
     @given(position_cases(kind))
     @example(PositionCase(kind, alpha="unit", masked=True, value_iterations=2, **RICH))
     def any_call(case):
@@ -170,7 +169,6 @@ def assign_masses(case, tensors):
     return logits.log_softmax(-1).logsumexp(-2)
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_blocks_are_parts_of_the_whole(data):
     """Any rows and columns, also where they begin in the middle of a row of the map."""

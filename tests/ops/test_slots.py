@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ops_cases import draw
 from torch.autograd import gradcheck
@@ -44,7 +44,6 @@ def clusters(seed=0, size=4, spread=0.05):
     return (near + spread * draw(*near.shape, seed=seed))[None, None], corners[None, None]
 
 
-@settings(max_examples=100, deadline=None)
 @given(CASES)
 def test_equal_the_equations(case):
     inputs, slots, prior = problem(case)
@@ -64,7 +63,6 @@ def test_equal_the_equations(case):
     torch.testing.assert_close(inference.log_mass.exp(), of_sums.sum(-2))
 
 
-@settings(max_examples=150, deadline=None)
 @given(CASES)
 def test_inference_never_raises_the_free_energy(case):
     inputs, slots, prior = problem(case)
@@ -86,7 +84,6 @@ def test_weighted_means_may_raise_it():
     assert (after > before + 0.1).all()
 
 
-@settings(max_examples=30, deadline=None)
 @given(CASES)
 def test_the_free_energy_is_minus_the_log_of_a_sum_over_all_edges(case):
     b, g, n, k, d = case["sizes"]
@@ -106,7 +103,6 @@ def test_the_free_energy_is_minus_the_log_of_a_sum_over_all_edges(case):
     torch.testing.assert_close(energy, expected)
 
 
-@settings(max_examples=50, deadline=None)
 @given(CASES)
 def test_with_squared_distances_it_is_em_in_a_mixture_of_gaussians(case):
     inputs, slots, _ = problem(case)

@@ -14,7 +14,6 @@ from jsonargparse import Namespace
 
 from probseg.callbacks.last_checkpoint import LAST
 from probseg.callbacks.run_folder import run_folder
-from probseg.cli.named_classes import check_names
 from probseg.errors import UsageError, WeightsError
 from probseg.tasks.migration import format_of
 from probseg.zoo.trained import read_checkpoint
@@ -51,32 +50,29 @@ def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
     return max(found, key=lambda path: path.stat().st_mtime)
 
 
-def check_readable(path: Path, allowed: Mapping[str, Any] | None = None) -> None:
+def check_readable(path: Path) -> None:
     """Raise unless a file is a checkpoint that can be gone on from without running its code.
 
     Args:
         path: The file.
-        allowed: The settings of the user; classes that they name may be named by the file too.
 
     Raises:
         UsageError: If there is no such file.
         WeightsError: If it is damaged, or something else, or of a newer format than this version of
-            probseg knows, or names classes that are neither trusted nor the user's. Where the
-            newest other checkpoint in the folder can be read, its path is named.
+            probseg knows. Where another checkpoint in the folder can be read, the path of the
+            newest is named.
     """
     if not path.is_file():
         msg = f"--ckpt_path {path}: no such file; give the path of a .ckpt file, or `last`"
         raise UsageError(msg)
     try:
-        content = read_checkpoint(path)
-        format_of(content)
+        format_of(read_checkpoint(path))
     except WeightsError as error:
         told = str(error) if str(path) in str(error) else f"{path}: {error}"
         other = _newest_other(path)
         way_out = f"; --ckpt_path {other} can be read" if other else ""
         msg = f"{told}{way_out}"
         raise WeightsError(msg) from error
-    check_names(content, allowed or {}, path)
 
 
 def last_of(trainer: L.Trainer) -> Path | None:

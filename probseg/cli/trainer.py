@@ -75,14 +75,12 @@ class ProbsegCLI(LightningCLI):
 
         Raises:
             UsageError: If there is no such checkpoint.
-            WeightsError: If it cannot be read, or names classes that are neither trusted nor named
-                by the user.
+            WeightsError: If it cannot be read.
         """
         super().parse_arguments(parser, args)
         self.run_to_continue: Path | None = None
         verb = self.config.subcommand
         config = self.config[verb]
-        self.asked_model = config.model.clone()
         given = config.ckpt_path
         if given is None or "://" in str(given):
             return
@@ -94,8 +92,13 @@ class ProbsegCLI(LightningCLI):
             sys.stderr.write(f"probseg: going on from {config.ckpt_path}\n")
             if verb == "fit":
                 self.run_to_continue = Path(config.ckpt_path).parent.parent
-        # Before Lightning reads the settings in it, for which their classes are imported.
-        check_readable(Path(config.ckpt_path), config.as_dict())
+        check_readable(Path(config.ckpt_path))
+
+    def _parse_ckpt_path(self) -> None:
+        """Leave the configuration as it is: a checkpoint brings weights, and no settings.
+
+        Lightning would let the hyper-parameters in it replace those of the command line.
+        """
 
     def instantiate_classes(self) -> None:
         """Make trainer, model and data.
@@ -104,11 +107,6 @@ class ProbsegCLI(LightningCLI):
             UsageError: If one of them refuses its arguments.
         """
         config = self.config[self.config.subcommand]
-        if config.model != self.asked_model:  # Lightning prefers what the checkpoint says
-            sys.stderr.write(
-                f"probseg: the settings under `model` are those of {config.ckpt_path}; what else "
-                "the configuration or the command line says of it does not count\n"
-            )
         without_slow_bfloat16(config.trainer)  # what is saved says with which precision it ran
         names = []
         if self.run_to_continue is not None:

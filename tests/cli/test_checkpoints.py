@@ -8,12 +8,11 @@ import zipfile
 import pytest
 import torch
 import yaml
-from runs import command, folder_fit, train_two_epochs
+from runs import finished, train_two_epochs
 from tested import FACTS
 
 import probseg
 from probseg.cli.checkpoints import check_readable, find_last
-from probseg.cli.named_classes import check_names
 from probseg.errors import UnknownNameError, UsageError, WeightsError
 from probseg.models import read_preset
 from probseg.tasks.migration import FORMAT
@@ -139,91 +138,14 @@ def evil(tmp_path, monkeypatch):
     sys.modules.pop("evil_module", None)
 
 
-def named(settings, user=()):
-    check_names({"hyper_parameters": settings}, dict(user), "x.ckpt")
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"_class_path": EVIL},
-        {"loss": {"class_path": EVIL}},
-        {"loss": {"class_path": "probseg.losses.WeightedSum", "init_args": {"losses": [EVIL]}}},
-        {"loss": EVIL},
-        {"optimizer": "evil_module.make"},
-        {"_instantiator": "evil_module.make"},
-        {"model": {"dict_kwargs": {"anything": {"deep": (EVIL,)}}}},
-        {"loss": "{class_path: evil_module.Loss}"},
-        {"loss": '{"class_path": "evil_module.Loss"}'},
-        {"loss": '"evil_module.Loss"'},
-        {"optimizer": "os.system"},
-        {"optimizer": "subprocess.Popen"},
-        {"optimizer": "torch.hub.load"},
-        {"optimizer": "torch.optim.optimizer.functools.partial"},
-        {"optimizer": "probseg.paths.os.system"},
-        {"optimizer": "probseg.paths.Path"},
-        {"optimizer": "__main__.main"},
-        {"loss": "settings.yaml"},
-    ],
-    ids=str,
-)
-def test_classes_of_others_are_refused(settings, evil, monkeypatch):
-    monkeypatch.chdir(evil.parent)
-    (evil.parent / "settings.yaml").write_text("class_path: evil_module.Loss")
-    with pytest.raises(WeightsError, match=r"names? the (class|file)"):
-        named(settings)
-    assert not evil.exists()
-    assert "evil_module" not in sys.modules
-
-
-def test_also_in_the_settings_of_the_data(evil):
-    with pytest.raises(WeightsError, match=EVIL):
-        check_names({"datamodule_hyper_parameters": {"_class_path": EVIL}}, {}, "x.ckpt")
-    assert not evil.exists()
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"_class_path": "probseg.tasks.InteractiveSegmentation"},
-        {"_instantiator": "lightning.pytorch.cli.instantiate_module"},
-        {"model": {"class_path": "probseg.zoo.create_model", "init_args": {"name": "a.objects"}}},
-        {"optimizer": {"class_path": "torch.optim.RAdam", "init_args": {"lr": 1e-4}}},
-        {"lr_scheduler": "lightning.pytorch.cli.ReduceLROnPlateau"},
-        {"backbone": {"name": "test_resnet.r160_in1k", "pretrained": False, "options": None}},
-        {"note": "1.5", "other": "a: b: c", "empty": "", "long": "x" * 10_000, "null": "\0"},
-        {"removed": "probseg.losses.OneOfLongAgo"},
-    ],
-    ids=lambda settings: next(iter(settings)),
-)
-def test_our_own_classes_and_plain_words_pass(settings):
-    named(settings)
-
-
-def test_what_the_user_names_is_allowed(evil):
-    named({"loss": {"class_path": EVIL}}, {"model": {"loss": {"class_path": EVIL}}})
-    assert not evil.exists()
-
-
-def test_a_whole_run_does_not_import_what_a_checkpoint_names(stored, trained, evil, capsys):
+def test_a_checkpoint_brings_weights_and_no_settings(stored, trained, evil):
+    """Those of the configuration hold, and no class that the checkpoint names is imported."""
     stored["hyper_parameters"]["loss"] = {"class_path": EVIL, "init_args": {}}
     path = saved(stored, evil.parent / "a.ckpt")
     config = ("--config", trained[1] / "config.yaml", "--ckpt_path", path)
-    assert command("validate", *config, *SHORT) == 2
-    told = capsys.readouterr().err
-    assert f"{path}: names the class {EVIL}; it would be imported" in told
-    assert not evil.exists()
-    assert command("validate", *config, *SHORT, "--model.loss", EVIL) == 0
-    assert evil.exists()
-
-
-def test_the_last_checkpoint_is_looked_at_as_well(trained, stored, evil, capsys):
-    folder = evil.parent / "runs" / "probseg" / "version_0" / "checkpoints"
-    folder.mkdir(parents=True)
-    stored["hyper_parameters"]["loss"] = EVIL
-    saved(stored, folder / "last.ckpt")
-    assert command(*folder_fit(trained[0], "--ckpt_path", "last")) == 2
-    assert f"names the class {EVIL}" in capsys.readouterr().err
+    cli = finished("validate", *config, *SHORT, "--model.corner_noise=0.25")
+    assert cli.model.corner_noise == 0.25
+    assert stored["hyper_parameters"]["corner_noise"] == 0.1
     assert not evil.exists()
 
 

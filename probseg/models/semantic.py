@@ -124,6 +124,9 @@ class SemanticSegmenter(nn.Module):
         Raises:
             ValueError: If it is another, or the backbone has no choice.
         """
+        if number == self.backbone.features.strides[-1]:
+            yield
+            return
         if not isinstance(self.backbone, ResNet):
             msg = (
                 f"output_stride can be changed for the backbone ResNet, got "

@@ -240,12 +240,18 @@ def test_another_output_stride_is_that_of_a_network_built_with_it(built, to, mul
     assert (repr(model), model.backbone.features) == described
 
 
+def test_the_own_output_stride_needs_no_choice():
+    model = SemanticSegmenter(Sampling(), Identity)
+    with model.output_stride(model.backbone.features.strides[-1]):
+        pass
+
+
 def test_output_strides_that_cannot_be():
     model = micro()
     with pytest.raises(ValueError, match=r"output_stride must be one of \(8, 16, 32\), got 4"):
         model.output_stride(4).__enter__()
     with pytest.raises(ValueError, match="for the backbone ResNet, got Sampling"):
-        SemanticSegmenter(Sampling(), Identity).output_stride(8).__enter__()
+        SemanticSegmenter(Sampling(), Identity).output_stride(16).__enter__()
     # At stride 8 without more channels, timm leaves the projection of the shortcut out.
     same = micro(backbone={"options": {"channels": [8, 8, 8, 8]}})
     with pytest.raises(ValueError, match=r"'layer3\.0\.downsample\.0'"):

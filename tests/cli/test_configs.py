@@ -1,12 +1,10 @@
 """All shipped configurations: each is read and made, and each way of training does a step."""
 
-import functools
 import json
 import re
 import shutil
 from pathlib import Path
 
-import lightning as L
 import pytest
 import torch
 import yaml
@@ -30,7 +28,8 @@ from fakes import (
     write_sbd,
 )
 from jsonargparse import ArgumentParser
-from runs import MICRO, QUIET, SMALL, command, finished, folder_fit, is_semantic
+from micro import described
+from runs import MICRO, QUIET, SMALL, command, finished, folder_fit, is_semantic, only_made
 
 import probseg.callbacks.evaluation as evaluation
 from probseg.attention import (
@@ -106,25 +105,10 @@ SMALL_CSA_BP5 = {
         "propagation_iterations": 5,
     },
 }
-SMALL_PROB_BOTNET = {
-    "backbone": {
-        "class_path": "probseg.backbones.BoTNet",
-        "init_args": {
-            "name": "resnet26.bt_in1k",
-            "pretrained": False,
-            "output_stride": 16,
-            "attention": "probabilistic",
-            "layout": "full",
-            "position": "factored",
-            "num_heads": 2,
-            "image_size": 64,
-            "options": {"layers": [1, 1, 1, 1], "channels": [8, 8, 16, 16]},
-        },
-    }
-}
+SMALL_BOTNET = described("micro_prob_botnet")["init_args"]["backbone"]
 SMALL_NETWORK = (
     "--model.model.of=micro_conv",
-    f"--model.model.changes={json.dumps(SMALL_PROB_BOTNET | {'head': SMALL_CSA_BP5})}",
+    f"--model.model.changes={json.dumps({'backbone': SMALL_BOTNET, 'head': SMALL_CSA_BP5})}",
 )
 NO_DOWNLOADS = ("--model.model.changes.backbone.pretrained=false",)
 ONE_STEP = ("--trainer.fast_dev_run=1", "--evaluation.pictures=0")
@@ -212,19 +196,6 @@ def first_weights(monkeypatch):
 
 
 @pytest.fixture
-def only_made(monkeypatch):
-    """Make trainer, data and network of a command line and do no more; weights take no memory."""
-
-    def made(*arguments):
-        with monkeypatch.context() as patch, torch.device("meta"):
-            for run in (L.Trainer.fit, L.Trainer.test):
-                patch.setattr(L.Trainer, run.__name__, functools.wraps(run)(lambda *_, **__: None))
-            return finished(*arguments)
-
-    return made
-
-
-@pytest.fixture
 def layers_in_tests(monkeypatch):
     """How the keys of backbone and head adapt whenever an object is clicked through."""
     seen = []
@@ -283,9 +254,7 @@ def test_all_configurations_are_in_a_folder_that_is_tested():
 
 
 @pytest.mark.parametrize("path", [*TRAINING, *TESTING])
-def test_experiments_print_all_their_settings_and_are_made_of_them(
-    path, capsys, only_made, tmp_path
-):
+def test_experiments_print_all_their_settings_and_are_made_of_them(path, capsys, tmp_path):
     verb = "fit" if path in TRAINING else "test"
     printed = printed_settings(capsys, verb, "--config", f"configs/{path}")
     assert printed["model"]["class_path"] == "probseg.tasks.InteractiveSegmentation"
@@ -334,13 +303,13 @@ def test_a_baseline_tests_an_object():
 
 
 @pytest.mark.parametrize("kind", BASELINES.values())
-def test_one_flag_swaps_the_baseline(kind, only_made):
+def test_one_flag_swaps_the_baseline(kind):
     cli = only_made("test", "--config", f"configs/{BASELINE}", "--model.model", kind.__name__)
     assert type(cli.model.model) is kind
 
 
 @pytest.mark.parametrize("path", TRAINING_DATA)
-def test_data_is_found_and_makes_a_batch(path, only_made):
+def test_data_is_found_and_makes_a_batch(path):
     experiment = ("fit", "--config", "configs/experiment/resnet16_csa_cpu.yaml")
     module = only_made(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET, *SMALL).datamodule
     batch = next(iter(module.train_dataloader()))
@@ -377,7 +346,7 @@ def checked_test_data(module):
 
 
 @pytest.mark.parametrize("path", TEST_DATA)
-def test_data_is_found_and_tested_on(path, only_made):
+def test_data_is_found_and_tested_on(path):
     experiment = ("test", "--config", "configs/experiment/grabcut.yaml")
     module = only_made(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET).datamodule
     kinds = [entry["class_path"] for entry in listed(in_files(path)["test"])]
@@ -385,7 +354,7 @@ def test_data_is_found_and_tested_on(path, only_made):
 
 
 @pytest.mark.parametrize("row", rows("evaluation.md"), ids=lambda row: row.cells["test data"])
-def test_documented_data_are_found_and_tested_on(row, only_made):
+def test_documented_data_are_found_and_tested_on(row):
     experiment = ("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET)
     module = only_made(*experiment, *row.options).datamodule
     named = [word for word in re.findall(r"\w+", str(row.options)) if word in DATASETS]
@@ -395,7 +364,7 @@ def test_documented_data_are_found_and_tested_on(row, only_made):
     assert (first.scribbles is not None) == ("--data.test.scribbles" in row.options)
 
 
-def test_own_annotations_are_named_on_the_command_line(only_made, tmp_path):
+def test_own_annotations_are_named_on_the_command_line(tmp_path):
     write_coco(tmp_path / "my.json", tmp_path / "photos", 12)
     named = [
         (f"--data.{part}.annotations=my.json", f"--data.{part}.images=photos")
@@ -444,7 +413,7 @@ def test_all_rows_of_the_figures_are_documented():
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_rows_make_what_their_names_promise(name, only_made):
+def test_rows_make_what_their_names_promise(name):
     file, row = FITS[name]
     told = dict(zip(row.options[::2], row.options[1::2], strict=True))
     backbone = told.get("--model.model.changes.backbone", "pretrained: true")
@@ -485,7 +454,7 @@ def test_rows_make_what_their_names_promise(name, only_made):
     assert [protocol.name for protocol in evaluated.test_protocols] == ["gabbur2021"]
 
 
-def test_recipes_train_as_published(only_made):
+def test_recipes_train_as_published():
     cli = only_made("fit", *recipe("CSA"))
     curriculum = cli.model.curriculum
     assert (curriculum.box_epochs, curriculum.random_epochs) == (20, 20)
@@ -529,9 +498,7 @@ def test_keys_of_a_row_adapt_in_tests(layers_in_tests):
 
 
 @pytest.mark.parametrize(("name", "preset", "epochs", "milestones"), ITERATED)
-def test_recipes_with_iterated_clicks_train_as_promised(
-    name, preset, epochs, milestones, only_made
-):
+def test_recipes_with_iterated_clicks_train_as_promised(name, preset, epochs, milestones):
     recipe = ("--config", f"configs/experiment/{name}.yaml", "--model.model.of", preset)
     cli = only_made("fit", *recipe, *NO_DOWNLOADS)
     task, module = cli.model, cli.datamodule
@@ -615,7 +582,7 @@ def test_models_are_the_same_from_a_file_and_from_python(name):
         same(parser.instantiate(parser.parse_object({"model": stored})).model, create_model(name))
 
 
-def test_a_model_file_on_the_command_line_is_the_network(data, only_made):
+def test_a_model_file_on_the_command_line_is_the_network(data):
     network = ("--model.model", "configs/model/prob_botnet50_csa.yaml")
     fit = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root", data / "objects")
     cli = only_made(*fit, *network)
@@ -630,7 +597,7 @@ def test_a_model_file_on_the_command_line_is_the_network(data, only_made):
         '--model.model.changes.backbone={"num_heads": 1}',
     ],
 )
-def test_flags_reach_a_preset_that_is_varied(flag, only_made):
+def test_flags_reach_a_preset_that_is_varied(flag):
     small = ("--model.model.of=prob_botnet26_small", '--model.model.changes={"working_size": 20}')
     experiment = ("--config", "configs/experiment/gabbur2021.yaml")
     network = only_made("fit", *experiment, *small, flag).model.model
@@ -638,7 +605,7 @@ def test_flags_reach_a_preset_that_is_varied(flag, only_made):
     assert {layer.num_heads for layer in probabilistic_layers(network)} == {1}
 
 
-def test_a_preset_that_is_varied_gets_another_part(only_made):
+def test_a_preset_that_is_varied_gets_another_part():
     changes = {"head": SMALL_CSA_BP5, "decoder": {"class_path": "probseg.heads.OCRDecoder"}}
     flags = ("--model.model.of=micro_conv", f"--model.model.changes={json.dumps(changes)}")
     network = only_made("fit", "--config", "configs/experiment/gabbur2021.yaml", *flags).model.model
@@ -651,7 +618,7 @@ def test_a_preset_that_is_varied_gets_another_part(only_made):
     ("attention", "kind"),
     [("standard", StandardAttention2d), ("probabilistic", ProbabilisticAttention2d)],
 )
-def test_one_flag_swaps_the_attention(attention, kind, layout, data, only_made):
+def test_one_flag_swaps_the_attention(attention, kind, layout, data):
     flags = ("--model.model.head.attention", attention, "--model.model.head.layout", layout)
     network = only_made(*folder_fit(data / "objects", *flags)).model.model
     assert type(network.head.last) is kind
@@ -661,7 +628,7 @@ def test_one_flag_swaps_the_attention(attention, kind, layout, data, only_made):
         assert network.head.height is None
 
 
-def test_flags_reach_a_model_that_is_given_by_name(data, only_made):
+def test_flags_reach_a_model_that_is_given_by_name(data):
     fit = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root", data / "objects")
     name = ("--model.model.name=micro_csa", "--model.model.pretrained=false")
     changes = ("--model.model.dict_kwargs.head", '{"attention": "standard"}')

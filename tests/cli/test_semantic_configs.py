@@ -1,9 +1,7 @@
 """Configurations of semantic segmentation: each is read and made, and some do a step."""
 
-import functools
 import json
 
-import lightning as L
 import pytest
 import torch
 import yaml
@@ -16,7 +14,7 @@ from drawn_semantic import (
     write_voc_segmentation,
 )
 from fakes import write_folder
-from runs import QUIET, SMALL, camvid_fit, command, finished, folder_fit, is_semantic
+from runs import QUIET, SMALL, camvid_fit, command, finished, folder_fit, is_semantic, only_made
 
 from probseg.callbacks import InteractiveEvaluation, SemanticEvaluation
 from probseg.cli.checkpoints import without_pretrained_backbones
@@ -92,18 +90,6 @@ def small(name):
     )
 
 
-@pytest.fixture
-def only_made(monkeypatch):
-    """Make trainer, data and network of a command line and do no more; weights take no memory."""
-
-    def made(*arguments):
-        with monkeypatch.context() as patch, torch.device("meta"):
-            patch.setattr(L.Trainer, "fit", functools.wraps(L.Trainer.fit)(lambda *_, **__: None))
-            return finished(*arguments)
-
-    return made
-
-
 def printed_settings(capsys, *arguments):
     with pytest.raises(SystemExit, match=r"^0$"):
         command(*arguments, "--print_config")
@@ -150,7 +136,7 @@ def test_experiments_print_all_their_settings(name, capsys):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiments_are_made(name, only_made):
+def test_experiments_are_made(name):
     cli = only_made("fit", *experiment(name), *small(name), *QUIET)
     assert all(len(part) for part in (*cli.datamodule.train, *cli.datamodule.val))
     if name in PUBLISHED:
@@ -177,7 +163,7 @@ def test_experiments_train_a_step_and_are_tested(name):
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
-def test_ablations_change_the_bases_as_their_names_say(name, only_made):
+def test_ablations_change_the_bases_as_their_names_say(name):
     (words,) = (words for words in commands("semantic.md", "fit") if "--data.batch_size" in words)
     small = ("--model.model.changes.backbone", "{pretrained: false, output_stride: 16}")
     cli = only_made(*words, *DOCUMENTED[name], *small)

@@ -9,13 +9,14 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from micro import described
 from PIL import Image
 from scipy.io import savemat
 from torch import nn
 
 from probseg.data.base import InteractiveDataset
 from probseg.heads import Decoded, FPNDecoder
-from probseg.models import Segmenter, build, override, read_preset
+from probseg.models import Segmenter, build
 from probseg.types import IGNORE, Sample
 
 Pixels = npt.NDArray[np.uint8]
@@ -295,4 +296,4 @@ def ignore_border(mask: Pixels, width: int = 2) -> Pixels:
 
 def micro_model(name: str = "micro_conv", **changes: object) -> Segmenter:
     """A network of a few hundred thousand parameters with random weights, in evaluation mode."""
-    return build(override(read_preset(name), changes)).eval()
+    return build(described(name, **changes)).eval()

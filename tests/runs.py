@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import re
@@ -12,7 +13,9 @@ from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import lightning as L
 import pytest
+import torch
 from fakes import write_folder
 
 from probseg.cli import main
@@ -59,6 +62,15 @@ def camvid_fit(*more: object) -> list[str]:
 def finished(*arguments: object) -> ProbsegCLI:
     """Run a command line and return its trainer, model and data."""
     return run([str(argument) for argument in arguments])
+
+
+def only_made(*arguments: object) -> ProbsegCLI:
+    """Make trainer, data and network of a command line and no more; weights take no memory."""
+    with pytest.MonkeyPatch.context() as patch, torch.device("meta"):
+        for method in (L.Trainer.fit, L.Trainer.test):
+            nothing = functools.wraps(method)(lambda *_, **__: None)
+            patch.setattr(L.Trainer, method.__name__, nothing)
+        return finished(*arguments)
 
 
 @contextmanager

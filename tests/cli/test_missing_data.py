@@ -1,25 +1,19 @@
 """Data sets that are not there: what the user is told, and which of them a test can do without."""
 
 import json
-import shlex
 
 import pytest
+from documented import commands
 from fakes import write_berkeley, write_grabcut, write_lvis
 from runs import MICRO, QUIET, SMALL, command, finished
 
 from probseg.data import Berkeley, GrabCut
 from probseg.errors import UsageError
-from probseg.paths import configs_dir
 
 TEST_ONLY = ("--data.train", "null", "--data.val", "null")
-FIG4 = ("test", "--config", "configs/experiment/gabbur2021_fig4_csa.yaml", *MICRO, *QUIET)
-SMALL_NETWORK = ("--model.model.of=micro_prob_botnet", "--model.model.changes={}")
+FIG4 = ("test", "--config", "configs/experiment/gabbur2021_sbd.yaml", *MICRO, *QUIET)
+SMALL_NETWORK = ("--model.model", "configs/model/prob_botnet26_small.yaml")
 SHORT = ("--trainer.limit_test_batches=1", "--evaluation.trials=1", "--evaluation.max_clicks=2")
-KEY_ADAPTATION = [
-    *(f"gabbur2021_fig2_prob_botnet50_factored_pe_ka1_prec{prior}" for prior in ("0.0", "0.001")),
-    *(f"gabbur2021_fig5_csa_ka1{steps}" for steps in ("", "_bp5")),
-    *(f"gabbur2021_fig7_prob_botnet50_full_pe_ka1_prec{prior}" for prior in ("0.0", "0.001")),
-]
 
 
 @pytest.fixture
@@ -32,18 +26,18 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory):
-    """What a training on LVIS leaves behind, of a small network."""
+def trained(tmp_path_factory):
+    """Run of a training on LVIS, with a small network."""
     place = tmp_path_factory.mktemp("trained")
     for write, name in ((write_lvis, "LVIS"), (write_grabcut, "GrabCut")):
         write(place / name)
     write_berkeley(place / "Berkeley")
-    recipe = ("--config", f"configs/experiment/{KEY_ADAPTATION[0]}.yaml")
+    recipe = ("--config", "configs/experiment/gabbur2021.yaml")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         patch.setenv("PROBSEG_DATA", str(place))
         finished("fit", *recipe, *SMALL_NETWORK, *QUIET, *SMALL, "--trainer.max_epochs=1")
-    return next(place.glob("runs/gabbur2021/version_0/checkpoints/last.ckpt"))
+    return place / "runs" / "gabbur2021" / "version_0"
 
 
 def test_one_of_several_data_sets_is_missing(here, capsys):
@@ -69,24 +63,14 @@ def test_wrong_arguments_of_one_of_several_data_sets_are_named(here, capsys):
     assert "'rot' is not accepted" in capsys.readouterr().err
 
 
-def documented(text, recipe):
-    """The one command of a text that tests a recipe, as a list of arguments."""
-    lines = [line.lstrip("# ") for line in text.splitlines() if "probseg test" in line]
-    (line,) = (line for line in lines if f"/{recipe}.yaml" in line)
-    return shlex.split(line.partition("probseg ")[2])
-
-
-@pytest.mark.parametrize("recipe", [*KEY_ADAPTATION, "docs"])
-def test_documented_tests_take_the_test_sets_only(recipe, here, checkpoint, repository):
+@pytest.mark.parametrize("words", commands("paper.md", "test"), ids=["plain", "adapting"])
+def test_documented_tests_take_the_test_sets_only(words, here, trained):
     write_berkeley(here / "data" / "Berkeley")
-    if recipe == "docs":
-        text = (repository / "docs" / "paper.md").read_text()
-        arguments = documented(text, KEY_ADAPTATION[0])
-    else:
-        text = (configs_dir() / "experiment" / f"{recipe}.yaml").read_text()
-        arguments = documented(text, recipe)
-    arguments = [str(checkpoint) if word == "CKPT" else word for word in arguments]
-    cli = finished(*arguments, *SMALL_NETWORK, *QUIET, *SHORT)
+    known = {
+        "RUN/config.yaml": trained / "config.yaml",
+        "CKPT": trained / "checkpoints" / "last.ckpt",
+    }
+    cli = finished(*(known.get(word, word) for word in words), *QUIET, *SHORT)
     assert [type(part) for part in cli.datamodule.test] == [GrabCut, Berkeley]
     assert cli.datamodule.train == cli.datamodule.val == []
     assert len(list(here.glob("runs/gabbur2021/version_*/test/gabbur2021/results.json"))) == 1

@@ -1,10 +1,11 @@
-"""Configurations of semantic segmentation: each is read, and does a step on drawn data."""
+"""Configurations of semantic segmentation: each is read and made, and some do a step."""
 
 import json
 
 import pytest
 import torch
 import yaml
+from documented import commands, rows
 from drawn_semantic import (
     write_camvid,
     write_coco_stuff10k,
@@ -13,9 +14,8 @@ from drawn_semantic import (
     write_voc_segmentation,
 )
 from fakes import write_folder
-from runs import QUIET, SMALL, camvid_fit, command, finished, folder_fit, is_semantic
+from runs import QUIET, SMALL, camvid_fit, command, finished, folder_fit, is_semantic, only_made
 
-from probseg.attention.bases import Bases
 from probseg.callbacks import InteractiveEvaluation, SemanticEvaluation
 from probseg.cli.checkpoints import without_pretrained_backbones
 from probseg.data import SEMANTIC_DATASETS
@@ -23,26 +23,27 @@ from probseg.models import list_presets, override, read_preset, semantic_variant
 from probseg.paths import configs_dir
 from probseg.tasks import PolynomialDecay
 
-# The rows of Li et al. (2019): preset, data, batch size, iterations, and stride in training.
-VOC, VOC12 = ("VOCSegmentation", 16), ("VOCSegmentation", 12)
-ABLATIONS = ("", "_learnt", "_fixed", "_layer_norm", "_no_norm", "_double", "_nonlocal")
+# The recipes of Li et al. (2019): preset, data, batch size, iterations, and stride in training.
 PUBLISHED = {
-    "emanet_voc": ("emanet_resnet101", *VOC, 30000, 16),
+    "emanet_voc": ("emanet_resnet101", "VOCSegmentation", 16, 30000, 16),
     "emanet_pascal_context": ("emanet_resnet101", "PascalContext", 16, 15000, 16),
     "emanet_coco_stuff10k": ("emanet_resnet101", "COCOStuff10k", 16, 30000, 8),
-    "emanet_coco_stuff164k": ("emanet_resnet101", "COCOStuff164k", 16, 30000, 8),
-    **{f"emanet_ablation{a}": ("emanet_resnet50", *VOC12, 30000, 16) for a in ABLATIONS},
 }
 # What an ablation changes in the bases: (update, normalisation, T in training, T in evaluation).
-BASES = {
-    "emanet_ablation": ("moving_average", "l2", 3, 3),
-    "emanet_ablation_learnt": ("learnt", "l2", 3, 3),
-    "emanet_ablation_fixed": ("fixed", "l2", 3, 3),
-    "emanet_ablation_layer_norm": ("moving_average", "layer", 3, 3),
-    "emanet_ablation_no_norm": ("moving_average", None, 3, 3),
-    "emanet_ablation_double": ("learnt", None, 1, 1),
+ABLATIONS = {
+    "moving average, L2 normalisation, T = 3": ("moving_average", "l2", 3, 3),
+    "Fig. 3, left: bases by back-propagation": ("learnt", "l2", 3, 3),
+    "Fig. 3, left: bases as initialised": ("fixed", "l2", 3, 3),
+    "Fig. 3, right: layer normalisation": ("moving_average", "layer", 3, 3),
+    "Fig. 3, right: no normalisation": ("moving_average", None, 3, 3),
+    "Fig. 4: T = 5 in training": ("moving_average", "l2", 5, 3),
+    "§6.2.2: double-attention block, 77.41": ("learnt", None, 1, 1),
+    "§6.2.2: non-local block, 77.78": None,
 }
+DOCUMENTED = {row.cells["ablation"]: row.options for row in rows("semantic.md")}
 EXPERIMENTS = (*PUBLISHED, "emanet_camvid", "emanet_camvid_cpu", "fcn_camvid_cpu")
+# One training for each way of training: the others differ in networks, data and numbers only.
+TRAINED = ("emanet_voc", "emanet_camvid_cpu", "fcn_camvid_cpu")
 CLASSES = {"head": {"num_classes": 11}}
 FCN11 = override(read_preset("micro_fcn", "semantic"), CLASSES)["init_args"]["head"]
 TRAINERS = ("semantic", "semantic_15k", "semantic_cpu")
@@ -135,6 +136,14 @@ def test_experiments_print_all_their_settings(name, capsys):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments_are_made(name):
+    cli = only_made("fit", *experiment(name), *small(name), *QUIET)
+    assert all(len(part) for part in (*cli.datamodule.train, *cli.datamodule.val))
+    if name in PUBLISHED:
+        assert cli.model.model.backbone.features.strides[-1] == PUBLISHED[name][-1]
+
+
+@pytest.mark.parametrize("name", TRAINED)
 def test_experiments_train_a_step_and_are_tested(name):
     flags = (*small(name), *QUIET, *PLAIN)
     cli = finished("fit", *experiment(name), *flags, *SMALL, *ONE_STEP)
@@ -144,7 +153,6 @@ def test_experiments_train_a_step_and_are_tested(name):
     assert 0 <= figures["val/miou"] <= 1
     assert all(p.isfinite().all() for p in cli.model.parameters())
     if name in PUBLISHED:
-        assert cli.model.model.backbone.features.strides[-1] == PUBLISHED[name][-1]
         made = cli.model.configure_optimizers()
         assert type(made["optimizer"]) is torch.optim.SGD
         assert made["optimizer"].param_groups[0]["initial_lr"] == 0.009
@@ -154,21 +162,27 @@ def test_experiments_train_a_step_and_are_tested(name):
     assert 0 <= score <= 1
 
 
-@pytest.mark.parametrize("name", BASES)
+@pytest.mark.parametrize("name", ABLATIONS)
 def test_ablations_change_the_bases_as_their_names_say(name):
-    with torch.device("meta"):
-        network = semantic_variant("micro_emanet", {"head": changes_of(name)["head"]})
-    (bases,) = (part for part in network.modules() if isinstance(part, Bases))
+    (words,) = (words for words in commands("semantic.md", "fit") if "--data.batch_size" in words)
+    small = ("--model.model.changes.backbone", "{pretrained: false, output_stride: 16}")
+    cli = only_made(*words, *DOCUMENTED[name], *small)
+    assert cli.datamodule.batch_size == 12
+    network = cli.model.model
+    assert network.num_classes == 21
+    assert [len(network.backbone.network.layer3), network.backbone.features.strides[-1]] == [6, 16]
+    emau = network.head.emau
+    if ABLATIONS[name] is None:
+        assert emau.bases is None
+        assert emau.scale == pytest.approx(512**-0.5, rel=1e-3)
+        return
+    bases = emau.bases
     found = (bases.update, bases.normalisation, bases.train_iterations, bases.eval_iterations)
-    assert found == BASES[name]
+    assert found == ABLATIONS[name]
 
 
-def test_the_non_local_ablation_has_no_bases():
-    head = changes_of("emanet_ablation_nonlocal")["head"]
-    with torch.device("meta"):
-        network = semantic_variant("emanet_resnet50", {"head": head})
-    assert network.head.emau.bases is None
-    assert network.head.emau.scale == pytest.approx(512**-0.5, rel=1e-3)
+def test_all_documented_ablations_are_tested():
+    assert set(DOCUMENTED) == set(ABLATIONS)
 
 
 def test_camvid_on_two_cores_with_and_without_attention_differ_in_the_preset_alone():

@@ -14,6 +14,7 @@ from fakes import (
     write_lvis,
     write_sbd,
 )
+from micro import described
 from runs import QUIET, command
 
 import probseg.cli.tune as verb
@@ -39,7 +40,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
     torch.manual_seed(0)
-    store.save(micro_model(TRAINED), read_preset(TRAINED), tmp_path / "mine")
+    store.save(micro_model(TRAINED), described(TRAINED), tmp_path / "mine")
     write_folder(tmp_path / "objects", images=3, objects=2, size=(24, 32))
     return tmp_path
 

@@ -62,7 +62,7 @@ class ZooError(ValueError):
 
 
 class NonFiniteLossError(ArithmeticError):
-    """The loss of a training became infinite or not a number; the message says how to replay it."""
+    """The loss of a training became infinite or not a number; the message names the images."""
 
 
 class CheckpointError(OSError):

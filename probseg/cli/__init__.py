@@ -22,8 +22,6 @@ training and evaluation:
                                     probseg test --config configs/quickstart.yaml
   compare    which results are better
                                     probseg compare FOLDER_OF_A FOLDER_OF_B
-  debug      repeat a training step whose loss was not finite
-                                    probseg debug replay RUN/replay_step120.pt
 
 data:
   data       list, fetch and check data sets
@@ -76,18 +74,11 @@ def _bench(arguments: Sequence[str]) -> None:
     run(arguments[1:])
 
 
-def _debug(arguments: Sequence[str]) -> None:
-    from probseg.cli.debug import run
-
-    run(arguments[1:])
-
-
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "fit": _trainer,
     "validate": _trainer,
     "test": _trainer,
     "compare": _compare,
-    "debug": _debug,
     "data": _data,
     "zoo": _zoo,
     "tune": _tune,

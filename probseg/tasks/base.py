@@ -81,7 +81,7 @@ class NetworkTask(L.LightningModule):
         an interruption needs no state of a generator.
         """
         self.batch_seed = mixed(BATCH, self.seed, self.current_epoch, batch_idx)
-        seed_torch(self.batch_seed, self.global_rank)
+        torch.manual_seed(mixed(self.batch_seed, self.global_rank))
 
     def on_validation_epoch_start(self) -> None:
         """Let all processes evaluate the network that is saved, that of the first one.
@@ -114,16 +114,6 @@ class NetworkTask(L.LightningModule):
         for notice in migrate(checkpoint):
             rank_zero_warn(notice)
         check_fit(self.state_dict(), checkpoint["state_dict"], "checkpoint")
-
-
-def seed_torch(batch_seed: int, rank: int) -> None:
-    """Let torch's own generator begin a batch as it does in a process of a training.
-
-    Args:
-        batch_seed: `NetworkTask.batch_seed`.
-        rank: Number of the process, from 0.
-    """
-    torch.manual_seed(mixed(batch_seed, rank))
 
 
 def _is_plain(value: Any) -> bool:  # noqa: ANN401

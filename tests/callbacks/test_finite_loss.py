@@ -1,7 +1,6 @@
-"""A loss that is not finite: the training stops at once, and its last step can be repeated."""
+"""A loss that is not finite: the training stops at once, and its last step is saved."""
 
 import math
-import re
 from types import SimpleNamespace
 
 import lightning as L
@@ -12,13 +11,10 @@ from fakes import FakeObjects, micro_model
 from lightning.pytorch.plugins import MixedPrecision
 from torch import nn
 
-import probseg
 from probseg.callbacks.finite_loss import FiniteLoss
-from probseg.callbacks.replay_file import FORMAT, HEADER, Replay, read_replay, write_replay
-from probseg.cli.replay import Repetition
 from probseg.clicks import Curriculum
-from probseg.data import InteractiveDataModule, SemanticBatch, SemanticDataModule, TrainBatch
-from probseg.errors import NonFiniteLossError, WeightsError
+from probseg.data import InteractiveDataModule, SemanticDataModule, TrainBatch
+from probseg.errors import NonFiniteLossError
 from probseg.losses import BinaryCrossEntropy
 from probseg.models import semantic_variant
 from probseg.tasks import InteractiveSegmentation, SemanticSegmentation
@@ -30,26 +26,22 @@ LATE = 4
 
 
 class Wrong:
-    """Makes the loss of one step wrong and keeps the right one."""
+    """Multiplies the loss of one step by a factor."""
 
-    def __init__(self, loss, factor, step=LATE):
-        self.loss, self.factor, self.step = loss, factor, step
+    def __init__(self, loss, factor):
+        self.loss, self.factor = loss, factor
         self.count = -1
-        self.right = None
 
     def __call__(self, *inputs):
-        value = self.loss(*inputs)
         self.count += 1
-        if self.count != self.step:
-            return value
-        self.right = float(value.detach())
-        return value * self.factor
+        return self.loss(*inputs) * (self.factor if self.count == LATE else 1)
 
 
 class Snapshots(L.Callback):
-    """Keeps the state before the last step that began."""
+    """Keeps the last batch that began, and the state before it."""
 
-    def on_train_batch_start(self, trainer, pl_module, *_):
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.batch = batch
         self.state = {name: x.clone() for name, x in pl_module.state_dict().items()}
 
 
@@ -76,72 +68,50 @@ def objects():
 
 @pytest.fixture(params=["interactive", "semantic"])
 def stopped(request, tmp_path, monkeypatch):
-    """A training that was stopped: its error, state, right loss and replay; and a task like its."""
+    """A training that was stopped: its error, the state before the step, and the saved step."""
     torch.manual_seed(3)
     if request.param == "interactive":
-        wrong = Wrong(BinaryCrossEntropy(), math.nan)
         loss = nn.Module()
-        loss.forward = wrong
-        task, data, fresh = interactive(loss), objects(), interactive()
+        loss.forward = Wrong(BinaryCrossEntropy(), math.nan)
+        task, data = interactive(loss), objects()
     else:
         wrong = Wrong(semantic_task.pixel_cross_entropy, -math.inf)
         monkeypatch.setattr(semantic_task, "pixel_cross_entropy", wrong)
-        task, data, fresh = semantic(), SemanticDataModule(FakeStreets(6), **LOADING), semantic()
+        task, data = semantic(), SemanticDataModule(FakeStreets(6), **LOADING)
     before = Snapshots()
     with pytest.raises(NonFiniteLossError) as error:
         trainer(tmp_path, before).fit(task, data)
     (path,) = tmp_path.glob("*.pt")
-    wrong.step = None
     return SimpleNamespace(
-        error=str(error.value), before=before.state, task=task, fresh=fresh, right=wrong.right,
-        path=path, replay=read_replay(path), kind=request.param,
+        error=str(error.value), before=before.state, batch=before.batch, task=task, path=path,
+        saved=torch.load(path, weights_only=True), kind=request.param,
     )  # fmt: skip
 
 
-def test_the_step_is_stored_as_it_was_and_repeats_exactly(stopped):
-    replay = stopped.replay
-    assert stopped.path.name == f"replay_step{LATE}.pt"
-    assert (replay.epoch, replay.batch_idx, replay.global_step) == (1, 1, LATE)
-    assert (replay.rank, replay.world_size, replay.precision) == (0, 1, "32-true")
-    assert (replay.device, replay.version) == ("cpu", probseg.__version__)
-    assert str(replay.loss) == {"interactive": "nan", "semantic": "-inf"}[stopped.kind]
-    for state in (replay.weights, stopped.task.state_dict()):
+def test_weights_and_batch_are_saved_as_they_were_before_the_step(stopped):
+    saved = stopped.saved
+    assert stopped.path.name == f"nonfinite_step{LATE}.pt"
+    assert (saved["global_step"], saved["epoch"]) == (LATE, 1)
+    assert saved["batch_seed"] == stopped.task.batch_seed
+    assert str(saved["loss"]) == {"interactive": "nan", "semantic": "-inf"}[stopped.kind]
+    for state in (saved["weights"], stopped.task.state_dict()):
         assert state.keys() == stopped.before.keys()
         for name, tensor in state.items():
             assert torch.equal(tensor, stopped.before[name]), name
-    repetition = Repetition(replay, stopped.fresh, "cpu")
-    torch.rand(7)
-    for _ in range(2):
-        step = repetition.run(replay.batch, backward=True)
-        assert step.loss == step.parts["train/loss"] == stopped.right
-        assert step.suspect is step.gradient is None
+    assert saved["batch"].keys() == stopped.batch._asdict().keys()
+    assert saved["batch"]["names"] == stopped.batch.names
+    for name in ("images", "seeds"):
+        assert torch.equal(saved["batch"][name], getattr(stopped.batch, name))
 
 
-def test_the_error_says_what_to_do(stopped):
-    assert f"step {LATE} (epoch 1, batch 1) is {stopped.replay.loss}" in stopped.error
-    assert all(name in stopped.error for name in stopped.replay.batch.names)
-    assert stopped.error.endswith(f"probseg debug replay {stopped.path}")
-
-
-def test_the_file_is_read_without_running_code(stopped):
-    content = torch.load(stopped.path, weights_only=True)
-    assert content[HEADER] == FORMAT
-    kind = {"interactive": TrainBatch, "semantic": SemanticBatch}[stopped.kind]
-    assert type(stopped.replay.batch) is kind
-    assert stopped.replay.batch.images.dtype == torch.uint8
-    assert stopped.replay.batch.seeds.shape == (2,)
-
-
-def test_dropout_is_that_of_the_process():
-    streets = SemanticDataModule(FakeStreets(2), **LOADING)
-    (batch,) = streets.train_dataloader()
-    task = semantic()
-    weights = {name: x.clone() for name, x in task.state_dict().items()}
-    losses = []
-    for rank in (0, 1, 0):
-        step = Replay(weights, batch, 0.0, 0, 0, 0, 5, rank, 2, "32-true", "cpu", "")
-        losses.append(Repetition(step, task, "cpu").run(batch).loss)
-    assert losses[0] == losses[2] != losses[1]
+def test_the_error_names_the_step_and_its_images(stopped):
+    told, saved = stopped.error, stopped.saved
+    (optimizer,) = stopped.task.trainer.optimizers
+    (rate,) = {group["lr"] for group in optimizer.param_groups}
+    seed = stopped.task.batch_seed
+    assert f"step {LATE} (epoch 1, batch seed {seed}, learning rate {rate:g})" in told
+    assert f"is {saved['loss']} on the images {', '.join(saved['batch']['names'])};" in told
+    assert told.endswith(str(stopped.path))
 
 
 class Large(nn.Module):
@@ -178,15 +148,26 @@ def test_half_precision_does_not_hide_a_loss_that_is_not_finite(tmp_path, factor
     fit = trainer(tmp_path, plugins=[half_precision()], max_steps=1)
     with pytest.raises(NonFiniteLossError, match=f"is {factor}"):
         fit.fit(interactive(Large(factor)), objects())
-    (path,) = tmp_path.glob("*.pt")
-    assert read_replay(path).precision == "16-mixed"
+    assert [path.name for path in tmp_path.glob("*.pt")] == ["nonfinite_step0.pt"]
 
 
 def test_what_cannot_be_written_is_said(tmp_path):
     place = tmp_path / "file"
     place.write_text("")
-    with pytest.raises(NonFiniteLossError, match=f"could not be kept in {place}/replay_step0.pt"):
+    with pytest.raises(NonFiniteLossError, match=f"not be saved in {place}/nonfinite_step0.pt"):
         trainer(place).fit(interactive(Large(math.nan)), objects())
+
+
+def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
+    def full(content, path):
+        path.write_bytes(b"half")
+        msg = "PytorchStreamWriter failed writing file"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(NonFiniteLossError, match=r"could not be saved in .*failed writing"):
+        trainer(tmp_path).fit(interactive(Large(math.nan)), objects())
+    assert not list(tmp_path.iterdir())
 
 
 def test_each_process_writes_a_file_of_its_own(tmp_path):
@@ -195,63 +176,15 @@ def test_each_process_writes_a_file_of_its_own(tmp_path):
     task = interactive()
     process = SimpleNamespace(
         logger=None, default_root_dir=tmp_path, strategy=SimpleNamespace(broadcast=lambda x: x),
-        precision_plugin=None, precision="32-true", global_rank=1, world_size=2, global_step=7,
-        current_epoch=0,
+        precision_plugin=None, global_rank=1, world_size=2, global_step=7, current_epoch=0,
+        optimizers=[],
     )  # fmt: skip
     callback = FiniteLoss()
     callback.setup(process, task, "fit")
     callback.on_train_start(process, task)
     callback.on_train_batch_start(process, task, batch, 7)
     callback.on_before_backward(process, task, torch.tensor(1e38))
-    told = r"of process 1 is inf, on the images photo0.*photo7 and 1 more\. .*"
+    told = "is inf on the images photo0.*photo7 and 1 more;"
     with pytest.raises(NonFiniteLossError, match=told):
         callback.on_before_backward(process, task, torch.tensor(math.inf))
-    assert [path.name for path in tmp_path.iterdir()] == ["replay_step7_rank1.pt"]
-
-
-def stored(**changes):
-    batch = TrainBatch(*(torch.zeros(1) for _ in range(3)), ["a"], [])
-    given = (batch, math.nan, 0, 0, 0, 0, 0, 1, "32-true", "cpu")
-    return Replay({"x": torch.ones(2)}, *given, **changes)
-
-
-def test_other_files_are_refused(tmp_path):
-    path = tmp_path / "replay.pt"
-    with pytest.raises(WeightsError, match="no such file"):
-        read_replay(path)
-    write_replay(stored(version="9.9"), path)
-    assert read_replay(path).version == "9.9"
-    good = torch.load(path, weights_only=True)
-    wrong = [
-        ({"state_dict": {}}, "holds no training step"),
-        ([1], "holds no training step"),
-        (Wrong(None, 0), "cannot be read"),
-        ({**good, HEADER: FORMAT + 1}, r"format 2, written by probseg 9\.9"),
-        ({**good, "epoch": "1"}, "damaged, as for epoch"),
-        ({**good, "weights": None}, "damaged, as for weights"),
-        ({**good, "batch": {"kind": "Popen"}}, "damaged, as for 'Popen'"),
-        ({key: value for key, value in good.items() if key != "rank"}, "damaged.*'rank'"),
-    ]
-    for content, told in wrong:
-        torch.save(content, path)
-        with pytest.raises(WeightsError, match=told) as error:
-            read_replay(path)
-        assert re.match(re.escape(str(path)), str(error.value))
-    for content in (b"", b"text", path.read_bytes()[:100]):
-        path.write_bytes(content)
-        with pytest.raises(WeightsError, match="damaged, or of another kind"):
-            read_replay(path)
-    with pytest.raises(WeightsError, match="damaged, or of another kind"):
-        read_replay(tmp_path)
-
-
-def test_a_file_is_there_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
-    def full(content, path):
-        path.write_bytes(b"half")
-        msg = "PytorchStreamWriter failed writing file"
-        raise RuntimeError(msg)
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="failed writing"):
-        write_replay(stored(), tmp_path / "replay.pt")
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["nonfinite_step7_rank1.pt"]

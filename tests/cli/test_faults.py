@@ -35,6 +35,7 @@ from probseg.errors import (
     UsageError,
     user_error,
 )
+from probseg.losses import BinaryCrossEntropy
 from probseg.tasks import InteractiveSegmentation
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -399,6 +400,16 @@ def test_a_training_without_memory(place, monkeypatch, capsys):
     text = capsys.readouterr().err
     assert "probseg: error: the GPU has not enough memory for batches of 2 crops of 32 x 32" in text
     assert "--data.batch_size 1 --trainer.accumulate_grad_batches 2" in text
+
+
+def test_a_loss_that_is_not_finite(place, monkeypatch, capsys):
+    right = BinaryCrossEntropy.forward
+    monkeypatch.setattr(BinaryCrossEntropy, "forward", lambda *given: right(*given) * torch.nan)
+    assert command(*fit("--trainer.max_epochs=1")) == 2
+    text = capsys.readouterr().err
+    assert "probseg: error: the loss of step 0 (epoch 0, batch seed" in text
+    assert str(RUN / "nonfinite_step0.pt") in text
+    assert (RUN / "nonfinite_step0.pt").is_file()
 
 
 def guards(trainer):

@@ -97,7 +97,9 @@ def test_networks_answer_in_batches_as_they_do_alone(name, working_size):
     samples = [draw_sample(*size, seed=seed) for seed, size in enumerate(SIZES[:4])]
     for protocol in (short("ritm"), short("gabbur2021", 1, trials=2)):
         alone = timeless(one_at_a_time(model, samples, protocol))
-        assert len({step[4]["iou"] for _, _, steps in alone for step in steps}) > 8, "they do differ"
+        assert len({step[4]["iou"] for _, _, steps in alone for step in steps}) > 8, (
+            "they do differ"
+        )
         for batch_size in (3, 8):
             assert timeless(run_objects(model, samples, protocol, batch_size=batch_size)) == alone
 

@@ -22,7 +22,7 @@ class SaveConfig(SaveConfigCallback):
     """Writes ``config.yaml`` and ``starts.jsonl`` into the run's own folder.
 
     Each start of a run adds a line to ``starts.jsonl``: time, verb, checkpoint, the names of the
-    run in its loggers, and `probseg.evaluation.versions` (versions, commit, uncommitted changes,
+    run in its loggers, and `probseg.evaluation.environment` (versions, commit, uncommitted changes,
     machine). Weights & Biases gets configuration and environment, and learns which artifact the
     checkpoint is.
 

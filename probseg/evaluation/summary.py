@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from probseg.evaluation.arrays import Floats, Scores, scores_of
 from probseg.evaluation.protocols import Protocol
-from probseg.evaluation.records import ObjectRecord, Step, unique
+from probseg.evaluation.records import ObjectRecord
 from probseg.evaluation.scores import SCORES
 from probseg.metrics.bootstrap import Interval, clustered_bootstrap
 from probseg.metrics.interaction import (
     area_under_curve,
-    checked_ious,
     failures,
     median_noc,
     miou_at,
@@ -29,69 +26,8 @@ from probseg.metrics.interaction import (
     survival,
 )
 
-Floats = npt.NDArray[np.float64]
-
 PERCENTS = (80, 85, 90, 95)
 """IoUs to reach, in percent."""
-
-
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """Scores of all runs of one data set, after each number of clicks.
-
-    All arrays are float64, of shape ``(objects, trials, K + 1)``, and NaN where there is nothing:
-    before the first answer of the model, before the first click, after the last one (``seconds``).
-
-    Args:
-        values: An array for each of `probseg.evaluation.scores.SCORES`, by name, in [0, 1]; ``iou``
-            has no NaN.
-        seconds: Time of the model's call, at least 0.
-        photos: Name of each object's photograph, which several objects may share.
-        first: Number of clicks of the first result: 0 where the annotator begins with a box,
-            strokes or a mask, 1 where the first click is what starts the prediction.
-
-    Raises:
-        ValueError: If a shape or a value is not as above.
-    """
-
-    values: Mapping[str, Floats]
-    seconds: Floats
-    photos: tuple[str, ...]
-    first: int
-
-    def __post_init__(self) -> None:
-        checked_ious(self.ious)
-        for name, values in {**self.values, "seconds": self.seconds}.items():
-            if values.shape != self.ious.shape:
-                message = (
-                    f"{name}: expected the shape of iou, {self.ious.shape}, got {values.shape}"
-                )
-                raise ValueError(message)
-            highest = np.inf if name == "seconds" else 1
-            fits = (values >= 0) & (values <= highest) | np.isnan(values)
-            if not fits.all():
-                message = f"{name}: expected values in [0, {highest}], got {values[~fits][0]}"
-                raise ValueError(message)
-        if len(self.photos) != len(self.ious):
-            message = (
-                f"photos: expected one name per object, {len(self.ious)} in all, "
-                f"got {len(self.photos)}"
-            )
-            raise ValueError(message)
-        last = self.ious.shape[2] - 1
-        if not 0 <= self.first <= last:
-            message = f"first: expected a number of clicks in 0 ... {last}, got {self.first}"
-            raise ValueError(message)
-
-    @property
-    def ious(self) -> Floats:
-        """IoU over the whole image."""
-        return self.values["iou"]
-
-    @property
-    def answered(self) -> npt.NDArray[np.bool_]:
-        """Where the model was called, i.e. has seconds, shape ``(objects, trials, K + 1)``."""
-        return np.isfinite(self.seconds)
 
 
 @dataclass(frozen=True)
@@ -280,38 +216,6 @@ def summaries_of(scores: Mapping[str, Scores], protocol: Protocol) -> dict[str, 
     return {name: summarise(of_set, percents) for name, of_set in scores.items()}
 
 
-def scores_of(records: Sequence[ObjectRecord], protocol: Protocol) -> dict[str, Scores]:
-    """Arrange the scores of runs as `probseg.metrics` takes them; repeated runs count once.
-
-    Args:
-        records: All runs, in any order.
-        protocol: How they were made.
-
-    Returns:
-        By data set. Objects are sorted by name, trials by number.
-
-    Raises:
-        ValueError: If there is no record, or an object lacks a trial that others have.
-    """
-    return arrange(records, protocol.first_answer)
-
-
-def arrange(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
-    """Do the same as `scores_of` for runs of which no more than the first result is known.
-
-    Args:
-        records: All runs, in any order.
-        first: Number of corrective clicks of the first result, see `Scores`.
-    """
-    if not records:
-        message = "records: expected at least one, got none; is the data set empty?"
-        raise ValueError(message)
-    objects: dict[str, dict[str, list[ObjectRecord]]] = {}
-    for record in unique(records):
-        objects.setdefault(record.dataset, {}).setdefault(record.name, []).append(record)
-    return {dataset: _arrays(dataset, by_name, first) for dataset, by_name in objects.items()}
-
-
 def _mean_of_known(values: Floats) -> list[float | None]:
     """Return the mean over the runs that have a value, for each number of clicks."""
     return [_mean(values[:, :, k]) for k in range(values.shape[2])]
@@ -336,30 +240,3 @@ def _timing(seconds: Floats) -> Timing | None:
     if not seconds.size:
         return None
     return Timing(*(float(value) for value in np.quantile(seconds, (0.5, 0.95))))
-
-
-def _arrays(dataset: str, objects: Mapping[str, Sequence[ObjectRecord]], first: int) -> Scores:
-    trials = sorted({run.trial for runs in objects.values() for run in runs})
-    for name, runs in objects.items():
-        ran = [run.trial for run in runs]
-        if ran != trials:
-            message = (
-                f"records: expected trials {trials} of every object of {dataset}, got {ran} of "
-                f"{name}"
-            )
-            raise ValueError(message)
-
-    def array(of_step: Callable[[Step], float | None]) -> Floats:
-        runs = [[[of_step(step) for step in run.steps] for run in of] for of in objects.values()]
-        return np.array(runs, dtype=np.float64)  # turns None into NaN
-
-    return Scores(
-        values={name: array(partial(_score, name)) for name in SCORES},
-        seconds=array(attrgetter("seconds")),
-        photos=tuple(runs[0].photo for runs in objects.values()),
-        first=first,
-    )
-
-
-def _score(name: str, step: Step) -> float | None:
-    return step.scores[name]

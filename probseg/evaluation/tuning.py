@@ -19,10 +19,10 @@ import yaml
 
 from probseg.attention import Adaptation, restored
 from probseg.errors import UsageError
+from probseg.evaluation.arrays import scores_of
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord
 from probseg.evaluation.simulation import run_objects
-from probseg.evaluation.summary import scores_of
 from probseg.metrics import Interval, clustered_bootstrap, noc, standard_error
 from probseg.models import Segmenter
 from probseg.types import Sample

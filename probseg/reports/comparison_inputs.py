@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.errors import DataError
+from probseg.evaluation.arrays import Scores, arrange
 from probseg.evaluation.records import read_objects, unique
-from probseg.evaluation.summary import Scores, arrange, percents_up_to
+from probseg.evaluation.summary import percents_up_to
 
 MAY_DIFFER = ("description", "trials")
 """What protocols of comparable runs may differ in: words, and how often each object was run."""

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from probseg.evaluation.arrays import Scores
 from probseg.evaluation.scores import SCORES
-from probseg.evaluation.summary import PERCENTS, Scores
+from probseg.evaluation.summary import PERCENTS
 from probseg.metrics import REPORTED_CLICKS, area_under_curve, noc
 
 Floats = npt.NDArray[np.float64]

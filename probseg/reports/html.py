@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from probseg.evaluation.arrays import Scores
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord
-from probseg.evaluation.summary import Scores, Summary
+from probseg.evaluation.summary import Summary
 from probseg.metrics import area_under_curve
 from probseg.reports.figures import draw_curve, draw_survival
 from probseg.reports.gallery import KEY, data_uri, render_run

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from probseg.evaluation.arrays import Scores
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord
-from probseg.evaluation.summary import Scores, percents_up_to
+from probseg.evaluation.summary import percents_up_to
 from probseg.metrics import noc
 from probseg.reports.tables import ending
 

@@ -12,9 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from probseg.evaluation.arrays import scores_of
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord, unique, write_objects
-from probseg.evaluation.summary import scores_of, summaries_of
+from probseg.evaluation.summary import summaries_of
 from probseg.paths import replacing
 from probseg.reports.tables import markdown_table
 

@@ -93,6 +93,7 @@ class Sessions:
         known = self.store.setting("labels") or []
         self.labels = list(dict.fromkeys([*labels, *known]))
         self.avoid_finished = bool(self.store.setting("avoid_finished") in (None, True))
+        self.closed = False
         self._opened: OrderedDict[str, _Opened] = OrderedDict()
         self._lock = threading.RLock()
         self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
@@ -102,6 +103,9 @@ class Sessions:
 
     def close(self) -> None:
         """Write what is not written yet, and close the database."""
+        if self.closed:
+            return
+        self.closed = True
         self._background.shutdown(cancel_futures=True)
         self._writing.cancel()
         with self._lock:
@@ -515,7 +519,7 @@ class Sessions:
 
     def _bound_memory(self, photograph: Photograph) -> None:
         """Forget other photographs, then answers, until the budget holds."""
-        total = sum(opened.size for opened in self._opened.values())
+        total = self._opened_size()
         for name in list(self._opened):
             if total <= MEMORY or name == photograph.id:
                 break
@@ -523,6 +527,9 @@ class Sessions:
         opened = self._opened[photograph.id]
         while opened.size > MEMORY and len(opened.answers) > 1:  # undo computes them again
             del opened.answers[min(opened.answers)]
+
+    def _opened_size(self) -> int:
+        return sum(opened.size for opened in self._opened.values())
 
     def _prepare(self, photograph: Photograph) -> None:
         with self._lock, suppress(DataError, RequestError):  # the request that needs it says why

@@ -54,8 +54,10 @@ class Guard:
             await _refuse(send, *refused)
             return
 
-        async def received() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
+        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def received() -> Message:  # then what follows: the client goes away
+            return unread.pop() if unread else await receive()
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -139,7 +139,7 @@ class Attention2d(nn.Module, ABC):
     def projected(
         self, features: Maps, value_features: Maps | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys ``(B, G, D, H, W)`` and values ``(B, G, V, H, W)``; see `forward`."""
+        """Project queries, keys ``(B, G, D, H, W)`` and values ``(B, G, V, H, W)``."""
         sources = features if value_features is None else value_features
         channels = sum(part.shape[1] for part in _parts(sources))
         if channels != self.value_in_channels:

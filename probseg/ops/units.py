@@ -130,8 +130,9 @@ def grid_units(queries: Tensor, grid: tuple[int, int], units: int, iterations: i
 
 
 def nearness(keys: Tensor) -> Tensor:
-    """Return the log prior ``(B, G, 1, M)`` that turns dot products into negative half squared
-    distances, up to a constant of each query.
+    """Return the log prior ``(B, G, 1, M)`` that turns dot products into distances.
+
+    Negative half squared ones, up to a constant of each query.
 
     Args:
         keys: ``(B, G, M, D)``.

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from probseg.attention.position import POSITIONS
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import Axis, check_axis, from_lines, line_mask, to_lines
-from probseg.ops.checks import check_shape
 from probseg.ops.edges import EdgePosterior
 from probseg.ops.relative_position import FactoredPosition, RelativePosition
 
@@ -64,16 +63,12 @@ class Attention2d(nn.Module, ABC):
     Attributes:
         no_position: Why the mechanism cannot use position embeddings; None where it can.
         no_span: Why it cannot use a span; None where it can.
-        no_fixed_values: Why it cannot propagate fixed values; None where it can.
         has_keys: Whether pixels look at each other. Where they look at something learnt instead,
             there is no projection of keys.
     """
 
     no_position: ClassVar[str | None] = None
     no_span: ClassVar[str | None] = None
-    no_fixed_values: ClassVar[str | None] = (
-        "use the attention 'probabilistic' with propagation_iterations, or leave them out"
-    )
     has_keys: ClassVar[bool] = True
 
     def __init__(
@@ -125,26 +120,26 @@ class Attention2d(nn.Module, ABC):
             size = line_size(axis, *position_size)
             self.position = POSITIONS[position](*size, head_channels, keys=position_keys)
 
-    def forward(
-        self,
-        features: Maps,
-        value_features: Maps | None = None,
-        fixed_values: Tensor | None = None,
-        fixed_mask: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, features: Maps, value_features: Maps | None = None) -> Tensor:
         """Let each pixel gather values from the pixels it sees.
 
         Args:
             features: ``(B, in_channels, H, W)``; a tuple of maps stands for their concatenation
                 along the channels, which is then never written.
             value_features: ``(B, value_in_channels, H, W)``, or such a tuple; None is ``features``.
-            fixed_values: What is known of the output, ``(B, out_channels, H, W)``; read only where
-                ``fixed_mask``.
-            fixed_mask: Where it is known, bool, ``(B, H, W)``.
 
         Returns:
             ``(B, out_channels, H, W)``.
+
+        Raises:
+            ValueError: If the number of channels is another one.
         """
+        return self.attend_maps(*self.projected(features, value_features)).flatten(1, 2)
+
+    def projected(
+        self, features: Maps, value_features: Maps | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Project queries, keys ``(B, G, D, H, W)`` and values ``(B, G, V, H, W)``."""
         sources = features if value_features is None else value_features
         channels = sum(part.shape[1] for part in _parts(sources))
         if channels != self.value_in_channels:
@@ -154,20 +149,8 @@ class Attention2d(nn.Module, ABC):
                 f"{channels}; set value_in_channels or pass value_features"
             )
             raise ValueError(msg)
-        queries, keys = self._queries_and_keys(features)
-        values = self._by_heads(_project(self.value, sources))  # (B, G, V, H, W)
-        if fixed_values is None and fixed_mask is None:
-            return self.attend_maps(queries, keys, values, None, None).flatten(1, 2)
-        if self.no_fixed_values is not None:
-            msg = f"{type(self).__name__} cannot propagate fixed_values; {self.no_fixed_values}"
-            raise ValueError(msg)
-        fixed = None
-        if fixed_values is not None:
-            batch, _, _, *size = values.shape
-            expected = (batch, self.value.out_channels, *size)
-            check_shape("fixed_values", fixed_values, expected, "(B, out_channels, H, W)")
-            fixed = fixed_values.reshape(values.shape).to(values.dtype)  # autocast lowers values
-        return self.attend_maps(queries, keys, values, fixed, fixed_mask).flatten(1, 2)
+        values = self._by_heads(_project(self.value, sources))
+        return *self._queries_and_keys(features), values
 
     def posterior(self, features: Maps) -> EdgePosterior:
         """Return the posterior over the edges from each pixel to those it sees.
@@ -181,27 +164,17 @@ class Attention2d(nn.Module, ABC):
         """
         return self._edges_of_maps(*self._queries_and_keys(features))
 
-    def attend_maps(
-        self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        fixed_values: Tensor | None,
-        fixed_mask: Tensor | None,
-    ) -> Tensor:
+    def attend_maps(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Infer the value of each pixel.
 
         Args:
             queries: ``(B, G, D, H, W)``.
             keys: ``(B, G, D, H, W)``.
             values: ``(B, G, V, H, W)``.
-            fixed_values: ``(B, G, V, H, W)``, or None.
-            fixed_mask: ``(B, H, W)``, or None.
 
         Returns:
             ``(B, G, V, H, W)``.
         """
-        del fixed_values, fixed_mask  # refused before by the layers that come here
         expected = self.gather(self._edges_of_maps(queries, keys), to_lines(values, self.axis))
         return from_lines(expected, self.axis, *values.shape[-2:])
 

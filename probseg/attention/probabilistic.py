@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 import torch
 from torch import Tensor, nn
 
-from probseg.attention.base import Attention2d, Shared
+from probseg.attention.base import Attention2d, Maps, Shared
 from probseg.errors import UnknownNameError
 from probseg.ops.axial import axial_attention
+from probseg.ops.checks import check_shape
 from probseg.ops.edges import EdgePosterior, gaussian_edges
 from probseg.ops.mixture import PRIOR_NAMES, PriorName
 from probseg.ops.probabilistic import probabilistic_attention
@@ -62,8 +63,6 @@ class ProbabilisticAttention2d(Attention2d):
     Raises:
         ValueError: If a prior to be learnt is 0, or values are to propagate without a precision.
     """
-
-    no_fixed_values: ClassVar[str | None] = None
 
     def __init__(
         self,
@@ -141,24 +140,36 @@ class ProbabilisticAttention2d(Attention2d):
             values = replace(values, prior_precision=_exp(self.log_value_prior))
         return keys, values
 
-    def attend_maps(
+    def forward(
         self,
-        queries: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        fixed_values: Tensor | None,
-        fixed_mask: Tensor | None,
+        features: Maps,
+        value_features: Maps | None = None,
+        fixed_values: Tensor | None = None,
+        fixed_mask: Tensor | None = None,
     ) -> Tensor:
-        """Infer the value of each pixel, see ``Attention2d``.
+        """Infer the value of each pixel; see ``Attention2d.forward``.
+
+        Args:
+            features: As there.
+            value_features: As there.
+            fixed_values: Known values of the output, ``(B, out_channels, H, W)``, which propagate;
+                read only where ``fixed_mask``.
+            fixed_mask: Where they are known, bool, ``(B, H, W)``.
 
         Raises:
-            ValueError: If values are fixed and the layer does not propagate any.
+            ValueError: If a shape is wrong, values are fixed and the layer does not propagate any,
+                or one of the last two arguments is missing.
         """
-        if fixed_values is not None and self.settings.values.iterations == 0:
-            msg = "fixed_values have no effect with propagation_iterations=0; set it or omit them"
-            raise ValueError(msg)
+        queries, keys, values = self.projected(features, value_features)
+        if fixed_values is not None:
+            if self.settings.values.iterations == 0:
+                msg = "fixed_values do not propagate with propagation_iterations=0; set or omit it"
+                raise ValueError(msg)
+            expected = (len(values), self.value.out_channels, *values.shape[-2:])
+            check_shape("fixed_values", fixed_values, expected, "(B, out_channels, H, W)")
+            fixed_values = fixed_values.reshape(values.shape).to(values.dtype)  # under autocast
         key_adaptation, value_propagation = self.updates()
-        return axial_attention(
+        inferred = axial_attention(
             queries,
             keys,
             values,
@@ -173,6 +184,7 @@ class ProbabilisticAttention2d(Attention2d):
             fixed_values=fixed_values,
             fixed_mask=fixed_mask,
         )
+        return inferred.flatten(1, 2)
 
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]

@@ -97,19 +97,19 @@ class CorrectiveSelfAttention(Head):
         self.bottleneck = conv_norm_relu(inputs.channels[0], channels, 1)
         # The first block: along the height, or none where one full block does it all.
         self.height: Attention2d | None = None
-        seen, said = channels, value_channels or channels
+        query_channels, value_channels = channels, value_channels or channels
         if layout == "axial":
             self.height = build_attention(
                 attention,
                 channels,
                 channels,
-                value_in_channels=said + 2,
+                value_in_channels=value_channels + 2,
                 num_heads=num_heads,
                 axis="height",
                 span=span,
                 **shared,
             )
-            seen, said = seen + channels, said + channels
+            query_channels, value_channels = query_channels + channels, value_channels + channels
         if propagation_iterations:
             propagation = {
                 "propagation_iterations": propagation_iterations,
@@ -122,9 +122,9 @@ class CorrectiveSelfAttention(Head):
             shared = {**propagation, **shared}
         self.last = build_attention(
             attention,
-            seen,
+            query_channels,
             1,
-            value_in_channels=said + 2,
+            value_in_channels=value_channels + 2,
             axis="full" if layout == "full" else "width",
             span=None if layout == "full" else span,
             **shared,
@@ -145,13 +145,13 @@ class CorrectiveSelfAttention(Head):
         clicks = F.max_pool2d(clicks, self.stride, ceil_mode=True)  # (B, 2, h, w)
         clicks = clicks.to(features.dtype)
         x = _resized(self.bottleneck(features), grid)  # (B, C_B, h, w)
-        said = x if value_features is None else _resized(value_features, grid)
-        seen: tuple[Tensor, ...] = (x,)
+        valued = x if value_features is None else _resized(value_features, grid)
+        queried: tuple[Tensor, ...] = (x,)
         if self.height is not None:
-            corrected = self.height(x, (said, clicks))
-            seen = (x, corrected)  # together (B, 2 C_B, h, w)
-        fixed = self._fixed(clicks) if self.propagates else (None, None)
-        logits = self.last(seen, (said, *seen[1:], clicks), *fixed) + self.bias
+            corrected = self.height(x, (valued, clicks))
+            queried = (x, corrected)  # together (B, 2 C_B, h, w)
+        fixed = self._fixed(clicks) if self.propagates else ()
+        logits = self.last(queried, (valued, *queried[1:], clicks), *fixed) + self.bias
         return _resized(logits, list(image_size))
 
     @property

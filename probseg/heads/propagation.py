@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from probseg.clicks.maps import filled_box_map
 from probseg.clicks.propagated import LARGEST_ODDS, SMALLEST_SHARE, seeds
 from probseg.heads.base import Units
-from probseg.ops.attention import assign, attend
+from probseg.ops.attention import assign_checked, attend_checked
 from probseg.ops.numerics import full_precision
 from probseg.ops.units import grid_units, nearness, with_places
 from probseg.types import FeatureInfo, Prompts
@@ -129,14 +129,14 @@ class PromptPropagation(nn.Module):
             observed = self._observed(prompts, grid)  # (B, 4, h, w)
             rows = observed.flatten(2).transpose(1, 2)[:, None]
             rows = rows.expand(-1, self.spaces, -1, -1).contiguous()  # (B, G, h w, 4)
-            prior = nearness(keys)
-            means = assign(queries, keys, rows, log_prior=prior).means  # (B, G, M, 4)
+            prior = (nearness(keys),)
+            means = assign_checked(queries, keys, rows, prior).means  # (B, G, M, 4)
             weight, object_weight, positive, negative = means.unbind(dim=-1)
             usual = object_weight.mean(dim=-1, keepdim=True) / weight.mean(dim=-1, keepdim=True)
             share = (object_weight + FEW * usual) / (weight + FEW)
             clicked = (positive - negative) / (positive + negative + FEW_CLICKS)
             values = torch.stack([share, clicked], dim=-1)
-            read = attend(queries, keys, values, log_prior=prior).values  # (B, G, h w, 2)
+            read = attend_checked(queries, keys, values, prior).values  # (B, G, h w, 2)
             odds = read[..., 0].logit(eps=SMALLEST_SHARE) / LARGEST_ODDS
             nearest = self._nearest(queries, prompts, grid)
             maps = torch.stack([odds, read[..., 1], *nearest], dim=2)  # (B, G, 4, h w)
@@ -182,8 +182,8 @@ class PromptPropagation(nn.Module):
         hidden = torch.where(real.any(dim=1, keepdim=True), hidden, 0.0)
         values = (labels == 1).to(keys.dtype) - (labels == 0).to(keys.dtype)
         values = values[:, None, :, None].expand(batch, spaces, -1, 1).contiguous()
-        prior = nearness(keys) + hidden[:, None]
-        sign, evidence = attend(queries, keys, values, log_prior=prior)
+        prior = nearness(keys) + hidden[:, None, None]
+        sign, evidence = attend_checked(queries, keys, values, (prior,))
         distance = (queries.square().sum(dim=-1) / 2 - evidence).clamp(min=0)
         sign = sign[..., 0].masked_fill(~some, 0.0)
         return sign, sign * (-distance / REACH).exp()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probseg.ops.attention import assign
+from probseg.ops.attention import assign_checked
 from probseg.ops.backends.interface import Assigned, Terms
 from probseg.ops.fixed import FixedTokens, backend_of_few, take_terms, take_tokens
 from probseg.ops.mixture import (
@@ -146,13 +146,8 @@ def _em_step(
 
 def _assign(joint: Logits, observations: Tensor, backend: str) -> Assigned:
     dtype = joint.queries.dtype  # half only where the backend multiplies in half precision
-    assigned = assign(
-        joint.queries,
-        joint.keys,
-        observations.to(dtype),
-        log_prior=joint.log_prior,
-        scale=joint.scale,
-        backend=backend,
+    assigned = assign_checked(
+        joint.queries, joint.keys, observations.to(dtype), joint.log_prior, joint.scale, backend
     )
     return Assigned(assigned.means.to(observations.dtype), assigned.log_mass)
 

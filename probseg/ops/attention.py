@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probseg.errors import UnknownNameError
 from probseg.ops.backends import BACKENDS, preference
-from probseg.ops.backends.interface import Assigned, Attended, Backend, Primitive, Term
+from probseg.ops.backends.interface import Assigned, Attended, Backend, Primitive, Term, Terms
 from probseg.ops.checks import as_terms, check_units
 from probseg.ops.numerics import full_precision, working_dtype
 
@@ -69,13 +69,9 @@ def attend(
         UnknownNameError: If there is no backend of this name.
     """
     check_units(queries, keys, values, payload_name="values", payload_of="keys")
-    _check_scale(scale)
+    check_scale(scale)
     terms = as_terms("log_prior", log_prior, queries, keys)
-    implementation = _find_backend("attend", backend, queries, keys, values, terms)
-    operands = _operands(implementation, queries, keys, values)
-    with full_precision(queries.device):
-        attended = implementation.attend(*operands, terms, scale)
-    return Attended(attended.values.to(queries.dtype), attended.log_evidence)
+    return attend_checked(queries, keys, values, terms, scale, backend)
 
 
 def assign(
@@ -115,8 +111,46 @@ def assign(
         UnknownNameError: If there is no backend of this name.
     """
     check_units(queries, keys, observations, payload_name="observations", payload_of="queries")
-    _check_scale(scale)
+    check_scale(scale)
     terms = as_terms("log_prior", log_prior, queries, keys)
+    return assign_checked(queries, keys, observations, terms, scale, backend)
+
+
+def attend_checked(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    terms: Terms = (),
+    scale: float = 1.0,
+    backend: str = "auto",
+) -> Attended:
+    """Compute `attend` for arguments that are known to fit together, as in the loops of EM.
+
+    Args:
+        queries: ``(B, G, N, D)``.
+        keys: ``(B, G, M, D)``.
+        values: ``(B, G, M, V)``.
+        terms: Log prior; tensors have four dimensions, broadcast to ``(B, G, N, M)``, and are
+            float32 (float64 for float64), as `probseg.ops.checks.as_terms` returns them.
+        scale: Factor of the dot products.
+        backend: As in `attend`; a named one may still refuse.
+    """
+    implementation = _find_backend("attend", backend, queries, keys, values, terms)
+    operands = _operands(implementation, queries, keys, values)
+    with full_precision(queries.device):
+        attended = implementation.attend(*operands, terms, scale)
+    return Attended(attended.values.to(queries.dtype), attended.log_evidence)
+
+
+def assign_checked(
+    queries: Tensor,
+    keys: Tensor,
+    observations: Tensor,
+    terms: Terms = (),
+    scale: float = 1.0,
+    backend: str = "auto",
+) -> Assigned:
+    """Compute `assign` for arguments that are known to fit together; see `attend_checked`."""
     implementation = _find_backend("assign", backend, queries, keys, observations, terms)
     operands = _operands(implementation, queries, keys, observations)
     with full_precision(queries.device):
@@ -124,7 +158,8 @@ def assign(
     return Assigned(assigned.means.to(queries.dtype), assigned.log_mass)
 
 
-def _check_scale(scale: float) -> None:
+def check_scale(scale: float) -> None:
+    """Raise a ValueError unless a factor of dot products is a finite number."""
     if isinstance(scale, Tensor) or not math.isfinite(scale):
         msg = f"scale must be a finite number, got {scale!r}; multiply queries by a tensor instead"
         raise ValueError(msg)

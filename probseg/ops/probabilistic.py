@@ -14,8 +14,8 @@ from torch import Tensor
 
 from probseg.errors import UnknownNameError
 from probseg.ops.adaptation import adapt_keys, propagate_values
-from probseg.ops.attention import LogPrior, attend
-from probseg.ops.backends.interface import Terms
+from probseg.ops.attention import LogPrior, attend_checked
+from probseg.ops.backends.interface import Attended, Terms
 from probseg.ops.checks import (
     as_precision,
     as_terms,
@@ -149,6 +149,64 @@ def probabilistic_attention(
         UnknownNameError: If a prior or a backend of this name does not exist.
         BackendError: If the named backend cannot serve these arguments.
     """
+    mixture, tokens, initial_values = _as_mixture(
+        queries,
+        keys,
+        values,
+        query_precision,
+        value_precision,
+        log_prior,
+        log_mask,
+        initial_values,
+        position,
+    )
+    if value_iterations < 1:
+        msg = f"value_iterations must be at least 1 (the read-out itself), got {value_iterations}"
+        raise ValueError(msg)
+    if key_adaptation is not None:
+        key_adaptation = check_update(key_adaptation, keys)
+    if value_propagation is not None:
+        value_propagation = check_update(value_propagation, keys)
+    fixed = _as_fixed(fixed_values, fixed_mask, queries, values)
+    _check_fixed(fixed is not None, clamp_fixed, value_propagation, mixture)
+
+    own_prior: Terms = ()
+    places: FixedTokens | None = None
+    with full_precision(queries.device):
+        if key_adaptation is not None:
+            mixture = adapt_keys(mixture, tokens, key_adaptation, backend)
+        if value_propagation is not None and fixed is not None:
+            places = fixed_tokens(fixed[1])
+            mixture, own_prior = propagate_values(
+                mixture, tokens, fixed[0], places, value_propagation, backend
+            )
+        inferred = _infer_values(mixture, tokens, initial_values, value_iterations, backend)
+        if own_prior and places is not None:
+            own = mixture._replace(log_prior=own_prior)
+            inferred = _infer_own_values(
+                inferred, own, tokens, initial_values, value_iterations, backend, places
+            )
+    if clamp_fixed and fixed is not None:
+        clamped = fixed[0].where(fixed[1][:, None, :, None], inferred.values)
+        inferred = inferred._replace(values=clamped)
+    return _result(inferred, mixture, queries.dtype)
+
+
+def _as_mixture(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    query_precision: float | Tensor | None,
+    value_precision: float | Tensor,
+    log_prior: PriorName | LogPrior,
+    log_mask: LogPrior | None,
+    initial_values: Tensor | None,
+    position: RelativePosition | None,
+) -> tuple[Mixture, Tensor, Tensor | None]:
+    """Check arguments of `probabilistic_attention`; return mixture, queries and initial values.
+
+    All in the working dtype.
+    """
     check_units(queries, keys, values, payload_name="values", payload_of="keys")
     dtype = working_dtype(queries.dtype)
     if query_precision is None:
@@ -163,9 +221,6 @@ def probabilistic_attention(
         None if position is None else position.to(dtype),
         product_dtype(queries),
     )
-    if value_iterations < 1:
-        msg = f"value_iterations must be at least 1 (the read-out itself), got {value_iterations}"
-        raise ValueError(msg)
     if keys.shape[-2] == 0:
         msg = "keys must be at least one unit, got none: nothing explains the queries"
         raise ValueError(msg)
@@ -182,57 +237,52 @@ def probabilistic_attention(
                 f"must be 'magnitude' or 'key_magnitude' with them, got {_in_words(log_prior)}"
             )
             raise ValueError(msg)
-    if key_adaptation is not None:
-        key_adaptation = check_update(key_adaptation, keys)
-    if value_propagation is not None:
-        value_propagation = check_update(value_propagation, keys)
-    fixed = _as_fixed(fixed_values, fixed_mask, queries, values)
-    _check_fixed(fixed is not None, clamp_fixed, value_propagation, mixture)
+    return mixture, queries.to(dtype), initial_values
 
-    tokens = queries.to(dtype)
-    own_prior: Terms = ()
-    places: FixedTokens | None = None
-    with full_precision(queries.device):
-        if key_adaptation is not None:
-            mixture = adapt_keys(mixture, tokens, key_adaptation, backend)
-        if value_propagation is not None and fixed is not None:
-            places = fixed_tokens(fixed[1])
-            mixture, own_prior = propagate_values(
-                mixture, tokens, fixed[0], places, value_propagation, backend
-            )
-        inferred, log_evidence = _infer_values(
-            mixture, tokens, initial_values, value_iterations, backend
-        )
-        if own_prior and places is not None:
-            own = in_full(mixture)._replace(
-                log_prior=own_prior, log_mask=take_terms(mixture.log_mask, places)
-            )
-            start = None if initial_values is None else take_tokens(initial_values, places)
-            few = take_tokens(tokens, places)
-            chosen = backend_of_few(backend, few.shape[:-1].numel() * keys.shape[-2])
-            own_inferred, own_evidence = _infer_values(own, few, start, value_iterations, chosen)
-            inferred = put_tokens(inferred, own_inferred, places)
-            log_evidence = put_tokens(
-                log_evidence.unsqueeze(-1), own_evidence.unsqueeze(-1), places
-            ).squeeze(-1)
-    if clamp_fixed and fixed is not None:
-        inferred = fixed[0].where(fixed[1][:, None, :, None], inferred)
+
+def _infer_own_values(
+    everyone: Attended,
+    own: Mixture,
+    queries: Tensor,
+    observed: Tensor | None,
+    iterations: int,
+    backend: str,
+    places: FixedTokens,
+) -> Attended:
+    """Read out the fixed tokens from mixtures with weights of their own (Eq. 38)."""
+    own = in_full(own)._replace(log_mask=take_terms(own.log_mask, places))
+    start = None if observed is None else take_tokens(observed, places)
+    few = take_tokens(queries, places)
+    chosen = backend_of_few(backend, few.shape[:-1].numel() * own.keys.shape[-2])
+    read = _infer_values(own, few, start, iterations, chosen)
+    evidence = put_tokens(
+        everyone.log_evidence.unsqueeze(-1), read.log_evidence.unsqueeze(-1), places
+    )
+    return Attended(put_tokens(everyone.values, read.values, places), evidence.squeeze(-1))
+
+
+def _result(inferred: Attended, mixture: Mixture, dtype: torch.dtype) -> ProbabilisticAttention:
+    """Return what was inferred and the mixture, values and means in the dtype of the arguments."""
     final_prior, log_normaliser = _final_prior(mixture)
-    units = keys.shape[:-1]  # (B, G, M)
+    units = mixture.keys.shape[:-1]  # (B, G, M)
+    alpha, beta = (
+        torch.as_tensor(precision, dtype=mixture.keys.dtype, device=mixture.keys.device)
+        for precision in (mixture.query_precision, mixture.value_precision)
+    )
     return ProbabilisticAttention(
-        inferred.to(queries.dtype),
-        mixture.keys.to(queries.dtype),
-        mixture.values.to(queries.dtype),
-        torch.as_tensor(mixture.query_precision, dtype=dtype, device=keys.device).expand(units),
-        torch.as_tensor(mixture.value_precision, dtype=dtype, device=keys.device).expand(units),
+        inferred.values.to(dtype),
+        mixture.keys.to(dtype),
+        mixture.values.to(dtype),
+        alpha.expand(units),
+        beta.expand(units),
         final_prior,
-        log_evidence - log_normaliser,
+        inferred.log_evidence - log_normaliser,
     )
 
 
 def _infer_values(
     mixture: Mixture, queries: Tensor, observed: Tensor | None, iterations: int, backend: str
-) -> tuple[Tensor, Tensor]:
+) -> Attended:
     """Read out the values ``(B, G, N, V)`` and the log evidence ``(B, G, N)`` (Eqs. 30-32)."""
     beta = mixture.value_precision
     units = mixture.values
@@ -249,20 +299,20 @@ def _infer_values(
         iterations = 1
     for _ in range(iterations):
         joint = logits(mixture, queries, observed)
-        attended = attend(
+        attended = attend_checked(
             joint.queries,
             joint.keys,
             units.to(joint.queries.dtype),
-            log_prior=joint.log_prior,
-            scale=joint.scale,
-            backend=backend,
+            joint.log_prior,
+            joint.scale,
+            backend,
         )
         inferred = attended.values.to(units.dtype)  # (B, G, N, V)
         if per_unit:
             total = inferred[..., -1:]  # (B, G, N, 1)
             inferred = inferred[..., :-1] / total.where(total > 0.0, 1.0)
         observed = inferred
-    return inferred, attended.log_evidence + joint.offset
+    return Attended(inferred, attended.log_evidence + joint.offset)
 
 
 def _final_prior(mixture: Mixture) -> tuple[Tensor | Terms, Precision]:

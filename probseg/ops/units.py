@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.ops.attention import assign, attend
+from probseg.ops.attention import assign_checked, attend_checked
 
 Scales = Sequence[tuple[float, float]]
 """For each space of colours and places, what RGB in [0, 1] and places, in longer sides of the
@@ -86,9 +86,9 @@ def propagated(queries: Tensor, keys: Tensor, observed: Tensor) -> Tensor:
     """
     spaces = queries.shape[1]
     values = observed.flatten(2).transpose(1, 2)[:, None].expand(-1, spaces, -1, -1).contiguous()
-    prior = nearness(keys)
-    means = assign(queries, keys, values, log_prior=prior).means  # (B, G, M, C)
-    read = attend(queries, keys, means, log_prior=prior).values  # (B, G, h w, C)
+    prior = (nearness(keys),)
+    means = assign_checked(queries, keys, values, prior).means  # (B, G, M, C)
+    read = attend_checked(queries, keys, means, prior).values  # (B, G, h w, C)
     return read.transpose(2, 3).reshape(*read.shape[:2], *observed.shape[1:])
 
 
@@ -125,13 +125,16 @@ def grid_units(queries: Tensor, grid: tuple[int, int], units: int, iterations: i
     cells = F.adaptive_avg_pool2d(maps, units)
     keys: Tensor = cells.reshape(batch, heads, channels, -1).transpose(2, 3)
     for _ in range(iterations):
-        keys = assign(queries, keys, queries, log_prior=nearness(keys)).means
+        keys = assign_checked(queries, keys, queries, (nearness(keys),)).means
     return keys
 
 
 def nearness(keys: Tensor) -> Tensor:
-    """Log prior ``(B, G, M)`` that makes negative half squared distances of dot products.
+    """Return the log prior ``(B, G, 1, M)`` that turns dot products into distances.
 
-    Up to what is the same for all keys ``(B, G, M, D)`` of a query.
+    Negative half squared ones, up to a constant of each query.
+
+    Args:
+        keys: ``(B, G, M, D)``.
     """
-    return -keys.square().sum(dim=-1) / 2
+    return -keys.square().sum(dim=-1).unsqueeze(-2) / 2

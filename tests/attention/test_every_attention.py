@@ -144,13 +144,6 @@ def test_a_span_hides_the_rest_of_the_line(name):
     assert (weights[(place[:, None] - place).abs() > 1] == 0).all()
 
 
-@pytest.mark.parametrize("name", [name for name in ATTENTIONS if name != "probabilistic"])
-def test_fixed_values_are_for_probabilistic_attention(name):
-    layer = build_attention(name, 8, 6)
-    with pytest.raises(ValueError, match=r"cannot propagate fixed_values; .* 'probabilistic'"):
-        layer(draw(1, 8, 4, 5), None, draw(1, 6, 4, 5), torch.zeros(1, 4, 5, dtype=torch.bool))
-
-
 def test_layers_take_plain_values_by_keyword(name):
     parameters = list(inspect.signature(ATTENTIONS[name]).parameters.values())
     assert [p.name for p in parameters[:2]] == ["in_channels", "out_channels"]

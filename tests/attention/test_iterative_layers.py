@@ -264,9 +264,6 @@ def test_wrong_arguments_are_named(layer):
         build(layer, iterations=0)
     with pytest.raises(ValueError, match=r"cannot use position='factored': its .* set position"):
         build(layer, position="factored")
-    features = draw(1, 8, 4, 5)
-    with pytest.raises(ValueError, match="cannot propagate fixed_values"):
-        build(layer)(features, None, draw(1, 6, 4, 5), torch.ones(1, 4, 5, dtype=torch.bool))
 
 
 def test_wrong_arguments_of_slots_are_named(slot_layer):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from probseg.attention import ProbabilisticAttention2d, StandardAttention2d, build_attention
+from probseg.attention import ProbabilisticAttention2d, StandardAttention2d
 from probseg.attention.position import POSITIONS
 from probseg.errors import UnknownNameError
 
@@ -225,12 +225,3 @@ def test_a_layer_that_does_not_propagate_takes_no_fixed_values(precision):
     layer = build(value_precision=precision)
     with pytest.raises(ValueError, match="propagat"):
         layer(draw(1, 8, 4, 5), None, FIXED, click(1, 1))
-
-
-@pytest.mark.parametrize(
-    "given", [{"fixed_values": FIXED}, {"fixed_mask": click(1, 1)}], ids=["values", "mask"]
-)
-def test_standard_attention_takes_none(given):
-    layer = build_attention("standard", 8, 6)
-    with pytest.raises(ValueError, match=r"cannot propagate fixed_values; .* 'probabilistic'"):
-        layer(draw(1, 8, 4, 5), **given)

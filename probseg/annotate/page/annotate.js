@@ -459,8 +459,8 @@ const page = {
       if (next) bitmaps.get(next.id).catch(() => null);
     } catch (error) {
       if (this.photo !== photo) return;
-      if (error.status === 422 || error.status === 415) this.unreadable(error.message);
-      else report(error);
+      if ([401, 403, 409].includes(error.status)) report(error);
+      else this.unreadable(error.message);
     }
   },
 
@@ -554,20 +554,29 @@ const page = {
       { className: "object", role: "listitem" },
       swatch,
       label,
-      element("span", { className: "quiet", textContent: `${object.area.toLocaleString("en")} px`, title: `${object.clicks} clicks, ${Math.round(object.seconds ?? 0)} s` }),
+      element("span", { className: "quiet", textContent: `${object.area.toLocaleString("en", { notation: "compact" })} px`, title: `${object.clicks} clicks, ${Math.round(object.seconds ?? 0)} s` }),
       tool("hide", hidden ? "Show" : "Hide", hidden ? EYE_SHUT : EYE, () => {
         this.clicker.setHidden(id, !hidden);
         this.list.redraw(id);
       }),
       tool("reopen", "Open again", PEN, () => this.clicker.act({ type: "reopen", object: id })),
-      tool("delete", "Delete", BIN, async () => {
-        if (await this.clicker.act({ type: "delete", object: id })) banner.show("note", "The object is deleted. Z brings it back.");
-      }),
+      this.armed === id
+        ? element("button", { type: "button", className: "sure", textContent: "Delete?", "data-role": "delete", onclick: () => this.clicker.act({ type: "delete", object: id }) })
+        : tool("delete", "Delete", BIN, () => this.arm(id)),
     );
     row.classList.toggle("faint", hidden);
     row.onpointerenter = () => this.clicker.highlight(id);
     row.onpointerleave = () => this.clicker.highlight(null);
     return row;
+  },
+
+  /** Ask whether an object is to be deleted, which cannot be undone. */
+  arm(id) {
+    const before = this.armed;
+    this.armed = id;
+    for (const row of [before, id]) if (row != null) this.list.redraw(row);
+    clearTimeout(this.armedTimer);
+    if (id != null) this.armedTimer = setTimeout(() => this.arm(null), 4000);
   },
 
   // --- Photographs ------------------------------------------------------------------------------
@@ -783,6 +792,7 @@ function buildHelp() {
     $("keys").append(element("kbd", { textContent: keys }), element("span", { textContent: text }));
   }
   $("help-button").onclick = () => $("help").showModal();
+  $("help").querySelector("button").onclick = () => $("help").close();
 }
 
 // --- Listening ----------------------------------------------------------------------------------

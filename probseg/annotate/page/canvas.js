@@ -9,6 +9,7 @@
 // of its first pixel.
 
 const OBJECT = "#2f6db3";
+const CURRENT = "#2b8cff"; // the object that is being clicked
 const BACKGROUND = "#d9661f";
 const FINISHED = ["#e6a100", "#009e73", "#cc79a7", "#56b4e9", "#8a5fb0", "#b5c334", "#a0522d"];
 const UNCERTAIN = [230, 40, 140];
@@ -282,7 +283,7 @@ export class Clicker extends EventTarget {
     if (!answer || opened !== this.opened || this.pending.length) return null;
     this.suggestion = answer.suggestion ?? null;
     const region = Region.of(answer);
-    this.uncertainty = region && { region, canvas: region.painted(UNCERTAIN, 255 / 0.85) };
+    this.uncertainty = region && { region, canvas: region.painted(UNCERTAIN, 255 / 0.7) };
     this.draw();
     return answer;
   }
@@ -294,7 +295,7 @@ export class Clicker extends EventTarget {
 
   /** Show another mask than the current one, or with null the current one again. */
   compare(answer) {
-    this.compared = answer === null ? null : { mask: shown(Region.of(answer), OBJECT) };
+    this.compared = answer === null ? null : { mask: shown(Region.of(answer), CURRENT) };
     this.draw();
   }
 
@@ -403,7 +404,7 @@ export class Clicker extends EventTarget {
   }
 
   _showMask(answer) {
-    this.mask = shown(Region.of(answer), OBJECT);
+    this.mask = shown(Region.of(answer), CURRENT);
     this.uncertainty = null;
     this.suggestion = null;
     this.compared = null;
@@ -632,7 +633,6 @@ export class Clicker extends EventTarget {
 
   _down(event) {
     if (!this.image) return;
-    this.over.focus({ preventScroll: true });
     this.over.setPointerCapture(event.pointerId);
     const at = this._at(event);
     this.pointers.set(event.pointerId, at);
@@ -879,12 +879,12 @@ export class Clicker extends EventTarget {
     this._transform(context);
     context.lineJoin = context.lineCap = "round";
     if (this.layers.finished) this._drawFinished(context);
-    const mask = this.compared ? this.compared.mask : this.mask;
-    if (mask && this.layers.mask) this._drawMask(context, mask);
     if (this.uncertainty) {
       const { region, canvas } = this.uncertainty;
       context.drawImage(canvas, region.x, region.y);
     }
+    const mask = this.compared ? this.compared.mask : this.mask;
+    if (mask && this.layers.mask) this._drawMask(context, mask);
     if (this.preview.region) this._stroke(context, this.preview.region, "#ffffff", [4, 3]);
     this._drawStrokes(context);
     this._drawBoxes(context);
@@ -924,9 +924,11 @@ export class Clicker extends EventTarget {
   }
 
   _drawMask(context, mask) {
-    context.globalAlpha = 0.38;
-    context.drawImage(mask.canvas, mask.region.x, mask.region.y);
-    context.globalAlpha = 1;
+    if (!this.uncertainty) {
+      context.globalAlpha = 0.42;
+      context.drawImage(mask.canvas, mask.region.x, mask.region.y);
+      context.globalAlpha = 1;
+    }
     this._stroke(context, mask.outline, "#ffffff");
   }
 

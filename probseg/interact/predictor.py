@@ -190,7 +190,7 @@ class Predictor:
         if not state.clicks and state.box is None:
             msg = "nothing to go by: give at least one click or a box"
             raise ValueError(msg)
-        (self._state,) = self._loop.answer([state._replace(view=_view(state))])
+        (self._state,) = self._loop.answer([state._replace(view=visible_part(state))])
         self._before = before
         return Mask(self._state.probability)
 
@@ -234,11 +234,11 @@ class Predictor:
         return self._state
 
 
-def _view(state: InteractionState) -> Box:
-    """Return what the model is to see: all, or the surroundings of the box.
+def visible_part(state: InteractionState) -> Box:
+    """Return the part of the image that the model sees: all, or the surroundings of the box.
 
-    They are those of the protocol ``gabbur2021`` unless a click lies outside, and then those of the
-    box with all clicks: a crop that stays the same need not be looked at again.
+    The surroundings are those of the protocol ``gabbur2021`` unless a click lies outside, and then
+    those of the box with all clicks: a crop that stays the same need not be looked at again.
     """
     height, width = state.image.shape[-2:]
     if state.box is None:

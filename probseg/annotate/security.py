@@ -54,8 +54,10 @@ class Guard:
             await _refuse(send, *refused)
             return
 
+        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
         async def received() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
+            return unread.pop() if unread else await receive()  # the latter: the client is gone
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,65 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from PIL import Image
+from torch import Tensor
 
+from probseg.attention.adaptation import Adaptation
 from probseg.models import Segmenter
+from probseg.types import Prompts
 
 CHROMIUM = Path("/usr/bin/chromium")
 TOKEN = "0123456789abcdef"
 
 
+class Disks:
+    """Stands for a network: disks around the clicks, in the order in which they came, and the box.
+
+    Their radius is 10 pixels more for each value iteration.
+    """
+
+    prompts = "head"
+    previous_mask = False
+
+    def __init__(self) -> None:
+        self.value_iterations = 1
+
+    def adaptation(self) -> Adaptation:
+        return Adaptation(None, None, self.value_iterations, None)
+
+    def adapt(self, value_iterations: int) -> None:
+        self.value_iterations = value_iterations
+
+    def grid(self, size: tuple[int, int]) -> tuple[int, int]:
+        return size
+
+    def encode_each(self, images: Sequence[Tensor]) -> Sequence[Tensor]:
+        return images
+
+    def decode_each(self, encoded: Sequence[Tensor], prompts: Sequence[Prompts]) -> list[Tensor]:
+        return [self._logits(image, given) for image, given in zip(encoded, prompts, strict=True)]
+
+    def _logits(self, image: Tensor, prompts: Prompts) -> Tensor:
+        height, width = image.shape[-2:]
+        y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+        logits = torch.full((height, width), -3.0)
+        x0, y0, x1, y1 = prompts.boxes[0].tolist()
+        logits[(x >= x0) & (x < x1) & (y >= y0) & (y < y1)] = 3.0
+        radius = 8 + 10 * self.value_iterations
+        for (column, row), label in zip(prompts.points[0], prompts.labels[0], strict=True):
+            inside = (x - column) ** 2 + (y - row) ** 2 <= radius**2
+            logits[inside] = {1: 2.0, 0: -2.0}.get(int(label), 0.0)
+        return logits
+
+
 @contextmanager
-def serving(folder: Path, model: Segmenter | None = None) -> Iterator[str]:
+def serving(folder: Path, model: Segmenter | Disks | None = None) -> Iterator[str]:
     """Serve the photographs of a folder; yields the address of the page.
 
     Args:
         folder: Of photographs.
-        model: What answers; None for `lite0_unet_prop`.
+        model: What answers, without a zoom; None for `lite0_unet_prop`.
     """
     uvicorn = pytest.importorskip("uvicorn", reason="the annotation server needs uvicorn")
     from probseg.annotate.app import create_app
@@ -35,7 +80,7 @@ def serving(folder: Path, model: Segmenter | None = None) -> Iterator[str]:
     from probseg.annotate.sessions import Sessions
 
     answerer = Answerer("lite0_unet_prop")
-    answerer._model = model
+    answerer._model, answerer.zoom = model, None
     sessions = Sessions(folder, None, answerer, labels=["cat", "dog"])
     listening = socket.create_server(("127.0.0.1", 0))
     host = f"127.0.0.1:{listening.getsockname()[1]}"
@@ -82,6 +127,7 @@ class Page:
 
     def _tab(self) -> Any:
         tab = self.context.new_page()
+        tab.set_default_timeout(10_000)
         own = self.address.partition("#")[0]
         tab.on("pageerror", lambda error: self.complaints.append(str(error)))
         tab.on("console", lambda entry: self._heard(entry.type, entry.text))
@@ -111,9 +157,16 @@ class Page:
         code = f"arguments_ => {{ const clicker = probsegPage.clicker; return {script}; }}"
         return self.tab.evaluate(code, list(arguments))
 
+    def until(self, script: str) -> None:
+        """Wait until an expression is true (Playwright's own way breaks the page's policy)."""
+        stop = time.monotonic() + 10
+        while not self.run(f"Boolean({script})"):
+            assert time.monotonic() < stop, f"still not true: {script}"
+            time.sleep(0.01)
+
     def settle(self) -> None:
         """Wait until all that was sent is answered and painted."""
-        self.tab.wait_for_function("!probsegPage.clicker.pending.length")
+        self.until("!clicker.pending.length")
         self.tab.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
 
     def press(self, *keys: str) -> None:
@@ -130,6 +183,12 @@ class Page:
             stage["x"] + view["x"] + x * view["scale"],
             stage["y"] + view["y"] + y * view["scale"],
         )
+
+    def point(self, x: float, y: float) -> tuple[float, float]:
+        """Return which point of the photograph is at a place in the window."""
+        view = self.run("clicker.view")
+        x0, y0 = self.place(0, 0)
+        return (x - x0) / view["scale"], (y - y0) / view["scale"]
 
     def click(self, x: float, y: float, button: str = "left", wait: bool = True) -> None:
         """Click on a point of the photograph."""
@@ -166,9 +225,10 @@ class Page:
             whole[y : y + height, x : x + width] = inside
         return whole
 
-    def pixels(self) -> npt.NDArray[np.uint8]:
-        """Return a picture of the window in device pixels, RGB."""
-        return np.asarray(Image.open(io.BytesIO(self.tab.screenshot())).convert("RGB"))
+    def stage(self) -> npt.NDArray[np.uint8]:
+        """Return a picture of what the clicker shows, RGB, in device pixels."""
+        shot = self.tab.locator(".clicker-over").screenshot()
+        return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"))
 
     def banner(self) -> str:
         """Return the message over the photograph; empty if none is shown."""

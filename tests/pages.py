@@ -225,10 +225,9 @@ class Page:
             whole[y : y + height, x : x + width] = inside
         return whole
 
-    def stage(self) -> npt.NDArray[np.uint8]:
-        """Return a picture of what the clicker shows, RGB, in device pixels."""
-        shot = self.tab.locator(".clicker-over").screenshot()
-        return np.asarray(Image.open(io.BytesIO(shot)).convert("RGB"))
+    def window(self) -> npt.NDArray[np.uint8]:
+        """Return a picture of the window, RGB, in device pixels."""
+        return np.asarray(Image.open(io.BytesIO(self.tab.screenshot())).convert("RGB"))
 
     def banner(self) -> str:
         """Return the message over the photograph; empty if none is shown."""

@@ -655,7 +655,7 @@ function changeSettings(changes) {
     changeSettings.waiting = {};
     try {
       page.session.settings = (await json("settings", { body })).settings;
-      await page.clicker.refresh();
+      await page.clicker.refresh({ ghost: true });
       if (page.doubting) page.clicker.askUncertainty();
     } catch (error) {
       report(error);
@@ -696,14 +696,9 @@ function drawKnobs() {
   if (settings.avoid_finished != null) {
     switches.push(checkbox("Keep off finished objects", settings.avoid_finished, (on) => changeSettings({ avoid_finished: on }), "Pixels of finished objects are no part of this one"));
   }
-  const zooms = page.session.zooms ?? ["fixed"];
-  const zoom = element("select", { id: "zoom" }, new Option("off", ""), ...zooms.map((name) => new Option(name, name)));
-  zoom.value = settings.zoom ?? "";
-  zoom.onchange = () => changeSettings({ zoom: zoom.value || null });
-  switches.push(element("label", { className: "switch", title: "From the second click on the model looks closer at the object" }, element("span", { textContent: "Look closer" }), zoom));
+  const closer = (on) => changeSettings({ zoom: on ? "fixed" : null });
+  switches.push(checkbox("Look closer from the second click", settings.zoom != null, closer, "The model then sees the surroundings of the object, enlarged"));
   $("switches").replaceChildren(...switches);
-  const formats = page.session.formats ?? ["coco"];
-  $("format").replaceChildren(...formats.map((name) => new Option(name, name)));
 }
 
 function drawPreviewSwitch() {
@@ -760,10 +755,12 @@ function showWith() {
 }
 
 async function changeModel(name) {
+  banner.show("wait", `Loading ${name} …`);
   try {
     page.take(await json("model", { body: { name } }));
     page.clicker.setPreview(true);
     await page.open(page.index);
+    banner.clear("wait");
   } catch (error) {
     $("model").value = page.session.model.name;
     report(error);
@@ -852,7 +849,7 @@ function listen() {
   });
   $("export").onclick = async () => {
     try {
-      const { path } = await json("export", { body: { format: $("format").value } });
+      const { path } = await json("export", { body: { format: "coco" } });
       banner.show("note", `Written: ${path}`);
     } catch (error) {
       report(error);

@@ -206,13 +206,20 @@ export class Clicker extends EventTarget {
     this._fetchFinished();
   }
 
-  /** Ask for the mask of the current object again, as after a change of settings. */
-  async refresh() {
+  /**
+   * Ask for the mask of the current object again, as after a change of settings. With `ghost` the
+   * outline of the mask before stays, dashed, until the next action.
+   */
+  async refresh({ ghost = false } = {}) {
     if (!this._marked()) return this._showMask(null);
     const opened = this.opened;
     const sequence = ++this.sequence;
     const answer = await this._ask({ type: "mask" }, sequence);
-    if (answer && opened === this.opened && sequence === this.sequence) this._showMask(answer);
+    if (answer && opened === this.opened && sequence === this.sequence) {
+      const before = this.ghost ?? this.mask?.outline ?? null;
+      this._showMask(answer);
+      this.ghost = ghost ? before : null;
+    }
     return answer;
   }
 
@@ -223,6 +230,7 @@ export class Clicker extends EventTarget {
     const sequence = ++this.sequence;
     const parting = action.type === "finish" ? this.mask : null;
     this.pending.push({ sequence, action });
+    this.ghost = null;
     this._clearPreview();
     if (action.type === "finish" || action.type === "clear") this.suggestion = null;
     this._update();
@@ -373,7 +381,7 @@ export class Clicker extends EventTarget {
     this.objects = [];
     this.undoable = this.redoable = false;
     this.pending = [];
-    this.mask = this.uncertainty = this.suggestion = this.compared = null;
+    this.mask = this.ghost = this.uncertainty = this.suggestion = this.compared = null;
     this.finished = new Map(); // id -> {region, colour, stamp}
     this.layer = null;
     this.crosshair = this.gesture = this.highlighted = null;
@@ -885,6 +893,7 @@ export class Clicker extends EventTarget {
     }
     const mask = this.compared ? this.compared.mask : this.mask;
     if (mask && this.layers.mask) this._drawMask(context, mask);
+    if (this.ghost && this.layers.mask) this._stroke(context, this.ghost, "#ffd27a", [5, 4]);
     if (this.preview.region) this._stroke(context, this.preview.region, "#ffffff", [4, 3]);
     this._drawStrokes(context);
     this._drawBoxes(context);

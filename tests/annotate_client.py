@@ -75,4 +75,6 @@ class Client:
 
 def begin(folder: Path, answerer: Answerer | None = None, **options) -> Client:
     """Start a server in this process."""
-    return Client(Sessions(folder, options.pop("out", None), answerer or Answerer(MODEL), **options))
+    return Client(
+        Sessions(folder, options.pop("out", None), answerer or Answerer(MODEL), **options)
+    )

@@ -56,8 +56,8 @@ class Guard:
 
         unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-        async def received() -> Message:
-            return unread.pop() if unread else await receive()  # the latter: the client is gone
+        async def received() -> Message:  # then what follows: the client goes away
+            return unread.pop() if unread else await receive()
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -117,6 +117,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(128)  # requests wait until the server runs
     except (OSError, OverflowError) as error:
         msg = f"--host {host} --port {port}: {error}; choose another port, or 0 for any free one"
         raise UsageError(msg) from error

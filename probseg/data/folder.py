@@ -30,12 +30,13 @@ from probseg.types import IGNORE, Sample
 class ImageMaskFolder(InteractiveDataset):
     """Objects of a folder with ``images/`` and ``masks/``.
 
-    Without a folder ``images/`` the images lie in the folder itself. An image ``images/cat.jpg`` belongs to ``masks/cat.png``, or to several masks
-    ``masks/cat_1.png``, ``masks/cat_2.png``. In a mask, 0 is background, 1 to 254 are objects and
-    255 is ignored; a mask with 0 and 255 only is black and white, 255 being the object. When the
-    data set is built for the first time all masks are read and the sizes of all images, so that a
-    bad file is named before training starts; what was found is kept in a folder ``.probseg`` until
-    a file changes.
+    An image ``images/cat.jpg`` belongs to ``masks/cat.png``, or to several masks
+    ``masks/cat_1.png``, ``masks/cat_2.png``. Without a folder ``images/`` the images lie in the
+    folder itself, as `probseg annotate` leaves a folder of photographs. In a mask, 0 is background,
+    1 to 254 are objects and 255 is ignored; a mask with 0 and 255 only is black and white, 255
+    being the object. When the data set is built for the first time all masks are read and the sizes
+    of all images, so that a bad file is named before training starts; what was found is kept in a
+    folder ``.probseg`` until a file changes.
 
     Args:
         root: The folder; a relative path that does not exist is looked for in ``$PROBSEG_DATA``

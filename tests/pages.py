@@ -133,8 +133,10 @@ class Page:
         tab.on("console", lambda entry: self._heard(entry.type, entry.text))
         tab.on(
             "request",
-            lambda request: request.url.startswith((own, "blob:"))
-            or self.complaints.append(f"request to {request.url}"),
+            lambda request: (
+                request.url.startswith((own, "blob:"))
+                or self.complaints.append(f"request to {request.url}")
+            ),
         )
         return tab
 
@@ -207,9 +209,8 @@ class Page:
     @property
     def clicks(self) -> list[tuple[float, float, bool]]:
         """The marks that are shown."""
-        return [
-            (click["x"], click["y"], click["positive"]) for click in self.run("clicker.marks().clicks")
-        ]
+        marks = self.run("clicker.marks().clicks")
+        return [(mark["x"], mark["y"], mark["positive"]) for mark in marks]
 
     def mask(self, of: str = "clicker.mask") -> npt.NDArray[np.bool_]:
         """Return the mask that is painted, bool, shape ``(H, W)``; empty if there is none."""

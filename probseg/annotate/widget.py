@@ -41,7 +41,7 @@ class _Object:
     mask: Mask | None = None
 
 
-class Clicker(anywidget.AnyWidget):  # type: ignore[misc]
+class Clicker(anywidget.AnyWidget):
     """A photograph to click on; masks are computed in the kernel.
 
     Args:

@@ -249,8 +249,12 @@ def test_finishing_and_opening_again(page):
     number = page.run("clicker.objects[0].id")
     assert page.clicks == []
     assert not page.mask().any()
-    np.testing.assert_array_equal(page.mask(f"clicker.finished.get({number}) && "
-        f"{{region: clicker.finished.get({number}).region}}"), shown)
+    np.testing.assert_array_equal(
+        page.mask(
+            f"clicker.finished.get({number}) && {{region: clicker.finished.get({number}).region}}"
+        ),
+        shown,
+    )
     page.tab.get_by_role("button", name="Open again").click()
     page.settle()
     assert len(page.clicks) == 1
@@ -362,3 +366,70 @@ def test_the_strip_and_the_list_hold_thousands(page):
         rows = page.tab.locator(f"{selector} {name}")
         assert 0 < rows.count() < 40
         assert last is None or page.tab.get_by_title(last).is_visible()
+
+
+def disk(x, y, radius, shape=(96, 128)):
+    rows, columns = np.mgrid[: shape[0], : shape[1]]
+    return (columns - x) ** 2 + (rows - y) ** 2 <= radius**2
+
+
+def test_knobs_change_the_mask_that_is_shown(page):
+    page.open(0)
+    page.press("Backspace")
+    page.click(64, 48)
+    ((x, y, _),) = page.clicks
+    clicked = int(x), int(y)
+    np.testing.assert_array_equal(page.mask(), disk(*clicked, 18))
+    knob = page.tab.locator("[data-knob=value_iterations]")
+    knob.fill("3")
+    page.until("clicker.mask.region.width > 40")
+    np.testing.assert_array_equal(page.mask(), disk(*clicked, 38))
+    assert page.run("Boolean(clicker.ghost)")  # the outline before, to compare with
+    page.run("clicker.over.focus()")
+    page.tab.keyboard.down("c")
+    page.until("clicker.compared")
+    np.testing.assert_array_equal(page.mask("clicker.compared.mask"), disk(*clicked, 8))
+    page.tab.keyboard.up("c")
+    assert page.run("clicker.compared") is None
+    np.testing.assert_array_equal(page.mask(), disk(*clicked, 38))
+    page.open()
+    assert knob.input_value() == "3"  # what was tried is not kept
+    knob.fill("1")
+    page.until("clicker.mask.region.width < 40")
+
+
+def test_uncertainty_and_the_click_that_it_suggests(page):
+    page.open(9)
+    page.click(40, 40)
+    page.press("u")
+    page.until("clicker.uncertainty")
+    page.press("g")
+    page.until("clicker.crosshair")
+    wanted = page.run("clicker.suggestion")
+    page.press("a" if wanted["positive"] else "s")
+    assert page.clicks[-1] == (wanted["x"], wanted["y"], wanted["positive"])
+
+
+def test_hidden_masks_and_marks(page):
+    page.open(1)
+    page.press("Backspace")
+    page.click(60, 50)
+    page.tab.mouse.move(5, 5)
+    page.settle()
+    shown = page.window()
+    page.press("h")
+    assert (page.window() != shown).mean() > 0.01
+    page.press("h")
+    assert (page.window() != shown).mean() < 0.001
+
+
+def test_narrow_screens_and_the_theme(chromium, address):
+    size = {"width": 400, "height": 800}
+    page = Page(chromium, address, viewport=size, color_scheme="light").open(0)
+    assert page.run("document.documentElement.scrollWidth") == 400
+    assert page.window()[5, 200].min() > 200
+    page.tab.get_by_role("button", name="Light or dark").click()
+    page.open()
+    page.tab.wait_for_timeout(200)
+    assert page.window()[5, 200].max() < 60
+    page.close()

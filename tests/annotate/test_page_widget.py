@@ -1,8 +1,11 @@
 """The notebook clicker: its messages, and its front end in a browser."""
 
+import base64
+
 import numpy as np
 import pytest
 from fakes import draw_scene, micro_model
+from pages import browser
 
 from probseg.annotate.frames import unpack
 from probseg.interact.predictor import Predictor
@@ -29,11 +32,11 @@ class Frontend:
         self.widget, self.sent = widget, []
         widget.send = lambda content, buffers=None: self.sent.append((content, buffers or []))
 
-    def ask(self, action):
-        content = {"number": len(self.sent), "sequence": 7, "action": action}
+    def ask(self, action, number=3, sequence=7):
+        content = {"number": number, "sequence": sequence, "action": action}
         self.widget._handle_custom_msg(content, [])
         answer, buffers = self.sent[-1]
-        assert answer["number"] == content["number"]
+        assert answer["number"] == number
         return answer, buffers
 
     def masked(self, action):
@@ -101,7 +104,7 @@ def test_finished_objects_are_kept_and_the_next_begins_empty(frontend):
     assert [(row["id"], row["area"]) for row in header["objects"]] == [(0, mask.sum())]
     np.testing.assert_array_equal(frontend.widget.masks[0], mask)
     np.testing.assert_array_equal(frontend.masked({"type": "mask", "object": 0})[1], mask)
-    assert len(frontend.masked({"type": "finish"})[0]["objects"]) == 1  # there was nothing to finish
+    assert len(frontend.masked({"type": "finish"})[0]["objects"]) == 1
 
 
 def test_uncertainty_is_entropy_in_bytes(frontend):
@@ -117,3 +120,48 @@ def test_what_cannot_be_done_is_answered_with_the_reason(frontend):
         assert answer["error"]
         assert not buffers
     assert frontend.widget.clicks == ()
+
+
+FRONT = """async ([esm, css]) => {
+  document.head.append(Object.assign(document.createElement("style"), {textContent: css}));
+  let receive;
+  const model = {
+    get: () => 400,
+    on: (name, heard) => { receive = heard; },
+    off: () => null,
+    send: async content => {
+      const [answer, coded] = await window.kernel(content);
+      const bytes = Uint8Array.from([0, ...atob(coded)].map(c => c ? c.charCodeAt(0) : 0));
+      receive(answer, coded ? [new DataView(bytes.buffer, 1)] : []); // a view, as notebooks give
+    },
+  };
+  const module = URL.createObjectURL(new Blob([esm], {type: "text/javascript"}));
+  (await import(module)).default.render({model, el: document.body});
+}"""
+
+
+def test_in_a_browser(frontend):
+    def kernel(content):
+        answer, buffers = frontend.ask(content["action"], content["number"], content["sequence"])
+        return answer, base64.b64encode(buffers[0]).decode() if buffers else ""
+
+    with browser() as chromium:
+        tab = chromium.new_page()
+        complaints = []
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.expose_function("kernel", kernel)
+        tab.evaluate(FRONT, [frontend.widget._esm, frontend.widget._css])
+        tab.wait_for_function("document.querySelector('.clicker').clicker.image")
+        stage = tab.locator(".clicker-over").bounding_box()
+        x, y = stage["x"] + stage["width"] / 2, stage["y"] + stage["height"] / 2
+        tab.mouse.click(x + 3, y + 2)  # a pixel is 4 of the screen
+        tab.wait_for_function("document.querySelector('.clicker').clicker.current.clicks.length")
+        assert frontend.widget.clicks == (Click(40, 30),)
+        tab.keyboard.press("s")  # at the crosshair, in the middle
+        tab.keyboard.press("z")
+        tab.wait_for_function("!document.querySelector('.clicker').clicker.pending.length")
+        assert len(frontend.widget.clicks) == 1
+        shown = tab.evaluate("document.querySelector('.clicker').clicker.mask?.region.area ?? 0")
+        assert shown == frontend.widget.mask.binary.sum()
+        assert tab.get_by_role("button", name="Brush").count() == 0
+        assert not complaints

@@ -3,6 +3,7 @@
 from probseg.attention.adaptation import (
     Adaptation,
     adapt,
+    adaptation_of,
     probabilistic_layers,
     restored,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "SlotAttention2d",
     "StandardAttention2d",
     "adapt",
+    "adaptation_of",
     "build_attention",
     "probabilistic_layers",
     "restored",

@@ -68,6 +68,24 @@ def adapt(backbone: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
         layer.adapt_values(wanted.value_iterations, wanted.value_prior)
 
 
+def adaptation_of(backbone: nn.Module, head: nn.Module) -> Adaptation:
+    """Return the settings that `adapt` would change; None for those without a layer.
+
+    Where layers differ, the settings are those of the first.
+    """
+    in_head = probabilistic_layers(head)
+    with_keys = probabilistic_layers(backbone) or in_head
+    with_values = [layer for layer in in_head if layer.settings.can_propagate]
+    keys = [layer.settings.keys for layer in with_keys[:1]]
+    values = [layer.settings.values for layer in with_values[:1]]
+    return Adaptation(
+        key_iterations=keys[0].iterations if keys else None,
+        key_prior=keys[0].prior_precision if keys else None,
+        value_iterations=values[0].iterations if values else None,
+        value_prior=values[0].prior_precision if values else None,
+    )
+
+
 _WITHOUT = {
     "key": "the network has no probabilistic attention whose keys could adapt; choose one with it "
     "in backbone or head, such as 'prob_botnet50_full_factored' or 'resnet18_csa'",

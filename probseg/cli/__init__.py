@@ -27,6 +27,10 @@ data:
   data       list, fetch and check data sets
                                     probseg data fetch GrabCut
 
+annotation:
+  annotate   label photographs by clicks, in a browser
+                                    probseg annotate my_photographs
+
 models:
   zoo        list, show, fetch, verify and publish models
                                     probseg zoo list
@@ -74,6 +78,12 @@ def _bench(arguments: Sequence[str]) -> None:
     run(arguments[1:])
 
 
+def _annotate(arguments: Sequence[str]) -> None:
+    from probseg.cli.annotate import run
+
+    run(arguments[1:])
+
+
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "fit": _trainer,
     "validate": _trainer,
@@ -83,6 +93,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "zoo": _zoo,
     "tune": _tune,
     "bench": _bench,
+    "annotate": _annotate,
 }
 
 

@@ -31,11 +31,12 @@ class ImageMaskFolder(InteractiveDataset):
     """Objects of a folder with ``images/`` and ``masks/``.
 
     An image ``images/cat.jpg`` belongs to ``masks/cat.png``, or to several masks
-    ``masks/cat_1.png``, ``masks/cat_2.png``. In a mask, 0 is background, 1 to 254 are objects and
-    255 is ignored; a mask with 0 and 255 only is black and white, 255 being the object. When the
-    data set is built for the first time all masks are read and the sizes of all images, so that a
-    bad file is named before training starts; what was found is kept in a folder ``.probseg`` until
-    a file changes.
+    ``masks/cat_1.png``, ``masks/cat_2.png``. Without a folder ``images/`` the images lie in the
+    folder itself, as `probseg annotate` leaves a folder of photographs. In a mask, 0 is background,
+    1 to 254 are objects and 255 is ignored; a mask with 0 and 255 only is black and white, 255
+    being the object. When the data set is built for the first time all masks are read and the sizes
+    of all images, so that a bad file is named before training starts; what was found is kept in a
+    folder ``.probseg`` until a file changes.
 
     Args:
         root: The folder; a relative path that does not exist is looked for in ``$PROBSEG_DATA``
@@ -64,7 +65,7 @@ class ImageMaskFolder(InteractiveDataset):
     ) -> None:
         self.root = find_data(root)
         self.name = name
-        images = _list(self.root, "images", IMAGE_SUFFIXES, name)
+        images = _list(self.root, images_folder(self.root), IMAGE_SUFFIXES, name)
         masks = _pair(images, _list(self.root, "masks", LOSSLESS_SUFFIXES, name), self.root)
         stems = sorted(masks)
         if split is not None:
@@ -105,6 +106,12 @@ class ImageMaskFolder(InteractiveDataset):
         """Return the stem of a mask and, unless it is black and white, the object's number."""
         _, mask_path, number = self.objects[index]
         return mask_path.stem + ("" if number == IGNORE else f"#{number}")
+
+
+def images_folder(root: Path) -> str:
+    """Return ``"images"``, or ``"."`` where photographs lie beside ``masks/``."""
+    beside = (root / "masks").is_dir() and not (root / "images").is_dir()
+    return "." if beside else "images"
 
 
 def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:

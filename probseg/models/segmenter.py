@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.attention import Adaptation, adapt
+from probseg.attention import Adaptation, adapt, adaptation_of
 from probseg.backbones import Backbone, add_prompt_stem, has_prompt_stem
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
@@ -313,6 +313,10 @@ class Segmenter(nn.Module):
     def _colours(self, image: Tensor) -> Tensor:
         """Return normalised images as RGB in [0, 1], float32; filled up parts are the mean."""
         return image.float() * self.std.float() + self.mean.float()
+
+    def adaptation(self) -> Adaptation:
+        """Return the settings that `adapt` changes; None for those that the network has not."""
+        return adaptation_of(self.backbone, self.head)
 
     def adapt(
         self,

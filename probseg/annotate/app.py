@@ -1,0 +1,158 @@
+"""The routes of the annotation server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+import probseg
+from probseg.annotate.photographs import shown, thumbnail
+from probseg.annotate.security import Guard
+from probseg.annotate.sessions import MissingError, RequestError, Sessions
+from probseg.annotate.store import StaleRevisionError
+from probseg.errors import DataError, UsageError
+
+PAGE = Path(__file__).parent / "page"
+
+FILES = {
+    "annotate.js": "text/javascript",
+    "canvas.js": "text/javascript",
+    "annotate.css": "text/css",
+    "icon.svg": "image/svg+xml",
+}
+"""Files of the page that are served, and their media types."""
+
+FRAME = "application/octet-stream"
+
+THUMBNAILS = 2000
+"""Thumbnails that are kept in memory, a few kilobytes each."""
+
+
+def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
+    """Return the ASGI application that serves the page and its data.
+
+    Args:
+        sessions: The folder that is annotated.
+        hosts: See `Guard`, as for the other.
+        token: Of the printed address.
+    """
+
+    @lru_cache(THUMBNAILS)
+    def small(name: str) -> bytes:
+        return thumbnail(sessions.photograph(name))
+
+    def session() -> dict[str, Any]:
+        return {"version": probseg.__version__, **sessions.session()}
+
+    def model(body: dict[str, Any]) -> dict[str, Any]:
+        sessions.choose_model(body.get("name"))
+        return session()
+
+    def preview(name: str, body: dict[str, Any]) -> Response:
+        frame = sessions.preview(sessions.photograph(name), body)
+        return Response(status_code=204) if frame is None else Response(frame, media_type=FRAME)
+
+    def image(name: str) -> Response:
+        content, media = shown(sessions.photograph(name))
+        return Response(content, media_type=media)
+
+    def export(body: dict[str, Any]) -> dict[str, Any]:
+        if body.get("format") != "coco":
+            msg = f"format must be 'coco', got {body.get('format')!r:.200}"
+            raise RequestError(msg)
+        return {"path": str(sessions.export())}
+
+    def frame(content: bytes) -> Response:
+        return Response(content, media_type=FRAME)
+
+    photo = sessions.photograph
+    routes = [
+        Route("/", _page("index.html", "text/html")),
+        *(Route(f"/static/{name}", _page(name, media)) for name, media in FILES.items()),
+        _get("/api/session", session),
+        _get("/api/photos/{name}", lambda name: sessions.describe(photo(name))),
+        _post("/api/photos/{name}/open", lambda name, body: sessions.open(photo(name))),
+        _get("/api/photos/{name}/image", image),
+        _get(
+            "/api/photos/{name}/thumbnail",
+            lambda name: Response(small(name), media_type="image/jpeg"),
+        ),
+        _get(
+            "/api/photos/{name}/objects/{number:int}/mask",
+            lambda name, number: frame(sessions.finished_mask(photo(name), number)),
+        ),
+        _get("/api/photos/{name}/mask", lambda name: frame(sessions.current_mask(photo(name)))),
+        _get(
+            "/api/photos/{name}/uncertainty",
+            lambda name: frame(sessions.uncertainty(photo(name))),
+        ),
+        _post("/api/photos/{name}/preview", preview),
+        _post(
+            "/api/photos/{name}/actions",
+            lambda name, body: frame(sessions.act(photo(name), body)),
+        ),
+        _post("/api/settings", lambda body: {"settings": sessions.change_settings(body)}),
+        _post("/api/model", model),
+        _post("/api/labels", lambda body: {"labels": sessions.set_labels(body.get("labels"))}),
+        _post("/api/export", export),
+    ]
+    handlers = {HTTPException: _http_error}
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts, token)  # type: ignore[arg-type]
+
+
+def _page(name: str, media: str) -> Callable[[Request], FileResponse]:
+    return lambda request: FileResponse(PAGE / name, media_type=media)
+
+
+def _get(path: str, answer: Callable[..., Any]) -> Route:
+    async def endpoint(request: Request) -> Response:
+        return await _answered(answer, **request.path_params)
+
+    return Route(path, endpoint, methods=["GET"])
+
+
+def _post(path: str, answer: Callable[..., Any]) -> Route:
+    async def endpoint(request: Request) -> Response:
+        try:
+            body = json.loads(await request.body())
+        except (ValueError, RecursionError):
+            return _error(400, "the body is not JSON")
+        if not isinstance(body, dict):
+            return _error(400, "the body must be a JSON object")
+        return await _answered(answer, **request.path_params, body=body)
+
+    return Route(path, endpoint, methods=["POST"])
+
+
+async def _answered(answer: Callable[..., Any], **arguments: Any) -> Response:  # noqa: ANN401
+    """Answer a request in a thread, errors of the client and of its files with their reason."""
+    try:
+        result = await run_in_threadpool(answer, **arguments)
+    except StaleRevisionError:
+        return _error(409, "this photograph was changed in another tab; reload it")
+    except MissingError as error:
+        return _error(404, f"there is no {error.args[0]:.100}")
+    except DataError as error:
+        return _error(422, str(error))
+    except (RequestError, UsageError) as error:
+        return _error(400, str(error))
+    return result if isinstance(result, Response) else JSONResponse(result)
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, error.detail)
+
+
+def _error(status: int, reason: str) -> JSONResponse:
+    return JSONResponse({"error": reason}, status_code=status)

@@ -1,0 +1,143 @@
+"""The model that answers in the annotation server, and its settings."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from probseg.annotate.steps import Step, Work, answer
+from probseg.errors import UsageError
+from probseg.interact.loop import InteractionLoop
+from probseg.interact.states import begin, image_tensor
+from probseg.interact.zoom import ZOOMS
+from probseg.models import Segmenter
+from probseg.models.build import build
+from probseg.zoo import create_interactive, list_models
+from probseg.zoo.trained import read_trained
+
+KNOBS = ("key_iterations", "key_prior", "value_iterations", "value_prior")
+"""Settings of `Segmenter.adapt`."""
+
+ZOOM_NAMES = ("fixed",)
+"""Ways to zoom that the page offers."""
+
+
+class Answerer:
+    """A model, loaded when it is first needed.
+
+    Args:
+        name: A model of the zoo, a model folder, or the folder or checkpoint of a run.
+        runs: Folder of trainings; finished runs below it can be chosen, too. None for none.
+        device: Where to compute.
+    """
+
+    def __init__(
+        self, name: str, runs: Path | None = None, device: torch.device | str = "cpu"
+    ) -> None:
+        self.name = name
+        self.device = torch.device(device)
+        self.zoom: str | None = "fixed"
+        self._first, self._runs = name, runs
+        self._model: Segmenter | None = None
+        self._loading = threading.Lock()
+
+    @property
+    def names(self) -> list[str]:
+        """Models to choose from: the first one, the zoo's, and finished runs."""
+        runs = [] if self._runs is None else sorted(self._runs.glob("**/config.yaml"))
+        trained = [str(run.parent) for run in runs if any(run.parent.glob("checkpoints/*.ckpt"))]
+        shipped = [name.split(".")[0] for name in list_models(pretrained=True, task="interactive")]
+        return list(dict.fromkeys([self._first, *shipped, *trained]))
+
+    @property
+    def model(self) -> Segmenter:
+        """The network, in evaluation mode on the device."""
+        with self._loading:
+            if self._model is None:
+                self._model = load(self.name, self.device)
+            return self._model
+
+    @property
+    def loop(self) -> InteractionLoop:
+        """The interaction with the model and the chosen zoom."""
+        zoom = None if self.zoom is None else ZOOMS[self.zoom]
+        return InteractionLoop(self.model, zoom=zoom, previous_mask=self.model.previous_mask)
+
+    def load(self, name: str) -> None:
+        """Load another model; the present one stays if that fails."""
+        model = load(name, self.device)
+        with self._loading:
+            self.name, self._model = name, model
+
+    def describe(self) -> dict[str, Any]:
+        """Return the name of the model, and where its prompts enter."""
+        return {"name": self.name, "prompts": self.model.prompts}
+
+    def begin(self, image: npt.NDArray[np.uint8]) -> Work:
+        """Return work without steps on an image, encoded if that does not depend on prompts."""
+        state = begin(image_tensor(image, self.device))
+        return Work(self.loop.look(state) if self.model.prompts == "head" else state)
+
+    def answer(self, work: Work, step: Step) -> Work:
+        """Carry out a step; see `probseg.annotate.steps.answer`."""
+        return answer(self.loop, work, step)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of inference; None for those that the network has not."""
+        return {**asdict(self.model.adaptation()), "zoom": self.zoom}
+
+    def change(self, wanted: Mapping[str, Any]) -> None:
+        """Change settings of inference.
+
+        Raises:
+            ValueError: If one is unknown or out of range, or the network has no layer to change.
+        """
+        rest = dict(wanted)
+        zoom = rest.pop("zoom", self.zoom)
+        if zoom is not None and zoom not in ZOOM_NAMES:
+            msg = f"zoom must be one of {[*ZOOM_NAMES, None]}, got {zoom!r:.200}"
+            raise ValueError(msg)
+        unknown = sorted(set(rest) - set(KNOBS))
+        if unknown:
+            msg = f"unknown settings {unknown}; known are {[*KNOBS, 'zoom', 'avoid_finished']}"
+            raise ValueError(msg)
+        for name, value in rest.items():
+            wrong = type(value) is not int if name.endswith("iterations") else not _real(value)
+            if value is not None and (wrong or not 0 <= value <= 1e6):
+                msg = f"{name} must be a number of at least 0, got {value!r:.200}"
+                raise ValueError(msg)
+        if any(value is not None for value in rest.values()):
+            self.model.adapt(**rest)
+        self.zoom = zoom
+
+
+def _real(value: object) -> bool:
+    return type(value) in (int, float)
+
+
+def load(name: str, device: torch.device) -> Segmenter:
+    """Load a network of the zoo, of a model folder or of a run, in evaluation mode.
+
+    Raises:
+        UsageError: If it is a network for semantic segmentation, or there is none.
+    """
+    path = Path(name)
+    if path.suffix == ".ckpt" or (
+        (path / "config.yaml").is_file() and (path / "checkpoints").is_dir()
+    ):
+        trained = read_trained(path)
+        network = build(trained.description)
+        network.load_state_dict(trained.weights)
+    else:
+        network = create_interactive(name, pretrained=True)
+    if not isinstance(network, Segmenter):
+        msg = f"{name}: is a network for semantic segmentation; choose one for clicks"
+        raise UsageError(msg)
+    return network.to(device).to(memory_format=torch.channels_last).eval()

@@ -1,0 +1,1120 @@
+// A photograph to click on: tools, marks, masks, zoom and keyboard. This module knows nothing of
+// HTTP or of a notebook: it asks a transport with two methods,
+//   send(action, sequence) -> Promise of an answer (see `parseFrame`), or null if there is none,
+//   fetchImage()           -> Promise of an ImageBitmap or of a blob address.
+// Actions that change the annotation are those of the server; `preview`, `mask` and `uncertainty`
+// only ask.
+//
+// Coordinates of clicks are pixels of the photograph, continuous: (0, 0) is the upper left corner
+// of its first pixel.
+
+const OBJECT = "#2f6db3";
+const CURRENT = "#2b8cff"; // the object that is being clicked
+const BACKGROUND = "#d9661f";
+const FINISHED = ["#e6a100", "#009e73", "#cc79a7", "#56b4e9", "#8a5fb0", "#b5c334", "#a0522d"];
+const UNCERTAIN = [230, 40, 140];
+
+const DRAG = 5; // CSS pixels that a pointer moves before it is a drag and no click
+const SLOWEST_PREVIEW = 80; // milliseconds; above it the preview switches itself off
+const LARGEST_LAYER = 8e6; // pixels of the layer of finished objects, scaled down above
+const MAX_SCALE = 40;
+
+const TOOLS = [
+  { name: "object", text: "Object", hint: "Mark the object (left click, or A at the crosshair)" },
+  { name: "background", text: "Background", hint: "Mark the background (right click, or S)" },
+  { name: "box", text: "Box", hint: "Draw a box around the object (shift-drag)" },
+  { name: "brush", text: "Brush", hint: "Add pixels by hand (B; [ and ] change its size)" },
+  { name: "eraser", text: "Eraser", hint: "Take pixels away by hand (E)" },
+];
+const COMMANDS = [
+  { name: "undo", text: "Undo", hint: "Undo (Z)" },
+  { name: "redo", text: "Redo", hint: "Redo (shift-Z)" },
+  { name: "clear", text: "Start over", hint: "Remove all marks of this object (Backspace)" },
+  { name: "fit", text: "Fit", hint: "Show the whole photograph (0)" },
+  { name: "finish", text: "Finish object", hint: "Finish the object (Enter)" },
+];
+const ICONS = {
+  object: "M10 2.5a7.5 7.5 0 1 0 0 15a7.5 7.5 0 0 0 0-15zM10 6.5v7M6.5 10h7",
+  background: "M3 3h14v14h-14zM6.5 10h7",
+  box: "M3 6V3h3M14 3h3v3M17 14v3h-3M6 17H3v-3M9 3h2M9 17h2M3 9v2M17 9v2",
+  brush: "M16.5 3.5l-7 7M9.5 10.5c-3-1-5 1-4.5 3.5c.2 1-1 2-2 2c3 2 8 1.5 8.5-2.5z",
+  eraser: "M8 16.5l-4.5-4.5l8-8l5 5l-7.5 7.5zM7 8.5l5 5M8 16.5h9",
+  undo: "M7 4L3 8l4 4M3 8h8.5a4.5 4.5 0 0 1 0 9H8",
+  redo: "M13 4l4 4l-4 4M17 8H8.5a4.5 4.5 0 0 0 0 9H12",
+  clear: "M5 5l10 10M15 5L5 15",
+  fit: "M3 7V3h4M13 3h4v4M17 13v4h-4M7 17H3v-4",
+  finish: "M4 10.5l4 4l8-9",
+};
+
+/** Split an answer into its JSON, which is returned, and its payload of bytes. */
+export function parseFrame(buffer) {
+  const length = new DataView(buffer).getUint32(0, true);
+  const answer = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  answer.payload = new Uint8Array(buffer, 4 + length);
+  return answer;
+}
+
+/** Return an element with properties, attributes (names with a dash, or role) and children. */
+export function element(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name.includes("-") || name === "role" || name === "for") made.setAttribute(name, value);
+    else made[name] = value;
+  }
+  made.append(...children);
+  return made;
+}
+
+/** Return a line drawing of 20 x 20 units in the colour of the text. */
+export function icon(path) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  svg.setAttribute("viewBox", "0 0 20 20");
+  svg.setAttribute("aria-hidden", "true");
+  svg.setAttribute("class", "clicker-icon");
+  const drawn = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  drawn.setAttribute("d", path);
+  svg.append(drawn);
+  return svg;
+}
+
+/** Colour of the object at a place in the list of finished ones. */
+export function colourOf(id) {
+  let hash = 0;
+  for (const character of String(id)) hash = (hash * 31 + character.charCodeAt(0)) >>> 0;
+  return FINISHED[hash % FINISHED.length];
+}
+
+/** A region of the photograph: one byte for each pixel of its window `[x, y, width, height]`. */
+export class Region {
+  constructor(window, bytes) {
+    [this.x, this.y, this.width, this.height] = window;
+    this.bytes = bytes;
+  }
+
+  /** Return the region of an answer; null where it has none. */
+  static of(answer) {
+    if (!answer?.window || answer.kind === "none") return null;
+    const count = answer.window[2] * answer.window[3];
+    if (!count) return null;
+    if (answer.kind === "bytes") return new Region(answer.window, answer.payload);
+    const bytes = new Uint8Array(count);
+    for (let i = 0; i < count; i++) bytes[i] = (answer.payload[i >> 3] >> (7 - (i & 7))) & 1;
+    return new Region(answer.window, bytes);
+  }
+
+  get area() {
+    let sum = 0;
+    for (const byte of this.bytes) sum += byte;
+    return sum;
+  }
+
+  has(x, y) {
+    const column = Math.floor(x) - this.x;
+    const row = Math.floor(y) - this.y;
+    if (column < 0 || row < 0 || column >= this.width || row >= this.height) return false;
+    return this.bytes[row * this.width + column] > 0;
+  }
+
+  /** Return a canvas of the window, coloured where bytes are above 0, opaque for `full`. */
+  painted([red, green, blue], full = 1) {
+    const canvas = element("canvas", { width: this.width, height: this.height });
+    const context = canvas.getContext("2d");
+    const image = context.createImageData(this.width, this.height);
+    const pixels = new Uint32Array(image.data.buffer);
+    const colour = (blue << 16) | (green << 8) | red;
+    for (let i = 0; i < this.bytes.length; i++) {
+      if (this.bytes[i]) pixels[i] = (Math.round((255 * this.bytes[i]) / full) << 24) | colour;
+    }
+    context.putImageData(image, 0, 0);
+    return canvas;
+  }
+
+  /** Return the borders between pixels inside and outside, in pixels of the photograph. */
+  outline() {
+    const { x, y, width, height, bytes } = this;
+    const path = new Path2D();
+    const line = (inside, outer, inner, segment) => {
+      for (let i = 0; i <= outer; i++) {
+        let from = -1;
+        for (let j = 0; j <= inner; j++) {
+          const differs = j < inner && inside(i - 1, j) !== inside(i, j);
+          if (differs && from < 0) from = j;
+          if (!differs && from >= 0) {
+            segment(i, from, j);
+            from = -1;
+          }
+        }
+      }
+    };
+    const row = (i, j) => (i < 0 || i >= height ? 0 : bytes[i * width + j]);
+    const column = (i, j) => (i < 0 || i >= width ? 0 : bytes[j * width + i]);
+    line(row, height, width, (i, from, to) => {
+      path.moveTo(x + from, y + i);
+      path.lineTo(x + to, y + i);
+    });
+    line(column, width, height, (i, from, to) => {
+      path.moveTo(x + i, y + from);
+      path.lineTo(x + i, y + to);
+    });
+    return path;
+  }
+}
+
+const rgb = (colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+const median = (numbers) => [...numbers].sort((a, b) => a - b)[numbers.length >> 1];
+const NOTHING = { object: null, clicks: [], box: null, label: null };
+
+/**
+ * The photograph with its tools, inside `root`.
+ *
+ * Events: `answer` (detail: the answer), `status` (milliseconds, scale, preview), `problem` (detail:
+ * an Error). `label` is given to the object that is finished next.
+ */
+export class Clicker extends EventTarget {
+  constructor(root, transport, { tools = TOOLS.map((tool) => tool.name) } = {}) {
+    super();
+    this.transport = transport;
+    this.tools = TOOLS.filter((tool) => tools.includes(tool.name));
+    this.label = null;
+    this.tool = "object";
+    this.brush = 14; // radius in CSS pixels
+    this.view = { scale: 1, x: 0, y: 0 };
+    this.fitted = true;
+    this.sequence = 0;
+    this.timings = []; // milliseconds from mouse-up to the painted mask
+    this.preview = { wanted: true, slow: false, trips: [], region: null, busy: false };
+    this.layers = { marks: true, mask: true, finished: true };
+    this.hidden = new Set(); // ids of finished objects that are not shown
+    this._forget();
+    this._build(root);
+    this._listen();
+  }
+
+  /** Show a photograph: its size, the bitmap, and the annotation as the server knows it. */
+  async open({ width, height, current, objects = [], undo = false, redo = false }) {
+    const opened = this._forget();
+    Object.assign(this.size, { width, height });
+    this._accept({ current, objects, undo, redo });
+    const image = await this.transport.fetchImage();
+    if (opened !== this.opened) return;
+    this.image = typeof image === "string" ? await loaded(image) : image;
+    if (opened !== this.opened) return;
+    this.fitted = true;
+    this._resize();
+    this.draw();
+    this.refresh();
+    this._fetchFinished();
+  }
+
+  /**
+   * Ask for the mask of the current object again, as after a change of settings. With `ghost` the
+   * outline of the mask before stays, dashed, until the next action.
+   */
+  async refresh({ ghost = false } = {}) {
+    if (!this._marked()) return this._showMask(null);
+    const opened = this.opened;
+    const sequence = ++this.sequence;
+    const answer = await this._ask({ type: "mask" }, sequence);
+    if (answer && opened === this.opened && sequence === this.sequence) {
+      const before = this.ghost ?? this.mask?.outline ?? null;
+      this._showMask(answer);
+      this.ghost = ghost ? before : null;
+    }
+    return answer;
+  }
+
+  /** Send an action; its mark is shown at once, and its mask if nothing newer was sent. */
+  async act(action, since = performance.now()) {
+    if (!this.image) return null;
+    const opened = this.opened;
+    const sequence = ++this.sequence;
+    const parting = action.type === "finish" ? this.mask : null;
+    this.pending.push({ sequence, action });
+    this.ghost = null;
+    this._clearPreview();
+    if (action.type === "finish" || action.type === "clear") this.suggestion = null;
+    this._update();
+    try {
+      const answer = await this.transport.send(action, sequence);
+      if (opened !== this.opened || !answer) return answer;
+      this.pending = this.pending.filter((sent) => sent.sequence > sequence);
+      this._accept(answer, parting);
+      if (sequence === this.sequence) {
+        this._showMask(answer);
+        this._painted(since, answer);
+      }
+      this._update();
+      this.dispatchEvent(new CustomEvent("answer", { detail: answer }));
+      if (answer.objects) this._fetchFinished();
+      return answer;
+    } catch (error) {
+      if (opened !== this.opened) return null;
+      this.pending = this.pending.filter((sent) => sent.sequence !== sequence);
+      this._update();
+      this._problem(error);
+      return null;
+    }
+  }
+
+  click(x, y, positive, since) {
+    const { width, height } = this.size;
+    if (x < 0 || y < 0 || x >= width || y >= height) return null;
+    const sign = positive ? "Object" : "Background";
+    this._say(`${sign} mark at ${Math.floor(x)}, ${Math.floor(y)}`);
+    return this.act({ type: "click", x, y, positive }, since);
+  }
+
+  finish() {
+    return this._marked() ? this.act({ type: "finish", label: this.label }) : null;
+  }
+
+  undo() {
+    return this.act({ type: "undo" });
+  }
+
+  redo() {
+    return this.act({ type: "redo" });
+  }
+
+  choose(tool) {
+    if (!this.tools.some((known) => known.name === tool)) return;
+    this.tool = tool;
+    this._clearPreview();
+    this._update();
+  }
+
+  /** Ask how sure the model is, and where a click would help most; shows both. */
+  async askUncertainty() {
+    if (!this._marked()) return null;
+    const opened = this.opened;
+    const answer = await this._ask({ type: "uncertainty" }, this.sequence);
+    if (!answer || opened !== this.opened || this.pending.length) return null;
+    this.suggestion = answer.suggestion ?? null;
+    const region = Region.of(answer);
+    this.uncertainty = region && { region, canvas: region.painted(UNCERTAIN, 255 / 0.7) };
+    this.draw();
+    return answer;
+  }
+
+  forgetUncertainty() {
+    this.uncertainty = this.suggestion = null;
+    this.draw();
+  }
+
+  /** Show another mask than the current one, or with null the current one again. */
+  compare(answer) {
+    this.compared = answer === null ? null : { mask: shown(Region.of(answer), CURRENT) };
+    this.draw();
+  }
+
+  setPreview(wanted) {
+    Object.assign(this.preview, { wanted, slow: false, trips: [] });
+    this._clearPreview();
+    this._status();
+  }
+
+  setHidden(id, hidden) {
+    if (hidden) this.hidden.add(id);
+    else this.hidden.delete(id);
+    this._layerChanged();
+  }
+
+  highlight(id) {
+    this.highlighted = id;
+    this.draw();
+  }
+
+  fit() {
+    this.fitted = true;
+    this._resize();
+  }
+
+  /** Zoom by a factor about a point of the stage in CSS pixels, its middle by default. */
+  zoom(factor, x = this.stage.clientWidth / 2, y = this.stage.clientHeight / 2) {
+    const scale = Math.min(MAX_SCALE, Math.max(this._fitScale() / 4, this.view.scale * factor));
+    const ratio = scale / this.view.scale;
+    this.view = { scale, x: x - (x - this.view.x) * ratio, y: y - (y - this.view.y) * ratio };
+    this._moved();
+  }
+
+  /** Marks as they will be once all that was sent is answered. */
+  marks() {
+    let { clicks, box } = this.current;
+    const unanswered = new Set();
+    for (const { action } of this.pending) {
+      if (action.type === "click") {
+        clicks = [...clicks, action];
+        unanswered.add(action);
+      } else if (action.type === "box") box = action.box;
+      else if (action.type === "undo") clicks = clicks.slice(0, -1);
+      else if (["clear", "finish", "reopen"].includes(action.type)) [clicks, box] = [[], null];
+    }
+    return { clicks, box, unanswered };
+  }
+
+  /** Act on a key; returns whether it meant something here. */
+  key(event) {
+    if (event.altKey) return false;
+    if (event.ctrlKey || event.metaKey) {
+      if (event.key.toLowerCase() !== "z") return false;
+      return this._press(event.shiftKey ? "Z" : "z", event);
+    }
+    return this._press(event.key, event);
+  }
+
+  /** Draw with the next frame. */
+  draw() {
+    if (this.frame) return;
+    this.frame = requestAnimationFrame(() => {
+      this.frame = 0;
+      this._draw();
+    });
+  }
+
+  // --- What is known ----------------------------------------------------------------------------
+
+  _forget() {
+    this.opened = Symbol("photograph");
+    this.size = { width: 0, height: 0 };
+    this.image = null;
+    this.current = NOTHING;
+    this.objects = [];
+    this.undoable = this.redoable = false;
+    this.pending = [];
+    this.mask = this.ghost = this.uncertainty = this.suggestion = this.compared = null;
+    this.finished = new Map(); // id -> {region, colour, stamp}
+    this.layer = null;
+    this.crosshair = this.gesture = this.highlighted = null;
+    this.hidden.clear();
+    if (this.preview) this._clearPreview();
+    return this.opened;
+  }
+
+  _accept({ current, objects, undo, redo }, parting = null) {
+    if (current !== undefined) this.current = current ?? NOTHING;
+    this.undoable = undo ?? this.undoable;
+    this.redoable = redo ?? this.redoable;
+    if (!objects) return;
+    const known = new Set(this.objects.map((object) => object.id));
+    const fresh = objects.filter((object) => !known.has(object.id));
+    this.objects = objects;
+    for (const id of this.finished.keys()) {
+      if (!objects.some((object) => object.id === id)) this.finished.delete(id);
+    }
+    if (parting && fresh.length === 1) {
+      this.finished.set(fresh[0].id, { region: parting.region, stamp: null });
+    }
+    this._layerChanged();
+  }
+
+  _marked() {
+    return this.current.clicks.length > 0 || this.current.box !== null || this.mask !== null;
+  }
+
+  _showMask(answer) {
+    this.mask = shown(Region.of(answer), CURRENT);
+    this.uncertainty = null;
+    this.suggestion = null;
+    this.compared = null;
+    this._update();
+  }
+
+  async _ask(action, sequence) {
+    try {
+      return await this.transport.send(action, sequence);
+    } catch (error) {
+      this._problem(error);
+      return null;
+    }
+  }
+
+  /** Fetch the masks of finished objects that changed, a few at a time. */
+  async _fetchFinished() {
+    const opened = this.opened;
+    const stamp = ({ area, window, clicks }) => JSON.stringify([area, window, clicks]);
+    const wanted = this.objects.filter(
+      (object) => this.finished.get(object.id)?.stamp !== stamp(object),
+    );
+    const worker = async () => {
+      for (let object = wanted.shift(); object; object = wanted.shift()) {
+        const answer = await this._ask({ type: "mask", object: object.id }, this.sequence);
+        if (opened !== this.opened) return;
+        const region = Region.of(answer);
+        if (region && this.objects.some(({ id }) => id === object.id)) {
+          this.finished.set(object.id, { region, stamp: stamp(object) });
+        }
+        this._layerChanged();
+      }
+    };
+    await Promise.all([worker(), worker(), worker()]);
+  }
+
+  _layerChanged() {
+    this.layer = null;
+    this.draw();
+  }
+
+  // --- Building and listening -------------------------------------------------------------------
+
+  _build(root) {
+    this.root = root;
+    root.classList.add("clicker");
+    root.clicker = this;
+    this.photo = element("canvas", { className: "clicker-photo", "aria-hidden": "true" });
+    this.over = element("canvas", {
+      className: "clicker-over",
+      tabIndex: 0,
+      role: "application",
+      "aria-label":
+        "Photograph. Arrow keys move a crosshair, A marks the object there, S the background.",
+    });
+    this.readout = element("output", { className: "clicker-status" });
+    this.live = element("div", { className: "clicker-hidden", role: "status" });
+    this.stage = element("div", { className: "clicker-stage" }, this.photo, this.over, this.readout);
+    this.bar = element("div", {
+      className: "clicker-tools",
+      role: "toolbar",
+      "aria-label": "Tools",
+    });
+    this.buttons = {};
+    const button = ({ name, text, hint }, press) => {
+      const caption = element("span", { textContent: text });
+      const made = element(
+        "button",
+        { type: "button", title: hint, "aria-label": text, "data-tool": name, onclick: press },
+        icon(ICONS[name]),
+        caption,
+      );
+      this.buttons[name] = made;
+      return made;
+    };
+    const group = (...buttons) => element("div", { className: "clicker-group" }, ...buttons);
+    const commands = COMMANDS.map((command) => button(command, () => this._command(command.name)));
+    this.bar.append(
+      group(...this.tools.map((tool) => button(tool, () => this.choose(tool.name)))),
+      group(...commands.slice(0, -1)),
+      commands.at(-1),
+    );
+    commands.at(-1).classList.add("clicker-primary");
+    root.append(this.stage, this.bar, this.live);
+  }
+
+  _listen() {
+    const over = this.over;
+    this.pointers = new Map();
+    over.addEventListener("pointerdown", (event) => this._down(event));
+    over.addEventListener("pointermove", (event) => this._move(event));
+    over.addEventListener("pointerup", (event) => this._up(event));
+    over.addEventListener("pointercancel", (event) => this._cancel(event));
+    over.addEventListener("pointerleave", () => {
+      this.pointer = null;
+      this._clearPreview();
+    });
+    over.addEventListener("contextmenu", (event) => event.preventDefault());
+    over.addEventListener("wheel", (event) => this._wheel(event), { passive: false });
+    over.addEventListener("blur", () => this._space(false));
+    over.addEventListener("focus", () => this.draw());
+    this.stage.ownerDocument.addEventListener("keyup", (event) => {
+      if (event.key === " ") this._space(false);
+    });
+    new ResizeObserver(() => this._resize()).observe(this.stage);
+    this._update();
+  }
+
+  _command(name) {
+    if (name === "clear") this.act({ type: "clear" });
+    else this[name]();
+  }
+
+  _press(key, event) {
+    const step = event.shiftKey ? 1 : Math.max(1, 16 / this.view.scale);
+    const [x, y] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[
+      key
+    ] ?? [0, 0];
+    if (x || y) this._moveCrosshair(x * step, y * step);
+    else if (key === " ") this._space(true);
+    else if (key === "Escape") this._escape();
+    else if (key === "Enter") this.finish();
+    else if (key === "Backspace") this._command("clear");
+    else if (key === "0") this.fit();
+    else if (key === "+" || key === "=") this._zoomKey(1.25);
+    else if (key === "-") this._zoomKey(0.8);
+    else if (key === "[" || key === "]") this._resizeBrush(key === "[" ? 0.8 : 1.25);
+    else if (key === "z") this.undo();
+    else if (key === "Z") this.redo();
+    else {
+      const named = {
+        a: () => this._clickCrosshair(true),
+        s: () => this._clickCrosshair(false),
+        b: () => this.choose(this.tool === "brush" ? "object" : "brush"),
+        e: () => this.choose(this.tool === "eraser" ? "object" : "eraser"),
+        x: () => this.choose(this.tool === "box" ? "object" : "box"),
+        h: () => this._toggleMasks(),
+      }[key.toLowerCase()];
+      if (!named) return false;
+      named();
+    }
+    return true;
+  }
+
+  _toggleMasks() {
+    const visible = !this.layers.mask;
+    Object.assign(this.layers, { mask: visible, finished: visible, marks: visible });
+    this._say(visible ? "Masks are shown" : "Masks are hidden");
+    this.draw();
+    this._status();
+  }
+
+  _escape() {
+    this.gesture = null;
+    this.crosshair = null;
+    this._clearPreview();
+    if (this.tool === "box") this.choose("object");
+    this.draw();
+  }
+
+  _resizeBrush(factor) {
+    this.brush = Math.min(120, Math.max(2, this.brush * factor));
+    this.draw();
+  }
+
+  _zoomKey(factor) {
+    const { scale, x, y } = this.view;
+    if (!this.crosshair) return this.zoom(factor);
+    return this.zoom(factor, this.crosshair.x * scale + x, this.crosshair.y * scale + y);
+  }
+
+  // --- Crosshair of the keyboard ----------------------------------------------------------------
+
+  placeCrosshair(x, y) {
+    const { width, height } = this.size;
+    this.crosshair = {
+      x: Math.min(width - 0.5, Math.max(0.5, Math.floor(x) + 0.5)),
+      y: Math.min(height - 0.5, Math.max(0.5, Math.floor(y) + 0.5)),
+    };
+    this._reveal(this.crosshair);
+    this.draw();
+  }
+
+  _moveCrosshair(dx, dy) {
+    if (!this.image) return;
+    const from = this.crosshair ?? this._middle();
+    this.placeCrosshair(from.x + dx, from.y + dy);
+    this._say(`${Math.floor(this.crosshair.x)}, ${Math.floor(this.crosshair.y)}`);
+  }
+
+  _clickCrosshair(positive) {
+    if (!this.image) return;
+    if (!this.crosshair) this.placeCrosshair(...Object.values(this._middle()));
+    this.click(this.crosshair.x, this.crosshair.y, positive);
+  }
+
+  _middle() {
+    return this._toPhoto(this.stage.clientWidth / 2, this.stage.clientHeight / 2);
+  }
+
+  /** Move the view so that a point of the photograph is not at or beyond the edge of the stage. */
+  _reveal(point) {
+    const { scale } = this.view;
+    for (const [axis, length] of [
+      ["x", this.stage.clientWidth],
+      ["y", this.stage.clientHeight],
+    ]) {
+      const margin = Math.min(40, length / 4);
+      const place = point[axis] * scale + this.view[axis];
+      if (place < margin && !this.fitted) this.view[axis] += margin - place;
+      if (place > length - margin && !this.fitted) this.view[axis] -= place - length + margin;
+    }
+    this._drawPhoto();
+  }
+
+  // --- Pointers ---------------------------------------------------------------------------------
+
+  _at(event) {
+    const frame = this.over.getBoundingClientRect();
+    return { x: event.clientX - frame.left, y: event.clientY - frame.top };
+  }
+
+  _toPhoto(x, y) {
+    return { x: (x - this.view.x) / this.view.scale, y: (y - this.view.y) / this.view.scale };
+  }
+
+  _down(event) {
+    if (!this.image) return;
+    this.over.setPointerCapture(event.pointerId);
+    const at = this._at(event);
+    this.pointers.set(event.pointerId, at);
+    this.crosshair = null;
+    this._clearPreview();
+    if (this.pointers.size === 2) {
+      this.gesture = { kind: "pinch", ...this._pinch() };
+      return;
+    }
+    if (this.pointers.size > 2) return;
+    const secondary = event.button === 2;
+    const photo = this._toPhoto(at.x, at.y);
+    const painting = this.tool === "brush" || this.tool === "eraser";
+    if (event.button === 1 || this.space) {
+      this.gesture = { kind: "pan", from: at, view: this.view };
+    } else if (event.shiftKey || (this.tool === "box" && !secondary)) {
+      this.gesture = { kind: "box", from: photo, to: photo };
+    } else if (painting) {
+      const positive = (this.tool === "brush") !== secondary;
+      const radius = Math.max(0.5, this.brush / this.view.scale);
+      this.gesture = { kind: "stroke", positive, radius, points: [[photo.x, photo.y]] };
+    } else {
+      const positive = this.tool === "object" && !secondary;
+      this.gesture = { kind: "click", from: at, view: this.view, positive };
+    }
+    this.draw();
+  }
+
+  _move(event) {
+    const at = this._at(event);
+    this.pointer = at;
+    if (this.pointers.has(event.pointerId)) this.pointers.set(event.pointerId, at);
+    const gesture = this.gesture;
+    if (!gesture) {
+      this._hover();
+      if (this.tool === "brush" || this.tool === "eraser") this.draw();
+      return;
+    }
+    const photo = this._toPhoto(at.x, at.y);
+    if (gesture.kind === "pinch") this._pinched();
+    else if (gesture.kind === "box") gesture.to = photo;
+    else if (gesture.kind === "stroke") {
+      for (const part of event.getCoalescedEvents?.() ?? [event]) {
+        const { x, y } = this._at(part);
+        const point = this._toPhoto(x, y);
+        gesture.points.push([point.x, point.y]);
+      }
+    } else {
+      const dx = at.x - gesture.from.x;
+      const dy = at.y - gesture.from.y;
+      if (gesture.kind === "click" && Math.hypot(dx, dy) > DRAG) gesture.kind = "pan";
+      if (gesture.kind === "pan") {
+        this.view = { ...gesture.view, x: gesture.view.x + dx, y: gesture.view.y + dy };
+        this._moved();
+      }
+    }
+    this.draw();
+  }
+
+  _up(event) {
+    const since = performance.now();
+    const at = this._at(event);
+    this.pointers.delete(event.pointerId);
+    const gesture = this.gesture;
+    if (gesture?.kind === "pinch" && this.pointers.size) return; // the other finger is still down
+    this.gesture = null;
+    if (!gesture) return;
+    if (gesture.kind === "click") {
+      const { x, y } = this._toPhoto(at.x, at.y);
+      this.click(x, y, gesture.positive, since);
+    } else if (gesture.kind === "box") this._drawnBox(gesture, since);
+    else if (gesture.kind === "stroke") {
+      const { positive, radius, points } = gesture;
+      this.act({ type: "brush", positive, radius, points }, since);
+    }
+    this.draw();
+  }
+
+  _cancel(event) {
+    this.pointers.delete(event.pointerId);
+    this.gesture = null;
+    this.draw();
+  }
+
+  _drawnBox({ from, to }, since) {
+    const box = this._clipped(from, to);
+    if (box[2] - box[0] < 2 || box[3] - box[1] < 2) return;
+    if (this.tool === "box") this.choose("object");
+    this.act({ type: "box", box }, since);
+  }
+
+  _clipped(from, to) {
+    const inside = (value, most) => Math.min(most, Math.max(0, value));
+    const { width, height } = this.size;
+    return [
+      inside(Math.min(from.x, to.x), width),
+      inside(Math.min(from.y, to.y), height),
+      inside(Math.max(from.x, to.x), width),
+      inside(Math.max(from.y, to.y), height),
+    ];
+  }
+
+  _wheel(event) {
+    event.preventDefault();
+    if (!this.image) return;
+    const lines = event.deltaMode === 1 ? 16 : 1;
+    const speed = event.ctrlKey ? 0.01 : 0.0015; // with ctrl: pinching on a trackpad
+    const { x, y } = this._at(event);
+    this._clearPreview();
+    this.zoom(Math.exp(-event.deltaY * lines * speed), x, y);
+  }
+
+  _pinch() {
+    const [a, b] = [...this.pointers.values()];
+    const middle = { x: (a.x + b.x) / 2, y: (a.y + b.y) / 2 };
+    return { apart: Math.hypot(a.x - b.x, a.y - b.y) || 1, middle };
+  }
+
+  _pinched() {
+    if (this.pointers.size < 2) return;
+    const before = this.gesture;
+    const now = this._pinch();
+    this.view.x += now.middle.x - before.middle.x;
+    this.view.y += now.middle.y - before.middle.y;
+    this.zoom(now.apart / before.apart, now.middle.x, now.middle.y);
+    Object.assign(before, now);
+  }
+
+  _space(down) {
+    this.space = down;
+    this._update();
+  }
+
+  // --- Hover preview ----------------------------------------------------------------------------
+
+  _hover() {
+    const clicking = this.tool === "object" || this.tool === "background";
+    const { wanted, slow } = this.preview;
+    if (!wanted || slow || !clicking || this.pending.length || !this.image) return;
+    clearTimeout(this.preview.timer);
+    this.preview.timer = setTimeout(() => this._askPreview(), 25);
+  }
+
+  async _askPreview() {
+    if (this.preview.busy || !this.pointer || this.pending.length || this.gesture) return;
+    const { x, y } = this._toPhoto(this.pointer.x, this.pointer.y);
+    if (x < 0 || y < 0 || x >= this.size.width || y >= this.size.height) return;
+    const { opened, sequence } = this;
+    const positive = this.tool === "object";
+    this.preview.busy = true;
+    const since = performance.now();
+    const asked = `${this.pointer.x} ${this.pointer.y}`;
+    let answer = null;
+    try {
+      answer = await this.transport.send({ type: "preview", x, y, positive }, sequence);
+    } catch {
+      return; // a preview is a courtesy: a click will say what is wrong
+    } finally {
+      this.preview.busy = false;
+    }
+    if (opened !== this.opened || sequence !== this.sequence || this.pending.length) return;
+    if (answer) this._timePreview(performance.now() - since);
+    if (!this.pointer || this.gesture) return;
+    this.preview.region = answer && !this.preview.slow ? Region.of(answer)?.outline() : null;
+    this.draw();
+    if (asked !== `${this.pointer.x} ${this.pointer.y}`) this._hover();
+  }
+
+  _timePreview(milliseconds) {
+    const { trips } = this.preview;
+    trips.push(milliseconds);
+    if (trips.length > 5) trips.shift();
+    if (trips.length < 3 || median(trips) <= SLOWEST_PREVIEW) return;
+    this.preview.slow = true;
+    this._clearPreview();
+    this._status();
+  }
+
+  _clearPreview() {
+    clearTimeout(this.preview.timer);
+    if (!this.preview.region) return;
+    this.preview.region = null;
+    this.draw();
+  }
+
+  // --- View -------------------------------------------------------------------------------------
+
+  _fitScale() {
+    const { width, height } = this.size;
+    const margin = Math.min(24, this.stage.clientWidth / 40);
+    const free = [this.stage.clientWidth - 2 * margin, this.stage.clientHeight - 2 * margin];
+    return Math.max(0.01, Math.min(free[0] / (width || 1), free[1] / (height || 1)));
+  }
+
+  _resize() {
+    const ratio = this.stage.ownerDocument.defaultView.devicePixelRatio || 1;
+    const [width, height] = [this.stage.clientWidth, this.stage.clientHeight];
+    for (const canvas of [this.photo, this.over]) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+    }
+    this.ratio = ratio;
+    if (this.fitted && this.image) {
+      const scale = this._fitScale();
+      const x = (width - this.size.width * scale) / 2;
+      this.view = { scale, x, y: (height - this.size.height * scale) / 2 };
+    }
+    this._drawPhoto();
+    this._draw();
+    this._status();
+  }
+
+  _moved() {
+    this.fitted = false;
+    this.photoMoved = true;
+    this.draw();
+    this._status();
+  }
+
+  _transform(context) {
+    const { scale, x, y } = this.view;
+    const ratio = this.ratio;
+    context.setTransform(ratio * scale, 0, 0, ratio * scale, ratio * x, ratio * y);
+    context.imageSmoothingEnabled = scale * ratio < 2;
+    context.imageSmoothingQuality = scale < 0.5 ? "high" : "low";
+  }
+
+  _drawPhoto() {
+    this.photoMoved = false;
+    const context = this.photo.getContext("2d");
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, this.photo.width, this.photo.height);
+    if (!this.image) return;
+    this._transform(context);
+    context.drawImage(this.image, 0, 0, this.size.width, this.size.height);
+  }
+
+  _draw() {
+    if (this.photoMoved) this._drawPhoto();
+    const context = this.over.getContext("2d");
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, this.over.width, this.over.height);
+    if (!this.image) return;
+    this._transform(context);
+    context.lineJoin = context.lineCap = "round";
+    if (this.layers.finished) this._drawFinished(context);
+    if (this.uncertainty) {
+      const { region, canvas } = this.uncertainty;
+      context.drawImage(canvas, region.x, region.y);
+    }
+    const mask = this.compared ? this.compared.mask : this.mask;
+    if (mask && this.layers.mask) this._drawMask(context, mask);
+    if (this.ghost && this.layers.mask) this._stroke(context, this.ghost, "#ffd27a", [5, 4]);
+    if (this.preview.region) this._stroke(context, this.preview.region, "#ffffff", [4, 3]);
+    this._drawStrokes(context);
+    this._drawBoxes(context);
+    context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
+    if (this.layers.marks) this._drawMarks(context);
+    this._drawCursor(context);
+  }
+
+  _drawFinished(context) {
+    const { width, height } = this.size;
+    if (!this.layer) {
+      const scale = Math.min(1, Math.sqrt(LARGEST_LAYER / (width * height)));
+      const canvas = element("canvas", {
+        width: Math.ceil(width * scale),
+        height: Math.ceil(height * scale),
+      });
+      const layer = canvas.getContext("2d");
+      layer.setTransform(canvas.width / width, 0, 0, canvas.height / height, 0, 0);
+      for (const { id } of this.objects) {
+        const known = this.finished.get(id);
+        if (!known || this.hidden.has(id)) continue;
+        known.canvas ??= known.region.painted(rgb(colourOf(id)));
+        layer.globalAlpha = 0.5;
+        layer.drawImage(known.canvas, known.region.x, known.region.y);
+      }
+      this.layer = canvas;
+    }
+    context.drawImage(this.layer, 0, 0, width, height);
+    const seen = this.objects.filter(({ id }) => this.finished.has(id) && !this.hidden.has(id));
+    for (const { id } of seen) {
+      if (seen.length > 200 && id !== this.highlighted) continue; // outlines take the longest
+      const known = this.finished.get(id);
+      known.outline ??= known.region.outline();
+      const colour = id === this.highlighted ? "#ffffff" : colourOf(id);
+      this._stroke(context, known.outline, colour);
+    }
+  }
+
+  _drawMask(context, mask) {
+    if (!this.uncertainty) {
+      context.globalAlpha = 0.42;
+      context.drawImage(mask.canvas, mask.region.x, mask.region.y);
+      context.globalAlpha = 1;
+    }
+    this._stroke(context, mask.outline, "#ffffff");
+  }
+
+  /** Stroke a path of photograph coordinates with lines of constant width on the screen. */
+  _stroke(context, path, colour, dashes = []) {
+    const { scale } = this.view;
+    context.setLineDash([]);
+    context.strokeStyle = "rgb(0 20 50 / 0.55)";
+    context.lineWidth = 3 / scale;
+    context.stroke(path);
+    context.setLineDash(dashes.map((dash) => dash / scale));
+    context.strokeStyle = colour;
+    context.lineWidth = 1.5 / scale;
+    context.stroke(path);
+    context.setLineDash([]);
+  }
+
+  _drawStrokes(context) {
+    const strokes = this.pending.map(({ action }) => action).filter(({ type }) => type === "brush");
+    if (this.gesture?.kind === "stroke") strokes.push(this.gesture);
+    for (const { positive, radius, points } of strokes) {
+      context.globalAlpha = 0.45;
+      context.strokeStyle = positive ? OBJECT : BACKGROUND;
+      context.lineWidth = 2 * radius;
+      context.beginPath();
+      context.moveTo(...points[0]);
+      for (const point of points) context.lineTo(...point);
+      context.stroke();
+      context.globalAlpha = 1;
+    }
+  }
+
+  _drawBoxes(context) {
+    const drawn = this.gesture?.kind === "box" && this._clipped(this.gesture.from, this.gesture.to);
+    const box = drawn || (this.layers.marks && this.marks().box);
+    if (!box) return;
+    const path = new Path2D();
+    path.rect(box[0], box[1], box[2] - box[0], box[3] - box[1]);
+    this._stroke(context, path, "#ffffff", [7, 5]);
+  }
+
+  _drawMarks(context) {
+    const { scale, x, y } = this.view;
+    const { clicks, unanswered } = this.marks();
+    for (const click of clicks) {
+      const waits = unanswered.has(click);
+      drawMark(context, click.x * scale + x, click.y * scale + y, click.positive, waits);
+    }
+    if (!this.suggestion) return;
+    const at = [this.suggestion.x * scale + x, this.suggestion.y * scale + y];
+    for (const [colour, width] of [
+      ["rgb(0 20 50 / 0.7)", 5],
+      ["#ffffff", 2.5],
+    ]) {
+      context.strokeStyle = colour;
+      context.lineWidth = width;
+      context.setLineDash([6, 4]);
+      context.beginPath();
+      context.arc(...at, 17, 0, 7);
+      context.stroke();
+    }
+    context.setLineDash([]);
+    drawMark(context, ...at, this.suggestion.positive, true);
+  }
+
+  _drawCursor(context) {
+    const { scale, x, y } = this.view;
+    const stroke = (path) => {
+      for (const [colour, width] of [
+        ["rgb(0 20 50 / 0.7)", 3],
+        ["#ffffff", 1.25],
+      ]) {
+        context.strokeStyle = colour;
+        context.lineWidth = width;
+        context.stroke(path);
+      }
+    };
+    if (this.crosshair) {
+      const [cx, cy] = [this.crosshair.x * scale + x, this.crosshair.y * scale + y];
+      const path = new Path2D();
+      for (const [dx, dy] of [[-1, 0], [1, 0], [0, -1], [0, 1]]) {
+        path.moveTo(cx + 5 * dx, cy + 5 * dy);
+        path.lineTo(cx + 22 * dx, cy + 22 * dy);
+      }
+      stroke(path);
+    } else if (this.pointer && (this.tool === "brush" || this.tool === "eraser")) {
+      const path = new Path2D();
+      path.arc(this.pointer.x, this.pointer.y, this.brush, 0, 7);
+      stroke(path);
+    }
+  }
+
+  // --- What the person is shown -----------------------------------------------------------------
+
+  _update() {
+    for (const { name } of this.tools) {
+      this.buttons[name].setAttribute("aria-pressed", String(this.tool === name));
+    }
+    const marked = this._marked() || this.pending.length > 0;
+    this.buttons.undo.disabled = !this.undoable && !this.pending.length;
+    this.buttons.redo.disabled = !this.redoable;
+    this.buttons.clear.disabled = this.buttons.finish.disabled = !marked;
+    this.buttons.fit.disabled = !this.image;
+    this.root.dataset.tool = this.space ? "pan" : this.tool;
+    this.root.dataset.waiting = String(this.pending.length);
+    this.draw();
+    this._status();
+  }
+
+  _status() {
+    const parts = [];
+    if (this.timings.length) parts.push(`${Math.round(this.timings.at(-1))} ms per click`);
+    if (this.image) parts.push(`${Math.round(100 * this.view.scale)} %`);
+    if (!this.layers.mask) parts.push("masks hidden (H)");
+    if (this.pending.length > 1) parts.push(`${this.pending.length} clicks on their way`);
+    this.readout.textContent = parts.join("  ·  ");
+    this.readout.hidden = !parts.length;
+    this.dispatchEvent(new CustomEvent("status"));
+  }
+
+  /** Note when the frame with a mask was drawn, counted from the pointer's release. */
+  _painted(since, answer) {
+    requestAnimationFrame(() => {
+      const channel = new MessageChannel(); // its message comes after the frame was handed over
+      channel.port1.onmessage = () => {
+        this.timings.push(performance.now() - since);
+        this._status();
+      };
+      channel.port2.postMessage(null);
+    });
+    const area = this.mask ? this.mask.region.area : 0;
+    this._say(`${area} pixels, ${Math.round(answer.milliseconds ?? 0)} ms`);
+  }
+
+  _say(text) {
+    this.live.textContent = text;
+  }
+
+  _problem(error) {
+    this.dispatchEvent(new CustomEvent("problem", { detail: error }));
+  }
+}
+
+/** Return what is drawn of a region: itself, painted, and its outline. */
+function shown(region, colour) {
+  return region && { region, canvas: region.painted(rgb(colour)), outline: region.outline() };
+}
+
+async function loaded(address) {
+  const image = new Image();
+  image.src = address;
+  await image.decode();
+  return image;
+}
+
+/** A circle with a plus for the object, a square with a minus for the background. */
+function drawMark(context, x, y, positive, waits) {
+  const radius = 8;
+  context.beginPath();
+  if (positive) context.arc(x, y, radius, 0, 7);
+  else context.roundRect(x - radius + 0.5, y - radius + 0.5, 2 * radius - 1, 2 * radius - 1, 2);
+  context.globalAlpha = waits ? 0.6 : 1;
+  context.fillStyle = positive ? OBJECT : BACKGROUND;
+  context.shadowColor = "rgb(0 0 0 / 0.5)";
+  context.shadowBlur = 4;
+  context.fill();
+  context.shadowColor = "transparent";
+  context.globalAlpha = 1;
+  context.strokeStyle = "#ffffff";
+  context.lineWidth = 2;
+  context.stroke();
+  context.beginPath();
+  context.moveTo(x - 4, y);
+  context.lineTo(x + 4, y);
+  if (positive) {
+    context.moveTo(x, y - 4);
+    context.lineTo(x, y + 4);
+  }
+  context.stroke();
+}

@@ -1,0 +1,130 @@
+"""The photographs of a folder, and what browsers show of them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import ExifTags, Image
+
+from probseg.data.images import IMAGE_SUFFIXES, image_size, read_image
+from probseg.errors import DataError
+
+THUMBNAIL = 160
+"""Longer side of a thumbnail in pixels."""
+
+OTHER_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".gif", ".cr2", ".nef", ".arw", ".dng")
+"""Photographs of formats that are not read; they are listed with the reason."""
+
+_SHOWN = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
+
+
+@dataclass(frozen=True)
+class Photograph:
+    """A file of the folder.
+
+    Args:
+        id: Opaque name for clients, hexadecimal.
+        path: The file.
+        size: ``(H, W)`` after the EXIF rotation; None if it cannot be read.
+        error: Why it cannot be read; None if it can.
+    """
+
+    id: str
+    path: Path
+    size: tuple[int, int] | None
+    error: str | None = None
+
+    @property
+    def stem(self) -> str:
+        """Name of the file without suffix, with which the names of its masks begin."""
+        return self.path.stem
+
+
+def list_photographs(folder: Path) -> list[Photograph]:
+    """Return the photographs of a folder, or of its ``images/`` if it has one, by name.
+
+    Unreadable files, links that leave the folder and second files of one stem are listed with an
+    error.
+
+    Raises:
+        DataError: If there is no photograph.
+    """
+    place = folder / "images" if (folder / "images").is_dir() else folder
+    inside = place.resolve()
+    found: list[Photograph] = []
+    stems: dict[str, str] = {}
+    for path in sorted(place.iterdir()):
+        suffix = path.suffix.lower()
+        if path.name.startswith(".") or suffix not in IMAGE_SUFFIXES + OTHER_SUFFIXES:
+            continue
+        name = hashlib.sha256(path.name.encode()).hexdigest()[:16]
+        size, error = None, None
+        if not path.resolve().is_relative_to(inside):
+            error = "links to a file outside of the folder; copy the file into it"
+        elif path.stem in stems:
+            error = f"has the same stem as {stems[path.stem]}; rename one of them"
+        elif suffix in OTHER_SUFFIXES:
+            error = f"{suffix} files are not read; convert it to JPEG or PNG"
+        else:
+            try:
+                size = image_size(path)
+            except DataError as unreadable:
+                error = str(unreadable).replace(f"{path}: ", "")
+        if error is None:
+            stems[path.stem] = path.name
+        found.append(Photograph(name, path, size, error))
+    if not found:
+        msg = (
+            f"{place}: holds no photograph; expected files with one of the suffixes "
+            f"{', '.join(IMAGE_SUFFIXES)}"
+        )
+        raise DataError(msg)
+    return found
+
+
+def shown(photograph: Photograph) -> tuple[bytes, str]:
+    """Return a photograph as browsers show it, pixel for pixel, and its media type.
+
+    The file itself where browsers show the pixels that `read_image` gives; else a PNG of them.
+
+    Raises:
+        DataError: If it cannot be read.
+    """
+    try:
+        with Image.open(photograph.path) as picture:
+            plain = (
+                picture.format in _SHOWN
+                and picture.mode in ("RGB", "L")
+                and picture.getexif().get(ExifTags.Base.Orientation, 1) == 1
+                and getattr(picture, "n_frames", 1) == 1
+            )
+            media = _SHOWN.get(picture.format or "", "")
+        if plain:
+            return photograph.path.read_bytes(), media
+    except OSError as error:
+        msg = f"{photograph.path}: cannot be read ({error})"
+        raise DataError(msg) from error
+    return _encoded(read_image(photograph.path), "PNG"), "image/png"
+
+
+def thumbnail(photograph: Photograph) -> bytes:
+    """Return a small JPEG, its longer side at most `THUMBNAIL` pixels.
+
+    Raises:
+        DataError: If the photograph cannot be read.
+    """
+    picture = Image.fromarray(read_image(photograph.path))
+    picture.thumbnail((THUMBNAIL, THUMBNAIL))
+    return _encoded(np.asarray(picture), "JPEG")
+
+
+def _encoded(pixels: npt.NDArray[np.uint8], kind: str) -> bytes:
+    buffer = io.BytesIO()
+    options = {"compress_level": 1} if kind == "PNG" else {"quality": 80}
+    Image.fromarray(pixels).save(buffer, kind, **options)
+    return buffer.getvalue()

@@ -1,0 +1,112 @@
+"""Which requests the annotation server accepts.
+
+The page is served to this machine's own browser. Other sites that this browser visits must not be
+able to use the server: the name in ``Host`` is checked before anything else (against DNS
+rebinding), requests from pages of another origin are refused, and all requests for data need a
+token that only the printed address has.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MAX_BODY = 1 << 20
+"""Most bytes of a request's body."""
+
+HEADERS = {
+    b"content-security-policy": b"default-src 'self'; img-src 'self' blob:; "
+    b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    b"x-content-type-options": b"nosniff",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cache-control": b"no-store",
+}
+"""Headers of all answers."""
+
+
+class Guard:
+    """ASGI middleware that refuses requests before they reach the routes.
+
+    Args:
+        app: What answers the accepted requests.
+        hosts: Accepted values of ``Host``, for instance ``"127.0.0.1:8808"``.
+        token: Value that the header ``X-Probseg-Token`` must have under ``/api``.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str) -> None:
+        self.app, self.hosts, self.token = app, hosts, token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # there are no web sockets
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        refused = self._refused(scope)
+        if refused is None:
+            body, refused = await _body(scope, receive)
+        if refused is not None:
+            await _refuse(send, *refused)
+            return
+
+        unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def received() -> Message:  # then what follows: the client goes away
+            return unread.pop() if unread else await receive()
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *HEADERS.items()]
+            await send(message)
+
+        await self.app(scope, received, sent)
+
+    def _refused(self, scope: Scope) -> tuple[int, str] | None:
+        """Return status and reason if a request is refused for its headers."""
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in (b"host", b"origin") and name in headers:
+                return 400, f"more than one header {name.decode()}"
+            headers[name] = value
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if host not in self.hosts:
+            return 403, "this name is not one of the server; use the address that it printed"
+        origin = headers.get(b"origin")
+        if origin is not None and origin.decode("latin-1").lower() != f"http://{host}":
+            return 403, "requests from other sites are refused"
+        if scope["path"].startswith("/api"):
+            given = headers.get(b"x-probseg-token", b"")
+            if not hmac.compare_digest(given, self.token.encode()):
+                return 401, "the token is missing or wrong; open the address that was printed"
+        if scope["method"] == "POST":
+            media = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+            if media != b"application/json":
+                return 415, "the body must be application/json"
+        return None
+
+
+async def _body(scope: Scope, receive: Receive) -> tuple[bytes, tuple[int, str] | None]:
+    """Read the body of a request, or say why it is refused."""
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b"", (400, "the request ended early")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > MAX_BODY:
+            return b"", (413, f"the body must be at most {MAX_BODY} bytes")
+        parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts), None
+
+
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    headers = [(b"content-type", b"application/json"), *HEADERS.items()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"error": reason}).encode()})

@@ -1,0 +1,608 @@
+"""Annotation of a folder: the steps of a client turn into masks.
+
+All changes and all calls of the model are made under one lock, in the order in which they come.
+Objects are rows of steps in the `Store`; what the model answered to them is kept in memory, within
+a budget, and computed from the steps when it is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from probseg.annotate import output
+from probseg.annotate.frames import pack
+from probseg.annotate.models import ZOOM_NAMES, Answerer
+from probseg.annotate.photographs import Photograph, list_photographs
+from probseg.annotate.steps import Work, check_step
+from probseg.annotate.store import State, Store, StoredObject
+from probseg.data.images import read_image
+from probseg.errors import DataError
+
+MEMORY = 1 << 30
+"""Bytes of photographs, encodings and answers that are kept in memory."""
+
+STATES: tuple[State, ...] = ("open", "done", "review")
+
+LONGEST_LABEL = 100
+"""Most characters of a label."""
+
+
+class RequestError(ValueError):
+    """A client asked for what cannot be done; the message says what was expected."""
+
+
+class MissingError(KeyError):
+    """There is no such photograph or object."""
+
+
+@dataclass
+class _Opened:
+    """A photograph in memory: its pixels, and the answers to the steps of its open object."""
+
+    image: npt.NDArray[np.uint8]
+    work: Work
+    finished: npt.NDArray[np.bool_] | None = None  # of all finished objects
+    number: int | None = None  # of the object that `work` is of
+    answers: dict[int, Work] = field(default_factory=dict)  # by number of steps of it
+
+    @property
+    def size(self) -> int:
+        """Return the bytes that it holds."""
+        return self.work.size + sum(work.own_size for work in self.answers.values())
+
+
+class Sessions:
+    """The photographs of a folder while they are annotated.
+
+    Args:
+        folder: Photographs, or a folder with ``images/`` and perhaps ``masks/``.
+        out: Where masks, ``annotations.json`` and the database go; None is the folder itself.
+        answerer: Loads models and answers prompts.
+        labels: Classes to choose from, besides those that the database knows.
+
+    Raises:
+        DataError: If there is no photograph.
+        UsageError: If the database cannot be used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        out: Path | None,
+        answerer: Answerer,
+        labels: Sequence[str] = (),
+    ) -> None:
+        self.folder, self.out = folder, out or folder
+        self.photographs = list_photographs(folder)
+        self._by_id = {photograph.id: photograph for photograph in self.photographs}
+        self.store = Store(self.out / ".probseg" / "annotations.sqlite")
+        self.answerer = answerer
+        known = self.store.setting("labels") or []
+        self.labels = list(dict.fromkeys([*labels, *known]))
+        self.avoid_finished = bool(self.store.setting("avoid_finished") in (None, True))
+        self.closed = False
+        self._opened: OrderedDict[str, _Opened] = OrderedDict()
+        self._lock = threading.RLock()
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._writing = threading.Timer(0, lambda: None)
+        for name, revision in self.store.unwritten():  # of a server that was killed
+            self._write(name, revision)
+
+    def close(self) -> None:
+        """Write what is not written yet, and close the database."""
+        if self.closed:
+            return
+        self.closed = True
+        self._background.shutdown(cancel_futures=True)
+        self._writing.cancel()
+        with self._lock:
+            self._write_coco()
+            self.store.close()
+
+    # What clients read
+
+    def session(self) -> dict[str, Any]:
+        """Return what a page needs to begin."""
+        with self._lock:
+            overview = self.store.overview()
+        rows = []
+        files = output.count_mask_files(self.folder)  # of photographs that were never opened
+        for photograph in self.photographs:
+            state, objects = overview.get(
+                photograph.path.name, ("open", files.get(photograph.stem, 0))
+            )
+            height, width = photograph.size or (None, None)
+            rows.append(
+                {
+                    "id": photograph.id,
+                    "name": photograph.path.name,
+                    "width": width,
+                    "height": height,
+                    "state": state,
+                    "objects": objects,
+                    "error": photograph.error,
+                }
+            )
+        return {
+            "model": self.answerer.describe(),
+            "models": self.answerer.names,
+            "labels": self.labels,
+            "settings": self.settings(),
+            "zooms": list(ZOOM_NAMES),
+            "formats": ["coco"],
+            "photographs": rows,
+            "train_command": self.train_command(),
+            "folder": self.folder.name,
+        }
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of inference; None for those that the network has not."""
+        return {**self.answerer.settings(), "avoid_finished": self.avoid_finished}
+
+    def train_command(self) -> str:
+        """Return the command that fine-tunes the recommended model on the folder."""
+        return (
+            "probseg fit --config configs/experiment/folder.yaml "
+            f"--data.root {json.dumps(str(self.out))}"
+        )
+
+    def photograph(self, name: str) -> Photograph:
+        """Return a photograph by its opaque name.
+
+        Raises:
+            MissingError: If there is none.
+        """
+        try:
+            return self._by_id[name]
+        except KeyError:
+            raise MissingError(name) from None
+
+    def describe(self, photograph: Photograph) -> dict[str, Any]:
+        """Return all that a page shows of a photograph."""
+        with self._lock:
+            self._import(photograph)
+            return self._described(photograph)
+
+    def open(self, photograph: Photograph) -> dict[str, Any]:
+        """Describe a photograph, and prepare it and the next one in the background."""
+        described = self.describe(photograph)
+        place = self.photographs.index(photograph)
+        following = [p for p in self.photographs[place + 1 :] if p.error is None][:1]
+        for one in [photograph, *following]:
+            if one.error is None:
+                self._background.submit(self._prepare, one)
+        return described
+
+    def finished_mask(self, photograph: Photograph, number: int) -> bytes:
+        """Return the frame of a finished object."""
+        with self._lock:
+            one = self._object(photograph, number)
+        if one.mask is None:
+            msg = f"object {number} is not finished"
+            raise RequestError(msg)
+        return pack({}, output.from_png(one.mask) == 1)
+
+    def current_mask(self, photograph: Photograph) -> bytes:
+        """Return the frame of the open object."""
+        with self._lock:
+            self._import(photograph)
+            return self._frame(photograph, {}, time.perf_counter())
+
+    def preview(self, photograph: Photograph, request: Mapping[str, Any]) -> bytes | None:
+        """Return the answer to one more click, which is not given; None if the model is busy."""
+        step = self._checked({**request, "type": "click"}, photograph)
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            began = time.perf_counter()
+            opened = self._open(photograph)
+            work = self.answerer.answer(self._current_work(photograph, opened), step)
+            header = _header(request, began)
+            return pack(header, self._visible(photograph, opened, work))
+        finally:
+            self._lock.release()
+
+    def uncertainty(self, photograph: Photograph) -> bytes:
+        """Return the frame of the entropy of each pixel, and where to click next."""
+        with self._lock:
+            began = time.perf_counter()
+            work = self._current_work(photograph, self._open(photograph))
+        entropy = work.entropy()
+        header = {**_header({}, began), "suggestion": _suggestion(entropy, work.probability)}
+        return pack(header, np.rint(entropy * 255).astype(np.uint8))
+
+    # What clients change
+
+    def act(self, photograph: Photograph, request: Mapping[str, Any]) -> bytes:
+        """Carry out an action, note it, and return the frame that answers it.
+
+        Raises:
+            RequestError: If the action cannot be carried out.
+            MissingError: If there is no such object.
+            StaleRevisionError: If another client was first.
+        """
+        action, revision = request.get("action"), request.get("revision")
+        if not isinstance(action, dict) or type(revision) is not int:
+            msg = "expected {'sequence': number, 'revision': number, 'action': {'type': ...}}"
+            raise RequestError(msg)
+        with self._lock:
+            began = time.perf_counter()
+            self._import(photograph)
+            name = photograph.path.name
+            state = self.store.photograph(name)[0]
+            try:
+                with self.store.change(name, revision) as new:
+                    files_change = self._carry_out(photograph, action)
+            except BaseException:
+                if photograph.id in self._opened:  # the steps of its answers were not stored
+                    self._opened[photograph.id].answers.clear()
+                raise
+            if files_change:
+                opened = self._opened.get(photograph.id)
+                if opened is not None:
+                    opened.finished = None
+                self._write(name, new)
+            else:
+                self.store.set_written(name, new)
+            return self._frame(photograph, request, began, files_change, state)
+
+    def change_settings(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Change settings of inference; answers that were given stay.
+
+        Raises:
+            RequestError: If one is unknown, or out of range.
+        """
+        rest = dict(wanted)
+        with self._lock:
+            avoid = rest.pop("avoid_finished", self.avoid_finished)
+            if not isinstance(avoid, bool):
+                msg = f"avoid_finished must be true or false, got {avoid!r}"
+                raise RequestError(msg)
+            try:
+                self.answerer.change(rest)
+            except (TypeError, ValueError) as error:
+                raise RequestError(str(error)) from error
+            self.avoid_finished = avoid
+            self.store.set_setting("avoid_finished", avoid)
+            if rest:  # what was encoded with others is out of date
+                self._opened.clear()
+            return self.settings()
+
+    def choose_model(self, name: object) -> None:
+        """Answer with another model from now on.
+
+        Raises:
+            RequestError: If it is not one of the names of the session.
+        """
+        with self._lock:
+            if not isinstance(name, str) or name not in self.answerer.names:
+                msg = f"model must be one of {self.answerer.names}, got {name!r}"
+                raise RequestError(msg)
+            self.answerer.load(name)
+            self._opened.clear()
+
+    def set_labels(self, labels: object) -> list[str]:
+        """Set the classes to choose from."""
+        if not isinstance(labels, list) or len(labels) > 1000:
+            msg = "labels must be a list of at most 1000 names"
+            raise RequestError(msg)
+        names = [_label(label) for label in labels]
+        with self._lock:
+            self.labels = list(dict.fromkeys(name for name in names if name is not None))
+            self.store.set_setting("labels", self.labels)
+            return self.labels
+
+    def export(self) -> Path:
+        """Write ``annotations.json`` now, and return its path."""
+        self._write_coco()
+        return self.out / output.ANNOTATIONS
+
+    # Inside the lock
+
+    def _carry_out(self, photograph: Photograph, action: Mapping[str, Any]) -> bool:
+        """Carry out an action inside a transaction; return whether finished objects changed."""
+        kind = action.get("type")
+        name = photograph.path.name
+        if kind in ("click", "box", "brush"):
+            self._step(photograph, self._checked(action, photograph))
+            return False
+        if kind in ("undo", "redo", "clear"):
+            one = self._current(photograph)
+            if one is None:
+                msg = f"nothing to {kind}: no object is open"
+                raise RequestError(msg)
+            cursor = {"undo": one.cursor - 1, "redo": one.cursor + 1, "clear": 0}[kind]
+            if not 0 <= cursor <= len(one.steps):
+                msg = f"nothing to {kind}"
+                raise RequestError(msg)
+            self.store.move_cursor(one.id, cursor)
+            return False
+        if kind == "finish":
+            one = self._current(photograph)
+            if one is None:
+                msg = "no object is open; click on one first"
+                raise RequestError(msg)
+            label = _label(action.get("label", one.label))
+            self._finish(photograph, one, label)
+            return True
+        if kind == "state":
+            if action.get("state") not in STATES:
+                msg = f"state must be one of {list(STATES)}, got {action.get('state')!r}"
+                raise RequestError(msg)
+            self.store.set_state(name, action["state"])
+            return False
+        if kind in ("reopen", "delete", "label"):
+            one = self._object(photograph, action.get("object"))
+            if kind == "delete":
+                self.store.delete(one.id)
+            elif kind == "label":
+                self.store.set_label(one.id, _label(action.get("label")))
+            elif not one.open:
+                current = self._current(photograph)
+                if current is not None and self._has_mask(photograph):
+                    self._finish(photograph, current, current.label)
+                elif current is not None:
+                    self.store.delete(current.id)
+                self.store.reopen(one.id)
+            return True
+        msg = f"unknown action {kind!r}"
+        raise RequestError(msg)
+
+    def _checked(self, action: Mapping[str, Any], photograph: Photograph) -> dict[str, Any]:
+        if photograph.size is None:
+            raise RequestError(photograph.error or "cannot be read")
+        try:
+            return check_step(action, photograph.size)
+        except (TypeError, ValueError) as error:
+            raise RequestError(str(error)) from error
+
+    def _step(self, photograph: Photograph, step: dict[str, Any]) -> None:
+        """Answer a step, and add it to the open object or to a new one."""
+        opened = self._open(photograph)
+        before = self._current_work(photograph, opened)
+        work = self.answerer.answer(before, step)
+        one = self._current(photograph)
+        number = self.store.begin(photograph.path.name, None) if one is None else one.id
+        self.store.add_step(number, step)
+        done = 1 if one is None else one.cursor + 1
+        if opened.number != number:
+            opened.number, opened.answers = number, {}
+        opened.answers = {n: work for n, work in opened.answers.items() if n < done}
+        opened.answers[done] = work
+        self._bound_memory(photograph)
+
+    def _finish(self, photograph: Photograph, one: StoredObject, label: str | None) -> None:
+        opened = self._open(photograph)
+        mask = self._visible(photograph, opened, self._current_work(photograph, opened))
+        if mask is None or not mask.any():
+            msg = "the object has no pixel; click on it, or clear it"
+            raise RequestError(msg)
+        labels = mask.astype(np.uint8)
+        if one.mask is not None:
+            labels[(output.from_png(one.mask) == 255) & ~mask] = 255
+        self.store.set_label(one.id, label)
+        self.store.finish(one.id, output.finished(labels), self.answerer.name)
+        if label is not None and label not in self.labels:
+            self.labels.append(label)
+            self.store.set_setting("labels", self.labels)
+
+    def _has_mask(self, photograph: Photograph) -> bool:
+        opened = self._open(photograph)
+        mask = self._visible(photograph, opened, self._current_work(photograph, opened))
+        return mask is not None and bool(mask.any())
+
+    def _current(self, photograph: Photograph) -> StoredObject | None:
+        return next(iter(self.store.objects(photograph.path.name, only_open=True)), None)
+
+    def _object(self, photograph: Photograph, number: object) -> StoredObject:
+        for one in self.store.objects(photograph.path.name):
+            if one.id == number:
+                return one
+        raise MissingError(str(number))
+
+    def _current_work(self, photograph: Photograph, opened: _Opened) -> Work:
+        """Return the answer to the steps of the open object, computed where it is missing.
+
+        A finished object that was opened again begins with its finished mask.
+        """
+        one = self._current(photograph)
+        if one is None:
+            return opened.work
+        if opened.number != one.id:
+            opened.number, opened.answers = one.id, {}
+        known = [n for n in opened.answers if n <= one.cursor]
+        if not known:
+            opened.answers[0] = work = opened.work
+            mask = None if one.mask is None else output.from_png(one.mask) == 1
+            if mask is not None and one.source is not None:  # it was read, and then corrected
+                opened.answers[0] = work = work.corrected(mask, ())
+            if mask is not None and 0 < one.kept == one.cursor:
+                opened.answers[one.kept] = work.corrected(mask, one.steps[: one.kept])
+        done = max(n for n in opened.answers if n <= one.cursor)
+        for n in range(done, one.cursor):
+            opened.answers[n + 1] = self.answerer.answer(opened.answers[n], one.steps[n])
+        return opened.answers[one.cursor]
+
+    def _visible(
+        self, photograph: Photograph, opened: _Opened, work: Work
+    ) -> npt.NDArray[np.bool_] | None:
+        """Return the mask that an answer shows; None without any."""
+        mask = work.mask()
+        if mask is None or not self.avoid_finished:
+            return mask
+        if opened.finished is None:
+            opened.finished = np.zeros(mask.shape, np.bool_)
+            for one in self.store.objects(photograph.path.name):
+                if one.mask is not None and not one.open:
+                    opened.finished |= output.from_png(one.mask) == 1
+        return mask & ~opened.finished
+
+    def _frame(
+        self,
+        photograph: Photograph,
+        request: Mapping[str, Any],
+        began: float,
+        objects: bool = False,
+        state: State | None = None,
+    ) -> bytes:
+        """Return the frame of the open object, with the other objects and the state if new."""
+        described = self._described(photograph)
+        header = {key: described[key] for key in ("revision", "undo", "redo", "current")}
+        if objects:
+            header["objects"] = described["objects"]
+        if state is not None and state != described["state"]:
+            header["state"] = described["state"]
+        mask = None
+        if described["current"] is not None and photograph.error is None:
+            opened = self._open(photograph)
+            mask = self._visible(photograph, opened, self._current_work(photograph, opened))
+        return pack({**header, **_header(request, began)}, mask)
+
+    def _described(self, photograph: Photograph) -> dict[str, Any]:
+        state, revision = self.store.photograph(photograph.path.name)
+        objects = self.store.objects(photograph.path.name)
+        current = next((one for one in objects if one.open), None)
+        height, width = photograph.size or (None, None)
+        return {
+            "id": photograph.id,
+            "name": photograph.path.name,
+            "width": width,
+            "height": height,
+            "state": state,
+            "error": photograph.error,
+            "revision": revision,
+            "undo": current is not None and current.cursor > 0,
+            "redo": current is not None and current.cursor < len(current.steps),
+            "current": None if current is None else _current(current),
+            "objects": [_finished(one, photograph.size) for one in objects if not one.open],
+        }
+
+    def _import(self, photograph: Photograph) -> None:
+        """Take the masks of a photograph in that were there before it was annotated."""
+        name = photograph.path.name
+        if photograph.size is None or self.store.photograph(name)[1]:
+            return
+        masks = output.existing_masks(self.folder, photograph)
+        with self.store.change(name, None) as revision:
+            for source, labels in masks:
+                self.store.add_finished(name, source, output.finished(labels))
+            self.store.set_written(name, revision)
+
+    def _open(self, photograph: Photograph) -> _Opened:
+        """Return a photograph in memory, encoded where that does not depend on prompts."""
+        opened = self._opened.get(photograph.id)
+        if opened is None:
+            if photograph.error is not None:
+                raise RequestError(photograph.error)
+            image = read_image(photograph.path)
+            if image.shape[:2] != photograph.size:
+                msg = "the file has changed since the server was started; start it again"
+                raise RequestError(msg)
+            opened = _Opened(image, self.answerer.begin(image))
+            self._opened[photograph.id] = opened
+        self._opened.move_to_end(photograph.id)
+        self._bound_memory(photograph)
+        return opened
+
+    def _bound_memory(self, photograph: Photograph) -> None:
+        """Forget other photographs, then answers, until the budget holds."""
+        total = self._opened_size()
+        for name in list(self._opened):
+            if total <= MEMORY or name == photograph.id:
+                break
+            total -= self._opened.pop(name).size
+        opened = self._opened[photograph.id]
+        while opened.size > MEMORY and len(opened.answers) > 1:  # undo computes them again
+            del opened.answers[min(opened.answers)]
+
+    def _opened_size(self) -> int:
+        return sum(opened.size for opened in self._opened.values())
+
+    def _prepare(self, photograph: Photograph) -> None:
+        with self._lock, suppress(DataError, RequestError):  # the request that needs it says why
+            self._open(photograph)
+
+    def _write(self, name: str, revision: int) -> None:
+        """Write the mask files of a photograph now, and the COCO file soon."""
+        photograph = next((p for p in self.photographs if p.path.name == name), None)
+        if photograph is not None:
+            output.write_masks(self.out, photograph, self.store.objects(name))
+        self.store.set_written(name, revision)
+        self._writing.cancel()
+        self._writing = threading.Timer(2.0, self._write_coco)
+        self._writing.daemon = True
+        self._writing.start()
+
+    def _write_coco(self) -> None:
+        with self._lock:
+            output.write_coco(self.out / output.ANNOTATIONS, self.photographs, self.store)
+
+
+def _header(request: Mapping[str, Any], began: float) -> dict[str, Any]:
+    return {
+        "sequence": request.get("sequence", 0),
+        "milliseconds": round(1000 * (time.perf_counter() - began), 1),
+    }
+
+
+def _current(one: StoredObject) -> dict[str, Any]:
+    steps = one.steps[: one.cursor]
+    boxes = [step["box"] for step in steps if step["type"] == "box"]
+    clicks = [step for step in steps if step["type"] == "click"]
+    return {
+        "object": one.id,
+        "clicks": [{key: step[key] for key in ("x", "y", "positive")} for step in clicks],
+        "box": boxes[-1] if boxes else None,
+        "label": one.label,
+    }
+
+
+def _finished(one: StoredObject, size: tuple[int, int] | None) -> dict[str, Any]:
+    return {
+        "id": one.id,
+        "label": one.label,
+        "area": one.area,
+        "window": output.window(one, size or (0, 0)),
+        "clicks": sum(step["type"] == "click" for step in one.steps[: one.cursor]),
+        "seconds": round(one.seconds, 1),
+    }
+
+
+def _label(label: object) -> str | None:
+    if label is None or label == "":
+        return None
+    if not isinstance(label, str) or len(label) > LONGEST_LABEL or not label.isprintable():
+        msg = f"label must be text of at most {LONGEST_LABEL} characters, got {label!r:.200}"
+        raise RequestError(msg)
+    return label
+
+
+def _suggestion(
+    entropy: npt.NDArray[np.float32], probability: npt.NDArray[np.float32]
+) -> dict[str, Any] | None:
+    """Return the middle of the largest region that is more than half as uncertain as can be.
+
+    The sign contradicts the present answer there: a click that agrees with it would add little.
+    """
+    doubtful = (entropy > 0.5).astype(np.uint8)
+    count, regions, stats, _ = cv2.connectedComponentsWithStats(doubtful)
+    if count < 2:
+        return None
+    largest = 1 + int(stats[1:, cv2.CC_STAT_AREA].argmax())
+    inside = np.pad((regions == largest).astype(np.uint8), 1)
+    distance = cv2.distanceTransform(inside, cv2.DIST_L2, 5)[1:-1, 1:-1]
+    y, x = np.unravel_index(int(distance.argmax()), distance.shape)
+    return {"x": float(x) + 0.5, "y": float(y) + 0.5, "positive": bool(probability[y, x] <= 0.5)}

@@ -1,0 +1,124 @@
+"""The verb annotate."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import socket
+import sys
+import threading
+import webbrowser
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from probseg.cli.arguments import Parser, device
+from probseg.errors import UsageError
+
+PORT = 8808
+
+EXAMPLES = """\
+examples:
+  probseg annotate my_photographs
+  probseg annotate my_photographs --labels cat,dog --model lite0_unet_prop
+  probseg annotate my_photographs --runs runs        # choose your own trainings on the page, too
+"""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run ``probseg annotate`` until Ctrl-C.
+
+    Args:
+        arguments: What follows ``annotate`` on the command line.
+
+    Raises:
+        UsageError: If the folder, the model or the port cannot be used.
+        DataError: If the folder has no photograph.
+    """
+    options = _parser().parse_args(list(arguments))
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        msg = f'{" and ".join(missing)} not installed; run: pip install "probseg[annotate]"'
+        raise UsageError(msg)
+    if not options.folder.is_dir():
+        msg = f"{options.folder}: no such folder; give a folder with photographs"
+        raise UsageError(msg)
+    import uvicorn
+
+    from probseg.annotate.app import create_app
+    from probseg.annotate.models import Answerer
+    from probseg.annotate.sessions import Sessions
+
+    listening = _listen(options.host, options.port)
+    port = listening.getsockname()[1]
+    answerer = Answerer(options.model, options.runs, options.device)
+    sessions = Sessions(options.folder, options.out, answerer, options.labels)
+    token = secrets.token_urlsafe(24)
+    names = {options.host, "localhost", "127.0.0.1"}
+    app = create_app(sessions, frozenset(f"{name}:{port}" for name in names), token)
+    address = f"http://{options.host}:{port}/#{token}"
+    threading.Thread(target=lambda: answerer.model, daemon=True).start()
+    bad = sum(photograph.error is not None for photograph in sessions.photographs)
+    count = f"{len(sessions.photographs)} photographs"
+    sys.stdout.write(f"{count}{f', {bad} of them unreadable' if bad else ''}\n{address}\n")
+    sys.stdout.write("Ctrl-C ends it; nothing is lost.\n")
+    sys.stdout.flush()
+    if options.browser:
+        threading.Timer(0.5, webbrowser.open, [address]).start()
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", server_header=False, timeout_keep_alive=60)
+    )
+    try:
+        server.run(sockets=[listening])
+    finally:
+        sessions.close()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="probseg annotate",
+        description="Label the objects in a folder of photographs by clicks, in a browser.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("folder", type=Path, help="photographs, or images/ and masks/ as training reads them")
+    add(
+        "--model",
+        default="lite0_unet_prop",
+        help="model of the zoo, model folder, or folder of a run (default: %(default)s)",
+    )
+    add("--runs", type=Path, help="folder of trainings, which the page then offers as models")
+    add("--labels", type=_names, default=[], help="classes to choose from, with commas between")
+    add("--out", type=Path, help="folder for masks and annotations.json (default: FOLDER)")
+    add("--port", type=int, default=PORT, help="0 takes any free port (default: %(default)s)")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="address of the interface to listen on. The default serves this machine alone. With "
+        "another address, everybody who can reach it and knows the printed address can see and "
+        "change the annotations, and the connection is not encrypted",
+    )
+    add("--no-browser", dest="browser", action="store_false", help="only print the address")
+    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
+    return parser
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; the names in its requests must be the host's."""
+    if host in ("0.0.0.0", "::", ""):
+        msg = f"--host must be the address of one interface, got {host!r}"
+        raise UsageError(msg)
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+        listening.listen(128)  # requests wait until the server runs
+    except (OSError, OverflowError) as error:
+        msg = f"--host {host} --port {port}: {error}; choose another port, or 0 for any free one"
+        raise UsageError(msg) from error
+    return listening

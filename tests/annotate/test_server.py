@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from annotate_client import HOST, MODEL, begin, draw_photographs
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from probseg import Predictor
+from probseg.annotate.frames import unpack
+from probseg.annotate.models import Answerer
+from probseg.data import ImageMaskFolder
+from probseg.data.images import read_image
+from probseg.types import Click
+
+
+@pytest.fixture(scope="module")
+def answerer():
+    return Answerer(MODEL)
+
+
+@pytest.fixture
+def client(tmp_path, answerer):
+    client = begin(draw_photographs(tmp_path / "photos"), answerer)
+    yield client
+    client.sessions.close()
+
+
+def again(client):
+    """Stop a server without its leave, and start one on the same folder."""
+    client.sessions.store.close()
+    client.sessions.closed = True
+    return begin(client.sessions.folder, client.sessions.answerer)
+
+
+CLICKS = [(64.2, 48.9, True), (5.5, 5.5, False), (64.0, 30.0, True)]
+
+
+def test_masks_are_those_of_the_predictor_for_the_same_prompts(client):
+    predictor = Predictor.from_pretrained(MODEL, zoom="fixed")
+    predictor.set_image(read_image(client.sessions.photographs[0].path))
+    for x, y, positive in CLICKS:
+        _, mask = client.click(x, y, positive)
+        wanted = predictor.predict([Click(int(x), int(y), positive)]).binary
+        assert np.array_equal(mask, wanted)
+    assert mask.any()
+    assert not mask.all()
+    _, mask = client.act({"type": "box", "box": [30.4, 20.6, 99.5, 80.0]})
+    assert np.array_equal(mask, predictor.predict(box=(30, 20, 100, 80)).binary)
+
+
+def test_undo_and_redo_are_exact_and_outlive_the_server(client):
+    masks = [None]
+    for click in CLICKS:
+        masks.append(client.click(*click)[1])
+    header, mask = client.act({"type": "undo"})
+    assert np.array_equal(mask, masks[2])
+    assert header["redo"]
+    assert len(header["current"]["clicks"]) == 2
+    client = again(client)
+    assert np.array_equal(client.mask(), masks[2])
+    header, mask = client.act({"type": "redo"})
+    assert np.array_equal(mask, masks[3])
+    assert not header["redo"]
+    for wanted in (masks[2], masks[1], None):
+        header, mask = client.act({"type": "undo"})
+        assert (mask is None and wanted is None) or np.array_equal(mask, wanted)
+    assert not header["undo"]
+    client.act({"type": "redo"})
+    header, _ = client.click(20, 20, False)  # a new step drops those behind it
+    assert not header["redo"]
+    client.sessions.close()
+
+
+def test_strokes_hold_over_later_clicks_and_are_undone(client):
+    _, before = client.click(*CLICKS[0])
+    stroke = {"type": "brush", "radius": 5, "points": [[10, 10], [40, 10]], "positive": True}
+    _, mask = client.act(stroke)
+    assert mask[10, 10:40].all()
+    assert mask[7:13, 25].all()
+    assert not mask[20, 25]
+    erase = {"type": "brush", "radius": 3, "points": [[64.5, 48.5]], "positive": False}
+    _, mask = client.act(erase)
+    assert not mask[48, 64]
+    _, mask = client.click(*CLICKS[1])
+    assert mask[10, 10:40].all()
+    assert not mask[48, 64]
+    client = again(client)
+    assert np.array_equal(client.mask(), mask)
+    for _ in range(3):
+        _, mask = client.act({"type": "undo"})
+    assert np.array_equal(mask, before)
+    client.sessions.close()
+
+
+def test_finished_objects_are_files_that_training_reads(client):
+    _, first = client.click(*CLICKS[0])
+    header, _ = client.act({"type": "finish", "label": "disk"})
+    assert header["current"] is None
+    assert header["objects"][0]["label"] == "disk"
+    stroke = {"type": "brush", "radius": 4, "points": [[8, 8], [64, 48]], "positive": True}
+    _, second = client.act(stroke)
+    assert not (first & second).any(), "finished objects are background of the next one"
+    client.act({"type": "finish", "label": None})
+    client.act({"type": "state", "state": "done"})
+    client.sessions.close()
+    folder = client.sessions.folder
+    samples = ImageMaskFolder(folder)
+    assert [samples[n].name for n in range(len(samples))] == ["photo0_1", "photo0_2"]
+    assert np.array_equal(samples[0].mask == 1, first)
+    assert np.array_equal(samples[1].mask == 1, second)
+    content = json.loads((folder / "annotations.json").read_text())
+    decoded = [coco_mask.decode(one["segmentation"]) for one in content["annotations"]]
+    assert np.array_equal(decoded[0], first)
+    assert np.array_equal(decoded[1], second)
+    names = {one["id"]: one["name"] for one in content["categories"]}
+    assert [names[one["category_id"]] for one in content["annotations"]] == ["disk", "object"]
+    assert content["annotations"][0]["model"] == MODEL
+    assert len(content["annotations"][0]["clicks"]) == 1
+
+
+def test_objects_open_again_with_their_mask_and_prompts(client):
+    _, first = client.click(*CLICKS[0])
+    client.act({"type": "finish", "label": "disk"})
+    client.click(10, 10)
+    number = client.get(client.path())["objects"][0]["id"]
+    header, mask = client.act({"type": "reopen", "object": number})
+    assert np.array_equal(mask, first)
+    assert len(header["current"]["clicks"]) == 1
+    assert header["current"]["label"] == "disk"
+    _, mask = client.act({"type": "undo"})
+    _, mask = client.act({"type": "redo"})
+    assert np.array_equal(mask, first)
+    client.act({"type": "finish", "label": "disk"})
+    header, _ = client.act({"type": "delete", "object": number})
+    assert number not in [one["id"] for one in header["objects"]]
+    client.sessions.close()
+    masks = sorted(p.name for p in (client.sessions.folder / "masks").iterdir())
+    assert masks == [f"photo0_{n}.png" for n in range(1, len(header["objects"]) + 1)]
+
+
+def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_path, answerer):
+    folder = tmp_path / "set"
+    draw_photographs(folder / "images")
+    labels = np.zeros((96, 128), np.uint8)
+    labels[10:20, 10:30], labels[40:60, 40:80], labels[60:62] = 1, 7, 255
+    (folder / "masks").mkdir()
+    Image.fromarray(labels).save(folder / "masks" / "photo1.png")
+    client = begin(folder, answerer)
+    assert [row["objects"] for row in client.get("/api/session")["photographs"]] == [0, 1, 0]
+    objects = client.get(client.path(1))["objects"]
+    assert [one["window"] for one in objects] == [[10, 10, 20, 10], [40, 40, 40, 20]]
+    assert (folder / "masks" / "photo1.png").is_file(), "looking changes nothing"
+    _, mask = client.act({"type": "reopen", "object": objects[1]["id"]}, 1)
+    assert np.array_equal(mask, labels == 7)
+    _, mask = client.click(60, 50, True, 1)
+    client.act({"type": "undo"}, 1)
+    client.act({"type": "finish", "label": "box"}, 1)
+    client.sessions.close()
+    samples = ImageMaskFolder(folder)
+    wanted = [np.where(labels == 255, 255, labels == number) for number in (1, 7)]
+    assert [np.array_equal(samples[n].mask, wanted[n]) for n in (0, 1)] == [True, True]
+    kept = np.asarray(Image.open(folder / ".probseg" / "masks" / "photo1.png"))
+    assert np.array_equal(kept, labels)
+
+
+def test_two_clients_do_not_overwrite_each_other(client):
+    revision = client.get(client.path())["revision"]
+    client.click(*CLICKS[0])
+    body = {"sequence": 1, "revision": revision, "action": {"type": "undo"}}
+    answer = client.http.post(f"{client.path()}/actions", json=body)
+    assert answer.status_code == 409
+    assert "another tab" in answer.json()["error"]
+    assert len(client.get(client.path())["current"]["clicks"]) == 1
+
+
+def test_one_server_for_each_folder(client):
+    with pytest.raises(ValueError, match="another"):
+        begin(client.sessions.folder, client.sessions.answerer)
+
+
+def test_settings_are_live_and_checked(client):
+    client.click(*CLICKS[0])
+    client.click(*CLICKS[2])
+    answer = client.http.post("/api/settings", json={"zoom": None, "avoid_finished": False})
+    assert answer.json()["settings"]["zoom"] is None
+    predictor = Predictor.from_pretrained(MODEL)
+    predictor.set_image(read_image(client.sessions.photographs[0].path))
+    for x, y, positive in (CLICKS[0], CLICKS[2]):
+        wanted = predictor.predict([Click(int(x), int(y), positive)]).binary
+    assert np.array_equal(client.mask(), wanted)
+    for wrong in ({"zoom": "none"}, {"key_iterations": 1.5}, {"colour": 1}, {"avoid_finished": 1}):
+        answer = client.http.post("/api/settings", json=wrong)
+        assert answer.status_code == 400
+        assert next(iter(wrong)) in answer.json()["error"]
+    client.http.post("/api/settings", json={"zoom": "fixed"})
+
+
+def test_uncertainty_and_suggestion(client):
+    client.click(*CLICKS[0])
+    frame = client.http.get(f"{client.path()}/uncertainty").content
+    header, entropy = unpack(frame, client.size())
+    assert entropy.max() > 0
+    if header["suggestion"] is not None:
+        x, y = int(header["suggestion"]["x"]), int(header["suggestion"]["y"])
+        assert entropy[y, x] > 127
+        assert header["suggestion"]["positive"] == (not client.mask()[y, x])
+
+
+def test_a_preview_changes_nothing(client):
+    client.click(*CLICKS[0])
+    before = client.get(client.path())
+    body = {"sequence": 3, "x": 5.0, "y": 5.0, "positive": False}
+    answer = client.http.post(f"{client.path()}/preview", json=body)
+    header, preview = unpack(answer.content, client.size())
+    assert header["sequence"] == 3
+    assert client.get(client.path()) == before
+    assert np.array_equal(client.click(5.0, 5.0, False)[1], preview)
+
+
+def test_photographs_of_all_kinds_map_pixel_by_pixel(tmp_path, answerer):
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3)).astype(np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pixels).save(tmp_path / "turned.jpg", exif=exif, quality=95)
+    Image.fromarray(pixels[..., 0].astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    Image.fromarray(np.dstack([pixels, pixels[..., 0]])).save(tmp_path / "glass.png")
+    Image.fromarray(pixels[..., 0]).save(tmp_path / "grey.png")
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    (tmp_path / "phone.heic").write_bytes(b"no picture")
+    (tmp_path / "outside.png").symlink_to("/etc/hostname")
+    client = begin(tmp_path, answerer)
+    errors = {row["name"]: row["error"] for row in client.photographs if row["error"]}
+    assert set(errors) == {"broken.jpg", "phone.heic", "outside.png"}
+    assert "HEIC" in errors["phone.heic"].upper()
+    assert "outside" in errors["outside.png"]
+    for n, row in enumerate(client.photographs):
+        answer = client.http.get(f"{client.path(n)}/image")
+        if row["error"]:
+            assert client.http.post(f"{client.path(n)}/open", json={}).status_code == 200
+            continue
+        (tmp_path / ".shown").write_bytes(answer.content)
+        picture = Image.open(tmp_path / ".shown")
+        assert picture.getexif().get(0x0112, 1) == 1
+        shown = np.asarray(picture.convert("RGB"))
+        assert np.array_equal(shown, read_image(tmp_path / row["name"])), row["name"]
+        assert shown.shape[:2] == (row["height"], row["width"])
+        small = client.http.get(f"{client.path(n)}/thumbnail")
+        assert small.headers["content-type"] == "image/jpeg"
+    client.sessions.close()
+
+
+def test_memory_is_bounded(tmp_path, answerer, monkeypatch):
+    from probseg.annotate import sessions
+
+    client = begin(draw_photographs(tmp_path, 6), answerer)
+    monkeypatch.setattr(sessions, "MEMORY", 4 << 20)  # one photograph with zoomed answers is 3 MB
+    masks = [client.click(64, 48, True, n)[1] for n in range(6)]
+    assert client.sessions._opened_size() <= sessions.MEMORY
+    for _ in range(10):
+        client.click(70, 40, True, 5)
+    assert client.sessions._opened_size() <= sessions.MEMORY
+    for _ in range(10):
+        _, mask = client.act({"type": "undo"}, 5)
+    assert np.array_equal(mask, masks[-1]), "answers that were forgotten are computed again"
+    client.sessions.close()
+
+
+REFUSED = [
+    ({"host": "evil.example"}, 403),
+    ({"host": "evil.example:8808"}, 403),
+    ({"origin": "http://evil.example"}, 403),
+    ({"origin": "null"}, 403),
+    ({"x-probseg-token": "wrong"}, 401),
+    ({"x-probseg-token": ""}, 401),
+    ({"content-type": "text/plain"}, 415),
+    ({"content-type": "application/x-www-form-urlencoded"}, 415),
+]
+
+
+@pytest.mark.parametrize(("headers", "status"), REFUSED)
+def test_requests_of_other_sites_are_refused(client, headers, status):
+    answer = client.http.post(f"{client.path()}/open", content=b"{}", headers=_json(headers))
+    assert answer.status_code == status
+    assert "error" in answer.json()
+
+
+def _json(headers):
+    return {"content-type": "application/json", **headers}
+
+
+def test_the_page_may_not_load_from_elsewhere(client):
+    answer = client.http.get("/", headers={"x-probseg-token": ""})
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "access-control-allow-origin" not in answer.headers
+    ours = client.http.post(f"{client.path()}/open", json={}, headers={"origin": f"http://{HOST}"})
+    assert ours.status_code == 200
+    for path in ("/static/../app.py", "/static/app.py", "/static/%2e%2e/app.py", "/etc/passwd"):
+        assert client.http.get(path).status_code == 404
+    big = client.http.post("/api/labels", json={"labels": ["x" * (1 << 20)]})
+    assert big.status_code == 413

@@ -1,0 +1,273 @@
+"""A real server process: kills at any moment, and requests that are not those of the page."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from annotate_client import draw_photographs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probseg.annotate.frames import unpack
+from probseg.cli import main
+
+SIZE = (96, 128)
+CLI = Path(__file__).parents[2] / "cli.py"
+
+
+class Server:
+    """A server process on a folder, and a client."""
+
+    def __init__(self, folder):
+        command = [sys.executable, str(CLI), "annotate", str(folder)]
+        self.process = subprocess.Popen(
+            [*command, "--port", "0", "--no-browser"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for line in self.process.stdout:
+            if line.startswith("http://"):
+                address, self.token = line.strip().split("/#")
+                self.host = address.removeprefix("http://")
+                break
+        else:
+            raise AssertionError(self.process.stderr.read())
+        self.photographs = json.loads(self.ask("GET", "/api/session")[1])["photographs"]
+
+    def ask(self, method, path, body=None, headers=None):
+        """Return status and body of an answer."""
+        connection = http.client.HTTPConnection(self.host, timeout=60)
+        try:
+            ours = {"X-Probseg-Token": self.token, "Content-Type": "application/json"}
+            connection.request(method, path, body, {**ours, **(headers or {})})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def act(self, revision, action):
+        """Return header and mask, or None if the server is gone."""
+        path = f"/api/photos/{self.photographs[0]['id']}/actions"
+        body = json.dumps({"sequence": revision, "revision": revision, "action": action})
+        try:
+            status, content = self.ask("POST", path, body)
+        except (OSError, http.client.HTTPException):
+            return None
+        assert status == 200, content
+        return unpack(content, SIZE)
+
+    def photograph(self):
+        return json.loads(self.ask("GET", f"/api/photos/{self.photographs[0]['id']}")[1])
+
+    def mask(self):
+        frame = self.ask("GET", f"/api/photos/{self.photographs[0]['id']}/mask")[1]
+        return unpack(frame, SIZE)[1]
+
+    def stop(self, sign=signal.SIGINT):
+        self.process.send_signal(sign)
+        self.process.wait(60)
+        return self.process.stderr.read()
+
+
+def _script(random_numbers, count):
+    """Return actions that are possible one after the other."""
+    steps, cursor, actions = 0, 0, []
+    for _ in range(count):
+        kinds = ["click", "click", "brush"] + ["undo"] * (cursor > 0) + ["redo"] * (cursor < steps)
+        kind = random_numbers.choice(kinds)
+        x, y = random_numbers.uniform(0, 127.9), random_numbers.uniform(0, 95.9)
+        positive = random_numbers.random() < 0.6
+        action = {"type": kind}
+        if kind == "click":
+            action |= {"x": x, "y": y, "positive": positive}
+        elif kind == "brush":
+            action |= {"radius": 4.0, "points": [[x, y], [64.0, 48.0]], "positive": positive}
+        actions.append(action)
+        cursor += -1 if kind == "undo" else 1
+        steps = steps if kind in ("undo", "redo") else cursor
+    return actions
+
+
+def _kill_and_look(folder, seed):
+    """Kill a server in the middle of a script, and compare with what it had acknowledged."""
+    draw_photographs(folder, 1, SIZE)
+    numbers = random.Random(seed)
+    actions = _script(numbers, 12)
+    server = Server(folder)
+    revision = server.photograph()["revision"]
+    last, acknowledged = None, 0
+    with ThreadPoolExecutor(1) as pool:
+        fatal = numbers.randrange(1, len(actions))
+        for n, action in enumerate(actions):
+            future = pool.submit(server.act, revision + n, action)
+            if n == fatal:
+                time.sleep(numbers.uniform(0, 0.08))
+                server.process.kill()
+            answer = future.result()
+            if answer is None:
+                break
+            last, acknowledged = answer, acknowledged + 1
+    server.process.kill()
+    server.process.wait()
+    server = Server(folder)
+    now = server.photograph()
+    done = now["revision"] - revision
+    assert done in (acknowledged, acknowledged + 1), "only the last may be unacknowledged"
+    if done == acknowledged and last is not None:
+        header, mask = last
+        assert now["current"] == header["current"]
+        assert (now["undo"], now["redo"]) == (header["undo"], header["redo"])
+        back = server.mask()
+        assert (back is None and mask is None) or np.array_equal(back, mask)
+    for n, action in enumerate(actions[done:], start=done):  # and it goes on
+        assert server.act(revision + n, action) is not None
+    errors = server.stop()
+    assert "Traceback" not in errors, errors
+    return done == acknowledged
+
+
+def test_what_was_acknowledged_is_there_after_a_kill(tmp_path):
+    for seed in range(2):
+        _kill_and_look(tmp_path / str(seed), seed)
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_is_there_after_a_hundred_kills(tmp_path):
+    compared = sum(_kill_and_look(tmp_path / str(seed), 100 + seed) for seed in range(100))
+    assert compared > 20
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fuzzed") / "photos"
+    server = Server(draw_photographs(folder, 2, SIZE))
+    yield server
+    errors = server.stop()
+    assert "Traceback" not in errors, errors
+    files = {path.relative_to(folder.parent).parts[0] for path in folder.parent.rglob("*")}
+    assert files == {"photos"}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+KINDS = st.sampled_from(
+    [
+        "click",
+        "box",
+        "brush",
+        "undo",
+        "redo",
+        "clear",
+        "finish",
+        "reopen",
+        "delete",
+        "label",
+        "state",
+        "other",
+    ]
+)
+NAMES = ["type", "x", "y", "positive", "box", "radius", "points", "object", "label", "state"]
+ACTIONS = st.fixed_dictionaries(
+    {"type": KINDS}, optional={name: JSON | st.floats(-10, 200) for name in NAMES[1:]}
+)
+BODIES = (
+    st.fixed_dictionaries(
+        {"sequence": JSON, "revision": st.integers(0, 3) | JSON, "action": ACTIONS | JSON}
+    ).map(lambda body: json.dumps(body).encode())
+    | JSON.map(lambda body: json.dumps(body).encode())
+    | st.binary(max_size=200)
+)
+PATHS = st.sampled_from(
+    [
+        "/api/session",
+        "/api/photos/ID",
+        "/api/photos/ID/open",
+        "/api/photos/ID/actions",
+        "/api/photos/ID/preview",
+        "/api/photos/ID/mask",
+        "/api/photos/ID/uncertainty",
+        "/api/photos/ID/objects/1/mask",
+        "/api/photos/ID/objects/99999999999999999999/mask",
+        "/api/photos/../../etc/passwd/image",
+        "/api/photos/%2e%2e%2f%2e%2e/image",
+        "/static/../../secret",
+        "/static/%00",
+        "/api/settings",
+        "/api/model",
+        "/api/labels",
+        "/api/export",
+    ]
+) | st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=30).map("/{}".format)
+HEADERS = st.dictionaries(
+    st.sampled_from(["Host", "Origin", "X-Probseg-Token", "Content-Type", "Range", "X-Other"]),
+    st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30).map(str.strip),
+    max_size=2,
+)
+
+
+def _one_request(server, method, path, body, headers):
+    path = path.replace("ID", server.photographs[0]["id"])
+    try:
+        status, _ = server.ask(method, path, body, headers)
+    except http.client.HTTPException:
+        return  # the request itself was no HTTP
+    assert status < 500, (method, path, body, headers)
+
+
+REQUESTS = {
+    "method": st.sampled_from(["GET", "POST", "POST", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"]),
+    "path": PATHS,
+    "body": BODIES,
+    "headers": st.just({}) | HEADERS,
+}
+
+
+@given(**REQUESTS)
+@settings(max_examples=200)
+def test_malformed_requests_are_refused(server, method, path, body, headers):
+    _one_request(server, method, path, body, headers)
+
+
+@pytest.mark.slow
+@given(**REQUESTS)
+@settings(max_examples=10_000)
+def test_ten_thousand_malformed_requests_are_refused(server, method, path, body, headers):
+    _one_request(server, method, path, body, headers)
+
+
+def test_a_real_client_works_after_all_that(server):
+    revision = server.photograph()["revision"]
+    header, mask = server.act(
+        revision, {"type": "brush", "radius": 5.0, "points": [[64, 48]], "positive": True}
+    )
+    assert mask[48, 64]
+    assert header["revision"] == revision + 1
+
+
+def test_wrong_arguments_are_explained(tmp_path, capsys):
+    photos = str(draw_photographs(tmp_path / "photos", 1))
+    cases = [
+        (["annotate", str(tmp_path / "none")], "no such folder"),
+        (["annotate", photos, "--host", "0.0.0.0"], "--host"),
+        (["annotate", photos, "--port", "70000", "--no-browser"], "--port"),
+        (["annotate", str(tmp_path), "--port", "0"], "no photograph"),
+    ]
+    for arguments, expected in cases:
+        assert main(arguments) == 2
+        assert expected in capsys.readouterr().err

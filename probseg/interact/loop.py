@@ -87,10 +87,10 @@ class InteractionLoop:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            message = f"batch_size: expected at least 1, got {self.batch_size}"
+            message = f"batch_size must be at least 1, got {self.batch_size}"
             raise ValueError(message)
         if getattr(self.model, "training", False):
-            message = "model: expected evaluation mode, got training mode; call model.eval() first"
+            message = "model must be in evaluation mode, got training mode; call model.eval() first"
             raise ValueError(message)
 
     def step(
@@ -160,41 +160,43 @@ class InteractionLoop:
         for part in self._together(looks, firsts):
             timed = _Stopwatch(states[part[0]].image.device)
             images = [_shown(states[i].image, looks[i]) for i in part]
-            if self.flip:
-                images += [image.flip(-1) for image in images]
-            made = self.model.encode_each(images)
+            mirrored = [image.flip(-1) for image in images] if self.flip else []
+            made = self.model.encode_each([*images, *mirrored])
+            sides = [made[: len(part)], made[len(part) :]] if self.flip else [made]
             groups = [new[id(states[i].image), looks[i]] for i in part]
             share = timed.seconds() / sum(map(len, groups))
-            for n, alike in enumerate(groups):
+            for both, alike in zip(zip(*sides, strict=True), groups, strict=True):
                 for i in alike:
                     encoded[i] = states[i]._replace(
                         seen=looks[i],
-                        encoded=tuple(made[n :: len(part)]),
+                        encoded=both,
                         seconds=(states[i].seconds or 0.0) + share,
                     )
         return encoded
 
     def _decoded(self, states: Sequence[InteractionState]) -> list[Tensor]:
         """Return the probabilities ``(h, w)`` of what the states have seen."""
-        sides = len(states[0].encoded)  # 2 with the mirrored image
-        encoded = [state.encoded[side] for side in range(sides) for state in states]
-        prompts = [self._prompts(state, bool(side)) for side in range(sides) for state in states]
+        encoded = [state.encoded[0] for state in states]
+        prompts = [self._prompts(state, mirrored=False) for state in states]
+        if self.flip:
+            encoded += [state.encoded[1] for state in states]
+            prompts += [self._prompts(state, mirrored=True) for state in states]
         logits = self.model.decode_each(encoded, prompts)
-        probabilities = []
-        for n, state in enumerate(states):
-            of_state = logits[n :: len(states)]
-            assert state.seen is not None, "decoded what was not encoded"
-            if any(tuple(one.shape) != state.seen.size for one in of_state):
+        expected = [state.seen.size for state in states if state.seen is not None]
+        for one, size in zip(logits, expected * (1 + self.flip), strict=True):
+            if tuple(one.shape) != size:
                 message = (
-                    f"model: expected logits of shape {state.seen.size} for each image, "
-                    f"got {[tuple(one.shape) for one in of_state]}"
+                    f"model must return logits of shape {size} for each image, got "
+                    f"{tuple(one.shape)}"
                 )
                 raise ValueError(message)
-            mean = of_state[0].float()  # fp32 also under autocast
-            if self.flip:
-                mean = (mean + of_state[1].float().flip(-1)) / 2
-            probabilities.append(mean.sigmoid())
-        return probabilities
+        means = [one.float() for one in logits[: len(states)]]  # fp32 also under autocast
+        if self.flip:
+            others = logits[len(states) :]
+            means = [
+                (one + other.float().flip(-1)) / 2 for one, other in zip(means, others, strict=True)
+            ]
+        return [mean.sigmoid() for mean in means]
 
     def _prompts(self, state: InteractionState, mirrored: bool) -> Prompts:
         """Return box and clicks in pixels of what the model is shown."""

@@ -46,11 +46,11 @@ class Mask:
         return entropy.astype(np.float32)
 
 
-class _Before(NamedTuple):
-    """What the model had answered before a click, and where it had looked."""
+class _Answered(NamedTuple):
+    """A state with the model's answer, and the number of changes of settings before it."""
 
-    probability: npt.NDArray[np.float32]
-    window: Box | None
+    state: InteractionState
+    settings: int
 
 
 class Predictor:
@@ -60,19 +60,20 @@ class Predictor:
     ``gabbur2021``; without one it sees the whole image. Models whose prompts enter at the head pay
     for what they see once, and then answer each click in a fraction of the time.
 
-    Models that take a previous mask are handed their last answer: what they say then depends on
-    which clicks came together, and an answer is kept for each `predict` so that clicks can be
-    undone.
+    Models that take a previous mask get their last answer as an input: their next answer depends
+    on which clicks came together. All answers to an image are kept, so that `undo` is exact and
+    costs nothing.
 
     Args:
         model: The network; it is moved to the device, laid out with channels last and put into
             evaluation mode. Change its settings through `adapt`: what was encoded with others is
             not recognised as out of date.
         device: Where to compute.
-        zoom: A name in `probseg.interact.ZOOMS`: from the second click on, the model looks closer
-            at where the object seems to be, which follows contours better and costs another look
-            whenever that place changes. None always looks at all of the image, or of what the box
-            surrounds.
+        zoom: A name in `probseg.interact.ZOOMS`: from the second click on, the model sees the
+            surroundings of the predicted object, enlarged, which takes a fifth to a quarter of the
+            clicks away on photographs larger than the model's working size, and costs another
+            encoding whenever that window moves. None always shows the whole image, or the
+            surroundings of the box.
 
     Raises:
         UnknownNameError: If there is no such zoom.
@@ -82,7 +83,7 @@ class Predictor:
         self,
         model: Segmenter,
         device: torch.device | str = "cpu",
-        zoom: str | None = None,
+        zoom: str | None = "fixed",
     ) -> None:
         if zoom is not None and zoom not in ZOOMS:
             raise UnknownNameError(kind="zoom", name=zoom, known=ZOOMS)
@@ -94,12 +95,14 @@ class Predictor:
             previous_mask=self.model.previous_mask,
             zoom=None if zoom is None else ZOOMS[zoom],
         )
+        self._empty: InteractionState | None = None  # of the image, without prompts
         self._state: InteractionState | None = None
-        self._before: list[_Before] = []  # what each click had to correct
+        self._answers: list[_Answered] = []  # to all prompts of this object, in order
+        self._settings = 0
 
     @classmethod
     def from_pretrained(
-        cls, name: str, device: torch.device | str = "cpu", zoom: str | None = None
+        cls, name: str, device: torch.device | str = "cpu", zoom: str | None = "fixed"
     ) -> Predictor:
         """Load a model of the zoo, of a local folder or of the hub; see `probseg.create_model`.
 
@@ -132,8 +135,8 @@ class Predictor:
                 "files of other kinds"
             )
             raise ValueError(msg)
-        self._before = []
-        self._begin(begin(image_tensor(image, self.device)))
+        self._empty = self._encoded(begin(image_tensor(image, self.device)))
+        self.reset()
 
     def adapt(
         self,
@@ -155,15 +158,21 @@ class Predictor:
             ValueError: If a number is out of range, or the network has no layer to change.
         """
         self.model.adapt(key_iterations, key_prior, value_iterations, value_prior)
-        if self._state is not None:  # what was encoded with other keys is out of date
-            self._begin(self._state._replace(seen=None, encoded=None))
+        self._settings += 1
+        if self._empty is not None and self._state is not None:
+            # What was encoded with other keys is out of date.
+            self._empty = self._encoded(self._empty._replace(seen=None, encoded=None))
+            seen, encoded = self._empty.seen, self._empty.encoded
+            self._state = self._state._replace(seen=seen, encoded=encoded)
 
     def predict(
         self,
         clicks: Sequence[Click] = (),
         box: tuple[float, float, float, float] | None = None,
     ) -> Mask:
-        """Add prompts to those given so far and segment the object.
+        """Add prompts and segment the object.
+
+        Without new prompts the answer is the last one, or a new one under changed settings.
 
         Args:
             clicks: New clicks, in pixels of the image.
@@ -186,22 +195,22 @@ class Predictor:
             drawn = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
             state = state._replace(box=drawn)
         state = state._replace(clicks=(*state.clicks, *clicks))
-        before = [*self._before, *[_Before(state.probability, state.window)] * len(clicks)]
         if not state.clicks and state.box is None:
             msg = "nothing to go by: give at least one click or a box"
             raise ValueError(msg)
-        (self._state,) = self._loop.answer([state._replace(view=visible_part(state))])
-        self._before = before
-        return Mask(self._state.probability)
+        if self._answers and not clicks and box is None:
+            if self._answers[-1].settings == self._settings:
+                return Mask(state.probability)
+            self._answers.pop()
+            return self._answer_again(state)
+        return self._answer(state)
 
     def undo(self) -> Mask | None:
         """Take the last click back.
 
-        The model is handed the mask that it had for the click before, and looks where it looked
-        then.
-
         Returns:
-            The mask for the prompts that are left, or None where none is left.
+            The mask for the prompts that are left, as it was unless box or settings have changed
+            since; None where no prompt is left.
 
         Raises:
             RuntimeError: If there is no click to take back.
@@ -210,22 +219,40 @@ class Predictor:
             msg = "no click to undo"
             raise RuntimeError(msg)
         state = self._current()
-        self._before = self._before[:-1]
-        nothing = _Before(np.zeros_like(state.probability), None)
-        before = self._before[-1] if self._before else nothing
-        self._state = state._replace(clicks=state.clicks[:-1], **before._asdict())
-        return self.predict() if self.clicks or state.box is not None else None
+        left = state._replace(clicks=state.clicks[:-1])
+        while self._answers and len(self._answers[-1].state.clicks) > len(left.clicks):
+            self._answers.pop()
+        if not left.clicks and left.box is None:
+            self.reset()
+            return None
+        if self._answers:
+            last = self._answers[-1].state
+            if self._answers[-1].settings == self._settings and last.box == left.box:
+                if last.clicks == left.clicks:
+                    self._state = last
+                    return Mask(last.probability)
+            elif last.clicks == left.clicks:
+                self._answers.pop()
+        return self._answer_again(left)  # clicks came together, or box or settings are others
 
     def reset(self) -> None:
         """Forget box and clicks; the image stays."""
-        if self._state is not None:
-            state = self._state
-            self._before = []
-            self._begin(begin(state.image)._replace(seen=state.seen, encoded=state.encoded))
+        self._state, self._answers = self._empty, []
 
-    def _begin(self, state: InteractionState) -> None:
-        pays_once = self.model.prompts == "head"
-        self._state = self._loop.look(state) if pays_once else state
+    def _encoded(self, state: InteractionState) -> InteractionState:
+        """Return a state encoded where that does not depend on prompts."""
+        return self._loop.look(state) if self.model.prompts == "head" else state
+
+    def _answer_again(self, state: InteractionState) -> Mask:
+        """Answer the prompts of a state, which correct the last answer that is kept."""
+        before = self._answers[-1].state if self._answers else self._empty
+        assert before is not None, "there is an image"
+        return self._answer(state._replace(probability=before.probability, window=before.window))
+
+    def _answer(self, state: InteractionState) -> Mask:
+        (self._state,) = self._loop.answer([state._replace(view=visible_part(state))])
+        self._answers.append(_Answered(self._state, self._settings))
+        return Mask(self._state.probability)
 
     def _current(self) -> InteractionState:
         if self._state is None:
@@ -238,7 +265,7 @@ def visible_part(state: InteractionState) -> Box:
     """Return the part of the image that the model sees: all, or the surroundings of the box.
 
     The surroundings are those of the protocol ``gabbur2021`` unless a click lies outside, and then
-    those of the box with all clicks: a crop that stays the same need not be looked at again.
+    those of the box with all clicks: a crop that stays the same need not be encoded again.
     """
     height, width = state.image.shape[-2:]
     if state.box is None:

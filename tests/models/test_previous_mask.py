@@ -262,7 +262,7 @@ def test_all_ways_to_look_closer_work(zoom, photo):
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_the_predictor_hands_on_its_last_answer(entry, photo):
     model = build(entry)
-    predictor = Predictor(model)
+    predictor = Predictor(model, zoom=None)
     predictor.set_image(photo)
     loop = InteractionLoop(model, previous_mask=True)
     states = [begin(image_tensor(photo))]
@@ -271,14 +271,14 @@ def test_the_predictor_hands_on_its_last_answer(entry, photo):
         np.testing.assert_allclose(
             predictor.predict([click]).probability, states[0].probability, atol=1e-6
         )
-    together = Predictor(model)
+    together = Predictor(model, zoom=None)
     together.set_image(photo)
     apart = np.abs(together.predict(CLICKS).probability - states[0].probability)
     assert apart.max() > 1e-5
 
 
 def test_what_is_undone_is_forgotten(photo):
-    predictor = Predictor(build())
+    predictor = Predictor(build(), zoom=None)
     predictor.set_image(photo)
     begun = predictor.predict(box=(5, 5, 40, 50))
     answers = [predictor.predict([click]) for click in CLICKS]

@@ -459,8 +459,8 @@ const page = {
       if (next) bitmaps.get(next.id).catch(() => null);
     } catch (error) {
       if (this.photo !== photo) return;
-      if (error.status === 422 || error.status === 415) this.unreadable(error.message);
-      else report(error);
+      if ([401, 403, 409].includes(error.status)) report(error);
+      else this.unreadable(error.message);
     }
   },
 
@@ -554,20 +554,29 @@ const page = {
       { className: "object", role: "listitem" },
       swatch,
       label,
-      element("span", { className: "quiet", textContent: `${object.area.toLocaleString("en")} px`, title: `${object.clicks} clicks, ${Math.round(object.seconds ?? 0)} s` }),
+      element("span", { className: "quiet", textContent: `${object.area.toLocaleString("en", { notation: "compact" })} px`, title: `${object.clicks} clicks, ${Math.round(object.seconds ?? 0)} s` }),
       tool("hide", hidden ? "Show" : "Hide", hidden ? EYE_SHUT : EYE, () => {
         this.clicker.setHidden(id, !hidden);
         this.list.redraw(id);
       }),
       tool("reopen", "Open again", PEN, () => this.clicker.act({ type: "reopen", object: id })),
-      tool("delete", "Delete", BIN, async () => {
-        if (await this.clicker.act({ type: "delete", object: id })) banner.show("note", "The object is deleted. Z brings it back.");
-      }),
+      this.armed === id
+        ? element("button", { type: "button", className: "sure", textContent: "Delete?", "data-role": "delete", onclick: () => this.clicker.act({ type: "delete", object: id }) })
+        : tool("delete", "Delete", BIN, () => this.arm(id)),
     );
     row.classList.toggle("faint", hidden);
     row.onpointerenter = () => this.clicker.highlight(id);
     row.onpointerleave = () => this.clicker.highlight(null);
     return row;
+  },
+
+  /** Ask whether an object is to be deleted, which cannot be undone. */
+  arm(id) {
+    const before = this.armed;
+    this.armed = id;
+    for (const row of [before, id]) if (row != null) this.list.redraw(row);
+    clearTimeout(this.armedTimer);
+    if (id != null) this.armedTimer = setTimeout(() => this.arm(null), 4000);
   },
 
   // --- Photographs ------------------------------------------------------------------------------
@@ -646,7 +655,7 @@ function changeSettings(changes) {
     changeSettings.waiting = {};
     try {
       page.session.settings = (await json("settings", { body })).settings;
-      await page.clicker.refresh();
+      await page.clicker.refresh({ ghost: true });
       if (page.doubting) page.clicker.askUncertainty();
     } catch (error) {
       report(error);
@@ -687,14 +696,9 @@ function drawKnobs() {
   if (settings.avoid_finished != null) {
     switches.push(checkbox("Keep off finished objects", settings.avoid_finished, (on) => changeSettings({ avoid_finished: on }), "Pixels of finished objects are no part of this one"));
   }
-  const zooms = page.session.zooms ?? ["fixed"];
-  const zoom = element("select", { id: "zoom" }, new Option("off", ""), ...zooms.map((name) => new Option(name, name)));
-  zoom.value = settings.zoom ?? "";
-  zoom.onchange = () => changeSettings({ zoom: zoom.value || null });
-  switches.push(element("label", { className: "switch", title: "From the second click on the model looks closer at the object" }, element("span", { textContent: "Look closer" }), zoom));
+  const closer = (on) => changeSettings({ zoom: on ? "fixed" : null });
+  switches.push(checkbox("Look closer from the second click", settings.zoom != null, closer, "The model then sees the surroundings of the object, enlarged"));
   $("switches").replaceChildren(...switches);
-  const formats = page.session.formats ?? ["coco"];
-  $("format").replaceChildren(...formats.map((name) => new Option(name, name)));
 }
 
 function drawPreviewSwitch() {
@@ -751,10 +755,12 @@ function showWith() {
 }
 
 async function changeModel(name) {
+  banner.show("wait", `Loading ${name} …`);
   try {
     page.take(await json("model", { body: { name } }));
     page.clicker.setPreview(true);
     await page.open(page.index);
+    banner.clear("wait");
   } catch (error) {
     $("model").value = page.session.model.name;
     report(error);
@@ -783,6 +789,7 @@ function buildHelp() {
     $("keys").append(element("kbd", { textContent: keys }), element("span", { textContent: text }));
   }
   $("help-button").onclick = () => $("help").showModal();
+  $("help").querySelector("button").onclick = () => $("help").close();
 }
 
 // --- Listening ----------------------------------------------------------------------------------
@@ -842,7 +849,7 @@ function listen() {
   });
   $("export").onclick = async () => {
     try {
-      const { path } = await json("export", { body: { format: $("format").value } });
+      const { path } = await json("export", { body: { format: "coco" } });
       banner.show("note", `Written: ${path}`);
     } catch (error) {
       report(error);

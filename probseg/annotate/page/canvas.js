@@ -9,6 +9,7 @@
 // of its first pixel.
 
 const OBJECT = "#2f6db3";
+const CURRENT = "#2b8cff"; // the object that is being clicked
 const BACKGROUND = "#d9661f";
 const FINISHED = ["#e6a100", "#009e73", "#cc79a7", "#56b4e9", "#8a5fb0", "#b5c334", "#a0522d"];
 const UNCERTAIN = [230, 40, 140];
@@ -205,13 +206,20 @@ export class Clicker extends EventTarget {
     this._fetchFinished();
   }
 
-  /** Ask for the mask of the current object again, as after a change of settings. */
-  async refresh() {
+  /**
+   * Ask for the mask of the current object again, as after a change of settings. With `ghost` the
+   * outline of the mask before stays, dashed, until the next action.
+   */
+  async refresh({ ghost = false } = {}) {
     if (!this._marked()) return this._showMask(null);
     const opened = this.opened;
     const sequence = ++this.sequence;
     const answer = await this._ask({ type: "mask" }, sequence);
-    if (answer && opened === this.opened && sequence === this.sequence) this._showMask(answer);
+    if (answer && opened === this.opened && sequence === this.sequence) {
+      const before = this.ghost ?? this.mask?.outline ?? null;
+      this._showMask(answer);
+      this.ghost = ghost ? before : null;
+    }
     return answer;
   }
 
@@ -222,6 +230,7 @@ export class Clicker extends EventTarget {
     const sequence = ++this.sequence;
     const parting = action.type === "finish" ? this.mask : null;
     this.pending.push({ sequence, action });
+    this.ghost = null;
     this._clearPreview();
     if (action.type === "finish" || action.type === "clear") this.suggestion = null;
     this._update();
@@ -282,7 +291,7 @@ export class Clicker extends EventTarget {
     if (!answer || opened !== this.opened || this.pending.length) return null;
     this.suggestion = answer.suggestion ?? null;
     const region = Region.of(answer);
-    this.uncertainty = region && { region, canvas: region.painted(UNCERTAIN, 255 / 0.85) };
+    this.uncertainty = region && { region, canvas: region.painted(UNCERTAIN, 255 / 0.7) };
     this.draw();
     return answer;
   }
@@ -294,7 +303,7 @@ export class Clicker extends EventTarget {
 
   /** Show another mask than the current one, or with null the current one again. */
   compare(answer) {
-    this.compared = answer === null ? null : { mask: shown(Region.of(answer), OBJECT) };
+    this.compared = answer === null ? null : { mask: shown(Region.of(answer), CURRENT) };
     this.draw();
   }
 
@@ -372,7 +381,7 @@ export class Clicker extends EventTarget {
     this.objects = [];
     this.undoable = this.redoable = false;
     this.pending = [];
-    this.mask = this.uncertainty = this.suggestion = this.compared = null;
+    this.mask = this.ghost = this.uncertainty = this.suggestion = this.compared = null;
     this.finished = new Map(); // id -> {region, colour, stamp}
     this.layer = null;
     this.crosshair = this.gesture = this.highlighted = null;
@@ -403,7 +412,7 @@ export class Clicker extends EventTarget {
   }
 
   _showMask(answer) {
-    this.mask = shown(Region.of(answer), OBJECT);
+    this.mask = shown(Region.of(answer), CURRENT);
     this.uncertainty = null;
     this.suggestion = null;
     this.compared = null;
@@ -632,7 +641,6 @@ export class Clicker extends EventTarget {
 
   _down(event) {
     if (!this.image) return;
-    this.over.focus({ preventScroll: true });
     this.over.setPointerCapture(event.pointerId);
     const at = this._at(event);
     this.pointers.set(event.pointerId, at);
@@ -879,12 +887,13 @@ export class Clicker extends EventTarget {
     this._transform(context);
     context.lineJoin = context.lineCap = "round";
     if (this.layers.finished) this._drawFinished(context);
-    const mask = this.compared ? this.compared.mask : this.mask;
-    if (mask && this.layers.mask) this._drawMask(context, mask);
     if (this.uncertainty) {
       const { region, canvas } = this.uncertainty;
       context.drawImage(canvas, region.x, region.y);
     }
+    const mask = this.compared ? this.compared.mask : this.mask;
+    if (mask && this.layers.mask) this._drawMask(context, mask);
+    if (this.ghost && this.layers.mask) this._stroke(context, this.ghost, "#ffd27a", [5, 4]);
     if (this.preview.region) this._stroke(context, this.preview.region, "#ffffff", [4, 3]);
     this._drawStrokes(context);
     this._drawBoxes(context);
@@ -924,9 +933,11 @@ export class Clicker extends EventTarget {
   }
 
   _drawMask(context, mask) {
-    context.globalAlpha = 0.38;
-    context.drawImage(mask.canvas, mask.region.x, mask.region.y);
-    context.globalAlpha = 1;
+    if (!this.uncertainty) {
+      context.globalAlpha = 0.42;
+      context.drawImage(mask.canvas, mask.region.x, mask.region.y);
+      context.globalAlpha = 1;
+    }
     this._stroke(context, mask.outline, "#ffffff");
   }
 

@@ -1,0 +1,154 @@
+"""The annotation page at work: light, dark, and on the screen of a telephone.
+
+``python docs/pictures/annotate.py`` serves photographs that come with scikit-image and lets the
+simulated annotator of the protocol ``ritm`` click through the page. It needs chromium and
+Playwright.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from probseg.clicks.annotators import BoolMap, largest_error_click
+from probseg.data import SamplePhotos
+from probseg.metrics.overlap import iou
+from probseg.types import Click, Sample
+
+PICTURES = Path(__file__).resolve().parent
+CHROMIUM = "/usr/bin/chromium"
+WIDE, NARROW = (1280, 800), (400, 860)
+ENOUGH = 0.96  # the IoU at which the annotator is content
+LABELS = ("cat", "cup", "saucer", "spoon", "vehicle")
+
+
+def main() -> None:
+    photos = SamplePhotos()
+    samples = {sample.name: sample for sample in map(photos.__getitem__, range(len(photos)))}
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+        folder = Path(place) / "photos"
+        folder.mkdir()
+        for sample in samples.values():
+            Image.fromarray(sample.image).save(folder / f"{sample.photo}.png")
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        with _served(folder) as address:
+            page = _opened(browser, address, "light", WIDE)
+            _show(page, "cat")
+            _segment(page, samples["cat"], clicks=3)
+            page.keyboard.press("1")
+            page.keyboard.press("Enter")
+            page.keyboard.press("d")
+            _show(page, "coffee")
+            for key, name in (("4", "spoon"), ("2", "cup")):
+                _segment(page, samples[f"coffee/{name}"], clicks=8)
+                page.keyboard.press(key)
+                page.keyboard.press("Enter")
+                _settle(page)
+            page.keyboard.press("3")
+            _segment(page, samples["coffee/saucer"], clicks=6)
+            _save(page, "light")
+
+            page = _opened(browser, address, "dark", WIDE)
+            page.get_by_title("Model", exact=True).select_option("resnet16_csa")
+            _show(page, "motorcycle")
+            page.keyboard.press("5")
+            _segment(page, samples["motorcycle"], clicks=4)
+            page.locator("[data-knob=key_iterations]").fill("4")
+            page.wait_for_timeout(3000)
+            _save(page, "dark")
+
+            page = _opened(browser, address, "light", NARROW)
+            page.get_by_title("Model", exact=True).select_option("lite0_unet_prop")
+            _show(page, "rocket")
+            _segment(page, samples["rocket"], clicks=3)
+            _save(page, "narrow")
+        browser.close()
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    """Run ``probseg annotate``; yields the address that it prints."""
+    verb = [sys.executable, "-c", "from probseg.cli import main; main()", "annotate", str(folder)]
+    options = ["--no-browser", "--port", "0", "--labels", ",".join(LABELS)]
+    with subprocess.Popen([*verb, *options], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield next(line.strip() for line in server.stdout if line.startswith("http"))
+        finally:
+            server.terminate()
+
+
+def _opened(browser: Browser, address: str, scheme: str, size: tuple[int, int]) -> Page:
+    viewport = {"width": size[0], "height": size[1]}
+    page = browser.new_context(viewport=viewport, color_scheme=scheme).new_page()  # type: ignore[arg-type]
+    page.goto(address)
+    page.wait_for_selector("body[data-ready]")
+    return page
+
+
+def _show(page: Page, photo: str) -> None:
+    """Open a photograph by its name."""
+    page.evaluate(
+        "name => probsegPage.open(probsegPage.session.photographs.findIndex("
+        "photo => photo.name === name))",
+        f"{photo}.png",
+    )
+    _settle(page)
+
+
+def _segment(page: Page, sample: Sample, clicks: int) -> None:
+    """Click on the centre of the largest error, again and again."""
+    given: list[Click] = []
+    for _ in range(clicks):
+        mask = _mask(page, sample.mask.shape)
+        click = largest_error_click(mask, sample.mask, given)
+        if click is None or iou(mask, sample.mask) > ENOUGH:
+            return
+        given.append(click)
+        view = page.evaluate("probsegPage.clicker.view")
+        stage = page.locator(".clicker-over").bounding_box()
+        assert stage is not None
+        x = stage["x"] + view["x"] + (click.x + 0.5) * view["scale"]
+        y = stage["y"] + view["y"] + (click.y + 0.5) * view["scale"]
+        page.mouse.click(x, y, button="left" if click.positive else "right")
+        _settle(page)
+
+
+def _mask(page: Page, shape: tuple[int, ...]) -> BoolMap:
+    """Return the mask that the page shows."""
+    mask = np.zeros(shape, np.bool_)
+    region = page.evaluate(
+        "(shown => shown && [shown.region.x, shown.region.y, shown.region.width,"
+        " shown.region.height, Array.from(shown.region.bytes).join('')])(probsegPage.clicker.mask)"
+    )
+    if region is not None:
+        x, y, width, height, bits = region
+        inside = np.frombuffer(bits.encode(), np.uint8).reshape(height, width) == ord("1")
+        mask[y : y + height, x : x + width] = inside
+    return mask
+
+
+def _settle(page: Page) -> None:
+    """Wait until all that was sent is answered and painted."""
+    while page.evaluate("probsegPage.clicker.pending.length"):
+        page.wait_for_timeout(20)
+    page.wait_for_timeout(150)
+
+
+def _save(page: Page, name: str) -> None:
+    page.mouse.move(5, 5)
+    page.wait_for_timeout(700)
+    page.screenshot(path=PICTURES / f"annotate-{name}.png")
+    page.context.close()
+
+
+if __name__ == "__main__":
+    main()

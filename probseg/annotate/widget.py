@@ -1,0 +1,199 @@
+"""A photograph to click on in a notebook, answered by a `Predictor` in the kernel."""
+
+from __future__ import annotations
+
+import io
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import anywidget
+import numpy as np
+import numpy.typing as npt
+import traitlets
+from PIL import Image
+
+from probseg.annotate.frames import bounding_window, pack
+from probseg.interact.predictor import Mask, Predictor
+from probseg.models import Segmenter
+from probseg.types import Click
+
+_PAGE = files("probseg.annotate") / "page"
+
+Prompt = Click | tuple[float, float, float, float]
+
+
+@dataclass
+class _Object:
+    """The object that is being clicked.
+
+    Args:
+        given: Clicks and boxes in order.
+        undone: What `undo` took back, the last one first to come again.
+        mask: The answer to all that was given; None without any.
+    """
+
+    given: list[Prompt] = field(default_factory=list)
+    undone: list[Prompt] = field(default_factory=list)
+    mask: Mask | None = None
+
+
+class Clicker(anywidget.AnyWidget):
+    """A photograph to click on; masks are computed in the kernel.
+
+    Args:
+        image: RGB, uint8, shape ``(H, W, 3)``.
+        model: A name for `probseg.create_model`, a network, or a predictor, which is then given
+            the image.
+        height: Of the widget in CSS pixels.
+
+    Raises:
+        ValueError: If the image is of another shape or type.
+        UnknownNameError: If there is no model of this name.
+    """
+
+    _esm = "\n".join((_PAGE / name).read_text("utf-8") for name in ("canvas.js", "notebook.js"))
+    _css = (_PAGE / "annotate.css").read_text("utf-8")
+    height = traitlets.Int(560).tag(sync=True)
+
+    def __init__(
+        self,
+        image: npt.NDArray[np.uint8],
+        model: str | Segmenter | Predictor = "lite0_unet_prop",
+        height: int = 560,
+    ) -> None:
+        super().__init__(height=height)
+        if isinstance(model, Predictor):
+            self._predictor = model
+        elif isinstance(model, str):
+            self._predictor = Predictor.from_pretrained(model)
+        else:
+            self._predictor = Predictor(model)
+        self._predictor.set_image(image)
+        self._image = image
+        self._object = _Object()
+        self._finished: list[tuple[npt.NDArray[np.bool_], int]] = []
+        self.on_msg(self._receive)
+
+    @property
+    def clicks(self) -> tuple[Click, ...]:
+        """The clicks on the object that is not finished yet."""
+        return tuple(prompt for prompt in self._object.given if isinstance(prompt, Click))
+
+    @property
+    def mask(self) -> Mask | None:
+        """The answer for the object that is not finished yet; None before the first prompt."""
+        return self._object.mask
+
+    @property
+    def masks(self) -> list[npt.NDArray[np.bool_]]:
+        """The finished objects, each bool of shape ``(H, W)``."""
+        return [mask for mask, _ in self._finished]
+
+    def _receive(self, _: object, content: Mapping[str, Any], buffers: Sequence[bytes]) -> None:
+        """Answer a question of the front end, with its number."""
+        number = content["number"]
+        try:
+            answer = self._answer(content["action"], content["sequence"])
+        except (ValueError, RuntimeError) as error:
+            self.send({"number": number, "error": str(error)})
+        else:
+            self.send({"number": number}, [answer])
+
+    def _answer(self, action: Mapping[str, Any], sequence: int) -> bytes:
+        """Return the photograph as a PNG, or a frame (see `probseg.annotate.frames`)."""
+        started = time.perf_counter()
+        header: dict[str, Any] = {}
+        maps: npt.NDArray[Any] | None = None
+        match action["type"]:
+            case "image":
+                written = io.BytesIO()
+                Image.fromarray(self._image).save(written, "PNG", compress_level=1)
+                return written.getvalue()
+            case "mask" if action.get("object") is not None:
+                maps = self.masks[action["object"]]
+            case "preview":
+                maps = self._predictor.predict([_click(action)]).binary
+                self._predictor.undo()
+            case "uncertainty" if self.mask is not None:
+                maps = np.round(255 * self.mask.uncertainty).astype(np.uint8)
+            case kind:
+                self._change(kind, action)
+                header = self._state()
+                maps = None if self.mask is None else self.mask.binary
+        milliseconds = 1000 * (time.perf_counter() - started)
+        return pack({**header, "sequence": sequence, "milliseconds": milliseconds}, maps)
+
+    def _change(self, kind: str, action: Mapping[str, Any]) -> None:
+        current = self._object
+        match kind:
+            case "click":
+                self._give(_click(action))
+                current.undone.clear()
+            case "box":
+                x0, y0, x1, y1 = action["box"]
+                self._give((x0, y0, x1, y1))
+                current.undone.clear()
+            case "undo" if current.given:
+                *kept, last = current.given
+                self._begin()
+                for prompt in kept:  # what a click gives may depend on the answers before it
+                    self._give(prompt)
+                self._object.undone = [*current.undone, last]
+            case "redo" if current.undone:
+                self._give(current.undone.pop())
+            case "clear":
+                self._begin()
+            case "finish" if current.mask is not None:
+                self._finished.append((current.mask.binary, len(self.clicks)))
+                self._begin()
+            case "open" | "mask" | "undo" | "redo" | "finish" | "uncertainty":
+                pass  # nothing to change
+            case _:
+                message = f"`type` of the action: expected one of the notebook's, got {kind!r}"
+                raise ValueError(message)
+
+    def _begin(self) -> None:
+        self._predictor.reset()
+        self._object = _Object()
+
+    def _give(self, prompt: Prompt) -> None:
+        current = self._object
+        if isinstance(prompt, Click):
+            current.mask = self._predictor.predict([prompt])
+        else:
+            current.mask = self._predictor.predict(box=prompt)
+        current.given.append(prompt)
+
+    def _state(self) -> dict[str, Any]:
+        current = self._object
+        boxes = [prompt for prompt in current.given if not isinstance(prompt, Click)]
+        clicks = [{"x": x + 0.5, "y": y + 0.5, "positive": sign} for x, y, sign in self.clicks]
+        objects = [
+            {
+                "id": number,
+                "label": None,
+                "area": int(mask.sum()),
+                "window": bounding_window(mask),
+                "clicks": clicks_given,
+            }
+            for number, (mask, clicks_given) in enumerate(self._finished)
+        ]
+        marked = {"object": None, "clicks": clicks, "box": boxes[-1] if boxes else None}
+        height, width = self._image.shape[:2]
+        return {
+            "width": width,
+            "height": height,
+            "undo": bool(current.given),
+            "redo": bool(current.undone),
+            "current": marked if current.given else None,
+            "objects": objects,
+        }
+
+
+def _click(action: Mapping[str, Any]) -> Click:
+    """Return the click on the pixel that a place lies in."""
+    return Click(math.floor(action["x"]), math.floor(action["y"]), action["positive"])

@@ -1,0 +1,167 @@
+"""The notebook clicker: its messages, and its front end in a browser."""
+
+import base64
+
+import numpy as np
+import pytest
+from fakes import draw_scene, micro_model
+from pages import browser
+
+from probseg.annotate.frames import unpack
+from probseg.interact.predictor import Predictor
+from probseg.types import Click
+
+pytest.importorskip("anywidget", reason="the notebook clicker needs anywidget")
+
+from probseg.annotate.widget import Clicker
+
+PHOTO = draw_scene(60, 80)[0]
+FIRST = {"type": "click", "x": 40.5, "y": 30.9, "positive": True}
+SECOND = {"type": "click", "x": 2.0, "y": 3.5, "positive": False}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return micro_model("micro_previous")  # what a click gives depends on the answers before it
+
+
+class Frontend:
+    """What a notebook does: sends numbered questions and reads the answers."""
+
+    def __init__(self, widget):
+        self.widget, self.sent = widget, []
+        widget.send = lambda content, buffers=None: self.sent.append((content, buffers or []))
+
+    def ask(self, action, number=3, sequence=7):
+        content = {"number": number, "sequence": sequence, "action": action}
+        self.widget._handle_custom_msg(content, [])
+        answer, buffers = self.sent[-1]
+        assert answer["number"] == number
+        return answer, buffers
+
+    def masked(self, action):
+        _, (frame,) = self.ask(action)
+        header, mask = unpack(frame, PHOTO.shape[:2])
+        assert header["sequence"] == 7
+        return header, mask
+
+
+@pytest.fixture
+def frontend(model):
+    return Frontend(Clicker(PHOTO, Predictor(model)))
+
+
+def expected(model, clicks=(), box=None):
+    predictor = Predictor(model)
+    predictor.set_image(PHOTO)
+    if box is not None:
+        predictor.predict(box=box)
+    for click in clicks:
+        mask = predictor.predict([click])
+    return mask.binary
+
+
+def test_clicks_answer_as_the_predictor_does(frontend, model):
+    given = [Click(40, 30), Click(2, 3, positive=False)]  # the pixels that the places lie in
+    for number, action in enumerate([FIRST, SECOND], 1):
+        header, mask = frontend.masked(action)
+        np.testing.assert_array_equal(mask, expected(model, given[:number]))
+        assert [tuple(click.values()) for click in header["current"]["clicks"]] == [
+            (x + 0.5, y + 0.5, positive) for x, y, positive in given[:number]
+        ]
+    assert frontend.widget.clicks == tuple(given)
+    np.testing.assert_array_equal(frontend.widget.mask.binary, mask)
+
+
+def test_undo_and_redo_chains(frontend, model):
+    masks = [frontend.masked({"type": "box", "box": [20, 10, 60, 50]})[1]]
+    masks += [frontend.masked(action)[1] for action in (FIRST, SECOND)]
+    for place in (1, 0):
+        np.testing.assert_array_equal(frontend.masked({"type": "undo"})[1], masks[place])
+    header, mask = frontend.masked({"type": "undo"})
+    assert mask is None
+    assert (header["undo"], header["redo"]) == (False, True)
+    for wanted in masks:
+        np.testing.assert_array_equal(frontend.masked({"type": "redo"})[1], wanted)
+    frontend.masked({"type": "undo"})
+    assert not frontend.masked(SECOND)[0]["redo"]  # a new click forgets what was undone
+
+
+def test_a_preview_changes_nothing(frontend, model):
+    _, before = frontend.masked(FIRST)
+    preview = frontend.masked({**SECOND, "type": "preview"})[1]
+    np.testing.assert_array_equal(
+        preview, expected(model, [Click(40, 30), Click(2, 3, positive=False)])
+    )
+    assert frontend.widget.clicks == (Click(40, 30),)
+    np.testing.assert_array_equal(frontend.masked({"type": "mask"})[1], before)
+
+
+def test_finished_objects_are_kept_and_the_next_begins_empty(frontend):
+    _, mask = frontend.masked(FIRST)
+    header, nothing = frontend.masked({"type": "finish", "label": None})
+    assert (nothing, header["current"]) == (None, None)
+    assert [(row["id"], row["area"]) for row in header["objects"]] == [(0, mask.sum())]
+    np.testing.assert_array_equal(frontend.widget.masks[0], mask)
+    np.testing.assert_array_equal(frontend.masked({"type": "mask", "object": 0})[1], mask)
+    assert len(frontend.masked({"type": "finish"})[0]["objects"]) == 1
+
+
+def test_uncertainty_is_entropy_in_bytes(frontend):
+    frontend.masked(FIRST)
+    _, doubt = frontend.masked({"type": "uncertainty"})
+    assert doubt.dtype == np.uint8
+    np.testing.assert_allclose(doubt / 255, frontend.widget.mask.uncertainty, atol=0.5 / 255)
+
+
+def test_what_cannot_be_done_is_answered_with_the_reason(frontend):
+    for action in ({**FIRST, "x": 80.0}, {"type": "brush"}, {"type": "box", "box": [9, 9, 3, 3]}):
+        answer, buffers = frontend.ask(action)
+        assert answer["error"]
+        assert not buffers
+    assert frontend.widget.clicks == ()
+
+
+FRONT = """async ([esm, css]) => {
+  document.head.append(Object.assign(document.createElement("style"), {textContent: css}));
+  let receive;
+  const model = {
+    get: () => 400,
+    on: (name, heard) => { receive = heard; },
+    off: () => null,
+    send: async content => {
+      const [answer, coded] = await window.kernel(content);
+      const bytes = Uint8Array.from([0, ...atob(coded)].map(c => c ? c.charCodeAt(0) : 0));
+      receive(answer, coded ? [new DataView(bytes.buffer, 1)] : []); // a view, as notebooks give
+    },
+  };
+  const module = URL.createObjectURL(new Blob([esm], {type: "text/javascript"}));
+  (await import(module)).default.render({model, el: document.body});
+}"""
+
+
+def test_in_a_browser(frontend):
+    def kernel(content):
+        answer, buffers = frontend.ask(content["action"], content["number"], content["sequence"])
+        return answer, base64.b64encode(buffers[0]).decode() if buffers else ""
+
+    with browser() as chromium:
+        tab = chromium.new_page()
+        complaints = []
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.expose_function("kernel", kernel)
+        tab.evaluate(FRONT, [frontend.widget._esm, frontend.widget._css])
+        tab.wait_for_function("document.querySelector('.clicker').clicker.image")
+        stage = tab.locator(".clicker-over").bounding_box()
+        x, y = stage["x"] + stage["width"] / 2, stage["y"] + stage["height"] / 2
+        tab.mouse.click(x + 3, y + 2)  # a pixel is 4 of the screen
+        tab.wait_for_function("document.querySelector('.clicker').clicker.current.clicks.length")
+        assert frontend.widget.clicks == (Click(40, 30),)
+        tab.keyboard.press("s")  # at the crosshair, in the middle
+        tab.keyboard.press("z")
+        tab.wait_for_function("!document.querySelector('.clicker').clicker.pending.length")
+        assert len(frontend.widget.clicks) == 1
+        shown = tab.evaluate("document.querySelector('.clicker').clicker.mask?.region.area ?? 0")
+        assert shown == frontend.widget.mask.binary.sum()
+        assert tab.get_by_role("button", name="Brush").count() == 0
+        assert not complaints

@@ -1,0 +1,241 @@
+"""The annotation page in a browser: a server in a thread, chromium, and what tests read there."""
+
+from __future__ import annotations
+
+import io
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from probseg.attention.adaptation import Adaptation
+from probseg.models import Segmenter
+from probseg.types import Prompts
+
+CHROMIUM = Path("/usr/bin/chromium")
+TOKEN = "0123456789abcdef"
+
+
+class Disks:
+    """Stands for a network: disks around the clicks, in the order in which they came, and the box.
+
+    Their radius is 10 pixels more for each value iteration.
+    """
+
+    prompts = "head"
+    previous_mask = False
+
+    def __init__(self) -> None:
+        self.value_iterations = 1
+
+    def adaptation(self) -> Adaptation:
+        return Adaptation(None, None, self.value_iterations, None)
+
+    def adapt(self, value_iterations: int) -> None:
+        self.value_iterations = value_iterations
+
+    def grid(self, size: tuple[int, int]) -> tuple[int, int]:
+        return size
+
+    def encode_each(self, images: Sequence[Tensor]) -> Sequence[Tensor]:
+        return images
+
+    def decode_each(self, encoded: Sequence[Tensor], prompts: Sequence[Prompts]) -> list[Tensor]:
+        return [self._logits(image, given) for image, given in zip(encoded, prompts, strict=True)]
+
+    def _logits(self, image: Tensor, prompts: Prompts) -> Tensor:
+        height, width = image.shape[-2:]
+        y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+        logits = torch.full((height, width), -3.0)
+        x0, y0, x1, y1 = prompts.boxes[0].tolist()
+        logits[(x >= x0) & (x < x1) & (y >= y0) & (y < y1)] = 3.0
+        radius = 8 + 10 * self.value_iterations
+        for (column, row), label in zip(prompts.points[0], prompts.labels[0], strict=True):
+            inside = (x - column) ** 2 + (y - row) ** 2 <= radius**2
+            logits[inside] = {1: 2.0, 0: -2.0}.get(int(label), 0.0)
+        return logits
+
+
+@contextmanager
+def serving(folder: Path, model: Segmenter | Disks | None = None) -> Iterator[str]:
+    """Serve the photographs of a folder; yields the address of the page.
+
+    Args:
+        folder: Of photographs.
+        model: What answers, without a zoom; None for `lite0_unet_prop`.
+    """
+    uvicorn = pytest.importorskip("uvicorn", reason="the annotation server needs uvicorn")
+    from probseg.annotate.app import create_app
+    from probseg.annotate.models import Answerer
+    from probseg.annotate.sessions import Sessions
+
+    answerer = Answerer("lite0_unet_prop")
+    answerer._model, answerer.zoom = model, None
+    sessions = Sessions(folder, None, answerer, labels=["cat", "dog"])
+    listening = socket.create_server(("127.0.0.1", 0))
+    host = f"127.0.0.1:{listening.getsockname()[1]}"
+    app = create_app(sessions, frozenset({host}), TOKEN)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{host}/#{TOKEN}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        sessions.close()
+
+
+@contextmanager
+def browser() -> Iterator[Any]:
+    """Start chromium without a window."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"there is no {CHROMIUM}")
+    with playwright.sync_playwright() as running:
+        started = running.chromium.launch(
+            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield started
+        started.close()
+
+
+class Page:
+    """The page in one tab.
+
+    Attributes:
+        tab: Playwright's page.
+        complaints: Errors of its scripts, violations of its policy, and requests to other hosts.
+    """
+
+    def __init__(self, browser: Any, address: str, **options: Any) -> None:
+        options = {"viewport": {"width": 1000, "height": 700}, **options}
+        self.context = browser.new_context(**options)
+        self.address = address
+        self.complaints: list[str] = []
+        self.tab = self._tab()
+
+    def _tab(self) -> Any:
+        tab = self.context.new_page()
+        tab.set_default_timeout(10_000)
+        own = self.address.partition("#")[0]
+        tab.on("pageerror", lambda error: self.complaints.append(str(error)))
+        tab.on("console", lambda entry: self._heard(entry.type, entry.text))
+        tab.on(
+            "request",
+            lambda request: (
+                request.url.startswith((own, "blob:"))
+                or self.complaints.append(f"request to {request.url}")
+            ),
+        )
+        return tab
+
+    def _heard(self, kind: str, text: str) -> None:
+        # What the browser says of refused and failed requests is what tests of them are about.
+        if kind == "error" and "Failed to load resource" not in text:
+            self.complaints.append(text)
+
+    def open(self, photo: int | None = None) -> Page:
+        """Load the page, and go to a photograph by its place."""
+        self.tab.goto("about:blank")  # else only the fragment changes and nothing is loaded
+        self.tab.goto(self.address)
+        self.tab.wait_for_selector("body[data-ready]")
+        if photo is not None:
+            self.run(f"probsegPage.open({photo})")
+        return self
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """Evaluate JavaScript in which `clicker` is the clicker."""
+        code = f"arguments_ => {{ const clicker = probsegPage.clicker; return {script}; }}"
+        return self.tab.evaluate(code, list(arguments))
+
+    def until(self, script: str) -> None:
+        """Wait until an expression is true (Playwright's own way breaks the page's policy)."""
+        stop = time.monotonic() + 10
+        while not self.run(f"Boolean({script})"):
+            assert time.monotonic() < stop, f"still not true: {script}"
+            time.sleep(0.01)
+
+    def settle(self) -> None:
+        """Wait until all that was sent is answered and painted."""
+        self.until("!clicker.pending.length")
+        self.tab.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
+
+    def press(self, *keys: str) -> None:
+        """Press keys one after the other, each after the answer to the one before."""
+        for key in keys:
+            self.tab.keyboard.press(key)
+            self.settle()
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """Return where in the window a point of the photograph is."""
+        view = self.run("clicker.view")
+        stage = self.tab.locator(".clicker-over").bounding_box()
+        return (
+            stage["x"] + view["x"] + x * view["scale"],
+            stage["y"] + view["y"] + y * view["scale"],
+        )
+
+    def point(self, x: float, y: float) -> tuple[float, float]:
+        """Return which point of the photograph is at a place in the window."""
+        view = self.run("clicker.view")
+        x0, y0 = self.place(0, 0)
+        return (x - x0) / view["scale"], (y - y0) / view["scale"]
+
+    def click(self, x: float, y: float, button: str = "left", wait: bool = True) -> None:
+        """Click on a point of the photograph."""
+        self.tab.mouse.click(*self.place(x, y), button=button)
+        if wait:
+            self.settle()
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Drag from a point of the photograph to another."""
+        self.tab.mouse.move(*self.place(*start))
+        self.tab.mouse.down()
+        self.tab.mouse.move(*self.place(*end), steps=4)
+        self.tab.mouse.up()
+        self.settle()
+
+    @property
+    def clicks(self) -> list[tuple[float, float, bool]]:
+        """The marks that are shown."""
+        marks = self.run("clicker.marks().clicks")
+        return [(mark["x"], mark["y"], mark["positive"]) for mark in marks]
+
+    def mask(self, of: str = "clicker.mask") -> npt.NDArray[np.bool_]:
+        """Return the mask that is painted, bool, shape ``(H, W)``; empty if there is none."""
+        size = self.run("clicker.size")
+        whole = np.zeros((size["height"], size["width"]), np.bool_)
+        region = self.run(
+            f"(shown => shown && [shown.region.x, shown.region.y, shown.region.width, "
+            f"shown.region.height, Array.from(shown.region.bytes).join('')])({of})"
+        )
+        if region is not None:
+            x, y, width, height, bits = region
+            inside = np.frombuffer(bits.encode(), np.uint8).reshape(height, width) == ord("1")
+            whole[y : y + height, x : x + width] = inside
+        return whole
+
+    def window(self) -> npt.NDArray[np.uint8]:
+        """Return a picture of the window, RGB, in device pixels."""
+        return np.asarray(Image.open(io.BytesIO(self.tab.screenshot())).convert("RGB"))
+
+    def banner(self) -> str:
+        """Return the message over the photograph; empty if none is shown."""
+        shown = self.tab.locator("#banner:not([hidden]) span")
+        return shown.inner_text() if shown.count() else ""
+
+    def close(self) -> None:
+        """Close the tab; its scripts must have had no errors."""
+        self.context.close()
+        assert not self.complaints, self.complaints

@@ -178,7 +178,7 @@ def _painted(work: Work, step: Step) -> npt.NDArray[np.int8]:
 
 def _number(step: Mapping[str, Any], name: str) -> float:
     value = step.get(name)
-    if type(value) not in (int, float) or not math.isfinite(value):
+    if type(value) not in (int, float) or not abs(value) < 1e9:  # also refuses NaN
         msg = f"{name} must be a number, got {value!r:.200}"
         raise ValueError(msg)
     return float(value)

@@ -186,7 +186,7 @@ def test_settings_are_live_and_checked(client):
     client.click(*CLICKS[2])
     answer = client.http.post("/api/settings", json={"zoom": None, "avoid_finished": False})
     assert answer.json()["settings"]["zoom"] is None
-    predictor = Predictor.from_pretrained(MODEL)
+    predictor = Predictor.from_pretrained(MODEL, zoom=None)
     predictor.set_image(read_image(client.sessions.photographs[0].path))
     for x, y, positive in (CLICKS[0], CLICKS[2]):
         wanted = predictor.predict([Click(int(x), int(y), positive)]).binary

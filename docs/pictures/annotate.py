@@ -145,6 +145,7 @@ def _settle(page: Page) -> None:
 
 def _save(page: Page, name: str) -> None:
     page.mouse.move(5, 5)
+    page.evaluate("document.activeElement.blur()")
     page.wait_for_timeout(700)
     page.screenshot(path=PICTURES / f"annotate-{name}.png")
     page.context.close()

@@ -219,6 +219,7 @@ export class Clicker extends EventTarget {
       const before = this.ghost ?? this.mask?.outline ?? null;
       this._showMask(answer);
       this.ghost = ghost ? before : null;
+      this._status();
     }
     return answer;
   }
@@ -1055,6 +1056,7 @@ export class Clicker extends EventTarget {
     const parts = [];
     if (this.timings.length) parts.push(`${Math.round(this.timings.at(-1))} ms per click`);
     if (this.image) parts.push(`${Math.round(100 * this.view.scale)} %`);
+    if (this.ghost) parts.push("dashed: before the change");
     if (!this.layers.mask) parts.push("masks hidden (H)");
     if (this.pending.length > 1) parts.push(`${this.pending.length} clicks on their way`);
     this.readout.textContent = parts.join("  ·  ");

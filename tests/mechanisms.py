@@ -87,7 +87,6 @@ class Mechanism:
         gamma: Parameters of both Gamma priors: "none", "float", "one" (the smallest shape, of
             the query precisions only) or "tensor".
         dirichlet: "none", "float", "one" (the smallest concentration) or "tensor".
-        shared: Whether the weights are.
         mean: ``prior_mean``.
         iterations: Of keys, of value means and of the read-out; -1 switches an adaptation off.
         fixed: Which tokens are, one of ``FIXED``.
@@ -105,7 +104,6 @@ class Mechanism:
     theta: float | str = 0.7
     gamma: str = "float"
     dirichlet: str = "none"
-    shared: bool = False
     mean: str = "initial"
     iterations: tuple[int, int, int] = (2, 2, 2)
     fixed: str = "ragged"
@@ -189,7 +187,7 @@ class Mechanism:
         b, g, _, m = self.sizes
         tensor = 1.1 + self._draw(12, b, g, m).square()
         theta = {"float": 1.5, "one": 1.0, "tensor": tensor}[self.dirichlet]
-        return DirichletPrior(theta, self.shared)
+        return DirichletPrior(theta)
 
     def _fixed_mask(self) -> Tensor:
         b, _, n, _ = self.sizes
@@ -215,7 +213,6 @@ def mechanisms(draw_from: st.DrawFn, **given: Any) -> Mechanism:
         "theta": st.sampled_from((0.0, 0.7, "tensor")),
         "gamma": st.sampled_from(("none", "float", "one", "tensor")),
         "dirichlet": st.sampled_from(("none", "float", "one", "tensor")),
-        "shared": st.booleans(),
         "mean": st.sampled_from(("initial", "previous")),
         "iterations": st.tuples(st.integers(-1, 3), st.integers(-1, 3), st.integers(1, 3)),
         "fixed": st.sampled_from(FIXED),

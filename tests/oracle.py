@@ -32,7 +32,6 @@ class Oracle:
         self.q, self.xi, self.mu, self.alpha, self.beta = q, xi, mu, alpha, beta
         self.prior, self.mask = prior, mask
         self.units, self.place = units or (1, 1, len(xi)), place
-        self.own: dict[int, np.ndarray] = {}  # weights that fixed tokens have for themselves
 
     def parameter(self, value: float | Tensor) -> np.ndarray:
         """A parameter of an update, for each of the m units."""
@@ -53,10 +52,7 @@ class Oracle:
 
     def joint(self, values: np.ndarray | None) -> np.ndarray:
         """Eqs. 2 and 7: pi_ij p(q_i | u_j) [p(v_i | u_j)]."""
-        joint = self.pi()
-        for i, weights in self.own.items():
-            joint[i] = weights
-        joint = joint * np.exp(self.mask)
+        joint = self.pi() * np.exp(self.mask)
         for i in range(len(self.q)):
             for j in range(len(self.xi)):
                 joint[i, j] *= gaussian(self.q[i], self.xi[j], self.alpha[j])
@@ -97,13 +93,9 @@ class Oracle:
             if dirichlet is None:
                 continue
             concentration = self.parameter(dirichlet.concentration)
-            if dirichlet.shared:
-                weights = self.weights(w.sum(0), concentration)
-                with np.errstate(divide="ignore"):
-                    self.prior = np.log(np.tile(weights, (len(self.q), 1)))
-            else:
-                for i, row in zip(np.flatnonzero(clicked), w, strict=True):
-                    self.own[i] = self.weights(row, concentration)
+            weights = self.weights(w.sum(0), concentration)
+            with np.errstate(divide="ignore"):
+                self.prior = np.log(np.tile(weights, (len(self.q), 1)))
 
     @staticmethod
     def m_step(w, x, centre, precision, theta):

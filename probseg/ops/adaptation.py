@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from probseg.ops.attention import assign_checked
-from probseg.ops.backends.interface import Assigned, Terms
-from probseg.ops.fixed import FixedTokens, backend_of_few, take_terms, take_tokens
+from probseg.ops.backends.interface import Assigned
+from probseg.ops.fixed import FixedTokens, backend_of_few, fixed_tokens, take_terms, take_tokens
 from probseg.ops.mixture import (
     Logits,
     Mixture,
@@ -47,28 +47,33 @@ def propagate_values(
     mixture: Mixture,
     queries: Tensor,
     fixed_values: Tensor,
-    fixed: FixedTokens,
+    fixed_mask: Tensor,
     update: ValuePropagation,
     backend: str,
-) -> tuple[Mixture, Terms]:
+) -> Mixture:
     """Move the value means to the fixed values they are responsible for (Eqs. 23, 24, 37, 38).
 
     Only the S fixed tokens are observations; their pairs with the M units are written out.
 
-    Returns:
-        The mixture, and the log prior that the fixed tokens have for themselves, ``(B, G, S, M)``;
-        nothing if they have that of the mixture.
+    Args:
+        mixture: The M units.
+        queries: ``(B, G, N, D)``.
+        fixed_values: ``(B, G, N, V)``, finite everywhere.
+        fixed_mask: Bool, ``(B, N)``.
+        update: Number of iterations and priors.
+        backend: As in ``attend``.
     """
     if update.iterations == 0:
-        return mixture, ()
+        return mixture
+    fixed = fixed_tokens(fixed_mask)
     dirichlet = update.dirichlet_prior
-    weights: Terms = ()
+    weights: tuple[Tensor, ...] = ()
     few = in_full(mixture)
     if dirichlet is not None:
         mixture = fix_prior(mixture)
         weights = take_terms(fixed_terms(mixture), fixed)
         few = in_full(mixture)._replace(log_prior=())
-    # What the queries say is the same in all iterations.
+    # The logits of the queries are the same in all iterations.
     base = _pair_logits(query_logits(few, queries, values_follow=True), fixed)
     base = base.masked_fill(~fixed.valid[:, None, :, None], -math.inf)  # (B, G, S, M)
     backend = backend_of_few(backend, base.numel())
@@ -81,26 +86,14 @@ def propagate_values(
         step = _em_step(joint, observed, prior_mean, mixture.value_precision, update, backend)
         mixture = mixture._replace(values=step.means, value_precision=step.precision)
         if dirichlet is not None:
-            weights = (_weight_mode(joint, step.log_mass, dirichlet),)
-    if dirichlet is None:
-        return mixture, ()
-    return (mixture._replace(log_prior=weights), ()) if dirichlet.shared else (mixture, weights)
+            weights = (_weight_mode(step.log_mass, dirichlet),)
+    return mixture if dirichlet is None else mixture._replace(log_prior=weights)
 
 
 def _pair_logits(joint: Logits, fixed: FixedTokens) -> Tensor:
     """Write out the logits of the fixed tokens, ``(B, G, S, M)``."""
-    return _write_out(
-        joint._replace(
-            queries=take_tokens(joint.queries, fixed),
-            log_prior=take_terms(joint.log_prior, fixed),
-        )
-    )
-
-
-def _write_out(joint: Logits) -> Tensor:
-    pairs = joint.scale * (joint.queries @ joint.keys.mT)  # (B, G, S, M)
-    for term in joint.log_prior:
-        assert isinstance(term, Tensor), "the pairs of fixed tokens are written out"
+    pairs = joint.scale * (take_tokens(joint.queries, fixed) @ joint.keys.mT)
+    for term in take_terms(joint.log_prior, fixed):
         pairs = pairs + term
     return pairs
 
@@ -179,18 +172,12 @@ def _precision_mode(log_mass: Tensor, error: Tensor, width: int, prior: GammaPri
     return (prior.shape - 1.0 + width / 2 * mass) / (prior.rate + mass * error / 2)
 
 
-def _weight_mode(joint: Logits, log_mass: Tensor, prior: DirichletPrior) -> Tensor:
+def _weight_mode(log_mass: Tensor, prior: DirichletPrior) -> Tensor:
     """Maximise the expected log posterior over the mixture weights, and return their log (Eq. 38).
 
-    ``(w_sk + theta_k - 1) / sum_k (w_sk + theta_k - 1)``, of shape ``(B, G, S, M)``, or with the
-    sum over s for weights that all queries share, ``(B, G, 1, M)``.
+    ``(N_k + theta_k - 1) / sum_k (N_k + theta_k - 1)``, of shape ``(B, G, 1, M)``.
     """
-    if prior.shared:
-        counts = log_mass.unsqueeze(-2)  # (B, G, 1, M)
-    else:
-        pairs = _write_out(joint)  # (B, G, S, M)
-        alive = (pairs > -math.inf).any(-1, keepdim=True)
-        counts = pairs.where(alive, 0.0).log_softmax(-1).where(alive, -math.inf)
+    counts = log_mass.unsqueeze(-2)  # (B, G, 1, M)
     pseudo = prior.concentration - 1.0
     if isinstance(pseudo, Tensor):
         pseudo = pseudo.unsqueeze(-2)  # (B, G, 1, M)

@@ -69,8 +69,7 @@ def attend(
         UnknownNameError: If there is no backend of this name.
     """
     check_units(queries, keys, values, payload_name="values", payload_of="keys")
-    check_scale(scale)
-    terms = as_terms("log_prior", log_prior, queries, keys)
+    terms = checked_terms(queries, keys, log_prior, scale)
     return attend_checked(queries, keys, values, terms, scale, backend)
 
 
@@ -111,8 +110,7 @@ def assign(
         UnknownNameError: If there is no backend of this name.
     """
     check_units(queries, keys, observations, payload_name="observations", payload_of="queries")
-    check_scale(scale)
-    terms = as_terms("log_prior", log_prior, queries, keys)
+    terms = checked_terms(queries, keys, log_prior, scale)
     return assign_checked(queries, keys, observations, terms, scale, backend)
 
 
@@ -158,11 +156,23 @@ def assign_checked(
     return Assigned(assigned.means.to(queries.dtype), assigned.log_mass)
 
 
-def check_scale(scale: float) -> None:
-    """Raise a ValueError unless a factor of dot products is a finite number."""
+def checked_terms(queries: Tensor, keys: Tensor, log_prior: LogPrior | None, scale: float) -> Terms:
+    """Check the scale and the log prior of a call; return the terms for `attend_checked`.
+
+    Args:
+        queries: ``(B, G, N, D)``.
+        keys: ``(B, G, M, D)``.
+        log_prior: As in `attend`.
+        scale: As in `attend`.
+
+    Raises:
+        ValueError: If the scale is not a finite number, or a shape or a device is wrong.
+        TypeError: If the prior has a wrong type or dtype.
+    """
     if isinstance(scale, Tensor) or not math.isfinite(scale):
         msg = f"scale must be a finite number, got {scale!r}; multiply queries by a tensor instead"
         raise ValueError(msg)
+    return as_terms("log_prior", log_prior, queries, keys)
 
 
 def _find_backend(

@@ -68,21 +68,26 @@ def axial_attention(
         UnknownNameError: If there is no axis of this name.
     """
     check_axis(axis, span)
-    optional = {"initial_values": initial_values, "fixed_values": fixed_values}
-    given = {name: maps for name, maps in optional.items() if maps is not None}
-    maps_of = {"queries": queries, "keys": keys, "values": values, **given}
-    for name, tensor in maps_of.items():
-        if tensor.ndim != 5:
+    named: dict[str, Tensor | None] = {
+        "queries": queries,
+        "keys": keys,
+        "values": values,
+        "initial_values": initial_values,
+        "fixed_values": fixed_values,
+    }
+    for name, maps in named.items():
+        if maps is None:
+            continue
+        if maps.ndim != 5:
             msg = (
-                f"{name} must be a map of shape (B, G, C, H, W), got {tuple(tensor.shape)}; use "
+                f"{name} must be a map of shape (B, G, C, H, W), got {tuple(maps.shape)}; use "
                 "probabilistic_attention for tokens"
             )
             raise ValueError(msg)
-    height, width = queries.shape[-2:]
-    for name, maps in maps_of.items():
-        channels = values.shape[2] if name in given else maps.shape[2]
-        expected = (*queries.shape[:2], channels, height, width)
+        channels = values.shape[2] if name.endswith("_values") else maps.shape[2]
+        expected = (*queries.shape[:2], channels, *queries.shape[-2:])
         check_shape(name, maps, expected, "(B, G, C, H, W)")
+    height, width = queries.shape[-2:]
     if fixed_mask is not None:
         check_shape("fixed_mask", fixed_mask, (len(queries), height, width), "(B, H, W)")
         fixed_mask = to_lines(fixed_mask[:, None, None], axis)[:, 0, :, 0]  # (B * lines, length)

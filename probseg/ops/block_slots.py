@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from probseg.ops.attention import LogPrior, assign, attend
+from probseg.ops.attention import LogPrior, assign_checked, attend, checked_terms
 from probseg.ops.backends.interface import Attended
-from probseg.ops.checks import check_iterations, check_shape
+from probseg.ops.checks import check_iterations, check_shape, check_units
 from probseg.ops.free_energy import check_positive, edge_energy
 from probseg.ops.slots import Slots, holding_sums, slot_free_energy, sums_of
 
@@ -105,8 +105,10 @@ def block_slot_inference(
     check_positive("precision", precision)
     memories = _widened(inputs, memories)
     inputs, slots = holding_sums(inputs, slots)
+    check_units(inputs, slots, inputs, payload_name="observations", payload_of="queries")
+    terms = checked_terms(inputs, slots, log_prior, scale)
     for _ in range(iterations):
-        assigned = assign(inputs, slots, inputs, log_prior=log_prior, scale=scale, backend=backend)
+        assigned = assign_checked(inputs, slots, inputs, terms, scale, backend)
         seen = sums_of(*assigned, precision)
         recalled = _recall(slots, memories, backend).values  # (B, G * P, K, D / P)
         weight = memories.strength / precision

@@ -1,4 +1,4 @@
-"""The few tokens whose values an annotator fixed, taken out of and put back among all tokens."""
+"""The few tokens with values that an annotator fixed, taken out of all tokens."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ HELD_PAIRS = 2**22
 
 
 class FixedTokens(NamedTuple):
-    """The tokens whose values an annotator fixed, at most S for each item of the batch.
+    """Tokens with values that an annotator fixed, at most S for each item of the batch.
 
     Args:
-        rows: Their places among the N queries, ``(B, S)``; items with fewer are filled up with
-            other places.
-        valid: Which of the rows are no filling, bool, ``(B, S)``.
+        rows: Indices of the tokens among the N queries, ``(B, S)``; items with fewer are padded
+            with other indices.
+        valid: True for real rows, False for padding, bool, ``(B, S)``.
     """
 
     rows: Tensor
@@ -55,14 +55,6 @@ def take_tokens(tensor: Tensor, fixed: FixedTokens) -> Tensor:
 def take_terms(terms: Terms, fixed: FixedTokens) -> tuple[Tensor, ...]:
     """Take the fixed rows of a prior; written out, they broadcast to ``(B, G, S, M)``."""
     return tuple(_take_term(term, fixed) for term in terms)
-
-
-def put_tokens(everyone: Tensor, some: Tensor, places: FixedTokens) -> Tensor:
-    """Replace the fixed tokens ``(B, G, S, C)`` of a tensor ``(B, G, N, C)``."""
-    valid = places.valid[:, None, :, None]
-    filled = some.where(valid, take_tokens(everyone, places))
-    rows = places.rows[:, None, :, None].expand_as(filled)
-    return everyone.scatter(-2, rows, filled)
 
 
 def _take_term(term: Term, fixed: FixedTokens) -> Tensor:

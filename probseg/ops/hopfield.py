@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from probseg.ops.attention import LogPrior, attend
-from probseg.ops.checks import check_iterations
+from probseg.ops.attention import LogPrior, attend, attend_checked, checked_terms
+from probseg.ops.checks import check_iterations, check_units
 from probseg.ops.free_energy import edge_energy, node_energy
 
 
@@ -66,10 +66,10 @@ def hopfield_retrieval(
         UnknownNameError: If there is no backend of this name.
     """
     check_iterations(iterations)
+    check_units(states, patterns, patterns, payload_name="patterns", payload_of="keys")
+    terms = checked_terms(states, patterns, log_prior, scale)
     for _ in range(iterations):
-        retrieved = attend(
-            states, patterns, patterns, log_prior=log_prior, scale=scale, backend=backend
-        )
+        retrieved = attend_checked(states, patterns, patterns, terms, scale, backend)
         states = retrieved.values
     return Hopfield(states, retrieved.log_evidence)
 

@@ -24,14 +24,6 @@ from probseg.ops.checks import (
     check_shape,
     check_units,
 )
-from probseg.ops.fixed import (
-    FixedTokens,
-    backend_of_few,
-    fixed_tokens,
-    put_tokens,
-    take_terms,
-    take_tokens,
-)
 from probseg.ops.mixture import (
     PRIOR_NAMES,
     Mixture,
@@ -39,7 +31,6 @@ from probseg.ops.mixture import (
     PriorName,
     fixed_terms,
     has_value_likelihood,
-    in_full,
     logits,
     prior_scores,
 )
@@ -59,9 +50,8 @@ class ProbabilisticAttention(NamedTuple):
         value_precision: ``beta``, shape ``(B, G, M)``.
         log_prior: ``log pi`` of the read-out without the mask, shape ``(B, G, M)`` or, if it was
             given for pairs, ``(B, G, N, M)``; a ``PairwisePrior`` or several terms as they were
-            given. The named priors are normalised over the units, a given one is not. Left out
-            are the weights that fixed tokens have for themselves, and what position embeddings
-            add to the prior.
+            given. The named priors are normalised over the units, a given one is not. The share of
+            position embeddings in the prior is left out.
         log_evidence: ``log p_i(q)`` under the mixture of the read-out, shape ``(B, G, N)``, or
             ``log p_i(q, v)`` if its last iteration weighed by values ``v`` too; -inf for a query
             that sees no unit. The prior is not normalised again over the units that a mask leaves,
@@ -170,22 +160,12 @@ def probabilistic_attention(
     fixed = _as_fixed(fixed_values, fixed_mask, queries, values)
     _check_fixed(fixed is not None, clamp_fixed, value_propagation, mixture)
 
-    own_prior: Terms = ()
-    places: FixedTokens | None = None
     with full_precision(queries.device):
         if key_adaptation is not None:
             mixture = adapt_keys(mixture, tokens, key_adaptation, backend)
         if value_propagation is not None and fixed is not None:
-            places = fixed_tokens(fixed[1])
-            mixture, own_prior = propagate_values(
-                mixture, tokens, fixed[0], places, value_propagation, backend
-            )
+            mixture = propagate_values(mixture, tokens, *fixed, value_propagation, backend)
         inferred = _infer_values(mixture, tokens, initial_values, value_iterations, backend)
-        if own_prior and places is not None:
-            own = mixture._replace(log_prior=own_prior)
-            inferred = _infer_own_values(
-                inferred, own, tokens, initial_values, value_iterations, backend, places
-            )
     if clamp_fixed and fixed is not None:
         clamped = fixed[0].where(fixed[1][:, None, :, None], inferred.values)
         inferred = inferred._replace(values=clamped)
@@ -238,27 +218,6 @@ def _as_mixture(
             )
             raise ValueError(msg)
     return mixture, queries.to(dtype), initial_values
-
-
-def _infer_own_values(
-    everyone: Attended,
-    own: Mixture,
-    queries: Tensor,
-    observed: Tensor | None,
-    iterations: int,
-    backend: str,
-    places: FixedTokens,
-) -> Attended:
-    """Read out the fixed tokens from mixtures with weights of their own (Eq. 38)."""
-    own = in_full(own)._replace(log_mask=take_terms(own.log_mask, places))
-    start = None if observed is None else take_tokens(observed, places)
-    few = take_tokens(queries, places)
-    chosen = backend_of_few(backend, few.shape[:-1].numel() * own.keys.shape[-2])
-    read = _infer_values(own, few, start, iterations, chosen)
-    evidence = put_tokens(
-        everyone.log_evidence.unsqueeze(-1), read.log_evidence.unsqueeze(-1), places
-    )
-    return Attended(put_tokens(everyone.values, read.values, places), evidence.squeeze(-1))
 
 
 def _result(inferred: Attended, mixture: Mixture, dtype: torch.dtype) -> ProbabilisticAttention:

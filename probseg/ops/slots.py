@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from probseg.ops.attention import LogPrior, assign, attend
-from probseg.ops.checks import check_iterations
+from probseg.ops.attention import LogPrior, assign, assign_checked, attend, checked_terms
+from probseg.ops.checks import check_iterations, check_units
 from probseg.ops.free_energy import check_positive, edge_energy, node_energy
 from probseg.ops.numerics import working_dtype
 
@@ -144,8 +144,10 @@ def slot_inference(
     check_iterations(iterations)
     check_positive("precision", precision)
     inputs, slots = holding_sums(inputs, slots)
+    check_units(inputs, slots, inputs, payload_name="observations", payload_of="queries")
+    terms = checked_terms(inputs, slots, log_prior, scale)
     for _ in range(iterations):
-        assigned = assign(inputs, slots, inputs, log_prior=log_prior, scale=scale, backend=backend)
+        assigned = assign_checked(inputs, slots, inputs, terms, scale, backend)
         slots = sums_of(*assigned, precision)
     return Slots(slots, assigned.log_mass)
 

@@ -39,21 +39,17 @@ class GammaPrior:
 
 @dataclass(frozen=True)
 class DirichletPrior:
-    """Dirichlet prior of the mixture weights.
+    """Dirichlet prior of the mixture weights, which all queries of a head share.
+
+    Without a fixed token, the weights are the mode of this prior. Eq. 38 as printed has weights for
+    each fixed token instead, which no other token would read.
 
     Args:
-        concentration: ``theta``, at least 1: below, a unit without responsibility would get a
-            negative weight. Float, or tensor that broadcasts to ``(B, G, M)``.
-        shared: Whether all queries have the same weights. If not, as printed in Eq. 38, each fixed
-            token updates the weights of its own mixture only, and no other token ever notices.
-            Shared ones become those that the prior wants for an image without fixed tokens.
-
-    A named prior, which would follow the means, stays what it is before the first update, for the
-    other tokens too.
+        concentration: `theta`, at least 1: below, a unit without responsibility would get a
+            negative weight. Float, or tensor that broadcasts to `(B, G, M)`.
     """
 
     concentration: Precision
-    shared: bool = False
 
     def __post_init__(self) -> None:
         theta = self.concentration
@@ -102,8 +98,8 @@ class ValuePropagation:
             iteration (Eq. 37, with ``V/2`` where it prints ``d/2``: values have V channels); None
             leaves them as they are.
         dirichlet_prior: Prior of the mixture weights, which are then updated in each iteration
-            from what they were at first (Eq. 38, with a denominator that sums the prior over the
-            units too, so that the weights sum to 1); None leaves them as they are.
+            (Eq. 38, summed over the fixed tokens and normalised over the units) and take the place
+            of the log prior; None leaves that as it is.
     """
 
     iterations: int = 1

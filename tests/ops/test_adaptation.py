@@ -39,10 +39,10 @@ def assert_equals_the_equations(mechanism: Mechanism) -> None:
 
 
 @given(mechanisms())
-@example(Mechanism((2, 2, 5, 4), gamma="tensor", dirichlet="tensor", shared=True, masked=True))
+@example(Mechanism((2, 2, 5, 4), gamma="tensor", dirichlet="tensor", masked=True))
 @example(Mechanism((1, 1, 1, 1), gamma="float", dirichlet="float", prior="magnitude"))
 @example(Mechanism((2, 1, 1, 4), gamma="float", dirichlet="one", theta=0.0))
-@example(Mechanism((2, 2, 5, 1), gamma="tensor", dirichlet="one", theta=0.0, shared=True))
+@example(Mechanism((2, 2, 5, 1), gamma="tensor", dirichlet="one", theta=0.0))
 @example(Mechanism((1, 2, 4, 5), prior="distance", dirichlet="float", iterations=(3, 3, 3)))
 def test_everything_at_once_equals_the_equations(mechanism):
     assert_equals_the_equations(mechanism)
@@ -66,10 +66,9 @@ def test_query_precisions_follow_the_keys(prior, mean, alpha):
             )
 
 
-@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("fixed", ["ragged", "none", "all", "one"])
 @pytest.mark.parametrize("prior", [*NAMED, "heads", "pair"])
-def test_value_precisions_and_weights_follow_the_fixed_values(prior, fixed, shared):
+def test_value_precisions_and_weights_follow_the_fixed_values(prior, fixed):
     for beta, initial in (("float", False), ("heads", True)):
         assert_equals_the_equations(
             Mechanism(
@@ -77,7 +76,6 @@ def test_value_precisions_and_weights_follow_the_fixed_values(prior, fixed, shar
                 beta=beta,
                 gamma="tensor",
                 dirichlet="tensor",
-                shared=shared,
                 fixed=fixed,
                 iterations=(1, 3, 2),
                 initial=initial,
@@ -124,7 +122,7 @@ def test_a_strong_dirichlet_prior_has_its_mode():
     mechanism = Mechanism(gamma="none", iterations=(-1, 1, 1), fixed="all")
     theta = torch.tensor([2.0, 3.0, 1.5, 4.0]).double()
     arguments = mechanism.arguments()
-    propagation = ValuePropagation(1, dirichlet_prior=DirichletPrior(1 + 1e12 * theta, shared=True))
+    propagation = ValuePropagation(1, dirichlet_prior=DirichletPrior(1 + 1e12 * theta))
     result = mechanism.call(value_propagation=propagation)
     wanted = (theta / theta.sum()).log().expand(2, 2, 4)
     torch.testing.assert_close(result.log_prior, wanted)
@@ -134,35 +132,8 @@ def test_a_strong_dirichlet_prior_has_its_mode():
 # --- Who notices the weights ---
 
 
-@pytest.mark.parametrize("prior", NAMED)
-def test_weights_of_their_own_change_the_read_out_of_the_fixed_tokens_only(prior):
-    """And named priors stay what they were before the propagation, although the values move."""
-    held = Mechanism(prior=prior, dirichlet="float", gamma="none", iterations=(2, 1, 1))
-    arguments = held.arguments()
-    adapted = held.call(
-        value_propagation=None, fixed_values=None, fixed_mask=None, clamp_fixed=False
-    )
-    own = held.call()
-    torch.testing.assert_close(own.log_prior, adapted.log_prior)
-    without = probabilistic_attention(
-        arguments["queries"],
-        own.keys,
-        own.unit_values,
-        query_precision=own.query_precision,
-        value_precision=own.value_precision,
-        log_prior=adapted.log_prior,
-    )
-    fixed = arguments["fixed_mask"][:, None, :].expand(2, 2, 5)
-    torch.testing.assert_close(own.values[~fixed], without.values[~fixed])
-    torch.testing.assert_close(own.log_evidence[~fixed], without.log_evidence[~fixed])
-    assert (own.log_evidence - without.log_evidence)[fixed].abs().min() > 1e-4
-    assert (own.values - without.values)[fixed].abs().amax(-1).min() > 1e-4
-
-
-def test_shared_weights_change_the_read_out_of_all_tokens():
-    mechanism = Mechanism(
-        prior="pair", dirichlet="float", shared=True, gamma="none", sizes=(1, 2, 5, 4)
-    )
+def test_weights_change_the_read_out_of_all_tokens():
+    mechanism = Mechanism(prior="pair", dirichlet="float", gamma="none", sizes=(1, 2, 5, 4))
     result = mechanism.call(value_iterations=1)
     assert result.log_prior.shape == (1, 2, 4)
     torch.testing.assert_close(result.log_prior.exp().sum(-1), torch.ones(1, 2).double())
@@ -178,12 +149,9 @@ def test_shared_weights_change_the_read_out_of_all_tokens():
     torch.testing.assert_close(again.log_evidence, result.log_evidence)
 
 
-@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("prior", ["magnitude", "unit", "pair", "several"])
-def test_no_iterations_leave_a_prior_of_pairs_as_it_is(prior, shared):
-    mechanism = Mechanism(
-        prior=prior, gamma="float", dirichlet="float", shared=shared, iterations=(1, 0, 2)
-    )
+def test_no_iterations_leave_a_prior_of_pairs_as_it_is(prior):
+    mechanism = Mechanism(prior=prior, gamma="float", dirichlet="float", iterations=(1, 0, 2))
     without = mechanism.call(value_propagation=ValuePropagation(0))
     result = mechanism.call()
     torch.testing.assert_close(result.values, without.values)
@@ -230,18 +198,16 @@ def test_a_hidden_unit_gives_finite_gradients(shape, theta, backend):
 
 
 @pytest.mark.parametrize("kind", [float, torch.tensor])
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_flat_dirichlet_prior_and_a_hidden_unit_give_finite_gradients(shared, kind):
+def test_a_flat_dirichlet_prior_and_a_hidden_unit_give_finite_gradients(kind):
     mechanism = Mechanism(gamma="none", iterations=(-1, 2, 1), fixed="all")
     queries = mechanism.arguments()["queries"].requires_grad_()
-    dirichlet = DirichletPrior(kind(1.0), shared)
+    dirichlet = DirichletPrior(kind(1.0))
     result = mechanism.call(
         queries=queries,
         log_mask=torch.tensor([0.0, 0.0, -inf, 0.0]),
         value_propagation=ValuePropagation(2, dirichlet_prior=dirichlet),
     )
-    if shared:
-        assert (result.log_prior[:, :, 2] == -inf).all()
+    assert (result.log_prior[:, :, 2] == -inf).all()
     (gradient,) = torch.autograd.grad(result.values.sum() + result.log_evidence.sum(), queries)
     assert gradient.isfinite().all()
 
@@ -251,7 +217,6 @@ def test_weights_without_any_count_are_uniform():
         prior="unit",
         gamma="none",
         dirichlet="one",
-        shared=True,
         fixed="none",
         iterations=(-1, 1, 1),
     )

@@ -153,7 +153,7 @@ class Values:
         self.values, self.fixed = draw(M, V, seed=seed + 2), 2 * draw(N, V, seed=seed + 3)
         self.alpha, self.beta = draw(M, seed=seed + 4).exp(), draw(M, seed=seed + 5).exp()
         self.log_pi = draw(N, M, seed=seed + 6).log_softmax(-1)
-        if dirichlet is not None and dirichlet.shared:
+        if dirichlet is not None:
             self.log_pi = self.log_pi[:1].expand(N, M)
         self.clicked = torch.arange(N) % 3 != 0
 
@@ -182,9 +182,8 @@ class Values:
         if gamma is not None:
             total = total + Gamma(gamma.shape, gamma.rate).log_prob(beta).sum()
         if dirichlet is not None:
-            weights = log_pi[:1] if dirichlet.shared else log_pi
             prior = Dirichlet(torch.full((M,), dirichlet.concentration).double())
-            total = total + prior.log_prob(weights.exp()).sum()
+            total = total + prior.log_prob(log_pi[0].exp())
         return total
 
     def path(self, length: int) -> Tensor:
@@ -206,8 +205,7 @@ class Values:
         dirichlet = self.update[3]
         if dirichlet is None:
             return log_pi
-        counts = joint.softmax(-1)
-        counts = counts.sum(0, keepdim=True) if dirichlet.shared else counts
+        counts = joint.softmax(-1).sum(0, keepdim=True)
         counts = (counts + dirichlet.concentration - 1).expand(len(joint), M)
         return (counts / counts.sum(-1, keepdim=True)).log()
 
@@ -217,10 +215,8 @@ UPDATES = {
     "maximum likelihood": {"theta": 0.0},
     "previous mean": {"mean": "previous"},
     "precisions": {"gamma": GammaPrior(1.6, 0.8)},
-    "own weights": {"dirichlet": DirichletPrior(1.4)},
-    "shared weights": {"dirichlet": DirichletPrior(1.4, shared=True)},
-    "all": {"gamma": GammaPrior(1.6, 0.8), "dirichlet": DirichletPrior(1.2)},
-    "all, shared": {"gamma": GammaPrior(2.0, 2.0), "dirichlet": DirichletPrior(3.0, shared=True)},
+    "weights": {"dirichlet": DirichletPrior(1.4)},
+    "all": {"gamma": GammaPrior(2.0, 2.0), "dirichlet": DirichletPrior(3.0)},
 }
 
 
@@ -242,8 +238,8 @@ def test_value_propagation_stops_at_a_mode(update):
         log_pi = case.weights(case.log_joint(log_pi, *state), log_pi)
     evidence = case.log_joint(log_pi, *state).logsumexp(-1)
     torch.testing.assert_close(result.log_evidence[0, 0, case.clicked], evidence)
-    shared = "dirichlet" in update and update["dirichlet"].shared
-    free = [x.clone().requires_grad_() for x in (log_pi[:1] if shared else log_pi, *state)]
+    weights = log_pi[:1] if "dirichlet" in update else log_pi
+    free = [x.clone().requires_grad_() for x in (weights, *state)]
     total = case.objective(free[0].log_softmax(-1).expand_as(log_pi), *free[1:])
     d_weights, d_values, d_beta = torch.autograd.grad(total, free)
     assert d_values.abs().max() < 1e-6

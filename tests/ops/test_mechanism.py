@@ -33,19 +33,14 @@ EVERYTHING = Mechanism(
 GRADIENTS = {
     "chunked, named": ("chunked", EVERYTHING),
     "reference, pairs": ("reference", replace(EVERYTHING, prior="full", alpha="scalar")),
-    "reference, distance, shared": (
+    "reference, several": (
         "reference",
-        replace(EVERYTHING, prior="several", mean="previous", shared=True, beta="scalar"),
+        replace(EVERYTHING, prior="several", mean="previous", beta="scalar"),
     ),
     "chunked, distance": ("chunked", replace(EVERYTHING, prior="distance", seed=1)),
-    "chunked, shared": ("chunked", replace(EVERYTHING, prior="full", shared=True)),
     "sdpa, keys": ("sdpa", replace(EVERYTHING, prior="heads", iterations=(2, -1, 2))),
     "sdpa, one fixed": ("sdpa", replace(EVERYTHING, prior="magnitude", fixed="one")),
     "sdpa, all fixed": ("sdpa", replace(EVERYTHING, prior="heads", dirichlet="none")),
-    "sdpa, one fixed, shared": (
-        "sdpa",
-        replace(EVERYTHING, prior="unit", fixed="one", shared=True),
-    ),
     "reference, ragged": ("reference", replace(EVERYTHING, sizes=(2, 1, 3, 2), fixed="ragged")),
     "chunked, one query": ("chunked", replace(EVERYTHING, sizes=(1, 1, 1, 3), prior="magnitude")),
     "reference, one unit": ("reference", replace(EVERYTHING, sizes=(1, 1, 3, 1), masked=False)),
@@ -82,8 +77,8 @@ def sdpa_reasons(case: Mechanism, gradients: bool) -> set[str]:
     """
     reasons = set()
     keys, values, _ = case.iterations
-    if case.dirichlet != "none" and case.shared and values > 0 and keys < 1:
-        return reasons  # shared weights take the place of the prior before all pairs are visited
+    if case.dirichlet != "none" and values > 0 and keys < 1:
+        return reasons  # the weights take the place of the prior before all pairs are visited
     if case.prior in ("distance", "several"):
         reasons.add("cannot compute the pairs of a DistancePrior")
     if case.prior in ("pair", "full") and case.sizes[2] > 1 and gradients:

@@ -114,20 +114,6 @@ def test_position_embeddings_need_a_prior_that_follows_the_keys(prior):
         probabilistic_attention(X, X, X, position=position, log_prior=prior)
 
 
-def test_weights_cannot_be_updated_with_position_embeddings():
-    with pytest.raises(ValueError, match="dirichlet_prior updates a prior that position embedd"):
-        probabilistic_attention(
-            X,
-            X,
-            X,
-            value_precision=0.1,
-            position=FactoredPosition(torch.zeros(3, 3), torch.zeros(3, 3)),
-            value_propagation=ValuePropagation(dirichlet_prior=DirichletPrior(2.0)),
-            fixed_values=X,
-            fixed_mask=CLICKS,
-        )
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

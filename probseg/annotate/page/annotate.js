@@ -808,7 +808,7 @@ const shortcuts = {
 function pressed(event) {
   if (event.defaultPrevented || $("help").open) return;
   const target = event.target;
-  if (target.matches("input:not([type=checkbox]), select, textarea")) return;
+  if (target.matches("input:not([type]), select")) return;
   const activates = event.key === "Enter" || event.key === " ";
   if (activates && target.matches("button, input, [role=listbox]")) return;
   if (event.key.startsWith("Arrow") && target !== page.clicker.over && target !== document.body) return;
@@ -826,6 +826,11 @@ function pressed(event) {
 
 function listen() {
   document.addEventListener("keydown", pressed);
+  document.addEventListener("click", (event) => {
+    // After a button was pressed with the mouse, Enter and Space belong to the photograph again.
+    const pressed = event.detail > 0 && event.target.closest("button, [type=checkbox]");
+    if (pressed && !$("help").open) page.clicker.over.focus({ preventScroll: true });
+  });
   document.addEventListener("keyup", (event) => event.key.toLowerCase() === "c" && showWith());
   window.addEventListener("blur", showWith);
   window.addEventListener("beforeunload", (event) => {

@@ -219,6 +219,7 @@ export class Clicker extends EventTarget {
       const before = this.ghost ?? this.mask?.outline ?? null;
       this._showMask(answer);
       this.ghost = ghost ? before : null;
+      this._status();
     }
     return answer;
   }
@@ -397,10 +398,9 @@ export class Clicker extends EventTarget {
     if (!objects) return;
     const known = new Set(this.objects.map((object) => object.id));
     const fresh = objects.filter((object) => !known.has(object.id));
+    const left = new Set(objects.map((object) => object.id));
     this.objects = objects;
-    for (const id of this.finished.keys()) {
-      if (!objects.some((object) => object.id === id)) this.finished.delete(id);
-    }
+    for (const id of this.finished.keys()) if (!left.has(id)) this.finished.delete(id);
     if (parting && fresh.length === 1) {
       this.finished.set(fresh[0].id, { region: parting.region, stamp: null });
     }
@@ -440,10 +440,12 @@ export class Clicker extends EventTarget {
         const answer = await this._ask({ type: "mask", object: object.id }, this.sequence);
         if (opened !== this.opened) return;
         const region = Region.of(answer);
-        if (region && this.objects.some(({ id }) => id === object.id)) {
-          this.finished.set(object.id, { region, stamp: stamp(object) });
-        }
-        this._layerChanged();
+        if (!region) continue;
+        const replaced = this.finished.has(object.id);
+        this.finished.set(object.id, { region, stamp: stamp(object) });
+        if (replaced) this._layerChanged();
+        else if (this.layer) this._paintFinished(this.layer, object.id);
+        this.draw();
       }
     };
     await Promise.all([worker(), worker(), worker()]);
@@ -651,7 +653,8 @@ export class Clicker extends EventTarget {
       return;
     }
     if (this.pointers.size > 2) return;
-    const secondary = event.button === 2;
+    // The right button, its stand-in on a Mac, or the eraser of a pen.
+    const secondary = event.button === 2 || event.button === 5 || event.ctrlKey;
     const photo = this._toPhoto(at.x, at.y);
     const painting = this.tool === "brush" || this.tool === "eraser";
     if (event.button === 1 || this.space) {
@@ -912,13 +915,8 @@ export class Clicker extends EventTarget {
       });
       const layer = canvas.getContext("2d");
       layer.setTransform(canvas.width / width, 0, 0, canvas.height / height, 0, 0);
-      for (const { id } of this.objects) {
-        const known = this.finished.get(id);
-        if (!known || this.hidden.has(id)) continue;
-        known.canvas ??= known.region.painted(rgb(colourOf(id)));
-        layer.globalAlpha = 0.5;
-        layer.drawImage(known.canvas, known.region.x, known.region.y);
-      }
+      layer.globalAlpha = 0.5;
+      for (const { id } of this.objects) this._paintFinished(canvas, id);
       this.layer = canvas;
     }
     context.drawImage(this.layer, 0, 0, width, height);
@@ -930,6 +928,13 @@ export class Clicker extends EventTarget {
       const colour = id === this.highlighted ? "#ffffff" : colourOf(id);
       this._stroke(context, known.outline, colour);
     }
+  }
+
+  _paintFinished(layer, id) {
+    const known = this.finished.get(id);
+    if (!known || this.hidden.has(id)) return;
+    known.canvas ??= known.region.painted(rgb(colourOf(id)));
+    layer.getContext("2d").drawImage(known.canvas, known.region.x, known.region.y);
   }
 
   _drawMask(context, mask) {
@@ -1051,6 +1056,7 @@ export class Clicker extends EventTarget {
     const parts = [];
     if (this.timings.length) parts.push(`${Math.round(this.timings.at(-1))} ms per click`);
     if (this.image) parts.push(`${Math.round(100 * this.view.scale)} %`);
+    if (this.ghost) parts.push("dashed: before the change");
     if (!this.layers.mask) parts.push("masks hidden (H)");
     if (this.pending.length > 1) parts.push(`${this.pending.length} clicks on their way`);
     this.readout.textContent = parts.join("  ·  ");

@@ -35,6 +35,9 @@ MEMORY = 1 << 30
 
 STATES: tuple[State, ...] = ("open", "done", "review")
 
+MANY_OBJECTS = 40
+"""With fewer objects, trainings take small batches: a batch must not exceed the training set."""
+
 LONGEST_LABEL = 100
 """Most characters of a label."""
 
@@ -148,7 +151,7 @@ class Sessions:
             "zooms": list(ZOOM_NAMES),
             "formats": ["coco"],
             "photographs": rows,
-            "train_command": self.train_command(),
+            "train_command": self._train_command(sum(row["objects"] for row in rows)),
             "folder": self.folder.name,
         }
 
@@ -156,15 +159,16 @@ class Sessions:
         """Return the settings of inference; None for those that the network has not."""
         return {**self.answerer.settings(), "avoid_finished": self.avoid_finished}
 
-    def train_command(self) -> str:
-        """Return the command that fine-tunes the recommended model on the folder.
+    def _train_command(self, objects: int) -> str:
+        """Return the command that fine-tunes the recommended model on the objects of the folder.
 
         It is empty where photographs and masks are in different folders.
         """
         if self.out.resolve() != self.folder.resolve():
             return ""
         folder = shlex.quote(str(self.folder.resolve()))
-        return f"probseg fit --config configs/experiment/folder.yaml --data.root {folder}"
+        command = f"probseg fit --config configs/experiment/folder.yaml --data.root {folder}"
+        return command if objects >= MANY_OBJECTS else f"{command} --data.batch_size 4"
 
     def photograph(self, name: str) -> Photograph:
         """Return a photograph by its opaque name.

@@ -129,9 +129,10 @@ def test_finished_objects_are_files_that_training_reads(client):
 @pytest.mark.slow
 def test_the_command_trains_on_the_folder_and_its_run_answers(client, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for n in range(3):
-        client.click(*CLICKS[0], n=n)
-        client.act({"type": "finish", "label": None}, n)
+    for n in range(5):
+        client.click(*CLICKS[0], n=n % 3)
+        client.act({"type": "brush", "radius": 3 + n, "points": [[20 * n, 5]]}, n % 3)
+        client.act({"type": "finish", "label": None}, n % 3)
     command = shlex.split(client.get("/api/session")["train_command"])
     assert command[0] == "probseg"
     short = ["--trainer.max_steps", "1", "--trainer.accelerator", "cpu"]

@@ -108,7 +108,7 @@ def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
         _post("/api/export", export),
     ]
     handlers = {HTTPException: _http_error}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts, token)  # type: ignore[arg-type]
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts, token)
 
 
 def _page(name: str, media: str) -> Callable[[Request], Response]:

@@ -127,10 +127,12 @@ class Sessions:
         with self._lock:
             overview = self.store.overview()
         rows = []
+        total = 0
         files = output.mask_files(self.folder, self._stems)  # of photographs never opened
         for photograph in self.photographs:
             never_opened: tuple[State, int] = ("open", len(files.get(photograph.stem, ())))
             state, objects = overview.get(photograph.name, never_opened)
+            total += objects
             height, width = photograph.size or (None, None)
             rows.append(
                 {
@@ -151,7 +153,7 @@ class Sessions:
             "zooms": list(ZOOM_NAMES),
             "formats": ["coco"],
             "photographs": rows,
-            "train_command": self._train_command(sum(row["objects"] for row in rows)),
+            "train_command": self._train_command(total),
             "folder": self.folder.name,
         }
 

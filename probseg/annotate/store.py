@@ -196,7 +196,10 @@ class Store:
             f"FROM objects WHERE photo = ? {'AND open = 1' if only_open else ''} ORDER BY id"
         )
         rows = self._db.execute(sql, (photo,)).fetchall()
-        return [StoredObject(*row[:2], bool(row[2]), self._steps(row[0]), *row[3:]) for row in rows]
+        return [
+            StoredObject(number, label, bool(opened), self._steps(number), *rest)
+            for number, label, opened, *rest in rows
+        ]
 
     def _steps(self, number: int) -> tuple[dict[str, Any], ...]:
         sql = "SELECT body FROM steps WHERE object = ? ORDER BY position"

@@ -7,6 +7,7 @@ a budget, and computed from the steps when it is missing.
 
 from __future__ import annotations
 
+import os
 import shlex
 import threading
 import time
@@ -62,7 +63,8 @@ class _Opened:
     @property
     def size(self) -> int:
         """Return the bytes that it holds."""
-        return self.work.size + sum(work.own_size for work in self.answers.values())
+        finished = 0 if self.finished is None else self.finished.nbytes
+        return finished + self.work.size + sum(work.own_size for work in self.answers.values())
 
 
 class Sessions:
@@ -90,11 +92,12 @@ class Sessions:
         self.photographs = list_photographs(folder)
         self._stems = frozenset(photograph.stem for photograph in self.photographs)
         self._by_id = {photograph.id: photograph for photograph in self.photographs}
-        for place in (self.out / "masks", self.out / ".probseg"):
-            if not place.resolve().is_relative_to(self.out.resolve()):
-                msg = f"{place}: is a link to another folder; put a folder in its place"
+        database = self.out / ".probseg" / "annotations.sqlite"
+        for place in (self.out / "masks", self.out / ".probseg" / "masks", database):
+            if not Path(os.path.realpath(place)).is_relative_to(self.out.resolve()):
+                msg = f"{place}: a link leads out of {self.out}; remove the link"
                 raise UsageError(msg)
-        self.store = Store(self.out / ".probseg" / "annotations.sqlite")
+        self.store = Store(database)
         self.answerer = answerer
         known = self.store.setting("labels") or []
         self.labels = list(dict.fromkeys([*labels, *known]))

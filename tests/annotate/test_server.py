@@ -359,10 +359,24 @@ def test_photographs_of_all_kinds_map_pixel_by_pixel(tmp_path, answerer):
 
 def test_nothing_is_written_through_links(tmp_path, answerer):
     folder = draw_photographs(tmp_path / "photos", 1)
-    (tmp_path / "other").mkdir()
-    (folder / "masks").symlink_to(tmp_path / "other")
-    with pytest.raises(ValueError, match="link"):
-        begin(folder, answerer)
+    other = tmp_path / "other"
+    other.mkdir()
+    for place in (".probseg", "masks", ".probseg/masks", ".probseg/annotations.sqlite"):
+        (folder / place).parent.mkdir(exist_ok=True)
+        (folder / place).symlink_to(other)
+        with pytest.raises(ValueError, match="link"):
+            begin(folder, answerer)
+        (folder / place).unlink()
+    (folder / "masks").mkdir()
+    (other / "secret.png").write_bytes(b"secret")
+    for name in ("photo0_1.png", ".photo0_1.png.part"):  # as an archive may bring them
+        (folder / "masks" / name).symlink_to(other / "secret.png")
+    client = begin(folder, answerer)
+    client.click(*CLICKS[0])
+    client.act({"type": "finish", "label": None})
+    client.sessions.close()
+    assert (other / "secret.png").read_bytes() == b"secret"
+    assert not (folder / "masks" / "photo0_1.png").is_symlink()
 
 
 @pytest.mark.slow

@@ -80,7 +80,9 @@ class Answerer:
             return
         if model != self.name:
             self.load(model)
-        self.change(settings)
+        off = {name: 0 for name in KNOBS[::2] if settings.get(name) == 0}
+        self.change({**settings, **dict.fromkeys(off, 1)})  # no prior is taken without iterations
+        self.change(off)
 
     def describe(self) -> dict[str, Any]:
         """Return the name of the model, and where its prompts enter."""

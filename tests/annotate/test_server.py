@@ -240,6 +240,16 @@ def test_settings_are_live_and_checked(client):
     client.sessions.close()
 
 
+def test_priors_of_iterations_that_are_off_outlive_the_server(tmp_path):
+    client = begin(draw_photographs(tmp_path, 1), Answerer("resnet16_csa"))
+    for change in ({"key_iterations": 2, "key_prior": 0.25}, {"key_iterations": 0}):
+        before = client.http.post("/api/settings", json=change).json()["settings"]
+    client.sessions.close()
+    client = begin(tmp_path, Answerer("resnet16_csa"))
+    assert client.get("/api/session")["settings"] == before
+    client.sessions.close()
+
+
 def test_numbers_and_names_that_cannot_be_are_refused(client):
     far = {"type": "click", "x": 10**400, "y": 1, "positive": True}
     for path, body in (

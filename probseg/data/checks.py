@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
+from probseg.data.folder import images_folder
 from probseg.data.images import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
@@ -136,7 +137,7 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
         DatasetNotFoundError: If one of the two folders is missing or has no pictures.
     """
     problems: list[Problem] = []
-    images = _files(root, "images", IMAGE_SUFFIXES, problems)
+    images = _files(root, images_folder(root), IMAGE_SUFFIXES, problems)
     masks = _files(root, "masks", LOSSLESS_SUFFIXES, problems)
     partners = _partners(images, masks, lambda stem: re.sub(r"_\d+$", "", stem), problems)
     unused = sorted(set(images.values()) - {image for image, _ in partners})

@@ -204,6 +204,20 @@ def test_an_object_with_the_keyboard_alone(page):
     assert page.run("probsegPage.index") == 3
 
 
+def test_hurried_changes_of_photograph_end_at_the_last_one(page):
+    page.open(0)
+    trouble(page, "slow", "/open")
+    for key in "nnnp":
+        page.tab.keyboard.press(key)
+    page.click(60, 50)  # on the old photograph: for none
+    page.until("document.querySelector('#clicker').dataset.photo === probsegPage.photo.id")
+    assert page.run("probsegPage.index") == 2
+    before = page.clicks
+    page.click(30, 30)
+    assert len(page.clicks) == len(before) + 1
+    assert page.banner() == ""
+
+
 def test_two_tabs(chromium, address):
     first, second = Page(chromium, address).open(4), Page(chromium, address).open(4)
     first.click(60, 50)

@@ -458,3 +458,19 @@ def test_the_page_may_not_load_from_elsewhere(client):
         assert client.http.get(path).status_code == 404
     big = client.http.post("/api/labels", json={"labels": ["x" * (1 << 20)]})
     assert big.status_code == 413
+
+
+def test_the_folder_is_clean_and_trains(client, capsys):
+    for n in range(3):
+        client.click(64, 48, True, n)
+        client.act({"type": "finish", "label": "disk"}, n)
+    client.sessions.close()
+    folder = client.sessions.folder
+    assert main(["data", "check", str(folder)]) == 0, capsys.readouterr()
+    command = shlex.split(client.sessions.train_command())
+    runs = str(folder.parent / "runs")
+    quick = ["--trainer.max_steps", "1", "--data.batch_size", "2"]
+    quick += ["--trainer.logger.save_dir", runs]
+    smaller = ["--data.crop_size", "64", "--trainer.limit_val_batches", "0"]
+    quiet = ["--trainer.enable_progress_bar", "false", "--data.num_workers", "0"]
+    assert main([*command[1:], *quick, *smaller, *quiet]) == 0, capsys.readouterr()

@@ -54,9 +54,13 @@ class Answerer:
 
     @property
     def names(self) -> list[str]:
-        """Models to choose from: the first one, the zoo's, and finished runs."""
+        """Models to choose from: the first one, the zoo's, and runs that were validated."""
         runs = [] if self._runs is None else sorted(self._runs.glob("**/config.yaml"))
-        trained = [str(run.parent) for run in runs if any(run.parent.glob("checkpoints/*.ckpt"))]
+        trained = [
+            str(run.parent)
+            for run in runs
+            if any(path.stem != "last" for path in run.parent.glob("checkpoints/*.ckpt"))
+        ]
         shipped = [name.split(".")[0] for name in list_models(pretrained=True, task="interactive")]
         return list(dict.fromkeys([self._wanted or RECOMMENDED, *shipped, *trained]))
 

@@ -123,29 +123,6 @@ def test_finished_objects_are_files_that_training_reads(client):
     assert [names[one["category_id"]] for one in content["annotations"]] == ["disk", "object"]
     assert content["annotations"][0]["model"] == MODEL
     assert len(content["annotations"][0]["clicks"]) == 1
-    assert main(["data", "check", str(folder)]) == 0
-
-
-@pytest.mark.slow
-def test_the_command_trains_on_the_folder_and_its_run_answers(client, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for n in range(5):
-        client.click(*CLICKS[0], n=n % 3)
-        client.act({"type": "brush", "radius": 3 + n, "points": [[20 * n, 5]]}, n % 3)
-        client.act({"type": "finish", "label": None}, n % 3)
-    command = shlex.split(client.get("/api/session")["train_command"])
-    assert command[0] == "probseg"
-    short = ["--trainer.max_steps", "1", "--trainer.accelerator", "cpu"]
-    assert main([*command[1:], *short]) == 0
-    client.sessions.answerer = Answerer(runs=tmp_path / "runs")
-    (run,) = [name for name in client.get("/api/session")["models"] if "version_0" in name]
-    answer = client.http.post("/api/model", json={"name": run})
-    assert answer.json()["model"]["name"] == run
-    client.click(*CLICKS[0])
-    client.sessions.close()
-    answerer = Answerer(runs=tmp_path / "runs")
-    begin(client.sessions.folder, answerer).sessions.close()
-    assert answerer.name == run, "the next server goes on with it"
 
 
 def test_objects_open_again_with_their_mask_and_prompts(client):
@@ -460,17 +437,25 @@ def test_the_page_may_not_load_from_elsewhere(client):
     assert big.status_code == 413
 
 
-def test_the_folder_is_clean_and_trains(client, capsys):
-    for n in range(3):
-        client.click(64, 48, True, n)
-        client.act({"type": "finish", "label": "disk"}, n)
-    client.sessions.close()
+def test_the_folder_is_clean_and_its_training_answers(client, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for n in range(5):
+        client.click(*CLICKS[0], n=n % 3)
+        client.act({"type": "brush", "radius": 3 + n, "points": [[20 * n, 5]]}, n % 3)
+        client.act({"type": "finish", "label": "disk"}, n % 3)
     folder = client.sessions.folder
     assert main(["data", "check", str(folder)]) == 0, capsys.readouterr()
-    command = shlex.split(client.sessions.train_command())
-    runs = str(folder.parent / "runs")
-    quick = ["--trainer.max_steps", "1", "--data.batch_size", "2"]
-    quick += ["--trainer.logger.save_dir", runs]
-    smaller = ["--data.crop_size", "64", "--trainer.limit_val_batches", "0"]
-    quiet = ["--trainer.enable_progress_bar", "false", "--data.num_workers", "0"]
+    command = shlex.split(client.get("/api/session")["train_command"])
+    quick = ["--trainer.max_steps", "1", "--data.val_objects", "1"]
+    smaller = ["--data.crop_size", "64", "--data.num_workers", "0"]
+    quiet = ["--trainer.enable_progress_bar", "false"]
     assert main([*command[1:], *quick, *smaller, *quiet]) == 0, capsys.readouterr()
+    client.sessions.answerer = Answerer(runs=tmp_path / "runs")
+    (run,) = [name for name in client.get("/api/session")["models"] if "version_0" in name]
+    answer = client.http.post("/api/model", json={"name": run})
+    assert answer.json()["model"]["name"] == run
+    client.click(*CLICKS[0])
+    client.sessions.close()
+    later = Answerer(runs=tmp_path / "runs")
+    begin(folder, later).sessions.close()
+    assert later.name == run, "the next server goes on with it"

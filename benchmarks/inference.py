@@ -1,10 +1,10 @@
 """Clicks and milliseconds of ways to ask the same weights, paired by object.
 
-``python benchmarks/inference.py`` simulates clicks on regions of BSDS500's test photographs, 481 x 321
-pixels, of which no photograph is in the training data of the zoo, and writes
-``benchmarks/results/inference.csv`` and ``inference.png``. A region takes part if at least half of the
-other annotators have one of an IoU of 80 % with it, it covers 1 to 50 % of the photograph and at most
-an eighth of its border; one region of each photograph is drawn at random.
+``python benchmarks/inference.py`` simulates clicks on regions of BSDS500's test photographs (481 x
+321 pixels, none of which the models of the zoo were trained on), and writes
+``benchmarks/results/inference.csv`` and ``inference.png``. A region takes part if at least half of
+the other annotators have one of an IoU of 80 % with it, it covers 1 to 50 % of the photograph and
+at most an eighth of its border; one region of each photograph is drawn at random.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ import probseg
 from probseg.data import BSDS500
 from probseg.data.images import read_image, read_labels
 from probseg.evaluation import PROTOCOLS, run_objects
-from probseg.metrics import clustered_bootstrap, noc, signed_rank
+from probseg.metrics import clustered_bootstrap, noc
+from probseg.metrics.comparison import signed_rank
 from probseg.types import Sample
 
 WAYS: dict[str, dict[str, object]] = {

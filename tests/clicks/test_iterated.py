@@ -133,14 +133,6 @@ def test_clicks_keep_away_from_the_border_and_vary():
     assert {x for x, _ in seen} == {y for _, y in seen} == set(range(15, 25))
 
 
-def test_the_image_ends_where_it_ends():
-    masks = torch.ones(1, 20, 20, dtype=torch.uint8)
-    nowhere = torch.zeros(1, 20, 20, dtype=torch.bool)
-    for seed in range(50):
-        points, _ = corrective_clicks(nowhere, masks, draws(1, seed))
-        assert ((points >= 5) & (points < 15)).all()
-
-
 # --- the random clicks before -------------------------------------------------------------------
 
 
@@ -305,10 +297,6 @@ def test_rounds_are_evenly_drawn():
     rounds = [drawn_rounds(IteratedClicks().rounds, seed) for seed in range(4000)]
     assert set(rounds) == {0, 1, 2, 3}
     assert min(rounds.count(n) for n in range(4)) > 880
-
-
-def test_there_is_one_task():
-    assert {IteratedClicks().stage(epoch) for epoch in (0, 100)} == {"corrective"}
 
 
 @pytest.mark.parametrize(

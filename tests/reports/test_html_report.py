@@ -217,7 +217,7 @@ def test_a_run_shows_box_clicks_and_scores():
     rows = re.findall(r"<tr><th scope=\"row\">(\d)</th>(.*?)</tr>", article)
     cells = [[number, *re.findall(r"<td>(.*?)</td>", row)] for number, row in rows]
     assert cells[0] == ["0", "", "", "", "0.2000", "0.250"]
-    assert cells[2] == ["2", "102", "5", "−", f"{record.steps[2].iou:.4f}", "0.062"]
+    assert cells[2] == ["2", "102", "5", "\u2212", f"{record.steps[2].iou:.4f}", "0.062"]
 
 
 def test_masks_mark_object_and_ignored_pixels():

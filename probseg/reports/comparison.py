@@ -308,7 +308,7 @@ def _metadata_notes(results: Sequence[Result]) -> list[str]:
 
 
 def _power_notes(curves: Sequence[Curves], n_tests: int) -> list[str]:
-    """Say where not even a difference that is the same everywhere could be shown."""
+    """Return notes on data sets too small to show even a constant difference."""
     return [
         f"{of.dataset} has too few photographs ({of.n_photos}) for {n_tests} tests: no difference "
         "can become significant. Compare more objects, or fewer metrics."

@@ -77,7 +77,7 @@ class Paired:
 
 
 def default_names(folders: Sequence[Path]) -> list[str]:
-    """Return short names of folders: the last part of their paths that tells all of them apart.
+    """Return short names of folders: the last part of their paths that differs between all of them.
 
     Where no single part does, it is the paths below the last folder that they share.
 

@@ -30,7 +30,7 @@ LEADING = ("miou@5", "miou@3", "miou@2", "miou@1", "miou@0")
 
 
 class Verdict(NamedTuple):
-    """What a comparison with the reference says on one data set, in sentences."""
+    """Result of a comparison with the reference on one data set, in sentences."""
 
     dataset: str
     other: str
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
 
 
 def verdicts(comparison: Comparison) -> list[Verdict]:
-    """Return what can be said, by data set and other result.
+    """Return a verdict for each data set and other result.
 
     A result is called better only where a test is significant after correction and agrees with the
     mean difference. Without one no difference was shown, which is not the same as none.

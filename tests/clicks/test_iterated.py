@@ -133,6 +133,21 @@ def test_clicks_keep_away_from_the_border_and_vary():
     assert {x for x, _ in seen} == {y for _, y in seen} == set(range(15, 25))
 
 
+def test_the_image_ends_where_it_ends():
+    masks = torch.ones(1, 20, 20, dtype=torch.uint8)
+    nowhere = torch.zeros(1, 20, 20, dtype=torch.bool)
+    for seed in range(50):
+        points, _ = corrective_clicks(nowhere, masks, draws(1, seed))
+        assert ((points >= 5) & (points < 15)).all()
+
+
+def test_equally_deep_errors_give_a_negative_click():
+    masks = torch.zeros(1, 12, 12, dtype=torch.uint8)
+    masks[0, 2:5, 2:5] = 1
+    points, labels = corrective_clicks(masks.flip(1, 2) == 1, masks, draws(1))
+    assert (points.tolist(), labels.tolist()) == ([[[8, 8]]], [[0]])
+
+
 # --- the random clicks before -------------------------------------------------------------------
 
 

@@ -166,3 +166,9 @@ def test_training_boxes_are_drawn_by_the_rule_of_the_evaluation():
         assert set(batch[:, side]) == set(draws[:, side])
         share = (batch[:, side] == box[side]).mean()
         assert share == pytest.approx(1 / len(set(draws[:, side])), abs=0.05)
+
+
+def test_the_border_of_the_image_is_a_border_of_the_error():
+    inner = interior(torch.ones(1, 9, 9, dtype=torch.bool), 2)
+    assert inner.sum() == 25
+    assert inner[0, 2:7, 2:7].all()

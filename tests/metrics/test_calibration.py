@@ -53,6 +53,15 @@ def test_ignored_pixels_do_not_count(case):
     assert expected_calibration_error(other, mask) == expected_calibration_error(probability, mask)
 
 
+def test_scores_by_hand():
+    mask = np.array([[1, 1, 0, 0, IGNORE]], dtype=np.uint8)
+    probability = np.array([[1.0, 0.5, 0.5, 0.25, 0.9]], dtype=np.float32)
+    assert brier_score(probability, mask) == (0 + 0.25 + 0.25 + 0.0625) / 4
+    # of two bins, [0, 0.5) has one pixel, and [0.5, 1] three with mean 2/3 and two of the object
+    assert expected_calibration_error(probability, mask, bins=2) == pytest.approx(0.25 / 4)
+    assert expected_calibration_error(probability, mask, bins=1) == pytest.approx(0.0625)
+
+
 @pytest.mark.parametrize("edge", range(1, 15))
 def test_probabilities_at_the_edges_of_bins(edge):
     mask = np.array([[0, 1, 1, 0]], dtype=np.uint8)

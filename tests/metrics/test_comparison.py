@@ -110,6 +110,11 @@ def test_mcnemar_is_binomial_on_discordant_objects(only_first, only_second, both
     assert swapped == (found.p, only_second, only_first)
 
 
+def test_mcnemar_by_hand():
+    first = np.array([True] * 8 + [False] * 2)
+    assert mcnemar(first, ~first, alone(first)).p == pytest.approx(2 * (1 + 10 + 45) / 1024)
+
+
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), min_size=1))
 def test_objects_of_a_photograph_change_sides_together(objects):
     photos, first, second = zip(*objects, strict=True)

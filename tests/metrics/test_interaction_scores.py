@@ -64,6 +64,15 @@ def test_standard_errors_are_the_textbook_ones():
         assert miou_at(ious)[k] == pytest.approx(sum(by_trial) / 5)
 
 
+def test_standard_errors_see_only_their_own_noise():
+    objects_differ = np.broadcast_to(np.array([0.2, 0.4, 0.9])[:, None, None], (3, 4, 2))
+    assert standard_error_trials(objects_differ) == pytest.approx(0)
+    assert (standard_error_objects(objects_differ) > 0.1).all()
+    trials_differ = objects_differ.swapaxes(0, 1)
+    assert standard_error_objects(trials_differ) == pytest.approx(0)
+    assert (standard_error_trials(trials_differ) > 0.1).all()
+
+
 def test_standard_error_of_one_is_unknown():
     assert np.isnan(standard_error_trials(IOUS)).all()
     assert np.isnan(standard_error_objects(IOUS[:1])).all()
@@ -84,10 +93,13 @@ def test_area_under_curve_is_a_mean_along_the_clicks(ious, first):
     assert area_under_curve(np.full((2, 3, 4), 0.7), first) == pytest.approx(0.7)
 
 
-@pytest.mark.parametrize("first", [-1, 4])
-def test_the_first_entry_of_a_curve_must_exist(first):
-    with pytest.raises(ValueError, match="first"):
-        area_under_curve(IOUS, first)
+def test_area_under_curve_by_hand():
+    assert area_under_curve(IOUS)[1, 0] == pytest.approx((0.7 / 2 + (0.7 + 0.92) / 2 + 0.925) / 3)
+    assert area_under_curve(IOUS, 1)[1, 0] == pytest.approx((0.81 + 0.925) / 2)
+    assert area_under_curve(IOUS, 3)[:, 0].tolist() == [0.5, 0.93, 0.9, 0.89]
+    for first in (-1, 4):
+        with pytest.raises(ValueError, match=r"first: .* 0 \.\.\. 3"):
+            area_under_curve(IOUS, first)
 
 
 @given(RUNS, st.sampled_from([0.25, 0.5, 0.8, 1.0]))
@@ -103,6 +115,20 @@ def test_clicks_and_their_distribution_are_those_of_a_loop(ious, threshold):
     assert survival(ious, threshold) == pytest.approx([n / len(needed) for n in alive])
     middle = sorted(last + 1 if k is None else k for k in needed)[(len(needed) - 1) // 2]
     assert median_noc(ious, threshold) == (None if middle > last else middle)
+
+
+def test_survival_and_median_by_hand():
+    assert survival(IOUS, 0.9).tolist() == [0.75, 0.75, 0.5, 0.25]
+    assert median_noc(IOUS, 0.9) == 2
+    assert median_noc(IOUS[1:], 0.9) == 3
+    assert median_noc(IOUS[2:], 0.9) == 3  # exactly half of them
+    assert median_noc(IOUS[2:], 0.95) is None
+
+
+def test_the_mean_depends_on_the_cap_and_the_median_does_not():
+    longer = np.concatenate([IOUS, np.tile(IOUS[..., -1:], 7)], axis=2)
+    assert noc(longer, 0.9).mean() > noc(IOUS, 0.9).mean()
+    assert median_noc(longer, 0.9) == median_noc(IOUS, 0.9)
 
 
 def test_regressions_are_clicks_that_do_harm():
@@ -132,14 +158,16 @@ SCORES = (
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_what_is_no_iou_is_refused(score):
-    for ious in (np.zeros((2, 3)), np.zeros((0, 1, 4)), np.full((1, 1, 2), 90.0), [[[np.nan]]]):
-        with pytest.raises(ValueError, match="ious"):
-            score(ious)
+@pytest.mark.parametrize(
+    "ious", [np.zeros((2, 3)), np.zeros((0, 1, 4)), np.full((1, 1, 2), 90.0), [[[np.nan]]]]
+)
+def test_what_is_no_iou_is_refused(score, ious):
+    with pytest.raises(ValueError, match="ious"):
+        score(ious)
 
 
 @pytest.mark.parametrize("score", [noc, failures, survival, median_noc])
-def test_threshold_is_a_fraction(score):
-    for threshold in (0, 90):
-        with pytest.raises(ValueError, match="threshold"):
-            score(IOUS, threshold)
+@pytest.mark.parametrize("threshold", [0, 90])
+def test_threshold_is_a_fraction(score, threshold):
+    with pytest.raises(ValueError, match="threshold"):
+        score(IOUS, threshold)

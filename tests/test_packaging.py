@@ -48,7 +48,7 @@ def test_configurations_and_zoo_are_inside(wheel, repository):
 def test_all_modules_and_their_data_are_inside(wheel, repository):
     inside = files(wheel)
     for path in (repository / "probseg").rglob("*"):
-        if path.suffix in (".py", ".json", ".typed", ".html"):
+        if path.is_file() and "__pycache__" not in path.parts:
             assert path.relative_to(repository).as_posix() in inside
     assert "probseg/py.typed" in inside
 

@@ -4,7 +4,7 @@ All rules look at two maps of errors: missed object (false negatives, asks for a
 and false alarms (false positives, asks for a negative click). Ignored pixels are in neither.
 A pixel that was clicked before is not clicked again. Where no error is left there is no click.
 
-What a person does less well is in `probseg.clicks.mistakes`.
+Human mistakes are in `probseg.clicks.mistakes`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def disk_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float
     inside &= ((rows >= 0) & (rows < height)).unsqueeze(-1)
     inside &= valid[..., None, None]
     pixels = rows.unsqueeze(-1) * width + columns.unsqueeze(-2)
-    pixels = pixels.where(inside, height * width)  # what is not drawn, behind the last pixel
+    pixels = pixels.where(inside, height * width)  # places outside of a disk, behind the last pixel
     drawn = points.new_zeros(len(points), height * width + 1)
     drawn.scatter_(1, pixels.flatten(1), 1.0)
     return drawn[:, :-1].view(-1, height, width)

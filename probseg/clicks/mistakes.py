@@ -1,4 +1,4 @@
-"""What people do where a simulated annotator is perfect: they slip, wander, lag and err.
+"""Mistakes of a simulated annotator: off-centre, imprecise, late and wrong clicks.
 
 Clicks at the very centre of an error are optimistic: people click elsewhere, and models that look
 good on centres lose on real clicks (RClicks, Antonov et al., 2024, on 475 thousand real clicks).
@@ -68,7 +68,7 @@ def human_click(
     clicked: Sequence[Click],
     generator: np.random.Generator,
 ) -> Click | None:
-    """Click as the rule says, with mistakes.
+    """Click by a rule, with mistakes.
 
     In this order: the annotator looks at the newest prediction or is late, the rule chooses a
     pixel, the annotator means that pixel or another one of the same 8-connected error, the hand

@@ -14,34 +14,36 @@ from probseg.ops.units import PixelMixture, Scales, propagated
 from probseg.types import Prompts
 
 GUESS_RADIUS = 0.1
-"""Radius of the disks around positive clicks that are guessed to be object without a box."""
+"""Radius of the disks around positive clicks that count as object where there is no box."""
 
 SEED_RADIUS = 0.02
-"""Radius of the disks around clicks that are what the click says; both in longer sides."""
+"""Radius of the disks around clicks that get the label of the click.
+
+Both radii are fractions of the longer side of the image."""
 
 SMALLEST_SHARE = 0.01
-"""Shares of the object are kept this far from 0 and 1."""
+"""Probabilities are clamped to ``[SMALLEST_SHARE, 1 - SMALLEST_SHARE]`` before the logit."""
 
 LARGEST_ODDS = 4.6
-"""Log-odds of a share that is `SMALLEST_SHARE` away from 1."""
+"""The logit of ``1 - SMALLEST_SHARE``."""
 
 FEW_CLICKS = 0.01
-"""Share of clicked pixels at which a unit is half as sure as one with many."""
+"""Share of clicked pixels at which a click map has half of its largest value."""
 
 
 class PropagatedClicks(nn.Module):
-    """What prompts say of pixels that nobody clicked on, before any network has looked at them.
+    """Propagates prompts to similar pixels; no network is involved.
 
     The pixels are queries of a Gaussian mixture over colour and place, in one space for each pair
     of scales. Its units begin at the means of the cells of a grid, and adapt to the image by EM
     (Gabbur et al., 2021, Eq. 16, without a prior): with colours alone they are a mixture of colours
     as in GrabCut (Rother et al., 2004), with fine places superpixels. The prompts are observations
-    of the units' values, which propagate to all pixels (Eqs. 23 and 24, without a prior): how much
-    of the object is a pixel's like, and which clicks are on its like.
+    of the units' values, which propagate to all pixels (Eqs. 23 and 24, without a prior): the share
+    of the object and of clicks of either sign among similar pixels.
 
-    Object is, before the propagation, what the last answer says; without one, the inside of the
-    box; without a box, disks around the positive clicks; and in any case what was clicked. Nothing
-    is learnt, and no gradient passes.
+    The observed object is the previous mask; without one, the inside of the box; without a box,
+    disks around the positive clicks. Clicks override all three. Nothing is learnt, and no gradient
+    passes.
 
     Args:
         units: Units along each side of the grid, ``units**2`` in all.
@@ -76,23 +78,22 @@ class PropagatedClicks(nn.Module):
             prompts: Clicks, boxes and perhaps the last answer, in pixels of ``image``.
 
         Returns:
-            For each space, how much more of the object than elsewhere is a pixel's like (log-odds,
-            in [-2, 2]), and which clicks are on its like (-1 negative, 1 positive): float32, shape
-            ``(B, 2 G, H, W)``.
+            Two maps per space, float32, shape ``(B, 2 G, H, W)``: the `log_odds_gain` of the object
+            among similar pixels, scaled to [-2, 2], and the balance of the clicks among them, from
+            -1 (negative) to 1 (positive).
         """
         with full_precision(image.device):
             queries, keys, grid = self.mixture(image)
-            said = self._said(prompts, grid)  # (B, 3, h, w)
-            maps = propagated(queries, keys, said)  # (B, G, 3, h, w)
+            observed = self._observations(prompts, grid)  # (B, 3, h, w)
+            maps = propagated(queries, keys, observed)  # (B, G, 3, h, w)
             share, positive, negative = maps.unbind(dim=2)
-            usual = said[:, :1].mean(dim=(2, 3), keepdim=True)  # (B, 1, 1, 1)
-            odds = share.logit(eps=SMALLEST_SHARE) - usual.logit(eps=SMALLEST_SHARE)
+            odds = log_odds_gain(share, observed[:, :1])
             clicked = (positive - negative) / (positive + negative + FEW_CLICKS)
-            told = torch.stack([odds / LARGEST_ODDS, clicked], dim=2).flatten(1, 2)
-            return F.interpolate(told, image.shape[-2:], mode="bilinear", align_corners=False)
+            both = torch.stack([odds / LARGEST_ODDS, clicked], dim=2).flatten(1, 2)
+            return F.interpolate(both, image.shape[-2:], mode="bilinear", align_corners=False)
 
-    def _said(self, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
-        """Return what prompts say of the pixels of the grid: object, positive, negative clicks."""
+    def _observations(self, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
+        """Return object, positive and negative clicks on the grid, float ``(B, 3, h, w)``."""
         stride = self.mixture.stride
         points = (prompts.points.float() + 0.5) / stride - 0.5
         positive, negative, near = seeds(points, prompts.labels, grid)
@@ -101,19 +102,34 @@ class PropagatedClicks(nn.Module):
         guess = torch.where(boxed, filled_box_map(prompts.boxes.float() / stride, grid), guess)
         if prompts.previous is not None:
             before = F.avg_pool2d(prompts.previous.float(), stride, ceil_mode=True)[:, 0]
-            answered = before.amax(dim=(1, 2), keepdim=True) > 0
-            guess = torch.where(answered, before, guess)
+            corrected = before.amax(dim=(1, 2), keepdim=True) > 0
+            guess = torch.where(corrected, before, guess)
         guess = torch.where(positive, 1.0, torch.where(negative, 0.0, guess))
         return torch.stack([guess, positive.float(), negative.float()], dim=1)
+
+
+def log_odds_gain(share: Tensor, observed: Tensor) -> Tensor:
+    """Log-odds of the object among similar pixels, relative to those in the whole image.
+
+    Args:
+        share: Share of the object among the pixels similar to each one, in [0, 1], shape
+            ``(B, G, h, w)``.
+        observed: The object before the propagation, in [0, 1], shape ``(B, 1, h, w)``.
+
+    Returns:
+        Shape ``(B, G, h, w)``, in ``[-2 LARGEST_ODDS, 2 LARGEST_ODDS]``.
+    """
+    mean = observed.mean(dim=(2, 3), keepdim=True)
+    return share.logit(eps=SMALLEST_SHARE) - mean.logit(eps=SMALLEST_SHARE)
 
 
 class Seeds(NamedTuple):
     """Disks around clicks, bool, shape ``(B, h, w)`` each.
 
     Args:
-        positive: What positive clicks say; where two disks meet, the nearest click counts.
-        negative: What negative clicks say.
-        near: What is guessed to be object when there are only clicks.
+        positive: Object by a positive click; where two disks meet, the nearest click counts.
+        negative: Background by a negative click.
+        near: Probably object, where clicks are the only prompts.
     """
 
     positive: Tensor

@@ -1,4 +1,4 @@
-"""What all ways to draw training clicks from the network's own errors have in common."""
+"""Rounds of training clicks on the network's own errors: shared by all curricula."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def without_clicks(boxes: Tensor) -> Prompts:
 
 
 def answered(prompts: Prompts, answer: Answer) -> Tensor:
-    """Ask the network for what the annotator sees before the next click.
+    """Return the prediction that the annotator sees before the next click.
 
     Args:
         prompts: Of ``B`` images.
         answer: The network.
 
     Returns:
-        Logits, shape ``(B, 1, H, W)``; minus infinity for images without any prompt, where nothing
-        was asked yet and nothing is object.
+        Logits, shape ``(B, 1, H, W)``; minus infinity for images without any prompt: their mask
+        is empty.
     """
     return answer(prompts).masked_fill(~prompts.given[:, None, None, None], -torch.inf)
 

@@ -40,7 +40,7 @@ CONVENTIONS = {
         "data; median"
     ),
 }
-"""What the numbers of a `Record` mean."""
+"""Meaning of each number of a `Record`."""
 
 _TRAINING_STEPS = 5
 _AUXILIARY_WEIGHT = 0.4
@@ -126,7 +126,7 @@ class Record:
 
 
 def measure_elsewhere(name: str, settings: Settings) -> Record:
-    """Measure a network in a fresh process; what goes wrong there is told in the record."""
+    """Measure a network in a fresh process; a failure there is the `error` of the record."""
     package = str(Path(probseg.__file__).parents[1])
     path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
     request = json.dumps({"name": name, "settings": asdict(settings)})
@@ -147,7 +147,7 @@ def measure_elsewhere(name: str, settings: Settings) -> Record:
 
 
 def measure(name: str, settings: Settings) -> Record:
-    """Measure a network in this process; what goes wrong is told in the record.
+    """Measure a network in this process; a failure is the `error` of the record.
 
     Args:
         name: Preset, zoo model ``architecture.tag``, or path of a model folder.
@@ -189,7 +189,7 @@ def _fill(record: Record, settings: Settings) -> None:
 
 
 def _create(name: str, settings: Settings) -> tuple[Segmenter, bool]:
-    """Create the network without any download, and say whether it is trained."""
+    """Return the network, created without any download, and whether it is trained."""
     folder, description = describe(name, pretrained="." in name or "/" in name)
     arguments = dict(description["init_args"])
     if settings.prompts not in (None, arguments.get("prompts", "stem")):

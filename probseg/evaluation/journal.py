@@ -59,7 +59,7 @@ class Journal:
             write_objects(file, records, header=False)
 
     def close(self) -> None:
-        """Remove what a finished evaluation, whose ``objects.csv`` is complete, does not need."""
+        """Remove all but the complete ``objects.csv``: the evaluation is finished."""
         (self._folder / ABOUT).unlink(missing_ok=True)
         for path in self._folder.glob("objects.rank*.csv"):
             path.unlink()

@@ -45,14 +45,14 @@ def read_results(path: Path) -> list[Evaluation]:
         DataError: If the file is missing or something else.
     """
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        metadata = told["metadata"]
-        if "protocol" in told:
+        results = json.loads(path.read_text(encoding="utf-8"))
+        metadata = results["metadata"]
+        if "protocol" in results:
             return [
-                _interactive(told["protocol"], name, summary, metadata)
-                for name, summary in told["datasets"].items()
+                _interactive(results["protocol"], name, summary, metadata)
+                for name, summary in results["datasets"].items()
             ]
-        return [_semantic(told, metadata)]
+        return [_semantic(results, metadata)]
     except OSError as error:
         msg = f"{path}: cannot be read ({error.strerror}); give a results.json of `probseg test`"
         raise DataError(msg) from error
@@ -120,8 +120,8 @@ def _interactive(
     )
 
 
-def _semantic(told: Mapping[str, Any], metadata: Mapping[str, Any]) -> Evaluation:
-    name = told["dataset"]
+def _semantic(results: Mapping[str, Any], metadata: Mapping[str, Any]) -> Evaluation:
+    name = results["dataset"]
     options = {key: metadata[key] for key in ("scales", "flip", "iterations", "output_stride")}
     changes = ["flip"] if options["flip"] else []
     if options["scales"] != [1.0]:
@@ -133,7 +133,7 @@ def _semantic(told: Mapping[str, Any], metadata: Mapping[str, Any]) -> Evaluatio
         options=options,
         data=_data(metadata.get("data") or {}, name),
         count={"photographs": metadata["photographs"]},
-        figures={figure: Metric(told[figure], None) for figure in SEMANTIC_FIGURES},
+        figures={figure: Metric(results[figure], None) for figure in SEMANTIC_FIGURES},
         made_with=_made_with(metadata),
     )
 
@@ -167,19 +167,19 @@ def _made_with(metadata: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _data(told: Mapping[str, Any], name: str) -> Description | None:
+def _data(described: Mapping[str, Any], name: str) -> Description | None:
     """Return the data module of a test with one test set alone, or None."""
-    module = str(told.get("_class_path")).split(".")[-1]
+    module = str(described.get("_class_path")).split(".")[-1]
     if module == "FolderDataModule":
-        options = {key: told[key] for key in _OF_FOLDERS if key in told}
+        options = {key: described[key] for key in _OF_FOLDERS if key in described}
         options["root"] = _below_data(str(options["root"]))
     elif module in ("InteractiveDataModule", "SemanticDataModule"):
-        tests = told.get("test")
+        tests = described.get("test")
         sets = [_portable(one) for one in (tests if isinstance(tests, list) else [tests])]
         fitting = [one for one in sets if one is not None and _name(one) == name]
         if len(fitting) != 1:
             return None
-        options = {key: told[key] for key in ("eval_batch_size",) if key in told}
+        options = {key: described[key] for key in ("eval_batch_size",) if key in described}
         options["test"] = fitting[0]
     else:
         return None

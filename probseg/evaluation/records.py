@@ -222,7 +222,7 @@ def most_telling(records: Iterable[ObjectRecord], few: int = 4) -> set[tuple[str
 
 
 def _whole_lines(content: bytes) -> bytes:
-    """Return what a killed writer left, without half a line: it might pass for a shorter number."""
+    """Return the whole lines of an unfinished file: half a line could pass for a shorter number."""
     content = content[: content.rfind(b"\n") + 1]
     while content.count(b'"') % 2:  # inside a name of several lines
         content = content[: content.rfind(b"\n", 0, -1) + 1]

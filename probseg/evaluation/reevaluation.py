@@ -53,7 +53,7 @@ def reevaluate(
 
     Raises:
         DatasetNotFoundError: If the data are not there.
-        DataError: If the results do not tell of data that can be built again, or the data at hand
+        DataError: If the results do not describe data that can be built again, or the data at hand
             are others.
         ValueError: If the network is of the other kind.
     """
@@ -146,8 +146,8 @@ def _module_of(evaluation: Evaluation) -> _Module:
     kind = "" if described is None else str(described["class_path"]).split(".")[-1]
     if described is None or kind not in _MODULES:
         msg = (
-            f"{evaluation.key}: its results do not tell of data that can be found again; test with "
-            "a data set of probseg, described in a configuration"
+            f"{evaluation.key}: its results do not describe data that can be found again; test "
+            "with a data set of probseg, described in a configuration"
         )
         raise DataError(msg)
     arguments = dict(described["init_args"])

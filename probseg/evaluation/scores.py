@@ -30,7 +30,7 @@ class Score:
         compared: Whether ``probseg compare`` tests it, after the last click.
         of_click: Whether it is a score of the click rather than of the answer: tables show the
             mean over all clicks, and a run that ended has none.
-        needs_clicks: Whether it says nothing under a protocol without clicks.
+        needs_clicks: Whether it is undefined under a protocol without clicks.
     """
 
     name: str

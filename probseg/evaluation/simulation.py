@@ -42,7 +42,7 @@ def run_objects(
     A run gets all clicks of the protocol, so that the mean IoU after ``k`` clicks is over all
     objects, unless no error is left to click on or the target IoU is reached: its last scores are
     then held, and it leaves the batch. Every run has random numbers of its own: its result does
-    not depend on what runs beside it, up to the rounding of the model's batched kernels.
+    not depend on the others in its batch, up to the rounding of the model's batched kernels.
 
     Args:
         model: See `Model`; in evaluation mode.
@@ -84,7 +84,7 @@ def run_objects(
                     pictured=keeps,
                 )
             )
-    # What is done between two answers is OpenCV's and NumPy's, which let other threads go on.
+    # The work between two answers is OpenCV's and NumPy's, which release the interpreter's lock.
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
 
         def note(active: Sequence[_Run], states: Sequence[InteractionState]) -> list[_Run]:

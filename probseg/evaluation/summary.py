@@ -111,7 +111,7 @@ class Summary:
     next_seconds: Timing | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return all fields as JSON values; those of ``scores`` stand beside the others."""
+        """Return all fields as JSON values; each of the ``scores`` is an entry of its own."""
         fields = asdict(self)
         return {
             inner: value

@@ -28,7 +28,7 @@ from probseg.models import Segmenter
 from probseg.types import Sample
 
 TARGET = 0.9
-"""The IoU whose mean number of clicks is made small."""
+"""IoU of the number of clicks (NoC) that is minimised."""
 
 OBJECTS_AT_ONCE = 16
 
@@ -101,7 +101,7 @@ class Tuning:
         """Return the best setting as a file for ``--evaluation.adaptation``.
 
         Args:
-            comment: Lines that say where it comes from.
+            comment: Lines about its origin.
         """
         lines = "".join(f"# {line}\n" for line in comment.splitlines())
         return lines + yaml.safe_dump(asdict(self.best.adaptation), sort_keys=False)

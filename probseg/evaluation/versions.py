@@ -23,7 +23,7 @@ PACKAGES = (
     "scikit-image",
     "scipy",
 )
-"""Packages besides torch whose versions numbers depend on."""
+"""Packages besides torch that can change the numbers."""
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -64,7 +64,7 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 @functools.cache
 def _git(*arguments: str) -> bytes | None:
-    """Return what git says about the checkout that the package is in, or None."""
+    """Return the output of a git command in the checkout of the package, or None."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():  # an installed package may lie inside somebody else's checkout
         return None

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.clicks.propagated import SMALLEST_SHARE, seeds
+from probseg.clicks.propagated import log_odds_gain, seeds
 from probseg.ops.cut import minimum_cut
 from probseg.ops.numerics import full_precision
 from probseg.ops.units import PixelMixture, Scales, propagated
@@ -107,9 +107,7 @@ class GraphCut(nn.Module):
         """
         observed = F.avg_pool2d(share[:, None], self.mixture.stride, ceil_mode=True)  # (B, 1, h, w)
         read = propagated(queries, keys, observed)[:, :, 0]  # (B, G, h, w)
-        usual = observed.mean(dim=(2, 3), keepdim=True)
-        odds = read.logit(eps=SMALLEST_SHARE) - usual.logit(eps=SMALLEST_SHARE)
-        odds = odds.sum(dim=1, keepdim=True)
+        odds = log_odds_gain(read, observed).sum(dim=1, keepdim=True)
         return F.interpolate(odds, share.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
 
     def _cut(self, advantage: Tensor, positive: Tensor, negative: Tensor, image: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Confidence intervals of a mean whose values come in clusters."""
+"""Confidence intervals of the mean of clustered values."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def boundary_region(inside: npt.NDArray[np.uint8], width: int) -> Region:
         width: In pixels, in the chessboard distance.
     """
     x0, y0, w, h = cv2.boundingRect(inside)
-    cropped = inside[y0 : y0 + h, x0 : x0 + w]  # what is outside its box is background anyway
+    cropped = inside[y0 : y0 + h, x0 : x0 + w]  # all background outside of the box
     if not cropped.size:
         return Region(cropped, x0, y0, 0)
     core = cv2.erode(

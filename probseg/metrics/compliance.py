@@ -1,4 +1,4 @@
-"""Whether a prediction does what the clicks say."""
+"""Agreement of a prediction with the clicks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from probseg.types import Click
 
 
 def click_compliance(prediction: npt.NDArray[np.bool_], clicks: Sequence[Click]) -> float | None:
-    """Return the share of clicks whose pixel the prediction labels as they say.
+    """Return the share of clicks that agree with the prediction at their pixel.
 
     Clicks between pixels belong to the nearest one. An annotator expects 1: what was clicked on
     once should not have to be clicked on again.

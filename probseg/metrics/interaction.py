@@ -219,7 +219,7 @@ def regressions(ious: Floats, given: npt.NDArray[np.bool_]) -> Regressions:
 
 
 def checked_ious(ious: Floats) -> Floats:
-    """Return IoUs as float64, or raise a ValueError that says why they are none."""
+    """Return IoUs as float64; raise a ValueError for other values or shapes."""
     ious = np.asarray(ious, dtype=np.float64)
     if ious.ndim != 3 or ious.size == 0:
         message = f"ious: expected a non-empty shape (objects, trials, K + 1), got {ious.shape}"

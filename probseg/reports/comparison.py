@@ -115,10 +115,10 @@ class Comparison:
     """All that came out of a comparison.
 
     Args:
-        results: What was compared; the first one is the reference.
+        results: The compared results; the first one is the reference.
         rows: By data set, other result and metric.
         curves: One entry per data set.
-        notes: What a reader has to know besides, in sentences.
+        notes: Remarks on left-out objects, protocols and seeds, in sentences.
         draws: Number of bootstrap samples.
         seed: Seed of the bootstrap.
     """
@@ -215,8 +215,8 @@ def _rows(
     for name in dict.fromkeys(metrics or scores[0]):
         counts = [int(np.isnan(of_result[name]).sum()) for of_result in scores]
         if any(counts):
-            told = [f"{n} of {r.name}" for n, r in zip(counts, results, strict=True) if n]
-            objects = f"objects without it: {', '.join(told)}"
+            counted = [f"{n} of {r.name}" for n, r in zip(counts, results, strict=True) if n]
+            objects = f"objects without it: {', '.join(counted)}"
             notes.append(f"{title_of(name)} on {data.dataset} is left out; {objects}.")
         else:
             names.append(name)
@@ -298,8 +298,8 @@ def _metadata_notes(results: Sequence[Result]) -> list[str]:
     notes = []
     seeds = [result.metadata.get("seed") for result in results]
     if len(set(seeds)) > 1:
-        told = [f"{seed} in {result.name}" for seed, result in zip(seeds, results, strict=True)]
-        notes.append(f"The seeds differ ({', '.join(told)}); boxes and clicks may, where random.")
+        each = [f"{seed} in {result.name}" for seed, result in zip(seeds, results, strict=True)]
+        notes.append(f"The seeds differ ({', '.join(each)}); boxes and clicks may, where random.")
     weights = [result.metadata.get("weights_sha256") for result in results]
     for result, of_result in zip(results[1:], weights[1:], strict=True):
         if of_result is not None and of_result == weights[0]:
@@ -308,7 +308,7 @@ def _metadata_notes(results: Sequence[Result]) -> list[str]:
 
 
 def _power_notes(curves: Sequence[Curves], n_tests: int) -> list[str]:
-    """Say where not even a difference that is the same everywhere could be shown."""
+    """Return notes on data sets too small to show even a constant difference."""
     return [
         f"{of.dataset} has too few photographs ({of.n_photos}) for {n_tests} tests: no difference "
         "can become significant. Compare more objects, or fewer metrics."

@@ -20,7 +20,7 @@ MAY_DIFFER = ("description", "trials")
 """What protocols of comparable runs may differ in: words, and how often each object was run."""
 
 NEEDED = ("name", "version", "max_clicks", "box", "scribbles", "initial_mask")
-"""Options that the protocol of a result must tell."""
+"""Options that the protocol of a result must have."""
 
 NAMED = 5
 """Objects that an error names; the others are counted."""
@@ -34,7 +34,7 @@ class Result:
         name: What to call it.
         folder: Where it is.
         protocol: All options of its protocol.
-        metadata: What else ``results.json`` says of it.
+        metadata: The metadata of ``results.json``.
         objects: Names of its objects by data set, sorted.
         scores: Scores of these objects by data set, after ``0 ... max_clicks`` clicks.
     """
@@ -77,7 +77,7 @@ class Paired:
 
 
 def default_names(folders: Sequence[Path]) -> list[str]:
-    """Return short names of folders: the last part of their paths that tells all of them apart.
+    """Return short names of folders: the last part of their paths that differs between all of them.
 
     Where no single part does, it is the paths below the last folder that they share.
 
@@ -117,11 +117,11 @@ def read_result(folder: Path, name: str) -> Result:
             msg = f"{needed}: no such file; expected a folder that `probseg test` wrote{hint}"
             raise DataError(msg)
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:  # no JSON, or no UTF-8
         msg = f"{path}: is not JSON: {error}"
         raise DataError(msg) from error
-    parts = [_part(path, told, key) for key in ("protocol", "datasets", "metadata")]
+    parts = [_part(path, content, key) for key in ("protocol", "datasets", "metadata")]
     protocol, datasets, metadata = parts
     missing = [key for key in NEEDED if key not in protocol]
     if missing:
@@ -133,7 +133,7 @@ def read_result(folder: Path, name: str) -> Result:
         got = len(objects.get(dataset, ()))
         if expected != got:
             msg = (
-                f"{folder}: results.json tells of {expected} objects of {dataset}, objects.csv has "
+                f"{folder}: results.json has {expected} objects of {dataset}, objects.csv has "
                 f"{got}; the files belong to different runs, test the model again"
             )
             raise DataError(msg)
@@ -147,10 +147,10 @@ def protocol_differences(results: Sequence[Result]) -> list[str]:
     for key in keys:
         values = [json.dumps(result.protocol.get(key, "not recorded")) for result in results]
         if len(set(values)) > 1:
-            told = [
+            both = [
                 f"{value} in {result.name}" for value, result in zip(values, results, strict=True)
             ]
-            differences.append(f"{key}: {', '.join(told)}")
+            differences.append(f"{key}: {', '.join(both)}")
     return differences
 
 
@@ -201,19 +201,19 @@ def pair(results: Sequence[Result], *, common_only: bool = False) -> tuple[list[
         scores = tuple(_chosen(result, dataset, names, last) for result in results)
         for name, *photos in zip(names, *(of_result.photos for of_result in scores), strict=True):
             if len(set(photos)) > 1:
-                told = [f"{p} in {result.name}" for p, result in zip(photos, results, strict=True)]
+                each = [f"{p} in {result.name}" for p, result in zip(photos, results, strict=True)]
                 msg = (
                     f"{dataset}/{name}: expected the same photograph in all results, got "
-                    f"{', '.join(told)}"
+                    f"{', '.join(each)}"
                 )
                 raise DataError(msg)
         paired.append(Paired(dataset, scores, first, percents_up_to(target)))
     return paired, notes
 
 
-def _part(path: Path, told: object, key: str) -> Mapping[str, Any]:
+def _part(path: Path, content: object, key: str) -> Mapping[str, Any]:
     """Return an object inside a JSON object."""
-    part = told.get(key) if isinstance(told, dict) else None
+    part = content.get(key) if isinstance(content, dict) else None
     if not isinstance(part, dict):
         msg = f"{path}: expected an object {key!r}, as `probseg test` writes it; got {part!r}"
         raise DataError(msg)

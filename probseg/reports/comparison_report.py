@@ -23,14 +23,14 @@ LEGEND = (
     "photographs. p: Wilcoxon's signed-rank test of the photographs' mean differences, for "
     "failures McNemar's exact test; corrected p: after Holm (1979)."
 )
-"""What the numbers of a table are."""
+"""Legend of a table."""
 
 LEADING = ("miou@5", "miou@3", "miou@2", "miou@1", "miou@0")
 """The first of these that there is leads in a verdict."""
 
 
 class Verdict(NamedTuple):
-    """What a comparison with the reference says on one data set, in sentences."""
+    """Result of a comparison with the reference on one data set, in sentences."""
 
     dataset: str
     other: str
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
 
 
 def verdicts(comparison: Comparison) -> list[Verdict]:
-    """Return what can be said, by data set and other result.
+    """Return a verdict for each data set and other result.
 
     A result is called better only where a test is significant after correction and agrees with the
     mean difference. Without one no difference was shown, which is not the same as none.
@@ -81,16 +81,16 @@ def comparison_tables(comparison: Comparison) -> list[ScoreTable]:
 
 def remarks(comparison: Comparison) -> list[str]:
     """Return notes and, with three or more results, their mean ranks, in sentences."""
-    told = list(comparison.notes)
+    sentences = list(comparison.notes)
     if len(comparison.results) > 2:
         for curves in comparison.curves:
             names = [result.name for result in comparison.results]
             ranks = [f"{name} {rank:.2f}" for name, rank in zip(names, curves.ranks, strict=True)]
-            told.append(
+            sentences.append(
                 f"Mean rank on {curves.dataset} by the photographs' mean IoU over all clicks "
                 f"(1 is best, not tested): {', '.join(ranks)}."
             )
-    return told
+    return sentences
 
 
 def markdown(comparison: Comparison) -> str:
@@ -113,8 +113,8 @@ def markdown(comparison: Comparison) -> str:
         weights = result.metadata.get("weights_sha256") or "not recorded"
         name = without_html(result.name)
         lines.append(f"- {name}: `{result.folder}`, sha256 of the weights `{weights}`")
-    if told := remarks(comparison):
-        lines += ["", "## Notes", "", *(f"- {without_html(note)}" for note in told)]
+    if sentences := remarks(comparison):
+        lines += ["", "## Notes", "", *(f"- {without_html(note)}" for note in sentences)]
     return "\n".join(lines) + "\n"
 
 
@@ -229,10 +229,10 @@ def _leading(rows: Sequence[Row]) -> Row:
 
 
 def _effects(rows: Sequence[Row], leading: Row) -> str:
-    """Return the most telling effect in full, and what else is significant by name."""
-    told = leading if leading in rows else min(rows, key=lambda row: row.corrected_p)
-    others = [title_of(row.metric) for row in rows if row is not told]
-    return _effect(told) + (f"; also in {', '.join(others)}" if others else "")
+    """Return one effect in full and the names of the other significant metrics."""
+    shown = leading if leading in rows else min(rows, key=lambda row: row.corrected_p)
+    others = [title_of(row.metric) for row in rows if row is not shown]
+    return _effect(shown) + (f"; also in {', '.join(others)}" if others else "")
 
 
 def _effect(row: Row) -> str:
@@ -246,10 +246,10 @@ def _range(row: Row) -> str:
     title = title_of(row.metric)
     if row.low is None:
         return f"the difference in {title} is {_amount(row)}, and one photograph gives no interval"
-    told = f"the interval of {title} is {_interval(row)} {kind_of(row.metric).unit}".rstrip()
+    text = f"the interval of {title} is {_interval(row)} {kind_of(row.metric).unit}".rstrip()
     if row.low is not None and row.high is not None and row.low * row.high > 0:
-        told += f", not corrected ({_p(row.p, 'p')}, {_p(row.corrected_p, 'corrected p')})"
-    return told
+        text += f", not corrected ({_p(row.p, 'p')}, {_p(row.corrected_p, 'corrected p')})"
+    return text
 
 
 def _amount(row: Row) -> str:

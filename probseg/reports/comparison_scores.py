@@ -21,7 +21,7 @@ COMPARED = {name: score for name, score in SCORES.items() if score.compared and 
 
 
 class Kind(NamedTuple):
-    """What a score is called, its unit, the factor and digits of tables, and its better side."""
+    """Title of a score, its unit, the factor and digits of tables, and its better side."""
 
     title: str
     unit: str

@@ -1,4 +1,4 @@
-"""Runs as pieces of a page: the picture, what was predicted after which click, and all clicks.
+"""Runs as pieces of a page: the photograph, the predictions after some clicks, and all clicks.
 
 Pictures are embedded: the photograph as JPEG, once for each run, and every mask on top of it as PNG
 of four colours. Boxes, clicks and curves are vectors.
@@ -183,12 +183,12 @@ def _tiles(name: str, view: _View) -> list[_Tile]:
     ]
     for frame in picture.frames:
         if frame.k or picture.box or frame.prediction.any():  # else the empty mask of no answer
-            said = count(frame.k, "click")
-            alternative = f"{name}: prediction after {said}, IoU {frame.iou:.3f}"
+            caption = count(frame.k, "click")
+            alternative = f"{name}: prediction after {caption}, IoU {frame.iou:.3f}"
             mask = _mask(view, frame.prediction, np.zeros_like(frame.prediction), PREDICTION)
             mark = view.mark if frame.k <= MANY_CLICKS else 0.75 * view.mark
             clicks = [_click(view, click, mark) for click in picture.clicks[: frame.k]]
-            tiles.append(_Tile(said, alternative, frame.iou, mask, clicks=clicks))
+            tiles.append(_Tile(caption, alternative, frame.iou, mask, clicks=clicks))
     return tiles
 
 

@@ -76,7 +76,7 @@ def model_name(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _card(name: str, summary: Summary, protocol: Protocol) -> dict[str, Any]:
-    """Return what one looks at first of a data set."""
+    """Return the most important numbers of a data set."""
     last = protocol.max_clicks
     shown = sorted({protocol.first_answer, min(5, last), last})
     stats = {f"mIoU@{k}": f"{100 * summary.miou[k]:.1f}\u00a0%" for k in shown}

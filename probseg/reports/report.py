@@ -28,7 +28,7 @@ def write_report(
     *,
     brief: bool = False,
 ) -> dict[str, Path]:
-    """Write all files of an evaluation; ``results.json`` comes last and says that all are there.
+    """Write all files of an evaluation; ``results.json`` comes last: where it is, all are.
 
     ``objects.csv`` holds every click, ``report.md`` the tables, ``report.html`` a page of all that
     needs no other file and no network, ``curve.png`` and ``survival.png`` the figures and

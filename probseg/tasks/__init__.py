@@ -1,4 +1,4 @@
-"""LightningModules: what is trained and how, and what is only evaluated."""
+"""LightningModules: training of networks, and evaluation of baselines."""
 
 from probseg.tasks.baseline import Baseline
 from probseg.tasks.interactive import InteractiveSegmentation

@@ -1,4 +1,4 @@
-"""What the training of every network has in common."""
+"""Base class of all trainings: optimiser, schedule, frozen weights, checkpoints."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class NetworkTask(L.LightningModule):
 
 
 def _is_plain(value: Any) -> bool:  # noqa: ANN401
-    """Say whether a value consists of numbers, strings, lists and dictionaries only."""
+    """Return whether a value consists of numbers, strings, lists and dictionaries only."""
     if isinstance(value, Mapping):
         return all(_is_plain(item) for item in value.values())
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Checkpoints of other versions of probseg: what is made of older ones, and which are refused."""
+"""Checkpoints of other versions of probseg: older ones are migrated, newer ones refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT = 2
 
 
 def header() -> dict[str, int | str]:
-    """Return what a checkpoint says of the version that wrote it, under `HEADER`."""
+    """Return format and version of a checkpoint, found under `HEADER`."""
     return {"format": FORMAT, "version": probseg.__version__}
 
 

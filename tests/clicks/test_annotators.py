@@ -196,51 +196,6 @@ def test_distances_are_exact(seed):
         assert largest_error_click(prediction, mask, clicked) == expected
 
 
-@pytest.mark.parametrize("rule", [largest_error_click, largest_area_click])
-@given(case=maps())
-def test_clicks_go_to_every_error_once_and_then_stop(rule, case):
-    prediction, mask = case
-    missed, false_alarm = errors_by_hand(prediction, mask)
-    clicked = []
-    while (click := rule(prediction, mask, clicked)) is not None:
-        assert mask[click.y, click.x] != IGNORE
-        assert (missed if click.positive else false_alarm)[click.y, click.x]
-        clicked.append(click)
-    assert len({(click.x, click.y) for click in clicked}) == len(clicked)
-    assert len(clicked) == missed.sum() + false_alarm.sum()
-
-
-@pytest.mark.parametrize("rule", [largest_error_click, largest_area_click])
-def test_tie_gives_a_negative_click(rule):
-    mask = np.zeros((5, 11), dtype=np.uint8)
-    mask[1:4, 1:4] = 1
-    prediction = np.zeros((5, 11), dtype=bool)
-    prediction[1:4, 7:10] = True
-    assert rule(prediction, mask, []) == Click(8, 2, positive=False)
-
-
-def test_rules_differ_between_a_thick_and_a_large_error():
-    mask = np.zeros((20, 60), dtype=np.uint8)
-    mask[3:10, 3:10] = 1  # 49 pixels, radius 4
-    prediction = np.zeros((20, 60), dtype=bool)
-    prediction[14:16, 5:55] = True  # 100 pixels, radius 1
-    assert largest_error_click(prediction, mask) == Click(6, 6, positive=True)
-    assert largest_area_click(prediction, mask) == Click(5, 14, positive=False)
-
-
-def test_border_of_the_image_ends_an_error():
-    mask = np.ones((7, 9), dtype=np.uint8)
-    nothing = np.zeros((7, 9), dtype=bool)
-    assert largest_error_click(nothing, mask) == Click(3, 3, positive=True)
-    assert largest_area_click(nothing, mask) == Click(3, 3, positive=True)
-
-
-def test_no_error_is_no_click():
-    mask = np.array([[0, 1, IGNORE]], dtype=np.uint8)
-    assert largest_error_click(np.array([[False, True, True]]), mask) is None
-    assert largest_area_click(np.array([[False, True, False]]), mask) is None
-
-
 @pytest.mark.parametrize(
     ("prediction", "says"),
     [(np.zeros((3, 4), dtype=bool), "shape"), (np.zeros((3, 3)), "threshold")],
@@ -269,15 +224,16 @@ def test_random_clicks_are_uniform_over_both_signs():
         assert abs(clicks.count(click) - 1000) < 130  # five standard deviations
 
 
+@pytest.mark.parametrize("name", CLICK_RULES)
 @given(case=maps(), seed=st.integers(0, 2**32 - 1))
-def test_random_clicks_go_to_every_error_once_and_are_the_seeds(case, seed):
+def test_every_error_is_clicked_once_by_the_seed_and_then_nothing(name, case, seed):
     prediction, mask = case
     missed, false_alarm = errors_by_hand(prediction, mask)
     one, other = np.random.default_rng(seed), np.random.default_rng(seed)
     clicked = []
-    while (click := random_error_click(prediction, mask, clicked, one)) is not None:
+    while (click := CLICK_RULES[name](prediction, mask, clicked, one)) is not None:
         assert (missed if click.positive else false_alarm)[click.y, click.x]
-        assert click == random_error_click(prediction, mask, clicked, other)
+        assert click == CLICK_RULES[name](prediction, mask, clicked, other)
         clicked.append(click)
     assert len({(click.x, click.y) for click in clicked}) == len(clicked)
     assert len(clicked) == missed.sum() + false_alarm.sum()
@@ -297,16 +253,3 @@ def test_no_error_is_no_click_at_all(name, mask, data):
         (np.ones(mask.shape, dtype=bool), np.ones_like(mask)),
     ):
         assert CLICK_RULES[name](prediction, truth, [], np.random.default_rng(0)) is None
-
-
-@pytest.mark.parametrize("name", CLICK_RULES)
-@given(shape=SHAPES, data=st.data(), positive=st.booleans())
-def test_an_error_of_one_pixel_is_clicked_once(name, shape, data, positive):
-    y, x = (data.draw(st.integers(0, side - 1)) for side in shape)
-    mask = np.full(shape, int(not positive), dtype=np.uint8)
-    mask[y, x] = int(positive)
-    prediction = np.full(shape, not positive)
-    generator = np.random.default_rng(0)
-    click = CLICK_RULES[name](prediction, mask, [], generator)
-    assert click == Click(x, y, positive)
-    assert CLICK_RULES[name](prediction, mask, [click], generator) is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from probseg.clicks import STAGES, Curriculum
+from probseg.clicks import Curriculum
 
 
 def test_published_order_and_lengths():
@@ -20,25 +20,19 @@ def test_tasks_can_be_left_out(box, random, expected):
     assert [curriculum.stage(e) for e in range(3)] == [letters[c] for c in expected]
 
 
-def test_all_tasks_are_listed_in_order():
-    assert STAGES == ("box", "random", "corrective")
-
-
 @pytest.mark.parametrize(
-    ("arguments", "parts"),
+    ("arguments", "name"),
     [
-        ({"box_epochs": -1}, ["box_epochs", ">= 0", "-1"]),
-        ({"random_epochs": -2}, ["random_epochs", ">= 0", "-2"]),
-        ({"positive_clicks": (3, 1)}, ["positive_clicks", "fewest <= most", "(3, 1)"]),
-        ({"negative_clicks": (-1, 1)}, ["negative_clicks", "0 <= fewest", "(-1, 1)"]),
-        ({"rounds": (2, 0)}, ["rounds", "fewest <= most", "(2, 0)"]),
-        ({"box_dropout": 1.5}, ["box_dropout", "probability", "1.5"]),
-        ({"margin": -1}, ["margin", ">= 0", "-1"]),
-        ({"box_dropout": 0.5, "positive_clicks": (0, 3)}, ["box_dropout", "positive_clicks", "0"]),
+        ({"box_epochs": -1}, "box_epochs"),
+        ({"random_epochs": -2}, "random_epochs"),
+        ({"positive_clicks": (3, 1)}, "positive_clicks"),
+        ({"negative_clicks": (-1, 1)}, "negative_clicks"),
+        ({"rounds": (2, 0)}, "rounds"),
+        ({"box_dropout": 1.5}, "box_dropout"),
+        ({"margin": -1}, "margin"),
+        ({"box_dropout": 0.5, "positive_clicks": (0, 3)}, "positive_clicks"),
     ],
 )
-def test_wrong_arguments_are_named(arguments, parts):
-    with pytest.raises(ValueError, match="must") as caught:
+def test_wrong_arguments_are_named(arguments, name):
+    with pytest.raises(ValueError, match=f"{name} must"):
         Curriculum(**arguments)
-    for part in parts:
-        assert part in str(caught.value)

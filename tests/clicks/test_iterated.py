@@ -141,6 +141,13 @@ def test_the_image_ends_where_it_ends():
         assert ((points >= 5) & (points < 15)).all()
 
 
+def test_equally_deep_errors_give_a_negative_click():
+    masks = torch.zeros(1, 12, 12, dtype=torch.uint8)
+    masks[0, 2:5, 2:5] = 1
+    points, labels = corrective_clicks(masks.flip(1, 2) == 1, masks, draws(1))
+    assert (points.tolist(), labels.tolist()) == ([[[8, 8]]], [[0]])
+
+
 # --- the random clicks before -------------------------------------------------------------------
 
 
@@ -305,10 +312,6 @@ def test_rounds_are_evenly_drawn():
     rounds = [drawn_rounds(IteratedClicks().rounds, seed) for seed in range(4000)]
     assert set(rounds) == {0, 1, 2, 3}
     assert min(rounds.count(n) for n in range(4)) > 880
-
-
-def test_there_is_one_task():
-    assert {IteratedClicks().stage(epoch) for epoch in (0, 100)} == {"corrective"}
 
 
 @pytest.mark.parametrize(

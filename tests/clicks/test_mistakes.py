@@ -187,13 +187,7 @@ def test_people_differ_from_the_rule_but_not_by_much():
 
 
 @pytest.mark.parametrize("field", ["jitter", "off_centre", "late", "wrong_sign"])
-@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf")])
-def test_impossible_mistakes_are_refused(field, value):
-    with pytest.raises(ValueError, match=f"{field}: expected .* got {value}"):
-        Mistakes(**{field: value})
-
-
-@pytest.mark.parametrize("field", ["off_centre", "late", "wrong_sign"])
-def test_probabilities_end_at_one(field):
-    with pytest.raises(ValueError, match="probability"):
-        Mistakes(**{field: 1.01})
+def test_impossible_mistakes_are_refused(field):
+    for value in (-0.1, float("nan"), float("inf"), *([] if field == "jitter" else [1.01])):
+        with pytest.raises(ValueError, match=field):
+            Mistakes(**{field: value})

@@ -170,7 +170,7 @@ def test_a_selection_is_named_after_its_set(clicks, evaluations, tmp_path):
 def test_data_that_cannot_be_built_again_are_said_to_be_so(clicks, evaluations, tmp_path, data):
     (evaluation,) = read_results(rewritten(clicks.results[0], tmp_path / "results.json", data=data))
     assert evaluation.data is None
-    with pytest.raises(DataError, match=r"GrabCut/gabbur2021\S* its results do not tell of data"):
+    with pytest.raises(DataError, match=r"GrabCut/gabbur2021\S* its results do not describe data"):
         reevaluate(clicks.model, evaluation)
 
 

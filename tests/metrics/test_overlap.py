@@ -9,19 +9,6 @@ from probseg.types import IGNORE
 SHAPE = (5, 6)
 
 
-def test_iou_by_hand():
-    mask = np.array([[1, 1, 0, 0, IGNORE]], dtype=np.uint8)
-    assert iou(np.array([[True, False, True, False, True]]), mask) == 1 / 3
-    assert iou(np.array([[True, True, False, False, True]]), mask) == 1
-    assert iou(np.array([[False, False, True, False, False]]), mask) == 0
-
-
-def test_nothing_to_find_and_nothing_found_is_perfect():
-    mask = np.array([[0, IGNORE]], dtype=np.uint8)
-    assert iou(np.array([[False, True]]), mask) == 1
-    assert iou(np.array([[True, False]]), mask) == 0
-
-
 @given(hnp.arrays(np.bool_, SHAPE), hnp.arrays(np.bool_, SHAPE), hnp.arrays(np.bool_, SHAPE))
 def test_iou_is_that_of_the_pixels_that_count(prediction, truth, ignored):
     mask = np.where(ignored, IGNORE, truth).astype(np.uint8)

@@ -72,10 +72,10 @@ def with_iou(value):
             lambda folder: damage(folder, protocol={"name": "x"}),
             "version, max_clicks, box, scribbles, initial_mask in",
         ),
-        (lambda folder: damage(folder, datasets={}), "tells of 0 objects of Toy, .* has 4"),
+        (lambda folder: damage(folder, datasets={}), "has 0 objects of Toy, .* has 4"),
         (
             lambda folder: damage(folder, datasets={"Toy": {"n_objects": 5}}),
-            "tells of 5 objects of Toy",
+            "has 5 objects of Toy",
         ),
         (without_last_line, "is it complete"),
         (without_last_run, r"expected trials \[0, 1\] of every object of Toy, got \[0\] of o03"),

@@ -225,7 +225,7 @@ def test_where_runs_end_nothing_is_said_of_higher_ious(tmp_path, target, kept):
         assert (f"NoC@{percent}" in table) == (percent in kept)
     listed = [percent for percent in kept if percent <= 90][-1:]
     assert set(re.findall(r"<th scope=\"col\">(NoC@\d+)", page)) == {f"NoC@{q}" for q in listed}
-    assert re.findall(r"never reached (\d+)&nbsp;%", page) == [str(q) for q in listed]
+    assert re.findall(r"never reached (\d+)(?:&nbsp;|\s)%", page) == [str(q) for q in listed]
 
 
 def test_the_first_result_is_that_of_the_protocol():
@@ -269,19 +269,13 @@ def test_the_console_shows_the_same():
     assert sum("±" in cell for cell in shown) > 6
 
 
-def test_names_cannot_break_a_table():
-    summaries = {"a|b": summarise_records([by_hand("a")], SHORT)["Toy"]}
-    table = markdown_table(summaries, SHORT)
-    assert "| a\\|b |" in table
-
-
-def test_names_are_no_html():
-    name = "<img src=x> &lt; a&b <b>"
+def test_names_are_neither_html_nor_cells():
+    name = "<img src=x> &lt; a&b|<b>"
     summaries = {name: summarise_records([by_hand("a")], SHORT)["Toy"]}
     protocol = replace(SHORT, name="<i>p</i>", description="<script>1 < 2</script>")
     table = markdown_table(summaries, protocol)
     assert set(re.findall(r"<\S*", table)) == {"<", "<br>[n/a]"}
-    assert "| &lt;img src=x> &amp;lt; a&amp;b &lt;b> |" in table
+    assert "| &lt;img src=x> &amp;lt; a&amp;b\\|&lt;b> |" in table
     assert "# &lt;i>p&lt;/i> (version" in table
     assert "&lt;script>1 < 2&lt;/script>" in table
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 
 import probseg.data.annotation_files as annotation_files
-from probseg.data import COCO, DATASETS, COCOInstances, InteractiveDataModule
+from probseg.data import COCO, DATASETS, COCOInstances
 from probseg.data.annotation_index import AnnotationIndex
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 
@@ -365,23 +365,7 @@ def test_instances_of_coco(official, monkeypatch):
     assert large.areas.tolist() == [area for area in data.areas if area >= 400] != []
 
 
-@pytest.mark.parametrize("gone", ["annotations", "val2017"])
-def test_instances_that_are_not_there(official, gone):
-    shutil.rmtree(official / gone)
-    with pytest.raises(DatasetNotFoundError, match=r"instances_.*cocodataset\.org.*PROBSEG_DATA"):
-        COCOInstances("val", official)
-
-
 def test_an_image_that_is_missing_in_coco(official):
     (official / "val2017" / "1.jpg").unlink()
     with pytest.raises(DataError, match=r"val2017/1\.jpg.*unpack val2017\.zip"):
         COCOInstances("val", official)
-
-
-def test_training_batches(drawn):
-    module = InteractiveDataModule(
-        train=drawn.open(), val=drawn.open(part="val"), batch_size=3, crop_size=32, num_workers=0
-    )
-    batches = list(module.train_dataloader())
-    assert len(batches) == 2
-    assert all((batch.masks == 1).any(dim=(1, 2)).all() for batch in batches)

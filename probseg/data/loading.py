@@ -78,7 +78,7 @@ class _Crops(Dataset[Cut]):
                 skipped.append(str(error))
             else:
                 return Cut(image, labels, draw.seed, sample.name, tuple(skipped))
-        raise DataError(_told(skipped, "cannot be used, one after the other"))
+        raise DataError(_message(skipped, "cannot be used, one after the other"))
 
 
 class Skips:
@@ -107,10 +107,10 @@ class Skips:
                 warnings.warn(f"left out of the training: {message}", stacklevel=2)
         if len(self.messages) > self.limit:
             of = f"cannot be used, more than `max_skipped` ({self.limit})"
-            raise DataError(_told(list(self.messages), of))
+            raise DataError(_message(list(self.messages), of))
 
 
-def _told(messages: Sequence[str], what: str) -> str:
+def _message(messages: Sequence[str], what: str) -> str:
     lines = "\n  ".join(messages)
     return (
         f"{len(messages)} samples {what}:\n  {lines}\n"

@@ -17,7 +17,7 @@ from probseg.seeds import ORDER, SET, mixed
 Indices = npt.NDArray[np.int64]
 
 
-class Mixture:
+class MixedOrder:
     """Objects of several data sets, so many of each in every epoch; an `Order`.
 
     The objects of a set without weights are used evenly: the numbers of uses of any two differ by

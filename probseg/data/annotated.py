@@ -52,7 +52,7 @@ class AnnotatedObjects(InteractiveDataset):
     """Base of the data sets whose objects are annotations of one JSON file.
 
     A mask is that of one annotation; others that overlap it play no part. The file is read once and
-    kept as an index in ``.probseg/`` beside it (or in ``$PROBSEG_CACHE``), which all processes map
+    kept as an index in ``.probseg/`` next to it (or in ``$PROBSEG_CACHE``), which all processes map
     into their memory.
 
     Args:

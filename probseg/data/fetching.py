@@ -33,8 +33,8 @@ def fetch(
 ) -> Path:
     """Fetch the archives of a data set and unpack them.
 
-    An archive is kept beside the folder of the data set, and ``<archive>.sha256`` with its checksum
-    beside it. What is unpacked appears in the folder when all of the archive was read, so whatever
+    An archive is kept next to the folder of the data set, and ``<archive>.sha256`` with its checksum
+    next to it. What is unpacked appears in the folder when all of the archive was read, so whatever
     interrupts the command, repeating it goes on and completes it.
 
     Args:
@@ -196,7 +196,7 @@ def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
 def _install(
     source: Source, archive: Archive, file: Path, folder: Path, force: bool, progress: Progress
 ) -> None:
-    """Unpack an archive beside the folder of a data set, and move its files there."""
+    """Unpack an archive next to the folder of a data set, and move its files there."""
     draft = folder.with_name(f".{folder.name}.unpacking")
     shutil.rmtree(draft, ignore_errors=True)  # what an interrupted command left
     try:

@@ -12,7 +12,7 @@ from probseg.errors import DataError
 from probseg.types import IGNORE, Sample, SemanticSample
 
 ATTEMPTS = 4
-"""How often a crop is drawn anew because nothing of its object was left."""
+"""How often a crop is redrawn because it showed nothing of its object."""
 
 TURNED = 0.3
 """Share of the crops of objects that are turned."""

@@ -150,7 +150,7 @@ def test_damage_is_noticed_and_mended(data, capsys, damage, name):
     if name == "*.json" and damage == "gone":
         assert told == ""  # as if it had never been built
     else:
-        assert "built anew" in told
+        assert "rebuilt" in told
         assert str(data.kept) in told
     assert sound(data.open())
     assert data.builds == 2

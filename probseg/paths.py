@@ -62,7 +62,8 @@ def replacing(path: Path) -> Iterator[Path]:
         Where to write.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.part")  # that of a kill is written over
+    unfinished = path.with_name(f".{path.name}.part")
+    unfinished.unlink(missing_ok=True)  # of a killed process, or a link to somewhere else
     try:
         yield unfinished
         unfinished.replace(path)

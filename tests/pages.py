@@ -80,7 +80,9 @@ def serving(folder: Path, model: Segmenter | Disks | None = None) -> Iterator[st
     from probseg.annotate.sessions import Sessions
 
     answerer = Answerer("lite0_unet_prop")
-    answerer._model, answerer.zoom = model, None
+    answerer.zoom = None
+    if model is not None:
+        answerer.model = model
     sessions = Sessions(folder, None, answerer, labels=["cat", "dog"])
     listening = socket.create_server(("127.0.0.1", 0))
     host = f"127.0.0.1:{listening.getsockname()[1]}"

@@ -22,6 +22,7 @@ FLOORS = [
     {"reports"},
     {"tasks"},
     {"callbacks"},
+    {"annotate"},
     {"cli"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

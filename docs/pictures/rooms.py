@@ -33,6 +33,7 @@ CONTENT = {
     "reports": "tables, pages",
     "tasks": "training",
     "callbacks": "runs",
+    "annotate": "page, server",
     "cli": "probseg ...",
 }
 

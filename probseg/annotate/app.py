@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import probseg
@@ -20,7 +21,7 @@ from probseg.annotate.photographs import shown, thumbnail
 from probseg.annotate.security import Guard
 from probseg.annotate.sessions import MissingError, RequestError, Sessions
 from probseg.annotate.store import StaleRevisionError
-from probseg.errors import DataError, UsageError
+from probseg.errors import USER_ERRORS, DataError
 
 PAGE = Path(__file__).parent / "page"
 
@@ -107,11 +108,11 @@ def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
         _post("/api/export", export),
     ]
     handlers = {HTTPException: _http_error}
-    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts, token)  # type: ignore[arg-type]
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts, token)
 
 
-def _page(name: str, media: str) -> Callable[[Request], FileResponse]:
-    return lambda request: FileResponse(PAGE / name, media_type=media)
+def _page(name: str, media: str) -> Callable[[Request], Response]:
+    return lambda request: Response((PAGE / name).read_bytes(), media_type=media)
 
 
 def _get(path: str, answer: Callable[..., Any]) -> Route:
@@ -144,8 +145,10 @@ async def _answered(answer: Callable[..., Any], **arguments: Any) -> Response:  
         return _error(404, f"there is no {error.args[0]:.100}")
     except DataError as error:
         return _error(422, str(error))
-    except (RequestError, UsageError) as error:
+    except (RequestError, *USER_ERRORS) as error:
         return _error(400, str(error))
+    except (OSError, sqlite3.Error) as error:  # the disk is full, or the folder is gone
+        return _error(507, str(error))
     return result if isinstance(result, Response) else JSONResponse(result)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +21,9 @@ from probseg.models.build import build
 from probseg.zoo import create_interactive, list_models
 from probseg.zoo.trained import read_trained
 
+RECOMMENDED = "lite0_unet_prop"
+"""Model of the zoo that answers unless another is chosen."""
+
 KNOBS = ("key_iterations", "key_prior", "value_iterations", "value_prior")
 """Settings of `Segmenter.adapt`."""
 
@@ -30,23 +32,25 @@ ZOOM_NAMES = ("fixed",)
 
 
 class Answerer:
-    """A model, loaded when it is first needed.
+    """A model that answers, and others that can be chosen in its place.
 
     Args:
-        name: A model of the zoo, a model folder, or the folder or checkpoint of a run.
+        name: A model of the zoo, a model folder, or the folder or checkpoint of a run. None is that
+            of the earlier session, see `resume`, at first `RECOMMENDED`.
         runs: Folder of trainings; finished runs below it can be chosen, too. None for none.
         device: Where to compute.
+
+    Raises:
+        UsageError: If it is a network for semantic segmentation, or there is none.
     """
 
     def __init__(
-        self, name: str, runs: Path | None = None, device: torch.device | str = "cpu"
+        self, name: str | None = None, runs: Path | None = None, device: torch.device | str = "cpu"
     ) -> None:
-        self.name = name
+        self._wanted, self._runs = name, runs
         self.device = torch.device(device)
         self.zoom: str | None = "fixed"
-        self._first, self._runs = name, runs
-        self._model: Segmenter | None = None
-        self._loading = threading.Lock()
+        self.load(name or RECOMMENDED)
 
     @property
     def names(self) -> list[str]:
@@ -54,15 +58,7 @@ class Answerer:
         runs = [] if self._runs is None else sorted(self._runs.glob("**/config.yaml"))
         trained = [str(run.parent) for run in runs if any(run.parent.glob("checkpoints/*.ckpt"))]
         shipped = [name.split(".")[0] for name in list_models(pretrained=True, task="interactive")]
-        return list(dict.fromkeys([self._first, *shipped, *trained]))
-
-    @property
-    def model(self) -> Segmenter:
-        """The network, in evaluation mode on the device."""
-        with self._loading:
-            if self._model is None:
-                self._model = load(self.name, self.device)
-            return self._model
+        return list(dict.fromkeys([self._wanted or RECOMMENDED, *shipped, *trained]))
 
     @property
     def loop(self) -> InteractionLoop:
@@ -72,9 +68,19 @@ class Answerer:
 
     def load(self, name: str) -> None:
         """Load another model; the present one stays if that fails."""
-        model = load(name, self.device)
-        with self._loading:
-            self.name, self._model = name, model
+        self.model = load(name, self.device)
+        self.name = name
+
+    def resume(self, model: str, settings: Mapping[str, Any]) -> None:
+        """Go on with the model of an earlier session and its settings.
+
+        Nothing is changed if another model was asked for, or if that model is no more.
+        """
+        if model != (self._wanted or model) or model not in self.names:
+            return
+        if model != self.name:
+            self.load(model)
+        self.change(settings)
 
     def describe(self) -> dict[str, Any]:
         """Return the name of the model, and where its prompts enter."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -57,19 +59,29 @@ def window(one: StoredObject, size: tuple[int, int]) -> list[int]:
     return [int(value) for value in found]
 
 
-def count_mask_files(folder: Path) -> Counter[str]:
-    """Count the mask files of each photograph's stem."""
+def mask_files(folder: Path, stems: Collection[str]) -> dict[str, list[Path]]:
+    """Return the files in ``masks/`` of each photograph, as `ImageMaskFolder` pairs them.
+
+    Args:
+        folder: That ``masks/`` is in.
+        stems: Of all photographs: ``cat_1.png`` is the mask of ``cat_1.jpg`` if there is one, and
+            else the first one of ``cat.jpg``.
+    """
     place = folder / "masks"
-    files = place.iterdir() if place.is_dir() else ()
-    return Counter(
-        re.sub(r"_\d+$", "", path.stem)
-        for path in files
-        if path.suffix.lower() in LOSSLESS_SUFFIXES
-    )
+    inside = folder.resolve()
+    found = defaultdict(list)
+    for path in sorted(place.iterdir()) if place.is_dir() else ():
+        picture = path.suffix.lower() in LOSSLESS_SUFFIXES and not path.name.startswith(".")
+        if picture and Path(os.path.realpath(path)).is_relative_to(inside):
+            owner = path.stem if path.stem in stems else re.sub(r"_\d+$", "", path.stem)
+            found[owner].append(path)
+    return found
 
 
-def existing_masks(folder: Path, photograph: Photograph) -> list[tuple[str, npt.NDArray[np.uint8]]]:
-    """Read the objects that ``masks/`` has of a photograph.
+def existing_masks(
+    files: Sequence[Path], photograph: Photograph
+) -> list[tuple[str, npt.NDArray[np.uint8]]]:
+    """Read the objects in the mask files of a photograph.
 
     Returns:
         File and number, and labels ``(H, W)`` as `to_png` takes them, of each object.
@@ -78,7 +90,7 @@ def existing_masks(folder: Path, photograph: Photograph) -> list[tuple[str, npt.
         DataError: If a file cannot be read, or has another size.
     """
     found = []
-    for path in mask_files(folder, photograph):
+    for path in files:
         labels = read_labels(path)
         if labels.shape != photograph.size:
             msg = f"{path}: has the size {labels.shape}, its photograph {photograph.size}"
@@ -89,24 +101,20 @@ def existing_masks(folder: Path, photograph: Photograph) -> list[tuple[str, npt.
     return found
 
 
-def mask_files(folder: Path, photograph: Photograph) -> list[Path]:
-    """Return the mask files of a photograph, ``<stem>.png`` and ``<stem>_<n>.png``."""
-    place = folder / "masks"
-    name = re.compile(re.escape(photograph.stem) + r"(_\d+)?")
-    files = sorted(place.iterdir()) if place.is_dir() else []
-    return [p for p in files if p.suffix.lower() in LOSSLESS_SUFFIXES and name.fullmatch(p.stem)]
-
-
-def write_masks(folder: Path, photograph: Photograph, objects: Sequence[StoredObject]) -> None:
+def write_masks(
+    folder: Path, photograph: Photograph, objects: Sequence[StoredObject], stems: Collection[str]
+) -> None:
     """Write ``masks/<stem>_<n>.png`` of the finished objects, and remove those that are no more.
 
-    Files that were there before annotation began are moved to ``.probseg/masks/`` when the first
-    change of their photograph is written.
+    Files that were there before annotation began are copied to ``.probseg/masks/`` when the first
+    change of their photograph is written. Numbers that would make a file the mask of another
+    photograph, see `mask_files`, are left out.
     """
     masks = [one.mask for one in objects if one.mask is not None]
-    wanted = {f"{photograph.stem}_{n}.png": mask for n, mask in enumerate(masks, start=1)}
+    names = (name for n in count(1) if (name := f"{photograph.stem}_{n}") not in stems)
+    wanted = {f"{name}.png": mask for name, mask in zip(names, masks, strict=False)}
     kept = folder / ".probseg" / "masks"
-    before = mask_files(folder, photograph)
+    before = mask_files(folder, stems)[photograph.stem]
     marker = kept / f"{photograph.stem}.done"
     if not marker.exists():
         kept.mkdir(parents=True, exist_ok=True)
@@ -130,7 +138,7 @@ def write_coco(path: Path, photographs: Sequence[Photograph], store: Store) -> N
     Besides COCO's own keys, annotations have ``clicks``, ``seconds`` and ``model``. Objects without
     a label are of the category ``object``.
     """
-    known = {photograph.path.name: photograph for photograph in photographs if photograph.size}
+    known = {photograph.name: photograph for photograph in photographs if photograph.size}
     numbers = {name: n for n, name in enumerate(known, start=1)}
     images = [
         {"id": numbers[name], "file_name": name, "height": p.size[0], "width": p.size[1]}

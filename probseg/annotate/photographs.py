@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image
 
-from probseg.data.images import IMAGE_SUFFIXES, image_size, read_image
+from probseg.data.images import FORMATS, IMAGE_SUFFIXES, image_size, read_image
 from probseg.errors import DataError
 
 THUMBNAIL = 160
@@ -21,6 +23,8 @@ OTHER_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".gif", ".cr2", ".nef", ".a
 """Photographs of formats that are not read; they are listed with the reason."""
 
 _SHOWN = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
+
+_DECODING = threading.Lock()  # a page asks for many pictures at once, each of which may be large
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ class Photograph:
     error: str | None = None
 
     @property
+    def name(self) -> str:
+        """Name of the file as text; bytes that are not UTF-8 are question marks."""
+        return self.path.name.encode("utf-8", "replace").decode()
+
+    @property
     def stem(self) -> str:
         """Name of the file without suffix, with which the names of its masks begin."""
         return self.path.stem
@@ -48,24 +57,26 @@ class Photograph:
 def list_photographs(folder: Path) -> list[Photograph]:
     """Return the photographs of a folder, or of its ``images/`` if it has one, by name.
 
-    Unreadable files, links that leave the folder and second files of one stem are listed with an
-    error.
+    Unreadable files, links that leave the folder, second files of one stem and names that are not
+    UTF-8 are listed with an error.
 
     Raises:
         DataError: If there is no photograph.
     """
     place = folder / "images" if (folder / "images").is_dir() else folder
-    inside = place.resolve()
+    inside = folder.resolve()
     found: list[Photograph] = []
     stems: dict[str, str] = {}
     for path in sorted(place.iterdir()):
         suffix = path.suffix.lower()
         if path.name.startswith(".") or suffix not in IMAGE_SUFFIXES + OTHER_SUFFIXES:
             continue
-        name = hashlib.sha256(path.name.encode()).hexdigest()[:16]
+        name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
         size, error = None, None
-        if not path.resolve().is_relative_to(inside):
+        if not Path(os.path.realpath(path)).is_relative_to(inside):
             error = "links to a file outside of the folder; copy the file into it"
+        elif not _is_text(path.name):
+            error = "the name has bytes that are not text; rename the file"
         elif path.stem in stems:
             error = f"has the same stem as {stems[path.stem]}; rename one of them"
         elif suffix in OTHER_SUFFIXES:
@@ -95,21 +106,25 @@ def shown(photograph: Photograph) -> tuple[bytes, str]:
     Raises:
         DataError: If it cannot be read.
     """
+    if photograph.error is not None:
+        raise DataError(photograph.error)
     try:
-        with Image.open(photograph.path) as picture:
+        with Image.open(photograph.path, formats=FORMATS) as picture:
             plain = (
                 picture.format in _SHOWN
                 and picture.mode in ("RGB", "L")
+                and "transparency" not in picture.info
                 and picture.getexif().get(ExifTags.Base.Orientation, 1) == 1
                 and getattr(picture, "n_frames", 1) == 1
             )
             media = _SHOWN.get(picture.format or "", "")
         if plain:
             return photograph.path.read_bytes(), media
-    except OSError as error:
+    except (OSError, SyntaxError, ValueError) as error:
         msg = f"{photograph.path}: cannot be read ({error})"
         raise DataError(msg) from error
-    return _encoded(read_image(photograph.path), "PNG"), "image/png"
+    with _DECODING:
+        return _encoded(read_readable(photograph), "PNG"), "image/png"
 
 
 def thumbnail(photograph: Photograph) -> bytes:
@@ -118,9 +133,33 @@ def thumbnail(photograph: Photograph) -> bytes:
     Raises:
         DataError: If the photograph cannot be read.
     """
-    picture = Image.fromarray(read_image(photograph.path))
-    picture.thumbnail((THUMBNAIL, THUMBNAIL))
+    with _DECODING:
+        picture = Image.fromarray(read_readable(photograph))
+        picture.thumbnail((THUMBNAIL, THUMBNAIL), reducing_gap=2)
     return _encoded(np.asarray(picture), "JPEG")
+
+
+def read_readable(photograph: Photograph) -> npt.NDArray[np.uint8]:
+    """Read a photograph as RGB, uint8, shape ``(H, W, 3)``.
+
+    Raises:
+        DataError: If it is listed with an error, cannot be read, or has changed its size.
+    """
+    if photograph.error is not None:
+        raise DataError(photograph.error)
+    image = read_image(photograph.path)
+    if image.shape[:2] != photograph.size:
+        msg = "the file has changed since the server was started; start it again"
+        raise DataError(msg)
+    return image
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:  # Python keeps bytes that are not UTF-8 as lone surrogates
+        return False
+    return True
 
 
 def _encoded(pixels: npt.NDArray[np.uint8], kind: str) -> bytes:

@@ -7,12 +7,13 @@ a budget, and computed from the steps when it is missing.
 
 from __future__ import annotations
 
-import json
+import os
+import shlex
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,16 +26,18 @@ import numpy.typing as npt
 from probseg.annotate import output
 from probseg.annotate.frames import pack
 from probseg.annotate.models import ZOOM_NAMES, Answerer
-from probseg.annotate.photographs import Photograph, list_photographs
+from probseg.annotate.photographs import Photograph, list_photographs, read_readable
 from probseg.annotate.steps import Work, check_step
 from probseg.annotate.store import State, Store, StoredObject
-from probseg.data.images import read_image
-from probseg.errors import DataError
+from probseg.errors import DataError, UsageError
 
 MEMORY = 1 << 30
 """Bytes of photographs, encodings and answers that are kept in memory."""
 
 STATES: tuple[State, ...] = ("open", "done", "review")
+
+MANY_OBJECTS = 40
+"""With fewer objects, trainings take small batches: a batch must not exceed the training set."""
 
 LONGEST_LABEL = 100
 """Most characters of a label."""
@@ -50,9 +53,8 @@ class MissingError(KeyError):
 
 @dataclass
 class _Opened:
-    """A photograph in memory: its pixels, and the answers to the steps of its open object."""
+    """A photograph in memory, and the answers to the steps of its open object."""
 
-    image: npt.NDArray[np.uint8]
     work: Work
     finished: npt.NDArray[np.bool_] | None = None  # of all finished objects
     number: int | None = None  # of the object that `work` is of
@@ -61,7 +63,8 @@ class _Opened:
     @property
     def size(self) -> int:
         """Return the bytes that it holds."""
-        return self.work.size + sum(work.own_size for work in self.answers.values())
+        finished = 0 if self.finished is None else self.finished.nbytes
+        return finished + self.work.size + sum(work.own_size for work in self.answers.values())
 
 
 class Sessions:
@@ -75,7 +78,7 @@ class Sessions:
 
     Raises:
         DataError: If there is no photograph.
-        UsageError: If the database cannot be used.
+        UsageError: If the database or a folder for masks cannot be used.
     """
 
     def __init__(
@@ -87,8 +90,14 @@ class Sessions:
     ) -> None:
         self.folder, self.out = folder, out or folder
         self.photographs = list_photographs(folder)
+        self._stems = frozenset(photograph.stem for photograph in self.photographs)
         self._by_id = {photograph.id: photograph for photograph in self.photographs}
-        self.store = Store(self.out / ".probseg" / "annotations.sqlite")
+        database = self.out / ".probseg" / "annotations.sqlite"
+        for place in (self.out / "masks", self.out / ".probseg" / "masks", database):
+            if not Path(os.path.realpath(place)).is_relative_to(self.out.resolve()):
+                msg = f"{place}: a link leads out of {self.out}; remove the link"
+                raise UsageError(msg)
+        self.store = Store(database)
         self.answerer = answerer
         known = self.store.setting("labels") or []
         self.labels = list(dict.fromkeys([*labels, *known]))
@@ -97,19 +106,21 @@ class Sessions:
         self._opened: OrderedDict[str, _Opened] = OrderedDict()
         self._lock = threading.RLock()
         self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._ahead: list[Future[None]] = []
         self._writing = threading.Timer(0, lambda: None)
-        for name, revision in self.store.unwritten():  # of a server that was killed
-            self._write(name, revision)
+        past = self.store.setting("inference")
+        if past is not None:
+            answerer.resume(**past)
+        for name in self.store.unwritten():  # of a server that was killed
+            self._write(name)
 
     def close(self) -> None:
         """Write what is not written yet, and close the database."""
-        if self.closed:
-            return
-        self.closed = True
         self._background.shutdown(cancel_futures=True)
         self._writing.cancel()
         with self._lock:
             self._write_coco()
+            self.closed = True
             self.store.close()
 
     # What clients read
@@ -119,16 +130,17 @@ class Sessions:
         with self._lock:
             overview = self.store.overview()
         rows = []
-        files = output.count_mask_files(self.folder)  # of photographs that were never opened
+        total = 0
+        files = output.mask_files(self.folder, self._stems)  # of photographs never opened
         for photograph in self.photographs:
-            state, objects = overview.get(
-                photograph.path.name, ("open", files.get(photograph.stem, 0))
-            )
+            never_opened: tuple[State, int] = ("open", len(files.get(photograph.stem, ())))
+            state, objects = overview.get(photograph.name, never_opened)
+            total += objects
             height, width = photograph.size or (None, None)
             rows.append(
                 {
                     "id": photograph.id,
-                    "name": photograph.path.name,
+                    "name": photograph.name,
                     "width": width,
                     "height": height,
                     "state": state,
@@ -144,7 +156,7 @@ class Sessions:
             "zooms": list(ZOOM_NAMES),
             "formats": ["coco"],
             "photographs": rows,
-            "train_command": self.train_command(),
+            "train_command": self._train_command(total),
             "folder": self.folder.name,
         }
 
@@ -152,12 +164,16 @@ class Sessions:
         """Return the settings of inference; None for those that the network has not."""
         return {**self.answerer.settings(), "avoid_finished": self.avoid_finished}
 
-    def train_command(self) -> str:
-        """Return the command that fine-tunes the recommended model on the folder."""
-        return (
-            "probseg fit --config configs/experiment/folder.yaml "
-            f"--data.root {json.dumps(str(self.out))}"
-        )
+    def _train_command(self, objects: int) -> str:
+        """Return the command that fine-tunes the recommended model on the objects of the folder.
+
+        It is empty where photographs and masks are in different folders.
+        """
+        if self.out.resolve() != self.folder.resolve():
+            return ""
+        folder = shlex.quote(str(self.folder.resolve()))
+        command = f"probseg fit --config configs/experiment/folder.yaml --data.root {folder}"
+        return command if objects >= MANY_OBJECTS else f"{command} --data.batch_size 4"
 
     def photograph(self, name: str) -> Photograph:
         """Return a photograph by its opaque name.
@@ -181,9 +197,10 @@ class Sessions:
         described = self.describe(photograph)
         place = self.photographs.index(photograph)
         following = [p for p in self.photographs[place + 1 :] if p.error is None][:1]
-        for one in [photograph, *following]:
-            if one.error is None:
-                self._background.submit(self._prepare, one)
+        for waiting in self._ahead:
+            waiting.cancel()
+        readable = [one for one in [photograph, *following] if one.error is None]
+        self._ahead = [self._background.submit(self._prepare, one) for one in readable]
         return described
 
     def finished_mask(self, photograph: Photograph, number: int) -> bytes:
@@ -241,11 +258,13 @@ class Sessions:
         with self._lock:
             began = time.perf_counter()
             self._import(photograph)
-            name = photograph.path.name
+            name = photograph.name
             state = self.store.photograph(name)[0]
             try:
-                with self.store.change(name, revision) as new:
+                with self.store.change(name, revision):
                     files_change = self._carry_out(photograph, action)
+                    if not files_change:
+                        self.store.keep_written(name)
             except BaseException:
                 if photograph.id in self._opened:  # the steps of its answers were not stored
                     self._opened[photograph.id].answers.clear()
@@ -254,13 +273,11 @@ class Sessions:
                 opened = self._opened.get(photograph.id)
                 if opened is not None:
                     opened.finished = None
-                self._write(name, new)
-            else:
-                self.store.set_written(name, new)
+                self._write(name)
             return self._frame(photograph, request, began, files_change, state)
 
     def change_settings(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Change settings of inference; answers that were given stay.
+        """Change settings of inference; the open objects are answered with the new ones.
 
         Raises:
             RequestError: If one is unknown, or out of range.
@@ -277,8 +294,8 @@ class Sessions:
                 raise RequestError(str(error)) from error
             self.avoid_finished = avoid
             self.store.set_setting("avoid_finished", avoid)
-            if rest:  # what was encoded with others is out of date
-                self._opened.clear()
+            if rest:
+                self._begin_again()
             return self.settings()
 
     def choose_model(self, name: object) -> None:
@@ -292,7 +309,7 @@ class Sessions:
                 msg = f"model must be one of {self.answerer.names}, got {name!r}"
                 raise RequestError(msg)
             self.answerer.load(name)
-            self._opened.clear()
+            self._begin_again()
 
     def set_labels(self, labels: object) -> list[str]:
         """Set the classes to choose from."""
@@ -312,10 +329,16 @@ class Sessions:
 
     # Inside the lock
 
+    def _begin_again(self) -> None:
+        """Remember model and settings, and forget what was encoded with others."""
+        inference = {"model": self.answerer.name, "settings": self.answerer.settings()}
+        self.store.set_setting("inference", inference)
+        self._opened.clear()
+
     def _carry_out(self, photograph: Photograph, action: Mapping[str, Any]) -> bool:
         """Carry out an action inside a transaction; return whether finished objects changed."""
         kind = action.get("type")
-        name = photograph.path.name
+        name = photograph.name
         if kind in ("click", "box", "brush"):
             self._step(photograph, self._checked(action, photograph))
             return False
@@ -357,13 +380,15 @@ class Sessions:
                 elif current is not None:
                     self.store.delete(current.id)
                 self.store.reopen(one.id)
+                if photograph.id in self._opened:  # the finished mask is the answer from now on
+                    self._opened[photograph.id].answers.clear()
             return True
         msg = f"unknown action {kind!r}"
         raise RequestError(msg)
 
     def _checked(self, action: Mapping[str, Any], photograph: Photograph) -> dict[str, Any]:
         if photograph.size is None:
-            raise RequestError(photograph.error or "cannot be read")
+            raise DataError(photograph.error)
         try:
             return check_step(action, photograph.size)
         except (TypeError, ValueError) as error:
@@ -375,7 +400,7 @@ class Sessions:
         before = self._current_work(photograph, opened)
         work = self.answerer.answer(before, step)
         one = self._current(photograph)
-        number = self.store.begin(photograph.path.name, None) if one is None else one.id
+        number = self.store.begin(photograph.name, None) if one is None else one.id
         self.store.add_step(number, step)
         done = 1 if one is None else one.cursor + 1
         if opened.number != number:
@@ -405,10 +430,10 @@ class Sessions:
         return mask is not None and bool(mask.any())
 
     def _current(self, photograph: Photograph) -> StoredObject | None:
-        return next(iter(self.store.objects(photograph.path.name, only_open=True)), None)
+        return next(iter(self.store.objects(photograph.name, only_open=True)), None)
 
     def _object(self, photograph: Photograph, number: object) -> StoredObject:
-        for one in self.store.objects(photograph.path.name):
+        for one in self.store.objects(photograph.name):
             if one.id == number:
                 return one
         raise MissingError(str(number))
@@ -416,25 +441,28 @@ class Sessions:
     def _current_work(self, photograph: Photograph, opened: _Opened) -> Work:
         """Return the answer to the steps of the open object, computed where it is missing.
 
-        A finished object that was opened again begins with its finished mask.
+        An object that was opened again goes on from its finished mask.
         """
         one = self._current(photograph)
         if one is None:
             return opened.work
         if opened.number != one.id:
             opened.number, opened.answers = one.id, {}
-        known = [n for n in opened.answers if n <= one.cursor]
-        if not known:
-            opened.answers[0] = work = opened.work
-            mask = None if one.mask is None else output.from_png(one.mask) == 1
-            if mask is not None and one.source is not None:  # it was read, and then corrected
-                opened.answers[0] = work = work.corrected(mask, ())
-            if mask is not None and 0 < one.kept == one.cursor:
-                opened.answers[one.kept] = work.corrected(mask, one.steps[: one.kept])
-        done = max(n for n in opened.answers if n <= one.cursor)
-        for n in range(done, one.cursor):
-            opened.answers[n + 1] = self.answerer.answer(opened.answers[n], one.steps[n])
-        return opened.answers[one.cursor]
+        known = max((n for n in opened.answers if n <= one.cursor), default=-1)
+        if one.mask is not None and known < one.kept <= one.cursor and one.kept > 0:
+            known, mask = one.kept, output.from_png(one.mask) == 1
+            work = opened.work.corrected(mask, one.steps[:known])
+        elif known >= 0:
+            work = opened.answers[known]
+        elif one.base is not None:
+            known, work = 0, opened.work.corrected(output.from_png(one.base) == 1, ())
+        else:
+            known, work = 0, opened.work
+        opened.answers[known] = work
+        for n, step in enumerate(one.steps[known : one.cursor], start=known + 1):
+            work = opened.answers[n] = self.answerer.answer(work, step)
+            self._bound_memory(photograph)
+        return work
 
     def _visible(
         self, photograph: Photograph, opened: _Opened, work: Work
@@ -445,7 +473,7 @@ class Sessions:
             return mask
         if opened.finished is None:
             opened.finished = np.zeros(mask.shape, np.bool_)
-            for one in self.store.objects(photograph.path.name):
+            for one in self.store.objects(photograph.name):
                 if one.mask is not None and not one.open:
                     opened.finished |= output.from_png(one.mask) == 1
         return mask & ~opened.finished
@@ -472,13 +500,13 @@ class Sessions:
         return pack({**header, **_header(request, began)}, mask)
 
     def _described(self, photograph: Photograph) -> dict[str, Any]:
-        state, revision = self.store.photograph(photograph.path.name)
-        objects = self.store.objects(photograph.path.name)
+        state, revision = self.store.photograph(photograph.name)
+        objects = self.store.objects(photograph.name)
         current = next((one for one in objects if one.open), None)
         height, width = photograph.size or (None, None)
         return {
             "id": photograph.id,
-            "name": photograph.path.name,
+            "name": photograph.name,
             "width": width,
             "height": height,
             "state": state,
@@ -492,27 +520,22 @@ class Sessions:
 
     def _import(self, photograph: Photograph) -> None:
         """Take the masks of a photograph in that were there before it was annotated."""
-        name = photograph.path.name
+        name = photograph.name
         if photograph.size is None or self.store.photograph(name)[1]:
             return
-        masks = output.existing_masks(self.folder, photograph)
-        with self.store.change(name, None) as revision:
+        files = output.mask_files(self.folder, self._stems)[photograph.stem]
+        masks = output.existing_masks(files, photograph)
+        with self.store.change(name, None):
             for source, labels in masks:
                 self.store.add_finished(name, source, output.finished(labels))
-            self.store.set_written(name, revision)
+            self.store.keep_written(name)
 
-    def _open(self, photograph: Photograph) -> _Opened:
+    def _open(self, photograph: Photograph, image: npt.NDArray[np.uint8] | None = None) -> _Opened:
         """Return a photograph in memory, encoded where that does not depend on prompts."""
         opened = self._opened.get(photograph.id)
         if opened is None:
-            if photograph.error is not None:
-                raise RequestError(photograph.error)
-            image = read_image(photograph.path)
-            if image.shape[:2] != photograph.size:
-                msg = "the file has changed since the server was started; start it again"
-                raise RequestError(msg)
-            opened = _Opened(image, self.answerer.begin(image))
-            self._opened[photograph.id] = opened
+            image = read_readable(photograph) if image is None else image
+            opened = self._opened[photograph.id] = _Opened(self.answerer.begin(image))
         self._opened.move_to_end(photograph.id)
         self._bound_memory(photograph)
         return opened
@@ -532,15 +555,19 @@ class Sessions:
         return sum(opened.size for opened in self._opened.values())
 
     def _prepare(self, photograph: Photograph) -> None:
-        with self._lock, suppress(DataError, RequestError):  # the request that needs it says why
-            self._open(photograph)
+        if photograph.id in self._opened:
+            return
+        with suppress(DataError):  # the request that needs it says why
+            image = read_readable(photograph)  # clicks on another one are answered meanwhile
+            with self._lock:
+                self._open(photograph, image)
 
-    def _write(self, name: str, revision: int) -> None:
+    def _write(self, name: str) -> None:
         """Write the mask files of a photograph now, and the COCO file soon."""
-        photograph = next((p for p in self.photographs if p.path.name == name), None)
+        photograph = next((p for p in self.photographs if p.name == name), None)
         if photograph is not None:
-            output.write_masks(self.out, photograph, self.store.objects(name))
-        self.store.set_written(name, revision)
+            output.write_masks(self.out, photograph, self.store.objects(name), self._stems)
+        self.store.set_written(name)
         self._writing.cancel()
         self._writing = threading.Timer(2.0, self._write_coco)
         self._writing.daemon = True
@@ -548,7 +575,8 @@ class Sessions:
 
     def _write_coco(self) -> None:
         with self._lock:
-            output.write_coco(self.out / output.ANNOTATIONS, self.photographs, self.store)
+            if not self.closed:
+                output.write_coco(self.out / output.ANNOTATIONS, self.photographs, self.store)
 
 
 def _header(request: Mapping[str, Any], began: float) -> dict[str, Any]:

@@ -178,10 +178,10 @@ def _painted(work: Work, step: Step) -> npt.NDArray[np.int8]:
 
 def _number(step: Mapping[str, Any], name: str) -> float:
     value = step.get(name)
-    if type(value) not in (int, float) or not math.isfinite(value):
-        msg = f"{name} must be a number, got {value!r:.200}"
-        raise ValueError(msg)
-    return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9:
+        return float(value)
+    msg = f"{name} must be a number, got {value!r:.200}"
+    raise ValueError(msg)
 
 
 def _sign(step: Mapping[str, Any]) -> bool:

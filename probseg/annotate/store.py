@@ -32,8 +32,8 @@ CREATE TABLE photographs (
 CREATE TABLE objects (
     id INTEGER PRIMARY KEY AUTOINCREMENT, photo TEXT NOT NULL REFERENCES photographs(name),
     label TEXT, open INTEGER NOT NULL, cursor INTEGER NOT NULL DEFAULT 0,
-    kept INTEGER NOT NULL DEFAULT 0, mask BLOB, counts TEXT, area INTEGER, source TEXT, model TEXT,
-    seconds REAL NOT NULL DEFAULT 0, touched REAL
+    kept INTEGER NOT NULL DEFAULT 0, mask BLOB, counts TEXT, area INTEGER, source TEXT, base BLOB,
+    model TEXT, seconds REAL NOT NULL DEFAULT 0, touched REAL
 );
 CREATE UNIQUE INDEX one_open ON objects(photo) WHERE open = 1;
 CREATE INDEX of_photo ON objects(photo);
@@ -75,11 +75,13 @@ class StoredObject:
         open: Whether it is being annotated; at most one of a photograph is.
         steps: All steps, those behind the cursor included.
         cursor: Number of steps that count.
-        kept: Number of steps behind which ``mask`` was finished; 0 for a mask without steps.
+        kept: Number of steps to which ``mask`` is the answer; 0 if there are none, or if one of
+            them was replaced since.
         mask: PNG of the finished mask; None before.
         counts: The same as COCO's compressed run lengths.
         area: Pixels of the finished mask; None before.
-        source: File and number that it was read from; None if it was annotated here.
+        base: PNG of the mask before the first step, which was read from a file; None if the object
+            was begun here.
         model: Name of the model that answered last; None for masks that were read.
         seconds: Time spent on it, pauses cut to `LONGEST_PAUSE`.
     """
@@ -93,7 +95,7 @@ class StoredObject:
     mask: bytes | None
     counts: str | None
     area: int | None
-    source: str | None
+    base: bytes | None
     model: str | None
     seconds: float
 
@@ -109,21 +111,27 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Requests are answered by several threads, one at a time: see `Sessions`.
-        self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=2)
-        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")  # one server for each folder
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            msg = f"{path.parent}: cannot be made ({error}); choose another --out"
+            raise UsageError(msg) from error
+        # Requests are answered by several threads, one at a time: see `Sessions`.
+        try:
+            self._db = sqlite3.connect(
+                path, check_same_thread=False, isolation_level=None, timeout=2
+            )
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")  # one server for each folder
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("PRAGMA foreign_keys = ON")
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 self._db.executescript(f"BEGIN;{SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
-        except sqlite3.OperationalError as error:
+        except sqlite3.DatabaseError as error:
             msg = (
-                f"{path}: {error}; is another `probseg annotate` at work on this folder? Stop it, "
-                "or choose another --out"
+                f"{path}: {error}; stop another `probseg annotate` that is at work on this folder, "
+                "make the folder writable, or choose another --out"
             )
             raise UsageError(msg) from error
         if version > VERSION:
@@ -157,10 +165,11 @@ class Store:
             sql = "UPDATE photographs SET revision = revision + 1 WHERE name = ?"
             self._db.execute(sql, (photo,))
             yield now + 1
+            self._db.execute("COMMIT")
         except BaseException:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # SQLite has ended it itself if the disk is full
+                self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     def photograph(self, photo: str) -> tuple[State, int]:
         """Return the state and the revision of a photograph."""
@@ -183,11 +192,14 @@ class Store:
     def objects(self, photo: str, only_open: bool = False) -> list[StoredObject]:
         """Return the objects of a photograph in the order in which they were begun."""
         sql = (
-            "SELECT id, label, open, cursor, kept, mask, counts, area, source, model, seconds "
+            "SELECT id, label, open, cursor, kept, mask, counts, area, base, model, seconds "
             f"FROM objects WHERE photo = ? {'AND open = 1' if only_open else ''} ORDER BY id"
         )
         rows = self._db.execute(sql, (photo,)).fetchall()
-        return [StoredObject(*row[:2], bool(row[2]), self._steps(row[0]), *row[3:]) for row in rows]
+        return [
+            StoredObject(number, label, bool(opened), self._steps(number), *rest)
+            for number, label, opened, *rest in rows
+        ]
 
     def _steps(self, number: int) -> tuple[dict[str, Any], ...]:
         sql = "SELECT body FROM steps WHERE object = ? ORDER BY position"
@@ -202,9 +214,9 @@ class Store:
 
     def add_finished(self, photo: str, source: str, mask: Finished) -> None:
         """Add an object that was read from a mask file; inside `change`."""
-        columns = "photo, open, source, mask, counts, area"
-        sql = f"INSERT INTO objects ({columns}) VALUES (?, 0, ?, ?, ?, ?)"
-        self._db.execute(sql, (photo, source, *mask))
+        columns = "photo, open, source, base, mask, counts, area"
+        sql = f"INSERT INTO objects ({columns}) VALUES (?, 0, ?, ?, ?, ?, ?)"
+        self._db.execute(sql, (photo, source, mask.png, *mask))
 
     def add_step(self, number: int, step: dict[str, Any]) -> None:
         """Add a step at the cursor, in place of those behind it; inside `change`."""
@@ -213,16 +225,18 @@ class Store:
         ).fetchone()
         self._db.execute("DELETE FROM steps WHERE object = ? AND position >= ?", (number, cursor))
         self._db.execute("INSERT INTO steps VALUES (?, ?, ?)", (number, cursor, json.dumps(step)))
+        sql = "UPDATE objects SET kept = 0 WHERE id = ? AND kept > ?"
+        self._db.execute(sql, (number, cursor))
         self.move_cursor(number, cursor + 1)
 
     def move_cursor(self, number: int, cursor: int) -> None:
         """Undo or redo steps; inside `change`."""
         sql = (
-            "UPDATE objects SET cursor = ?, kept = CASE WHEN kept > ? THEN 0 ELSE kept END, "
-            "seconds = seconds + MIN(MAX(? - touched, 0), ?), touched = ? WHERE id = ?"
+            "UPDATE objects SET cursor = ?, seconds = seconds + MIN(MAX(? - touched, 0), ?), "
+            "touched = ? WHERE id = ?"
         )
         now = time.time()
-        self._db.execute(sql, (cursor, cursor, now, LONGEST_PAUSE, now, number))
+        self._db.execute(sql, (cursor, now, LONGEST_PAUSE, now, number))
 
     def finish(self, number: int, mask: Finished, model: str) -> None:
         """Close an object with its mask; inside `change`."""
@@ -245,15 +259,19 @@ class Store:
         """Delete an object and its steps; inside `change`."""
         self._db.execute("DELETE FROM objects WHERE id = ?", (number,))
 
-    def unwritten(self) -> list[tuple[str, int]]:
-        """Return name and revision of the photographs whose files are out of date."""
-        sql = "SELECT name, revision FROM photographs WHERE written < revision"
-        return self._db.execute(sql).fetchall()
+    def unwritten(self) -> list[str]:
+        """Return the names of the photographs whose files are out of date."""
+        sql = "SELECT name FROM photographs WHERE written < revision"
+        return [name for (name,) in self._db.execute(sql)]
 
-    def set_written(self, photo: str, revision: int) -> None:
-        """Note that the files of a photograph have this revision."""
-        sql = "UPDATE photographs SET written = ? WHERE name = ?"
-        self._db.execute(sql, (revision, photo))
+    def set_written(self, photo: str) -> None:
+        """Note that the files of a photograph are those of its revision."""
+        self._db.execute("UPDATE photographs SET written = revision WHERE name = ?", (photo,))
+
+    def keep_written(self, photo: str) -> None:
+        """Note that a change leaves the files as they are; inside `change`."""
+        sql = "UPDATE photographs SET written = revision WHERE name = ? AND written = revision - 1"
+        self._db.execute(sql, (photo,))
 
     def setting(self, name: str) -> Any:  # noqa: ANN401
         """Return a setting; None if it was never set."""

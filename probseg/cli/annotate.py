@@ -21,7 +21,7 @@ EXAMPLES = """\
 examples:
   probseg annotate my_photographs
   probseg annotate my_photographs --labels cat,dog --model lite0_unet_prop
-  probseg annotate my_photographs --runs runs        # choose your own trainings on the page, too
+  probseg annotate my_photographs --model runs/probseg/version_0   # your own training
 """
 
 
@@ -57,7 +57,6 @@ def run(arguments: Sequence[str]) -> None:
     names = {options.host, "localhost", "127.0.0.1"}
     app = create_app(sessions, frozenset(f"{name}:{port}" for name in names), token)
     address = f"http://{options.host}:{port}/#{token}"
-    threading.Thread(target=lambda: answerer.model, daemon=True).start()
     bad = sum(photograph.error is not None for photograph in sessions.photographs)
     count = f"{len(sessions.photographs)} photographs"
     sys.stdout.write(f"{count}{f', {bad} of them unreadable' if bad else ''}\n{address}\n")
@@ -85,10 +84,15 @@ def _parser() -> argparse.ArgumentParser:
     add("folder", type=Path, help="photographs, or images/ and masks/ as training reads them")
     add(
         "--model",
-        default="lite0_unet_prop",
-        help="model of the zoo, model folder, or folder of a run (default: %(default)s)",
+        help="model of the zoo, model folder, or folder of a run (default: the one that answered "
+        "last in this folder, at first lite0_unet_prop)",
     )
-    add("--runs", type=Path, help="folder of trainings, which the page then offers as models")
+    add(
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        help="folder of trainings, which the page offers as models (default: %(default)s)",
+    )
     add("--labels", type=_names, default=[], help="classes to choose from, with commas between")
     add("--out", type=Path, help="folder for masks and annotations.json (default: FOLDER)")
     add("--port", type=int, default=PORT, help="0 takes any free port (default: %(default)s)")

@@ -1,5 +1,10 @@
 """Data sets of objects, training augmentation and data modules."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from probseg.data.base import InteractiveDataset
 from probseg.data.berkeley import Berkeley
 from probseg.data.bsds500 import BSDS500
@@ -8,7 +13,6 @@ from probseg.data.coco import COCO, COCOInstances
 from probseg.data.coco_mval import COCOMVal
 from probseg.data.coco_stuff import COCOStuff10k, COCOStuff164k
 from probseg.data.cocolvis import COCOLVIS
-from probseg.data.datamodule import FolderDataModule, InteractiveDataModule, TrainBatch
 from probseg.data.davis import DAVIS
 from probseg.data.davis585 import DAVIS585
 from probseg.data.folder import ImageMaskFolder
@@ -23,8 +27,19 @@ from probseg.data.sample_photos import SamplePhotos
 from probseg.data.sbd import SBD
 from probseg.data.selection import Selected
 from probseg.data.semantic import SemanticDataset
-from probseg.data.semantic_module import SemanticBatch, SemanticDataModule
 from probseg.data.voc_segmentation import VOCSegmentation
+
+if TYPE_CHECKING:
+    from probseg.data.datamodule import FolderDataModule, InteractiveDataModule, TrainBatch
+    from probseg.data.semantic_module import SemanticBatch, SemanticDataModule
+
+_LAZY = {
+    "FolderDataModule": "probseg.data.datamodule",
+    "InteractiveDataModule": "probseg.data.datamodule",
+    "SemanticBatch": "probseg.data.semantic_module",
+    "SemanticDataModule": "probseg.data.semantic_module",
+    "TrainBatch": "probseg.data.datamodule",
+}  # Lightning takes seconds to load, which only trainings need
 
 DATASETS: dict[str, type[InteractiveDataset]] = {
     "BSDS500": BSDS500,
@@ -101,3 +116,10 @@ __all__ = [
     "TrainBatch",
     "VOCSegmentation",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -124,7 +124,7 @@ def check_dataset(
 
 
 def check_folder(root: Path, progress: Progress = silent) -> Report:
-    """Look at all files of a folder with ``images/`` and ``masks/``; see `ImageMaskFolder`.
+    """Look at all files of a folder of photographs and masks; see `ImageMaskFolder`.
 
     The problems are those of `check_dataset`, all of them serious except for an image without mask,
     which is not used.

@@ -33,9 +33,9 @@ def fetch(
 ) -> Path:
     """Fetch the archives of a data set and unpack them.
 
-    An archive is kept next to the folder of the data set, and ``<archive>.sha256`` with its checksum
-    next to it. What is unpacked appears in the folder when all of the archive was read, so whatever
-    interrupts the command, repeating it goes on and completes it.
+    An archive and its checksum ``<archive>.sha256`` are kept next to the folder of the data set. Its
+    files appear in the folder after the whole archive was unpacked: an interrupted command can be
+    repeated, and goes on from where it stopped.
 
     Args:
         dataset: Class of the data set.

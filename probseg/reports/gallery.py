@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
-from html import escape
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup
 from matplotlib.colors import to_rgb
 from PIL import Image
 
 from probseg.clicks.annotators import BoolMap
-from probseg.evaluation.records import Frame, ObjectRecord, Picture, Step
+from probseg.evaluation.records import ObjectRecord, Picture
 from probseg.reports.figures import BOX, NEGATIVE, POSITIVE, PREDICTION, TRUTH
+from probseg.reports.pages import render
 from probseg.reports.tables import count
 from probseg.types import IGNORE, Click
+
+Floats = npt.NDArray[np.float64]
 
 LARGEST_SIDE = 512
 """Pictures are made smaller until no side is longer, in pixels."""
@@ -33,23 +37,47 @@ _TILE = (200, 260)  # usual width and height of a picture on the page, which mar
 _OUTSIDE, _INSIDE, _EDGE, _IGNORED = range(4)
 _ALPHAS = bytes((130, 95, 255, 150))  # of outside, inside, edge and ignored pixels
 _GREY = (128, 128, 128)
+_COLOURS = {
+    "box": BOX,
+    "truth": TRUTH,
+    "prediction": PREDICTION,
+    "positive": POSITIVE,
+    "negative": NEGATIVE,
+}
 
-KEY = (
-    '<ul class="key" aria-label="Key">'
-    + "".join(
-        f'<li><svg viewBox="0 0 14 14" aria-hidden="true">{sign}</svg>{words}</li>'
-        for sign, words in (
-            (f'<path d="M1 2h12v10H1z" fill="none" stroke="{BOX}" stroke-width="2"/>', "box"),
-            (f'<rect width="14" height="14" fill="{TRUTH}"/>', "truth"),
-            ('<rect width="14" height="14" fill="#808080"/>', "ignored"),
-            (f'<rect width="14" height="14" fill="{PREDICTION}"/>', "prediction, with its IoU"),
-            (f'<circle cx="7" cy="7" r="7" fill="{POSITIVE}"/>', "click on the object"),
-            (f'<rect width="14" height="14" fill="{NEGATIVE}"/>', "click on the background"),
-        )
-    )
-    + "</ul>\n"
-)
-"""What the colours mean, as an HTML list."""
+PICTURED = 4
+"""Number of the worst and of the best runs of each data set that are drawn."""
+
+
+class _Mark(NamedTuple):
+    """A numbered click on a picture; all lengths are in its pixels."""
+
+    x: float
+    y: float
+    side: float
+    corner: float
+    colour: str
+    mark: float
+
+
+class _Tile(NamedTuple):
+    """One of the pictures of a run, the photograph itself or with a mask on it.
+
+    Args:
+        caption: Below it.
+        alternative: For those who do not see it.
+        iou: Of the prediction; None without one.
+        mask: A ``data:`` address of the mask; None for the photograph.
+        boxes: Boxes in its pixels.
+        clicks: Clicks on it.
+    """
+
+    caption: str
+    alternative: str
+    iou: float | None = None
+    mask: str | None = None
+    boxes: Sequence[tuple[float, ...]] = ()
+    clicks: Sequence[_Mark] = ()
 
 
 class _View(NamedTuple):
@@ -57,7 +85,6 @@ class _View(NamedTuple):
 
     Args:
         picture: What to draw.
-        identifier: Unique on the page.
         width: Of the embedded photograph in pixels, the unit of all lengths.
         height: Likewise.
         scale: That size over the picture's own.
@@ -65,14 +92,39 @@ class _View(NamedTuple):
     """
 
     picture: Picture
-    identifier: str
     width: int
     height: int
     scale: float
     mark: float
 
 
-def render_run(record: ObjectRecord, area: float, identifier: str) -> str:
+def render_gallery(records: Sequence[ObjectRecord], areas: Mapping[str, Floats]) -> Markup:
+    """Return the worst and best runs that have a picture by data set; nothing without pictures.
+
+    Args:
+        records: Each run once, sorted by data set, object and trial.
+        areas: Area under each run's curve of IoU over clicks by data set, ``(objects, trials)``.
+    """
+    groups: list[dict[str, Any]] = []
+    for name, of_set in areas.items():
+        runs = [record for record in records if record.dataset == name]
+        ranked = sorted(
+            (area, number)
+            for number, (run, area) in enumerate(zip(runs, of_set.flat, strict=True))
+            if run.picture is not None
+        )
+        best = ranked[PICTURED:][-PICTURED:][::-1]
+        for rank, chosen in (("worst", ranked[:PICTURED]), ("best", best)):
+            drawn = [
+                render_run(runs[number], float(area), f"{rank}-{len(groups)}-{place}")
+                for place, (area, number) in enumerate(chosen)
+            ]
+            if drawn:
+                groups.append({"title": f"{name}, {rank}", "runs": drawn})
+    return render("gallery", groups=groups, colours=_COLOURS) if groups else Markup()
+
+
+def render_run(record: ObjectRecord, area: float, identifier: str) -> Markup:
     """Return a run as an HTML ``<article>``.
 
     Args:
@@ -80,15 +132,28 @@ def render_run(record: ObjectRecord, area: float, identifier: str) -> str:
         area: Area under its curve of IoU over clicks, in [0, 1].
         identifier: Unique on the page.
     """
-    trial = f", trial {record.trial}" if record.trial else ""
-    facts = f"AUC {100 * area:.1f} %, final IoU {record.steps[-1].iou:.3f}"
-    return (
-        f'<article class="run" aria-labelledby="{identifier}">\n'
-        f'<header><h4 id="{identifier}">{escape(record.name)}</h4>'
-        f"<p>{facts}, {count(record.clicks, 'click')}{trial}</p>{_sparkline(record.steps)}"
-        f"</header>\n{_tiles(record, identifier)}"
-        f"<details><summary>Every click</summary>{_click_table(record)}</details>\n"
-        "</article>\n"
+    last = max(1, len(record.steps) - 1)
+    curve = " ".join(
+        f"{100 * step.k / last:.1f},{2 + 28 * (1 - step.iou):.1f}" for step in record.steps
+    )
+    drawn: dict[str, Any] = {"tiles": [], "width": 0, "height": 0, "mark": 0.0, "photo": ""}
+    if record.picture is not None:
+        view = _view(record.picture)
+        drawn = {
+            "tiles": _tiles(record.name, view),
+            "width": view.width,
+            "height": view.height,
+            "mark": view.mark,
+            "photo": _photo(view),
+        }
+    return render(
+        "run",
+        record=record,
+        area=area,
+        identifier=identifier,
+        curve=curve,
+        colours=_COLOURS,
+        **drawn,
     )
 
 
@@ -97,85 +162,55 @@ def data_uri(content: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _tiles(record: ObjectRecord, identifier: str) -> str:
-    """Draw image, truth, and the predictions of a run side by side."""
-    picture = record.picture
-    if picture is None:
-        return ""
+def _view(picture: Picture) -> _View:
     height, width = picture.mask.shape
     scale = min(1.0, LARGEST_SIDE / max(height, width))
     size = max(1, round(width * scale)), max(1, round(height * scale))
     mark = max(size[0] / _TILE[0], size[1] / _TILE[1])
-    view = _View(picture, f"{identifier}-photo", *size, scale, mark)
+    return _View(picture, *size, scale, mark)
+
+
+def _tiles(name: str, view: _View) -> list[_Tile]:
+    """Return image, truth, and the predictions of a run."""
+    picture = view.picture
     ignored = picture.mask == IGNORE
     words = "image and box" if picture.box else "image"
+    box = tuple(view.scale * edge for edge in picture.box or ())
+    truth = _mask(view, picture.mask == 1, ignored, TRUTH)
     tiles = [
-        _tile(view, _photo(view) + _box(view), f"{record.name}: {words}", words),
-        _tile(
-            view, _mask(view, picture.mask == 1, ignored, TRUTH), f"{record.name}: truth", "truth"
-        ),
+        _Tile(words, f"{name}: {words}", boxes=[box] if box else []),
+        _Tile("truth", f"{name}: truth", mask=truth),
     ]
     for frame in picture.frames:
         if frame.k or picture.box or frame.prediction.any():  # else the empty mask of no answer
             said = count(frame.k, "click")
-            alternative = f"{record.name}: prediction after {said}, IoU {frame.iou:.3f}"
-            caption = f"{said} <b>{frame.iou:.3f}</b>"
-            tiles.append(_tile(view, _prediction(view, frame), alternative, caption))
-    return f'<div class="tiles">{"".join(tiles)}</div>\n'
-
-
-def _tile(view: _View, drawing: str, alternative: str, caption: str) -> str:
-    return (
-        f'<figure><svg viewBox="0 0 {view.width} {view.height}" role="img" '
-        f'aria-label="{escape(alternative)}">{drawing}</svg>'
-        f"<figcaption>{caption}</figcaption></figure>"
-    )
+            alternative = f"{name}: prediction after {said}, IoU {frame.iou:.3f}"
+            mask = _mask(view, frame.prediction, np.zeros_like(frame.prediction), PREDICTION)
+            mark = view.mark if frame.k <= MANY_CLICKS else 0.75 * view.mark
+            clicks = [_click(view, click, mark) for click in picture.clicks[: frame.k]]
+            tiles.append(_Tile(said, alternative, frame.iou, mask, clicks=clicks))
+    return tiles
 
 
 def _photo(view: _View) -> str:
-    """Return the photograph itself; `_mask` refers to it."""
+    """Return the address of the photograph itself."""
     file = io.BytesIO()
     Image.fromarray(view.picture.image).resize((view.width, view.height)).save(
         file, "JPEG", quality=84
     )
-    return _image(view, data_uri(file.getvalue(), "image/jpeg"), f'id="{view.identifier}" ')
+    return data_uri(file.getvalue(), "image/jpeg")
 
 
-def _box(view: _View) -> str:
-    if view.picture.box is None:
-        return ""
-    x0, y0, x1, y1 = (view.scale * edge for edge in view.picture.box)
-    return (
-        f'<rect x="{x0:.1f}" y="{y0:.1f}" width="{x1 - x0:.1f}" height="{y1 - y0:.1f}" '
-        f'fill="none" stroke="{BOX}" stroke-width="{2.5 * view.mark:.2f}"/>'
-    )
-
-
-def _prediction(view: _View, frame: Frame) -> str:
-    """Return a prediction with the clicks that led to it, numbered."""
-    drawing = _mask(view, frame.prediction, np.zeros_like(frame.prediction), PREDICTION)
-    mark = view.mark if frame.k <= MANY_CLICKS else 0.75 * view.mark
-    clicks = enumerate(view.picture.clicks[: frame.k], start=1)
-    return drawing + "".join(_click(view, number, click, mark) for number, click in clicks)
-
-
-def _click(view: _View, number: int, click: Click, mark: float) -> str:
-    """Return a numbered disk on the object, or a square on the background."""
+def _click(view: _View, click: Click, mark: float) -> _Mark:
+    """Return a disk on the object, or a square on the background."""
     x, y = view.scale * (click.x + 0.5), view.scale * (click.y + 0.5)  # whole numbers are centres
     side = 15 * mark if click.positive else 13.5 * mark
-    corner = side / 2 if click.positive else 0
-    colour = POSITIVE if click.positive else NEGATIVE
-    return (
-        f'<rect x="{x - side / 2:.1f}" y="{y - side / 2:.1f}" width="{side:.1f}" '
-        f'height="{side:.1f}" rx="{corner:.1f}" fill="{colour}" stroke="#fff" '
-        f'stroke-width="{mark:.2f}"/>'
-        f'<text x="{x:.1f}" y="{y:.1f}" dy=".35em" font-size="{9.5 * mark:.1f}">'
-        f"{number}</text>"
-    )
+    corner = side / 2 if click.positive else 0.0
+    return _Mark(x, y, side, corner, POSITIVE if click.positive else NEGATIVE, mark)
 
 
 def _mask(view: _View, inside: BoolMap, ignored: BoolMap, colour: str) -> str:
-    """Return the photograph with a mask in colour, what lies outside it darker."""
+    """Return the address of a mask in colour; the photograph outside of it looks darker."""
     inside, ignored = _small(view, inside), _small(view, ignored)
     inner = cv2.erode(inside.astype(np.uint8), np.ones((3, 3), np.uint8)) > 0
     classes = np.where(inner, _INSIDE, np.where(inside, _EDGE, _OUTSIDE)).astype(np.uint8)
@@ -185,47 +220,10 @@ def _mask(view: _View, inside: BoolMap, ignored: BoolMap, colour: str) -> str:
     image.putpalette([0, 0, 0, *tint, *tint, *_GREY])
     file = io.BytesIO()
     image.save(file, "PNG", transparency=_ALPHAS, bits=2, optimize=True)
-    return f'<use href="#{view.identifier}"/>' + _image(
-        view, data_uri(file.getvalue(), "image/png")
-    )
+    return data_uri(file.getvalue(), "image/png")
 
 
 def _small(view: _View, mask: BoolMap) -> BoolMap:
     size = view.width, view.height
     small: BoolMap = cv2.resize(mask.astype(np.uint8), size, interpolation=cv2.INTER_NEAREST) > 0
     return small
-
-
-def _image(view: _View, address: str, attributes: str = "") -> str:
-    return f'<image {attributes}width="{view.width}" height="{view.height}" href="{address}"/>'
-
-
-def _sparkline(steps: Sequence[Step]) -> str:
-    """Return the curve of IoU over clicks from 0 to 1 as a small drawing."""
-    last = max(1, len(steps) - 1)
-    points = " ".join(f"{100 * step.k / last:.1f},{2 + 28 * (1 - step.iou):.1f}" for step in steps)
-    return (
-        '<svg class="sparkline" viewBox="-2 0 104 32" role="img" '
-        f'aria-label="IoU over {count(len(steps) - 1, "click")}">'
-        f'<path d="M0 2H100M0 30H100"/><polyline points="{points}"/></svg>'
-    )
-
-
-def _click_table(record: ObjectRecord) -> str:
-    """Return all steps of a run that have a click or an answer."""
-    names = ("k", "x", "y", "sign", "IoU", "seconds")
-    header = "".join(f'<th scope="col">{name}</th>' for name in names)
-    rows = []
-    for step in record.steps:
-        if step.x is None and step.seconds is None:
-            continue
-        sign = "" if step.positive is None else "+" if step.positive else "&minus;"
-        place = ["" if value is None else f"{value}" for value in (step.x, step.y)]
-        seconds = "" if step.seconds is None else f"{step.seconds:.3f}"
-        cells = [*place, sign, f"{step.iou:.4f}", seconds]
-        columns = "".join(f"<td>{cell}</td>" for cell in cells)
-        rows.append(f'<tr><th scope="row">{step.k}</th>{columns}</tr>')
-    return (
-        f'<div class="scroll"><table class="clicks"><caption>Clicks on {escape(record.name)}'
-        f"</caption><thead><tr>{header}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )

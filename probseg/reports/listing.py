@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from markupsafe import Markup
 
 from probseg.evaluation.arrays import Scores
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord
 from probseg.evaluation.summary import percents_up_to
 from probseg.metrics import noc
+from probseg.reports.pages import render
 from probseg.reports.tables import ending
 
 Floats = npt.NDArray[np.float64]
@@ -49,7 +49,7 @@ def render_objects(
     scores: Mapping[str, Scores],
     areas: Mapping[str, Floats],
     protocol: Protocol,
-) -> str:
+) -> Markup:
     """Return an HTML table of objects, worst first, that a script may sort and search.
 
     Args:
@@ -65,7 +65,7 @@ def render_objects(
     header += [] if percent is None else [f"NoC@{percent}"]
     header += ["clicks"] if last > 0 else []
     total = sum(len(of_set.photos) for of_set in scores.values())
-    rows: list[str] = []
+    rows: list[dict[str, Any]] = []
     for name, of_set in scores.items():
         runs = [record for record in records if record.dataset == name]
         order = areas[name].mean(axis=1).argsort(kind="stable")
@@ -84,62 +84,38 @@ def render_objects(
                 cells.append(_cell(needed, digits, "" if reached else "> "))
             if last > 0:
                 cells.append(_cell(float(np.mean([run.clicks for run in mine])), digits))
-            rows.append(
-                f'<tr><td>{escape(name)}</td><th scope="row">{escape(mine[0].name)}</th>'
-                f"{''.join(cells)}</tr>\n"
-            )
-    legend = (
-        f"{len(rows)} of {total} objects"
-        + (f", the {SOME_OBJECTS} worst and best of each large data set" * (len(rows) < total))
-        + ". AUC and IoU in percent"
-    )
-    if percent is not None:
-        legend += (
-            f"; NoC@{percent}: clicks to an IoU of {percent} %, with > where a run never got there"
-        )
-    if last > 0:
-        legend += "; clicks: how many were given"
-    legend += f". All are means over trials.{ending(protocol)}"
-    head = "".join(f'<th scope="col">{name}</th>' for name in header)
-    return (
-        f'<p class="legend">{legend}</p>\n'
-        '<form class="search" role="search" hidden><label for="words">Search</label>'
-        '<input id="words" type="search" autocomplete="off"><output for="words"></output></form>\n'
-        '<div class="scroll tall" tabindex="0"><table class="objects">'
-        f"<caption>Objects</caption><thead><tr>{head}</tr></thead>\n"
-        f"<tbody>\n{''.join(rows)}</tbody></table></div>\n"
+            rows.append({"dataset": name, "name": mine[0].name, "cells": cells})
+    return render(
+        "objects",
+        rows=rows,
+        total=total,
+        some=SOME_OBJECTS,
+        percent=percent,
+        clicks=last > 0,
+        ending=ending(protocol),
+        header=header,
     )
 
 
-def render_options(protocol: Protocol, metadata: Mapping[str, Any]) -> str:
+def render_options(protocol: Protocol, metadata: Mapping[str, Any]) -> Markup:
     """Return HTML tables of all options of a protocol with their meaning, and of all metadata.
 
     Args:
         protocol: How the runs were made.
         metadata: Nested JSON values.
     """
-    options = "".join(
-        f'<tr><th scope="row">{name}</th><td>{_value(value)}</td><td>{_marked(meaning)}</td></tr>\n'
-        for name, value, meaning in _options(protocol)
-    )
-    facts = "".join(
-        f'<tr><th scope="row">{escape(name)}</th><td>{_value(value)}</td></tr>\n'
-        for name, value in _leaves(metadata)
-    )
-    return (
-        "<h3>Protocol</h3>\n"
-        '<div class="scroll"><table class="words"><caption>Options of the protocol</caption>'
-        '<thead><tr><th scope="col">option</th><th scope="col">value</th>'
-        f'<th scope="col">meaning</th></tr></thead>\n<tbody>\n{options}</tbody></table></div>\n'
-        "<h3>Model, data and machine</h3>\n"
-        '<div class="scroll"><table class="words"><caption>Metadata</caption>'
-        '<thead><tr><th scope="col">name</th><th scope="col">value</th></tr></thead>\n'
-        f"<tbody>\n{facts}</tbody></table></div>\n"
-    )
+    return render("options", options=list(_options(protocol)), facts=list(_leaves(metadata)))
 
 
-def _cell(value: float, digits: int, prefix: str = "") -> str:
-    return f'<td data-value="{value:.5g}">{escape(prefix)}{value:.{digits}f}</td>'
+class _Cell(NamedTuple):
+    """A number of the list, and its text."""
+
+    value: float
+    text: str
+
+
+def _cell(value: float, digits: int, prefix: str = "") -> _Cell:
+    return _Cell(float(value), f"{prefix}{value:.{digits}f}")
 
 
 def _options(options: Any, prefix: str = "") -> Iterator[tuple[str, Any, str]]:  # noqa: ANN401
@@ -163,18 +139,3 @@ def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def _value(value: Any) -> str:  # noqa: ANN401
-    """Return a JSON value in words."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return escape(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-
-
-def _marked(text: str) -> str:
-    """Return a sentence of a docstring with its marks as HTML."""
-    text = re.sub(r"`+([^`]+)`+", r"<code>\1</code>", escape(text))
-    return re.sub(r"\*([^*]+)\*", r"<em>\1</em>", text)

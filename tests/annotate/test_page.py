@@ -110,6 +110,8 @@ def test_photographs_are_upright_in_all_eight_orientations(page):
 
 FETCHES = {
     "slow": "await new Promise(done => setTimeout(done, 150)); return real(url, options);",
+    "late": "window.calls = (window.calls ?? 0) + 1;"
+    "await new Promise(done => setTimeout(done, 600 / window.calls)); return real(url, options);",
     "gone": "throw new TypeError('no server');",
     "lost": "await real(url, options); window.fetch = real; throw new TypeError('lost');",
 }
@@ -202,6 +204,21 @@ def test_an_object_with_the_keyboard_alone(page):
     assert page.tab.get_by_role("dialog").is_visible()
     page.press("Escape")
     assert page.run("probsegPage.index") == 3
+
+
+def test_hurried_changes_of_photograph_end_at_the_last_one(page):
+    page.open(0)
+    trouble(page, "late", "/open")  # the first answer comes last
+    for key in "nnnp":
+        page.tab.keyboard.press(key)
+    page.click(60, 50)  # on the old photograph: for none
+    page.tab.wait_for_timeout(900)
+    name = page.run("probsegPage.session.photographs[2].id")
+    assert page.run("[probsegPage.index, clicker.root.dataset.photo]") == [2, name]
+    before = page.clicks
+    page.click(30, 30)
+    assert len(page.clicks) == len(before) + 1
+    assert page.banner() == ""
 
 
 def test_two_tabs(chromium, address):

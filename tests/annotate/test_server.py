@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import shlex
 
 import numpy as np
@@ -121,6 +123,29 @@ def test_finished_objects_are_files_that_training_reads(client):
     assert [names[one["category_id"]] for one in content["annotations"]] == ["disk", "object"]
     assert content["annotations"][0]["model"] == MODEL
     assert len(content["annotations"][0]["clicks"]) == 1
+    assert main(["data", "check", str(folder)]) == 0
+
+
+@pytest.mark.slow
+def test_the_command_trains_on_the_folder_and_its_run_answers(client, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for n in range(5):
+        client.click(*CLICKS[0], n=n % 3)
+        client.act({"type": "brush", "radius": 3 + n, "points": [[20 * n, 5]]}, n % 3)
+        client.act({"type": "finish", "label": None}, n % 3)
+    command = shlex.split(client.get("/api/session")["train_command"])
+    assert command[0] == "probseg"
+    short = ["--trainer.max_steps", "1", "--trainer.accelerator", "cpu"]
+    assert main([*command[1:], *short]) == 0
+    client.sessions.answerer = Answerer(runs=tmp_path / "runs")
+    (run,) = [name for name in client.get("/api/session")["models"] if "version_0" in name]
+    answer = client.http.post("/api/model", json={"name": run})
+    assert answer.json()["model"]["name"] == run
+    client.click(*CLICKS[0])
+    client.sessions.close()
+    answerer = Answerer(runs=tmp_path / "runs")
+    begin(client.sessions.folder, answerer).sessions.close()
+    assert answerer.name == run, "the next server goes on with it"
 
 
 def test_objects_open_again_with_their_mask_and_prompts(client):
@@ -134,6 +159,11 @@ def test_objects_open_again_with_their_mask_and_prompts(client):
     assert header["current"]["label"] == "disk"
     _, mask = client.act({"type": "undo"})
     _, mask = client.act({"type": "redo"})
+    assert np.array_equal(mask, first)
+    _, further = client.click(90, 70)
+    client = again(client)
+    assert np.array_equal(client.mask(), further), "it goes on from the finished mask"
+    _, mask = client.act({"type": "undo"})
     assert np.array_equal(mask, first)
     client.act({"type": "finish", "label": "disk"})
     header, _ = client.act({"type": "delete", "object": number})
@@ -159,6 +189,12 @@ def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_pat
     assert np.array_equal(mask, labels == 7)
     _, mask = client.click(60, 50, True, 1)
     client.act({"type": "undo"}, 1)
+    stroke = {"type": "brush", "radius": 9, "points": [[100, 80]], "positive": True}
+    client.act(stroke, 1)
+    client.act({"type": "finish", "label": "box"}, 1)
+    client.act({"type": "reopen", "object": objects[1]["id"]}, 1)
+    _, mask = client.act({"type": "undo"}, 1)
+    assert np.array_equal(mask, labels == 7), "undo leads back to the file"
     client.act({"type": "finish", "label": "box"}, 1)
     client.sessions.close()
     samples = ImageMaskFolder(folder)
@@ -197,7 +233,62 @@ def test_settings_are_live_and_checked(client):
         answer = client.http.post("/api/settings", json=wrong)
         assert answer.status_code == 400
         assert next(iter(wrong)) in answer.json()["error"]
+    client = again(client)
+    assert client.get("/api/session")["settings"]["zoom"] is None, "settings outlive the server"
+    assert np.array_equal(client.mask(), wanted)
     client.http.post("/api/settings", json={"zoom": "fixed"})
+    client.sessions.close()
+
+
+def test_numbers_and_names_that_cannot_be_are_refused(client):
+    far = {"type": "click", "x": 10**400, "y": 1, "positive": True}
+    for path, body in (
+        (f"{client.path()}/actions", {"sequence": 1, "revision": 1, "action": far}),
+        ("/api/model", {"name": "/etc/passwd"}),
+        ("/api/settings", {"key_prior": 10**400}),
+    ):
+        answer = client.http.post(path, json=body)
+        assert answer.status_code == 400
+        assert "must be" in answer.json()["error"]
+
+
+def test_files_that_could_not_be_written_are_written_later(client, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    client.click(*CLICKS[0])
+    with monkeypatch.context() as patched:
+        patched.setattr("probseg.annotate.output.write_masks", full)
+        revision = client.get(client.path())["revision"]
+        body = {"sequence": 1, "revision": revision, "action": {"type": "finish", "label": None}}
+        answer = client.http.post(f"{client.path()}/actions", json=body)
+    assert answer.status_code == 507
+    assert "No space" in answer.json()["error"]
+    client.click(*CLICKS[1])
+    client = again(client)
+    assert [p.name for p in (client.sessions.folder / "masks").iterdir()] == ["photo0_1.png"]
+    client.sessions.close()
+
+
+def test_masks_of_photographs_with_similar_names_stay_apart(tmp_path, answerer):
+    folder = tmp_path / "set"
+    draw_photographs(folder / "images", 1)
+    (folder / "images" / "photo0.png").rename(folder / "images" / "cat.png")
+    draw_photographs(folder / "images", 1, (40, 60))
+    (folder / "images" / "photo0.png").rename(folder / "images" / "cat_1.png")
+    (folder / "masks").mkdir()
+    labels = np.zeros((40, 60), np.uint8)
+    labels[10:20, 10:30] = 255
+    Image.fromarray(labels).save(folder / "masks" / "cat_1.png")
+    client = begin(folder, answerer)
+    assert [row["objects"] for row in client.photographs] == [0, 1]
+    _, mask = client.click(*CLICKS[0])
+    client.act({"type": "finish", "label": None})
+    client.sessions.close()
+    samples = ImageMaskFolder(folder)
+    assert {sample.name for sample in samples} == {"cat_2", "cat_1"}
+    wanted = {"cat_2": mask, "cat_1": labels == 255}
+    assert all(np.array_equal(sample.mask == 1, wanted[sample.name]) for sample in samples)
 
 
 def test_uncertainty_and_suggestion(client):
@@ -223,6 +314,10 @@ def test_a_preview_changes_nothing(client):
 
 
 def test_photographs_of_all_kinds_map_pixel_by_pixel(tmp_path, answerer):
+    outside = tmp_path / "outside.png"
+    Image.fromarray(np.zeros((40, 60), np.uint8)).save(outside)
+    tmp_path = tmp_path / "photographs"
+    tmp_path.mkdir()
     pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3)).astype(np.uint8)
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -230,18 +325,26 @@ def test_photographs_of_all_kinds_map_pixel_by_pixel(tmp_path, answerer):
     Image.fromarray(pixels[..., 0].astype(np.uint16) * 257).save(tmp_path / "deep.png")
     Image.fromarray(np.dstack([pixels, pixels[..., 0]])).save(tmp_path / "glass.png")
     Image.fromarray(pixels[..., 0]).save(tmp_path / "grey.png")
+    Image.fromarray(pixels).save(tmp_path / "key.png", transparency=tuple(map(int, pixels[0, 0])))
+    Image.fromarray(pixels).save(os.fsencode(tmp_path) + b"/caf\xe9.png")
     (tmp_path / "broken.jpg").write_bytes(b"no picture")
     (tmp_path / "phone.heic").write_bytes(b"no picture")
-    (tmp_path / "outside.png").symlink_to("/etc/hostname")
+    (tmp_path / "outside.png").symlink_to(outside)
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
     client = begin(tmp_path, answerer)
     errors = {row["name"]: row["error"] for row in client.photographs if row["error"]}
-    assert set(errors) == {"broken.jpg", "phone.heic", "outside.png"}
+    assert set(errors) == {"broken.jpg", "phone.heic", "outside.png", "caf?.png", "loop.png"}
     assert "HEIC" in errors["phone.heic"].upper()
     assert "outside" in errors["outside.png"]
     for n, row in enumerate(client.photographs):
         answer = client.http.get(f"{client.path(n)}/image")
         if row["error"]:
             assert client.http.post(f"{client.path(n)}/open", json={}).status_code == 200
+            for path in ("image", "thumbnail"):
+                answer = client.http.get(f"{client.path(n)}/{path}")
+                assert answer.status_code == 422
+                assert answer.json()["error"] == row["error"]
+            client.act({"type": "state", "state": "done"}, n)
             continue
         (tmp_path / ".shown").write_bytes(answer.content)
         picture = Image.open(tmp_path / ".shown")
@@ -251,6 +354,45 @@ def test_photographs_of_all_kinds_map_pixel_by_pixel(tmp_path, answerer):
         assert shown.shape[:2] == (row["height"], row["width"])
         small = client.http.get(f"{client.path(n)}/thumbnail")
         assert small.headers["content-type"] == "image/jpeg"
+    client.sessions.close()
+
+
+def test_nothing_is_written_through_links(tmp_path, answerer):
+    folder = draw_photographs(tmp_path / "photos", 1)
+    other = tmp_path / "other"
+    other.mkdir()
+    for place in (".probseg", "masks", ".probseg/masks", ".probseg/annotations.sqlite"):
+        (folder / place).parent.mkdir(exist_ok=True)
+        (folder / place).symlink_to(other)
+        with pytest.raises(ValueError, match="link"):
+            begin(folder, answerer)
+        (folder / place).unlink()
+    (folder / "masks").mkdir()
+    (other / "secret.png").write_bytes(b"secret")
+    for name in ("photo0_1.png", ".photo0_1.png.part"):  # as an archive may bring them
+        (folder / "masks" / name).symlink_to(other / "secret.png")
+    client = begin(folder, answerer)
+    client.click(*CLICKS[0])
+    client.act({"type": "finish", "label": None})
+    client.sessions.close()
+    assert (other / "secret.png").read_bytes() == b"secret"
+    assert not (folder / "masks" / "photo0_1.png").is_symlink()
+
+
+@pytest.mark.slow
+def test_memory_is_bounded_for_a_thousand_photographs(tmp_path, answerer, monkeypatch):
+    from probseg.annotate import sessions
+
+    client = begin(draw_photographs(tmp_path, 1000, (48, 64)), answerer)
+    monkeypatch.setattr(sessions, "MEMORY", 16 << 20)
+    for n in range(1000):
+        client.http.post(f"{client.path(n)}/open", json={})
+        client.click(32, 24, True, n)
+        if n == 100:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        assert client.sessions._opened_size() <= sessions.MEMORY
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 50_000, "kilobytes"
     client.sessions.close()
 
 

@@ -267,6 +267,7 @@ def test_wrong_arguments_are_explained(tmp_path, capsys):
         (["annotate", photos, "--host", "0.0.0.0"], "--host"),
         (["annotate", photos, "--port", "70000", "--no-browser"], "--port"),
         (["annotate", str(tmp_path), "--port", "0"], "no photograph"),
+        (["annotate", photos, "--port", "0", "--model", "nothing"], "nothing"),
     ]
     for arguments, expected in cases:
         assert main(arguments) == 2

@@ -1,4 +1,5 @@
 import base64
+import html
 import io
 import re
 from collections import Counter
@@ -216,12 +217,12 @@ def test_a_run_shows_box_clicks_and_scores():
     rows = re.findall(r"<tr><th scope=\"row\">(\d)</th>(.*?)</tr>", article)
     cells = [[number, *re.findall(r"<td>(.*?)</td>", row)] for number, row in rows]
     assert cells[0] == ["0", "", "", "", "0.2000", "0.250"]
-    assert cells[2] == ["2", "102", "5", "&minus;", f"{record.steps[2].iou:.4f}", "0.062"]
+    assert cells[2] == ["2", "102", "5", "\N{MINUS SIGN}", f"{record.steps[2].iou:.4f}", "0.062"]
 
 
 def test_masks_mark_object_and_ignored_pixels():
     text = render_run(*runs(UNBOXED, 1), 0.5, "one")
-    address = re.findall(r"data:image/png;base64,([^\"]+)\"/></svg><figcaption>truth", text)
+    address = re.findall(r"data:image/png;base64,([^\"]+)\"/>\s*</svg><figcaption>truth", text)
     mask = Image.open(io.BytesIO(base64.b64decode(address[0]))).convert("RGBA")
     pixels = np.array(mask)
     assert pixels[20, 10].tolist() == [255, 212, 0, 95]  # object
@@ -290,7 +291,7 @@ def test_every_option_is_explained():
     assert len(meanings) == len(fields(BOXED)) + len(fields(HUMAN))
     assert all(meaning.endswith(".") for meaning in meanings)
     assert (rows["max_clicks"], rows["box"], rows["target_iou"]) == ("3", "yes", "none")
-    assert rows["data.test"] == "[&quot;A&quot;, &quot;B&quot;]"
+    assert html.unescape(rows["data.test"]) == '["A", "B"]'
     assert (rows["environment.versions.torch"], rows["environment.commit"]) == ("2.9", "none")
     assert (rows["seed"], rows["data.shuffle"]) == ("7", "no")
 

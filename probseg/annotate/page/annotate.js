@@ -48,9 +48,9 @@ class ServerError extends Error {
   }
 }
 
-/** Send one request; `Unreachable` is thrown where there is no server to answer it. */
 class Unreachable extends Error {}
 
+/** Send one request; throws `Unreachable` where there is no server to answer it. */
 async function once(path, { body, method = body === undefined ? "GET" : "POST", signal } = {}) {
   const headers = { "X-Probseg-Token": token };
   if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -114,12 +114,17 @@ class PhotoTransport {
     this.idle = Promise.resolve();
   }
 
-  async open() {
-    await this.idle.catch(() => null);
-    const known = await json(`photos/${this.photo.id}/open`, { body: {} });
-    this.revision = known.revision;
-    this.stale = false;
-    return known;
+  open() {
+    const opened = this.idle
+      .catch(() => null)
+      .then(() => json(`photos/${this.photo.id}/open`, { body: {} }))
+      .then((known) => {
+        this.revision = known.revision;
+        this.stale = false;
+        return known;
+      });
+    this.idle = opened; // later actions wait for the revision
+    return opened;
   }
 
   fetchImage() {
@@ -425,7 +430,9 @@ const page = {
     const photo = this.session.photographs[index];
     if (!photo) return;
     const before = this.photo;
+    const turn = (this.turn = (this.turn ?? 0) + 1);
     this.index = index;
+    this.clicker.locked = true;
     sessionStorage.setItem(`photo ${this.session.folder}`, photo.id);
     banner.clear("stale");
     banner.clear("note");
@@ -446,19 +453,20 @@ const page = {
     bitmaps.get(photo.id).catch(() => null); // on its way while the server opens the photograph
     try {
       const known = await transport.open();
-      if (this.photo !== photo) return;
+      if (turn !== this.turn) return;
       this.note(photo, known);
       this.setLabel(known.current?.label ?? this.clicker.label);
       this.clicker.hidden.clear();
       const opening = this.clicker.open(known);
       this.showObjects(known.objects);
       await opening;
+      if (turn !== this.turn) return;
       this.opening = performance.now() - since;
       $("clicker").dataset.photo = photo.id;
       const next = this.neighbour(1);
       if (next) bitmaps.get(next.id).catch(() => null);
     } catch (error) {
-      if (this.photo !== photo) return;
+      if (turn !== this.turn) return;
       if ([401, 403, 409].includes(error.status)) report(error);
       else this.unreadable(error.message);
     }

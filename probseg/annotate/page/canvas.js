@@ -176,6 +176,7 @@ export class Clicker extends EventTarget {
     this.transport = transport;
     this.tools = TOOLS.filter((tool) => tools.includes(tool.name));
     this.label = null;
+    this.locked = false; // while another photograph is on its way, clicks would be meant for this one
     this.tool = "object";
     this.brush = 14; // radius in CSS pixels
     this.view = { scale: 1, x: 0, y: 0 };
@@ -199,6 +200,7 @@ export class Clicker extends EventTarget {
     if (opened !== this.opened) return;
     this.image = typeof image === "string" ? await loaded(image) : image;
     if (opened !== this.opened) return;
+    this.locked = false;
     this.fitted = true;
     this._resize();
     this.draw();
@@ -226,7 +228,7 @@ export class Clicker extends EventTarget {
 
   /** Send an action; its mark is shown at once, and its mask if nothing newer was sent. */
   async act(action, since = performance.now()) {
-    if (!this.image) return null;
+    if (!this.image || this.locked) return null;
     const opened = this.opened;
     const sequence = ++this.sequence;
     const parting = action.type === "finish" ? this.mask : null;

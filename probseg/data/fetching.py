@@ -33,9 +33,9 @@ def fetch(
 ) -> Path:
     """Fetch the archives of a data set and unpack them.
 
-    An archive and its checksum ``<archive>.sha256`` are kept next to the folder of the data set. Its
-    files appear in the folder after the whole archive was unpacked: an interrupted command can be
-    repeated, and goes on from where it stopped.
+    An archive and its checksum ``<archive>.sha256`` are kept next to the folder of the data set.
+    Its files appear in the folder after the whole archive was unpacked: an interrupted command can
+    be repeated, and goes on from where it stopped.
 
     Args:
         dataset: Class of the data set.

@@ -41,8 +41,8 @@ class Wanted(NamedTuple):
     categories: Sequence[str] | None = None
     part: Part = "all"
 
-    def told(self) -> str:
-        """Say what is asked for, without what holds unless one asks."""
+    def description(self) -> str:
+        """The arguments that differ from their defaults."""
         usual = self._field_defaults
         asked = {key: value for key, value in self._asdict().items() if usual.get(key) != value}
         return ", ".join(f"{key}={value!r}" for key, value in asked.items())
@@ -52,7 +52,7 @@ class AnnotatedObjects(InteractiveDataset):
     """Base of the data sets whose objects are annotations of one JSON file.
 
     A mask is that of one annotation; others that overlap it play no part. The file is read once and
-    kept as an index in ``.probseg/`` beside it (or in ``$PROBSEG_CACHE``), which all processes map
+    kept as an index in ``.probseg/`` next to it (or in ``$PROBSEG_CACHE``), which all processes map
     into their memory.
 
     Args:
@@ -82,7 +82,7 @@ class AnnotatedObjects(InteractiveDataset):
         if len(self.objects) == 0:
             msg = (
                 f"{annotations}: none of its {len(self.index.ids)} annotations with an outline is "
-                f"left with {wanted.told()}; choose fewer restrictions"
+                f"left with {wanted.description()}; choose fewer restrictions"
             )
             raise DataError(msg)
         self._check_images()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
+import ijson
 import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
 from probseg.data.annotation_index import AnnotationIndex, exact
 from probseg.data.cache import cached
-from probseg.data.json_entries import json_entries
 from probseg.data.run_lengths import check_runs, parse_runs
 from probseg.errors import DataError
 
@@ -25,7 +26,7 @@ PENDING = 1 << 20
 """Coordinates that are looked at together."""
 
 FARTHEST = 1e6
-"""Pixels from the corner of an image beyond which no coordinate can be meant."""
+"""Pixels from the corner of an image beyond which a coordinate is a mistake."""
 
 
 def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
@@ -49,10 +50,15 @@ def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
     def build() -> Mapping[str, npt.NDArray[Any]]:
         reader = _Reader(place)
         try:
-            for key, entry in json_entries(path):
-                reader.add(key, entry)
+            with path.open("rb") as file:
+                start = len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0
+                for key in reader.actions:
+                    file.seek(start)
+                    # Entry by entry: a whole file of LVIS takes 10 GB of memory.
+                    for entry in ijson.items(file, f"{key}.item", use_float=True):
+                        reader.add(key, entry)
             return reader.index()._asdict()
-        except (ValueError, RecursionError) as error:
+        except (ValueError, ijson.JSONError) as error:
             msg = (
                 f"{path}: cannot be read as annotations of {kind} ({error}); download or export "
                 "the file again"
@@ -92,11 +98,8 @@ class _Reader:
 
     def add(self, key: str, entry: object) -> None:
         """Take an entry of one of the lists of the file."""
-        action = self.actions.get(key)
-        if action is None:
-            return
         try:
-            action(entry)
+            self.actions[key](entry)
         except KeyError as error:
             msg = f"an entry of {key!r} has no {error}: {_shown(entry)}"
             raise ValueError(msg) from error
@@ -237,9 +240,8 @@ class _Coordinates:
 
 
 def _near(polygon: list[float]) -> bool:
-    """Say whether all coordinates of a polygon can be meant."""
-    # Of NaN, which may hide from smallest and largest, sums are NaN.
-    return min(polygon) >= -FARTHEST and max(polygon) <= FARTHEST and not math.isnan(sum(polygon))
+    """True if all coordinates of a polygon are plausible; JSON has no NaN."""
+    return min(polygon) >= -FARTHEST and max(polygon) <= FARTHEST
 
 
 def _enclosed(polygon: list[float]) -> float:

@@ -32,7 +32,7 @@ PADDING = 10**6
 def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent) -> None:
     """Write the files of an archive into an empty folder, and nothing outside it.
 
-    Links inside a tar archive become copies of what they point to; those of zip files are refused.
+    Links inside a tar archive become copies of what they point to; links in zip files are refused.
     What operating systems leave in archives is left out.
 
     Args:
@@ -134,7 +134,7 @@ def move_into(source: Path, root: Path, force: bool = False) -> None:
     ]
     if other and not force:
         msg = (
-            f"{root}: {len(other)} files that are there differ from those of the archive, e.g. "
+            f"{root}: {len(other)} files that are there differ from the files of the archive, e.g. "
             f"{other[0]}; nothing was changed: move them away, or replace them with --force"
         )
         raise DataError(msg)

@@ -1,4 +1,4 @@
-"""Arrays that take long to make, kept beside the files they are made from."""
+"""Arrays that take long to make, stored next to their source files."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ except ImportError:  # Windows: two processes at once then build the same twice
 Arrays = dict[str, npt.NDArray[Any]]
 
 FOLDER = ".probseg"
-"""Name of the folder of caches, beside the data."""
+"""Name of the cache folder next to the data."""
 
 VERSION = 1
-"""Format of the caches: those of another one are built anew."""
+"""Format of the caches: caches of another format are rebuilt."""
 
 BLOCK = 4096
 BLOCKS = 16
@@ -54,7 +54,7 @@ def cached(
     all sources. Of several processes that need them at once, one builds and the others wait for it;
     on file systems without locks each builds, and one result is kept. A build that is killed leaves
     nothing that is taken for a result. Files that are cut off or damaged are noticed by their sizes
-    and by checksums of samples of their content, and built anew with a notice on stderr.
+    and by checksums of samples of their content, and rebuilt with a notice on stderr.
 
     Args:
         name: What the arrays are, as part of file names.
@@ -93,7 +93,7 @@ def cached(
             if kept.arrays is not None:
                 return kept.arrays
             if kept.damage is not None:
-                sys.stderr.write(f"probseg: {kept.damage}; it is built anew\n")
+                sys.stderr.write(f"probseg: {kept.damage}; it is rebuilt\n")
             if built is None:
                 built = build()
             try:

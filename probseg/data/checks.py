@@ -52,7 +52,7 @@ class Problem(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a look at a data set found.
+    """Result of checking a data set.
 
     Args:
         dataset: Its name, with the split if there is one.
@@ -74,8 +74,8 @@ class Report(NamedTuple):
         return not any(problem.serious for problem in self.problems)
 
 
-class _Seen(NamedTuple):
-    """What was found out about one photograph with its masks, or about one object."""
+class _Findings(NamedTuple):
+    """Findings about one photograph with its masks, or about one object."""
 
     photo: str
     path: str
@@ -93,32 +93,32 @@ def check_dataset(
     """Check all objects of a published data set.
 
     Found are files without partner, files that cannot be read, masks of another size or with
-    unexpected values, objects without a pixel, masks that are ignored altogether, and other numbers
-    of objects and photographs than the complete set has; and, not as serious, objects of less than
-    `TINY` pixels, objects without background, and photographs that are there twice.
+    unexpected values, objects without a pixel, masks whose pixels are all ignored, and numbers of
+    objects and photographs that differ from the complete set; and, not as serious, objects of less
+    than `TINY` pixels, objects without background, and photographs that are there twice.
 
     Args:
         dataset: Class of the data set.
         root: Its folder.
         split: Its split, where it has splits.
-        progress: Told of the objects that were looked at.
+        progress: Called with the number of objects checked.
 
     Raises:
         DatasetNotFoundError: If the folder does not hold the data set.
     """
     name = dataset.name if split is None else f"{dataset.name} {split}"
     problems: list[Problem] = []
-    looks: list[Callable[[], _Seen]] = []
+    checks: list[Callable[[], _Findings]] = []
     if issubclass(dataset, ImageMaskPairs):
-        looks = _looks_at_pairs(dataset, root, problems)
+        checks = _pair_checks(dataset, root, problems)
     if not problems:
         try:
             data = dataset.complete(root, split)
         except DataError as error:
-            problems.append(_told(error, root))
+            problems.append(_as_problem(error, root))
         else:
-            looks = looks or [partial(_look_at_sample, data, root, i) for i in range(len(data))]
-    seen = in_threads(lambda look: look(), looks, name, progress)
+            checks = checks or [partial(_check_sample, data, root, i) for i in range(len(data))]
+    seen = in_threads(lambda check: check(), checks, name, progress)
     full = dataset.source.full.get(split or "", Full())
     return _report(name, root, problems, seen, full)
 
@@ -131,7 +131,7 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
 
     Args:
         root: The folder.
-        progress: Told of the images that were looked at.
+        progress: Called with the number of images checked.
 
     Raises:
         DatasetNotFoundError: If one of the two folders is missing or has no pictures.
@@ -145,17 +145,17 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
     owned: dict[Path, list[Path]] = defaultdict(list)
     for image, mask in partners:
         owned[image].append(mask)
-    looks = [
-        partial(_look_at_files, image, its_masks, _read_objects, image.stem)
+    checks = [
+        partial(_check_files, image, its_masks, _read_objects, image.stem)
         for image, its_masks in owned.items()
     ]
-    seen = in_threads(lambda look: look(), looks, root.name, progress)
+    seen = in_threads(lambda check: check(), checks, root.name, progress)
     return _report("folder", root, problems, seen, None, notes)
 
 
-def _looks_at_pairs(
+def _pair_checks(
     kind: type[ImageMaskPairs], root: Path, problems: list[Problem]
-) -> list[Callable[[], _Seen]]:
+) -> list[Callable[[], _Findings]]:
     """Pair the files of a test set as far as they do pair up."""
     images = _files(root, kind.image_folder, IMAGE_SUFFIXES, problems, kind.name)
     masks = _files(root, kind.mask_folder, IMAGE_SUFFIXES, problems, kind.name)
@@ -165,7 +165,7 @@ def _looks_at_pairs(
         problems.append(Problem(str(image), f"has no mask in {kind.mask_folder}/"))
     return [
         partial(
-            _look_at_files,
+            _check_files,
             image,
             [mask],
             lambda path: {"object": reader.read_mask(path)},
@@ -233,43 +233,43 @@ def _read_objects(path: Path) -> dict[str, Pixels]:
     return {f"object {n}": object_mask(labels, n) for n in object_ids(labels, path)}
 
 
-def _look_at_files(
+def _check_files(
     image_path: Path, mask_paths: list[Path], read: Callable[[Path], dict[str, Pixels]], photo: str
-) -> _Seen:
+) -> _Findings:
     """Read a photograph and its masks, and go on with the others if one is broken."""
     problems: list[Problem] = []
     image, objects = None, 0
     try:
         image = read_image(image_path)
     except DataError as error:
-        problems.append(_told(error, image_path))
+        problems.append(_as_problem(error, image_path))
     for path in mask_paths:
         try:
             masks = read(path)
             if image is not None:
                 check_same_size(image.shape, next(iter(masks.values())).shape, image_path, path)
         except DataError as error:
-            problems.append(_told(error, path))
+            problems.append(_as_problem(error, path))
             continue
         for name, mask in masks.items():
             problems += _problems_of(mask, str(path), name)
         objects += len(masks) if image is not None else 0
     digest = None if image is None else _digest(image)
-    return _Seen(photo, str(image_path), digest, objects, problems)
+    return _Findings(photo, str(image_path), digest, objects, problems)
 
 
-def _look_at_sample(data: InteractiveDataset, root: Path, index: int) -> _Seen:
+def _check_sample(data: InteractiveDataset, root: Path, index: int) -> _Findings:
     """Read one object by the data set itself."""
     try:
         sample: Sample = data[index]
     except DataError as error:
-        return _Seen("", "", None, 0, [_told(error, root)])
+        return _Findings("", "", None, 0, [_as_problem(error, root)])
     path = f"{root} {sample.name}"
     problems = _problems_of(sample.mask, path, "object")
     if not np.isin(sample.mask, (0, 1, IGNORE)).all():
         problems.append(Problem(path, f"has the values {np.unique(sample.mask).tolist()[:5]}"))
     photo = sample.photo if sample.photo is not None else sample.name
-    return _Seen(photo, f"{root} {photo}", _digest(sample.image), 1, problems)
+    return _Findings(photo, f"{root} {photo}", _digest(sample.image), 1, problems)
 
 
 def _problems_of(mask: Pixels, path: str, name: str) -> list[Problem]:
@@ -291,7 +291,7 @@ def _digest(image: Pixels) -> bytes:
     return hashlib.blake2b(repr(image.shape).encode() + image.tobytes(), digest_size=16).digest()
 
 
-def _told(error: DataError, path: Path) -> Problem:
+def _as_problem(error: DataError, path: Path) -> Problem:
     """Turn an error into a problem; most messages begin with the file."""
     file, separator, text = str(error).partition(": ")
     return Problem(file, text) if separator else Problem(str(path), str(error))
@@ -301,24 +301,24 @@ def _report(
     name: str,
     root: Path,
     problems: list[Problem],
-    seen: Iterable[_Seen],
+    seen: Iterable[_Findings],
     full: Full | None,
     notes: Sequence[Problem] = (),
 ) -> Report:
     """Put together what was found; in a folder, without ``full``, all but ``notes`` is serious."""
     found = dict.fromkeys(problems)  # a broken file is met once for each of its objects
     photos: set[str] = set()
-    first: dict[bytes, _Seen] = {}
+    first: dict[bytes, _Findings] = {}
     objects = 0
-    for look in seen:
-        found.update(dict.fromkeys(look.problems))
-        objects += look.objects
-        if look.digest is None:
+    for one in seen:
+        found.update(dict.fromkeys(one.problems))
+        objects += one.objects
+        if one.digest is None:
             continue
-        photos.add(look.photo)
-        twin = first.setdefault(look.digest, look)
-        if twin.photo != look.photo:
-            found[Problem(look.path, f"is the same picture as {twin.path}", False)] = None
+        photos.add(one.photo)
+        twin = first.setdefault(one.digest, one)
+        if twin.photo != one.photo:
+            found[Problem(one.path, f"is the same picture as {twin.path}", False)] = None
     if full is None:
         found = {problem._replace(serious=True): None for problem in found}
     else:

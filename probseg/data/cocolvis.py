@@ -35,7 +35,7 @@ class COCOLVIS(InteractiveDataset):
     below the car: every node is an object here, and the mask of an object contains those below it.
 
     The pickles are read without trust, once: what they hold is checked and kept in a folder
-    ``.probseg`` beside them, which takes some minutes and about as much room as the pickles. A file
+    ``.probseg`` next to them, which takes minutes and about as much room as the pickles. A file
     of masks that is changed in place later on is not noticed; delete ``.probseg`` then.
 
     Args:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from probseg.data.base import InteractiveDataset
 from probseg.data.folder import ImageMaskFolder
 from probseg.data.loading import Cut, TrainingData, as_list, check_names, stack_cuts
-from probseg.data.mixing import Mixture
+from probseg.data.mixing import MixedOrder
 from probseg.data.sampling import Order
 from probseg.data.transforms import TrainingCrop
 from probseg.errors import DataError
@@ -60,7 +60,7 @@ class InteractiveDataModule(TrainingData):
         max_skipped: Most training objects that may turn out to be unreadable; others take their
             places. One more stops the training with a list of the files.
         proportions: The share of each training set in an epoch, e.g. ``[0.7, 0.3]``; None for all
-            objects of all sets. See `Mixture`.
+            objects of all sets. See `MixedOrder`.
         samples_per_epoch: Training crops per epoch of all sets and devices; None for as many as
             there are objects. RITM (Sofiiuk, Petrov and Konushin 2021) has 30000.
 
@@ -100,7 +100,7 @@ class InteractiveDataModule(TrainingData):
         sets = as_list(train)
         self.order: Order | None = None
         if sets or proportions is not None:
-            self.order = Mixture(sets, proportions, samples_per_epoch)
+            self.order = MixedOrder(sets, proportions, samples_per_epoch)
         self.train: list[Dataset[Sample]] = [*sets]
         self.val: list[Dataset[Sample]] = [*as_list(val)]
         self.test: list[Dataset[Sample]] = [*as_list(test)]

@@ -33,9 +33,9 @@ def fetch(
 ) -> Path:
     """Fetch the archives of a data set and unpack them.
 
-    An archive is kept beside the folder of the data set, and ``<archive>.sha256`` with its checksum
-    beside it. What is unpacked appears in the folder when all of the archive was read, so whatever
-    interrupts the command, repeating it goes on and completes it.
+    An archive and its checksum ``<archive>.sha256`` are kept next to the folder of the data set.
+    Its files appear in the folder after the whole archive was unpacked: an interrupted command can
+    be repeated, and goes on from where it stopped.
 
     Args:
         dataset: Class of the data set.
@@ -159,7 +159,7 @@ def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
     name = record.name.removesuffix(".sha256")
     found = {"sha256": digest(path)}
     known = {"sha256": archive.sha256, "md5": archive.md5}
-    told = f"{name}: sha256 {found['sha256']}"
+    summary = f"{name}: sha256 {found['sha256']}"
     if archive.md5 is not None and archive.sha256 is None:
         found["md5"] = digest(path, "md5")
     for algorithm, value in found.items():
@@ -172,7 +172,7 @@ def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
             )
             raise ChecksumError(msg)
     if archive.sha256 is not None or archive.md5 is not None:
-        told += ", as expected"
+        summary += ", as expected"
     elif record.is_file():
         before = record.read_text(encoding="utf-8").split()[0]
         if before != found["sha256"]:
@@ -182,21 +182,21 @@ def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
                 "and repeat the command"
             )
             raise ChecksumError(msg)
-        told += ", as in an earlier download; the publisher states no sum to compare it with"
+        summary += ", as in an earlier download; the publisher states no sum to compare it with"
     else:
-        told += (
+        summary += (
             f"; not verified, as the publisher states no sum: it is noted in {record} for the next "
             "download"
         )
     record.parent.mkdir(parents=True, exist_ok=True)
     record.write_text(f"{found['sha256']}  {name}\n", encoding="utf-8")
-    return told
+    return summary
 
 
 def _install(
     source: Source, archive: Archive, file: Path, folder: Path, force: bool, progress: Progress
 ) -> None:
-    """Unpack an archive beside the folder of a data set, and move its files there."""
+    """Unpack an archive next to the folder of a data set, and move its files there."""
     draft = folder.with_name(f".{folder.name}.unpacking")
     shutil.rmtree(draft, ignore_errors=True)  # what an interrupted command left
     try:

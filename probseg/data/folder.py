@@ -109,9 +109,9 @@ class ImageMaskFolder(InteractiveDataset):
 
 
 def images_folder(root: Path) -> str:
-    """Return ``"images"``, or ``"."`` where photographs lie beside ``masks/``."""
-    beside = (root / "masks").is_dir() and not (root / "images").is_dir()
-    return "." if beside else "images"
+    """Return ``"images"``, or ``"."`` where photographs lie next to ``masks/``."""
+    flat = (root / "masks").is_dir() and not (root / "images").is_dir()
+    return "." if flat else "images"
 
 
 def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:

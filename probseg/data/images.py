@@ -143,7 +143,7 @@ def _open_mask(path: Path) -> Image.Image:
     if picture.format == "JPEG":
         msg = (
             f"{path}: is a JPEG file, whose compression changes the object numbers near contours; "
-            "masks must be lossless, e.g. PNG (drawn anew or thresholded: renaming is not enough)"
+            "masks must be lossless, e.g. PNG (redrawn or thresholded: renaming is not enough)"
         )
         raise DataError(msg)
     return picture

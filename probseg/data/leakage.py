@@ -29,10 +29,10 @@ SIMILAR = 0.5
 """Equal names in a folder of somebody's own count above this correlation: it may be a crop."""
 
 BLOCK = 2048
-"""Thumbnails that are compared at once with all those of the test set."""
+"""Training thumbnails compared at once with all test thumbnails."""
 
 MISTYPED = {"GrabCut": {"124080": "124084"}}
-"""Names that are not those of the same photograph elsewhere."""
+"""Names that differ from the name of the same photograph in other data sets."""
 
 PATTERNS = {"VOC": r"\d{4}_\d{6}", "COCO": r"\d{12}", "BSDS": r"\d{4,6}"}
 """Names of the photographs of three collections, from which most data sets were made."""
@@ -230,7 +230,7 @@ def _pictures(root: Path, pattern: str) -> list[Path]:
 
 
 def _namesakes(train: Photos, test: Photos) -> set[tuple[int, int]]:
-    """Pairs of positions whose files have the name of one photograph."""
+    """Pairs of positions of files named after the same photograph."""
     owners: dict[tuple[str, str], list[int]] = defaultdict(list)
     for j, path in enumerate(test.paths):
         for key in _names(path, test.dataset):

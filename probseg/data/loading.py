@@ -78,7 +78,7 @@ class _Crops(Dataset[Cut]):
                 skipped.append(str(error))
             else:
                 return Cut(image, labels, draw.seed, sample.name, tuple(skipped))
-        raise DataError(_told(skipped, "cannot be used, one after the other"))
+        raise DataError(_message(skipped, "cannot be used, one after the other"))
 
 
 class Skips:
@@ -107,10 +107,10 @@ class Skips:
                 warnings.warn(f"left out of the training: {message}", stacklevel=2)
         if len(self.messages) > self.limit:
             of = f"cannot be used, more than `max_skipped` ({self.limit})"
-            raise DataError(_told(list(self.messages), of))
+            raise DataError(_message(list(self.messages), of))
 
 
-def _told(messages: Sequence[str], what: str) -> str:
+def _message(messages: Sequence[str], what: str) -> str:
     lines = "\n  ".join(messages)
     return (
         f"{len(messages)} samples {what}:\n  {lines}\n"
@@ -210,7 +210,7 @@ class TrainingData(L.LightningDataModule):
         if self.trainer is not None:
             before, now = self._global_batch_size, batch_size * processes
             if before is not None and before != now:
-                _count_anew(self.trainer, before, now)
+                _recount_batches(self.trainer, before, now)
             self._global_batch_size = now
             sampler.go_to(*_position(self.trainer))
         return _TrainingLoader(
@@ -248,7 +248,7 @@ def _position(trainer: L.Trainer) -> tuple[int, int]:
     return epochs.processed, batches.current.processed
 
 
-def _count_anew(trainer: L.Trainer, before: int, now: int) -> None:
+def _recount_batches(trainer: L.Trainer, before: int, now: int) -> None:
     """Let the batches that an epoch has had count in another size, in place.
 
     Where that does not come out even, the crops of less than a batch are seen again.

@@ -1,4 +1,4 @@
-"""Reading MATLAB files, whose compressed variables may unpack to more than there is memory."""
+"""MATLAB files, with a limit on the size of decompressed variables."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from probseg.seeds import ORDER, SET, mixed
 Indices = npt.NDArray[np.int64]
 
 
-class Mixture:
+class MixedOrder:
     """Objects of several data sets, so many of each in every epoch; an `Order`.
 
     The objects of a set without weights are used evenly: the numbers of uses of any two differ by
@@ -175,7 +175,7 @@ def _hand(size: int, hand: int, seed: int, number: int) -> Indices:
 
 
 def _pack(size: int, hand: int, seed: int, pack: int) -> Indices:
-    """Return a shuffled pack, whose first cards complete the hand that the last pack began.
+    """Return a shuffled pack; its first cards complete the hand begun by the last pack.
 
     To have no card twice, those that are in this hand already come later, but before the cards that
     begin a hand at this pack's end: these have to be known without looking at the packs before.

@@ -35,7 +35,7 @@ class OpenImages(InteractiveDataset):
 
     Layout: ``<split>/images/<ImageID>.jpg``, ``<split>/masks/<MaskPath>`` or, as the archives have
     a first letter each, ``<split>/masks/<0..f>/<MaskPath>``, and the official
-    ``<split>-annotations-object-segmentation.csv`` in the folder of the split or beside it. In a
+    ``<split>-annotations-object-segmentation.csv`` in the folder of the split or next to it. In a
     mask, all that is not 0 is the object. A mask may have another size than its image and is
     brought to that of the image, by taking for each pixel the nearest one. Masks that have not the
     proportions of their image, as where one of them was turned, are left out, and a notice on

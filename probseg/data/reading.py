@@ -104,7 +104,7 @@ def index_objects(
     files: Iterable[Path],
     **options: float,
 ) -> list[tuple[_Item, int, int]]:
-    """List the objects of all label maps, which are only read anew if a file has changed.
+    """List the objects of all label maps, reread only if a file has changed.
 
     Args:
         name: What the maps are; tells indices apart.

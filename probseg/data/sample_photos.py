@@ -4,7 +4,7 @@ All photographs are files inside the installed wheels, so nothing is downloaded:
 ``chelsea.png`` (the cat), ``coffee.png``, ``rocket.jpg``, ``camera.png`` (the cameraman, grey) and
 ``motorcycle_left.png`` of scikit-image, and ``grace_hopper.jpg`` of matplotlib.
 
-The outlines are in ``sample_photos.json`` beside this module: ``{"version": 1, "photos": [...]}``.
+The outlines are in ``sample_photos.json`` next to this module: ``{"version": 1, "photos": [...]}``.
 
 - A photo has a ``name``, the ``package`` that installs it, its ``file`` relative to the package's
   folder, and its ``objects``.

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.clicks.boxes import mask_box, padded_crop
-from probseg.data.looks import Looks
+from probseg.data.photometric import PhotometricAugmentation
 from probseg.errors import DataError
 from probseg.types import IGNORE, Sample, SemanticSample
 
 ATTEMPTS = 4
-"""How often a crop is drawn anew because nothing of its object was left."""
+"""How often a crop is redrawn because it showed nothing of its object."""
 
 TURNED = 0.3
 """Share of the crops of objects that are turned."""
@@ -27,9 +27,9 @@ Pair = tuple[Picture, Picture]  # image (H, W, 3) and mask or labels (H, W)
 class TrainingCrop:
     """Crops an object with padding, changes its scale and look, and fits it to a fixed size.
 
-    One crop in two is mirrored, and three in ten are turned by up to 15 degrees; see
-    `Looks` for what happens to the colours. What lies outside the photograph is black
-    in the image and ignored in the mask. Labels are never blended.
+    One crop in two is mirrored, and three in ten are turned by up to 15 degrees; for colours see
+    `PhotometricAugmentation`. Outside the photograph the image is black and the mask ignored.
+    Labels are never blended.
 
     Args:
         size: Side of the square result in pixels.
@@ -60,7 +60,7 @@ class TrainingCrop:
         self.size = size
         self.scale = scale
         self.padding = padding
-        self.looks = Looks()
+        self.photometric = PhotometricAugmentation()
 
     def __call__(self, sample: Sample, seed: int) -> Pair:
         """Cut out a crop and change its look.
@@ -77,7 +77,7 @@ class TrainingCrop:
         """
         generator = np.random.default_rng(seed)
         image, mask = self.cut(sample, generator)
-        return self.looks(image, generator), mask
+        return self.photometric(image, generator), mask
 
     def cut(self, sample: Sample, generator: np.random.Generator) -> Pair:
         """Cut out a crop in the colours of the photograph; see `__call__`.

@@ -1,26 +1,18 @@
 """COCO_MVal: objects named after their photograph in COCO."""
 
-import shutil
-
 import numpy as np
 import pytest
 from drawn_sets import write_coco_mval
 from fakes import draw_scene, save
+from refusals import refused
 
 from probseg.data import DATASETS, COCOMVal
-from probseg.errors import DataError, DatasetNotFoundError
+from probseg.errors import DataError
 
 
 @pytest.fixture
 def root(tmp_path):
     return write_coco_mval(tmp_path / "COCO_MVal")
-
-
-def refused(error, action, *parts):
-    with pytest.raises(error) as caught:
-        action()
-    for part in parts:
-        assert str(part) in str(caught.value)
 
 
 def test_objects_and_their_photographs(root):
@@ -51,36 +43,8 @@ def test_upper_case_suffixes(root):
     assert COCOMVal(root)[0].image.shape == (48, 64, 3)
 
 
-@pytest.mark.parametrize("folder", ["COCO_MVal", "coco_mval"])
-def test_default_place(root, monkeypatch, folder):
-    root.rename(root.parent / folder)
-    monkeypatch.setenv("PROBSEG_DATA", str(root.parent))
-    assert len(COCOMVal()) == 3
-
-
-@pytest.mark.parametrize("gone", ["img", "gt"])
-def test_missing_folders(root, gone):
-    shutil.rmtree(root / gone)
-    refused(
-        DatasetNotFoundError, lambda: COCOMVal(root),
-        "COCO_MVal", root, "img/", "gt/", "/COCO_MVal.zip", "`root`", "PROBSEG_DATA",
-    )  # fmt: skip
-
-
-def test_files_without_partner(root):
-    (root / "gt" / "bear10_000000000285.png").unlink()
-    refused(DataError, lambda: COCOMVal(root), root / "gt", "no mask for ['bear10_000000000285']")
-
-
 @pytest.mark.parametrize("name", ["bear10", "bear10_00000000028", "bear10_0000000002\uff18\uff15"])
 def test_names_without_number(root, name):
     (root / "gt" / "bear10_000000000285.png").rename(root / "gt" / f"{name}.png")
     (root / "img" / "bear10_000000000285.jpg").rename(root / "img" / f"{name}.jpg")
     refused(DataError, lambda: COCOMVal(root), f"{name}.jpg", "twelve digits", "ImageMaskFolder")
-
-
-def test_masks_that_cannot_be_used(root):
-    path = save(draw_scene()[1], root / "gt" / "bear10_000000000285.png")  # 0 and 1
-    refused(DataError, lambda: COCOMVal(root)[0], path, "255", "up to 1;", "ImageMaskFolder")
-    save(draw_scene(9, 9)[1] * 255, path)
-    refused(DataError, lambda: COCOMVal(root)[0], path, "9 x 9", "285.jpg", "64 x 48")

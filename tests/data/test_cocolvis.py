@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from drawn_sets import as_png, second_layer, write_cocolvis, write_pickle
 from fakes import draw_scene, save
+from refusals import refused
 
 import probseg.data.cocolvis as module
-from probseg.data import COCOLVIS, DATASETS, InteractiveDataModule
-from probseg.errors import DataError, DatasetNotFoundError
+from probseg.data import COCOLVIS, DATASETS
+from probseg.errors import DataError
 
 FIRST = "000000002000"
 
@@ -23,14 +24,6 @@ FIRST = "000000002000"
 @pytest.fixture
 def root(tmp_path):
     return write_cocolvis(tmp_path / "COCOLVIS")
-
-
-def refused(error, action, *parts):
-    with pytest.raises(error) as caught:
-        action()
-    for part in parts:
-        assert str(part) in str(caught.value)
-    return str(caught.value)
 
 
 def masks_of(root, name=FIRST):
@@ -66,16 +59,6 @@ def test_stuff_is_left_out_unless_it_is_wanted(root):
     data = COCOLVIS("val", root, stuff=True)
     assert [data.object_name(i) for i in range(4)] == [f"{FIRST}#{key}" for key in (0, 1, 2, 4)]
     np.testing.assert_array_equal(data[3].mask, drawn(0)[4])
-
-
-def test_names_and_areas_are_known_without_reading(root):
-    data = COCOLVIS("val", root, stuff=True)
-    samples = [data[i] for i in range(len(data))]
-    assert data.areas.dtype == np.int64
-    assert data.areas.tolist() == [int(sample.mask.sum()) for sample in samples]
-    shutil.rmtree(root / "val" / "images")
-    names = [data.object_name(i) for i in range(len(data))]
-    assert names == [sample.name for sample in samples]
 
 
 def test_small_objects_are_left_out(root):
@@ -118,25 +101,6 @@ def test_processes_get_the_place_and_not_the_layers(root):
     again = pickle.loads(sent)
     assert len(again) == len(data)
     np.testing.assert_array_equal(again[3].mask, data[3].mask)
-
-
-@pytest.mark.parametrize("folder", ["COCOLVIS", "cocolvis", "LVIS"])
-def test_default_place(root, tmp_path, monkeypatch, folder):
-    (tmp_path / "data").mkdir()
-    root.rename(tmp_path / "data" / folder)
-    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
-    assert COCOLVIS()[0].name == "000000001000#0"
-
-
-@pytest.mark.parametrize("gone", ["hannotation.pickle", "masks", "images"])
-def test_missing_parts(root, gone):
-    path = root / "val" / gone
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    refused(
-        DatasetNotFoundError, lambda: COCOLVIS("val", root),
-        "COCOLVIS", root, "hannotation.pickle", "masks/<id>.pickle", "images/<id>.jpg", "val/",
-        "cocolvis_annotation.tar.gz", "`root`", "PROBSEG_DATA",
-    )  # fmt: skip
 
 
 def test_missing_files(root):
@@ -274,11 +238,3 @@ def test_an_image_that_changes_its_size(root):
     data = COCOLVIS("val", root)
     path = save(draw_scene(20, 30)[0], root / "val" / "images" / f"{FIRST}.jpg")
     refused(DataError, lambda: data[0], path, masks_of(root), "30 x 20", "128 x 96")
-
-
-def test_training_batches(root):
-    train = COCOLVIS("train", root)
-    module = InteractiveDataModule(train=train, batch_size=3, crop_size=32, num_workers=0)
-    batches = list(module.train_dataloader())
-    assert len(batches) == 3
-    assert all((batch.masks == 1).any(dim=(1, 2)).all() for batch in batches)

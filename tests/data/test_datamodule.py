@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
 from probseg.data import FolderDataModule, InteractiveDataModule
-from probseg.errors import DataError, DatasetNotFoundError
+from probseg.errors import DataError
 
 
 class OneObject(FakeObjects):
@@ -59,11 +59,6 @@ def test_images_are_red_first():
     r, g, b = (batch.images[:, c][batch.masks == 1].float().mean() for c in range(3))
     assert r >= g >= b
     assert r > 120
-
-
-def test_data_sets_are_joined():
-    joined = module([FakeObjects(3), FakeObjects(4)], batch_size=1)
-    assert len(joined.train_dataloader()) == 7
 
 
 def test_objects_are_shuffled_each_epoch():
@@ -221,15 +216,6 @@ def test_both_sides_of_the_split_get_an_image(tmp_path, fraction, expected):
     assert len(stems(data.train[0])) == 3 - expected
 
 
-def test_a_folder_trains_and_validates(tmp_path):
-    data = FolderDataModule(
-        write_folder(tmp_path, images=5), batch_size=2, crop_size=32, num_workers=0
-    )
-    assert next(iter(data.train_dataloader())).images.shape == (2, 3, 32, 32)
-    ((sample,),) = data.val_dataloader()[0]
-    assert sample.image.shape == (48, 64, 3)
-
-
 @pytest.mark.parametrize("fraction", [0, 1, -1])
 def test_the_fraction_is_checked(tmp_path, fraction):
     with pytest.raises(ValueError, match=f"val_fraction must lie between 0 and 1, got {fraction}"):
@@ -240,11 +226,6 @@ def test_one_image_cannot_be_split(tmp_path):
     with pytest.raises(ValueError, match="at least 2 images, got 1") as caught:
         FolderDataModule(write_folder(tmp_path, images=1, objects=3))
     assert str(tmp_path) in str(caught.value)
-
-
-def test_a_missing_folder_is_named(tmp_path):
-    with pytest.raises(DatasetNotFoundError, match="images/ and masks/"):
-        FolderDataModule(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(("most", "kept"), [(None, range(10)), (3, [0, 3, 6]), (99, range(10))])

@@ -1,7 +1,5 @@
 """The frames of DAVIS, whose masks hold the colours of a palette."""
 
-import shutil
-
 import numpy as np
 import pytest
 from drawn_sets import write_davis
@@ -10,21 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
+from refusals import refused
 
 from probseg.data import DATASETS, DAVIS
-from probseg.errors import DataError, DatasetNotFoundError
+from probseg.errors import DataError
 
 
 @pytest.fixture
 def root(tmp_path):
     return write_davis(tmp_path / "DAVIS")
-
-
-def refused(error, action, *parts):
-    with pytest.raises(error) as caught:
-        action()
-    for part in parts:
-        assert str(part) in str(caught.value)
 
 
 def test_all_objects_of_a_frame_are_one(root):
@@ -56,30 +48,6 @@ def test_palette_files_are_read_by_their_colours(root):
     picture.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0])
     picture.save(root / "gt" / "000.png")
     np.testing.assert_array_equal(DAVIS(root)[0].mask, labels > 0)
-
-
-@pytest.mark.parametrize("folder", ["DAVIS", "davis", "DAVIS345"])
-def test_default_place(root, monkeypatch, folder):
-    root.rename(root.parent / folder)
-    monkeypatch.setenv("PROBSEG_DATA", str(root.parent))
-    assert len(DAVIS()) == 3
-
-
-@pytest.mark.parametrize("gone", ["img", "gt"])
-def test_missing_folders(root, gone):
-    shutil.rmtree(root / gone)
-    refused(
-        DatasetNotFoundError, lambda: DAVIS(root),
-        "DAVIS", root, "img/", "gt/", "/DAVIS.zip", "`root`", "PROBSEG_DATA",
-    )  # fmt: skip
-
-
-def test_files_without_partner(root):
-    (root / "gt" / "001.png").unlink()
-    refused(DataError, lambda: DAVIS(root), root / "gt", "no mask for ['001']", "in img/")
-    (root / "img" / "001.JPG").unlink()
-    save(draw_scene()[0], root / "gt" / "007.png")
-    refused(DataError, lambda: DAVIS(root), root / "img", "no image for ['007']", "in gt/")
 
 
 def test_masks_that_cannot_be_used(root):

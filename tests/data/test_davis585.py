@@ -6,21 +6,15 @@ import numpy as np
 import pytest
 from drawn_sets import write_davis585
 from fakes import draw_scene, save
+from refusals import refused
 
 from probseg.data import DATASETS, DAVIS585
-from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from probseg.errors import DataError, UnknownNameError
 
 
 @pytest.fixture
 def root(tmp_path):
     return write_davis585(tmp_path / "DAVIS585")
-
-
-def refused(error, action, *parts):
-    with pytest.raises(error) as caught:
-        action()
-    for part in parts:
-        assert str(part) in str(caught.value)
 
 
 def test_each_object_of_a_frame(root):
@@ -79,23 +73,6 @@ def test_suffixes_and_files_that_play_no_part(root):
     assert len(DAVIS585(root, "sp")) == 4
 
 
-@pytest.mark.parametrize("folder", ["DAVIS585", "DAVIS-585", "davis585"])
-def test_default_place(root, monkeypatch, folder):
-    root.rename(root.parent / folder)
-    monkeypatch.setenv("PROBSEG_DATA", str(root.parent))
-    assert len(DAVIS585()) == 4
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_missing_folders(tmp_path, there):
-    if there:
-        (tmp_path / "DAVIS585" / "bear").mkdir(parents=True)
-    refused(
-        DatasetNotFoundError, lambda: DAVIS585(tmp_path / "DAVIS585"),
-        "DAVIS585", tmp_path, "object<n>_<frame>.png", "alibaba/ClickSEG", "`root`", "PROBSEG_DATA",
-    )  # fmt: skip
-
-
 def test_missing_files(root):
     (root / "bear" / "init_sp_object1_00018.png").unlink()
     assert len(DAVIS585(root)) == len(DAVIS585(root, "stm")) == 4
@@ -105,11 +82,6 @@ def test_missing_files(root):
     )  # fmt: skip
     (root / "bear" / "00009.jpg").unlink()
     refused(DataError, lambda: DAVIS585(root), root / "bear", "['00009'] (1 in all)", "unpack")
-
-
-def test_duplicate_stems(root):
-    path = save(draw_scene()[0], root / "bear" / "00009.png")
-    refused(DataError, lambda: DAVIS585(root), path, "same stem", "remove")
 
 
 def test_unknown_initial_masks(root):

@@ -113,14 +113,14 @@ OUTSIDE += ["..\\x", "..\\..\\x", "a\\x", "a/C:\\x", "a/C:x", "a/x:stream"]  # o
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar"])
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_entries_that_lead_out_of_the_folder(name, suffix, tmp_path):
-    archive = zipped({"good": b"1", name: b"2"}, tmp_path / f"a{suffix}")
-    with pytest.raises(DataError, match=r"leads out of the folder; .*fetch it"):
-        unpack(archive, tmp_path / "place" / "out", 10_000)
-    assert names(tmp_path / "place" / "out") == ["good"]
-    assert names(tmp_path) == [archive.name, "place"]
-    assert names(tmp_path / "place") == ["out"]
+def test_entries_that_lead_out_of_the_folder(suffix, tmp_path):
+    for number, name in enumerate(OUTSIDE):
+        place = tmp_path / str(number)
+        place.mkdir()
+        archive = zipped({"good": b"1", name: b"2"}, place / f"a{suffix}")
+        with pytest.raises(DataError, match="leads out of the folder"):
+            unpack(archive, place / "in" / "out", 10_000)
+        assert content_of(place) == {archive.name: archive.read_bytes(), "in/out/good": b"1"}
 
 
 def test_links_that_were_in_the_folder_are_not_followed(tmp_path):
@@ -339,25 +339,17 @@ def grabcut(site, tmp_path):
     return partial(run, say=lines.append), tmp_path / "data", lines
 
 
-def test_wrong_checksums(site, grabcut):
-    run, place, _ = grabcut
-    with pytest.raises(ChecksumError, match=rf"{site.url}/GrabCut\.zip: sha256 is .*expected 0+;"):
-        run(sha256="0" * 64)
-    assert names(place) == []
-    stated = GrabCut.source.archives[0]._replace(md5="0" * 32)
-    with pytest.raises(ChecksumError, match=r"md5 is .*expected 0+;"):
-        fetch(
-            with_source(GrabCut, archives=(stated,)),
-            place / "gc",
-            address=f"{site.url}/GrabCut.zip",
-        )
-    assert names(place) == []
-
-
-def test_right_checksums(site, grabcut, tmp_path):
+def test_checksums(site, grabcut, tmp_path):
     run, place, lines = grabcut
+    with pytest.raises(ChecksumError, match=r"GrabCut\.zip: sha256 is .*expected 0+;"):
+        run(sha256="0" * 64)
+    stated = GrabCut.source.archives[0]._replace(md5="0" * 32)
+    kind = with_source(GrabCut, archives=(stated,))
+    with pytest.raises(ChecksumError, match=r"md5 is .*expected 0+;"):
+        fetch(kind, place / "gc", address=f"{site.url}/GrabCut.zip")
+    assert names(place) == []
     run(sha256=digest(tmp_path / "GrabCut.zip", "sha256").upper())
-    assert "as expected" in lines[0]
+    assert any("as expected" in line for line in lines)
     assert len(GrabCut(place / "gc")) == 3
 
 

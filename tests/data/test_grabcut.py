@@ -5,16 +5,10 @@ import shutil
 import numpy as np
 import pytest
 from fakes import draw_scene, save, with_band, write_grabcut
+from refusals import refused
 
 from probseg.data import GrabCut
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
-
-
-def refused(error, action, *parts):
-    with pytest.raises(error) as caught:
-        action()
-    for part in parts:
-        assert str(part) in str(caught.value)
 
 
 def test_all_suffixes_of_the_archive_are_read(tmp_path):
@@ -37,56 +31,6 @@ def test_masks_without_band(tmp_path):
     np.testing.assert_array_equal(GrabCut(write_grabcut(tmp_path))[2].mask, draw_scene(seed=2)[1])
 
 
-@pytest.mark.parametrize("folder", ["GrabCut", "grabcut"])
-def test_default_place(tmp_path, monkeypatch, folder):
-    write_grabcut(tmp_path / folder)
-    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
-    assert len(GrabCut()) == 3
-    monkeypatch.delenv("PROBSEG_DATA")
-    (tmp_path / "data").mkdir()
-    (tmp_path / folder).rename(tmp_path / "data" / folder)
-    monkeypatch.chdir(tmp_path)
-    assert len(GrabCut()) == 3
-
-
-@pytest.mark.parametrize("gone", ["data_GT", "boundary_GT"])
-def test_missing_folders(tmp_path, gone):
-    write_grabcut(tmp_path)
-    shutil.rmtree(tmp_path / gone)
-    refused(
-        DatasetNotFoundError, lambda: GrabCut(tmp_path), "GrabCut", tmp_path,
-        "data_GT/", "boundary_GT/", "GrabCut.zip", "`root`", "PROBSEG_DATA",
-    )  # fmt: skip
-
-
-def test_a_missing_mask(tmp_path):
-    write_grabcut(tmp_path)
-    (tmp_path / "boundary_GT" / "Cross.bmp").unlink()
-    refused(
-        DataError, lambda: GrabCut(tmp_path), tmp_path / "boundary_GT", "no mask", "Cross", "add"
-    )
-
-
-def test_a_missing_image(tmp_path):
-    write_grabcut(tmp_path)
-    (tmp_path / "data_GT" / "Cross.JPG").unlink()
-    refused(DataError, lambda: GrabCut(tmp_path), tmp_path / "data_GT", "no image", "Cross", "add")
-
-
-@pytest.mark.parametrize("twin", ["data_GT/banana.png", "boundary_GT/banana.png"])
-def test_duplicate_stems(tmp_path, twin):
-    write_grabcut(tmp_path)
-    path = save(draw_scene()[1], tmp_path / twin)
-    refused(DataError, lambda: GrabCut(tmp_path), path, "banana.", "same stem", "remove")
-
-
-def test_hidden_files_are_no_photographs(tmp_path):
-    write_grabcut(tmp_path)
-    (tmp_path / "data_GT" / "._banana.jpg").write_bytes(b"?")
-    (tmp_path / "data_GT" / "Thumbs.db").write_bytes(b"?")
-    assert len(GrabCut(tmp_path)) == 3
-
-
 @pytest.mark.parametrize(
     ("mask", "got"),
     [
@@ -104,12 +48,6 @@ def test_masks_of_another_convention(tmp_path, mask, got):
         DataError, lambda: GrabCut(tmp_path)[2],
         path, "0 (background)", "128 (ignored)", "255 (object)", *parts, "ImageMaskFolder",
     )  # fmt: skip
-
-
-def test_a_mask_of_another_size(tmp_path):
-    write_grabcut(tmp_path)
-    path = save(draw_scene(9, 9)[1] * 255, tmp_path / "boundary_GT" / "llama.bmp")
-    refused(DataError, lambda: GrabCut(tmp_path)[2], path, "9 x 9", "llama.bmp", "64 x 48")
 
 
 def test_real_photographs(data_root):

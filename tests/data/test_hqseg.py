@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from drawn_sets import write_hqseg
 from fakes import draw_scene, save
+from refusals import refused
 
 import probseg.data.image_pairs as module
-from probseg.data import DATASETS, HQSeg44K, ImagePairs, InteractiveDataModule
+from probseg.data import DATASETS, HQSeg44K, ImagePairs
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 
 TRAIN = ["DIS5K-TR", "ThinObject5K-TR", "fss_all", "DUTS-TR", "DUTS-TE", "ecssd", "MSRA_10K"]
@@ -19,13 +20,6 @@ VAL = ["DIS5K-VD", "COIFT", "HRSOD", "ThinObject5K-TE"]
 @pytest.fixture
 def root(tmp_path):
     return write_hqseg(tmp_path / "HQSeg44K", images=2)
-
-
-def refused(error, action, *parts):
-    with pytest.raises(error) as caught:
-        action()
-    for part in parts:
-        assert str(part) in str(caught.value)
 
 
 @pytest.mark.parametrize(("split", "parts"), [("train", TRAIN), ("val", VAL)])
@@ -56,30 +50,6 @@ def test_parts_can_be_chosen(root):
     )
     refused(UnknownNameError, lambda: HQSeg44K("val", root, []), "part of HQSeg44K val")
     refused(UnknownNameError, lambda: HQSeg44K("test", root), "'test'", "split")
-
-
-def test_numbers_outside_are_refused(root):
-    data = HQSeg44K("val", root)
-    assert data[-1].name == data[7].name
-    for index in (8, -9):
-        with pytest.raises(IndexError, match=f"{index} of 8"):
-            data[index]
-
-
-@pytest.mark.parametrize("folder", ["HQSeg44K", "HQSeg-44K", "sam-hq"])
-def test_default_place(root, tmp_path, monkeypatch, folder):
-    (tmp_path / "data").mkdir()
-    root.rename(tmp_path / "data" / folder)
-    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
-    assert len(HQSeg44K()) == 14
-
-
-def test_training_batches(root):
-    train = HQSeg44K("train", root)
-    module = InteractiveDataModule(train=train, batch_size=7, crop_size=32, num_workers=0)
-    batches = list(module.train_dataloader())
-    assert len(batches) == 2
-    assert all((batch.masks == 1).any(dim=(1, 2)).all() for batch in batches)
 
 
 @pytest.fixture
@@ -134,23 +104,6 @@ def test_stems_may_have_dots(folders):
         save(255 * (labels == 1).astype(np.uint8), folders[1] / f"same.{version}.png")
     data = ImagePairs(*folders)
     assert {"same.v1", "same.v2"} <= {data.object_name(i) for i in range(len(data))}
-
-
-def test_masks_of_another_size(folders):
-    path = save(draw_scene(20, 30)[1] * 255, folders[1] / "photo1.png")
-    refused(DataError, lambda: ImagePairs(*folders), path, "30 x 20", "64 x 48")
-
-
-@pytest.mark.parametrize(("folder", "other", "kind"), [(0, 1, "image"), (1, 0, "mask")])
-def test_files_without_partner(folders, folder, other, kind):
-    (folders[folder] / "photo1.png").unlink()
-    parts = (folders[folder], f"no {kind} for ['photo1']", f"{folders[other].name}/")
-    refused(DataError, lambda: ImagePairs(*folders), *parts)
-
-
-def test_two_files_of_one_stem(folders):
-    path = save(draw_scene()[0], folders[0] / "photo1.jpg")
-    refused(DataError, lambda: ImagePairs(*folders), path.with_suffix(".png"), path, "same stem")
 
 
 @pytest.mark.parametrize("gone", [0, 1])

@@ -1,7 +1,6 @@
 """Reading images and masks of all kinds, and refusing what cannot be used."""
 
 import io
-import re
 import shutil
 
 import numpy as np
@@ -48,28 +47,34 @@ def test_colour_is_kept(tmp_path, suffix):
     image = read_image(save(COLOUR, tmp_path / f"x{suffix}"))
     assert image.dtype == np.uint8
     np.testing.assert_array_equal(image, COLOUR)
+    image[:] = 0  # not read-only
 
 
-def test_the_array_may_be_written_to(tmp_path):
-    read_image(save(COLOUR, tmp_path / "x.png"))[:] = 0
+@pytest.mark.parametrize(
+    ("mode", "colour", "suffix"),
+    [("RGB", (200, 40, 90), ".jpg"), ("CMYK", (0, 255, 255, 0), ".jpg")],
+)
+def test_jpeg_is_close(tmp_path, mode, colour, suffix):
+    Image.new(mode, (16, 12), colour).save(tmp_path / f"x{suffix}")
+    image = read_image(tmp_path / f"x{suffix}").astype(int)
+    assert image.shape == (12, 16, 3)
+    assert abs(image - (colour if mode == "RGB" else (255, 0, 0))).max() < 10
 
 
-def test_jpeg_is_close(tmp_path):
-    smooth = np.full((16, 16, 3), (200, 40, 90), dtype=np.uint8)
-    image = read_image(save(smooth, tmp_path / "x.jpg")).astype(int)
-    assert abs(image - smooth).max() <= 4
-
-
-@pytest.mark.parametrize("mode", ["L", "LA"])
-def test_grey_is_repeated(tmp_path, mode):
-    Image.fromarray(GREY).convert(mode).save(tmp_path / "x.png")
-    np.testing.assert_array_equal(read_image(tmp_path / "x.png"), np.dstack([GREY] * 3))
-
-
-def test_one_bit_is_black_and_white(tmp_path):
-    Image.fromarray(GREY > 100).save(tmp_path / "x.png")
-    expected = np.where(GREY > 100, 255, 0)
-    np.testing.assert_array_equal(read_image(tmp_path / "x.png"), np.dstack([expected] * 3))
+def test_grey_is_repeated(tmp_path):
+    deep = GREY.astype(np.uint16) * 257
+    deep[0, 1] = 256  # less than one step of 8 bits
+    eight = GREY.copy()
+    eight[0, 1] = 0
+    pictures = [(Image.fromarray(GREY).convert(mode), GREY) for mode in ("L", "LA")]
+    pictures += [(Image.fromarray(GREY > 100), np.where(GREY > 100, 255, 0))]
+    pictures += [(Image.fromarray(deep), eight)]
+    for number, (picture, expected) in enumerate(pictures):
+        picture.save(tmp_path / f"{number}.png")
+        image = read_image(tmp_path / f"{number}.png")
+        np.testing.assert_array_equal(image, np.dstack([expected] * 3))
+    deep_tiff = read_image(save(deep, tmp_path / "x.tif"))
+    np.testing.assert_array_equal(deep_tiff, np.dstack([eight] * 3))
 
 
 def test_transparency_is_laid_over_white(tmp_path):
@@ -95,23 +100,6 @@ def test_palette_gives_its_colours(tmp_path):
     np.testing.assert_array_equal(read_image(tmp_path / "t.png"), expected)
 
 
-@pytest.mark.parametrize("suffix", [".png", ".tif"])
-def test_16_bits_become_8(tmp_path, suffix):
-    deep = GREY.astype(np.uint16) * 257
-    deep[0, 0], deep[0, 1] = 65535, 256
-    image = read_image(save(deep, tmp_path / f"x{suffix}"))
-    expected = GREY.copy()
-    expected[0, 0], expected[0, 1] = 255, 0
-    np.testing.assert_array_equal(image, np.dstack([expected] * 3))
-
-
-def test_cmyk_is_converted(tmp_path):
-    Image.new("CMYK", (4, 3), (0, 255, 255, 0)).save(tmp_path / "x.jpg")
-    image = read_image(tmp_path / "x.jpg").astype(int)
-    assert image.shape == (3, 4, 3)
-    assert abs(image - [255, 0, 0]).max() < 10
-
-
 @pytest.mark.parametrize(
     ("orientation", "undo"),
     [
@@ -135,10 +123,6 @@ def test_a_missing_file_is_named(tmp_path):
     path = tmp_path / "no.png"
     for read in (read_image, read_labels):
         refused(path, lambda read=read: read(path), "no such file", "check the folder")
-
-
-def test_a_folder_is_no_image(tmp_path):
-    refused(tmp_path, lambda: read_image(tmp_path), "no such file")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"\x89PNG\r\n\x1a\n", b"BM", b"\xff\xd8\xff"])
@@ -189,16 +173,6 @@ def test_damaged_files_are_read_or_refused(encoded, tmp_path_factory, kind, dama
         assert message.startswith(f"{path}: ")
 
 
-def test_a_picture_of_a_billion_pixels_is_refused(tmp_path):
-    buffer = io.BytesIO()
-    Image.new("1", (1, 1)).save(buffer, "BMP")
-    header = bytearray(buffer.getvalue())
-    header[18:26] = (40000).to_bytes(4, "little") * 2
-    path = tmp_path / "x.bmp"
-    path.write_bytes(header)
-    refused(path, lambda: read_image(path), "million pixels")
-
-
 @pytest.mark.parametrize("kind", ["EPS", "PDF", "PCX", "TGA"])
 def test_other_formats_are_refused_under_any_name(tmp_path, monkeypatch, kind):
     """Pillow would run Ghostscript, as `gs`, for the first."""
@@ -224,42 +198,24 @@ def test_floating_point_images_are_refused(tmp_path):
 IDS = np.array([[0, 1, 2], [255, 7, 254]], dtype=np.uint8)
 
 
-@pytest.mark.parametrize("suffix", [".png", ".bmp", ".tif"])
-def test_numbers_of_a_grey_mask(tmp_path, suffix):
-    labels = read_labels(save(IDS, tmp_path / f"x{suffix}"))
-    assert labels.dtype == np.uint8
-    np.testing.assert_array_equal(labels, IDS)
-
-
-@pytest.mark.parametrize("suffix", [".png", ".gif"])
-def test_a_palette_mask_gives_its_indices(tmp_path, suffix):
-    picture = Image.fromarray(np.array([[0, 1, 2], [2, 1, 0]], dtype=np.uint8))
-    picture.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0] + [9] * 759)
-    assert picture.mode == "P"
-    picture.save(tmp_path / f"x{suffix}")
-    labels = read_labels(tmp_path / f"x{suffix}")
-    np.testing.assert_array_equal(labels, [[0, 1, 2], [2, 1, 0]])
-
-
-@pytest.mark.parametrize("channels", [3, 4])
-def test_three_equal_channels_are_a_mask(tmp_path, channels):
-    save(np.dstack([IDS] * 3 + [np.full_like(IDS, 255)] * (channels - 3)), tmp_path / "x.png")
-    np.testing.assert_array_equal(read_labels(tmp_path / "x.png"), IDS)
-
-
-def test_transparency_of_a_grey_mask_is_left_out(tmp_path):
-    Image.fromarray(IDS).convert("LA").save(tmp_path / "x.png")
-    np.testing.assert_array_equal(read_labels(tmp_path / "x.png"), IDS)
-
-
-def test_one_bit_masks_hold_0_and_1(tmp_path):
-    Image.fromarray(IDS > 1).save(tmp_path / "x.png")
-    np.testing.assert_array_equal(read_labels(tmp_path / "x.png"), (IDS > 1).astype(np.uint8))
-
-
-def test_16_bit_masks_with_small_numbers(tmp_path):
-    save(IDS.astype(np.uint16), tmp_path / "x.png")
-    np.testing.assert_array_equal(read_labels(tmp_path / "x.png"), IDS)
+def test_numbers_of_a_mask(tmp_path):
+    palette = Image.fromarray(IDS)
+    palette.putpalette([*range(200, 0, -1), 0] + [9] * 567)
+    pictures = {
+        "grey.png": Image.fromarray(IDS), "grey.bmp": Image.fromarray(IDS),
+        "grey.tif": Image.fromarray(IDS), "palette.png": palette,
+        "colour.png": Image.fromarray(np.dstack([IDS] * 3)),
+        "opaque.png": Image.fromarray(np.dstack([IDS] * 3)).convert("RGBA"),
+        "alpha.png": Image.fromarray(IDS).convert("LA"),
+        "deep.png": Image.fromarray(IDS.astype(np.uint16)),
+    }  # fmt: skip
+    for name, picture in pictures.items():
+        picture.save(tmp_path / name)
+        labels = read_labels(tmp_path / name)
+        assert labels.dtype == np.uint8
+        np.testing.assert_array_equal(labels, IDS, err_msg=name)
+    Image.fromarray(IDS > 1).save(tmp_path / "bit.png")
+    np.testing.assert_array_equal(read_labels(tmp_path / "bit.png"), IDS > 1)
 
 
 @pytest.mark.parametrize(
@@ -300,11 +256,6 @@ def test_numbers_below_255_are_objects(ids, ignored):
     assert object_ids(labels, "m.png") == sorted(ids)
 
 
-def test_up_to_200_objects():
-    labels = np.arange(201, dtype=np.uint8).repeat(5)[None]
-    assert object_ids(labels, "m.png") == list(range(1, 201))
-
-
 def test_black_and_white():
     assert object_ids(np.array([[0, 255]], dtype=np.uint8), "m.png") == [255]
 
@@ -317,25 +268,17 @@ def test_mask_of_one_object(labels):
     np.testing.assert_array_equal(object_mask(labels, 255), labels == 255)
 
 
-def test_an_empty_mask_is_refused():
-    labels = np.zeros((3, 4), dtype=np.uint8)
-    refused("m.png", lambda: object_ids(labels, "m.png"), "empty", "draw the object or remove")
-
-
-def test_the_convention_of_grabcut_is_refused():
-    labels = np.array([[0, 128, 255]], dtype=np.uint8)
-    refused("m.png", lambda: object_ids(labels, "m.png"), "0, 128 and 255", "GrabCut", "write 1")
-
-
-def test_a_grey_photograph_is_refused():
-    photo = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    text = refused("m.png", lambda: object_ids(photo, "m.png"), "255 different values", "grey")
-    assert "save masks as PNG" in text
-
-
-def test_a_dull_photograph_is_refused():
-    dull = np.random.default_rng(0).integers(90, 130, (20, 30), dtype=np.uint8)
-    refused("m.png", lambda: object_ids(dull, "m.png"), "40 different values", "grey picture")
+@pytest.mark.parametrize(
+    ("labels", "part"),
+    [
+        (np.zeros((3, 4), np.uint8), "empty"),
+        (np.array([[0, 128, 255]], np.uint8), "GrabCut"),
+        (np.arange(256, dtype=np.uint8).reshape(16, 16), "255 different values"),
+        (np.random.default_rng(0).integers(90, 130, (20, 30), np.uint8), "40 different values"),
+    ],
+)
+def test_what_is_no_mask_is_refused(labels, part):
+    refused("m.png", lambda: object_ids(labels, "m.png"), part)
 
 
 @pytest.mark.parametrize("quality", [30, 50, 75, 90, 95])
@@ -362,28 +305,29 @@ def test_many_objects_with_an_ignored_border_are_no_blur():
 
 
 def test_a_mask_of_another_size_is_refused():
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=r"(?s)m\.png.*6 x 5.*i\.jpg.*6 x 4") as caught:
         check_same_size((4, 6, 3), (5, 6), "i.jpg", "m.png")
-    text = str(caught.value)
-    for part in ("m.png", "6 x 5", "i.jpg", "6 x 4", "must have the image's size"):
-        assert part in text
-    assert "EXIF" not in text
-
-
-def test_a_turned_mask_hints_at_exif():
-    with pytest.raises(DataError, match=re.escape("EXIF rotation")):
+    assert "EXIF" not in str(caught.value)
+    with pytest.raises(DataError, match="EXIF rotation"):
         check_same_size((4, 6, 3), (6, 4), "i.jpg", "m.png")
 
 
 # --- masks as colours and as grey values --------------------------------------------------------
 
 
-def test_masks_as_colours(tmp_path):
-    for suffix in (".png", ".bmp"):
-        path = save(COLOUR, tmp_path / f"x{suffix}")
-        np.testing.assert_array_equal(read_colours(path), COLOUR)
-    grey = read_colours(save(GREY, tmp_path / "x.png"))
-    np.testing.assert_array_equal(grey, np.repeat(GREY[..., None], 3, axis=2))
+def test_masks_as_colours_and_grey_values(tmp_path):
+    alpha = np.zeros(GREY.shape, np.uint8)
+    for name, array, colours in (
+        ("a.png", COLOUR, COLOUR), ("a.bmp", COLOUR, COLOUR),
+        ("transparent.png", np.dstack([COLOUR, alpha]), COLOUR),
+        ("grey.png", GREY, np.dstack([GREY] * 3)),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(read_colours(save(array, tmp_path / name)), colours)
+    mask = np.array([[255, 0], [1, 128]], np.uint8)
+    for array in (mask, np.dstack([mask] * 3)):
+        np.testing.assert_array_equal(read_grey(save(array, tmp_path / "mask.png")), mask)
+    Image.fromarray(mask > 100).save(tmp_path / "bit.png")
+    np.testing.assert_array_equal(read_grey(tmp_path / "bit.png"), np.where(mask > 100, 255, 0))
 
 
 def test_the_colours_of_a_palette_are_read_not_its_indices(tmp_path):
@@ -393,26 +337,6 @@ def test_the_colours_of_a_palette_are_read_not_its_indices(tmp_path):
     expected = [[[0, 0, 0], [0, 128, 0], [255, 255, 255]]]
     np.testing.assert_array_equal(read_colours(tmp_path / "x.png"), expected)
     np.testing.assert_array_equal(read_grey(tmp_path / "x.png"), [[0, 75, 255]])
-
-
-@pytest.mark.parametrize("alpha", [0, 255])
-def test_transparency_of_masks_is_dropped(tmp_path, alpha):
-    layer = np.dstack([COLOUR, np.full(COLOUR.shape[:2], alpha, np.uint8)])
-    np.testing.assert_array_equal(read_colours(save(layer, tmp_path / "x.png")), COLOUR)
-
-
-@given(st.integers(0, 255))
-def test_grey_values_are_kept(tmp_path_factory, value):
-    mask = np.uint8([[255, value]])
-    path = save(mask, tmp_path_factory.mktemp("grey") / "x.png")
-    np.testing.assert_array_equal(read_grey(path), mask)
-    save(np.repeat(mask[..., None], 3, axis=2), path)
-    np.testing.assert_array_equal(read_grey(path), mask)
-
-
-def test_masks_of_one_bit_are_white(tmp_path):
-    Image.fromarray(np.array([[True, False]])).save(tmp_path / "x.png")
-    np.testing.assert_array_equal(read_grey(tmp_path / "x.png"), [[255, 0]])
 
 
 @pytest.mark.parametrize("value", [0, 1, 128])

@@ -1,6 +1,5 @@
 """Open Images: a list of masks, whose size may differ from that of their images."""
 
-import pickle
 import shutil
 
 import numpy as np
@@ -8,10 +7,11 @@ import pytest
 from drawn_sets import write_open_images
 from fakes import draw_scene, save
 from PIL import Image
+from refusals import refused
 
 import probseg.data.open_images as module
-from probseg.data import DATASETS, InteractiveDataModule, OpenImages
-from probseg.errors import DataError, DatasetNotFoundError
+from probseg.data import DATASETS, OpenImages
+from probseg.errors import DataError
 
 SPLIT = "validation"
 KEY = "20" + 7 * "a0"
@@ -21,13 +21,6 @@ LIST = f"{SPLIT}/{SPLIT}-annotations-object-segmentation.csv"
 @pytest.fixture
 def root(tmp_path):
     return write_open_images(tmp_path / "OpenImages")
-
-
-def refused(error, action, *parts):
-    with pytest.raises(error) as caught:
-        action()
-    for part in parts:
-        assert str(part) in str(caught.value)
 
 
 def test_every_mask_of_the_list_is_an_object(root):
@@ -66,15 +59,6 @@ def test_nearly_the_same_proportions_will_do(root, size):
     assert (data[2].mask != expected).mean() < 0.03
 
 
-def test_names_and_areas_are_known_without_reading(root):
-    data = OpenImages(SPLIT, root)
-    samples = [data[i] for i in range(len(data))]
-    assert data.areas.dtype == np.int64
-    assert data.areas.tolist() == [int(sample.mask.sum()) for sample in samples]
-    shutil.rmtree(root / SPLIT / "images")
-    assert [data.object_name(i) for i in range(len(data))] == [sample.name for sample in samples]
-
-
 def test_small_objects_are_left_out(root):
     areas = sorted(OpenImages(SPLIT, root, min_area=0).areas.tolist())
     assert sorted(OpenImages(SPLIT, root, min_area=areas[2]).areas.tolist()) == areas[2:]
@@ -91,36 +75,9 @@ def test_masks_are_read_once(root, monkeypatch):
     refused(DataError, lambda: OpenImages(SPLIT, root), root / LIST, "MaskPath, ImageID")
 
 
-def test_a_data_set_travels_to_worker_processes(root):
-    data = OpenImages(SPLIT, root, min_area=50)
-    sent = pickle.dumps(data)
-    assert len(sent) < 1000
-    again = pickle.loads(sent)
-    assert again.index["mask"].path == data.index["mask"].path, "the same file, mapped again"
-    assert len(again) == len(data)
-    np.testing.assert_array_equal(again[3].mask, data[3].mask)
-
-
 def test_the_list_may_be_beside_the_folder_of_the_split(root):
     (root / LIST).rename(root / (root / LIST).name)
     assert len(OpenImages(SPLIT, root)) == 6
-
-
-@pytest.mark.parametrize("folder", ["OpenImages", "open_images"])
-def test_default_place(root, tmp_path, monkeypatch, folder):
-    (tmp_path / "data").mkdir()
-    root.rename(tmp_path / "data" / folder)
-    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
-    assert OpenImages()[0].photo == "10" + 7 * "a0"
-
-
-@pytest.mark.parametrize("gone", [LIST, f"{SPLIT}/masks", f"{SPLIT}/images"])
-def test_missing_parts(root, gone):
-    shutil.rmtree(root / gone) if (root / gone).is_dir() else (root / gone).unlink()
-    refused(
-        DatasetNotFoundError, lambda: OpenImages(SPLIT, root),
-        "OpenImages", root, LIST, f"{SPLIT}/images/<ImageID>.jpg", "`root`", "PROBSEG_DATA",
-    )  # fmt: skip
 
 
 def test_missing_and_broken_files(root):
@@ -175,11 +132,3 @@ def test_an_image_that_is_turned_later(root):
     data = OpenImages(SPLIT, root)
     path = save(draw_scene(128, 96)[0], root / SPLIT / "images" / f"{KEY}.jpg")
     refused(DataError, lambda: data[0], path, "96 x 128", f"{KEY}_m01g317_00000001.png")
-
-
-def test_training_batches(root):
-    train = OpenImages("train", root)
-    module = InteractiveDataModule(train=train, batch_size=3, crop_size=32, num_workers=0)
-    batches = list(module.train_dataloader())
-    assert len(batches) == 2
-    assert all((batch.masks == 1).any(dim=(1, 2)).all() for batch in batches)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import refusals
 from drawn_sets import write_pickle
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,10 +35,7 @@ def path(tmp_path_factory):
 
 
 def refused(path, *parts):
-    with pytest.raises(DataError) as caught:
-        load_data(path)
-    for part in (path, *parts):
-        assert str(part) in str(caught.value)
+    refusals.refused(DataError, lambda: load_data(path), path, *parts)
 
 
 @given(content=PLAIN, protocol=st.sampled_from(PROTOCOLS))
@@ -96,7 +94,7 @@ def write_file(name):
     Path(name).touch()
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
 def test_functions_are_not_called(path, mark, protocol):
     attacks = {
         "system": Calling(os.system, f"touch {mark}"),
@@ -150,7 +148,6 @@ def test_tricks_and_damage(path, content):
     refused(path)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize(
     "array",
     [
@@ -159,26 +156,16 @@ def test_tricks_and_damage(path, content):
         np.zeros(2, "f16"),
     ],
 )  # fmt: skip
-def test_arrays_of_anything_but_numbers_are_refused(path, array, protocol):
-    refused(write_pickle(array, path, protocol))
-
-
-def test_no_memory_is_not_the_fault_of_the_file(path, monkeypatch):
-    def full(*_):
-        raise MemoryError
-
-    write_pickle([np.arange(3)], path)
-    monkeypatch.setattr("probseg.data.safe_pickle._Unpickler", full)
-    with pytest.raises(MemoryError):
-        load_data(path)
+def test_arrays_of_anything_but_numbers_are_refused(path, array):
+    for protocol in PROTOCOLS:
+        refused(write_pickle(array, path, protocol))
 
 
 class Crafted:
-    """An array whose state says something else than it is."""
+    """An array whose state does not fit it."""
 
-    def __init__(self, shape, dtype, content, state=None):
+    def __init__(self, shape, dtype, content):
         self.state = (1, shape, dtype, False, content)
-        self.code = state
 
     def __reduce__(self):
         return np._core.multiarray._reconstruct, (np.ndarray, (0,), b"b"), self.state

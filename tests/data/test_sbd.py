@@ -1,7 +1,5 @@
 """SBD: instances of .mat files."""
 
-import shutil
-
 import numpy as np
 import pytest
 import yaml
@@ -15,24 +13,18 @@ from fakes import (
     write_sbd,
 )
 from jsonargparse import ArgumentParser
+from refusals import refused
 from scipy.io import savemat
 
 import probseg.data.sbd as module
 from probseg.data import DATASETS, LVIS, SBD, Berkeley, GrabCut, InteractiveDataModule
-from probseg.errors import DataError, DatasetNotFoundError
+from probseg.errors import DataError
 from probseg.paths import configs_dir
 
 
 @pytest.fixture
 def root(tmp_path):
     return write_sbd(tmp_path / "SBD")
-
-
-def refused(error, action, *parts):
-    with pytest.raises(error) as caught:
-        action()
-    for part in parts:
-        assert str(part) in str(caught.value)
 
 
 def test_every_instance_is_an_object(root):
@@ -73,28 +65,6 @@ def test_numbers_without_pixels_and_images_without_instances(root):
     np.testing.assert_array_equal(data[0].mask, labels == 1)
 
 
-@pytest.mark.parametrize("folder", ["SBD", "sbd", "sbd/benchmark_RELEASE/dataset"])
-def test_default_place(root, tmp_path, monkeypatch, folder):
-    place = tmp_path / "data" / folder
-    place.parent.mkdir(parents=True)
-    root.rename(place)
-    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
-    assert len(SBD()) == 6
-
-
-@pytest.mark.parametrize("gone", ["img", "inst", "train.txt"])
-def test_missing_parts(root, gone):
-    if gone.endswith(".txt"):
-        (root / gone).unlink()
-    else:
-        shutil.rmtree(root / gone)
-    refused(
-        DatasetNotFoundError, lambda: SBD("train", root),
-        "SBD", root, "img/<id>.jpg", "inst/<id>.mat", "train.txt", "benchmark.tgz", "`root`",
-        "PROBSEG_DATA",
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("gone", ["img/2008_000201.jpg", "inst/2008_000201.mat"])
 def test_missing_files(root, gone):
     (root / gone).unlink()
@@ -123,21 +93,6 @@ def test_numbers_that_are_no_instances(root, labels, told):
     path = root / "inst" / "2008_000201.mat"
     savemat(path, {"GTinst": {"Segmentation": labels}})
     refused(DataError, lambda: SBD("val", root), path, "0..255", told, "unpack")
-
-
-def test_instances_of_another_size(root):
-    path = write_instances(draw_scene(20, 30, 2)[1], root / "inst" / "2008_000200.mat")
-    refused(DataError, lambda: SBD("val", root)[0], path, "30 x 20", "2008_000200.jpg", "64 x 48")
-
-
-def test_training_batches(root):
-    module = InteractiveDataModule(
-        train=SBD("train", root), batch_size=3, crop_size=32, num_workers=0
-    )
-    batches = list(module.train_dataloader())
-    assert len(batches) == 2
-    assert all(batch.images.shape == (3, 3, 32, 32) for batch in batches)
-    assert all((batch.masks == 1).any(dim=(1, 2)).all() for batch in batches)
 
 
 @pytest.mark.parametrize(("file", "kind"), [("sbd.yaml", SBD), ("lvis.yaml", LVIS)])
@@ -169,15 +124,6 @@ def test_files_are_read_once_and_again_if_one_changes(root, monkeypatch):
     assert [number for _, number in SBD("val", root).objects] == [1, 2, 9, 1, 2]
     (root / "inst/2008_000201.mat").unlink()
     refused(DataError, lambda: SBD("val", root), "2008_000201.mat", "no such file")
-
-
-def test_names_and_areas_are_known_without_reading(root):
-    data = SBD("val", root)
-    samples = [data[i] for i in range(6)]
-    assert data.areas.dtype == np.int64
-    assert data.areas.tolist() == [int(sample.mask.sum()) for sample in samples]
-    shutil.rmtree(root / "img")
-    assert [data.object_name(i) for i in range(6)] == [sample.name for sample in samples]
 
 
 def test_small_objects_can_be_left_out(root):

@@ -1,11 +1,11 @@
 """A part of a data set: by area and name, and with weights."""
 
 import pickle
-import time
 import tracemalloc
 
 import numpy as np
 import pytest
+import refusals
 import yaml
 from fakes import FakeObjects, write_folder
 from hypothesis import given
@@ -50,10 +50,8 @@ def names(dataset):
 
 
 def refused(*parts, dataset=None, **arguments):
-    with pytest.raises(DataError) as caught:
-        Selected(Sized([5, 10, 15, 20]) if dataset is None else dataset, **arguments)
-    for part in parts:
-        assert str(part) in str(caught.value)
+    everything = Sized([5, 10, 15, 20]) if dataset is None else dataset
+    refusals.refused(DataError, lambda: Selected(everything, **arguments), *parts)
 
 
 limits = st.none() | st.integers(0, 120)
@@ -85,17 +83,9 @@ def test_samples_are_those_of_the_data_set(tmp_path):
     assert [sample.name for sample in selected] == ["object1", "object2", "object4"]
     assert selected.areas is None
     assert selected[-1] is inner[4]
+    assert [sample.name for sample in pickle.loads(pickle.dumps(selected))] == names(selected)
     with pytest.raises(IndexError):
         selected[3]
-
-
-def test_areas_of_a_folder(tmp_path):
-    folder = ImageMaskFolder(write_folder(tmp_path, images=3, objects=2))
-    areas = [(sample.mask == 1).sum() for sample in folder]
-    limit = int(np.median(areas))
-    selected = Selected(folder, min_area=limit + 1)
-    assert [(sample.mask == 1).sum() for sample in selected] == [a for a in areas if a > limit]
-    assert [sample.name for sample in selected] == names(selected)
 
 
 def test_names_of_objects_and_photographs_are_left_out(tmp_path):
@@ -220,23 +210,14 @@ def test_a_configuration_file(tmp_path):
     assert used[6:].tolist() == [3, 6, 9, 12]  # of 30, in proportion to 1, 2, 3, 4
 
 
-def test_worker_processes_get_a_selection(tmp_path):
-    selected = Selected(FakeObjects(4), exclude=write(tmp_path / "list.txt", "object2"))
-    again = pickle.loads(pickle.dumps(selected))
-    assert [sample.name for sample in again] == [sample.name for sample in selected]
-
-
-def test_a_million_objects_are_selected_at_once():
+def test_a_selection_takes_8_bytes_for_each_object():
     inner = Sized(np.arange(1_000_000) % 1000)
     tracemalloc.start()
-    start = time.perf_counter()
     selected = Selected(inner, min_area=100)
-    seconds = time.perf_counter() - start
     kept, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(selected) == 900_000
     assert kept < 8e6  # 8 bytes for each that is left
-    assert seconds < 2  # 0.01 measured
 
 
 @given(st.integers(2, 12), st.integers(60, 120))

@@ -1,4 +1,4 @@
-"""The look of training crops: colours, and the defects of photographs.
+"""Photometric augmentation of training crops: colours, blur, noise and compression.
 
 The only module that knows albumentations.
 """
@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 
-class Looks:
-    """Changes the look of a photograph at random.
+class PhotometricAugmentation:
+    """Random changes of colours, sharpness and noise.
 
     Independently of each other: brightness and contrast in 60 % of the cases, hue, saturation and
     value in 50 %, all colours become grey in 5 %, and 15 % are blurred, compressed or noisy.

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from probseg.data.looks import Looks
+from probseg.data.photometric import PhotometricAugmentation
 
 PHOTO = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
 
@@ -17,29 +17,29 @@ PHOTO = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
 )
 def test_looks_keep_the_shape_and_the_picture_that_was_given(image, seed):
     before = image.copy()
-    shown = Looks()(image, np.random.default_rng(seed))
+    shown = PhotometricAugmentation()(image, np.random.default_rng(seed))
     assert shown.shape == image.shape
     assert shown.dtype == np.uint8
     np.testing.assert_array_equal(image, before)
 
 
-def shown(seed, looks=None):
-    return (looks or Looks())(PHOTO, np.random.default_rng(seed))
+def shown(seed, augment=None):
+    return (augment or PhotometricAugmentation())(PHOTO, np.random.default_rng(seed))
 
 
 def test_they_are_a_function_of_the_generator_alone():
-    looks = Looks()
-    first = [shown(seed, looks) for seed in range(20)]
+    augment = PhotometricAugmentation()
+    first = [shown(seed, augment) for seed in range(20)]
     np.random.seed(1)  # plays no part, nor does what was drawn before
     for seed in reversed(range(20)):
-        np.testing.assert_array_equal(shown(seed, looks), first[seed])
+        np.testing.assert_array_equal(shown(seed, augment), first[seed])
         np.testing.assert_array_equal(shown(seed), first[seed])
 
 
 def test_what_is_changed_is_drawn_independently():
     """Brightness moves the mean and hue the balance of channels; seeded alike, they would agree."""
-    looks = Looks()
-    seen = [shown(seed, looks).astype(float) for seed in range(1500)]
+    augment = PhotometricAugmentation()
+    seen = [shown(seed, augment).astype(float) for seed in range(1500)]
     bright = [image.mean() - PHOTO.mean() for image in seen]
     grey = [(image.std(axis=-1) < 1).all() for image in seen]
     kept = [(image == PHOTO).all() for image in seen]

@@ -32,7 +32,7 @@ from probseg.zoo.store import load_into
 CONVENTIONS = {
     "multiply_adds": MULTIPLY_ADDS,
     "first_click": "from set_image to the first mask, with the encoding of the image",
-    "next_click": "one more click on the same image",
+    "next_click": "one more click on the same image, without zoom-in",
     "milliseconds": "median and 95th percentile (p95) of the repeats after the warm-up",
     "peak": "MiB of a first click at most, beyond what was held before",
     "training": (
@@ -219,7 +219,7 @@ class _Clicks:
         height, width = settings.size
         self._image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
         self._on, self._off = Click(width // 2, height // 2), Click(width // 4, height // 4, False)
-        self._predictor = Predictor(model, settings.device)
+        self._predictor = Predictor(model, settings.device, zoom=None)
         self._settings = settings
 
     def first(self) -> None:

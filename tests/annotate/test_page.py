@@ -109,7 +109,7 @@ def test_photographs_are_upright_in_all_eight_orientations(page):
 
 
 FETCHES = {
-    "slow": "await new Promise(done => setTimeout(done, 150)); return real(url, options);",
+    "slow": "await new Promise(done => setTimeout(done, 600)); return real(url, options);",
     "late": "window.calls = (window.calls ?? 0) + 1;"
     "await new Promise(done => setTimeout(done, 600 / window.calls)); return real(url, options);",
     "gone": "throw new TypeError('no server');",

@@ -76,13 +76,13 @@ def adaptation_of(backbone: nn.Module, head: nn.Module) -> Adaptation:
     in_head = probabilistic_layers(head)
     with_keys = probabilistic_layers(backbone) or in_head
     with_values = [layer for layer in in_head if layer.settings.can_propagate]
-    keys = [layer.settings.keys for layer in with_keys[:1]]
-    values = [layer.settings.values for layer in with_values[:1]]
+    keys = with_keys[0].settings.keys if with_keys else None
+    values = with_values[0].settings.values if with_values else None
     return Adaptation(
-        key_iterations=keys[0].iterations if keys else None,
-        key_prior=keys[0].prior_precision if keys else None,
-        value_iterations=values[0].iterations if values else None,
-        value_prior=values[0].prior_precision if values else None,
+        key_iterations=None if keys is None else keys.iterations,
+        key_prior=None if keys is None else float(keys.prior_precision),
+        value_iterations=None if values is None else values.iterations,
+        value_prior=None if values is None else float(values.prior_precision),
     )
 
 

@@ -15,6 +15,7 @@ from probseg.clicks.boxes import Box, padded_crop
 from probseg.errors import UnknownNameError
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.states import InteractionState, begin, check_box, check_click, image_tensor
+from probseg.interact.waiting import warn_of_spinning
 from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
 from probseg.types import Click
@@ -135,6 +136,8 @@ class Predictor:
                 "files of other kinds"
             )
             raise ValueError(msg)
+        if self.device.type == "cpu":
+            warn_of_spinning()
         self._empty = self._encoded(begin(image_tensor(image, self.device)))
         self.reset()
 

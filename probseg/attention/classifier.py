@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.ops.logistic import logistic_em
+from probseg.ops.numerics import working_dtype
 
 
 class AdaptiveClassifier(nn.Conv2d):
@@ -20,7 +21,7 @@ class AdaptiveClassifier(nn.Conv2d):
 
     Args:
         channels: Channels of the features.
-        iterations: EM steps, 0 for none; 8 are close to convergence.
+        iterations: EM steps, 0 for none; 3 are close to convergence.
         prior: Precision of the prior of factors and shift, positive. An observation is a cell that
             a click's disk covers; a disk of radius 5 pixels covers 5 cells of 4 x 4 pixels.
 
@@ -28,7 +29,7 @@ class AdaptiveClassifier(nn.Conv2d):
         ValueError: If ``iterations`` is negative or ``prior`` is not positive.
     """
 
-    def __init__(self, channels: int, iterations: int = 0, prior: float = 5.0) -> None:
+    def __init__(self, channels: int, iterations: int = 0, prior: float = 10.0) -> None:
         super().__init__(channels, 1, kernel_size=1)
         if iterations < 0:
             msg = f"click_iterations must be at least 0, got {iterations}"
@@ -52,7 +53,8 @@ class AdaptiveClassifier(nn.Conv2d):
         logits = super().forward(features)
         if clicks is None or self.iterations == 0:
             return logits
-        covered = F.adaptive_avg_pool2d(clicks.float(), features.shape[-2:]).flatten(2)
+        dtype = working_dtype(features.dtype)
+        covered = F.adaptive_avg_pool2d(clicks.to(dtype), features.shape[-2:]).flatten(2)
         counts = covered.sum(dim=1)  # (B, h w)
         most = int((counts > 0).sum(dim=1).amax())
         if most == 0:
@@ -61,9 +63,9 @@ class AdaptiveClassifier(nn.Conv2d):
         positive, negative = covered.gather(2, cells[:, None].expand(-1, 2, -1)).unbind(dim=1)
         found = features.flatten(2).gather(2, cells[:, None].expand(-1, features.shape[1], -1))
         length = self.weight.norm().clamp(min=1e-6)
-        scale = torch.cat([self.weight.flatten(), length[None]]).float()  # (C + 1,)
-        prior_mean = torch.cat([torch.ones_like(scale[1:]), self.bias.float() / length])
-        rows = F.pad(found.mT.float(), (0, 1), value=1.0) * scale  # (B, S, C + 1)
+        scale = torch.cat([self.weight.flatten(), length[None]]).to(dtype)  # (C + 1,)
+        prior_mean = torch.cat([torch.ones_like(scale[1:]), self.bias.to(dtype) / length])
+        rows = F.pad(found.mT.to(dtype), (0, 1), value=1.0) * scale  # (B, S, C + 1)
         evidence = (positive - negative) / 2
         adapted = logistic_em(rows, evidence, counts, prior_mean, self.prior, self.iterations)
         weights = (adapted * scale).to(features.dtype)

@@ -30,7 +30,7 @@ class ConvHead(Head):
         inputs: FeatureInfo,
         value_channels: int | None = None,
         click_iterations: int = 0,
-        click_prior: float = 5.0,
+        click_prior: float = 10.0,
     ) -> None:
         super().__init__()
         channels = value_channels or inputs.channels[0]

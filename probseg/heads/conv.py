@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from probseg.attention.classifier import AdaptiveClassifier
+from probseg.attention.classifier import AdaptiveClassifier, ClickAdaptation
 from probseg.heads.base import Head
 from probseg.types import FeatureInfo
 
@@ -34,7 +34,7 @@ class ConvHead(Head):
     ) -> None:
         super().__init__()
         channels = value_channels or inputs.channels[0]
-        self.logit = AdaptiveClassifier(channels, click_iterations, click_prior)
+        self.logit = AdaptiveClassifier(channels, ClickAdaptation(click_iterations, click_prior))
 
     def forward(
         self, features: Tensor, clicks: Tensor, value_features: Tensor | None = None

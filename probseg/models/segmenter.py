@@ -324,6 +324,8 @@ class Segmenter(nn.Module):
         key_prior: float | None = None,
         value_iterations: int | None = None,
         value_prior: float | None = None,
+        click_iterations: int | None = None,
+        click_prior: float | None = None,
     ) -> None:
         """Switch key adaptation and value propagation of the trained network, in place.
 
@@ -335,10 +337,15 @@ class Segmenter(nn.Module):
             key_prior: Precision of the prior of the keys, 0 for maximum likelihood.
             value_iterations: EM iterations in which clicks propagate, 0 for none.
             value_prior: Precision of the prior of the value means.
+            click_iterations: EM iterations in which the classifier adapts to the clicks, 0 for
+                none.
+            click_prior: Precision of the prior of the classifier's weights.
 
         Raises:
             ValueError: If a number is out of range, the network has no layer to change, or a prior
                 is given for iterations that are 0 and stay so.
         """
-        wanted = Adaptation(key_iterations, key_prior, value_iterations, value_prior)
+        wanted = Adaptation(
+            key_iterations, key_prior, value_iterations, value_prior, click_iterations, click_prior
+        )
         adapt(self.backbone, self.head, wanted)

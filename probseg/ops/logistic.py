@@ -13,11 +13,11 @@ def logistic_em(
 ) -> Tensor:
     """Move the weights of a logistic classifier towards their posterior mode.
 
-    The weights have the prior ``N(prior_mean, I / prior)``, and row ``s`` was observed ``counts[s]``
-    times. With Pólya-Gamma variables as hidden ones (Polson, Scott & Windle 2013, Eqs. 4 and 6),
-    the E step replaces each observation by a Gaussian one of precision
-    ``tanh(z / 2) / (2 z)``, ``z`` being the row's logit, and the M step solves the linear regression
-    that is left. No step lowers the posterior; the bound is that of Jaakkola & Jordan (2000).
+    The weights have the prior ``N(prior_mean, I / prior)``, and row ``s`` was observed
+    ``counts[s]`` times. Pólya-Gamma variables are the hidden ones (Polson, Scott & Windle 2013):
+    the E step replaces each observation by a Gaussian one of precision ``tanh(z / 2) / (2 z)``,
+    ``z`` being the row's logit, and the M step solves the linear regression that is left. No step
+    lowers the posterior; the bound is that of Jaakkola & Jordan (2000).
 
     Args:
         rows: Features ``(B, S, D)``.

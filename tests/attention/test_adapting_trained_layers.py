@@ -103,6 +103,22 @@ def test_iterations_out_of_range_are_named(name):
     assert getattr(Adaptation(**{name: 0}), name) == 0
 
 
+def test_the_classifier_is_reached_and_restored():
+    model = network()
+    assert model.adaptation().click_iterations == 0
+    plain = answer(model)
+    with restored(model):
+        model.adapt(click_iterations=3, click_prior=1.0)
+        assert not torch.allclose(answer(model), plain)
+        assert model.adaptation().click_prior == 1.0
+    assert torch.equal(answer(model), plain)
+    for wrong in ({"click_prior": 0.0}, {"click_iterations": -1}):
+        with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: "):
+            model.adapt(**wrong)
+    with pytest.raises(ValueError, match=r"click_iterations=1.*no classifier"):
+        network(head={}).adapt(click_iterations=1)
+
+
 @pytest.mark.parametrize("of", ["key", "value"])
 @pytest.mark.parametrize("iterations", [None, 0])
 def test_a_prior_without_iterations_is_refused(of, iterations):

@@ -18,14 +18,16 @@ from probseg.attention import Adaptation, probabilistic_layers
 from probseg.evaluation import ObjectRecord, get_protocol, run_objects
 from probseg.evaluation.tuning import Grid, Trial, Tuning, tune
 from probseg.metrics import clustered_bootstrap
+from probseg.models import variant
 from probseg.ops import KeyAdaptation, ValuePropagation
 
 LAST = 6
 SHORT = replace(get_protocol("gabbur2021"), max_clicks=4, trials=2)
 SMALL = Grid(key_iterations=(0, 1, 2), key_priors=(0.0, 0.5), value_iterations=(3,),
-             value_priors=(2.0, 7.0))  # fmt: skip
+             value_priors=(2.0, 7.0), click_iterations=(2,), click_priors=(5.0,))  # fmt: skip
 KEYS = [Adaptation(0), *(Adaptation(n, p) for n in (1, 2) for p in (0.0, 0.5))]
 VALUES = [{"value_iterations": 0}, *({"value_iterations": 3, "value_prior": p} for p in (2.0, 7.0))]
+CLICKS = [Adaptation(click_iterations=0), Adaptation(click_iterations=2, click_prior=5.0)]
 OBJECTS = [draw_sample(24, 32, seed=i) for i in range(3)]
 
 
@@ -92,7 +94,7 @@ def test_all_settings_are_tried_once_and_the_network_as_trained_first(monkeypatc
     assert told == list(found.trials)
     assert found.best is found.trials[0], "all need the same clicks"
     for adaptation, during in zip(expected, states, strict=True):
-        wanted = asdict(adaptation).values()
+        wanted = [*asdict(adaptation).values()][:4]
         assert during == tuple(
             of_trained if value is None else value
             for value, of_trained in zip(wanted, trained, strict=True)
@@ -125,16 +127,24 @@ def test_the_best_is_the_first_with_the_fewest_clicks(clicks, both):
         )
 
 
-@pytest.mark.parametrize(("name", "expected"), [("micro_csa", KEYS), ("micro_prob_botnet", KEYS)])
-def test_networks_without_propagation_tune_keys_only(monkeypatch, name, expected):
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("micro_csa", KEYS),
+        ("micro_prob_botnet", [*KEYS, *CLICKS]),
+        ("micro_conv", CLICKS),
+        ("micro_botnet", CLICKS),
+    ],
+)
+def test_networks_tune_what_they_have(monkeypatch, name, expected):
     found, _, _ = searched(monkeypatch, micro_model(name), lambda state: LAST)
     assert [trial.adaptation for trial in found.trials] == [Adaptation(), *expected]
 
 
-@pytest.mark.parametrize("name", ["micro_conv", "micro_botnet"])
-def test_networks_with_nothing_to_tune_are_refused(name):
-    with pytest.raises(ValueError, match=r"^model: expected one with probabilistic attention"):
-        tune(micro_model(name), OBJECTS, SHORT, SMALL)
+def test_networks_with_nothing_to_tune_are_refused():
+    model = variant("micro_csa", {"head": {"attention": "standard", "options": None}}).eval()
+    with pytest.raises(ValueError, match=r"^model must have probabilistic attention"):
+        tune(model, OBJECTS, SHORT, SMALL)
 
 
 def by_hand(adaptation, target):
@@ -232,7 +242,7 @@ def test_settings_out_of_range_are_refused_before_any_is_tried(grid, told, monke
 
 
 def test_the_grid_of_the_paper_is_searched_by_default():
-    keys, values = Grid().keys(), Grid().values()
+    keys, values = Grid().of("key"), Grid().of("value")
     assert len(set(keys)) == len(keys) == 11
     assert [setting.value_prior for setting in values if setting.value_iterations == 1] == [
         0.1,
@@ -242,8 +252,8 @@ def test_the_grid_of_the_paper_is_searched_by_default():
     ]
     assert keys[0] == Adaptation(key_iterations=0)
     assert values[0] == Adaptation(value_iterations=0)
-    assert Grid((0,), (1.0,), (0,), (1.0,)).keys() == keys[:1]
-    assert Grid((0,), (1.0,), (0,), (1.0,)).values() == values[:1]
+    assert Grid((0,), (1.0,), (0,), (1.0,)).of("key") == keys[:1]
+    assert Grid((0,), (1.0,), (0,), (1.0,)).of("value") == values[:1]
 
 
 positive = st.floats(1e-6, 1e6)

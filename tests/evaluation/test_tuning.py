@@ -52,6 +52,8 @@ def layers(model):
 
 def state(model):
     """Iterations and prior precisions of keys and values; a learnt prior is None."""
+    if not layers(model):
+        return ()
     keys, values, learnt_key, learnt_value, _ = next(
         (layer for layer in layers(model) if layer.can_propagate), layers(model)[0]
     )

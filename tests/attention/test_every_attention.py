@@ -13,7 +13,7 @@ from runs import QUIET, finished
 from torch import Tensor
 
 from probseg.attention import ATTENTIONS, Attention2d, HardAttention2d, build_attention
-from probseg.ops.information import posterior_divergence, posterior_entropy
+from probseg.ops.family.information import posterior_divergence, posterior_entropy
 from probseg.types import Prompts
 
 VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width"}]

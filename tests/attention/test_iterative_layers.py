@@ -10,7 +10,7 @@ from probseg.attention.block_slots import BlockSlotAttention2d
 from probseg.attention.hopfield import HopfieldAttention2d
 from probseg.attention.slots import GRUSlotAttention2d, SlotAttention2d
 from probseg.ops.axial import from_lines, to_lines
-from probseg.ops.block_slots import Memories, block_slot_free_energy
+from probseg.ops.family.block_slots import Memories, block_slot_free_energy
 
 SLOTS = [SlotAttention2d, GRUSlotAttention2d, BlockSlotAttention2d]
 LAYERS = [HopfieldAttention2d, *SLOTS]

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from probseg.ops import FactoredPosition, attend, probabilistic_attention
-from probseg.ops.additive import additive_edges
-from probseg.ops.edges import BasesEdges, EdgePosterior, SoftmaxEdges, gaussian_edges, row_blocks
-from probseg.ops.hard import sample_edges
-from probseg.ops.information import posterior_divergence, posterior_entropy
+from probseg.ops.edges import EdgePosterior, SoftmaxEdges, gaussian_edges, row_blocks
+from probseg.ops.family.additive import additive_edges
+from probseg.ops.family.bases import BasesEdges
+from probseg.ops.family.hard import sample_edges
+from probseg.ops.family.information import posterior_divergence, posterior_entropy
 from probseg.ops.priors import DistancePrior, WindowPrior
 
 ALL = slice(None)

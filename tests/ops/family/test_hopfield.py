@@ -10,7 +10,7 @@ from ops_cases import draw
 from torch.autograd import gradcheck
 
 from probseg.ops import BackendError, attend
-from probseg.ops.hopfield import hopfield_energy, hopfield_retrieval
+from probseg.ops.family.hopfield import hopfield_energy, hopfield_retrieval
 
 CASES = st.fixed_dictionaries(
     {

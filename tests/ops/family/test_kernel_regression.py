@@ -11,7 +11,7 @@ from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.ops.kernel_regression import kernel_edges, nadaraya_watson
+from probseg.ops.family.kernel_regression import kernel_edges, nadaraya_watson
 
 
 def looped(queries: Tensor, keys: Tensor, values: Tensor, width: Tensor) -> Tensor:

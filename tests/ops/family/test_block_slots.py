@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from ops_cases import draw
 from torch.autograd import gradcheck
 
-from probseg.ops.block_slots import Memories, block_slot_free_energy, block_slot_inference
-from probseg.ops.hopfield import hopfield_retrieval
-from probseg.ops.slots import slot_free_energy, slot_inference
+from probseg.ops.family.block_slots import Memories, block_slot_free_energy, block_slot_inference
+from probseg.ops.family.hopfield import hopfield_retrieval
+from probseg.ops.family.slots import slot_free_energy, slot_inference
 
 CASES = st.fixed_dictionaries(
     {

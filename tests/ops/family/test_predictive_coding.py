@@ -11,7 +11,7 @@ from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.ops.predictive_coding import (
+from probseg.ops.family.predictive_coding import (
     free_energy_descent,
     normalised_errors,
     predictive_coding_inference,

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from probseg.evaluation.gauges import timed_with_peak
-from probseg.ops.additive import additive_edges
-from probseg.ops.edges import BasesEdges, SoftmaxEdges
-from probseg.ops.hard import sample_edges
-from probseg.ops.information import posterior_divergence, posterior_entropy
+from probseg.ops.edges import SoftmaxEdges
+from probseg.ops.family.additive import additive_edges
+from probseg.ops.family.bases import BasesEdges
+from probseg.ops.family.hard import sample_edges
+from probseg.ops.family.information import posterior_divergence, posterior_entropy
 from probseg.ops.priors import WindowPrior
 
 

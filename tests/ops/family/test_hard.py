@@ -8,8 +8,9 @@ from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.ops.edges import BasesEdges, EdgePosterior, SoftmaxEdges
-from probseg.ops.hard import (
+from probseg.ops.edges import EdgePosterior, SoftmaxEdges
+from probseg.ops.family.bases import BasesEdges
+from probseg.ops.family.hard import (
     Edges,
     most_probable_edges,
     sample_edges,

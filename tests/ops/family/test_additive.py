@@ -13,7 +13,7 @@ from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probseg.ops import BackendError, Block, assign, attend
-from probseg.ops.additive import AdditiveScores, additive_edges
+from probseg.ops.family.additive import AdditiveScores, additive_edges
 
 EVERYTHING = Block(*(slice(None),) * 4)
 

@@ -10,7 +10,7 @@ from ops_cases import draw
 from torch.autograd import gradcheck
 
 from probseg.ops import KeyAdaptation, probabilistic_attention
-from probseg.ops.slots import slot_attention, slot_free_energy, slot_inference
+from probseg.ops.family.slots import slot_attention, slot_free_energy, slot_inference
 
 CASES = st.fixed_dictionaries(
     {

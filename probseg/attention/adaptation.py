@@ -58,9 +58,9 @@ def adapt(backbone: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
     in_head = probabilistic_layers(head)
     with_keys = probabilistic_layers(backbone) or in_head
     with_values = [layer for layer in in_head if layer.settings.can_propagate]
-    present = [layer.settings.keys.iterations for layer in with_keys]
+    present = [layer.settings.key_adaptation.iterations for layer in with_keys]
     _check("key", wanted.key_iterations, wanted.key_prior, present, head)
-    present = [layer.settings.values.iterations for layer in with_values]
+    present = [layer.settings.value_propagation.iterations for layer in with_values]
     _check("value", wanted.value_iterations, wanted.value_prior, present, head)
     for layer in with_keys:
         layer.adapt_keys(wanted.key_iterations, wanted.key_prior)
@@ -76,8 +76,8 @@ def adaptation_of(backbone: nn.Module, head: nn.Module) -> Adaptation:
     in_head = probabilistic_layers(head)
     with_keys = probabilistic_layers(backbone) or in_head
     with_values = [layer for layer in in_head if layer.settings.can_propagate]
-    keys = with_keys[0].settings.keys if with_keys else None
-    values = with_values[0].settings.values if with_values else None
+    keys = with_keys[0].settings.key_adaptation if with_keys else None
+    values = with_values[0].settings.value_propagation if with_values else None
     return Adaptation(
         key_iterations=None if keys is None else keys.iterations,
         key_prior=None if keys is None else float(keys.prior_precision),

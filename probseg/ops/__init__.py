@@ -31,6 +31,7 @@ from probseg.ops.family.slots import Slots, slot_attention, slot_free_energy, sl
 from probseg.ops.priors import DistancePrior, WindowPrior
 from probseg.ops.probabilistic import ProbabilisticAttention, probabilistic_attention
 from probseg.ops.relative_position import FactoredPosition, FullPosition, RelativePosition
+from probseg.ops.settings import InferenceSettings
 from probseg.ops.updates import (
     DirichletPrior,
     GammaPrior,
@@ -55,6 +56,7 @@ __all__ = [
     "FullPosition",
     "GammaPrior",
     "Hopfield",
+    "InferenceSettings",
     "KeyAdaptation",
     "LogPrior",
     "Memories",

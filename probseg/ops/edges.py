@@ -19,10 +19,12 @@ from torch import Tensor
 from probseg.ops.attention import LogPrior, attend
 from probseg.ops.backends.interface import Block, take_block
 from probseg.ops.backends.tiles import TILE, numbers_per_pair
-from probseg.ops.checks import as_precision, as_terms, check_units
-from probseg.ops.mixture import Mixture, PriorName, query_logits
-from probseg.ops.numerics import full_precision, product_dtype, working_dtype
+from probseg.ops.checks import as_terms, check_units
+from probseg.ops.mixture import PriorName, query_logits
+from probseg.ops.numerics import full_precision, working_dtype
+from probseg.ops.probabilistic import build_mixture
 from probseg.ops.relative_position import RelativePosition
+from probseg.ops.settings import InferenceSettings
 
 
 class EdgePosterior(ABC):
@@ -158,24 +160,12 @@ def gaussian_edges(
         position: Relative position embeddings, as in ``probabilistic_attention``.
     """
     check_units(queries, keys, keys, payload_name="keys", payload_of="keys")
-    if query_precision is None:
-        query_precision = queries.shape[-1] ** -0.5
-    prior = log_prior
-    if not isinstance(prior, str):
-        prior = as_terms("log_prior", prior, queries, keys)
-    dtype = working_dtype(queries.dtype)
-    mixture = Mixture(
-        keys.to(dtype),
-        keys.new_zeros(*keys.shape[:-1], 0),
-        as_precision("query_precision", query_precision, keys, zero=False),
-        0.0,
-        prior,
-        as_terms("log_mask", log_mask, queries, keys),
-        None if position is None else position.to(dtype),
-        product_dtype(queries),
-    )
+    settings = InferenceSettings(query_precision=query_precision, log_prior=log_prior)
+    mask = as_terms("log_mask", log_mask, queries, keys)
+    no_values = keys.new_zeros(*keys.shape[:-1], 0)
+    mixture = build_mixture(queries, keys, no_values, settings, mask, position)
     with full_precision(queries.device):
-        joint = query_logits(mixture, queries.to(dtype))
+        joint = query_logits(mixture, queries.to(mixture.keys.dtype))
     return SoftmaxEdges(joint.queries, joint.keys, joint.log_prior, joint.scale)
 
 

@@ -90,7 +90,9 @@ def test_they_stay_positive_however_large_the_steps(rate, sign):
         optimizer.step()
         assert all(prior.isfinite().all() for prior in priors)
         assert layer(features, None, values, click(1, 2)).isfinite().all()
-        assert all((update.prior_precision > 0).all() for update in layer.updates())
+        settings = layer.inference()
+        for update in (settings.key_adaptation, settings.value_propagation):
+            assert (update.prior_precision > 0).all()
     for prior, first in zip(priors, start, strict=True):
         assert (prior - first).abs().max() > 0.1
 
@@ -115,11 +117,11 @@ def test_without_them_the_weights_are_those_of_old(options):
 
 
 def test_priors_that_cannot_be_learnt_are_named():
-    with pytest.raises(ValueError, match=r"key_prior must be above 0 to be learnt, got 0\.0"):
+    with pytest.raises(ValueError, match="key_prior"):
         build(learn_priors=True)
-    with pytest.raises(ValueError, match="value_prior must be above 0 to be learnt, got 0"):
+    with pytest.raises(ValueError, match="value_prior"):
         build(learn_priors=True, key_prior=0.3, **{**PROPAGATES, "value_prior": 0.0})
-    with pytest.raises(ValueError, match="propagation_iterations need a value_precision above 0"):
+    with pytest.raises(ValueError, match="value_precision"):
         build(propagation_iterations=1)
 
 

@@ -51,14 +51,6 @@ def test_lines_hold_the_right_pixels():
     assert torch.equal(to_lines(maps, "full")[1, :, 6 * 3 + 2], maps[1, :, :, 3, 2])
 
 
-@pytest.mark.parametrize(("axis", "size"), [("height", (7, 1)), ("width", (1, 7))])
-def test_a_map_of_one_line_is_full_attention(axis, size):
-    q, k, v = draw(2, 2, 3, *size), draw(2, 2, 3, *size, seed=1), draw(2, 2, 2, *size, seed=2)
-    options = {"key_adaptation": KeyAdaptation(2, 0.3), "value_precision": 0.2}
-    line = along_lines(q, k, v, axis=axis, **options)
-    torch.testing.assert_close(line, along_lines(q, k, v, axis="full", **options))
-
-
 @pytest.mark.parametrize("axis", ["height", "width"])
 def test_lines_are_mixtures_of_their_own(axis):
     q, k, v = draw(2, 2, 3, 4, 5), draw(2, 2, 3, 4, 5, seed=1), draw(2, 2, 2, 4, 5, seed=2)
@@ -105,11 +97,6 @@ def test_span_is_a_banded_dense_computation(axis, span):
         along_lines(q, k, v, axis=axis, span=span, key_adaptation=KeyAdaptation()),
         along_lines(q, adapted, v, axis=axis, span=span),
     )
-
-
-def test_span_of_one_returns_the_values():
-    q, v = draw(1, 1, 3, 4, 5), draw(1, 1, 2, 4, 5, seed=1)
-    torch.testing.assert_close(along_lines(q, q, v, axis="width", span=1), v)
 
 
 def test_clicks_propagate_along_their_line_only():

@@ -122,18 +122,6 @@ def test_hidden_units_have_finite_gradients(kind, hidden, known):
     assert torch.autograd.gradcheck(lambda t, u: known(kind(t, u, mask)), (tokens, units))
 
 
-def test_tokens_without_a_base_lead_nowhere():
-    log_prior = torch.zeros(4, 3).double()
-    log_prior[1] = -math.inf
-    tokens = draw(1, 1, 4, 2).requires_grad_()
-    edges = BasesEdges(tokens, draw(1, 1, 3, 2, seed=1), log_prior)
-    log_p = edges.log_probability(ALL)
-    assert (log_p[:, :, 1] == -math.inf).all()
-    assert (log_p[..., 1] == -math.inf).all()
-    posterior_entropy(edges).sum().backward()
-    assert tokens.grad.isfinite().all()
-
-
 @pytest.mark.parametrize(
     "known",
     [posterior_entropy, lambda edges: posterior_divergence(edges, edges), sample_edges],

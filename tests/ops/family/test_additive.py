@@ -85,13 +85,6 @@ def test_gradients():
     assert gradcheck(lambda q, k, w, v: additive_edges(q, k, w).expect(v), (*tensors, values))
 
 
-def test_without_weights_it_is_average_pooling():
-    queries, keys, _ = problem(1, 2, 4, 3, 3)
-    values = draw(1, 2, 3, 2, seed=5)
-    found = additive_edges(queries, keys, torch.zeros(2, 3).double()).expect(values)
-    torch.testing.assert_close(found, values.mean(-2, keepdim=True).expand_as(found))
-
-
 class Largest(TorchDispatchMode):
     """Keeps the size of the largest result."""
 

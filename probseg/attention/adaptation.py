@@ -108,7 +108,8 @@ def _update(kind: str, layer: Layer) -> KeyAdaptation | ValuePropagation | Click
     """Return a layer's settings of one kind."""
     if isinstance(layer, AdaptiveClassifier):
         return layer.settings
-    return layer.settings.keys if kind == "key" else layer.settings.values
+    settings = layer.settings
+    return settings.key_adaptation if kind == "key" else settings.value_propagation
 
 
 _WITHOUT = {

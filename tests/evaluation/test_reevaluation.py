@@ -94,7 +94,7 @@ def test_seed_and_adaptation_are_those_of_the_test(clicks, evaluations, tmp_path
     seen = set()
 
     def spy(model, *arguments, **options):
-        seen.add(model.head.last.settings.keys.iterations)
+        seen.add(model.head.last.settings.key_adaptation.iterations)
         return run_objects(model, *arguments, **options)
 
     monkeypatch.setattr(reevaluation, "run_objects", spy)

@@ -153,7 +153,7 @@ def by_hand(adaptation, target):
     """Mean clicks of each object, of a network whose layers were changed one by one."""
     model = adaptable()
     for layer in probabilistic_layers(model):
-        keys, values = layer.settings.keys, layer.settings.values
+        keys, values = layer.settings.key_adaptation, layer.settings.value_propagation
         if adaptation.key_iterations is not None:
             keys = KeyAdaptation(adaptation.key_iterations, adaptation.key_prior or 0.0)
         if adaptation.value_iterations is not None and layer.settings.can_propagate:
@@ -161,7 +161,7 @@ def by_hand(adaptation, target):
             if adaptation.value_prior is not None:
                 prior = adaptation.value_prior
             values = ValuePropagation(adaptation.value_iterations, prior)
-        layer.settings = layer.settings._replace(keys=keys, values=values)
+        layer.settings = replace(layer.settings, key_adaptation=keys, value_propagation=values)
     clicks = {}
     for block in (OBJECTS[:2], OBJECTS[2:]):
         for record in run_objects(model, block, SHORT, seed=5):

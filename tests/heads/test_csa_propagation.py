@@ -1,6 +1,7 @@
 """Corrective self-attention in which clicks fix logits and propagate them."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -230,7 +231,7 @@ def test_each_setting_makes_a_difference():
 def test_switched_off_it_is_the_standard_head(layout):
     head = build(options={"key_iterations": 0, "log_prior": "magnitude"}, **layout)
     head.last.adapt_values(0)
-    head.last.value_precision = 0.0
+    head.last.settings = replace(head.last.settings, value_precision=0.0)
     arguments = {"attention": "standard", "propagation_iterations": 0, **layout}
     standard = build(**arguments)
     missing, surplus = standard.load_state_dict(head.state_dict(), strict=False)

@@ -264,7 +264,7 @@ def test_attention_of_the_backbone_is_as_named(name):
     assert {type(layer) for layer in layers} == {kind}
     for layer in layers:
         if "prob_" in name:  # networks are trained without key adaptation
-            assert layer.settings.keys.iterations == 0
+            assert layer.settings.key_adaptation.iterations == 0
         keys = [key for key, _ in layer.position.named_parameters() if key.startswith("key")]
         assert bool(keys) == ("prob_" in name)
 
@@ -297,10 +297,10 @@ def test_head_is_as_named(name):
     else:
         assert (head.height.axis, head.last.axis) == ("height", "width")
     if "fast" not in name:  # which propagate without saying so
-        assert head.last.settings.values.iterations == propagation(name)
+        assert head.last.settings.value_propagation.iterations == propagation(name)
         assert head.propagates == (propagation(name) > 0)
     else:
-        assert head.last.settings.values.iterations == 5
+        assert head.last.settings.value_propagation.iterations == 5
 
 
 @pytest.mark.parametrize("name", list_presets())

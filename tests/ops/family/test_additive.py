@@ -13,7 +13,7 @@ from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probseg.ops import BackendError, Block, assign, attend
-from probseg.ops.additive import AdditiveScores, additive_edges
+from probseg.ops.family.additive import AdditiveScores, additive_edges
 
 EVERYTHING = Block(*(slice(None),) * 4)
 
@@ -83,13 +83,6 @@ def test_gradients():
     tensors = problem(2, 2, 4, 3, 3)
     values = draw(2, 2, 3, 2, seed=5).requires_grad_()
     assert gradcheck(lambda q, k, w, v: additive_edges(q, k, w).expect(v), (*tensors, values))
-
-
-def test_without_weights_it_is_average_pooling():
-    queries, keys, _ = problem(1, 2, 4, 3, 3)
-    values = draw(1, 2, 3, 2, seed=5)
-    found = additive_edges(queries, keys, torch.zeros(2, 3).double()).expect(values)
-    torch.testing.assert_close(found, values.mean(-2, keepdim=True).expand_as(found))
 
 
 class Largest(TorchDispatchMode):

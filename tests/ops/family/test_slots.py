@@ -10,7 +10,7 @@ from ops_cases import draw
 from torch.autograd import gradcheck
 
 from probseg.ops import KeyAdaptation, probabilistic_attention
-from probseg.ops.slots import slot_attention, slot_free_energy, slot_inference
+from probseg.ops.family.slots import slot_attention, slot_free_energy, slot_inference
 
 CASES = st.fixed_dictionaries(
     {
@@ -35,13 +35,6 @@ def shares(inputs, slots, scale, prior):
     """Responsibilities ``(B, G, N, K)``, written out."""
     logits = scale * torch.einsum("bgnd,bgkd->bgnk", inputs, slots)
     return (logits if prior is None else logits + prior).softmax(-1)
-
-
-def clusters(seed=0, size=4, spread=0.05):
-    """Inputs around the corners of a square, and those corners."""
-    corners = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]).double()
-    near = corners.repeat_interleave(size, 0)
-    return (near + spread * draw(*near.shape, seed=seed))[None, None], corners[None, None]
 
 
 @given(CASES)
@@ -73,15 +66,6 @@ def test_inference_never_raises_the_free_energy(case):
         after = slot_free_energy(inputs, slots, **options)
         assert (after <= before + 1e-9 * (1 + before.abs())).all()
         before = after
-
-
-def test_weighted_means_may_raise_it():
-    """What sets the two updates apart: the guarantee is for the sums."""
-    inputs, slots = draw(1, 1, 7, 2), draw(1, 1, 3, 2, seed=1)
-    settled = slot_inference(inputs, slots, iterations=200, scale=2.0).slots
-    moved = slot_attention(inputs, settled, iterations=1, scale=2.0).slots
-    before, after = (slot_free_energy(inputs, each, scale=2.0) for each in (settled, moved))
-    assert (after > before + 0.1).all()
 
 
 @given(CASES)
@@ -124,54 +108,6 @@ def test_with_squared_distances_it_is_em_in_a_mixture_of_gaussians(case):
         key_adaptation=KeyAdaptation(case["iterations"], 0.0),
     )
     torch.testing.assert_close(found, mixture.keys)
-
-
-def test_one_step_with_the_norms_as_prior_is_an_m_step():
-    inputs, slots = draw(2, 1, 9, 3), draw(2, 1, 4, 3, seed=1)
-    norms = -0.8 * slots.square().sum(-1) / 2  # (B, G, K)
-    found = slot_attention(inputs, slots, iterations=1, scale=0.8, log_prior=norms).slots
-    distances = torch.cdist(inputs, slots).square()
-    w = (-0.4 * distances).softmax(-1)
-    torch.testing.assert_close(found, (w.mT @ inputs) / w.sum(-2)[..., None])
-
-
-def test_a_large_scale_is_k_means():
-    inputs, corners = clusters()
-    ones = torch.ones_like(inputs[..., :1])
-    slots = corners + 0.3 * draw(1, 1, 4, 2, seed=1)
-    found = slot_attention(
-        torch.cat([inputs, ones], -1),
-        slots,
-        inputs,
-        iterations=1,
-        scale=1e4,
-        as_keys=lambda s: torch.cat([s, -s.square().sum(-1, keepdim=True) / 2], -1),
-    )
-    expected = inputs.unflatten(2, (4, 4)).mean(3)
-    torch.testing.assert_close(found.slots, expected)
-    torch.testing.assert_close(found.log_mass.exp(), torch.full((1, 1, 4), 4.0).double())
-
-
-def test_slots_find_clusters():
-    inputs, corners = clusters(spread=0.1)
-    slots = 0.2 * corners + 0.05 * draw(1, 1, 4, 2, seed=1)
-    found = slot_attention(inputs, slots, iterations=20, scale=8.0).slots
-    torch.testing.assert_close(found, inputs.unflatten(2, (4, 4)).mean(3), rtol=0, atol=0.02)
-
-
-def test_a_single_slot_takes_everything():
-    inputs, slot = draw(2, 2, 7, 3), draw(2, 2, 1, 3, seed=1)
-    mean = inputs.mean(-2, keepdim=True)
-    torch.testing.assert_close(slot_attention(inputs, slot).slots, mean)
-    torch.testing.assert_close(slot_inference(inputs, slot).slots, 7 * mean)
-    torch.testing.assert_close(slot_inference(inputs, slot, precision=7.0).slots, mean)
-
-
-def test_the_two_updates_differ_by_the_mass():
-    inputs, slots = draw(1, 2, 7, 3), draw(1, 2, 4, 3, seed=1)
-    means, log_mass = slot_attention(inputs, slots, iterations=1)
-    sums = slot_inference(inputs, slots, iterations=1, precision=1.75).slots
-    torch.testing.assert_close(sums, means * log_mass.exp()[..., None] / 1.75)
 
 
 def test_an_update_sees_means_of_values_and_slots():

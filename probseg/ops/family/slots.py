@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from probseg.ops.attention import LogPrior, assign, assign_checked, attend, checked_terms
-from probseg.ops.checks import check_iterations, check_units
-from probseg.ops.free_energy import check_positive, edge_energy, node_energy
+from probseg.ops.attention import LogPrior, assign_checked, attend, checked_terms
+from probseg.ops.checks import check_iterations, check_shape, check_units
+from probseg.ops.family.free_energy import check_positive, edge_energy, node_energy
 from probseg.ops.numerics import working_dtype
 
 
@@ -91,11 +91,15 @@ def slot_attention(
     """
     check_iterations(iterations)
     gathered = inputs if values is None else values
-    for _ in range(iterations):
+    for iteration in range(iterations):
         keys = slots if as_keys is None else as_keys(slots)
-        means, log_mass = assign(
-            inputs, keys, gathered, log_prior=log_prior, scale=scale, backend=backend
-        )
+        if iteration == 0:
+            check_units(inputs, keys, gathered, payload_name="values", payload_of="queries")
+            terms = checked_terms(inputs, keys, log_prior, scale)
+            if update is None:
+                expected = (*keys.shape[:-1], gathered.shape[-1])
+                check_shape("slots", slots, expected, "(B, G, K, V)")
+        means, log_mass = assign_checked(inputs, keys, gathered, terms, scale, backend)
         slots = means if update is None else update(means, slots)
     return Slots(slots, log_mass)
 
@@ -163,7 +167,7 @@ def slot_free_energy(
 ) -> Tensor:
     """Return ``p/2 sum_k |slot_k|² - 1/scale sum_i log sum_k exp(scale x_i·slot_k)``.
 
-    See ``probseg.ops.free_energy``. No update of ``slot_inference`` raises it.
+    See ``probseg.ops.family.free_energy``. No update of ``slot_inference`` raises it.
 
     Args:
         inputs: ``(B, G, N, D)``.

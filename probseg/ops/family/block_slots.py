@@ -21,8 +21,8 @@ from torch import Tensor
 from probseg.ops.attention import LogPrior, assign_checked, attend, checked_terms
 from probseg.ops.backends.interface import Attended
 from probseg.ops.checks import check_iterations, check_shape, check_units
-from probseg.ops.free_energy import check_positive, edge_energy
-from probseg.ops.slots import Slots, holding_sums, slot_free_energy, sums_of
+from probseg.ops.family.free_energy import check_positive, edge_energy
+from probseg.ops.family.slots import Slots, holding_sums, slot_free_energy, sums_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +129,7 @@ def block_slot_free_energy(
     """Return ``slot_free_energy`` with what the edges to memories add to it.
 
     ``- c / memory_scale sum_kb log sum_l exp(memory_scale slot_k^(b)·m_l^(b))``; see
-    ``probseg.ops.free_energy``.
+    ``probseg.ops.family.free_energy``.
 
     Args:
         inputs: ``(B, G, N, D)``.

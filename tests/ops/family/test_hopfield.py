@@ -10,7 +10,7 @@ from ops_cases import draw
 from torch.autograd import gradcheck
 
 from probseg.ops import BackendError, attend
-from probseg.ops.hopfield import hopfield_energy, hopfield_retrieval
+from probseg.ops.family.hopfield import hopfield_energy, hopfield_retrieval
 
 CASES = st.fixed_dictionaries(
     {
@@ -76,57 +76,6 @@ def test_the_energy_has_the_bounds_of_the_paper(case):
     energy = hopfield_energy(inside, patterns, scale=case["scale"]) + constants
     assert (energy >= -1e-9).all()
     assert (energy <= 2 * largest + 1e-9).all()
-
-
-@pytest.mark.parametrize("damage", ["noise", "hidden half"])
-def test_damaged_patterns_are_retrieved(damage):
-    patterns = stored()
-    states = patterns + 0.5 * draw(*patterns.shape, seed=1)
-    if damage == "hidden half":
-        states = patterns.clone()
-        states[..., 32:] = 0.0
-    errors = [
-        (hopfield_retrieval(states, patterns, iterations=5, scale=beta).states - patterns).norm()
-        for beta in (0.02, 0.1, 0.3, 1.0)
-    ]
-    assert errors == sorted(errors, reverse=True)
-    assert errors[0] > 0.5 * patterns.norm()
-    assert errors[-1] < 1e-6 * patterns.norm()
-
-
-def test_retrieved_patterns_stay():
-    patterns = stored()
-    settled = hopfield_retrieval(patterns, patterns, iterations=3).states
-    torch.testing.assert_close(
-        hopfield_retrieval(settled, patterns).states, settled, rtol=0, atol=1e-12
-    )
-    energy = hopfield_energy(settled.requires_grad_(), patterns)
-    (gradient,) = torch.autograd.grad(energy.sum(), settled)
-    assert gradient.abs().max() < 1e-12
-
-
-def test_one_iteration_is_attention_with_keys_as_values():
-    states, patterns = draw(2, 3, 4, 5), draw(2, 3, 6, 5, seed=1)
-    expected = torch.nn.functional.scaled_dot_product_attention(states, patterns, patterns)
-    torch.testing.assert_close(hopfield_retrieval(states, patterns, scale=5**-0.5).states, expected)
-
-
-def test_limits():
-    states, patterns = draw(1, 2, 3, 4), draw(1, 2, 5, 4, seed=1)
-    mean = patterns.mean(-2, keepdim=True).expand_as(states)
-    torch.testing.assert_close(hopfield_retrieval(states, patterns, scale=0.0).states, mean)
-    torch.testing.assert_close(
-        hopfield_retrieval(states, patterns, iterations=3, scale=1e-9).states,
-        mean,
-        rtol=0,
-        atol=1e-7,
-    )
-    one = patterns[:, :, :1]
-    torch.testing.assert_close(hopfield_retrieval(states, one).states, one.expand_as(states))
-    nearest = (states @ patterns.mT).argmax(-1)
-    hard = hopfield_retrieval(states, patterns, scale=1e4).states
-    expected = patterns.gather(2, nearest[..., None].expand(-1, -1, -1, 4))
-    torch.testing.assert_close(hard, expected)
 
 
 def test_hidden_patterns_are_not_retrieved():

@@ -8,8 +8,9 @@ from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.ops.edges import BasesEdges, EdgePosterior, SoftmaxEdges
-from probseg.ops.hard import (
+from probseg.ops.edges import EdgePosterior, SoftmaxEdges
+from probseg.ops.family.bases import BasesEdges
+from probseg.ops.family.hard import (
     Edges,
     most_probable_edges,
     sample_edges,
@@ -37,25 +38,9 @@ def dense(kind: str, queries: Tensor, keys: Tensor) -> Tensor:
     return torch.einsum("bgik,bgjk->bgij", z, z / z.sum(-2, keepdim=True))
 
 
-def repeated(scores: Tensor) -> SoftmaxEdges:
-    """As many queries as samples, with the same logits ``(M,)``."""
-    zeros = scores.new_zeros(1, 1, SAMPLES, 1)
-    return SoftmaxEdges(zeros, scores.new_zeros(1, 1, len(scores), 1), scores)
-
-
 def hoeffding(largest: float, means: int) -> float:
     """The error that one of some means of samples in ``[-largest, largest]`` has once in 1e6."""
     return largest * math.sqrt(2 * math.log(2e6 * means) / SAMPLES)
-
-
-def test_the_mean_of_samples_is_soft_attention():
-    scores, values = 1.5 * draw(5), draw(1, 1, 5, 3, seed=1)
-    posterior = repeated(scores)
-    mean = take_values(values, sample_edges(posterior, seeded()).indices).mean(-2)
-    wanted = scores.softmax(0) @ values
-    assert (mean - wanted).abs().max() < hoeffding(float(values.abs().max()), 3)
-    uniform = values.mean(-2)
-    assert (wanted[:, :, 0] - uniform).abs().max() > 2 * hoeffding(float(values.abs().max()), 3)
 
 
 @pytest.mark.parametrize("kind", ["softmax", "bases"])
@@ -84,41 +69,6 @@ def test_log_probabilities_and_their_gradients(monkeypatch, kind, tile):
     assert gradcheck(drawn, (queries, keys))
     with torch.no_grad():
         torch.testing.assert_close(drawn(queries, keys), written_out)
-
-
-def test_the_lost_information_is_the_entropy_on_average():
-    scores = 1.5 * draw(6)
-    lost = -sample_edges(repeated(scores), seeded()).log_probability
-    p = scores.softmax(0)
-    entropy = -(p * p.log()).sum()
-    deviation = ((p * p.log().square()).sum() - entropy.square()).sqrt()
-    assert abs(lost.mean() - entropy) < 5 * deviation / math.sqrt(SAMPLES)
-
-
-@pytest.mark.parametrize("baseline", [0.0, 0.3])
-def test_the_score_function_is_the_gradient_of_the_expected_cost(baseline):
-    scores = draw(5).requires_grad_()
-    cost = torch.linspace(-1, 1, 5, dtype=torch.float64)
-    edges = sample_edges(repeated(scores), seeded())
-    loss = score_function_loss(cost[edges.indices], edges.log_probability, baseline)
-    (estimate,) = torch.autograd.grad(loss / SAMPLES, scores)
-    (wanted,) = torch.autograd.grad((scores.softmax(0) * cost).sum(), scores)
-    bound = hoeffding(float((cost - baseline).abs().max()), 5)
-    assert (estimate - wanted).abs().max() < bound
-    assert wanted.abs().max() > 2 * bound
-
-
-def test_a_baseline_takes_the_noise_of_what_all_edges_cost():
-    scores = draw(5).requires_grad_()
-    edges = sample_edges(repeated(scores), seeded())
-    cost = torch.full((1, 1, SAMPLES), 7.0, dtype=torch.float64)
-    noise = []
-    for baseline in (0.0, 6.0, cost):
-        loss = score_function_loss(cost, edges.log_probability, baseline)
-        noise.append(torch.autograd.grad(loss / SAMPLES, scores, retain_graph=True)[0])
-    torch.testing.assert_close(noise[1], noise[0] / 7)
-    assert noise[0].abs().max() > 0
-    assert (noise[2] == 0).all()
 
 
 def test_the_score_function_of_a_cost_that_edges_share():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ops_cases import draw
 
-from probseg.ops.log_product import log_product
+from probseg.ops.family.log_product import log_product
 
 
 @given(st.tuples(*(st.integers(1, 5),) * 3), st.integers(0, 99))

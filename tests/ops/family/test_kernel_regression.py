@@ -1,7 +1,6 @@
 """Nadaraya-Watson kernel regression against its formula in loops."""
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.ops.kernel_regression import kernel_edges, nadaraya_watson
+from probseg.ops.family.kernel_regression import kernel_edges, nadaraya_watson
 
 
 def looped(queries: Tensor, keys: Tensor, values: Tensor, width: Tensor) -> Tensor:
@@ -42,34 +41,6 @@ def test_it_is_the_weighted_mean(sizes, kind, seed):
     given_width = float(width) if kind == "float" else width
     found = nadaraya_watson(queries, keys, values, bandwidth_inverse=given_width)
     torch.testing.assert_close(found, looped(queries, keys, values, width.expand(2, 2, 1)))
-
-
-def test_with_weight_one_it_is_the_nonparametric_estimator():
-    queries, keys, values = draw(1, 1, 4, 2), draw(1, 1, 5, 2, seed=1), draw(1, 1, 5, 3, seed=2)
-    wanted = (-0.5 * torch.cdist(queries, keys).square()).softmax(-1) @ values
-    torch.testing.assert_close(nadaraya_watson(queries, keys, values), wanted)
-
-
-def test_a_wide_kernel_is_average_pooling_and_a_narrow_one_the_nearest_neighbour():
-    queries, keys, values = draw(2, 2, 6, 3), draw(2, 2, 9, 3, seed=1), draw(2, 2, 9, 4, seed=2)
-    wide = nadaraya_watson(queries, keys, values, bandwidth_inverse=1e-6)
-    torch.testing.assert_close(wide, values.mean(-2, keepdim=True).expand_as(wide))
-    narrow = nadaraya_watson(queries, keys, values, bandwidth_inverse=1e4)
-    nearest = torch.cdist(queries, keys).argmin(-1, keepdim=True).expand(*narrow.shape)
-    torch.testing.assert_close(narrow, values.gather(-2, nearest))
-
-
-def test_it_is_consistent():
-    """The error on noisy curves falls with the number n of examples, at about n^(-2/5)."""
-    x = torch.linspace(0.1, 0.9, 50, dtype=torch.float64).expand(20, 1, 50)[..., None]
-    errors = []
-    for count in (100, 1_000, 10_000):
-        keys = torch.special.ndtr(draw(20, 1, count, 1))  # uniform
-        values = torch.sin(2 * math.pi * keys) + 0.5 * draw(20, 1, count, 1, seed=1)
-        found = nadaraya_watson(x, keys, values, bandwidth_inverse=20 * (count / 100) ** 0.2)
-        errors.append(float((found - torch.sin(2 * math.pi * x)).square().mean().sqrt()))
-    for fewer, more in pairwise(errors):
-        assert 0.3 < more / fewer < 0.55  # 10^(-2/5) is 0.4
 
 
 @pytest.mark.parametrize("shape", [(), (2, 1), (2, 2, 1)])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from probseg.ops.attention import LogPrior, attend, attend_checked, checked_terms
 from probseg.ops.checks import check_iterations, check_units
-from probseg.ops.free_energy import edge_energy, node_energy
+from probseg.ops.family.free_energy import edge_energy, node_energy
 
 
 class Hopfield(NamedTuple):

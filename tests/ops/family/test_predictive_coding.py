@@ -11,7 +11,7 @@ from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from probseg.ops.predictive_coding import (
+from probseg.ops.family.predictive_coding import (
     free_energy_descent,
     normalised_errors,
     predictive_coding_inference,
@@ -84,46 +84,6 @@ def test_gradients_of_all_that_is_returned():
     assert gradcheck(
         lambda x, p, k, prior: tuple(normalised_errors(x, p, precision=k, log_prior=prior)), inputs
     )
-
-
-def test_with_one_prediction_for_each_child_it_is_plain_predictive_coding():
-    children, predictions = draw(2, 5, 1, 3), draw(2, 5, 1, 3, seed=1)  # a child is a head
-    kappa = draw(5, 1, seed=2).exp()
-    errors = normalised_errors(children, predictions, precision=kappa)
-    plain = kappa[..., None] * (children - predictions)
-    torch.testing.assert_close(errors.bottom_up, plain)
-    torch.testing.assert_close(errors.top_down, plain)
-    squares = (children - predictions).square().sum(-1)
-    torch.testing.assert_close(errors.free_energy, (kappa / 2 * squares).sum(-1))
-
-
-def test_edges_with_weights_of_their_own():
-    """Units z_i predict each x_j by w_ij z_i, through an edge that is not known."""
-    batch, n, m = 2, 4, 3
-    x, z = draw(batch, n), draw(batch, m, seed=1)
-    w, kappa = draw(m, n, seed=2), draw(n, seed=3).exp()
-    leaf = z.clone().requires_grad_()
-    predictions = torch.einsum("mn,bm->bnm", w, leaf).unsqueeze(-1)  # (B, N, M, 1)
-    errors = normalised_errors(x[:, :, None, None], predictions, precision=kappa[:, None])
-    received = torch.einsum("bnm,mn->bm", errors.bottom_up[..., 0], w)
-    for b in range(batch):
-        for i in range(m):
-            total = 0.0
-            for j in range(n):
-                e = [float(kappa[j] * (x[b, j] - w[k, j] * z[b, k]) ** 2 / 2) for k in range(m)]
-                weight = math.exp(-e[i]) / sum(math.exp(-energy) for energy in e)
-                total += weight * kappa[j] * (x[b, j] - w[i, j] * z[b, i]) * w[i, j]
-            torch.testing.assert_close(received[b, i], total)
-    (gradient,) = torch.autograd.grad(errors.free_energy.sum(), leaf)
-    torch.testing.assert_close(-gradient, received)
-
-
-def test_a_winner_takes_it_all_at_high_precision():
-    children, predictions = draw(1, 1, 6, 2), draw(1, 1, 3, 2, seed=1)
-    errors = normalised_errors(children, predictions, precision=1e6)
-    nearest = torch.cdist(children, predictions).argmin(-1)[0, 0]
-    wanted = 1e6 * (children[0, 0] - predictions[0, 0, nearest])
-    torch.testing.assert_close(errors.top_down[0, 0], wanted)
 
 
 def test_what_a_prior_hides_takes_no_part():
@@ -226,18 +186,6 @@ def test_one_layer_with_orthogonal_weights_takes_the_step_of_expectation_maximis
         observed, [state], [rotation], precisions=[0.7], prior_precision=0.5
     )
     torch.testing.assert_close(found, wanted)
-
-
-def test_many_steps_reach_a_stationary_point():
-    observed, states, weights, precisions = hierarchy([3, 4, 2], [12, 4, 2], 1, 0.3)
-    start = free_energy_descent(observed, states, weights, precisions=precisions)
-    settled = predictive_coding_inference(
-        observed, states, weights, precisions=precisions, steps=300, rate=1.5
-    )
-    end = free_energy_descent(observed, settled, weights, precisions=precisions)
-    assert (end.free_energy < start.free_energy - 1).all()
-    for direction in end.directions:
-        assert direction.abs().max() < 1e-6
 
 
 def test_spectral_norms_are_computed_once(monkeypatch):

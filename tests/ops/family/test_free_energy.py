@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ops_cases import draw
 
 from probseg.ops import attend
-from probseg.ops.free_energy import edge_energy, node_energy
+from probseg.ops.family.free_energy import edge_energy, node_energy
 
 
 def test_energies_are_sums_over_channels_and_edges():

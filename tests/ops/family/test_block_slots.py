@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from ops_cases import draw
 from torch.autograd import gradcheck
 
-from probseg.ops.block_slots import Memories, block_slot_free_energy, block_slot_inference
-from probseg.ops.hopfield import hopfield_retrieval
-from probseg.ops.slots import slot_free_energy, slot_inference
+from probseg.ops.family.block_slots import Memories, block_slot_free_energy, block_slot_inference
+from probseg.ops.family.hopfield import hopfield_retrieval
+from probseg.ops.family.slots import slot_free_energy, slot_inference
 
 CASES = st.fixed_dictionaries(
     {
@@ -87,18 +87,6 @@ def test_the_free_energy_has_the_update_as_its_fixed_point(case):
     torch.testing.assert_close(gradient, options["precision"] * (slots - moved))
 
 
-def test_one_block_is_the_formula_without_blocks():
-    inputs, slots, m = draw(1, 1, 6, 4), draw(1, 1, 3, 4, seed=1), draw(1, 1, 5, 4, seed=2)
-    found = block_slot_inference(inputs, slots, Memories(m[:, :, None]), iterations=1).slots
-    of_inputs = (inputs @ slots.mT).softmax(-1).mT @ inputs
-    of_memories = (slots @ m.mT).softmax(-1) @ m
-    torch.testing.assert_close(found, of_inputs + of_memories)
-    blocks = Memories(m.unflatten(-1, (2, 2)).transpose(2, 3))
-    assert not torch.allclose(
-        block_slot_inference(inputs, slots, blocks, iterations=1).slots, found, atol=1e-3
-    )
-
-
 def test_without_strength_it_is_slot_inference():
     inputs, slots = draw(1, 2, 6, 4), draw(1, 2, 3, 4, seed=1)
     silent = Memories(draw(1, 2, 2, 5, 2, seed=2), strength=0.0)
@@ -116,16 +104,6 @@ def test_without_inputs_to_see_it_is_retrieval():
     found = block_slot_inference(nothing, slots, Memories(m[:, :, None], scale=0.7), iterations=4)
     retrieved = hopfield_retrieval(slots, m, iterations=4, scale=0.7).states
     torch.testing.assert_close(found.slots, retrieved)
-
-
-def test_blocks_choose_memories_of_their_own():
-    """Combinations of blocks that no memory holds as a whole are retrieved."""
-    m = torch.eye(3).double().expand(1, 1, 2, 3, 3)
-    slots = torch.cat([m[:, :, 0], m[:, :, 1].roll(1, -2)], -1)  # (1, 1, 3, 6)
-    damaged = slots + 0.1 * draw(*slots.shape)
-    nothing = torch.zeros(1, 1, 1, 6, dtype=torch.float64)
-    found = block_slot_inference(nothing, damaged, Memories(m, scale=30.0)).slots
-    torch.testing.assert_close(found, slots, rtol=0, atol=1e-6)
 
 
 def test_order():

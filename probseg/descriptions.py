@@ -7,7 +7,7 @@ description fetched from elsewhere cannot run code.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from probseg.errors import UnknownNameError
 
@@ -20,9 +20,9 @@ def class_name(description: Mapping[str, Any]) -> str:
     return str(description.get("class_path") or "").split(".")[-1]
 
 
-def is_description(value: object) -> bool:
+def is_description(value: object) -> TypeGuard[dict[str, Any]]:
     """Return whether a value describes an object."""
-    return isinstance(value, Mapping) and "class_path" in value
+    return isinstance(value, dict) and "class_path" in value
 
 
 def build_described(

@@ -1,0 +1,46 @@
+"""Prompts, feature maps and checks that tests of networks and of their parts share."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from probseg.types import FeatureInfo, Prompts
+
+
+def prompts(*clicks, box=None, previous=None, batch=1) -> Prompts:
+    """Clicks ``(x, y, label)`` and perhaps a box, the same on each image."""
+    rows = torch.tensor(clicks, dtype=torch.float32).reshape(1, -1, 3).repeat(batch, 1, 1)
+    boxes = torch.tensor([[math.nan] * 4 if box is None else list(box)]).float().repeat(batch, 1)
+    return Prompts(rows[..., :2], rows[..., 2].long(), boxes, previous)
+
+
+def as_batch(*given: Prompts) -> Prompts:
+    """Prompts with equally many clicks and without previous masks, as one batch."""
+    return Prompts(*(torch.cat(parts) for parts in zip(*(one[:3] for one in given), strict=True)))
+
+
+def maps_of(info: FeatureInfo, batch: int, height: int, width: int) -> list[Tensor]:
+    """Random feature maps of an image's size."""
+    return [
+        torch.randn(batch, channels, -(-height // stride), -(-width // stride))
+        for channels, stride in zip(*info, strict=True)
+    ]
+
+
+def opened(model: nn.Module) -> nn.Module:
+    """Start no residual block with a branch that adds nothing, as timm does: it stops gradients."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+    return model
+
+
+def assert_all_learn(module: nn.Module, least: float = 0.0) -> None:
+    """Assert that each parameter has a finite gradient that is not zero everywhere."""
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().max() > least, name

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from probseg.backbones import add_prompt_stem
 from probseg.types import FeatureInfo, Prompts
 
 
@@ -44,3 +45,26 @@ def assert_all_learn(module: nn.Module, least: float = 0.0) -> None:
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.abs().max() > least, name
+
+
+def assert_arrived(backbone: nn.Module, weights: dict[str, Tensor], replaced: set[str]) -> None:
+    """Assert that pretrained weights are in a backbone, and stay behind a prompt stem.
+
+    Args:
+        backbone: The network; it gets a stem for three click maps.
+        weights: Of the whole timm network.
+        replaced: Names of weights that the backbone has no place for.
+    """
+    add_prompt_stem(backbone, 3)
+    own = backbone.network.state_dict()
+    assert set(weights) - set(own) == replaced | {"conv1.weight"}
+    for key in set(weights) & set(own):
+        assert torch.equal(own[key], weights[key]), key
+    assert torch.equal(own["conv1.rgb.weight"], weights["conv1.weight"])
+
+
+def assert_described(backbone: nn.Module, image: Tensor) -> None:
+    """Assert that the maps of an image have the channels and strides that a backbone describes."""
+    height, width = image.shape[-2:]
+    for own, channels, stride in zip(backbone(image), *backbone.features, strict=True):
+        assert own.shape == (len(image), channels, -(-height // stride), -(-width // stride))

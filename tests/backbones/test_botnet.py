@@ -1,5 +1,7 @@
 """ResNets with attention in the last stage; weights are random, nothing is downloaded."""
 
+from functools import partial
+
 import pytest
 import timm
 import torch
@@ -15,49 +17,15 @@ from probseg.errors import UnknownNameError
 
 NAME = "resnet26.bt_in1k"
 TINY = {"layers": [1, 1, 1, 2], "channels": [8, 16, 16, 32]}
-LAYOUTS, POSITIONS = ["full", "axial"], ["factored", "full", None]
+LAYOUTS = ["full", "axial"]
 
 
 def botnet(options: dict | None = None, **arguments) -> BoTNet:
     return BoTNet(NAME, options={**TINY, **(options or {})}, image_size=64, **arguments)
 
 
-def layers(backbone: BoTNet) -> list[Attention2d]:
+def layers(backbone: nn.Module) -> list[Attention2d]:
     return [module for module in backbone.modules() if isinstance(module, Attention2d)]
-
-
-def embeddings(tables: nn.Module, kind: str, dy: Tensor, dx: Tensor) -> Tensor:
-    """Look up the embeddings of offsets ``(N, N)``: ``(N, N, D)``."""
-    if hasattr(tables, f"{kind}_height"):
-        rows, columns = getattr(tables, f"{kind}_height"), getattr(tables, f"{kind}_width")
-        return rows[dy + len(rows) // 2] + columns[dx + len(columns) // 2]
-    table = getattr(tables, kind)
-    return table[dy + table.shape[0] // 2, dx + table.shape[1] // 2]
-
-
-def attend(layer: Attention2d, x: Tensor) -> Tensor:
-    """Softmax attention of every pixel pair, written out."""
-    height, width = x.shape[-2:]
-    at = torch.arange(height * width)
-    dy = at[None] // width - at[:, None] // width  # (N, N), from query to key
-    dx = at[None] % width - at[:, None] % width
-    lines = {"full": (height, width), "height": (height, 1), "width": (1, width)}
-    unseen = {"full": torch.zeros_like(dy).bool(), "height": dx != 0, "width": dy != 0}
-    q, k, v = (
-        torch.einsum("oc,bcn->bon", projection.weight[:, :, 0, 0], x.flatten(2)).unflatten(
-            1, (layer.num_heads, -1)
-        )
-        for projection in (layer.query, layer.key, layer.value)
-    )  # (B, G, D, N)
-    logits = torch.einsum("bgdi,bgdj->bgij", q, k)
-    if layer.position is not None:
-        tables = layer.position(*lines[layer.axis])
-        dy, dx = (d * (n > 1) for d, n in zip((dy, dx), lines[layer.axis], strict=True))
-        logits = logits + torch.einsum("bgdi,ijd->bgij", q, embeddings(tables, "query", dy, dx))
-        logits = logits + torch.einsum("bgdj,ijd->bgij", k, embeddings(tables, "key", dy, dx))
-    logits = (logits / q.shape[2] ** 0.5).masked_fill(unseen[layer.axis], -torch.inf)
-    output = torch.einsum("bgij,bgvj->bgvi", logits.softmax(-1), v)
-    return output.reshape(x.shape[0], -1, height, width)
 
 
 def halve(x: Tensor) -> Tensor:
@@ -67,26 +35,20 @@ def halve(x: Tensor) -> Tensor:
     return x.unflatten(-1, (-1, 2)).unflatten(-3, (-1, 2)).nanmean((-3, -1))
 
 
-@pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("size", [(5, 7), (4, 4), (6, 3), (1, 1)])
-def test_the_first_block_attends_and_halves(layout, position, size):
-    block = botnet(layout=layout, position=position).double().last_stage()[0]
+def test_blocks_attend_and_the_first_one_halves(layout, size):
+    backbone = botnet(layout=layout).double()
+    axes = {"full": ["full"], "axial": ["height", "width"]}[layout]
+    first, later = (block.conv2 for block in backbone.last_stage())
+    assert [layer.axis for layer in layers(first)] == [layer.axis for layer in later] == axes
     x = torch.randn(2, 32, *size, dtype=torch.float64)
     expected = x
-    for layer in block.conv2[:-1]:
-        expected = attend(layer, expected)
-    torch.testing.assert_close(block.conv2(x), halve(expected))
+    for layer in layers(first):
+        expected = layer(expected)
+    torch.testing.assert_close(first(x), halve(expected))
     convolution = nn.Conv2d(32, 32, 3, stride=2, padding=1).double()
-    assert block.conv2(x).shape == convolution(x).shape
-
-
-def test_later_blocks_only_attend():
-    backbone = botnet(layout="axial").double()
-    assert [layer.axis for layer in layers(backbone)] == ["height", "width"] * 2
-    block = backbone.last_stage()[1]
-    x = torch.randn(2, 32, 5, 7, dtype=torch.float64)
-    torch.testing.assert_close(block.conv2(x), attend(block.conv2[1], attend(block.conv2[0], x)))
+    assert first(x).shape == convolution(x).shape
 
 
 @pytest.mark.parametrize(("stride", "sides"), [(32, [4, 2]), (16, [4, 4]), (8, [8, 8])])
@@ -162,9 +124,9 @@ def test_pretrained_weights_arrive_in_all_but_the_attention(tmp_path):
 
 def test_wrong_arguments_are_named():
     for key in ("attention", "layout", "position"):
-        refused(UnknownNameError, lambda: botnet(**{key: "ful1"}), f"{key} 'ful1'")  # noqa: B023
+        refused(UnknownNameError, partial(botnet, **{key: "ful1"}), f"{key} 'ful1'")
     for arguments in ({"num_heads": 5}, {"num_heads": 0}, {"output_stride": 4}):
         (name,) = arguments
-        refused(ValueError, lambda: botnet(**arguments), name, arguments[name])  # noqa: B023
-    refused(ValueError, lambda: BoTNet(image_size=0), "image_size", 0)
-    refused(ValueError, lambda: BoTNet("resnet18.a1_in1k"), "name", "'resnet18.a1_in1k'")
+        refused(ValueError, partial(botnet, **arguments), name, arguments[name])
+    refused(ValueError, partial(BoTNet, image_size=0), "image_size", 0)
+    refused(ValueError, partial(BoTNet, "resnet18.a1_in1k"), "name", "'resnet18.a1_in1k'")

@@ -31,16 +31,12 @@ def test_any_size_is_that_of_the_padded_image(backbone, size):
         assert torch.equal(own, full[..., :height, :width])
 
 
-@pytest.mark.parametrize(
-    ("width", "first", "total"), [("18s", 18, 4.22e6), ("18", 18, 10.03e6), (32, 32, 30.95e6)]
-)
-def test_channels_and_sizes_are_the_published_ones(width, first, total):
-    """Sofiiuk et al. (2021) give the sizes with a decoder, which has at most 1.7 M of them."""
+@pytest.mark.parametrize(("width", "first"), [("18s", 18), (32, 32)])
+def test_channels_are_the_published_ones(width, first):
     with torch.device("meta"):
         backbone = HRNetV2(width)
     assert backbone.features.channels == (first, 2 * first, 4 * first, 8 * first)
     assert backbone.features.strides == (4, 8, 16, 32)
-    assert 0.3e6 < total - sum(p.numel() for p in backbone.parameters()) < 1.7e6
 
 
 def test_all_widths_are_in_timm():

@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -150,7 +151,7 @@ def test_what_cannot_be_read_is_refused(tmp_path):
         (tmp_path / "nested.pth", "nested.pth", "tensors by name"),
         (tmp_path / "objects.pth", "objects.pth", "could run code"),
     ):
-        refused(WeightsError, lambda: TimmBackbone(LITE, weights=str(weights)), *parts)  # noqa: B023
+        refused(WeightsError, partial(TimmBackbone, LITE, weights=str(weights)), *parts)
     name = "test_resnet.r160_in1k"
     refused(ValueError, lambda: TimmBackbone(name, True, weights="a_package"), "weights must")
 

@@ -131,7 +131,7 @@ def test_wrong_input_is_refused():
     mask = np.zeros((3, 4), dtype=np.uint8)
     for rule in CLICK_RULES.values():
         for prediction, clicked, name in (
-            (np.zeros((3, 3), dtype=bool), [], "prediction and mask"),
+            (np.zeros((3, 3), dtype=bool), [], "prediction"),
             (np.zeros((3, 4)), [], "prediction"),
             (mask == 1, [Click(4, 0)], "clicked"),
         ):

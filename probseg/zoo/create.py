@@ -92,13 +92,8 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
     return model.eval()
 
 
-# Configurations ask a function for the class that it returns, and do not understand unions. Those
-# that name this function want a Segmenter; the task refuses the other.
-create_model.__annotations__["return"] = Segmenter
-
-
 def create_interactive(name: str, pretrained: bool = False, **changes: Any) -> Segmenter:  # noqa: ANN401
-    """Create a network for interactive segmentation, as `create_model` does.
+    """Create a network for interactive segmentation, as `create_model` does; for configurations.
 
     Args:
         name: As for `create_model`.

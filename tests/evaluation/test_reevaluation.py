@@ -180,7 +180,7 @@ def test_a_model_cannot_name_foreign_data(clicks, evaluations):
         "class_path": "probseg.data.InteractiveDataModule",
         "init_args": {"test": {"class_path": "os.System", "init_args": {}}},
     }
-    with pytest.raises(DataError, match=r"GrabCut/ritm\S* unknown data set 'System'"):
+    with pytest.raises(DataError, match=r"GrabCut/ritm\S* unknown data set 'os.System'"):
         reevaluate(clicks.model, dataclasses.replace(evaluation, data=data))
 
 

@@ -61,8 +61,8 @@ def read_results(path: Path) -> list[Evaluation]:
         raise DataError(msg) from error
 
 
-def weights_told(path: Path) -> object:
-    """Return the checksum of the weights that a readable ``results.json`` is of."""
+def recorded_digest(path: Path) -> object:
+    """Return ``weights_sha256`` of a readable ``results.json``."""
     return json.loads(path.read_text(encoding="utf-8"))["metadata"].get("weights_sha256")
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from probseg.clicks.boxes import Box
 from probseg.interact.states import InteractionState, Look, check_click
-from probseg.interact.zoom import Zoom, next_window, resized
+from probseg.interact.zoom import Zoom, next_window, scaled_size
 from probseg.types import Click, Prompts
 
 
@@ -143,7 +143,7 @@ class InteractionLoop:
             return _whole(state), None
         window = next_window(self.zoom, state.window, state.probability, state.clicks)
         if window is not None:
-            return Look(window, resized(_size(window), self.zoom.target)), window
+            return Look(window, scaled_size(_size(window), self.zoom.target)), window
         forgets = len(state.clicks) <= self.zoom.skip_clicks or not self.zoom.stale
         return _whole(state), None if forgets else state.window
 

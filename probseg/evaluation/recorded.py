@@ -29,7 +29,7 @@ FREE = ("name", "version", "description", "trials")
 SEMANTIC_FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 
 _OF_FOLDERS = ("root", "val_fraction", "split_seed", "eval_batch_size")
-"""What a `FolderDataModule` chooses its test objects by, and how it groups them."""
+"""Arguments of a `FolderDataModule` that select and group its test objects."""
 
 
 def read_results(path: Path) -> list[Evaluation]:

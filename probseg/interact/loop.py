@@ -87,10 +87,12 @@ class InteractionLoop:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            message = f"batch_size must be at least 1, got {self.batch_size}"
+            message = f"`batch_size` must be at least 1, got {self.batch_size}"
             raise ValueError(message)
         if getattr(self.model, "training", False):
-            message = "model must be in evaluation mode, got training mode; call model.eval() first"
+            message = (
+                "`model` must be in evaluation mode, got training mode; call model.eval() first"
+            )
             raise ValueError(message)
 
     def step(
@@ -186,7 +188,7 @@ class InteractionLoop:
         for one, size in zip(logits, expected * (1 + self.flip), strict=True):
             if tuple(one.shape) != size:
                 message = (
-                    f"model must return logits of shape {size} for each image, got "
+                    f"`model` must return logits of shape {size} for each image, got "
                     f"{tuple(one.shape)}"
                 )
                 raise ValueError(message)

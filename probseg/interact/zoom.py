@@ -58,7 +58,7 @@ def next_window(
     probability: npt.NDArray[np.float32],
     clicks: Sequence[Click],
 ) -> Box | None:
-    """Return where to look for the next answer; None for the whole image.
+    """Return the window of the next answer; None for the whole image.
 
     Args:
         zoom: The rules.

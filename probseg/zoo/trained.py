@@ -1,4 +1,4 @@
-"""What a training leaves: the network, its weights, and how it was trained."""
+"""Reading a finished training: the network, its weights, and how it was trained."""
 
 from __future__ import annotations
 

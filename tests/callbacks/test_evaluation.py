@@ -255,13 +255,13 @@ def test_unusable_arguments():
         InteractiveEvaluation(protocols=[])
     with pytest.raises(ValueError, match="val_clicks must be at least 5"):
         InteractiveEvaluation(val_clicks=4)
-    with pytest.raises(ValueError, match="max_clicks: expected at least 1"):
+    with pytest.raises(ValueError, match="`max_clicks` must be at least 1"):
         InteractiveEvaluation(protocols=["ritm"], max_clicks=0)
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         InteractiveEvaluation(batch_size=0)
     with pytest.raises(ValueError, match="changes: a protocol has no field 'zooom'"):
         InteractiveEvaluation(changes={"zooom": "ritm"})
-    with pytest.raises(ValueError, match=r"protocol gabbur2021 .*zoom: expected None with a box"):
+    with pytest.raises(ValueError, match=r"protocol gabbur2021 .*`zoom` must be None with a box"):
         InteractiveEvaluation(changes={"zoom": "ritm"})
     with pytest.raises(ValueError, match=r"protocol ritm .*unexpected keyword argument 'jiter'"):
         InteractiveEvaluation(protocols=["ritm"], changes={"mistakes": {"jiter": 2}})

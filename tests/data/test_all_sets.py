@@ -61,7 +61,7 @@ from probseg.errors import DataError, DatasetNotFoundError
 
 
 class Drawn(NamedTuple):
-    """A drawn data set: how it is written and opened, and photo, name, image and mask of objects."""
+    """How a data set is written and opened; photo, name, image and mask of its objects."""
 
     write: Callable
     open: Callable

@@ -1,4 +1,4 @@
-"""COCO and LVIS: polygons and run lengths, selections, and files that are not what they should be."""
+"""COCO and LVIS: polygons and run lengths, selections, and files that cannot be used."""
 
 import copy
 import json
@@ -267,7 +267,7 @@ def test_missing_files_and_other_sizes(drawn, tmp_path):
     drawn.refused("my.json", "`annotations`", "PROBSEG_DATA", error=DatasetNotFoundError)
 
 
-# --- files that are not what they should be -----------------------------------------------------
+# --- files that cannot be used ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

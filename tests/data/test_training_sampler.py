@@ -2,7 +2,6 @@
 
 from itertools import chain
 
-import numpy as np
 import pytest
 import torch
 from fakes import FakeObjects

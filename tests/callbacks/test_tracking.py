@@ -101,7 +101,7 @@ def kept(folder, run, log_model):
     return logger
 
 
-def told(run):
+def uploaded(run):
     """File, aliases and score of the artifacts that a run logged."""
     return [(a.metadata["file"], names, a.metadata["score"]) for a, names in run.logged]
 
@@ -114,7 +114,7 @@ def test_the_fake_has_the_properties_of_a_run():
 def test_a_finished_training_uploads_its_best_and_its_last_checkpoint(tmp_path):
     run = FakeRun()
     kept(tmp_path, run, True)
-    assert told(run) == [
+    assert uploaded(run) == [
         ("epoch1.ckpt", ["latest", "epoch1-step4", "best"], pytest.approx(0.9)),
         ("last.ckpt", ["latest", "epoch2-step6"], None),
     ]
@@ -138,28 +138,25 @@ def test_a_finished_training_uploads_its_best_and_its_last_checkpoint(tmp_path):
 def test_all_checkpoints_are_uploaded_as_they_come(tmp_path):
     run = FakeRun()
     kept(tmp_path, run, "all")
-    assert [file for file, names, _ in told(run) if "best" in names] == [
+    assert [file for file, names, _ in uploaded(run) if "best" in names] == [
         "epoch0.ckpt",
         "epoch1.ckpt",
     ]
-    of_last = [names for file, names, _ in told(run) if file == "last.ckpt"]
+    of_last = [names for file, names, _ in uploaded(run) if file == "last.ckpt"]
     assert of_last[0] == ["latest", "epoch0-step2"]
     assert of_last[-1] == ["latest", "epoch2-step6"]
 
 
-def test_without_being_asked_nothing_is_uploaded(tmp_path):
+@pytest.mark.parametrize(
+    ("log_model", "state"), [(False, None), ("all", "offline"), ("all", "disabled")]
+)
+def test_unasked_or_away_from_the_network_nothing_is_uploaded(log_model, state, tmp_path, capsys):
     run = FakeRun()
-    kept(tmp_path, run, False)
+    if state is not None:
+        setattr(run, state, True)
+    kept(tmp_path, run, log_model)
     assert not run.logged
     assert not (tmp_path / RECORD).exists()
-
-
-@pytest.mark.parametrize("state", ["offline", "disabled"])
-def test_away_from_the_network_nothing_is_uploaded(state, tmp_path, capsys):
-    run = FakeRun()
-    setattr(run, state, True)
-    kept(tmp_path, run, "all")
-    assert not run.logged
     assert capsys.readouterr().err.count("no checkpoint is uploaded") == (state == "offline")
 
 
@@ -177,7 +174,7 @@ def test_what_was_uploaded_before_an_interruption_is_not_uploaded_again(tmp_path
     other = ArtifactLogger(save_dir=str(tmp_path), experiment=FakeRun(), log_model=True)
     other.adopt(best)
     other.finalize("success")
-    assert [file for file, _, _ in told(other.experiment)] == ["epoch1.ckpt"]
+    assert [file for file, _, _ in uploaded(other.experiment)] == ["epoch1.ckpt"]
 
 
 def test_a_run_names_the_artifact_that_it_loads(tmp_path, capsys):
@@ -223,35 +220,27 @@ def rows_of(path):
     return list(csv.DictReader(path.open(newline="")))
 
 
-@pytest.mark.parametrize("torn", ["", "9,0.1", '3,"'])
-def test_a_table_goes_on(torn, tmp_path, recwarn):
+@pytest.mark.parametrize("left", ["", "9,0.1", '3,"', None])
+def test_a_table_goes_on(left, tmp_path, recwarn):
+    """Behind whole rows, a torn one, or a start that was killed between the files."""
     first = ContinuedCSVLogger(tmp_path, "n", "version_0")
     first.log_metrics({"loss": 1.0}, step=0)
     first.save()
     table = tmp_path / "n" / "version_0" / "metrics.csv"
-    with table.open("a") as file:
-        file.write(torn)
+    if left is None:
+        table.rename(table.with_name("metrics.kept.csv"))
+    else:
+        with table.open("a") as file:
+            file.write(left)
     second = ContinuedCSVLogger(tmp_path, "n", "version_0")
-    second.log_metrics({"loss": 0.5, "score": 0.1}, step=1)
+    second.log_metrics({"score": 0.1}, step=1)
     second.save()
     assert rows_of(table) == [
         {"loss": "1.0", "score": "", "step": "0"},
-        {"loss": "0.5", "score": "0.1", "step": "1"},
+        {"loss": "", "score": "0.1", "step": "1"},
     ]
     assert [path.name for path in table.parent.iterdir()] == ["metrics.csv"]
     assert not [w for w in recwarn if "will be deleted" in str(w.message)]
-
-
-def test_a_start_that_was_killed_between_the_files_loses_no_row(tmp_path):
-    first = ContinuedCSVLogger(tmp_path, "n", "version_0")
-    first.log_metrics({"loss": 1.0}, step=0)
-    first.save()
-    table = tmp_path / "n" / "version_0" / "metrics.csv"
-    table.rename(table.with_name("metrics.kept.csv"))
-    second = ContinuedCSVLogger(tmp_path, "n", "version_0")
-    second.log_metrics({"loss": 0.5}, step=1)
-    second.save()
-    assert [row["step"] for row in rows_of(table)] == ["0", "1"]
 
 
 def test_names_of_loggers(tmp_path):

@@ -1,4 +1,4 @@
-"""Which checkpoint ``--ckpt_path`` means, which files are refused, and that none of them runs code."""
+"""Which checkpoint ``--ckpt_path`` means, which files are refused; none of them runs code."""
 
 import json
 import os
@@ -229,7 +229,9 @@ def test_runs_on_other_data_are_passed_over(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = {"scale": [1, 2], "batch_size": 16, "crop_size": 256, "num_workers": 4}
     for number, root in enumerate(("cats", "dogs")):
-        an_earlier_run(number, {"class_path": "F", "init_args": {"root": root, **arguments}}, number)
+        an_earlier_run(
+            number, {"class_path": "F", "init_args": {"root": root, **arguments}}, number
+        )
     changed = {"scale": (1, 2), "batch_size": 8, "crop_size": 192, "num_workers": 0, "test": None}
     for root, number in (("cats", 0), ("dogs", 1)):
         data = {"class_path": "F", "init_args": {"root": root, **changed}, "__path__": "a.yaml"}

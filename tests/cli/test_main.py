@@ -109,7 +109,10 @@ SEMANTIC = (
             ("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET),
             ["GrabCut was not found", "`probseg data fetch GrabCut`", "GrabCut.zip"],
         ),
-        ((*FIT, "--model.model.head.attention=probabilistc"), ["'probabilistc'", "'probabilistic'"]),
+        (
+            (*FIT, "--model.model.head.attention=probabilistc"),
+            ["unknown attention", "'probabilistic'"],
+        ),
         ((*FIT, "--evaluation.protocols=[rtim]"), ["'rtim'", "'ritm'"]),
         (
             (*BY_NAME, "--model.model.pretrained=false", "--model.model.name=micro_cas"),

@@ -223,9 +223,9 @@ def here(tmp_path, monkeypatch):
 
 
 def test_uploads_and_offline_exclude_each_other(here, capsys):
-    logger = ("--trainer.logger=WandbLogger", "--trainer.logger.log_model=true")
-    message = usage_error(capsys, *folder_fit("my_folder", *logger, "--trainer.logger.offline=true"))
-    assert "log_model True" in message
+    options = ("=WandbLogger", ".log_model=true", ".offline=true")
+    logger = [f"--trainer.logger{option}" for option in options]
+    assert "log_model True" in usage_error(capsys, *folder_fit("my_folder", *logger))
 
 
 SWEEPS = sorted(path.name for path in (configs_dir() / "sweep").glob("*.yaml"))
@@ -269,4 +269,3 @@ def test_the_command_of_a_sweep_runs(name, here):
         place = path.replace("optimizer.", "optimizer.init_args.")
         place = place.replace("model.", "model.init_args.", 1).replace("data.", "data.init_args.")
         assert config[place] == pytest.approx(value), path
-

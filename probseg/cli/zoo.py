@@ -12,6 +12,8 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from probseg.cli import zoo_publish, zoo_verify
+from probseg.cli.arguments import Parser
+from probseg.cli.output import console
 from probseg.errors import DownloadError, UsageError
 from probseg.zoo.fetching import mirrors
 from probseg.zoo.hub import PREFIX, hub_folder
@@ -45,9 +47,6 @@ COLUMNS = {
 
 WHERE = {"shipped": "shipped", "cached": "in the cache", "mirror": "to fetch"}
 
-WIDTH = 150
-"""Columns of the list where the output is no terminal."""
-
 
 def run(arguments: Sequence[str]) -> None:
     """Run ``probseg zoo``.
@@ -66,7 +65,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="probseg zoo",
         description="Trained models: those that come with probseg, and those of other zoos.",
         epilog=EXAMPLES,
@@ -107,7 +106,7 @@ def _list(options: argparse.Namespace) -> None:
             *(figure(entry, key) for key in COLUMNS.values()),
             "\n".join(class_figures(entry)),
         )
-    _console().print(table)
+    console().print(table)
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -121,7 +120,7 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _summary(place: Place) -> str:
-    """Return what the index tells of a model, as Markdown."""
+    """Return the facts of the index about a model, as Markdown."""
     entry = place.entry
     lines = [
         f"# {entry.name}",
@@ -157,8 +156,3 @@ def _fetch(options: argparse.Namespace) -> None:
 
 def _refuse(error: DownloadError) -> None:
     raise error
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)

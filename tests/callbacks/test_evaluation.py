@@ -397,7 +397,7 @@ def test_after_an_error_the_network_is_what_it_was(tmp_path):
 
 
 def test_what_cannot_adapt_is_refused(tmp_path):
-    with pytest.raises(TypeError, match=r"adaptation .*OneStep"):
+    with pytest.raises(TypeError, match=r"adaptation.*OneStep"):
         adapted(tmp_path, key_iterations=3).test(Disks(), loaders(FakeObjects(1)), verbose=False)
     task = InteractiveSegmentation(micro_model("micro_conv"))
     with pytest.raises(ValueError, match="no probabilistic attention"):

@@ -21,7 +21,7 @@ from torch import nn
 from probseg.callbacks.artifacts import RECORD, ArtifactLogger, use_checkpoint
 from probseg.callbacks.config import SaveConfig
 from probseg.callbacks.continued_csv import ContinuedCSVLogger
-from probseg.callbacks.loggers import names_to_give
+from probseg.callbacks.loggers import missing_versions
 from probseg.errors import UsageError
 from probseg.evaluation import environment
 
@@ -251,13 +251,13 @@ def test_names_of_loggers(tmp_path):
         return {"class_path": "L", "init_args": {"version": version}}
 
     one, other, fixed = named(), named(), named("mine")
-    assert names_to_give(one, run) == [(one["init_args"], "version_4")]
-    assert names_to_give([one, other], run) == [(one["init_args"], "version_4")]
-    assert names_to_give(True, run) == names_to_give(None, run) == []
-    assert names_to_give(fixed, run) == []
+    assert missing_versions(one, run) == [(one["init_args"], "version_4")]
+    assert missing_versions([one, other], run) == [(one["init_args"], "version_4")]
+    assert missing_versions(True, run) == missing_versions(None, run) == []
+    assert missing_versions(fixed, run) == []
     starts = [{"versions": ["a"]}, {"versions": ["version_4", "1a2b", "version_0"]}]
     (run / "starts.jsonl").write_text("".join(json.dumps(start) + "\n" for start in starts))
-    assert names_to_give([one, other, fixed], run) == [
+    assert missing_versions([one, other, fixed], run) == [
         (one["init_args"], "version_4"),
         (other["init_args"], "1a2b"),
     ]

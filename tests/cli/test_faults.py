@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
-from probseg.cli.faults import explain, interruption, way_on
+from probseg.cli.faults import explain, how_to_continue, interruption
 from probseg.cli.trainer import with_atomic_checkpoints
 from probseg.errors import (
     CheckpointError,
@@ -250,9 +250,9 @@ def test_statuses_of_signals():
 
 
 def test_ways_on():
-    assert str(LAST) in way_on("fit", LAST)
-    assert "takes over" in way_on("test", None)
-    assert "the same command" in way_on("validate", None)
+    assert str(LAST) in how_to_continue("fit", LAST)
+    assert "takes over" in how_to_continue("test", None)
+    assert "the same command" in how_to_continue("validate", None)
 
 
 @pytest.fixture

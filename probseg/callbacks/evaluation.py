@@ -253,9 +253,8 @@ def _changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
     """
     known = {field.name for field in dataclasses.fields(Protocol)}
     if strange := sorted(changes.keys() - known):
-        msg = (
-            f"changes must be fields of a protocol ({', '.join(sorted(known))}), got {strange[0]!r}"
-        )
+        names = ", ".join(sorted(known))
+        msg = f"changes must be fields of a protocol ({names}), got {strange[0]!r}"
         raise ValueError(msg)
     if not changes:
         return protocol

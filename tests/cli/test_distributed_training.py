@@ -32,6 +32,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
+import probseg.cli.trainer
 from probseg.cli import main
 from probseg.cli.trainer import ProbsegCLI
 
@@ -62,8 +63,13 @@ class Spy(Callback):
     def on_fit_end(self, trainer, task):
         torch.save((self.steps, self.evaluated), f"seen{trainer.global_rank}.pt")
 
-trainer = ProbsegCLI._instantiate_trainer
-ProbsegCLI._instantiate_trainer = lambda self, config, more: trainer(self, config, [*more, Spy()])
+class Spied(ProbsegCLI):
+    def instantiate_trainer(self, **options):
+        trainer = super().instantiate_trainer(**options)
+        trainer.callbacks.insert(0, Spy())
+        return trainer
+
+probseg.cli.trainer.ProbsegCLI = Spied
 raise SystemExit(main())
 """
 

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Callback
 from runs import assert_identical, folder_fit, started
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from probseg.cli.trainer import ProbsegCLI
+import probseg.cli.trainer as trainer_module
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -61,9 +61,15 @@ class Kill(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Killed(trainer_module.ProbsegCLI):
+    def instantiate_trainer(self, **options):
+        trainer = super().instantiate_trainer(**options)
+        trainer.callbacks.insert(0, Kill())
+        return trainer
+
+
 def to_be_killed():
-    make = ProbsegCLI._instantiate_trainer
-    ProbsegCLI._instantiate_trainer = lambda self, config, more: make(self, config, [*more, Kill()])
+    trainer_module.ProbsegCLI = Killed
 
 
 def start(place, *more, prepare=None):

@@ -3,19 +3,15 @@
 import csv
 import inspect
 import json
-from collections import defaultdict
 from types import SimpleNamespace
 
 import lightning as L
 import pytest
 import torch
 import yaml
-from fakes import write_folder
 from jsonargparse import ArgumentParser
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
-from runs import finished, folder_fit
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
 from probseg.callbacks.artifacts import RECORD, ArtifactLogger, use_checkpoint
@@ -296,32 +292,3 @@ def test_each_run_keeps_its_own_configuration_and_code(name, tmp_path, monkeypat
             assert fake.config["config"] == {"seed_everything": seed}
             assert json.loads(json.dumps(fake.config["environment"])) == code
     assert len(list(tmp_path.rglob("config.yaml"))) == (1 if name == "none" else 2)
-
-
-def test_tensorboard_and_csv_have_the_same_numbers(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_folder(tmp_path / "data", images=4, size=(24, 32))
-    loggers = [
-        {"class_path": f"{kind}Logger", "init_args": {"save_dir": "logs", "name": kind, **more}}
-        for kind, more in (("TensorBoard", {"default_hp_metric": False}), ("CSV", {}))
-    ]
-    short = ("--evaluation.pictures=0", "--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
-    fit = folder_fit("data", *short)
-    cli = finished(*fit, "--trainer.logger", json.dumps(loggers))
-    assert cli.trainer.global_step >= 2
-    events = EventAccumulator(str(tmp_path / "logs/TensorBoard/version_0"), {"scalars": 0}).Reload()
-    of_events = {
-        key: sorted((event.step, event.value) for event in events.Scalars(key))
-        for key in events.Tags()["scalars"]
-    }
-    of_table = defaultdict(list)
-    for row in rows_of(tmp_path / "logs/CSV/version_0/metrics.csv"):
-        for key in row.keys() - {"step"}:
-            if row[key]:
-                of_table[key].append((int(row["step"]), float(row[key])))
-    assert {"train/loss", "train/stage", "val/miou@5", "epoch", "lr-RAdam"} <= of_table.keys()
-    assert of_events.keys() == of_table.keys()
-    for key, points in of_table.items():
-        assert [step for step, _ in sorted(points)] == [step for step, _ in of_events[key]], key
-        values = [value for _, value in sorted(points)]
-        assert [v for _, v in of_events[key]] == pytest.approx(values, rel=1e-6), key

@@ -174,8 +174,12 @@ def test_the_other_loggers_of_a_run_go_on_too(resumed):
     assert sorted(set(validated)) == list(range(resumed.epoch + 3))
     kept = [{key: row[key] for key in resumed.rows[0]} for row in rows[: len(resumed.rows)]]
     assert kept == resumed.rows, "rows of before the kill"
-    events = EventAccumulator(str(resumed.logs / "events/version_0")).Reload()
-    assert len(events.Scalars("val/miou@5")) == len(validated)
+    events = EventAccumulator(str(resumed.logs / "events/version_0"), {"scalars": 0}).Reload()
+    for key in ("val/miou@5", "train/stage"):
+        points = sorted((int(row["step"]), float(row[key])) for row in rows if row[key])
+        found = [(event.step, event.value) for event in events.Scalars(key)]
+        assert [step for step, _ in found] == [step for step, _ in points]
+        assert [value for _, value in found] == pytest.approx([value for _, value in points])
 
 
 def test_each_start_of_a_run_is_written_down(resumed):

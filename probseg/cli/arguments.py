@@ -10,9 +10,6 @@ import torch
 
 from probseg.errors import UsageError
 
-if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
-
 
 class Parser(argparse.ArgumentParser):
     """Raises `UsageError` for wrong usage, as the verbs do for wrong input."""
@@ -21,6 +18,10 @@ class Parser(argparse.ArgumentParser):
         """Raise the error instead of printing the usage and leaving the process."""
         msg = f"{message}; see {self.prog} --help"
         raise UsageError(msg)
+
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction[Parser]
 
 
 def new_file(text: str) -> Path:

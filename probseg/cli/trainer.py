@@ -141,9 +141,10 @@ class ProbsegCLI(LightningCLI):
         trainer = super().instantiate_trainer(**kwargs)
         semantic = isinstance(self.model, SemanticSegmentation)
         other = InteractiveEvaluation if semantic else SemanticEvaluation
-        trainer.callbacks = [c for c in trainer.callbacks if not isinstance(c, other)]
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks[:] = [callback for callback in callbacks if not isinstance(callback, other)]
         if self.subcommand == "fit":
-            trainer.callbacks.insert(0, FiniteLoss())
+            callbacks.insert(0, FiniteLoss())
         return trainer
 
     def _run_subcommand(self, subcommand: str) -> None:

@@ -209,7 +209,7 @@ def test_without_a_logger_the_report_goes_to_the_root(tmp_path):
         ({"protocols": ["ritm", "ritm"]}, ValueError, "protocols"),
         ({"protocols": ["gabbur"]}, UnknownNameError, "'gabbur2021'"),
         ({"val_clicks": 4}, ValueError, "val_clicks"),
-        ({"max_clicks": 0}, ValueError, "max_clicks"),
+        ({"protocols": ["ritm"], "max_clicks": 0}, ValueError, "max_clicks"),
         ({"batch_size": 0}, ValueError, "batch_size"),
         ({"changes": {"zooom": "ritm"}}, ValueError, "changes.*'zooom'"),
         ({"changes": {"zoom": "ritm"}}, ValueError, "changes.*gabbur2021.*zoom"),

@@ -1,23 +1,13 @@
 """A training that goes on from a checkpoint with something changed."""
 
-import lightning as L
 import pytest
 import torch
-from fakes import FakeObjects, micro_model
 from lightning.pytorch.callbacks import Callback
+from trainings import Killed, train
 
 from probseg.callbacks import LastCheckpoint
-from probseg.callbacks.atomic import AtomicCheckpointIO
-from probseg.clicks import Curriculum
-from probseg.data import InteractiveDataModule
-from probseg.tasks import InteractiveSegmentation
 
 OBJECTS = 16
-EPOCHS = 3
-
-
-class Killed(BaseException):
-    """Ends a training at once, as SIGKILL does: nothing is saved."""
 
 
 class Watch(Callback):
@@ -38,30 +28,11 @@ class Watch(Callback):
         return [number for number, _ in own], [name for _, names in own for name in names]
 
 
-def fit(place, *, batch_size=2, objects=OBJECTS, workers=0, killed_at=None, resume=None):
-    """Train three epochs; return what was seen and the weights."""
-    L.seed_everything(0, verbose=False)
-    data = InteractiveDataModule(
-        FakeObjects(objects, size=(32, 32)),
-        batch_size=batch_size,
-        crop_size=32,
-        num_workers=workers,
-    )
-    curriculum = Curriculum(1, 1, box_dropout=0.3, rounds=(0, 2))
-    task = InteractiveSegmentation(micro_model("micro_csa"), curriculum=curriculum)
+def fit(place, killed_at=None, objects=OBJECTS, **options):
+    """Train; return what was seen and the weights."""
     watch = Watch(killed_at)
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=EPOCHS,
-        default_root_dir=place,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[watch, LastCheckpoint(every_steps=1)],
-        plugins=[AtomicCheckpointIO()],
-    )
-    trainer.fit(task, data, ckpt_path=resume, weights_only=True)
-    return watch, task.state_dict()
+    trainer = train(place, watch, LastCheckpoint(every_steps=1), objects=objects, **options)
+    return watch, trainer.lightning_module.state_dict()
 
 
 def killed(place, step, **options):

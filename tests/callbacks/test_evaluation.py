@@ -9,6 +9,7 @@ from fakes import FakeObjects, micro_model
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
+from trainings import quiet_trainer
 
 from probseg.attention import Adaptation, probabilistic_layers
 from probseg.callbacks import InteractiveEvaluation
@@ -70,17 +71,8 @@ def loaders(*sets):
 
 
 def trainer(folder, *callbacks, **options):
-    return L.Trainer(
-        accelerator="cpu",
-        default_root_dir=folder,
-        logger=Numbers(folder, name="toy"),
-        callbacks=list(callbacks),
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
-        log_every_n_steps=1,
-        **options,
-    )
+    logger = Numbers(folder, name="toy")
+    return quiet_trainer(folder, *callbacks, logger=logger, log_every_n_steps=1, **options)
 
 
 def scores(folder, *sets, **options):
@@ -191,13 +183,7 @@ def test_training_picks_the_checkpoint_with_the_best_validation(tmp_path):
 
 
 def test_without_a_logger_the_report_goes_to_the_root(tmp_path):
-    runner = L.Trainer(
-        accelerator="cpu",
-        logger=False,
-        default_root_dir=tmp_path,
-        enable_progress_bar=False,
-        callbacks=[InteractiveEvaluation(protocols=["ritm"], max_clicks=1)],
-    )
+    runner = quiet_trainer(tmp_path, InteractiveEvaluation(protocols=["ritm"], max_clicks=1))
     runner.test(Disks(), loaders(FakeObjects(1)), verbose=False)
     assert (tmp_path / "test" / "ritm" / "results.json").is_file()
 

@@ -11,6 +11,7 @@ from fakes import FakeObjects, micro_model
 from lightning.pytorch.plugins import MixedPrecision
 from runs import assert_identical
 from torch import nn
+from trainings import quiet_trainer
 
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.clicks import Curriculum
@@ -47,10 +48,8 @@ class Snapshots(L.Callback):
 
 
 def trainer(place, *callbacks, **options):
-    parts = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
-    options = {"max_epochs": 4, "limit_val_batches": 0, **dict.fromkeys(parts, False), **options}
-    callbacks = [*callbacks, FiniteLoss()]
-    return L.Trainer(accelerator="cpu", callbacks=callbacks, default_root_dir=place, **options)
+    options = {"max_epochs": 4, "limit_val_batches": 0, **options}
+    return quiet_trainer(place, *callbacks, FiniteLoss(), **options)
 
 
 def interactive(loss=None):

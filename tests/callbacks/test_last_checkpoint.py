@@ -8,26 +8,19 @@ import threading
 import lightning as L
 import pytest
 import torch
-from fakes import FakeObjects, micro_model
+from fakes import FakeObjects
 from lightning.pytorch.callbacks import Callback, EMAWeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from runs import assert_identical
 from torch.utils.data import DataLoader
+from trainings import Killed, quiet_trainer, train
 
 from probseg.callbacks import LastCheckpoint, last_checkpoint
-from probseg.callbacks.atomic import AtomicCheckpointIO
-from probseg.clicks import Curriculum
-from probseg.data import InteractiveDataModule
 from probseg.data.semantic_module import EachOnce
-from probseg.tasks import InteractiveSegmentation
 from probseg.zoo.trained import read_trained
 
 STEPS = 4
 """Batches of an epoch."""
-
-
-class Killed(BaseException):
-    """Ends a training at once, as SIGKILL does: nothing is saved."""
 
 
 class Interrupt(Callback):
@@ -69,35 +62,10 @@ class Validations(Callback):
             self.seen[trainer.global_step] = trainer.current_epoch
 
 
-def fit(place, *callbacks, resume=None, seed=0, workers=0, **options):
-    """Train three epochs; return the trainer, its average weights, and the validations."""
-    L.seed_everything(seed, verbose=False)
-    data = InteractiveDataModule(
-        FakeObjects(2 * STEPS + 1, size=(32, 32)),
-        val=FakeObjects(2, size=(32, 32)),
-        batch_size=2,
-        crop_size=32,
-        num_workers=workers,
-        eval_batch_size=1,
-    )
-    task = InteractiveSegmentation(
-        micro_model("micro_csa"), curriculum=Curriculum(1, 1, box_dropout=0.3, rounds=(0, 2))
-    )
-    validations = Validations()
-    average = EMAWeightAveraging(decay=0.8)
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=3,
-        default_root_dir=place,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[average, validations, *callbacks],
-        plugins=[AtomicCheckpointIO()],
-        **options,
-    )
-    trainer.fit(task, data, ckpt_path=resume, weights_only=True)
-    return trainer, task, validations
+def fit(place, *callbacks, **options):
+    """Train with validations and averaged weights."""
+    average, val = EMAWeightAveraging(decay=0.8), FakeObjects(2, size=(32, 32))
+    return train(place, average, *callbacks, objects=2 * STEPS + 1, val=val, **options)
 
 
 def content(place):
@@ -133,7 +101,8 @@ def uninterrupted(tmp_path_factory):
     @functools.cache
     def run(name):
         place = tmp_path_factory.mktemp("whole")
-        _, _, validations = fit(place, LastCheckpoint(), **OPTIONS[name])
+        validations = Validations()
+        fit(place, validations, LastCheckpoint(), **OPTIONS[name])
         return content(place), validations.seen
 
     return run
@@ -145,12 +114,12 @@ def test_an_interrupted_training_ends_as_if_uninterrupted(
 ):
     options = OPTIONS[name]
     expected, validations = uninterrupted(name)
-    before = Validations()
+    before, after = Validations(), Validations()
     halt = before, LastCheckpoint(every_minutes=None, every_steps=1), Interrupt(where, batches, by)
     with pytest.raises(ENDS[by]):
         fit(tmp_path, *halt, **options)
     last = tmp_path / "checkpoints" / "last.ckpt"
-    trainer, _, after = fit(tmp_path, LastCheckpoint(), resume=last, seed=1, **options)
+    trainer = fit(tmp_path, after, LastCheckpoint(), resume=last, seed=1, **options)
     assert trainer.current_epoch == 3
     assert_identical(content(tmp_path), expected)
     assert before.seen | after.seen == validations
@@ -237,18 +206,8 @@ class Linear(L.LightningModule):
 def test_processes_may_have_different_numbers_of_validation_batches(tmp_path):
     if torch.cuda.is_initialized():
         pytest.skip("CUDA is in use, so this process cannot be forked")
-    trainer = L.Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy="ddp_fork",
-        max_epochs=2,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[LastCheckpoint()],
-        default_root_dir=tmp_path,
-    )
-    trainer.fit(Linear())  # it would wait for ever
+    two = {"devices": 2, "strategy": "ddp_fork", "max_epochs": 2}
+    quiet_trainer(tmp_path, LastCheckpoint(), **two).fit(Linear())  # it would wait for ever
     assert content(tmp_path)["global_step"] == 4
 
 

@@ -3,6 +3,7 @@
 import csv
 import inspect
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import lightning as L
@@ -13,6 +14,7 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
+from trainings import quiet_trainer
 
 from probseg.callbacks.artifacts import RECORD, ArtifactLogger, use_checkpoint
 from probseg.callbacks.config import SaveConfig
@@ -76,14 +78,7 @@ class Falling(L.LightningModule):
 
 def trained(logger, *callbacks):
     """Train for three epochs of two steps."""
-    trainer = L.Trainer(
-        max_epochs=3,
-        logger=logger,
-        callbacks=list(callbacks),
-        accelerator="cpu",
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(Path.cwd(), *callbacks, logger=logger, max_epochs=3)
     trainer.fit(Falling(), torch.utils.data.DataLoader(torch.ones(2, 1)))
 
 

@@ -1,6 +1,5 @@
 import io
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -8,6 +7,7 @@ from fakes import FakeObjects, micro_model
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from trainings import quiet_trainer
 
 from probseg.callbacks import VisualLog
 from probseg.clicks.curriculum import Curriculum
@@ -52,16 +52,7 @@ def test_a_row_shows_truth_box_clicks_and_prediction():
 def train(logger, callback, epochs=3):
     task = InteractiveSegmentation(micro_model().train(), curriculum=Curriculum())
     data = InteractiveDataModule(FakeObjects(6), batch_size=3, crop_size=CROP, num_workers=0)
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=epochs,
-        logger=logger,
-        callbacks=[callback],
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
-    trainer.fit(task, data)
+    quiet_trainer(logger.save_dir, callback, logger=logger, max_epochs=epochs).fit(task, data)
 
 
 @pytest.mark.parametrize(

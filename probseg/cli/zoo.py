@@ -12,6 +12,8 @@ from rich.markdown import Markdown
 from rich.table import Table
 
 from probseg.cli import zoo_publish, zoo_verify
+from probseg.cli.arguments import Parser
+from probseg.cli.output import console
 from probseg.errors import UsageError
 from probseg.paths import zoo_dir
 from probseg.zoo.hub import PREFIX, hub_folder
@@ -43,9 +45,6 @@ COLUMNS = {
 }
 """Figures of models for clicks in the list, all on GrabCut."""
 
-WIDTH = 150
-"""Columns of the list where the output is no terminal."""
-
 
 def run(arguments: Sequence[str]) -> None:
     """Run ``probseg zoo``.
@@ -64,7 +63,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="probseg zoo",
         description="Trained models: those that come with probseg, and those of other zoos.",
         epilog=EXAMPLES,
@@ -104,7 +103,7 @@ def _list(options: argparse.Namespace) -> None:
             *(figure(entry, key) for key in COLUMNS.values()),
             "\n".join(class_figures(entry)),
         )
-    _console().print(table)
+    console().print(table)
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -123,8 +122,3 @@ def _fetch(options: argparse.Namespace) -> None:
         folder = hub_folder(name)
         check_folder(folder)
         sys.stdout.write(f"{name} is in {folder}\n")
-
-
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)

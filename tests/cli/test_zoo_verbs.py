@@ -1,7 +1,7 @@
 """The verbs of the zoo that show, fetch and verify models."""
 
 import pytest
-from runs import command
+from runs import command, usage_error
 from zoos import add_model, ship
 
 import probseg.zoo.index as index
@@ -29,10 +29,9 @@ def zoos(tmp_path, monkeypatch):
     return tmp_path
 
 
-def told(capsys, *arguments, status=0):
-    assert command("zoo", *arguments) == status
-    captured = capsys.readouterr()
-    return captured.err if status else captured.out
+def printed(capsys, *arguments):
+    assert command("zoo", *arguments) == 0
+    return capsys.readouterr().out
 
 
 def rows(output):
@@ -40,7 +39,7 @@ def rows(output):
 
 
 def test_the_list_has_all_models_with_sizes_places_and_figures(zoos, capsys):
-    listed = rows(told(capsys, "list"))
+    listed = rows(printed(capsys, "list"))
     own = listed["micro_csa.own"]
     for cell in ("interactive", " shipped ", "3.88 ± 0.51", "81.3 ± 2.0", "90.5"):
         assert cell in own
@@ -52,24 +51,24 @@ def test_the_list_has_all_models_with_sizes_places_and_figures(zoos, capsys):
 
 
 def test_show_prints_the_card(zoos, capsys):
-    shown = told(capsys, "show", "micro_csa")
+    shown = printed(capsys, "show", "micro_csa")
     assert "Card" in shown
     assert "license: x" not in shown, "the front matter is for the hub"
-    assert "Other card" in told(capsys, "show", "micro_emanet.far")
-    assert "did you mean 'micro_csa'" in told(capsys, "show", "micro_cas", status=2)
+    assert "Other card" in printed(capsys, "show", "micro_emanet.far")
+    assert "did you mean 'micro_csa'" in usage_error(capsys, "zoo", "show", "micro_cas")
 
 
 def test_only_models_of_the_hub_are_fetched(zoos, capsys, monkeypatch):
     monkeypatch.setenv("PROBSEG_OFFLINE", "1")
-    shown = told(capsys, "fetch", "hf-hub:someone/not_here", status=2)
+    shown = usage_error(capsys, "zoo", "fetch", "hf-hub:someone/not_here")
     assert "hf-hub:someone/not_here: config.json could not be fetched" in shown
-    assert "`name`" in told(capsys, "fetch", "micro_fast.far", status=2)
+    assert "`name`" in usage_error(capsys, "zoo", "fetch", "micro_fast.far")
 
 
 def test_all_zoos_are_verified_and_damage_is_named(zoos, capsys):
     names = ["micro_csa.own", "micro_emanet.far", "micro_fast.far"]
-    lines = told(capsys, "verify").splitlines()
+    lines = printed(capsys, "verify").splitlines()
     assert lines == [f"{name}: all checksums are right" for name in names]
     path = zoos / "other" / "micro_fast.far" / index.WEIGHTS
     path.write_bytes(path.read_bytes()[:-1])
-    assert str(path) in told(capsys, "verify", status=2)
+    assert str(path) in usage_error(capsys, "zoo", "verify")

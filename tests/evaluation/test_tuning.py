@@ -54,14 +54,13 @@ def state(model):
     """Iterations and prior precisions of keys and values; a learnt prior is None."""
     if not layers(model):
         return ()
-    keys, values, learnt_key, learnt_value, _ = next(
-        (layer for layer in layers(model) if layer.can_propagate), layers(model)[0]
-    )
+    found = next((layer for layer in layers(model) if layer.can_propagate), layers(model)[0])
+    keys, values = found.key_adaptation, found.value_propagation
     return (
         keys.iterations,
-        None if learnt_key else keys.prior_precision,
+        None if found.learnt_key_prior else keys.prior_precision,
         values.iterations,
-        None if learnt_value else values.prior_precision,
+        None if found.learnt_value_prior else values.prior_precision,
     )
 
 

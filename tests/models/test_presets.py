@@ -258,25 +258,12 @@ def check_head(name, head):
         return
     assert isinstance(head, CorrectiveSelfAttention)
     assert {type(layer) for layer in attentions(head)} == {ProbabilisticAttention2d}
-<<<<<<< HEAD
-    if "csa_full" in name:
-        assert head.height is None
-        assert head.last.axis == "full"
-    else:
-        assert (head.height.axis, head.last.axis) == ("height", "width")
-    if "fast" not in name:  # which propagate without saying so
-        assert head.last.settings.value_propagation.iterations == propagation(name)
-        assert head.propagates == (propagation(name) > 0)
-    else:
-        assert head.last.settings.value_propagation.iterations == 5
-=======
     axes = [layer.axis for layer in (head.height, head.last) if layer is not None]
     assert axes == (["full"] if "csa_full" in name else ["height", "width"])
     steps = re.search(r"_bp(\d+)", name)
     expected = 5 if "fast" in name else int(steps[1]) if steps else 0
-    assert head.last.settings.values.iterations == expected
+    assert head.last.settings.value_propagation.iterations == expected
     assert head.propagates == (expected > 0)
->>>>>>> h/nets
 
 
 def check_prompts(name, model):

@@ -118,6 +118,16 @@ class Predictor:
         """The clicks so far, in order."""
         return () if self._state is None else self._state.clicks
 
+    @property
+    def view(self) -> Box | None:
+        """Part ``(x0, y0, x1, y1)`` of the image that the model saw last, in pixels; None before.
+
+        It moves where a zoom moves, and the model then encodes what it sees once more.
+        """
+        if self._state is None or self._state.seen is None:
+            return None
+        return self._state.seen.part
+
     def set_image(self, image: npt.NDArray[np.uint8]) -> None:
         """Begin with a new image; box and clicks of the last one are forgotten.
 

@@ -99,6 +99,7 @@ def test_everything_is_measured(precision):
     assert record.first_multiply_adds_g == record.next_multiply_adds_g > 0
     assert 0 < record.first_ms <= record.first_ms_p95
     assert 0 < record.next_ms <= record.next_ms_p95
+    assert 0 < record.undo_ms < record.next_ms
     assert 0 < record.train_images_per_second < math.inf
 
 

@@ -28,6 +28,7 @@ from probseg.ops.family.predictive_coding import (
     predictive_coding_inference,
 )
 from probseg.ops.family.slots import Slots, slot_attention, slot_free_energy, slot_inference
+from probseg.ops.logistic import logistic_em
 from probseg.ops.priors import DistancePrior, WindowPrior
 from probseg.ops.probabilistic import ProbabilisticAttention, probabilistic_attention
 from probseg.ops.relative_position import FactoredPosition, FullPosition, RelativePosition
@@ -83,6 +84,7 @@ __all__ = [
     "kernel_edges",
     "l2_normalise",
     "layer_normalise",
+    "logistic_em",
     "most_probable_edges",
     "nadaraya_watson",
     "node_energy",

@@ -311,23 +311,6 @@ def test_an_answer_that_is_no_number_is_named(name):
 # --- what the annotator brings ------------------------------------------------------------------
 
 
-def test_scribbles_come_before_the_first_corrective_click():
-    thing = toy_sample()
-    model = Spy(paints_disks(4))
-    record = run_object(model, thing, short("scribbles", 4))
-    strokes = scribble_clicks(thing.scribbles, 8)
-    assert {click.positive for click in strokes} == {False, True}
-    first = model.decoded[0][0]
-    assert first.points[0].tolist() == [[click.x, click.y] for click in strokes]
-    assert first.labels[0].tolist() == [int(click.positive) for click in strokes]
-    assert [given[0].labels.shape[1] - len(strokes) for given in model.decoded] == [0, 1, 2, 3, 4]
-    assert record.clicks == 4
-    assert record.steps[0][1:4] == (None, None, None)
-    assert record.steps[0].seconds is not None
-    assert record.steps[0].iou > 0
-    assert record.steps[0].scores["compliance"] == 1  # of the strokes
-
-
 def test_corrections_begin_with_the_given_mask():
     thing = toy_sample()
     model = Spy(shades)

@@ -9,15 +9,12 @@ from toy_models import (
     Spy,
     paints_disks,
     sees_nothing,
-    sees_the_truth,
     shades,
     toy_sample,
 )
 
-from probseg.clicks.annotators import CLICK_RULES
-from probseg.evaluation import PROTOCOLS, draw_view, run_object
+from probseg.evaluation import PROTOCOLS, run_object
 from probseg.interact import InteractionLoop, OneStep, begin, image_tensor
-from probseg.metrics import iou
 from probseg.types import Click, Prompts
 
 RITM = replace(PROTOCOLS["ritm"], max_clicks=6)
@@ -27,81 +24,6 @@ GABBUR = replace(PROTOCOLS["gabbur2021"], max_clicks=5)
 def noise(height, width, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(256, (3, height, width), dtype=torch.uint8, generator=generator)
-
-
-def test_oracle_needs_one_click_and_the_rest_is_held():
-    record = run_object(sees_the_truth, toy_sample(), RITM)
-    assert [entry.iou for entry in record.steps] == [0.0] + [1.0] * 6
-    assert record.clicks == 1
-    assert [entry.k for entry in record.steps] == list(range(7))
-    assert all(entry[1:4] == (None, None, None) for entry in record.steps[2:])
-    assert [entry.seconds is None for entry in record.steps] == [True, False, *[True] * 5]
-    assert [entry.scores["brier"] is None for entry in record.steps] == [True, *[False] * 6]
-    record = run_object(sees_the_truth, toy_sample(), GABBUR)
-    assert [entry.iou for entry in record.steps] == [1.0] * 6
-    assert record.clicks == 0, "the box is enough"
-    assert [entry.seconds is None for entry in record.steps] == [False, *[True] * 5]
-
-
-@pytest.mark.parametrize("protocol", [RITM, GABBUR])
-def test_a_model_that_sees_nothing_gets_all_its_clicks(protocol):
-    record = run_object(sees_nothing, toy_sample(), protocol)
-    assert [entry.iou for entry in record.steps] == [0.0] * (protocol.max_clicks + 1)
-    assert record.clicks == protocol.max_clicks
-    places = {(entry.x, entry.y) for entry in record.steps[1:]}
-    assert len(places) == protocol.max_clicks
-    assert all(toy_sample().mask[y, x] == 1 for x, y in places)
-
-
-@pytest.mark.parametrize(
-    ("protocol", "size"),
-    [(RITM, (61, 83)), (RITM, (33, 34)), (GABBUR, (61, 83)), (GABBUR, (90, 40))],
-)
-def test_records_can_be_replayed_by_hand(protocol, size):
-    thing = toy_sample(size, seed=3)
-    radius = 5
-    record = run_object(paints_disks(radius), thing, protocol, trial=2, seed=5)
-    x0, y0, x1, y1 = draw_view(thing, protocol, trial=2, seed=5).crop
-    y, x = np.ogrid[: size[0], : size[1]]
-    prediction = np.zeros(size, dtype=bool)
-    clicked = []
-    for entry in record.steps[1:]:
-        click = CLICK_RULES[protocol.click_rule](prediction, thing.mask, clicked, None)
-        assert (entry.x, entry.y, entry.positive) == click
-        clicked.append(click)
-        prediction[(x - click.x) ** 2 + (y - click.y) ** 2 <= radius**2] = click.positive
-        prediction[:y0] = prediction[y1:] = prediction[:, :x0] = prediction[:, x1:] = False
-        assert entry.iou == iou(prediction, thing.mask)
-    assert record.clicks == protocol.max_clicks
-    assert record.steps[-1].iou > record.steps[1].iou
-
-
-def test_the_model_sees_the_crop_and_prompts_in_its_pixels():
-    thing = toy_sample()
-    view = draw_view(thing, GABBUR, trial=1)
-    x0, y0, x1, y1 = view.crop
-    seen = []
-
-    @OneStep
-    def watch(image, prompts):
-        seen.append((image, prompts))
-        return sees_nothing.predict(image, prompts)
-
-    record = run_object(watch, thing, GABBUR, trial=1)
-    assert len(seen) == 6
-    for k, (image, prompts) in enumerate(seen):
-        assert image.dtype == torch.float32
-        assert torch.equal(image[0], image_tensor(thing.image)[:, y0:y1, x0:x1] / 255)
-        assert prompts.points.shape == (1, k, 2)
-        assert prompts.points.dtype == prompts.boxes.dtype == torch.float32
-        assert prompts.labels.tolist() == [[1] * k]
-        assert prompts.labels.dtype == torch.int64
-        assert prompts.previous is None
-        drawn = np.array(view.box) - (x0, y0, x0, y0)
-        assert prompts.boxes.tolist() == [drawn.tolist()]
-        for (x, y), entry in zip(prompts.points[0].int(), record.steps[1 : k + 1], strict=True):
-            assert image[0, 0, y, x] == 1  # red: on the object
-            assert (x + x0, y + y0) == (entry.x, entry.y)
 
 
 def test_the_threshold_is_exclusive_and_the_protocols():

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -7,7 +6,6 @@ import torch
 from fakes import draw_scene, micro_model
 from refusals import refused
 
-from probseg.attention import ProbabilisticAttention2d
 from probseg.backbones import Backbone
 from probseg.errors import UnknownNameError
 from probseg.evaluation import PROTOCOLS, draw_view
@@ -207,40 +205,6 @@ def test_adapting_changes_the_next_mask_and_keeps_the_prompts(entry, settings, h
     )
 
 
-class Attending(Backbone):
-    """A backbone whose keys can adapt, so that what was encoded is out of date when they do."""
-
-    features = FeatureInfo((8,), (2,))
-    mean = (0.5, 0.5, 0.5)
-    std = (0.25, 0.25, 0.25)
-
-    def __init__(self, key_iterations=1):
-        super().__init__()
-        self.first = torch.nn.Conv2d(3, 8, kernel_size=3, stride=2, padding=1)
-        self.attention = ProbabilisticAttention2d(8, 8, key_iterations=key_iterations)
-
-    def forward(self, x):
-        return [self.attention(self.first(x))]
-
-
-def test_adapted_keys_of_the_backbone_see_the_image_anew():
-    def build(iterations):
-        torch.manual_seed(0)
-        backbone = Attending(iterations)
-        return Segmenter(backbone, partial(FPNDecoder, stride=2), ConvHead, prompts="head").eval()
-
-    model, built = build(1), build(4)
-    built.load_state_dict(model.state_dict())
-    predictor, other = Predictor(model), Predictor(built)
-    for one in (predictor, other):
-        one.set_image(photo())
-    before = predictor.predict(CLICKS)
-    predictor.adapt(key_iterations=4)
-    expected = other.predict(CLICKS).probability
-    assert np.abs(before.probability - expected).max() > 1e-6
-    np.testing.assert_array_equal(predictor.predict().probability, expected)
-
-
 def test_a_network_that_cannot_adapt_says_so():
     predictor = Predictor(micro_model("micro_conv"))
     predictor.set_image(photo())
@@ -262,23 +226,6 @@ def counted():
         lambda module, inputs: seen.append(tuple(inputs[0].shape[-2:]))
     )
     return Predictor(model, zoom=None), seen
-
-
-def test_an_image_is_paid_for_once_and_at_once(counted):
-    predictor, seen = counted
-    predictor.set_image(photo())
-    assert seen == [(64, 48)]
-    for click in CLICKS:
-        predictor.predict([click])
-    predictor.undo()
-    predictor.reset()
-    predictor.predict(CLICKS)
-    while predictor.clicks:
-        predictor.undo()
-    predictor.predict(CLICKS[:1])
-    assert seen == [(64, 48)]
-    predictor.set_image(photo(30, 40))
-    assert seen == [(64, 48), (32, 40)]
 
 
 def test_the_loop_is_asked_for_what_is_new_only(monkeypatch):

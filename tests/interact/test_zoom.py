@@ -158,7 +158,7 @@ def clicks_in(size, count, generator):
 
 @given(data=st.data())
 def test_windows_and_answers_are_those_of_the_published_code(data):
-    size = data.draw(st.tuples(st.integers(1, 90), st.integers(1, 90)))
+    size = data.draw(st.tuples(st.integers(2, 90), st.integers(2, 90)))
     places = st.builds(
         Click, st.integers(0, size[1] - 1), st.integers(0, size[0] - 1), st.booleans()
     )
@@ -225,6 +225,17 @@ def test_with_clicks_taken_back_the_whole_image_counts_again(stale):
     assert again.window is None
     logits = answer(again.image.numpy() / 255, np.array([[60, 60]]), [True])
     np.testing.assert_allclose(again.probability, 1 / (1 + np.exp(-logits)), atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 1200), (1500, 1)])
+def test_thin_images_are_zoomed_into(size):
+    loop = InteractionLoop(answers(5000, set())[1], zoom=Zoom())
+    state = begin(torch.zeros(3, *size, dtype=torch.uint8))
+    for _ in range(2):
+        (state,) = loop.step([state], [Click(size[1] - 1, size[0] - 1)])
+    assert state.window is not None
+    assert state.probability.shape == size
+    assert state.probability.max() > 0.5
 
 
 def test_a_window_that_stays_is_not_taken_in_again():

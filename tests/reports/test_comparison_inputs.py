@@ -64,8 +64,8 @@ def with_iou(value):
         ),
         (lambda folder: damage(folder, datasets={}), "has 0 objects of Toy, .* has 4"),
         (without_last_line, "is it complete"),
-        (without_last_run, r"expected trials \[0, 1\] of every object of Toy, got \[0\] of o03"),
-        (with_iou("nan"), r"objects.csv: ious: expected values in \[0, 1\]"),
+        (without_last_run, r"trials \[0, 1\] of every object of Toy, got \[0\] of o03"),
+        (with_iou("nan"), r"objects.csv: `ious` must be in"),
     ],
 )
 def test_a_broken_folder_is_refused(tmp_path, break_it, told):

@@ -87,17 +87,6 @@ def test_objects_rebuild_the_summary_exactly(report):
     assert rebuilt == {name: as_json(s) for name, s in summarise_records(records, protocol).items()}
 
 
-def test_order_and_repeats_of_the_runs_do_not_matter(tmp_path):
-    records = evaluate(RITM)
-    mixed = [*records[::-1], *records[:2]]
-    first = write_report(tmp_path / "a", records, RITM, {})
-    second = write_report(tmp_path / "b", mixed, RITM, {})
-    for path in first.values():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
-    assert first.keys() == second.keys()
-    assert "overlays" not in first
-
-
 def test_results_come_last(tmp_path, monkeypatch):
     paths = write_report(tmp_path, evaluate(RITM)[:1], RITM, {})
     assert "±n/a<br>[n/a] |" in paths["table"].read_text(encoding="utf-8"), "a single run"

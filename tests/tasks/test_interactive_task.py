@@ -151,16 +151,6 @@ def test_rounds_build_on_each_other():
         assert prompts.boxes.isnan().any() == bool(model.asked), "without a round the box stays"
 
 
-@pytest.mark.parametrize("answer", [nothing, everything])
-def test_without_box_the_first_clicks_are_positive(answer):
-    # Nothing was said yet, so that the prediction of the network is not what the annotator sees.
-    prompts, _, masks = draw("corrective", answer, {**BOXLESS, "negative_clicks": (1, 3)})
-    for positive, negative in clicked_values(prompts, masks):
-        assert positive
-        assert positive == [1] * len(positive)
-        assert not negative
-
-
 def test_with_and_without_box_in_one_batch():
     curriculum = {"box_dropout": 0.5, "negative_clicks": (1, 3)}
     prompts, _, masks = draw("corrective", everything, curriculum, data=batch(20))
@@ -290,17 +280,6 @@ def test_published_optimiser_and_schedule():
     assert published[69] == pytest.approx(1e-5 + 9e-5 * (1 / 70) ** 0.9)
     assert published[70:] == pytest.approx([1e-5] * 80)
     assert all(a > b for a, b in pairwise(published[:71]))
-
-
-def test_schedule_with_other_arguments():
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
-    schedule = PolynomialThenConstant(optimizer, decay_epochs=4, power=1.0, final_factor=0.5)
-    seen = []
-    for _ in range(6):
-        seen += schedule.get_last_lr()
-        optimizer.step()
-        schedule.step()
-    assert seen == pytest.approx([2.0, 1.75, 1.5, 1.25, 1.0, 1.0])
 
 
 def test_wrong_arguments_are_refused():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import pytest
@@ -67,10 +68,39 @@ def finished(*arguments: object) -> ProbsegCLI:
 def only_made(*arguments: object) -> ProbsegCLI:
     """Make trainer, data and network of a command line and no more; weights take no memory."""
     with pytest.MonkeyPatch.context() as patch, torch.device("meta"):
-        for method in (L.Trainer.fit, L.Trainer.test):
+        for method in (L.Trainer.fit, L.Trainer.validate, L.Trainer.test):
             nothing = functools.wraps(method)(lambda *_, **__: None)
             patch.setattr(L.Trainer, method.__name__, nothing)
         return finished(*arguments)
+
+
+def usage_error(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run a command line that is refused; return its message."""
+    capsys.readouterr()
+    assert command(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    for noise in ("Traceback", "usage:", "Namespace("):
+        assert noise not in captured.err
+    before, message = captured.err.split("probseg: error: ")
+    assert before == "" or before.endswith("\n")
+    return message
+
+
+def assert_identical(one: Any, other: Any) -> None:
+    """Compare nested containers, and the tensors in them bit by bit."""
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_identical(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for first, second in zip(one, other, strict=True):
+            assert_identical(first, second)
+    else:
+        assert one == other
 
 
 @contextmanager
@@ -117,9 +147,9 @@ def started(
     return process
 
 
-def train_two_epochs(place: Path) -> tuple[Path, Path]:
+def train_two_epochs(place: Path, *more: object) -> tuple[Path, Path]:
     """Train on a drawn folder inside ``place``; return the data and the folder of the run."""
     root = write_folder(place / "data", images=5, size=(24, 32))
     with working_in(place):
-        assert command(*folder_fit(root, "--trainer.max_epochs", 2)) == 0
+        assert command(*folder_fit(root, "--trainer.max_epochs", 2, *more)) == 0
     return root, place / "runs" / "probseg" / "version_0"

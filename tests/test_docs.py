@@ -77,17 +77,6 @@ def test_links_of_the_readme_exist(repository):
     assert not [target for target in targets if not (repository / target).exists()]
 
 
-def test_nothing_is_left_to_fill_in(docs):
-    for page in docs.rglob("*.md"):
-        lines = CODE.sub("", page.read_text("utf-8")).splitlines()
-        assert not [line for line in lines if re.fullmatch(r"[A-Z_]{4,}", line)], page
-
-
-def test_links_in_code_do_not_count():
-    text = "[a](a.md#top) `[b](b.md)` [c](https://c.org) [d](#d)\n```\n[e](e.md)\n```\n![f](f.png)"
-    assert files_linked(text) == ["a.md", "f.png"]
-
-
 def blocks(text, language):
     """Code blocks of a language in Markdown, in order."""
     return [code for name, code in BLOCK.findall(text) if name == language]
@@ -176,9 +165,3 @@ def test_the_page_of_training_names_every_recipe(docs, repository):
     patterns += [f"gabbur2021_{pattern}" for pattern in patterns]
     left = [name for name in recipes if not any(re.fullmatch(p, name) for p in patterns)]
     assert left == []
-
-
-def test_blocks_are_those_of_their_language():
-    text = "```python\na = 1\n```\n```yaml\nb: 1\n```\n```python\nc = 2\n```\n"
-    assert blocks(text, "python") == ["a = 1\n", "c = 2\n"]
-    assert blocks(text, "yaml") == ["b: 1\n"]

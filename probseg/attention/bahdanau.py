@@ -7,8 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from probseg.ops.additive import additive_edges
 from probseg.ops.checks import check_shape
+from probseg.ops.family.additive import additive_edges
 
 
 class DecoderStep(NamedTuple):

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from probseg.attention.base import Attention2d, Shared
 from probseg.attention.bases import Bases, Normalisation, Update
-from probseg.ops.edges import BasesEdges, EdgePosterior
+from probseg.ops.edges import EdgePosterior
 from probseg.ops.em import m_step
+from probseg.ops.family.bases import BasesEdges
 
 
 class EMAttention2d(Attention2d):

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared
 from probseg.ops.checks import check_iterations
-from probseg.ops.edges import BasesEdges, EdgePosterior
-from probseg.ops.slots import slot_attention
+from probseg.ops.edges import EdgePosterior
+from probseg.ops.family.bases import BasesEdges
+from probseg.ops.family.slots import slot_attention
 
 
 class SlotAttention2d(Attention2d):

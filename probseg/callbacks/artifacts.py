@@ -1,4 +1,4 @@
-"""Checkpoints as artifacts of Weights & Biases: what made them, and who uses them."""
+"""Checkpoints as artifacts of Weights & Biases, with their origin and their use."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ RECORD = "artifacts.json"
 
 
 class ArtifactLogger(WandbLogger):
-    """Weights & Biases, where runs go on and a checkpoint tells epoch, score, code and settings.
+    """Weights & Biases logger whose runs go on, and whose artifacts have epoch, code and settings.
 
-    Lightning's own logger uploads score and file name alone, lets the alias ``best`` wander to the
-    last checkpoint where a second callback keeps that one, and starts a run anew where ``resume``
-    is None.
+    Lightning's own logger uploads score and file name alone, moves the alias ``best`` to the last
+    checkpoint where a second callback keeps that one, and replaces a run where ``resume`` is None.
 
     An artifact has the aliases ``latest``, ``best`` (of the best score so far) and
     ``epoch<e>-step<s>``. Nothing is uploaded while Weights & Biases is offline or disabled.
 
     Args:
         offline: Write into a folder, for ``wandb sync``.
-        log_model: True uploads what a finished training leaves, ``"all"`` each checkpoint at once.
+        log_model: True uploads the checkpoints of a finished training, ``"all"`` each one at once.
         checkpoint_name: Name of the artifacts; ``model-<id of the run>`` by default.
         **kwargs: Other arguments of Lightning's logger, and of ``wandb.init``.
 
@@ -51,8 +50,8 @@ class ArtifactLogger(WandbLogger):
     ) -> None:
         if log_model and (offline or kwargs.get("mode") == "offline"):
             msg = (
-                f"log_model {log_model} of WandbLogger: checkpoints cannot be uploaded by a run "
-                "that is offline; leave out log_model or offline"
+                f"log_model of WandbLogger must be False in an offline run, got {log_model}; leave "
+                "out log_model or offline"
             )
             raise UsageError(msg)
         if kwargs.get("resume") is None:  # as a parsed configuration has it for what was not given
@@ -67,8 +66,8 @@ class ArtifactLogger(WandbLogger):
         if self.uploads and (self.experiment.offline or self.experiment.disabled):
             self.uploads = False
             if self.experiment.offline:
-                told = "probseg: Weights & Biases is offline: no checkpoint is uploaded\n"
-                sys.stderr.write(told)
+                notice = "probseg: Weights & Biases is offline: no checkpoint is uploaded\n"
+                sys.stderr.write(notice)
         if self.uploads:
             self._callbacks[callback.state_key] = callback
 
@@ -100,7 +99,7 @@ class ArtifactLogger(WandbLogger):
                     draft.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
     def _upload(self, path: Path, about: dict[str, Any], aliases: list[str]) -> dict[str, str]:
-        """Upload a checkpoint; return what is kept of that."""
+        """Upload a checkpoint; return its entry for the record."""
         import wandb
 
         run, code = self.experiment, environment()
@@ -123,10 +122,10 @@ class ArtifactLogger(WandbLogger):
 
 
 def use_checkpoint(logger: WandbLogger, checkpoint: Path) -> None:
-    """Tell Weights & Biases which artifact a run starts from or tests.
+    """Record in Weights & Biases which artifact a run starts from or tests.
 
-    Nothing is told where the checkpoint was not uploaded, where this same run did so (it goes on),
-    or where the run is offline or disabled. An artifact that is no longer there is named on stderr.
+    Nothing is recorded if the checkpoint was not uploaded, or by this same run (it goes on), or if
+    the run is offline or disabled. An artifact that no longer exists is named on stderr.
 
     Args:
         logger: Of the run.
@@ -150,7 +149,7 @@ def use_checkpoint(logger: WandbLogger, checkpoint: Path) -> None:
 
 
 def _known(checkpoint: Path) -> dict[str, dict[str, str]]:
-    """Return the artifacts that are written down beside a checkpoint, by checksum of content."""
+    """Return the recorded artifacts of the checkpoints in a folder, by checksum of content."""
     record = checkpoint.parent / RECORD
     return dict(json.loads(record.read_text(encoding="utf-8"))) if record.is_file() else {}
 

@@ -16,7 +16,7 @@ from probseg.errors import CheckpointError
 from probseg.paths import replacing
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What a system says of a full disk, a used up quota, and a file over its limit."""
+"""Error numbers of a full disk, a used up quota, and a file over its limit."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -35,7 +35,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Write a file; addresses with ``://`` are left to Lightning.
 
         Args:
-            checkpoint: What is to be saved.
+            checkpoint: Content of the file.
             path: The file.
             storage_options: Must be None, as for Lightning's own class.
 
@@ -53,21 +53,16 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 file.write(content.getbuffer())
                 file.flush()
                 os.fsync(file.fileno())
-            _sync(place.parent)
+            folder = os.open(place.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # so that the renaming is on the disk, too
+            finally:
+                os.close(folder)
         except OSError as error:
-            raise CheckpointError(_told(place, content.tell(), error)) from error
+            raise CheckpointError(_message(place, content.tell(), error)) from error
 
 
-def _sync(folder: Path) -> None:
-    """Put the renaming on the disk, too."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _told(place: Path, size: int, error: OSError) -> str:
+def _message(place: Path, size: int, error: OSError) -> str:
     stands = "the file that was there still stands" if place.exists() else "nothing was written"
     cause = str(error.strerror)
     if error.errno in FULL:

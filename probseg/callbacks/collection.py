@@ -1,4 +1,4 @@
-"""The records of an evaluation while it goes on."""
+"""The records of an evaluation under way."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Collection:
 
     Args:
         protocol: Of the evaluation.
-        first: Number of objects of each data set whose pictures are kept whatever they are like.
-        journal: Takes the records down, where the evaluation is to survive being killed.
-        taken_over: Runs that need not be done again. They have no pictures: a batch with one that
-            deserves one is run once more.
+        first: Number of objects of each data set whose pictures are kept in any case.
+        journal: File of the records, if the evaluation is to survive being killed.
+        taken_over: Runs of an earlier evaluation. They have no pictures: a batch with one of the
+            best or worst is run again.
     """
 
     def __init__(
@@ -42,15 +42,15 @@ class Collection:
 
     @property
     def records(self) -> list[ObjectRecord]:
-        """All records of the objects that came by."""
+        """All records of the objects so far."""
         return list(self._records.values())
 
     def adopts(self, samples: Sequence[Sample]) -> bool:
-        """Take over the runs of these objects, where all are there and nothing else is missing.
+        """Take over the earlier runs of these objects if there are all of them.
 
         Returns:
             Whether that was done. If not, the objects have to be run: a run is missing, a pixel of
-            a sample is another one than before, or there is no picture to show.
+            a sample has changed, or a picture is needed.
         """
         runs = [
             (self._left.get((sample.dataset, sample.name, trial)), pixels)
@@ -90,6 +90,6 @@ class Collection:
         return any(len(self._shown[sample.dataset]) < self._first for sample in samples)
 
     def close(self) -> None:
-        """Clear up after a report has been written."""
+        """Remove the journal after a report has been written."""
         if self._journal is not None:
             self._journal.close()

@@ -23,8 +23,7 @@ class SaveConfig(SaveConfigCallback):
 
     Each start of a run adds a line to ``starts.jsonl``: time, verb, checkpoint, the names of the
     run in its loggers, and `probseg.evaluation.environment` (versions, commit, uncommitted changes,
-    machine). Weights & Biases gets configuration and environment, and learns which artifact the
-    checkpoint is.
+    machine). Weights & Biases gets configuration, environment, and the artifact of the checkpoint.
 
     Lightning's own callback writes into the logger's root with Weights & Biases, where the second
     run meets the first one's file.
@@ -37,7 +36,7 @@ class SaveConfig(SaveConfigCallback):
         """Write the files; called by Lightning once per start, on the first process."""
         folder = run_folder(trainer)
         folder.mkdir(parents=True, exist_ok=True)
-        # A resumed run keeps its folder and gets its configuration anew.
+        # A resumed run keeps its folder; its configuration is replaced.
         self.parser.save(
             self.config,
             folder / "config.yaml",
@@ -46,7 +45,7 @@ class SaveConfig(SaveConfigCallback):
             multifile=False,
         )
         code = environment(trainer.strategy.root_device)
-        checkpoint = self.config.get("ckpt_path")  # a trainer that fits does not tell
+        checkpoint = self.config.get("ckpt_path")  # a trainer that fits has none
         start = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "verb": stage,

@@ -1,4 +1,4 @@
-"""Numbers in a table that survives the interruption of a run."""
+"""A table of numbers that goes on after the interruption of a run."""
 
 from __future__ import annotations
 

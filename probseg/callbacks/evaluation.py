@@ -58,7 +58,7 @@ class InteractiveEvaluation(L.Callback):
         max_clicks: Corrective clicks of a test, instead of each protocol's own number.
         trials: Runs per object in a test, for the protocols with noise, instead of their number.
         changes: Other fields of the protocols, see `probseg.evaluation.Protocol`; for instance
-            ``{"zoom": "fixed", "flip": true}``. The protocol's description tells of them.
+            ``{"zoom": "fixed", "flip": true}``. The protocol's description names them.
         val_clicks: Corrective clicks of a validation, at least 5.
         batch_size: Most images in one call of the network. With the data's ``eval_batch_size``,
             the number of objects held at once, it bounds the memory of an evaluation.
@@ -96,7 +96,7 @@ class InteractiveEvaluation(L.Callback):
             msg = f"batch_size must be at least 1, got {batch_size}"
             raise ValueError(msg)
         if len(set(protocols)) < len(protocols):
-            msg = f"protocols: expected each name once, got {', '.join(protocols)}"
+            msg = f"protocols must name each protocol once, got {', '.join(protocols)}"
             raise ValueError(msg)
         chosen = [_changed(get_protocol(name), changes or {}) for name in protocols]
         self.val_protocol = dataclasses.replace(chosen[0], max_clicks=val_clicks, trials=1)
@@ -125,13 +125,12 @@ class InteractiveEvaluation(L.Callback):
         self._collections = [Collection(self.val_protocol, self.pictures)]
 
     def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Adapt the network, and look for what an earlier test of the same kind left."""
+        """Adapt the network, and look for records of a killed test of the same kind."""
         model = _network(trainer)
         if self.adaptation is not None:
             if not isinstance(model, Segmenter):
-                msg = (
-                    f"adaptation needs a Segmenter as the task's model, got {type(model).__name__}"
-                )
+                kind = type(model).__name__
+                msg = f"adaptation must be None unless the model is a Segmenter, got {kind}"
                 raise TypeError(msg)
             self._adapted.enter_context(restored(model))
             model.adapt(**dataclasses.asdict(self.adaptation))
@@ -195,7 +194,7 @@ class InteractiveEvaluation(L.Callback):
                 paths = write_report(folder, records, protocol, self._about)
                 _log_figures(trainer, key, paths, summaries)
                 collection.close()
-                _tell(summaries, protocol, folder)
+                _print(summaries, protocol, folder)
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
@@ -204,7 +203,7 @@ class InteractiveEvaluation(L.Callback):
         self._adapted.close()
 
     def _options(self, adaptation: Adaptation | None) -> dict[str, Any]:
-        """Return what an evaluation was asked for besides its protocol, as JSON values."""
+        """Return the settings of an evaluation besides its protocol, as JSON values."""
         return {
             "seed": self.seed,
             "adaptation": None if adaptation is None else dataclasses.asdict(adaptation),
@@ -212,7 +211,7 @@ class InteractiveEvaluation(L.Callback):
 
     def _collection(self, trainer: L.Trainer, protocol: Protocol) -> Collection:
         """Open the journal of a test, with the runs of one that was killed."""
-        # What a number depends on; the same weights may lie elsewhere.
+        # All that the figures depend on; the same weights may be in another file.
         subject = {key: value for key, value in self._about.items() if key != "checkpoint"}
         subject |= {"protocol": dataclasses.asdict(protocol), "batch_size": self.batch_size}
         folder = Path(trainer.strategy.broadcast(str(_test_folder(trainer, protocol))))
@@ -247,26 +246,27 @@ class InteractiveEvaluation(L.Callback):
 
 
 def _changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
-    """Return a protocol with other values in these fields, of which its description tells.
+    """Return a protocol with other values in these fields, and in its description.
 
     Raises:
         ValueError: If there is no such field, or a value does not fit.
     """
     known = {field.name for field in dataclasses.fields(Protocol)}
     if strange := sorted(changes.keys() - known):
-        msg = f"changes: a protocol has no field {strange[0]!r}; it has {', '.join(sorted(known))}"
+        names = ", ".join(sorted(known))
+        msg = f"changes must be fields of a protocol ({names}), got {strange[0]!r}"
         raise ValueError(msg)
     if not changes:
         return protocol
-    told = ", ".join(f"{field} {value}" for field, value in changes.items())
+    described = ", ".join(f"{field} {value}" for field, value in changes.items())
     try:
         if isinstance(changes.get("mistakes"), Mapping):
             changes = {**changes, "mistakes": Mistakes(**changes["mistakes"])}
         return dataclasses.replace(
-            protocol, **{"description": f"{protocol.description} Changed: {told}.", **changes}
+            protocol, **{"description": f"{protocol.description} Changed: {described}.", **changes}
         )
     except (TypeError, ValueError) as error:
-        msg = f"changes of protocol {protocol.name} ({told}): {error}"
+        msg = f"changes of protocol {protocol.name} ({described}): {error}"
         raise ValueError(msg) from error
 
 
@@ -313,7 +313,7 @@ def _log(
 
 
 @rank_zero_only
-def _tell(summaries: Mapping[str, Summary], protocol: Protocol, folder: Path) -> None:
+def _print(summaries: Mapping[str, Summary], protocol: Protocol, folder: Path) -> None:
     console = Console(width=None if Console().is_terminal else 160)
     print_summary(console, summaries, protocol)
     for name in ("report.html", "curve.png", "overlays.png", "objects.csv"):

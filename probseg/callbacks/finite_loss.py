@@ -36,7 +36,7 @@ class FiniteLoss(L.Callback):
     """
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Take the first process's folder: loggers of other processes may number runs apart."""
+        """Take the folder of the first process, since others may number runs otherwise."""
         if stage == "fit":
             self._folder = trainer.strategy.broadcast(run_folder(trainer))
 

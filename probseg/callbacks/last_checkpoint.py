@@ -23,13 +23,13 @@ from probseg.callbacks.run_folder import run_folder
 LAST = "last.ckpt"
 
 NOTHING, SAVE, STOP = range(3)
-"""What a process wants after a batch; of several, the greatest wish counts."""
+"""Wishes of a process after a batch; of several processes, the greatest counts."""
 
 SAME = 2.0
-"""Seconds in which a signal that comes again is the same one, forwarded by what started us."""
+"""Seconds in which a second signal is the first one, forwarded by the parent process."""
 
 GRACE = 10.0
-"""Seconds that the processes which the first one has started may outlive its training."""
+"""Seconds that child processes may outlive the training of the first process."""
 
 _Handler = Callable[[int, FrameType | None], Any] | int | None
 
@@ -40,14 +40,14 @@ class LastCheckpoint(Checkpoint):
     It is written every few minutes, after each epoch, before each validation, and when the training
     is asked to stop: SIGTERM and Ctrl-C let the batch end first (and those whose gradients are
     accumulated with it). Another one, two seconds later or more, stops at once. A training that
-    goes on ends with the same weights as one that was never interrupted, on a processor bit by bit;
-    a validation that was interrupted is repeated.
+    goes on ends with the same weights as one that was never interrupted, on a CPU bit by bit; a
+    validation that was interrupted is repeated.
 
-    Of several processes it is enough that one is asked: all stop after the same batch.
+    If one of several processes is asked to stop, all stop after the same batch.
 
     Args:
-        every_minutes: Time between two of them; None for no more than the others named above.
-        every_steps: Steps of the optimiser between two of them; None for time alone.
+        every_minutes: Time between two checkpoints; None saves at the other occasions only.
+        every_steps: Steps of the optimiser between two checkpoints; None goes by time alone.
 
     Raises:
         ValueError: If a number is not positive.
@@ -70,21 +70,21 @@ class LastCheckpoint(Checkpoint):
         self._handlers: dict[int, _Handler] = {}
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Forget what was asked of an earlier training."""
+        """Forget signals to an earlier training."""
         self._asked = None
         self._ends = False
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Listen to signals: the handler of Lightning may wait for a process that waits for us."""
+        """Handle signals: Lightning's handler may wait for a process that waits for this one."""
         self._listen(trainer)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Listen to signals."""
+        """Handle signals."""
         self._saved_at = time.monotonic()
         self._listen(trainer)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Leave the signals to those who had them before."""
+        """Restore the earlier handlers of signals."""
         self._listen_no_more()
 
     def on_train_batch_start(
@@ -94,7 +94,7 @@ class LastCheckpoint(Checkpoint):
         batch: Any,  # noqa: ANN401
         batch_idx: int,
     ) -> None:
-        """Stop; after the batch before, there may have been a validation to begin."""
+        """Stop if that was decided after the last batch, and a validation has not done so."""
         if self._ends:
             self._stop()
 
@@ -106,7 +106,7 @@ class LastCheckpoint(Checkpoint):
         batch: Any,  # noqa: ANN401
         batch_idx: int,
     ) -> None:
-        """Save if it is time to, or if the training is to stop."""
+        """Save if that is due, or if the training is to stop."""
         accumulated = (batch_idx + 1) % trainer.accumulate_grad_batches == 0
         self._between = not (accumulated or trainer.is_last_batch)
         if self._between or trainer.is_last_batch:
@@ -120,7 +120,7 @@ class LastCheckpoint(Checkpoint):
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Save, unless the epoch was broken off: Lightning would take it for a whole one."""
+        """Save, unless the epoch is incomplete: Lightning would take it for a whole one."""
         if trainer.is_last_batch:
             self._save(trainer)
         if self._is_asked(trainer):
@@ -142,7 +142,7 @@ class LastCheckpoint(Checkpoint):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Stop if that was asked for; what there is to save was saved.
+        """Stop if asked to; the checkpoint was saved before.
 
         Several processes, which may have different numbers of batches, end the validation first.
         """
@@ -151,16 +151,16 @@ class LastCheckpoint(Checkpoint):
             self._stop()
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Stop if that was asked for in any process."""
+        """Stop if any process was asked to."""
         if _is_within_training(trainer) and not self._between and self._is_asked(trainer):
             self._stop()
 
     def on_exception(
         self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
     ) -> None:
-        """Let the processes that read training images end: in a validation, Lightning would not.
+        """End child processes: those that read images, and those that share the training.
 
-        And those that share the training, which may wait for this one for ever.
+        In a validation, Lightning leaves the first running; the second may wait for this one.
         """
         self._listen_no_more()
         if trainer.state.fn == TrainerFn.FITTING and not trainer.training:
@@ -172,10 +172,9 @@ class LastCheckpoint(Checkpoint):
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Let a training that goes on from the beginning of a validation validate.
+        """Mark a validation that has begun, so that a training that goes on repeats it.
 
-        Lightning takes a checkpoint that was written between the last batch and its validation for
-        one that was written after it.
+        Lightning takes a checkpoint from between a batch and its validation for one from after it.
         """
         if self._validates:
             begun = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
@@ -193,8 +192,8 @@ class LastCheckpoint(Checkpoint):
                 return
             self._asked, self._asked_at = number, time.monotonic()
             if trainer.is_global_zero:
-                told = "stopping after this batch; once more, after a while, stops at once"
-                sys.stderr.write(f"\nprobseg: {told}\n")
+                notice = "stopping after this batch; a second signal, later, stops at once"
+                sys.stderr.write(f"\nprobseg: {notice}\n")
 
         for number in (signal.SIGTERM, signal.SIGINT):
             self._handlers[number] = signal.signal(number, ask)
@@ -220,7 +219,7 @@ class LastCheckpoint(Checkpoint):
         return time.monotonic() - self._saved_at >= 60 * self.every_minutes
 
     def _is_asked(self, trainer: L.Trainer) -> bool:
-        """Say whether any process was asked to stop, the same in all of them."""
+        """Return whether any process was asked to stop, the same in all of them."""
         return _greatest(trainer, NOTHING if self._asked is None else STOP) == STOP
 
     def _stop(self) -> None:
@@ -230,12 +229,12 @@ class LastCheckpoint(Checkpoint):
 
 
 def _is_within_training(trainer: L.Trainer) -> bool:
-    """Say whether a validation is one of a training under way."""
+    """Return whether a validation is part of a training under way."""
     return trainer.state.fn == TrainerFn.FITTING and not trainer.sanity_checking
 
 
 def _greatest(trainer: L.Trainer, wish: int) -> int:
-    """Return the greatest wish of all processes, which all of them must ask for."""
+    """Return the greatest wish of all processes, all of which must call this."""
     if trainer.world_size == 1:
         return wish
     wishes = torch.tensor(wish, device=trainer.strategy.root_device)
@@ -243,10 +242,9 @@ def _greatest(trainer: L.Trainer, wish: int) -> int:
 
 
 def _end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Wait for processes, and kill those that do not end; none is left in the list.
+    """Wait for processes, kill those that do not end, and empty the list.
 
-    Lightning watches what is in it: it would kill this process, too, for the status of one that has
-    been stopped.
+    Lightning watches the list: it would kill this process, too, for the status of a stopped one.
     """
     ending = list(processes)
     processes.clear()

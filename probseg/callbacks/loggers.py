@@ -1,4 +1,4 @@
-"""The loggers of a configuration: what is made of them, and how they go on with a run."""
+"""The loggers of a configuration: their classes, and their versions when a run goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from probseg.callbacks.run_folder import versions_of
 
 
 def make_logger(kind: type[Logger], **arguments: Any) -> Logger:  # noqa: ANN401
-    """Make a logger that a configuration names, or what stands in for one of Lightning's."""
+    """Make a logger of a configuration; of CSV and Weights & Biases, probseg's own class."""
     ours: dict[type[Logger], type[Logger]] = {
         CSVLogger: ContinuedCSVLogger,
         WandbLogger: ArtifactLogger,
@@ -22,16 +22,16 @@ def make_logger(kind: type[Logger], **arguments: Any) -> Logger:  # noqa: ANN401
     return ours.get(kind, kind)(**arguments)
 
 
-def names_to_give(logger: Any, run: Path) -> list[tuple[MutableMapping[str, Any], str]]:  # noqa: ANN401
-    """Return what the loggers of a configuration must be told so that they go on with a run.
+def missing_versions(logger: Any, run: Path) -> list[tuple[MutableMapping[str, Any], str]]:  # noqa: ANN401
+    """Return the versions that loggers of a configuration lack to go on with a run.
 
     Args:
         logger: Value of ``trainer.logger``: a description, a list of them, True, False or None.
         run: Folder of the run.
 
     Returns:
-        The ``init_args`` of each logger that has no ``version`` yet, and the version that it needs.
-        Where the run had another number of loggers, of the first one alone.
+        The ``init_args`` of each logger without ``version``, and the version of the run in it.
+        Where the run had another number of loggers, for the first one alone.
     """
     loggers = logger if isinstance(logger, list) else [logger]
     names = versions_of(run)

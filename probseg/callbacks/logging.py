@@ -1,4 +1,4 @@
-"""Pictures and curves for whatever loggers a run has; numbers go through Lightning itself."""
+"""Pictures and curves for the loggers of a run; numbers go through Lightning itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a result was made with, as JSON values."""
+"""Model, data, settings and machine of a result, as JSON values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from probseg.zoo.trained import weights_digest
 def provenance(
     trainer: L.Trainer, pl_module: L.LightningModule, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return what it takes to repeat an evaluation.
+    """Return all that is needed to repeat an evaluation.
 
     Args:
         trainer: Of the run.
@@ -40,7 +40,7 @@ def provenance(
 
 
 def _settings(pl_module: L.LightningModule) -> str:
-    """Return a checksum of what else the network is: its parts, and their numbers and names."""
+    """Return a checksum of the network's parts, and of their numbers and names."""
     model = pl_module.model
     parts = dict(model.named_modules()) if isinstance(model, nn.Module) else {"": model}
     text = {name: [str(type(part)), _numbers(part)] for name, part in parts.items()}

@@ -13,7 +13,7 @@ STARTS = "starts.jsonl"
 
 
 def run_folder(trainer: L.Trainer) -> Path:
-    """Return the folder of the present run, the one in which checkpoints are kept too.
+    """Return the folder of the present run, which has its checkpoints too.
 
     Args:
         trainer: With any logger: TensorBoard, CSV, Weights & Biases, or none.

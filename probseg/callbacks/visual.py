@@ -1,4 +1,4 @@
-"""Pictures of what the model is trained on."""
+"""Pictures of training crops."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from probseg.data.semantic_module import SemanticBatch
 from probseg.types import IGNORE, Prompts
 
 COLOURS = class_colours([""] * IGNORE)
-"""Of all classes that labels can tell apart; they depend on the numbers alone."""
+"""Colours of all class numbers."""
 
 
 class CropLog(L.Callback, ABC):
@@ -60,9 +60,9 @@ class CropLog(L.Callback, ABC):
         """Draw one crop of a batch.
 
         Args:
-            outputs: What ``training_step`` returned.
-            batch: What it was given.
-            number: Of the crop in the batch.
+            outputs: Result of ``training_step``.
+            batch: Its argument.
+            number: Index of the crop in the batch.
 
         Returns:
             RGB, of the height of the crop.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import import_module
 
 import probseg
 
@@ -42,59 +43,18 @@ Each verb explains itself: probseg VERB --help. All settings of a run: add --pri
 """
 
 
-def _trainer(arguments: Sequence[str]) -> None:
-    from probseg.cli.trainer import run
-
-    run(arguments)
-
-
-def _compare(arguments: Sequence[str]) -> None:
-    from probseg.cli.compare import run
-
-    run(arguments[1:])
-
-
-def _data(arguments: Sequence[str]) -> None:
-    from probseg.cli.data import run
-
-    run(arguments[1:])
-
-
-def _zoo(arguments: Sequence[str]) -> None:
-    from probseg.cli.zoo import run
-
-    run(arguments[1:])
-
-
-def _tune(arguments: Sequence[str]) -> None:
-    from probseg.cli.tune import run
-
-    run(arguments[1:])
-
-
-def _bench(arguments: Sequence[str]) -> None:
-    from probseg.cli.bench import run
-
-    run(arguments[1:])
-
-
-def _annotate(arguments: Sequence[str]) -> None:
-    from probseg.cli.annotate import run
-
-    run(arguments[1:])
-
-
-VERBS: dict[str, Callable[[Sequence[str]], None]] = {
-    "fit": _trainer,
-    "validate": _trainer,
-    "test": _trainer,
-    "compare": _compare,
-    "data": _data,
-    "zoo": _zoo,
-    "tune": _tune,
-    "bench": _bench,
-    "annotate": _annotate,
+VERBS = {
+    "fit": "trainer",
+    "validate": "trainer",
+    "test": "trainer",
+    "compare": "compare",
+    "data": "data",
+    "zoo": "zoo",
+    "tune": "tune",
+    "bench": "bench",
+    "annotate": "annotate",
 }
+"""The module of each verb, which has a function ``run``."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,12 +86,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if arguments[0] not in VERBS:
             raise UnknownNameError(kind="verb", name=arguments[0], known=VERBS)
-        VERBS[arguments[0]](arguments)
+        module = VERBS[arguments[0]]
+        own = arguments if module == "trainer" else arguments[1:]  # which runs three verbs
+        import_module(f"probseg.cli.{module}").run(own)
     except Exception as error:
-        told = user_error(error)
-        if told is None:
+        explained = user_error(error)
+        if explained is None:
             raise
-        sys.stderr.write(f"probseg: error: {told}\n")
+        sys.stderr.write(f"probseg: error: {explained}\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("\nprobseg: stopped by Ctrl-C\n")

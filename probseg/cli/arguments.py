@@ -1,10 +1,10 @@
-"""What the argument parsers of several verbs have in common."""
+"""Parts of the argument parsers of several verbs."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
@@ -12,12 +12,16 @@ from probseg.errors import UsageError
 
 
 class Parser(argparse.ArgumentParser):
-    """Tells of wrong usage as the verbs do of wrong input, by a `UsageError`."""
+    """Raises `UsageError` for wrong usage, as the verbs do for wrong input."""
 
     def error(self, message: str) -> NoReturn:
         """Raise the error instead of printing the usage and leaving the process."""
         msg = f"{message}; see {self.prog} --help"
         raise UsageError(msg)
+
+
+if TYPE_CHECKING:
+    Verbs = argparse._SubParsersAction[Parser]
 
 
 def new_file(text: str) -> Path:
@@ -28,7 +32,7 @@ def new_file(text: str) -> Path:
     """
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir():
-        msg = f"expected a file in a folder that exists, got {text!r}; make {path.parent} first"
+        msg = f"must be a file in a folder that exists, got {text!r}; make {path.parent} first"
         raise argparse.ArgumentTypeError(msg)
     return path
 
@@ -36,7 +40,7 @@ def new_file(text: str) -> Path:
 def count(text: str) -> int:
     """Convert an argument to a whole number of at least 0."""
     if not text.isdecimal():
-        msg = f"expected a whole number of at least 0, got {text!r}"
+        msg = f"must be a whole number of at least 0, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
 
@@ -44,19 +48,19 @@ def count(text: str) -> int:
 def positive(text: str) -> int:
     """Convert an argument to a whole number of at least 1."""
     if not text.isdecimal() or int(text) == 0:
-        msg = f"expected a whole number of at least 1, got {text!r}"
+        msg = f"must be a whole number of at least 1, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return int(text)
 
 
 def device(text: str) -> str:
-    """Check the name of a device, and that it is there."""
+    """Check that a device has this name, and is available."""
     kind, _, index = text.partition(":")
     if text != "cpu" and (kind != "cuda" or (text != "cuda" and not index.isdecimal())):
-        msg = f"expected cpu, cuda or cuda:N, got {text!r}"
+        msg = f"must be cpu, cuda or cuda:N, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
-    there = torch.cuda.device_count()
-    if kind == "cuda" and int(index or 0) >= there:
-        msg = f"{text!r} is not there: PyTorch sees {there} CUDA devices"
+    available = torch.cuda.device_count()
+    if kind == "cuda" and int(index or 0) >= available:
+        msg = f"must be one of the {available} CUDA devices that PyTorch sees, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return text

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from probseg.cli.arguments import Parser, count, device, new_file, positive
+from probseg.cli.output import console
 from probseg.errors import UnknownNameError, UsageError
 from probseg.evaluation.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
 from probseg.evaluation.versions import environment
@@ -34,8 +34,6 @@ examples:
 NOTES = "what the numbers mean:\n" + "\n".join(
     f"  {name}: {meaning}" for name, meaning in CONVENTIONS.items()
 )
-WIDTH = 150
-"""Columns of the table where the output is no terminal."""
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -118,13 +116,11 @@ def _model(options: argparse.Namespace) -> None:
         records.append(measure_elsewhere(name, settings))
         if json_file is not None:  # after each, so that a long run leaves something if it is ended
             _write_json(json_file, records, settings)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
-    console.print(_table(records, settings))
+    terminal = console()
+    terminal.print(_table(records, settings))
     failed = [record for record in records if record.error is not None]
     for record in failed:
-        console.print(f"{record.model} failed: {record.error}", style="red", markup=False)
+        terminal.print(f"{record.model} failed: {record.error}", style="red", markup=False)
     if failed:
         raise SystemExit(1)
 
@@ -151,7 +147,7 @@ def _check(name: str) -> None:
     except OSError as error:
         raise UsageError(str(error)) from error
     if task_of(description) != "interactive":
-        msg = f"{name!r} is a model for semantic segmentation, which has no clicks to be measured"
+        msg = f"name must be a model for clicks, got {name!r}, which is for semantic segmentation"
         raise UsageError(msg)
 
 
@@ -219,6 +215,6 @@ def _number(value: float | None, digits: int) -> str:
 def _size(text: str) -> tuple[int, int]:
     sides = text.lower().split("x")
     if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
-        msg = f"expected a side in pixels such as 512, or HxW such as 384x512, got {text!r}"
+        msg = f"must be a side in pixels such as 512, or HxW such as 384x512, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return int(sides[0]), int(sides[-1])

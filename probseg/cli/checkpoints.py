@@ -1,4 +1,4 @@
-"""Which file ``--ckpt_path`` means, and whether it can be used."""
+"""The file that ``--ckpt_path`` means, and whether it can be used."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from probseg.tasks.migration import format_of
 from probseg.zoo.trained import read_checkpoint
 
 HOW = ("batch_size", "crop_size", "eval_batch_size", "max_skipped", "num_workers")
-"""Arguments of data modules that a run may go on with others of: the data are the same."""
+"""Arguments of data modules that may change when a run goes on: the data stay the same."""
 
 
 def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
@@ -39,19 +39,19 @@ def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
         UsageError: If no run has such a file.
     """
     pattern = _pattern(trainer)
-    every = Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))
-    found = [path for path in every if _trains_on(path.parent.parent, data)]
+    paths = Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))
+    found = [path for path in paths if _trains_on(path.parent.parent, data)]
     if not found:
         msg = (
             f"--ckpt_path last: there is no {pattern} of a run on these data to go on from; leave "
-            "the option out to start anew, or give the path of a checkpoint"
+            "the option out to start a new run, or give the path of a checkpoint"
         )
         raise UsageError(msg)
     return max(found, key=lambda path: path.stat().st_mtime)
 
 
 def check_readable(path: Path) -> None:
-    """Raise unless a file is a checkpoint that can be gone on from without running its code.
+    """Check that a file is a checkpoint that can be loaded without running code.
 
     Args:
         path: The file.
@@ -68,10 +68,9 @@ def check_readable(path: Path) -> None:
     try:
         format_of(read_checkpoint(path))
     except WeightsError as error:
-        told = str(error) if str(path) in str(error) else f"{path}: {error}"
+        reason = str(error) if str(path) in str(error) else f"{path}: {error}"
         other = _newest_other(path)
-        way_out = f"; --ckpt_path {other} can be read" if other else ""
-        msg = f"{told}{way_out}"
+        msg = f"{reason}; --ckpt_path {other} can be read" if other else reason
         raise WeightsError(msg) from error
 
 
@@ -86,7 +85,7 @@ def last_of(trainer: L.Trainer) -> Path | None:
 
 
 def _newest_other(path: Path) -> Path | None:
-    """Return the newest checkpoint beside a broken one that can be read."""
+    """Return the newest readable checkpoint in the folder of a broken one."""
     others = [other for other in path.parent.glob("*.ckpt") if other != path]
     for other in sorted(others, key=lambda other: other.stat().st_mtime, reverse=True):
         try:
@@ -97,16 +96,8 @@ def _newest_other(path: Path) -> Path | None:
     return None
 
 
-def first_logger(trainer: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the logger whose folder holds the checkpoints, ``class_path`` and ``init_args``."""
-    logger = trainer.get("logger")
-    if isinstance(logger, list):
-        logger = logger[0] if logger else None
-    return None if logger is None or isinstance(logger, bool) else logger
-
-
 def _trains_on(run: Path, data: Mapping[str, Any]) -> bool:
-    """Say whether a run's configuration names these data; one without configuration may."""
+    """Return whether a run's configuration names these data, or there is no configuration."""
     path = run / "config.yaml"
     if not path.is_file():
         return True
@@ -141,8 +132,10 @@ def _pattern(trainer: Mapping[str, Any]) -> Path:
     root = Path(trainer.get("default_root_dir") or ".").absolute()
     if trainer.get("logger") is False:
         return root / "checkpoints" / LAST
-    logger = first_logger(trainer)
-    if logger is None:  # Lightning's default
+    logger = trainer.get("logger")
+    if isinstance(logger, list):  # of which the first one holds the checkpoints
+        logger = logger[0] if logger else None
+    if logger is None or isinstance(logger, bool):  # Lightning's default
         return root / "lightning_logs" / "*" / "checkpoints" / LAST
     options = logger["init_args"]
     if logger["class_path"].endswith("WandbLogger"):  # whose `name` is only for show
@@ -153,7 +146,7 @@ def _pattern(trainer: Mapping[str, Any]) -> Path:
 
 
 def without_pretrained_backbones(node: dict[str, Any] | Namespace) -> None:
-    """Let all backbones in a part of the configuration start without weights, in place."""
+    """Switch pretrained weights of all backbones in a configuration off, in place."""
     parts: dict[str, Any] = node if isinstance(node, dict) else vars(node)
     for name, part in parts.items():
         if not isinstance(part, dict | Namespace):

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
-from rich.console import Console
 
 from probseg.cli.arguments import Parser
+from probseg.cli.output import console
 from probseg.errors import UsageError
 from probseg.evaluation import PERCENTS
 from probseg.metrics import REPORTED_CLICKS
@@ -36,8 +36,6 @@ metrics, as far as the protocol has them:
   {" ".join(f"noc@{q}" for q in PERCENTS)} {" ".join(f"failures@{q}" for q in PERCENTS)}
   {" ".join(COMPARED)}
 """
-WIDTH = 150
-"""Columns of the tables where the output is no terminal."""
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -55,11 +53,11 @@ def run(arguments: Sequence[str]) -> None:
     options = _parser().parse_args(list(arguments))
     folders: list[Path] = options.folders
     if len(folders) < 2:
-        msg = f"folders: expected at least two, the reference first, got {len(folders)}"
+        msg = f"FOLDER must be given at least twice, the reference first, got {len(folders)}"
         raise UsageError(msg)
     names = options.names or default_names(folders)
     if len(names) != len(folders) or len(set(names)) < len(names):
-        msg = f"--names: expected a different name for each of {len(folders)} folders, got {names}"
+        msg = f"--names must be a different name for each of {len(folders)} folders, got {names}"
         raise UsageError(msg)
     comparison = compare(
         [read_result(folder, name) for folder, name in zip(folders, names, strict=True)],
@@ -72,16 +70,16 @@ def run(arguments: Sequence[str]) -> None:
     except OSError as error:
         msg = f"--output {options.output}: cannot be written: {error}"
         raise UsageError(msg) from error
-    console = Console(highlight=False, width=None if Console().is_terminal else WIDTH)
+    terminal = console(highlight=False)
     for source in comparison_tables(comparison):
         table = as_rich(source)
         table.box = box.SIMPLE
-        console.print(table)
-    console.print(LEGEND, style="dim")
+        terminal.print(table)
+    terminal.print(LEGEND, style="dim")
     for sentence in [*remarks(comparison), *(verdict.text for verdict in verdicts(comparison))]:
-        console.print(f"\n{sentence}", markup=False, soft_wrap=True)
+        terminal.print(f"\n{sentence}", markup=False, soft_wrap=True)
     for path in paths:
-        console.print(f"  {path}", markup=False, soft_wrap=True)
+        terminal.print(f"  {path}", markup=False, soft_wrap=True)
 
 
 def _parser() -> Parser:

@@ -27,6 +27,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from probseg.cli.arguments import Parser, new_file
+from probseg.cli.output import console
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
 from probseg.data.fetching import fetch
@@ -46,9 +47,6 @@ examples:
   probseg data check my_folder --json problems.json
   probseg data check SBD --split train --against PascalVOC
 """
-WIDTH = 150
-"""Columns of the tables where the output is no terminal."""
-
 SHOWN = 50
 """Rows of a table of problems or shared photographs; the JSON file has them all."""
 
@@ -150,7 +148,7 @@ def _list(options: argparse.Namespace) -> None:
             there,
             notes,
         )
-    _console().print(table)
+    console().print(table)
 
 
 def _counts(source: Source, field: int) -> str:
@@ -183,8 +181,9 @@ def _check(options: argparse.Namespace) -> None:
             raise UsageError(msg)
         _look(place, options.split, options.json)
     else:
-        asked = (options.against, options.against_root, options.against_split, "--against-split")
-        test = _place(*asked)
+        test = _place(
+            options.against, options.against_root, options.against_split, "--against-split"
+        )
         _compare(place, options.split, test, options.against_split, options.json)
 
 
@@ -199,14 +198,14 @@ def _look(place: _Place, split: str | None, json_file: Path | None) -> None:
     if json_file is not None:
         content = [{**r._asdict(), "problems": [p._asdict() for p in r.problems]} for r in reports]
         _write(json_file, {"reports": content})
-    console = _console()
     for report in reports:
-        _print_report(console, report)
+        _print_report(report)
     if not all(report.sound for report in reports):
         raise SystemExit(1)
 
 
-def _print_report(console: Console, report: Report) -> None:
+def _print_report(report: Report) -> None:
+    terminal = console()
     serious = [problem for problem in report.problems if problem.serious]
     notes = [problem for problem in report.problems if not problem.serious]
     for title, problems in (("Problems", serious), ("Worth knowing", notes)):
@@ -215,12 +214,12 @@ def _print_report(console: Console, report: Report) -> None:
             table.add_column("file", overflow="fold")
             table.add_column("finding", overflow="fold")
             _fill(table, [(problem.path, problem.text) for problem in problems])
-            console.print(table)
+            terminal.print(table)
     line = (
         f"{report.dataset} in {report.root}: {report.objects} objects on {report.photos} "
         f"photographs, {len(serious)} problems, {len(notes)} notes"
     )
-    console.print(line, markup=False, soft_wrap=True)
+    terminal.print(line, markup=False, soft_wrap=True)
 
 
 def _compare(
@@ -231,15 +230,15 @@ def _compare(
         leaks = find_leaks(ours, theirs, progress)
     if json_file is not None:
         _write(json_file, {"shared": [leak._asdict() for leak in leaks]})
-    console = _console()
+    terminal = console()
     if leaks:
-        console.print(_leak_table(leaks, ours.name, theirs.name))
+        terminal.print(_leak_table(leaks, ours.name, theirs.name))
     trained, tested = {leak.train for leak in leaks}, {leak.test for leak in leaks}
     line = (
         f"{len(trained)} of the {len(ours.paths)} photographs of {ours.name} are among the "
         f"{len(theirs.paths)} of {theirs.name}, where they are {len(tested)}"
     )
-    console.print(line, markup=False, soft_wrap=True)
+    terminal.print(line, markup=False, soft_wrap=True)
     if leaks:
         raise SystemExit(1)
 
@@ -317,17 +316,12 @@ def _bars(*columns: ProgressColumn) -> Iterator[Progress]:
         yield progress
 
 
-def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
-
-
 def _write(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _sha256(text: str) -> str:
     if len(text) != 64 or not set(text.lower()) <= set("0123456789abcdef"):
-        msg = f"expected 64 hexadecimal digits, got {text!r}"
+        msg = f"must be 64 hexadecimal digits, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return text.lower()

@@ -1,4 +1,4 @@
-"""What stops a run from outside, explained: memory, dead processes, signals."""
+"""Explanations of what stops a run from outside: memory, dead processes, signals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_SHARED_MEMORY = re.compile(
 NO_DEVICE_MEMORY = re.compile(r"(CUDA error: out of memory|_STATUS_ALLOC_FAILED)")
 NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
 
-_MADE_HERE = {f"{kind.__module__}.{kind.__qualname__}" for kind in USER_ERRORS}
+_USER_ERRORS = {f"{kind.__module__}.{kind.__qualname__}" for kind in USER_ERRORS}
 
 
 class _Raised(NamedTuple):
@@ -59,14 +59,16 @@ def explain(
         not known here: it is to keep its traceback.
     """
     raised = _in_worker(error)
-    if raised is not None and raised.kind in _MADE_HERE:
+    if raised is not None and raised.kind in _USER_ERRORS:
         return UsageError(raised.message)
-    if (said := _of_dead_worker(error)) is not None:
-        return UsageError(_dead_worker(said, verb, config, last))
-    for link in _causes(error):
-        told = _explained(link, verb, config, last)
-        if told is not None:
-            return UsageError(told)
+    if (reason := _of_dead_worker(error)) is not None:
+        return UsageError(_dead_worker(reason, verb, config, last))
+    link: BaseException | None = error
+    while link is not None:  # its causes, without what it was raised in the handling of
+        explained = _explained(link, verb, config, last)
+        if explained is not None:
+            return UsageError(explained)
+        link = link.__cause__
     return None
 
 
@@ -86,8 +88,8 @@ def interruption(error: BaseException, sigterm: bool) -> tuple[int, str] | None:
     return None
 
 
-def way_on(verb: str, last: Path | None) -> str:
-    """Say how to go on with a run that was stopped.
+def how_to_continue(verb: str, last: Path | None) -> str:
+    """Return how to go on with a run that was stopped, as the end of a sentence.
 
     Args:
         verb: ``fit``, ``validate`` or ``test``.
@@ -102,19 +104,11 @@ def way_on(verb: str, last: Path | None) -> str:
     return f"the same command with `--ckpt_path last` goes on from {last}"
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception and what it was raised from."""
-    link: BaseException | None = error
-    while link is not None:
-        yield link
-        link = link.__cause__
-
-
 def _of_dead_worker(error: BaseException) -> str | None:
-    """Find what tells of a dead process that reads data, or None.
+    """Return the message about a dead process that reads data, or None.
 
-    A handler of signals raises it, wherever the main thread is: what arrives is what became of it
-    there. The first that was raised names the signal.
+    A handler of signals raises it wherever the main thread is, where it may be caught and another
+    error be raised. The first one of the chain names the signal.
     """
     links = [*history(error)][::-1]
     for link in links:
@@ -125,10 +119,10 @@ def _of_dead_worker(error: BaseException) -> str | None:
 
 
 def _is_of_connection(error: BaseException) -> bool:
-    """Say whether an error is that of a connection to a process that this one has started.
+    """Return whether an error was raised by a connection to a child process.
 
     A process that dies closes its sockets before the system calls it dead. In between, torch takes
-    it for alive and passes on what the socket says.
+    it for alive and passes on the error of the socket.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return (
@@ -139,7 +133,7 @@ def _is_of_connection(error: BaseException) -> bool:
 
 
 def _in_worker(error: BaseException) -> _Raised | None:
-    """Find what a worker process has raised: torch sends it as a traceback in a message."""
+    """Return the exception of a worker process, which torch sends as a traceback in a message."""
     text = str(error)
     if not IN_WORKER.match(text):
         return None
@@ -163,7 +157,7 @@ def _explained(error: BaseException, verb: str, config: Namespace, last: Path | 
         if LOST_PROCESS.search(text):
             return (
                 f"another process of this run has ended ({_in_short(text)}): its own message, "
-                f"above or in the log of its machine, says why; then {way_on(verb, last)}"
+                f"above or in the log of its machine, says why; then {how_to_continue(verb, last)}"
             )
         if isinstance(error, torch.OutOfMemoryError) or NO_DEVICE_MEMORY.search(text):
             return _no_memory("the GPU", text, verb, config)
@@ -181,7 +175,7 @@ def _dead_worker(text: str, verb: str, config: Namespace, last: Path | None) -> 
         "has no memory left, or because /dev/shm, where these processes put the images, is too "
         "small, as it is in containers by default. Have fewer of them (now --data.num_workers "
         f"{workers}; try {workers // 2}, with 0 the main process reads), or start the container "
-        f"with --shm-size=8g or --ipc=host; then {way_on(verb, last)}"
+        f"with --shm-size=8g or --ipc=host; then {how_to_continue(verb, last)}"
     )
 
 
@@ -197,7 +191,7 @@ def _no_memory(where: str, text: str, verb: str, config: Namespace) -> str:
 
 
 def _size(verb: str, config: Namespace) -> str:
-    """Say how large a run is."""
+    """Return batch, crop, devices and precision of a run, in words."""
     trainer = config.trainer
     of = f"devices: {trainer.devices}, precision: {trainer.precision or '32-true'}"
     batch, crop = _data(config, "batch_size"), _data(config, "crop_size")

@@ -1,4 +1,4 @@
-"""Half precision that a processor cannot do itself."""
+"""float32 in place of bfloat16 on processors without instructions for it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator, XLAA
 from lightning.pytorch.utilities import rank_zero_only
 
 CPUINFO = Path("/proc/cpuinfo")
-"""Where Linux says what a processor can do."""
+"""Where Linux lists the instructions of a processor."""
 
 BFLOAT16 = ("bf16", "bf16-mixed", "bf16-true")
-"""What Lightning calls bfloat16."""
+"""Lightning's names of bfloat16."""
 
 INSTRUCTIONS = {"flags": {"avx512_bf16", "amx_bf16"}, "Features": {"bf16"}}
-"""Those that multiply bfloat16, by the name of the line that lists them: of x86, and of ARM."""
+"""Instructions that multiply bfloat16, by the name of the line that lists them (x86, ARM)."""
 
 
 def without_slow_bfloat16(trainer: Namespace) -> None:
-    """Put float32 in the place of bfloat16 if it would be emulated, and say so.
+    """Replace bfloat16 by float32 if it would be emulated, with a notice on stderr.
 
     Args:
         trainer: The trainer's arguments, which are changed in place. They stay as they are on an
@@ -32,7 +32,7 @@ def without_slow_bfloat16(trainer: Namespace) -> None:
     if multiplies_bfloat16() is not False:
         return
     trainer["precision"] = "32-true"
-    _tell(
+    rank_zero_only(sys.stderr.write)(
         f"probseg: --trainer.precision {asked} is many times slower than float32 on this "
         "processor, which has no instructions for bfloat16; 32-true is taken instead. For "
         f"{asked}, use an accelerator, e.g. --trainer.accelerator gpu\n"
@@ -40,7 +40,7 @@ def without_slow_bfloat16(trainer: Namespace) -> None:
 
 
 def multiplies_bfloat16() -> bool | None:
-    """Say whether the processor has instructions for bfloat16; None where nobody knows."""
+    """Return whether the processor has instructions for bfloat16; None if that is unknown."""
     try:
         lines = CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -54,13 +54,8 @@ def multiplies_bfloat16() -> bool | None:
 
 
 def _on_cpu(accelerator: object) -> bool:
-    """Say whether a trainer with this argument will run on the CPU."""
+    """Return whether a trainer with this argument will run on the CPU."""
     if accelerator in (None, "auto"):
         others = (XLAAccelerator, MPSAccelerator, CUDAAccelerator)
         return not any(other.is_available() for other in others)
     return accelerator == "cpu"
-
-
-@rank_zero_only
-def _tell(text: str) -> None:
-    sys.stderr.write(text)

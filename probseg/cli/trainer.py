@@ -24,14 +24,14 @@ import probseg.tasks
 from probseg.callbacks import InteractiveEvaluation, SaveConfig, SemanticEvaluation
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
-from probseg.callbacks.loggers import make_logger, names_to_give
+from probseg.callbacks.loggers import make_logger, missing_versions
 from probseg.cli.checkpoints import (
     check_readable,
     find_last,
     last_of,
     without_pretrained_backbones,
 )
-from probseg.cli.faults import explain, interruption, way_on
+from probseg.cli.faults import explain, how_to_continue, interruption
 from probseg.cli.precision import without_slow_bfloat16
 from probseg.data.base import InteractiveDataset
 from probseg.data.semantic import SemanticDataset
@@ -97,24 +97,20 @@ class ProbsegCLI(LightningCLI):
         self.run_to_continue: Path | None = None
         verb = self.config.subcommand
         config = self.config[verb]
-        given = config.ckpt_path
-        if given is None or "://" in str(given):
+        # Until the classes are made: Lightning would let the hyper-parameters in the checkpoint
+        # replace those of the command line.
+        self.checkpoint, config.ckpt_path = config.ckpt_path, None
+        if self.checkpoint is None or "://" in str(self.checkpoint):
             return
-        if str(given) == "best":
+        if str(self.checkpoint) == "best":
             msg = "--ckpt_path best: it is known only while a training runs; give the file's path"
             raise UsageError(msg)
-        if str(given) == "last":
-            config.ckpt_path = str(find_last(config.trainer, config.data.as_dict()))
-            sys.stderr.write(f"probseg: going on from {config.ckpt_path}\n")
+        if str(self.checkpoint) == "last":
+            self.checkpoint = str(find_last(config.trainer, config.data.as_dict()))
+            sys.stderr.write(f"probseg: going on from {self.checkpoint}\n")
             if verb == "fit":
-                self.run_to_continue = Path(config.ckpt_path).parent.parent
-        check_readable(Path(config.ckpt_path))
-
-    def _parse_ckpt_path(self) -> None:
-        """Leave the configuration as it is: a checkpoint brings weights, and no settings.
-
-        Lightning would let the hyper-parameters in it replace those of the command line.
-        """
+                self.run_to_continue = Path(self.checkpoint).parent.parent
+        check_readable(Path(self.checkpoint))
 
     def instantiate_classes(self) -> None:
         """Make trainer, model and data.
@@ -123,11 +119,14 @@ class ProbsegCLI(LightningCLI):
             UsageError: If one of them refuses its arguments.
         """
         config = self.config[self.config.subcommand]
+        config.ckpt_path = self.checkpoint
         without_slow_bfloat16(config.trainer)  # what is saved says with which precision it ran
         names = []
         if self.run_to_continue is not None:
-            names = names_to_give(config.trainer.get("logger"), self.run_to_continue)
-        asked = config.model.clone()
+            names = missing_versions(config.trainer.get("logger"), self.run_to_continue)
+        asked, weights_only = config.model.clone(), config.weights_only
+        if weights_only is None:  # Lightning would unpickle checkpoints from addresses
+            config.weights_only = True
         datasets = _Datasets()
         for kind in (InteractiveDataset, SemanticDataset):
             self.parser.add_instantiator(datasets, kind)
@@ -139,37 +138,30 @@ class ProbsegCLI(LightningCLI):
                 without_pretrained_backbones(config.model)
             super().instantiate_classes()
         except (ValueError, OSError, MisconfigurationException) as error:
-            told = user_error(error) or datasets.refused or _innermost(error)
-            raise UsageError(str(told)) from error
-        config.model = asked
+            *_, innermost = history(error)  # without the layers that the parser puts around it
+            reason = user_error(error) or datasets.refused or innermost
+            raise UsageError(str(reason)) from error
+        config.model, config.weights_only = asked, weights_only
         for logger, _ in names:  # the saved configuration must not tie later runs to this folder
             logger["version"] = None
 
-    def _instantiate_trainer(
-        self, config: dict[str, Any], callbacks: list[L.Callback]
-    ) -> L.Trainer:
+    def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:  # noqa: ANN401
         """Make the trainer without the evaluation that is of another task.
 
         A training gets what guards it in any configuration: against a loss that is no number, and
         against a process that ends while it writes a checkpoint.
         """
+        if self.subcommand == "fit":
+            plugins = self.config_init[self.subcommand].trainer.get("plugins")
+            kwargs["plugins"] = with_atomic_checkpoints(plugins)
+        trainer = super().instantiate_trainer(**kwargs)
         semantic = isinstance(self.model, SemanticSegmentation)
         other = InteractiveEvaluation if semantic else SemanticEvaluation
-        fitting = [callback for callback in callbacks if not isinstance(callback, other)]
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks[:] = [callback for callback in callbacks if not isinstance(callback, other)]
         if self.subcommand == "fit":
-            fitting.append(FiniteLoss())
-            config["plugins"] = with_atomic_checkpoints(config["plugins"])
-        return super()._instantiate_trainer(config, fitting)
-
-    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
-        """Return what the trainer is called with; a checkpoint from an address is no code either.
-
-        Lightning unpickles those that it downloads unless it is told otherwise.
-        """
-        given: dict[str, Any] = super()._prepare_subcommand_kwargs(subcommand)
-        if given["weights_only"] is None:
-            given["weights_only"] = True
-        return given
+            callbacks.insert(0, FiniteLoss())
+        return trainer
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Train or evaluate, and explain what ends it before its end.
@@ -178,7 +170,7 @@ class ProbsegCLI(LightningCLI):
             UsageError: If it is known what to do about it.
             SystemExit: After SIGTERM or Ctrl-C, with the status that shells expect.
         """
-        told = None
+        explained = None
         try:
             super()._run_subcommand(subcommand)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -186,13 +178,15 @@ class ProbsegCLI(LightningCLI):
             if (stopped := interruption(error, self.trainer.received_sigterm)) is not None:
                 status, by = stopped
                 if self.trainer.is_global_zero:
-                    sys.stderr.write(f"probseg: stopped by {by}; {way_on(subcommand, last)}\n")
+                    sys.stderr.write(
+                        f"probseg: stopped by {by}; {how_to_continue(subcommand, last)}\n"
+                    )
                 raise SystemExit(status) from error
-            told = explain(error, subcommand, self.config[subcommand], last)
-            if told is None:
+            explained = explain(error, subcommand, self.config[subcommand], last)
+            if explained is None:
                 raise
-        if told is not None:  # outside of the block: the message is not to be searched for others
-            raise told
+        if explained is not None:  # outside of the block: without a chain of other errors
+            raise explained
 
 
 def with_atomic_checkpoints(plugins: Any) -> list[Any]:  # noqa: ANN401 (as Lightning takes them)
@@ -208,10 +202,10 @@ def with_atomic_checkpoints(plugins: Any) -> list[Any]:  # noqa: ANN401 (as Ligh
 
 
 class _Datasets:
-    """Builds data sets for the parser, and keeps what the last one raised.
+    """Builds data sets for the parser, and keeps the error of the last one.
 
-    Where an argument takes one class or a list of them, the parser goes through both and chains
-    its error to that of the first alone: what an element of the list raised would be lost.
+    Where an argument takes one class or a list of them, the parser tries both and chains its error
+    to that of the first alone: the error of an element of the list would be lost.
     """
 
     def __init__(self) -> None:
@@ -258,8 +252,8 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         )
     except ArgumentError as error:
         lines = str(error).splitlines()
-        told = "\n".join(line for line in lines if not NOISE.match(line))
-        msg = f"{told}\nAll options: probseg {arguments[0]} --help"
+        reason = "\n".join(line for line in lines if not NOISE.match(line))
+        msg = f"{reason}\nAll options: probseg {arguments[0]} --help"
         raise UsageError(msg) from error
 
 
@@ -296,8 +290,8 @@ def with_whole_models(arguments: Sequence[str]) -> list[str]:
 
 
 def _is_semantic(path: Path) -> bool:
-    """Say whether a file describes a network for semantic segmentation."""
-    if not path.is_file():  # of which the parser will tell
+    """Return whether a file describes a network for semantic segmentation."""
+    if not path.is_file():  # which the parser reports
         return False
     described = yaml.safe_load(path.read_text(encoding="utf-8"))
     name = str(described.get("class_path")) if isinstance(described, dict) else ""
@@ -312,12 +306,6 @@ def _parser_options() -> dict[str, Any]:
     }
     options: dict[str, Any] = {verb: {"epilog": f"example: {e}"} for verb, e in examples.items()}
     return {"version": f"probseg {probseg.__version__}", "exit_on_error": False, **options}
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """Return what a constructor raised, without the layers that the parser puts around it."""
-    *_, first = history(error)
-    return first
 
 
 def _not_a_tip(record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""The verbs of the zoo that make models known: publish, push and table."""
+"""The verbs of the zoo for those who publish models: publish, push and table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from probseg.zoo.table import render_table, write_table
 from probseg.zoo.trained import Trained, read_trained
 
 if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
+    from probseg.cli.arguments import Verbs
 
 _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "data": ("a list of texts", lambda value: _is_texts(value)),
@@ -103,9 +103,9 @@ def _publish(options: argparse.Namespace) -> None:
         try:
             return reevaluate(model.to(options.device), evaluation, options.device)
         except (DataError, DatasetNotFoundError) as error:
-            told = str(error).removesuffix(".")
+            reason = str(error).removesuffix(".")
         # Outside of the block: the command line shows the innermost error of a chain.
-        msg = f"{told}. --no-parity publishes without this check, and the card says so"
+        msg = f"{reason}. --no-parity publishes without this check, and the card says so"
         raise UsageError(msg)
 
     entry = publish(
@@ -139,13 +139,13 @@ def _table(options: argparse.Namespace) -> None:
 
 def _evaluations(paths: list[Path], trained: Trained | None) -> list[Evaluation]:
     """Read results, which must be of the weights if these are given."""
-    from probseg.evaluation.recorded import read_results, weights_told
+    from probseg.evaluation.recorded import read_results, recorded_digest
 
     evaluations = []
     for path in paths:
         evaluations += read_results(path)
         if trained is not None:
-            check_same_weights(trained, weights_told(path), path)
+            check_same_weights(trained, recorded_digest(path), path)
     return evaluations
 
 
@@ -154,10 +154,10 @@ def _changes(text: str | None) -> dict[str, Any]:
     try:
         changes = yaml.safe_load(text or "{}")
     except yaml.YAMLError as error:
-        msg = f"--changes: is neither JSON nor YAML: {error}"
+        msg = f"--changes must be JSON or YAML: {error}"
         raise UsageError(msg) from error
     if not isinstance(changes, dict):
-        msg = f"--changes: expected arguments with their values, got {changes!r}"
+        msg = f"--changes must be arguments with their values, got {changes!r}"
         raise UsageError(msg)
     return changes
 
@@ -168,28 +168,28 @@ def _facts(path: Path | None, published: Entry | None, trained: Trained) -> Fact
     Raises:
         UsageError: If some are missing, or the file cannot be used.
     """
-    told = {} if published is None else dataclasses.asdict(facts_of(published))
+    facts = {} if published is None else dataclasses.asdict(facts_of(published))
     of_run = {name for name in ("seed", "commit") if getattr(trained, name) is not None}
-    told = {name: value for name, value in told.items() if name not in of_run}
-    told |= {} if path is None else _read_facts(path)
+    facts = {name: value for name, value in facts.items() if name not in of_run}
+    facts |= {} if path is None else _read_facts(path)
     fields = dataclasses.fields(Facts)
     needed = [field.name for field in fields if field.default is dataclasses.MISSING]
-    if missing := [name for name in needed if name not in told]:
-        msg = f"{path or '--facts'}: {', '.join(missing)} must be told, in a YAML or JSON file"
+    if missing := [name for name in needed if name not in facts]:
+        msg = f"{path or '--facts'}: {', '.join(missing)} must be given, in a YAML or JSON file"
         raise UsageError(msg)
-    return Facts(**told)
+    return Facts(**facts)
 
 
 def _read_facts(path: Path) -> dict[str, Any]:
-    """Read the file for ``--facts``; what is wrong with it is said with its name."""
+    """Read the file for ``--facts``; errors name it."""
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        msg = f"{path}: is neither JSON nor YAML: {error}"
+        msg = f"{path}: must be JSON or YAML: {error}"
         raise UsageError(msg) from error
     known = [field.name for field in dataclasses.fields(Facts)]
     if not isinstance(given, dict) or not given.keys() <= set(known):
-        msg = f"{path}: expected an object with keys among {', '.join(known)}"
+        msg = f"{path}: must be an object with keys among {', '.join(known)}, got {given!r}"
         raise UsageError(msg)
     for name, value in given.items():
         expected, fits = _KINDS.get(name, _TEXT)

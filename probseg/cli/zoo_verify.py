@@ -1,10 +1,9 @@
-"""The verb of the zoo that checks models: their files, and the figures that they claim."""
+"""The verb of the zoo that checks files and recorded figures of models."""
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,18 +12,15 @@ from rich.console import Console
 from rich.table import Table
 
 from probseg.cli.arguments import device
-from probseg.errors import DatasetNotFoundError, DownloadError, UsageError
+from probseg.cli.output import console
+from probseg.errors import DatasetNotFoundError, UsageError
 from probseg.zoo.create import create_model
 from probseg.zoo.evaluations import Evaluation, read_evaluations
-from probseg.zoo.index import Entry, read_index
-from probseg.zoo.places import every, find, verify
+from probseg.zoo.index import Entry
+from probseg.zoo.lookup import all_models, verify
 
 if TYPE_CHECKING:
-    Verbs = argparse._SubParsersAction[argparse.ArgumentParser]
-
-
-WIDTH = 150
-"""Columns of the table where the output is no terminal."""
+    from probseg.cli.arguments import Verbs
 
 
 class _Wrong(NamedTuple):
@@ -45,7 +41,7 @@ def add_verb(verbs: Verbs) -> None:
     add("--on", nargs="+", metavar="SET", help="test on these data sets only: SamplePhotos")
     add("--data", type=Path, metavar="DIR", help="folder of the data sets, instead of PROBSEG_DATA")
     add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N; %(default)s")
-    add("--zoo", type=Path, help="zoo folder; probseg's and the cache by default")
+    add("--zoo", type=Path, help="zoo folder; probseg's and those of PROBSEG_ZOO by default")
     verb.set_defaults(action=_verify)
 
 
@@ -57,36 +53,25 @@ def _verify(options: argparse.Namespace) -> None:
         SystemExit: With status 1 if a figure is not what the index says.
     """
     if options.on and not options.metrics:
-        msg = "--on: data sets are for --metrics; add it"
+        msg = "--on must come with --metrics, which tests on these data sets; add it"
         raise UsageError(msg)
     if options.data is not None:
         os.environ["PROBSEG_DATA"] = str(options.data)
-    width = None if Console().is_terminal else WIDTH
-    console = Console(highlight=False, markup=False, soft_wrap=True, width=width)
+    terminal = console(highlight=False, markup=False, soft_wrap=True)
     wrong: list[_Wrong] = []
-    for name in options.name or _names(options.zoo):
-        entry, folder = find(name, options.zoo).entry, verify(name, options.zoo)
-        console.print(f"{entry.name}: all checksums are right")
+    names = options.name or [model.entry.name for model in all_models(options.zoo)]
+    for model in (verify(name, options.zoo) for name in names):
+        entry, folder = model.entry, model.folder
+        terminal.print(f"{entry.name}: all checksums are right")
         if options.metrics:
-            wrong += _measured(entry, folder, options, console)
+            wrong += _measured(entry, folder, options, terminal)
     if wrong:
-        _print_wrong(console, wrong)
+        _print_wrong(terminal, wrong)
         raise SystemExit(1)
 
 
-def _names(root: Path | None) -> list[str]:
-    if root is not None:
-        return list(read_index(root))
-    return [place.entry.name for place in every(warn_of_mirror) if place.folder is not None]
-
-
-def warn_of_mirror(error: DownloadError) -> None:
-    """Say on stderr that a mirror cannot be asked."""
-    sys.stderr.write(f"probseg: {error}\n")
-
-
 def _measured(
-    entry: Entry, folder: Path, options: argparse.Namespace, console: Console
+    entry: Entry, folder: Path, options: argparse.Namespace, terminal: Console
 ) -> list[_Wrong]:
     """Test a model again; return the figures that are not what the index says."""
     # Data sets bring Lightning along, which other verbs need not wait for.
@@ -101,7 +86,7 @@ def _measured(
         except DatasetNotFoundError as error:
             if options.on:
                 raise
-            console.print(f"  {evaluation.key}: not tested. {error}")
+            terminal.print(f"  {evaluation.key}: not tested. {error}")
             continue
         tested += 1
         bad, worst = [], {"points": 0.0, "clicks": 0.0}
@@ -115,9 +100,9 @@ def _measured(
             unit, scale = ("clicks", 1) if name.startswith("noc@") else ("points", 100)
             worst[unit] = max(worst[unit], scale * abs(found[name] - recorded))
         wrong += bad
-        told = ", ".join(f"{value:.2f} {unit}" for unit, value in worst.items())
+        differences = ", ".join(f"{value:.2f} {unit}" for unit, value in worst.items())
         right = len(evaluation.figures) - len(bad)
-        console.print(f"  {evaluation.key}: {right} figures are right (within {told})")
+        terminal.print(f"  {evaluation.key}: {right} figures are right (within {differences})")
     if not tested:
         msg = (
             f"{entry.name}: none of its figures could be tested, for lack of data; fetch some with "
@@ -138,7 +123,7 @@ def _chosen(
     known = {evaluation.dataset for evaluation in evaluations}
     missing = sorted(set(sets or ()) - known)
     if missing or not evaluations:
-        lacking = ", ".join(missing) or "any data that it tells of"
+        lacking = ", ".join(missing) or "any data set with recorded settings"
         msg = (
             f"{entry.name} was not tested on {lacking}; its figures are on "
             f"{', '.join(sorted(known)) or 'nothing'}"
@@ -147,7 +132,7 @@ def _chosen(
     return [one for one in evaluations if sets is None or one.dataset in sets]
 
 
-def _print_wrong(console: Console, wrong: Sequence[_Wrong]) -> None:
+def _print_wrong(terminal: Console, wrong: Sequence[_Wrong]) -> None:
     table = Table(title="Figures that are not what the index says", title_justify="left")
     for column in ("figure", "recorded", "found", "difference", "allowed"):
         table.add_column(column, justify="left" if column == "figure" else "right", overflow="fold")
@@ -155,4 +140,4 @@ def _print_wrong(console: Console, wrong: Sequence[_Wrong]) -> None:
         before = "-" if recorded is None else f"{recorded:.4f}"
         difference = "-" if recorded is None else f"{found - recorded:+.4f}"
         table.add_row(figure, before, f"{found:.4f}", difference, f"{allowed:g}")
-    console.print(table)
+    terminal.print(table)

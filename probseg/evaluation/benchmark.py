@@ -1,4 +1,4 @@
-"""What a network costs: its size, its work, and the time and memory of clicks and of training.
+"""Cost of a network: size, multiply-adds, and time and memory of clicks and of training.
 
 ``python -m probseg.evaluation.benchmark JSON`` measures one network in a process of its own, see
 `measure_elsewhere`: neither buffers nor a high-water mark of memory are inherited from another.

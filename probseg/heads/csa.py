@@ -161,7 +161,7 @@ class CorrectiveSelfAttention(Head):
         return (
             self.fixed_logits is not None
             and isinstance(last, ProbabilisticAttention2d)
-            and last.settings.values.iterations > 0
+            and last.settings.propagates
         )
 
     def _fixed(self, clicks: Tensor) -> tuple[Tensor, Tensor]:

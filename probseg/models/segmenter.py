@@ -72,10 +72,14 @@ class Segmenter(nn.Module):
             place. None adds none.
         refinement: Aligns the answer with colours and contours of the image, in evaluation mode;
             None leaves it as it is.
+        temperature: Divides the logits of `decode_each`, whose probabilities are then calibrated
+            (Guo et al. 2017); where the network takes its last answer, it is handed that of
+            temperature 1. Training and the other functions know no temperature.
 
     Raises:
-        ValueError: If ``working_size`` is not positive, ``prompts`` is neither, there is a fusion
-            where prompts enter at the stem, or the head is one for semantic segmentation.
+        ValueError: If ``working_size`` or ``temperature`` is not positive, ``prompts`` is neither,
+            there is a fusion where prompts enter at the stem, or the head is one for semantic
+            segmentation.
     """
 
     mean: Tensor
@@ -93,8 +97,12 @@ class Segmenter(nn.Module):
         previous_mask: bool = False,
         propagated_clicks: PropagatedClicks | None = None,
         refinement: GraphCut | None = None,
+        temperature: float = 1.0,
     ) -> None:
         super().__init__()
+        if not 0 < temperature < math.inf:
+            msg = f"temperature must be finite and above 0, got {temperature}"
+            raise ValueError(msg)
         if working_size is not None and working_size < 1:
             msg = f"working_size must be a positive number of pixels or None, got {working_size}"
             raise ValueError(msg)
@@ -125,6 +133,7 @@ class Segmenter(nn.Module):
             self.fusion = (fusion or PromptFusion)(self.decoder.features, prompt_channels)
             self.head = head(self.decoder.features, self.fusion.channels)
         self.refinement = refinement
+        self.temperature = temperature
         self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(backbone.std).view(3, 1, 1), persistent=False)
 
@@ -239,10 +248,20 @@ class Segmenter(nn.Module):
             ValueError: If the shapes do not fit together.
         """
         pairs = zip(encoded, prompts, strict=True)
-        moved = [self._moved(given, one) for one, given in pairs]
+        moved = [self._moved(self._uncalibrated(given), one) for one, given in pairs]
         main, _ = self._grid_logits(*joined(encoded), joined_prompts(moved))
         refined = [self._refined(main[n : n + 1], encoded[n], moved[n]) for n in range(len(main))]
-        return [as_given(*answer)[0, 0] for answer in zip(refined, encoded, strict=True)]
+        answers = [as_given(*answer)[0, 0] for answer in zip(refined, encoded, strict=True)]
+        if self.temperature == 1:
+            return answers
+        return [logits / self.temperature for logits in answers]
+
+    def _uncalibrated(self, prompts: Prompts) -> Prompts:
+        """Return prompts whose last answer has temperature 1."""
+        if prompts.previous is None or self.temperature == 1:
+            return prompts
+        logits = self.temperature * prompts.previous.logit()
+        return prompts._replace(previous=logits.sigmoid())
 
     @property
     def _cell(self) -> int:
@@ -324,6 +343,8 @@ class Segmenter(nn.Module):
         key_prior: float | None = None,
         value_iterations: int | None = None,
         value_prior: float | None = None,
+        click_iterations: int | None = None,
+        click_prior: float | None = None,
     ) -> None:
         """Switch key adaptation and value propagation of the trained network, in place.
 
@@ -335,10 +356,15 @@ class Segmenter(nn.Module):
             key_prior: Precision of the prior of the keys, 0 for maximum likelihood.
             value_iterations: EM iterations in which clicks propagate, 0 for none.
             value_prior: Precision of the prior of the value means.
+            click_iterations: EM iterations in which the classifier adapts to the clicks, 0 for
+                none.
+            click_prior: Precision of the prior of the classifier's weights.
 
         Raises:
             ValueError: If a number is out of range, the network has no layer to change, or a prior
                 is given for iterations that are 0 and stay so.
         """
-        wanted = Adaptation(key_iterations, key_prior, value_iterations, value_prior)
+        wanted = Adaptation(
+            key_iterations, key_prior, value_iterations, value_prior, click_iterations, click_prior
+        )
         adapt(self.backbone, self.head, wanted)

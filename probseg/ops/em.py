@@ -13,7 +13,9 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
-from probseg.ops.attention import LogPrior, assign, attend
+from probseg.ops.attention import LogPrior, assign_checked, attend_checked, checked_terms
+from probseg.ops.backends.interface import Terms
+from probseg.ops.checks import check_units
 from probseg.ops.edges import SoftmaxEdges
 
 SHORTEST = 1e-6
@@ -85,25 +87,18 @@ def m_step(
     """Move each basis to the mean of the tokens it is responsible for (Li et al., 2019, Eq. 13).
 
     Args:
-        tokens: See `em_attention`, as for the others.
-        bases: Bases that the responsibilities are those of.
-        scale: ``lambda`` of Eq. 12.
-        normalise: What is done to the means.
+        tokens: See `em_attention`, as for the other arguments.
+        bases: Bases of the E step.
+        scale: `lambda` of Eq. 12.
+        normalise: Applied to the means.
         log_prior: Added to the logits.
         backend: See `em_attention`.
 
     Returns:
         The new bases ``(B, G, K, D)``. A basis that no token sees is zero.
     """
-    means = assign(
-        tokens,
-        bases,
-        tokens,
-        log_prior=log_prior,
-        scale=scale,
-        backend=_chosen(backend, bases),
-    ).means
-    return means if normalise is None else normalise(means)
+    terms, backend = _checked(tokens, bases, log_prior, scale, backend)
+    return _m_step(tokens, bases, terms, scale, normalise, backend)
 
 
 def em_attention(
@@ -151,25 +146,12 @@ def em_attention(
     if iterations < 0:
         msg = f"iterations must be at least 0, got {iterations}; 0 leaves the bases as they are"
         raise ValueError(msg)
+    terms, backend = _checked(tokens, bases, log_prior, scale, backend)
     previous = bases
     for _ in range(iterations):
         previous = bases
-        bases = m_step(
-            tokens,
-            previous,
-            scale=scale,
-            normalise=normalise,
-            log_prior=log_prior,
-            backend=backend,
-        )
-    read = attend(
-        tokens,
-        previous,
-        bases,
-        log_prior=log_prior,
-        scale=scale,
-        backend=_chosen(backend, bases),
-    )
+        bases = _m_step(tokens, previous, terms, scale, normalise, backend)
+    read = attend_checked(tokens, previous, bases, terms, scale, backend)
     return EMAttention(read.values, bases, previous)
 
 
@@ -195,6 +177,24 @@ def responsibilities(
     return SoftmaxEdges(tokens, bases, log_prior, scale).log_probability(slice(None)).exp()
 
 
-def _chosen(backend: str, bases: Tensor) -> str:
+def _checked(
+    tokens: Tensor, bases: Tensor, log_prior: LogPrior | None, scale: float, backend: str
+) -> tuple[Terms, str]:
+    """Check the arguments of EM; return the terms of the prior, and the backend."""
+    check_units(tokens, bases, bases, payload_name="bases", payload_of="keys")
     few = FEW * bases.shape[-2] <= bases.shape[-1]
-    return "reference" if backend == "auto" and few else backend
+    chosen = "reference" if backend == "auto" and few else backend
+    return checked_terms(tokens, bases, log_prior, scale), chosen
+
+
+def _m_step(
+    tokens: Tensor,
+    bases: Tensor,
+    terms: Terms,
+    scale: float,
+    normalise: Normalise | None,
+    backend: str,
+) -> Tensor:
+    """Compute `m_step` for arguments that are known to fit together."""
+    means = assign_checked(tokens, bases, tokens, terms, scale, backend).means
+    return means if normalise is None else normalise(means)

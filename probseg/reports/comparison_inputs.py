@@ -86,7 +86,7 @@ def default_names(folders: Sequence[Path]) -> list[str]:
     """
     paths = [folder.resolve().parts for folder in folders]
     if len(set(paths)) < len(paths):
-        msg = f"folders: expected different ones, got {', '.join(map(str, folders))}"
+        msg = f"`folders` must be different, got {', '.join(map(str, folders))}"
         raise DataError(msg)
     for depth in range(1, min(map(len, paths)) + 1):
         names = [parts[-depth] for parts in paths]

@@ -1,5 +1,6 @@
 import csv
 import json
+from dataclasses import asdict
 
 import lightning as L
 import pytest
@@ -8,6 +9,7 @@ from fakes import FakeObjects, micro_model
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
+from trainings import quiet_trainer
 
 from probseg.attention import Adaptation, probabilistic_layers
 from probseg.callbacks import InteractiveEvaluation
@@ -69,17 +71,8 @@ def loaders(*sets):
 
 
 def trainer(folder, *callbacks, **options):
-    return L.Trainer(
-        accelerator="cpu",
-        default_root_dir=folder,
-        logger=Numbers(folder, name="toy"),
-        callbacks=list(callbacks),
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=any(isinstance(c, ModelCheckpoint) for c in callbacks),
-        log_every_n_steps=1,
-        **options,
-    )
+    logger = Numbers(folder, name="toy")
+    return quiet_trainer(folder, *callbacks, logger=logger, log_every_n_steps=1, **options)
 
 
 def scores(folder, *sets, **options):
@@ -88,67 +81,54 @@ def scores(folder, *sets, **options):
     return {key.split("/dataloader")[0]: value for row in figures for key, value in row.items()}
 
 
-def read(path):
-    return json.loads(path.read_text())
+def results(folder, version=0, part="test/ritm"):
+    """Folder of a run's report, and its ``results.json``."""
+    place = folder / "toy" / f"version_{version}" / part
+    return place, json.loads((place / "results.json").read_text())
+
+
+def rows(place):
+    """Rows of ``objects.csv`` without their times."""
+    with (place / "objects.csv").open(newline="") as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
 
 
 def test_validation_logs_its_figures_and_writes_its_report(tmp_path):
-    runner = trainer(tmp_path, InteractiveEvaluation(protocols=["ritm"]))
-    figures = runner.validate(Disks(), loaders(FakeObjects(2, name="A")), verbose=False)[0]
-    assert set(figures) == {"val/miou@5", *(f"val/A/{name}" for name in MIOU + NOC)}
+    sets = (FakeObjects(3, name="A"), FakeObjects(1, size=(80, 90), name="B"))
+    runner = trainer(tmp_path, InteractiveEvaluation(protocols=["ritm"], pictures=0))
+    logged = runner.validate(Disks(), loaders(*sets), verbose=False)
+    figures = {key: value for row in logged for key, value in row.items()}
+    assert set(figures) == {"val/miou@5", *(f"val/{s}/{name}" for s in "AB" for name in MIOU + NOC)}
     assert figures["val/A/miou@0"] == 0
     assert 0.1 < figures["val/A/miou@1"] < figures["val/A/miou@5"]
-    folder = tmp_path / "toy" / "version_0" / "val"
-    assert {path.name for path in folder.iterdir()} == {
-        "results.json",
-        "objects.csv",
-        "report.md",
-        "curve.png",
-        "overlays.png",
-    }
-    assert read(folder / "results.json")["datasets"]["A"]["miou"] == pytest.approx(
-        [figures[f"val/A/{name}"] for name in MIOU], abs=1e-6
-    )
-
-
-def test_validation_over_two_sets_gives_the_mean_of_their_means(tmp_path):
-    sets = (FakeObjects(3, name="A"), FakeObjects(1, size=(80, 90), name="B"))
-    runner = trainer(tmp_path, InteractiveEvaluation(protocols=["ritm"]))
-    rows = runner.validate(Disks(), loaders(*sets), verbose=False)
-    figures = {key: value for row in rows for key, value in row.items()}
     a, b = figures["val/A/miou@5"], figures["val/B/miou@5"]
     assert a != b
     assert figures["val/miou@5"] == pytest.approx((a + b) / 2)
-    assert set(read(tmp_path / "toy/version_0/val/results.json")["datasets"]) == {"A", "B"}
+    place, content = results(tmp_path, part="val")
+    names = {path.name for path in place.iterdir()}
+    assert names == {"results.json", "objects.csv", "report.md", "curve.png"}
+    for name in "AB":
+        expected = [figures[f"val/{name}/{click}"] for click in MIOU]
+        assert content["datasets"][name]["miou"] == pytest.approx(expected, abs=1e-6)
 
 
-def test_test_logs_all_clicks_of_the_protocol(tmp_path):
-    figures = scores(tmp_path, FakeObjects(2, name="A"), protocols=["ritm"], max_clicks=8)
-    assert set(figures) == {f"test/A/miou@{k}" for k in range(9)} | {f"test/A/{n}" for n in NOC}
-    assert figures["test/A/noc@90"] <= 8
-    results = read(tmp_path / "toy/version_0/test/ritm/results.json")
-    assert results["protocol"]["max_clicks"] == 8
-    assert results["datasets"]["A"]["noc"]["90"] == pytest.approx(figures["test/A/noc@90"])
-    assert results["metadata"]["environment"]["versions"]["torch"]
-
-
-def test_several_protocols_have_their_names_in_the_log(tmp_path):
-    figures = scores(
-        tmp_path,
-        FakeObjects(2, name="A"),
-        protocols=["gabbur2021", "ritm"],
-        max_clicks=2,
-        trials=3,
-    )
-    both = {f"test/A/{p}/miou@{k}" for p in ("gabbur2021", "ritm") for k in range(3)}
-    both |= {f"test/A/{p}/{n}" for p in ("gabbur2021", "ritm") for n in NOC}
-    assert set(figures) == both
-    rows = {}
-    for protocol in ("gabbur2021", "ritm"):
-        path = tmp_path / "toy/version_0/test" / protocol / "objects.csv"
-        rows[protocol] = list(csv.DictReader(path.open()))
-    assert len(rows["gabbur2021"]) == 2 * 3 * 3, "objects x trials x (clicks + 1)"
-    assert len(rows["ritm"]) == 2 * 1 * 3, "without noise all trials would be equal"
+def test_tests_log_all_clicks_of_each_protocol(tmp_path, capsys):
+    protocols = ["gabbur2021", "ritm"]
+    objects = FakeObjects(2, name="A")
+    figures = scores(tmp_path, objects, protocols=protocols, max_clicks=2, trials=3)
+    names = [f"miou@{k}" for k in range(3)] + NOC
+    assert set(figures) == {f"test/A/{p}/{name}" for p in protocols for name in names}
+    output = capsys.readouterr().out
+    for protocol, trials in (("gabbur2021", 3), ("ritm", 1)):  # all trials without noise are equal
+        place, content = results(tmp_path, part=f"test/{protocol}")
+        assert len(rows(place)) == 2 * trials * 3, "objects x trials x (clicks + 1)"
+        assert content["protocol"]["max_clicks"] == 2
+        noc = content["datasets"]["A"]["noc"]["90"]
+        assert noc == pytest.approx(figures[f"test/A/{protocol}/noc@90"])
+        assert content["metadata"]["environment"]["versions"]["torch"]
+        assert str(place / "report.html") in output.replace("\n", "")
+    for word in ("mIoU@2", "NoC@90"):
+        assert word in output
 
 
 def test_two_test_sets_keep_apart(tmp_path):
@@ -160,43 +140,23 @@ def test_two_test_sets_keep_apart(tmp_path):
             assert together[name] == pytest.approx(value), name
 
 
-def test_order_of_the_objects_does_not_matter(tmp_path):
-    forwards, backwards = FakeObjects(4), FakeObjects(4)
-    backwards.samples.reverse()
-    options = {"protocols": ["gabbur2021"], "max_clicks": 3, "trials": 2}
-    assert scores(tmp_path / "1", forwards, **options) == scores(
-        tmp_path / "2", backwards, **options
-    )
+def test_the_seed_and_not_the_order_of_the_objects_matters(tmp_path):
     tables = []
-    for n in "12":
-        path = tmp_path / n / "toy/version_0/test/gabbur2021/objects.csv"
-        rows = list(csv.DictReader(path.open()))
-        tables.append([{k: v for k, v in row.items() if k != "seconds"} for row in rows])
-    assert tables[0] == tables[1]
-
-
-def test_the_seed_moves_the_boxes(tmp_path):
-    options = {"protocols": ["gabbur2021"], "max_clicks": 1, "trials": 1}
-    path = "toy/version_0/test/gabbur2021/objects.csv"
-    tables = []
-    for seed in (0, 0, 1):
-        folder = tmp_path / str(len(tables))
-        scores(folder, FakeObjects(3), seed=seed, **options)
-        tables.append([row["iou"] for row in csv.DictReader((folder / path).open())])
+    for number, (seed, step) in enumerate([(0, 1), (0, -1), (1, 1)]):
+        objects = FakeObjects(4)
+        objects.samples = objects.samples[::step]
+        folder = tmp_path / str(number)
+        scores(folder, objects, seed=seed, max_clicks=2, trials=2)
+        place, content = results(folder, part="test/gabbur2021")
+        assert content["metadata"]["seed"] == seed
+        tables.append(rows(place))
     assert tables[0] == tables[1]
     assert tables[0] != tables[2]
-    assert (
-        read(tmp_path / "2" / "toy/version_0/test/gabbur2021/results.json")["metadata"]["seed"] == 1
-    )
 
 
-def test_number_of_pictures(tmp_path):
+def test_without_any_asked_for_a_test_still_shows_the_best_and_worst(tmp_path):
     scores(tmp_path, FakeObjects(2), protocols=["ritm"], max_clicks=1, pictures=0)
-    runner = trainer(tmp_path, InteractiveEvaluation(protocols=["ritm"], pictures=0))
-    runner.validate(Disks(), loaders(FakeObjects(2)), verbose=False)
-    assert not (tmp_path / "toy/version_1/val/overlays.png").exists()
-    assert (tmp_path / "toy/version_1/val/curve.png").exists()
-    assert (tmp_path / "toy/version_0/test/ritm/overlays.png").exists(), "the best and worst"
+    assert (results(tmp_path)[0] / "overlays.png").exists()
 
 
 def test_training_picks_the_checkpoint_with_the_best_validation(tmp_path):
@@ -212,85 +172,68 @@ def test_training_picks_the_checkpoint_with_the_best_validation(tmp_path):
     )
     runner.fit(model, DataLoader(torch.zeros(2, 1)), loaders(FakeObjects(2)))
     assert keep.best_model_path.endswith("epoch=1.ckpt")
-    report = read(tmp_path / "toy/version_0/val/results.json")
+    _, report = results(tmp_path, part="val")
     reported = report["datasets"]["fakes"]["miou"][5]
     assert keep.best_model_score > reported
     last = runner.callback_metrics["val/miou@5"]
     assert reported == pytest.approx(float(last)), "the report is that of the last epoch"
     assert report["metadata"]["epoch"] == 2
-
-
-def test_predictions_are_made_in_evaluation_mode(tmp_path):
-    model = Disks()
-    runner = trainer(tmp_path, InteractiveEvaluation(protocols=["ritm"]), max_epochs=2)
-    runner.fit(model, DataLoader(torch.zeros(1, 1)), loaders(FakeObjects(1)))
-    assert len(model.modes) >= 10
-    assert not any(model.modes)
+    assert not any(model.modes), "predictions are made in evaluation mode"
     assert model.training
 
 
 def test_without_a_logger_the_report_goes_to_the_root(tmp_path):
-    runner = L.Trainer(
-        accelerator="cpu",
-        logger=False,
-        default_root_dir=tmp_path,
-        enable_progress_bar=False,
-        callbacks=[InteractiveEvaluation(protocols=["ritm"], max_clicks=1)],
-    )
+    runner = quiet_trainer(tmp_path, InteractiveEvaluation(protocols=["ritm"], max_clicks=1))
     runner.test(Disks(), loaders(FakeObjects(1)), verbose=False)
     assert (tmp_path / "test" / "ritm" / "results.json").is_file()
 
 
-def test_tables_are_printed(tmp_path, capsys):
-    scores(tmp_path, FakeObjects(2, name="Drawn"), protocols=["ritm"], max_clicks=5)
-    told = capsys.readouterr().out
-    assert "mIoU@5" in told
-    assert "NoC@90" in told
-    assert "Drawn" in told
-    assert str(tmp_path / "toy/version_0/test/ritm/report.html") in told.replace("\n", "")
+@pytest.mark.parametrize(
+    ("options", "error", "part"),
+    [
+        ({"protocols": []}, ValueError, "protocols"),
+        ({"protocols": ["ritm", "ritm"]}, ValueError, "protocols"),
+        ({"protocols": ["gabbur"]}, UnknownNameError, "'gabbur2021'"),
+        ({"val_clicks": 4}, ValueError, "val_clicks"),
+        ({"protocols": ["ritm"], "max_clicks": 0}, ValueError, "max_clicks"),
+        ({"batch_size": 0}, ValueError, "batch_size"),
+        ({"changes": {"zooom": "ritm"}}, ValueError, "changes.*'zooom'"),
+        ({"changes": {"zoom": "ritm"}}, ValueError, "changes.*gabbur2021.*zoom"),
+        ({"changes": {"mistakes": {"jiter": 2}}}, ValueError, "changes.*'jiter'"),
+        ({"changes": {"threshold": "abc"}}, ValueError, "changes.*threshold abc"),
+    ],
+)
+def test_unusable_arguments(options, error, part):
+    with pytest.raises(error, match=part):
+        InteractiveEvaluation(**options)
 
 
-def test_unusable_arguments():
-    with pytest.raises(ValueError, match="at least one protocol"):
-        InteractiveEvaluation(protocols=[])
-    with pytest.raises(ValueError, match="val_clicks must be at least 5"):
-        InteractiveEvaluation(val_clicks=4)
-    with pytest.raises(ValueError, match="max_clicks: expected at least 1"):
-        InteractiveEvaluation(protocols=["ritm"], max_clicks=0)
-    with pytest.raises(ValueError, match="batch_size must be at least 1"):
-        InteractiveEvaluation(batch_size=0)
-    with pytest.raises(ValueError, match="changes: a protocol has no field 'zooom'"):
-        InteractiveEvaluation(changes={"zooom": "ritm"})
-    with pytest.raises(ValueError, match=r"protocol gabbur2021 .*zoom: expected None with a box"):
-        InteractiveEvaluation(changes={"zoom": "ritm"})
-    with pytest.raises(ValueError, match=r"protocol ritm .*unexpected keyword argument 'jiter'"):
-        InteractiveEvaluation(protocols=["ritm"], changes={"mistakes": {"jiter": 2}})
-    with pytest.raises(ValueError, match=r"protocol ritm .*threshold abc"):
-        InteractiveEvaluation(protocols=["ritm"], changes={"threshold": "abc"})
-    with pytest.raises(ValueError, match="expected each name once, got ritm, ritm"):
-        InteractiveEvaluation(protocols=["ritm", "ritm"])
-    with pytest.raises(UnknownNameError, match="did you mean 'gabbur2021'"):
-        InteractiveEvaluation(protocols=["gabbur"])
-
-
-def test_the_report_tells_weights_apart(tmp_path):
+def test_the_report_tells_weights_and_settings_apart(tmp_path):
     digests = []
-    for number, weight in enumerate((0.0, 0.0, 1.0)):
-        model = Disks()
-        torch.nn.init.constant_(model.weight, weight)
-        folder = tmp_path / str(number)
-        evaluation = InteractiveEvaluation(protocols=["ritm"], max_clicks=1)
-        trainer(folder, evaluation).test(model, loaders(FakeObjects(1)), verbose=False)
-        metadata = read(folder / "toy/version_0/test/ritm/results.json")["metadata"]
-        assert metadata["checkpoint"] is None
-        digests.append(metadata["weights_sha256"])
-    assert digests[0] == digests[1] != digests[2]
+    task = InteractiveSegmentation(micro_model("micro_conv"))
+    for number, change in enumerate(("none", "weight", "setting")):
+        if change == "weight":
+            with torch.no_grad():
+                next(task.parameters()).add_(1)
+        elif change == "setting":
+            task.model.working_size = 24
+        options = {"protocols": ["ritm"], "max_clicks": 1, "pictures": 0}
+        runner = trainer(tmp_path / str(number), InteractiveEvaluation(**options))
+        for _ in range(2):
+            runner.test(task, loaders(FakeObjects(1)), verbose=False)
+            metadata = results(tmp_path / str(number))[1]["metadata"]
+            assert metadata["checkpoint"] is None
+            digests.append((metadata["weights_sha256"], metadata["settings_sha256"]))
+    first, weight, setting = digests[::2]
+    assert digests[1::2] == [first, weight, setting]
+    assert weight[0] == setting[0] != first[0]
+    assert weight[1] == first[1] != setting[1]
 
 
 def test_fields_of_the_protocol_can_be_changed(tmp_path):
     changes = {"zoom": "fixed", "flip": True, "mistakes": {"jitter": 1.5}, "target_iou": 0.6}
     scores(tmp_path, FakeObjects(2), protocols=["ritm"], changes=changes, trials=2, max_clicks=4)
-    protocol = read(tmp_path / "toy/version_0/test/ritm/results.json")["protocol"]
+    protocol = results(tmp_path)[1]["protocol"]
     assert (protocol["zoom"], protocol["flip"], protocol["target_iou"]) == ("fixed", True, 0.6)
     assert protocol["mistakes"]["jitter"] == 1.5
     assert protocol["trials"] == 2, "clicks with mistakes differ between trials"
@@ -300,20 +243,6 @@ def test_fields_of_the_protocol_can_be_changed(tmp_path):
 def test_the_number_of_clicks_is_not_forced_on_a_box_alone():
     evaluation = InteractiveEvaluation(protocols=["box", "ritm"], max_clicks=3)
     assert [protocol.max_clicks for protocol in evaluation.test_protocols] == [0, 3]
-
-
-def test_the_report_tells_settings_apart(tmp_path):
-    digests = []
-    for number, size in enumerate((None, None, 24)):
-        task = InteractiveSegmentation(micro_model("micro_conv"))
-        task.model.working_size = size
-        evaluation = InteractiveEvaluation(protocols=["ritm"], max_clicks=1, pictures=0)
-        trainer(tmp_path / str(number), evaluation).test(
-            task, loaders(FakeObjects(1)), verbose=False
-        )
-        results = read(tmp_path / str(number) / "toy/version_0/test/ritm/results.json")
-        digests.append(results["metadata"]["settings_sha256"])
-    assert digests[0] == digests[1] != digests[2]
 
 
 class Killed(RuntimeError):
@@ -334,46 +263,37 @@ class Mortal(Disks):
         return super().forward(image, prompts)
 
 
-@pytest.mark.parametrize("logger", ["Numbers", None])
+@pytest.mark.parametrize("logger", [True, False])
 def test_a_test_that_was_killed_goes_on(tmp_path, capsys, logger):
-    def run(folder, task, **options):
-        evaluation = InteractiveEvaluation(max_clicks=3, trials=2, pictures=0, **options)
-        runner = L.Trainer(
-            accelerator="cpu",
-            default_root_dir=folder,
-            logger=Numbers(folder, name="toy") if logger else False,
-            callbacks=[evaluation],
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
+    def run(folder, task):
+        evaluation = InteractiveEvaluation(max_clicks=3, trials=2, pictures=0)
+        runner = trainer(folder, evaluation)
+        if not logger:
+            runner.logger = None
         runner.test(task, loaders(FakeObjects(30)), verbose=False)
-        return runner
-
-    def result(folder):
-        rows = list(csv.DictReader((folder / "objects.csv").open()))
-        return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
 
     def place(folder, version):
         run_folder = folder / "toy" / f"version_{version}" if logger else folder
         return run_folder / "test" / "gabbur2021"
 
+    def figures(place):
+        scores = json.loads((place / "results.json").read_text())["datasets"]["fakes"]
+        return {name: score for name, score in scores.items() if not name.endswith("_seconds")}
+
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run(whole, Disks())
     with pytest.raises(Killed):
         run(broken, Mortal(lives=20 * 8 + 3))
-    assert len(result(place(broken, 0))) == 20 * 8, "objects x trials x (clicks + 1)"
+    assert len(rows(place(broken, 0))) == 20 * 8, "objects x trials x (clicks + 1)"
     capsys.readouterr()
     task = Disks()
     run(broken, task)
     assert f"40 runs are taken over from {place(broken, 0)}" in capsys.readouterr().out
-    assert result(place(broken, 1)) == result(place(whole, 0))
     assert len(task.modes) < 30 * 8, "some objects were not asked about again"
-    assert not (place(broken, 1) / "evaluation.json").exists()
-    assert not list(place(broken, 1).glob("objects.*.*"))
-    figures = [read(place(f, n) / "results.json")["datasets"] for f, n in ((whole, 0), (broken, 1))]
-    for of_set in (figures[0]["fakes"], figures[1]["fakes"]):
-        del of_set["first_seconds"], of_set["next_seconds"]
-    assert figures[0] == figures[1]
+    assert rows(place(broken, 1)) == rows(place(whole, 0))
+    assert figures(place(broken, 1)) == figures(place(whole, 0))
+    left = {path.name for path in place(broken, 1).iterdir()}
+    assert left == {path.name for path in place(whole, 0).iterdir()}
 
 
 def test_another_evaluation_takes_nothing_over(tmp_path, capsys):
@@ -392,11 +312,6 @@ def test_another_evaluation_takes_nothing_over(tmp_path, capsys):
     assert "taken over" not in capsys.readouterr().out, "the last one came to its end"
 
 
-# --- adaptation ---------------------------------------------------------------------------------
-
-RESULTS = "toy/version_0/test/ritm/results.json"
-
-
 class Watched(InteractiveSegmentation):
     """Notes the iterations of the keys whenever the network is asked."""
 
@@ -407,7 +322,9 @@ class Watched(InteractiveSegmentation):
         self.model.head.register_forward_pre_hook(lambda *_: self.seen.append(self.iterations()))
 
     def iterations(self):
-        return [layer.settings.keys.iterations for layer in probabilistic_layers(self.model)]
+        return [
+            layer.settings.key_adaptation.iterations for layer in probabilistic_layers(self.model)
+        ]
 
 
 def adapted(folder, **changes):
@@ -432,32 +349,21 @@ def test_an_adaptation_holds_during_the_test_only(tmp_path):
 
 
 def test_an_adapted_test_is_that_of_the_network_built_so(tmp_path):
-    def ious(folder):
-        return read(folder / RESULTS)["datasets"]["fakes"]["miou"]
-
     head = {"options": {"key_iterations": 3, "key_prior": 0.5}}
     built = InteractiveSegmentation(micro_model("micro_csa", head=head))
     task = Watched()
     built.load_state_dict(task.state_dict())
-    objects = loaders(FakeObjects(2))
-    adapted(tmp_path / "1", key_iterations=3, key_prior=0.5).test(task, objects, verbose=False)
-    adapted(tmp_path / "2").test(built, objects, verbose=False)
-    adapted(tmp_path / "3").test(task, objects, verbose=False)
-    assert ious(tmp_path / "1") == ious(tmp_path / "2")
-    assert ious(tmp_path / "1") != ious(tmp_path / "3")
-
-
-def test_the_report_tells_the_adaptation(tmp_path):
-    objects = loaders(FakeObjects(1))
-    adapted(tmp_path / "1", key_iterations=3).test(Watched(), objects, verbose=False)
-    assert read(tmp_path / "1" / RESULTS)["metadata"]["adaptation"] == {
-        "key_iterations": 3,
-        "key_prior": None,
-        "value_iterations": None,
-        "value_prior": None,
-    }
-    scores(tmp_path / "2", FakeObjects(1), protocols=["ritm"], max_clicks=1)
-    assert read(tmp_path / "2" / RESULTS)["metadata"]["adaptation"] is None
+    ious = []
+    for number, (network, changes) in enumerate(
+        [(task, {"key_iterations": 3, "key_prior": 0.5}), (built, {}), (task, {})]
+    ):
+        folder = tmp_path / str(number)
+        adapted(folder, **changes).test(network, loaders(FakeObjects(2)), verbose=False)
+        content = results(folder)[1]
+        ious.append(content["datasets"]["fakes"]["miou"])
+        assert content["metadata"]["adaptation"] == asdict(Adaptation(**changes))
+    assert ious[0] == ious[1]
+    assert ious[0] != ious[2]
 
 
 def test_after_an_error_the_network_is_what_it_was(tmp_path):
@@ -479,7 +385,7 @@ def test_after_an_error_the_network_is_what_it_was(tmp_path):
 
 
 def test_what_cannot_adapt_is_refused(tmp_path):
-    with pytest.raises(TypeError, match=r"adaptation needs a Segmenter .*, got OneStep"):
+    with pytest.raises(TypeError, match=r"adaptation.*OneStep"):
         adapted(tmp_path, key_iterations=3).test(Disks(), loaders(FakeObjects(1)), verbose=False)
     task = InteractiveSegmentation(micro_model("micro_conv"))
     with pytest.raises(ValueError, match="no probabilistic attention"):

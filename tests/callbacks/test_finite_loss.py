@@ -9,7 +9,9 @@ import torch
 from drawn_semantic import FakeStreets
 from fakes import FakeObjects, micro_model
 from lightning.pytorch.plugins import MixedPrecision
+from runs import assert_identical
 from torch import nn
+from trainings import quiet_trainer
 
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.clicks import Curriculum
@@ -46,10 +48,8 @@ class Snapshots(L.Callback):
 
 
 def trainer(place, *callbacks, **options):
-    parts = ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing")
-    options = {"max_epochs": 4, "limit_val_batches": 0, **dict.fromkeys(parts, False), **options}
-    callbacks = [*callbacks, FiniteLoss()]
-    return L.Trainer(accelerator="cpu", callbacks=callbacks, default_root_dir=place, **options)
+    options = {"max_epochs": 4, "limit_val_batches": 0, **options}
+    return quiet_trainer(place, *callbacks, FiniteLoss(), **options)
 
 
 def interactive(loss=None):
@@ -94,24 +94,20 @@ def test_weights_and_batch_are_saved_as_they_were_before_the_step(stopped):
     assert (saved["global_step"], saved["epoch"]) == (LATE, 1)
     assert saved["batch_seed"] == stopped.task.batch_seed
     assert str(saved["loss"]) == {"interactive": "nan", "semantic": "-inf"}[stopped.kind]
-    for state in (saved["weights"], stopped.task.state_dict()):
-        assert state.keys() == stopped.before.keys()
-        for name, tensor in state.items():
-            assert torch.equal(tensor, stopped.before[name]), name
+    assert_identical(saved["weights"], stopped.before)
+    assert_identical(dict(stopped.task.state_dict()), stopped.before)
     assert saved["batch"].keys() == stopped.batch._asdict().keys()
     assert saved["batch"]["names"] == stopped.batch.names
     for name in ("images", "seeds"):
         assert torch.equal(saved["batch"][name], getattr(stopped.batch, name))
-
-
-def test_the_error_names_the_step_and_its_images(stopped):
-    told, saved = stopped.error, stopped.saved
     (optimizer,) = stopped.task.trainer.optimizers
-    (rate,) = {group["lr"] for group in optimizer.param_groups}
-    seed = stopped.task.batch_seed
-    assert f"step {LATE} (epoch 1, batch seed {seed}, learning rate {rate:g})" in told
-    assert f"is {saved['loss']} on the images {', '.join(saved['batch']['names'])};" in told
-    assert told.endswith(str(stopped.path))
+    for part in (
+        f"step {LATE} (epoch 1, batch seed {stopped.task.batch_seed}",
+        f"learning rate {optimizer.param_groups[0]['lr']:g}",
+        f"is {saved['loss']} on the images {', '.join(saved['batch']['names'])}",
+        str(stopped.path),
+    ):
+        assert part in stopped.error
 
 
 class Large(nn.Module):
@@ -151,23 +147,23 @@ def test_half_precision_does_not_hide_a_loss_that_is_not_finite(tmp_path, factor
     assert [path.name for path in tmp_path.glob("*.pt")] == ["nonfinite_step0.pt"]
 
 
-def test_what_cannot_be_written_is_said(tmp_path):
-    place = tmp_path / "file"
-    place.write_text("")
-    with pytest.raises(NonFiniteLossError, match=f"not be saved in {place}/nonfinite_step0.pt"):
+@pytest.mark.parametrize("fault", ["no folder", "full disk"])
+def test_the_error_says_that_nothing_could_be_written(fault, tmp_path, monkeypatch):
+    place = tmp_path / "run"
+    if fault == "no folder":
+        place.write_text("a file")
+    else:
+        place.mkdir()
+
+        def full(content, path):
+            path.write_bytes(b"half")
+            msg = "PytorchStreamWriter failed writing file"
+            raise RuntimeError(msg)
+
+        monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(NonFiniteLossError, match=f"could not be saved in {place}"):
         trainer(place).fit(interactive(Large(math.nan)), objects())
-
-
-def test_a_full_disk_leaves_no_half_file(tmp_path, monkeypatch):
-    def full(content, path):
-        path.write_bytes(b"half")
-        msg = "PytorchStreamWriter failed writing file"
-        raise RuntimeError(msg)
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(NonFiniteLossError, match=r"could not be saved in .*failed writing"):
-        trainer(tmp_path).fit(interactive(Large(math.nan)), objects())
-    assert not list(tmp_path.iterdir())
+    assert not list(place.glob("*"))
 
 
 def test_each_process_writes_a_file_of_its_own(tmp_path):

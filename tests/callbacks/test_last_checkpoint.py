@@ -8,25 +8,19 @@ import threading
 import lightning as L
 import pytest
 import torch
-from fakes import FakeObjects, micro_model
+from fakes import FakeObjects
 from lightning.pytorch.callbacks import Callback, EMAWeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from runs import assert_identical
 from torch.utils.data import DataLoader
+from trainings import Killed, quiet_trainer, train
 
 from probseg.callbacks import LastCheckpoint, last_checkpoint
-from probseg.callbacks.atomic import AtomicCheckpointIO
-from probseg.clicks import Curriculum
-from probseg.data import InteractiveDataModule
 from probseg.data.semantic_module import EachOnce
-from probseg.tasks import InteractiveSegmentation
 from probseg.zoo.trained import read_trained
 
 STEPS = 4
 """Batches of an epoch."""
-
-
-class Killed(BaseException):
-    """Ends a training at once, as SIGKILL does: nothing is saved."""
 
 
 class Interrupt(Callback):
@@ -68,56 +62,16 @@ class Validations(Callback):
             self.seen[trainer.global_step] = trainer.current_epoch
 
 
-def fit(place, *callbacks, resume=None, seed=0, workers=0, **options):
-    """Train three epochs; return the trainer, its average weights, and the validations."""
-    L.seed_everything(seed, verbose=False)
-    data = InteractiveDataModule(
-        FakeObjects(2 * STEPS + 1, size=(32, 32)),
-        val=FakeObjects(2, size=(32, 32)),
-        batch_size=2,
-        crop_size=32,
-        num_workers=workers,
-        eval_batch_size=1,
-    )
-    task = InteractiveSegmentation(
-        micro_model("micro_csa"), curriculum=Curriculum(1, 1, box_dropout=0.3, rounds=(0, 2))
-    )
-    validations = Validations()
-    average = EMAWeightAveraging(decay=0.8)
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=3,
-        default_root_dir=place,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[average, validations, *callbacks],
-        plugins=[AtomicCheckpointIO()],
-        **options,
-    )
-    trainer.fit(task, data, ckpt_path=resume, weights_only=True)
-    return trainer, task, validations
+def fit(place, *callbacks, **options):
+    """Train with validations and averaged weights."""
+    average, val = EMAWeightAveraging(decay=0.8), FakeObjects(2, size=(32, 32))
+    return train(place, average, *callbacks, objects=2 * STEPS + 1, val=val, **options)
 
 
 def content(place):
     """The last checkpoint without what is of a run alone."""
     stored = torch.load(place / "checkpoints" / "last.ckpt", weights_only=True)
     return {name: value for name, value in stored.items() if name != "callbacks"}
-
-
-def assert_same(one, other, where=""):
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), where
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), where
-        for key in one:
-            assert_same(one[key], other[key], f"{where}/{key}")
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other), where
-        for n, (a, b) in enumerate(zip(one, other, strict=True)):
-            assert_same(a, b, f"{where}/{n}")
-    else:
-        assert one == other, where
 
 
 OPTIONS = {
@@ -128,13 +82,11 @@ OPTIONS = {
 ENDS = {Killed: Killed, signal.SIGTERM: SIGTERMException, signal.SIGINT: SystemExit}
 CASES = [
     ("plain", "backward", 5, Killed),
-    ("plain", "batch", 2, Killed),
     ("plain", "batch", STEPS - 1, Killed),
     ("plain", "validation", 2 * STEPS, Killed),
     ("plain", "epoch", STEPS, Killed),
     ("plain", "backward", 5, signal.SIGINT),
     ("plain", "validation", 2 * STEPS, signal.SIGTERM),
-    ("plain", "epoch", STEPS, signal.SIGTERM),
     ("accumulating", "backward", 5, Killed),
     ("accumulating", "backward", 5, signal.SIGTERM),
     ("validating in between", "validation", 3, Killed),
@@ -149,7 +101,8 @@ def uninterrupted(tmp_path_factory):
     @functools.cache
     def run(name):
         place = tmp_path_factory.mktemp("whole")
-        _, _, validations = fit(place, LastCheckpoint(), **OPTIONS[name])
+        validations = Validations()
+        fit(place, validations, LastCheckpoint(), **OPTIONS[name])
         return content(place), validations.seen
 
     return run
@@ -161,14 +114,14 @@ def test_an_interrupted_training_ends_as_if_uninterrupted(
 ):
     options = OPTIONS[name]
     expected, validations = uninterrupted(name)
-    before = Validations()
+    before, after = Validations(), Validations()
     halt = before, LastCheckpoint(every_minutes=None, every_steps=1), Interrupt(where, batches, by)
     with pytest.raises(ENDS[by]):
         fit(tmp_path, *halt, **options)
     last = tmp_path / "checkpoints" / "last.ckpt"
-    trainer, _, after = fit(tmp_path, LastCheckpoint(), resume=last, seed=1, **options)
+    trainer = fit(tmp_path, after, LastCheckpoint(), resume=last, seed=1, **options)
     assert trainer.current_epoch == 3
-    assert_same(content(tmp_path), expected)
+    assert_identical(content(tmp_path), expected)
     assert before.seen | after.seen == validations
     if by is not Killed:
         assert not set(before.seen) & set(after.seen), "no validation is done twice"
@@ -185,25 +138,18 @@ class Weights(Callback):
         self.seen.append({name: tensor.detach().clone() for name, tensor in state.items()})
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_what_is_read_of_an_averaged_training_is_its_average(interrupted, tmp_path):
-    raw = Weights()
-    if interrupted:
-        halt = LastCheckpoint(every_minutes=None, every_steps=1), Interrupt("batch", 6, Killed)
-        with pytest.raises(Killed):
-            fit(tmp_path, raw, *halt)
-        del raw.seen[6:]
-        last = tmp_path / "checkpoints" / "last.ckpt"
-        saved = torch.load(last, weights_only=True)["global_step"]
-        del raw.seen[saved:]
-        fit(tmp_path, raw, LastCheckpoint(), resume=last, seed=1)
-    else:
-        fit(tmp_path, raw, LastCheckpoint())
+def test_what_is_read_of_an_averaged_training_is_its_average(tmp_path):
+    raw, last = Weights(), tmp_path / "checkpoints" / "last.ckpt"
+    halt = LastCheckpoint(every_minutes=None, every_steps=1), Interrupt("batch", 6, Killed)
+    with pytest.raises(Killed):
+        fit(tmp_path, raw, *halt)
+    stored = torch.load(last, weights_only=True)
+    del raw.seen[stored["global_step"] :]
+    fit(tmp_path, raw, LastCheckpoint(), resume=last, seed=1)
     assert len(raw.seen) == 3 * STEPS
     average = raw.seen[0]
     for state in raw.seen[1:]:
         average = {name: 0.8 * average[name] + 0.2 * state[name] for name in average}
-    last = tmp_path / "checkpoints" / "last.ckpt"
     stored = torch.load(last, weights_only=True)
     # A command line notes how the network is described.
     described = {"class_path": "probseg.models.variant", "init_args": {"of": "micro_csa"}}
@@ -218,7 +164,7 @@ def test_what_is_read_of_an_averaged_training_is_its_average(interrupted, tmp_pa
     assert not torch.allclose(average[head], raw.seen[-1][head], atol=1e-5)
 
 
-@pytest.mark.parametrize("early", [{"max_steps": 6}, {"max_steps": 8}, {"limit": 6}])
+@pytest.mark.parametrize("early", [{"max_steps": 8}, {"limit": 6}])
 def test_a_training_that_ended_early_can_be_made_longer(early, uninterrupted, tmp_path):
     class Enough(Callback):
         def on_train_batch_end(self, trainer, *arguments):
@@ -226,9 +172,9 @@ def test_a_training_that_ended_early_can_be_made_longer(early, uninterrupted, tm
 
     steps = {"max_steps": early["max_steps"]} if "max_steps" in early else {}
     fit(tmp_path, Enough(), LastCheckpoint(), **steps)
-    last = tmp_path / "checkpoints" / "last.ckpt"
-    fit(tmp_path, LastCheckpoint(), resume=last)
-    assert_same(content(tmp_path)["state_dict"], uninterrupted("plain")[0]["state_dict"])
+    fit(tmp_path, LastCheckpoint(), resume=tmp_path / "checkpoints" / "last.ckpt")
+    state, expected = content(tmp_path)["state_dict"], uninterrupted("plain")[0]["state_dict"]
+    assert_identical(state, expected)
 
 
 class Linear(L.LightningModule):
@@ -260,26 +206,9 @@ class Linear(L.LightningModule):
 def test_processes_may_have_different_numbers_of_validation_batches(tmp_path):
     if torch.cuda.is_initialized():
         pytest.skip("CUDA is in use, so this process cannot be forked")
-    trainer = L.Trainer(
-        accelerator="cpu",
-        devices=2,
-        strategy="ddp_fork",
-        max_epochs=2,
-        logger=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        callbacks=[LastCheckpoint()],
-        default_root_dir=tmp_path,
-    )
-    trainer.fit(Linear())  # it would wait for ever
+    two = {"devices": 2, "strategy": "ddp_fork", "max_epochs": 2}
+    quiet_trainer(tmp_path, LastCheckpoint(), **two).fit(Linear())  # it would wait for ever
     assert content(tmp_path)["global_step"] == 4
-
-
-def test_signals_let_the_batch_end_and_lose_none(tmp_path):
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with pytest.raises(SystemExit):
-            fit(tmp_path, LastCheckpoint(), Interrupt("backward", 5, number))
-        assert content(tmp_path)["global_step"] == 6
 
 
 class Twice(Callback):
@@ -290,25 +219,19 @@ class Twice(Callback):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_a_second_signal_stops_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(last_checkpoint, "SAME", -1.0)  # as if it came later
+@pytest.mark.parametrize("later", [True, False])
+def test_a_second_signal_stops_at_once_unless_it_is_the_first_one_forwarded(
+    later, tmp_path, monkeypatch
+):
+    before = signal.getsignal(signal.SIGTERM)
+    if later:
+        monkeypatch.setattr(last_checkpoint, "SAME", -1.0)
     with pytest.raises(SIGTERMException):
         fit(tmp_path, LastCheckpoint(), Twice())
-    assert not (tmp_path / "checkpoints").exists()
-
-
-def test_a_signal_that_is_forwarded_at_once_is_the_same_one(tmp_path):
-    with pytest.raises(SIGTERMException):
-        fit(tmp_path, LastCheckpoint(), Twice())
-    assert content(tmp_path)["global_step"] == 1
-
-
-def test_signals_are_given_back(tmp_path):
-    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    fit(tmp_path, LastCheckpoint())
-    with pytest.raises(SIGTERMException):
-        fit(tmp_path, LastCheckpoint(), Interrupt("backward", 5, signal.SIGTERM))
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+    assert (tmp_path / "checkpoints").exists() != later
+    if not later:
+        assert content(tmp_path)["global_step"] == 1, "the batch came to its end"
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_training_in_a_thread_saves_too(tmp_path):
@@ -322,14 +245,13 @@ def test_a_training_in_a_thread_saves_too(tmp_path):
     ("options", "steps"),
     [({"every_minutes": None, "every_steps": 3}, {3, 6, 9}), ({"every_minutes": 1e-9}, None)],
 )
-def test_it_is_written_when_asked(options, steps, tmp_path, monkeypatch):
+def test_it_is_written_when_asked(options, steps, tmp_path):
     written = []
 
     class Noting(LastCheckpoint):
-        def _save(self, trainer):
+        def on_save_checkpoint(self, trainer, pl_module, checkpoint):
             if trainer.training and not trainer.is_last_batch:
                 written.append(trainer.global_step)
-            super()._save(trainer)
 
     fit(tmp_path, Noting(**options))
     assert set(written) == (steps or set(range(1, 12)) - {4, 8})
@@ -342,6 +264,5 @@ def test_a_trial_run_writes_nothing(tmp_path):
 
 @pytest.mark.parametrize("options", [{"every_minutes": 0}, {"every_steps": -1}])
 def test_numbers_must_be_positive(options):
-    (name,) = options
-    with pytest.raises(ValueError, match=f"{name} must be positive, or None, got"):
+    with pytest.raises(ValueError, match=next(iter(options))):
         LastCheckpoint(**options)

@@ -1,121 +1,87 @@
 import json
-import os
-import subprocess
-import sys
 from dataclasses import fields
 
 import pytest
-from runs import command
+from runs import command, usage_error
 
 import probseg.cli.bench as bench
 from probseg.evaluation.benchmark import Record
 from probseg.zoo import list_models
 
-QUICK = ("--device", "cpu", "--size", "32x48", "--repeats", "2", "--warmup", "1")
+QUICK = ("--device=cpu", "--size=32x48", "--repeats=2", "--warmup=1")
 
 
 @pytest.fixture(scope="module")
-def measured(repository, tmp_path_factory):
-    """Table and file of two models, made by a real command from another folder."""
+def measured(tmp_path_factory):
+    """Folder of a command that measures a model which cannot be measured, and one that can."""
     folder = tmp_path_factory.mktemp("bench")
     (folder / "torch.py").write_text("raise ImportError('a file of the working directory')")
-    program = [sys.executable, str(repository / "cli.py"), "bench", "model"]
-    training = ["--train-size", "32", "--train-batch", "2", "--threads", "1"]
-    done = subprocess.run(
-        [*program, "micro_conv", "micro_csa", *QUICK, *training, "--json", "costs.json"],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in folder.iterdir()) == ["costs.json", "torch.py"]
-    return done, json.loads((folder / "costs.json").read_text(encoding="utf-8"))
-
-
-def test_table(measured):
-    done, _ = measured
-    rows = [line.split() for line in done.stdout.splitlines() if line.startswith("  micro_")]
-    assert [row[0] for row in rows] == ["micro_conv", "micro_csa"]
-    assert all("-" not in row and len(row) == 12 for row in rows)
-    told = " ".join(done.stdout.split())
-    assert "32 x 48 pixels (H x W), cpu" in told
-    assert "1 multiply-add = 2 FLOPs" in told
-    assert "measuring micro_csa (2 of 2)" in done.stderr
+    training = ("--train-size=32", "--train-batch=2", "--threads=1")
+    network = ("--prompts=head", "--key-iterations=1")
+    names = ("micro_conv", "micro_csa")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with pytest.raises(SystemExit, match=r"^1$"):
+            command("bench", "model", *names, *QUICK, *training, *network, "--json=costs.json")
+    return folder
 
 
 def test_file(measured):
-    _, written = measured
+    assert sorted(path.name for path in measured.iterdir()) == ["costs.json", "torch.py"]
+    written = json.loads((measured / "costs.json").read_text(encoding="utf-8"))
     assert "1 multiply-add = 2 FLOPs" in written["conventions"]["multiply_adds"]
     assert written["environment"]["threads"] == 1
     assert written["environment"]["versions"]["torch"]
-    assert written["options"]["size"] == [32, 48]
-    assert written["options"]["train_batch"] == 2
-    for record in written["records"]:
-        assert set(record) == {field.name for field in fields(Record)}
-        missing = {name for name, value in record.items() if value is None}
-        assert missing <= {"error", "working_size", "peak_mib"}
-
-
-def test_a_click_at_the_stem_costs_a_whole_prediction(measured):
-    for record in measured[1]["records"]:
-        assert record["prompts"] == "stem"
-        assert record["next_multiply_adds_g"] == record["first_multiply_adds_g"]
-
-
-def test_a_failing_model_does_not_stop_the_others(tmp_path, capsys):
-    path = tmp_path / "costs.json"
-    options = (*QUICK, "--no-train", "--prompts", "head", "--key-iterations", "1", "--json", path)
-    with pytest.raises(SystemExit, match=r"^1$"):
-        command("bench", "model", "micro_conv", "micro_csa", *options)
-    told = " ".join(capsys.readouterr().out.split())
-    assert "micro_conv failed: ValueError: key_iterations=1" in told
-    failed, other = json.loads(path.read_text(encoding="utf-8"))["records"]
+    assert (written["options"]["size"], written["options"]["train_batch"]) == ([32, 48], 2)
+    failed, record = written["records"]
     assert "no probabilistic attention" in failed["error"]
-    assert other["error"] is None
-    assert other["prompts"] == "head"
-    assert 0 < other["next_multiply_adds_g"] < 0.3 * other["first_multiply_adds_g"]
-    assert other["train_images_per_second"] is None
+    assert set(record) == {field.name for field in fields(Record)}
+    missing = {name for name, value in record.items() if value is None}
+    assert "error" in missing
+    assert missing <= {"error", "working_size", "peak_mib"}
+    assert record["prompts"] == "head"
+    assert 0 < record["next_multiply_adds_g"] < 0.3 * record["first_multiply_adds_g"]
 
 
-def refused(capsys, *arguments):
-    assert command("bench", *arguments) == 2
+def test_table(measured, monkeypatch, capsys):
+    """Of what was measured before."""
+    written = json.loads((measured / "costs.json").read_text(encoding="utf-8"))
+    records = {record["model"]: Record(**record) for record in written["records"]}
+    monkeypatch.setattr(bench, "measure_elsewhere", lambda name, settings: records[name])
+    with pytest.raises(SystemExit, match=r"^1$"):
+        command("bench", "model", "micro_conv", "micro_csa", *QUICK)
     captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("probseg: error: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
-
-
-def test_unknown_models_are_refused_before_any_is_measured(capsys, tmp_path):
-    told = refused(capsys, "model", "micro_conv", "micro_cas", *QUICK)
-    assert "unknown model 'micro_cas': did you mean 'micro_csa'" in told
-    assert "micro_conv" in refused(capsys, "model", "micro_cnov*")
-    assert "resnet16_csa.objects" in refused(capsys, "model", "resnet16_csa.objcts")
-    assert "nowhere" in refused(capsys, "model", f"{tmp_path}/nowhere")
+    assert "measuring micro_csa (2 of 2)" in captured.err
+    rows = [line.split() for line in captured.out.splitlines() if line.startswith("  micro_")]
+    assert [row[:2] for row in rows] == [["micro_conv", "failed"], ["micro_csa", "head"]]
+    assert len(rows[1]) == 12
+    text = " ".join(captured.out.split())
+    for part in ("32 x 48 pixels", "1 multiply-add = 2 FLOPs", "micro_conv failed: ValueError"):
+        assert part in text
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "expected"),
+    ("arguments", "parts"),
     [
-        ("--size", "0", "a side in pixels such as 512"),
-        ("--size", "3x4x5", "HxW such as 384x512"),
-        ("--repeats", "0", "at least 1"),
-        ("--warmup", "-1", "at least 0"),
-        ("--device", "tpu", "cpu, cuda or cuda:N"),
-        ("--device", "cuda:99", "CUDA devices"),
-        ("--precision", "16", "bf16"),
-        ("--prompts", "neck", "head"),
-        ("--json", "nowhere/costs.json", "make nowhere first"),
+        (["micro_cas"], ["unknown model 'micro_cas'", "'micro_csa'"]),
+        (["micro_cnov*"], ["micro_cnov*", "micro_conv"]),
+        (["resnet16_csa.objcts"], ["resnet16_csa.objects"]),
+        (["nowhere/"], ["nowhere"]),
+        (["micro_emanet"], ["semantic"]),
+        (["--size=0"], ["--size", "'0'"]),
+        (["--size=3x4x5"], ["--size", "HxW"]),
+        (["--repeats=0"], ["--repeats", "at least 1"]),
+        (["--warmup=-1"], ["--warmup", "at least 0"]),
+        (["--device=tpu"], ["--device", "cpu, cuda or cuda:N"]),
+        (["--device=cuda:99"], ["--device", "cuda:99"]),
+        (["--precision=16"], ["--precision", "bf16"]),
+        (["--json=nowhere/costs.json"], ["--json", "nowhere"]),
     ],
 )
-def test_wrong_options_are_named(option, value, expected, capsys):
-    told = refused(capsys, "model", "micro_conv", f"{option}={value}")
-    assert option in told
-    assert value in told
-    assert expected in told
+def test_wrong_usage_is_refused_before_anything_is_measured(arguments, parts, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "measure_elsewhere", lambda *given: pytest.fail("measured"))
+    message = usage_error(capsys, "bench", "model", "micro_conv", *arguments)
+    assert all(part in message for part in parts)
 
 
 def test_patterns():

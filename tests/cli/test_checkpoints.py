@@ -1,14 +1,15 @@
-"""Which checkpoints are refused, and that none of them runs code."""
+"""Which checkpoint ``--ckpt_path`` means, which files are refused; none of them runs code."""
 
 import json
 import os
 import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from runs import finished, train_two_epochs
+from runs import finished, folder_fit, train_two_epochs, usage_error
 from tested import FACTS
 
 import probseg
@@ -23,7 +24,7 @@ from probseg.zoo.trained import read_trained
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-SHORT = ("--evaluation.trials=1", "--evaluation.max_clicks=1", "--evaluation.pictures=0")
+EVIL = "evil_module.Loss"
 
 
 @pytest.fixture(scope="module")
@@ -57,37 +58,27 @@ def test_a_good_checkpoint(stored, tmp_path):
     check_readable(saved(stored, tmp_path / "b.ckpt"))
 
 
-def test_no_such_file(tmp_path):
-    assert "no such file" in refused(tmp_path / "a.ckpt", UsageError)
-
-
 def test_a_newer_format(stored, tmp_path):
     stored["probseg"] = {"format": FORMAT + 1, "version": "9.0"}
-    told = refused(saved(stored, tmp_path / "a.ckpt"))
-    assert "written by probseg 9.0" in told
-    assert f"this is probseg {probseg.__version__}" in told
+    message = refused(saved(stored, tmp_path / "a.ckpt"))
+    assert "probseg 9.0" in message
+    assert f"this is probseg {probseg.__version__}" in message
 
 
-def test_a_file_that_was_cut_off(stored, tmp_path):
+def test_a_damaged_file(stored, tmp_path):
+    stored["state_dict"] = {"x": torch.zeros(10_000)}
     path = saved(stored, tmp_path / "a.ckpt")
     whole = path.read_bytes()
     for size in (0, 1, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:size])
-        told = refused(path)
-        assert "the file is damaged" in told
-        assert "can be read" not in told, "there is no other one"
-
-
-def test_a_flipped_bit(stored, tmp_path):
-    """torch itself would take the changed weight."""
-    stored["state_dict"] = {"x": torch.zeros(10_000)}
-    path = saved(stored, tmp_path / "a.ckpt")
-    content = bytearray(path.read_bytes())
-    place = content.index(bytes(5000))
-    content[place + 2500] ^= 64
-    path.write_bytes(content)
-    assert torch.load(path, weights_only=True)["state_dict"]["x"].any()
-    assert "another checksum" in refused(path)
+        message = refused(path)
+        assert "damaged" in message
+        assert "can be read" not in message, "there is no other one"
+    flipped = bytearray(whole)
+    flipped[whole.index(bytes(5000)) + 2502] ^= 64
+    path.write_bytes(flipped)
+    assert torch.load(path, weights_only=True)["state_dict"]["x"].any(), "torch takes it"
+    assert "checksum" in refused(path)
 
 
 def test_the_newest_that_can_be_read_is_named(stored, tmp_path):
@@ -96,11 +87,18 @@ def test_the_newest_that_can_be_read_is_named(stored, tmp_path):
         os.utime(path, (1e9 - age, 1e9 - age))
     (tmp_path / "last.ckpt").write_bytes(b"")
     (tmp_path / "epoch003.ckpt").write_bytes(b"PK")
-    told = refused(tmp_path / "last.ckpt")
-    assert told.endswith(f"; --ckpt_path {tmp_path / 'epoch002.ckpt'} can be read")
+    assert f"--ckpt_path {tmp_path / 'epoch002.ckpt'} can" in refused(tmp_path / "last.ckpt")
 
 
-def test_other_files(tmp_path):
+class Exploding:
+    """An object whose pickle runs a command."""
+
+    def __reduce__(self):
+        return os.mkdir, ("ran",)
+
+
+def test_other_files(stored, tmp_path):
+    refused(tmp_path / "none.ckpt", UsageError)
     (tmp_path / "text.ckpt").write_text("weights")
     refused(tmp_path / "text.ckpt")
     with zipfile.ZipFile(tmp_path / "zip.ckpt", "w") as file:
@@ -111,27 +109,23 @@ def test_other_files(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-class Exploding:
-    """An object whose pickle runs a command."""
-
-    def __reduce__(self):
-        return os.mkdir, ("ran",)
-
-
-EVIL = "evil_module.Loss"
+def test_a_checkpoint_of_another_network(stored, trained, capsys):
+    root, run = trained
+    fit = (*folder_fit(root), "--model.model", "configs/model/micro_conv.yaml")
+    for arguments in (fit, ("test", *fit[1:])):
+        message = usage_error(capsys, *arguments, "--ckpt_path", run / "checkpoints" / "last.ckpt")
+        assert "another architecture" in message
 
 
 @pytest.fixture
 def evil(tmp_path, monkeypatch):
-    """A module that leaves a trace when it is imported."""
+    """A module that leaves a file behind when it is imported."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "evil_module.py").write_text(
         "import pathlib\n"
         "from probseg.losses import BinaryCrossEntropy\n"
         f"pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
         "class Loss(BinaryCrossEntropy):\n"
-        "    pass\n"
-        "def make(*given):\n"
         "    pass\n",
     )
     yield tmp_path / "ran"
@@ -139,11 +133,10 @@ def evil(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_brings_weights_and_no_settings(stored, trained, evil):
-    """Those of the configuration hold, and no class that the checkpoint names is imported."""
     stored["hyper_parameters"]["loss"] = {"class_path": EVIL, "init_args": {}}
-    path = saved(stored, evil.parent / "a.ckpt")
-    config = ("--config", trained[1] / "config.yaml", "--ckpt_path", path)
-    cli = finished("validate", *config, *SHORT, "--model.corner_noise=0.25")
+    config = ("--config", trained[1] / "config.yaml")
+    config += ("--ckpt_path", saved(stored, evil.parent / "a.ckpt"))
+    cli = finished("validate", *config, "--evaluation.pictures=0", "--model.corner_noise=0.25")
     assert cli.model.corner_noise == 0.25
     assert stored["hyper_parameters"]["corner_noise"] == 0.1
     assert not evil.exists()
@@ -153,12 +146,10 @@ def test_a_checkpoint_brings_weights_and_no_settings(stored, trained, evil):
     "changes",
     [
         {"class_path": "evil_module.Network"},
-        {"class_path": "evil_module.Segmenter", "init_args": {"head": EVIL}},
         {"init_args": {"backbone": {"class_path": EVIL}}},
         {"init_args": {"head": EVIL}},
         {"init_args": {"head": {"class_path": "probseg.losses.BinaryCrossEntropy"}}},
         {"init_args": {"head": {"class_path": "torch.hub.load"}}},
-        {"init_args": {"backbone": {"class_path": "TimmBackbone", "init_args": {"name": EVIL}}}},
         {
             "init_args": {
                 "backbone": {"class_path": "TimmBackbone", "init_args": {"name": "hf-hub:a/b"}}
@@ -168,18 +159,13 @@ def test_a_checkpoint_brings_weights_and_no_settings(stored, trained, evil):
     ids=str,
 )
 def test_a_model_folder_cannot_name_a_class(changes, evil):
-    """Models of the zoo and of local folders are built of the project's own parts."""
     network = read_preset("micro_csa")
-    network = {
-        **network,
-        **changes,
-        "init_args": {**network["init_args"], **changes.get("init_args", {})},
-    }
-    (evil.parent / "config.json").write_text(json.dumps(network))
+    arguments = {**network["init_args"], **changes.get("init_args", {})}
+    config = {**network, **changes, "init_args": arguments}
+    (evil.parent / "config.json").write_text(json.dumps(config))
     with pytest.raises((UnknownNameError, ValueError, TypeError)):
         create_model(f"{evil.parent}/")
     assert not evil.exists()
-    assert "evil_module" not in sys.modules
 
 
 def test_the_network_of_a_checkpoint_that_is_published_neither(stored, evil):
@@ -190,17 +176,75 @@ def test_the_network_of_a_checkpoint_that_is_published_neither(stored, evil):
     assert not evil.exists()
 
 
-def test_how_the_data_are_read_does_not_count(tmp_path):
-    """What to do without memory is to change these, and to go on."""
-    logger = {"class_path": "CSVLogger", "init_args": {"save_dir": str(tmp_path), "name": "mine"}}
-    last = tmp_path / "mine" / "version_0" / "checkpoints" / "last.ckpt"
+def logger(kind, /, **options):
+    return {"class_path": f"lightning.pytorch.loggers.{kind}", "init_args": options}
+
+
+PLACES = [
+    ({"logger": logger("TensorBoardLogger", save_dir="logs", name="mine")}, "logs/mine/version_7"),
+    ({"logger": logger("TensorBoardLogger", save_dir="logs", name="")}, "logs/version_7"),
+    ({"logger": logger("WandbLogger", save_dir="logs", name="a", project="p")}, "logs/p/1a2b"),
+    ({"logger": logger("WandbLogger", save_dir="logs")}, "logs/lightning_logs/1a2b"),
+    ({"logger": [logger("CSVLogger", save_dir="logs", name="mine")]}, "logs/mine/version_7"),
+    ({"logger": True}, "lightning_logs/version_7"),
+    ({"default_root_dir": "root"}, "root/lightning_logs/version_7"),
+    ({"logger": False, "default_root_dir": "root"}, "root"),
+]
+
+
+@pytest.mark.parametrize(("trainer", "run"), PLACES)
+def test_last_is_found_whatever_logger_a_run_has(trainer, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    with pytest.raises(UsageError, match="--ckpt_path last"):
+        find_last(trainer, {})
+    path = tmp_path / run / "checkpoints" / "last.ckpt"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    assert find_last(trainer, {}) == path
+
+
+CSV = {"logger": logger("CSVLogger", save_dir="logs", name="mine")}
+
+
+def an_earlier_run(number, data=None, age=0):
+    """Write what is read of a run in ``logs/mine``."""
+    last = Path("logs", "mine", f"version_{number}", "checkpoints", "last.ckpt")
     last.parent.mkdir(parents=True)
     last.touch()
-    arguments = {"root": "cats", "batch_size": 16, "crop_size": 256, "num_workers": 4}
-    config = {"data": {"class_path": "probseg.data.FolderDataModule", "init_args": arguments}}
-    (last.parent.parent / "config.yaml").write_text(yaml.safe_dump(config))
-    arguments = {**arguments, "batch_size": 8, "crop_size": 192, "num_workers": 0}
-    now = {"class_path": "probseg.data.FolderDataModule", "init_args": arguments}
-    assert find_last({"logger": logger}, now) == last
+    os.utime(last, (1e9 - age, 1e9 - age))
+    if data is not None:
+        (last.parents[1] / "config.yaml").write_text(yaml.safe_dump({"data": data}))
+
+
+def test_last_is_the_newest_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number, age in ((2, 30), (10, 10), (3, 20)):
+        an_earlier_run(number, age=age)
+    assert find_last(CSV, {}).parts[-3] == "version_10"
+
+
+def test_runs_on_other_data_are_passed_over(tmp_path, monkeypatch):
+    """How the data are read, batches and processes, does not make them others."""
+    monkeypatch.chdir(tmp_path)
+    arguments = {"scale": [1, 2], "batch_size": 16, "crop_size": 256, "num_workers": 4}
+    for number, root in enumerate(("cats", "dogs")):
+        an_earlier_run(
+            number, {"class_path": "F", "init_args": {"root": root, **arguments}}, number
+        )
+    changed = {"scale": (1, 2), "batch_size": 8, "crop_size": 192, "num_workers": 0, "test": None}
+    for root, number in (("cats", 0), ("dogs", 1)):
+        data = {"class_path": "F", "init_args": {"root": root, **changed}, "__path__": "a.yaml"}
+        assert find_last(CSV, data).parts[-3] == f"version_{number}"
     with pytest.raises(UsageError, match="on these data"):
-        find_last({"logger": logger}, {**now, "init_args": {**arguments, "root": "dogs"}})
+        find_last(CSV, {"class_path": "F", "init_args": {"root": "cows", **changed}})
+
+
+def test_a_folder_of_the_checkpoint_callback_comes_first(tmp_path):
+    callback = {"class_path": "ModelCheckpoint", "init_args": {"dirpath": str(tmp_path / "kept")}}
+    trainer = {"logger": logger("CSVLogger", save_dir=str(tmp_path)), "callbacks": [callback]}
+    with pytest.raises(UsageError, match=r"kept/last\.ckpt"):
+        find_last(trainer, {})
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "last.ckpt").touch()
+    assert find_last(trainer, {}) == tmp_path / "kept" / "last.ckpt"

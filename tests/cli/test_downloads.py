@@ -7,76 +7,56 @@ import timm.models._builder
 import torch
 import yaml
 from fakes import write_folder
-from runs import MICRO, QUIET, SMALL, finished
+from runs import MICRO, QUIET, SMALL, finished, only_made
 
 from probseg.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 FETCHED = "no weights for you"
-PRETRAINED = '{"pretrained": true}'
-CHANGED = '{"backbone": {"pretrained": true}}'
-VARIED = {
-    "decoder": {"class_path": "probseg.heads.FPNDecoder", "init_args": {"channels": 8}},
+REPLACED = {
     "backbone": {
         "class_path": "probseg.backbones.TimmBackbone",
         "init_args": {"name": "test_resnet.r160_in1k", "pretrained": True},
     },
 }
-# The ways to name a network: flags without weights, and with weights to download.
+VARIANT = ("--model.model=probseg.models.variant", "--model.model.of=micro_csa")
 NETWORKS = {
-    "described": (MICRO, (*MICRO, "--model.model.backbone.pretrained=true")),
-    "varied": (
-        ("--model.model=probseg.models.variant", "--model.model.of=micro_csa"),
-        (
-            "--model.model=probseg.models.variant",
-            "--model.model.of=micro_csa",
-            f"--model.model.changes={CHANGED}",
-        ),
-    ),
-    "replaced": (
-        (
-            "--model.model=probseg.models.variant",
-            "--model.model.of=micro_conv",
-            f"--model.model.changes={json.dumps({'decoder': VARIED['decoder']})}",
-        ),
-        (
-            "--model.model=probseg.models.variant",
-            "--model.model.of=micro_conv",
-            f"--model.model.changes={json.dumps(VARIED)}",
-        ),
-    ),
+    "described": (*MICRO, "--model.model.backbone.pretrained=true"),
+    "varied": (*VARIANT, '--model.model.changes={"backbone": {"pretrained": true}}'),
+    "replaced": (*VARIANT, f"--model.model.changes={json.dumps(REPLACED)}"),
     "by name": (
-        ("--model.model.name=micro_csa", "--model.model.pretrained=false"),
-        (
-            "--model.model.name=micro_csa",
-            "--model.model.pretrained=false",
-            "--model.model.dict_kwargs.backbone",
-            PRETRAINED,
-        ),
+        *("--model.model.name=micro_csa", "--model.model.pretrained=false"),
+        *("--model.model.dict_kwargs.backbone", '{"pretrained": true}'),
     ),
 }
+"""The ways to name a network whose backbone has weights to download."""
 
 
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A folder with drawn data, in which nothing can be fetched."""
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with drawn data and a run, in which nothing can be fetched any more."""
 
     def refuse(*arguments, **options):
         raise OSError(FETCHED)
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(timm.models._builder, "load_pretrained", refuse)
-    write_folder(tmp_path / "objects", images=4, size=(24, 32))
-    return tmp_path
+    place = tmp_path_factory.mktemp("downloads")
+    write_folder(place / "objects", images=4, size=(24, 32))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        finished(*fit(*MICRO, "--trainer.max_epochs=1"))
+        patch.setattr(timm.models._builder, "load_pretrained", refuse)
+        yield place
 
 
 def fit(*more):
-    """Arguments of a short training of the recipe's network, or of another."""
+    """Arguments of a short training."""
     experiment = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root=objects")
     return (*experiment, *QUIET, *SMALL, "--evaluation.pictures=0", *more)
 
 
-def runs(place):
-    return sorted((place / "runs" / "probseg").glob("version_*"))
+def run(place, number):
+    return place / "runs" / "probseg" / f"version_{number}"
 
 
 def asks_for_weights(node):
@@ -88,76 +68,30 @@ def asks_for_weights(node):
     return bool(arguments.get("pretrained")) or any(map(asks_for_weights, node.values()))
 
 
-@pytest.fixture
-def pretrained_run(request, place):
-    """Configuration and checkpoint of a run that began with fetched weights, as if it had.
-
-    A checkpoint says what its network is, too, and is believed more than the configuration.
-    """
-    without, wanted = NETWORKS[request.param]
-    finished(*fit(*without, "--trainer.max_epochs=1"))
-    with pytest.raises(SystemExit, match=r"^0$"):
-        finished(*fit(*wanted, "--print_config"))
-    run = runs(place)[0]
-    checkpoint = run / "checkpoints" / "last.ckpt"
-    stored = torch.load(checkpoint, weights_only=True)
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    for network in (stored["hyper_parameters"]["model"], config["model"]["init_args"]["model"]):
-        assert not asks_for_weights(network)
-        if request.param == "described":
-            network["init_args"]["backbone"]["init_args"]["pretrained"] = True
-        elif request.param == "varied":
-            network["init_args"]["changes"] = json.loads(CHANGED)
-        elif request.param == "replaced":
-            network["init_args"]["changes"] = VARIED
-        else:
-            network["dict_kwargs"] = {"backbone": json.loads(PRETRAINED)}
-        assert asks_for_weights(network)
-    torch.save(stored, checkpoint)
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    return run / "config.yaml", checkpoint
-
-
 @pytest.mark.parametrize("network", NETWORKS)
-def test_a_new_training_fetches_weights(network, place):
+def test_weights_are_fetched_for_new_trainings_only(network, place):
     with pytest.raises(UsageError, match=FETCHED):
-        finished(*fit(*NETWORKS[network][1], "--trainer.fast_dev_run=1"))
+        only_made(*fit(*NETWORKS[network]))
+    last = run(place, 0) / "checkpoints" / "last.ckpt"
+    cli = only_made(*fit(*NETWORKS[network], "--ckpt_path", last))
+    assert asks_for_weights(cli.config.fit.model.as_dict()), "as the configuration to be saved"
 
 
-@pytest.mark.parametrize("pretrained_run", NETWORKS, indirect=True)
-@pytest.mark.parametrize("verb", ["test", "validate", "fit"])
-def test_a_run_with_a_checkpoint_fetches_nothing(verb, pretrained_run, place):
-    config, checkpoint = pretrained_run
-    weights = torch.load(checkpoint, weights_only=True)["state_dict"]
-    more = {
-        "test": ("--evaluation.trials=1", "--evaluation.max_clicks=2"),
-        "validate": (),
-        "fit": ("--trainer.max_epochs=2",),
-    }[verb]
-    short = ("--trainer.limit_test_batches=1", *more) if verb == "test" else more
-    cli = finished(verb, "--config", config, "--ckpt_path", checkpoint, *short)
-    if verb != "fit":
-        loaded = cli.model.state_dict()
-        assert all(torch.equal(loaded[name], tensor) for name, tensor in weights.items())
-    assert len(runs(place)) == 2
-    saved = yaml.safe_load((runs(place)[1] / "config.yaml").read_text())
-    assert asks_for_weights(saved["model"])
-    if verb == "fit":
-        later = torch.load(runs(place)[1] / "checkpoints" / "last.ckpt", weights_only=True)
-        assert later["epoch"] == 1
-
-
-@pytest.mark.parametrize("pretrained_run", ["described"], indirect=True)
-def test_a_training_goes_on_from_the_last_checkpoint_without_fetching(pretrained_run, place):
-    config, _ = pretrained_run
-    finished("fit", "--config", config, "--ckpt_path", "last", "--trainer.max_epochs=2")
-    assert len(runs(place)) == 1
-    assert asks_for_weights(yaml.safe_load(config.read_text())["model"])
-
-
-@pytest.mark.parametrize("pretrained_run", ["described"], indirect=True)
-def test_the_configuration_of_such_a_run_begins_another_with_fetched_weights(pretrained_run):
-    config, checkpoint = pretrained_run
-    finished("validate", "--config", config, "--ckpt_path", checkpoint)
+def test_a_run_goes_on_and_is_validated_without_fetching(place):
+    """As if it had begun with fetched weights, which its configuration says."""
+    config = yaml.safe_load((run(place, 0) / "config.yaml").read_text())
+    backbone = config["model"]["init_args"]["model"]["init_args"]["backbone"]
+    backbone["init_args"]["pretrained"] = True
+    (place / "begun.yaml").write_text(yaml.safe_dump(config))
+    finished("fit", "--config", "begun.yaml", "--ckpt_path=last", "--trainer.max_epochs=2")
+    last = run(place, 0) / "checkpoints" / "last.ckpt"
+    stored = torch.load(last, weights_only=True)
+    assert stored["epoch"] == 1
+    cli = finished("validate", "--config", run(place, 0) / "config.yaml", "--ckpt_path", last)
+    loaded = cli.model.state_dict()
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in stored["state_dict"].items())
+    for number in (0, 1):
+        saved = yaml.safe_load((run(place, number) / "config.yaml").read_text())
+        assert asks_for_weights(saved["model"])
     with pytest.raises(UsageError, match=FETCHED):
-        finished("fit", "--config", config, "--trainer.fast_dev_run=1")
+        finished("fit", "--config", run(place, 0) / "config.yaml")

@@ -30,20 +30,20 @@ PICTURED = 8 * BLOCK
 PATIENCE = 120
 
 
-class Told(NamedTuple):
-    """What a command says, and the names of the objects that it clicks through."""
-
-    text: str
-    evaluated: list[str]
-
-
 class Killings(NamedTuple):
-    """A test in three parts: what was done when it was killed, and what was told at last."""
+    """A test in three parts.
+
+    Attributes:
+        place: Working directory.
+        first: Objects that were done when it was killed.
+        second: Those that were done at the second kill.
+        finished: Output of the last part, and the objects that it clicked through.
+    """
 
     place: Path
     first: set[str]
     second: set[str]
-    finished: Told
+    finished: tuple[str, list[str]]
 
 
 def folder_of(place, number):
@@ -51,7 +51,7 @@ def folder_of(place, number):
 
 
 def run():
-    """Run the command in this process."""
+    """Run the command here; return its output and the objects that it clicks through."""
     names = []
     original = evaluation.run_objects
 
@@ -63,7 +63,7 @@ def run():
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(text):
         patch.setattr(evaluation, "run_objects", recording)
         assert command(*COMMAND) == 0
-    return Told(text.getvalue(), names)
+    return text.getvalue(), names
 
 
 def killed(place, number, runs):
@@ -112,16 +112,11 @@ def killings(undisturbed, tmp_path_factory):
         return Killings(place, first, second, run())
 
 
-def test_the_runs_of_the_killed_test_are_taken_over(killings):
-    _, first, second, finished = killings
+def test_what_was_done_is_taken_over_and_not_done_again(killings):
+    place, first, second, (text, evaluated) = killings
     assert OBJECTS // 4 <= len(first) < len(second) < OBJECTS
     assert first < second, "the second test wrote down what it took over"
-    told = f"{len(second)} runs are taken over from runs/grabcut/version_1/test/ritm"
-    assert told in finished.text
-
-
-def test_what_was_done_is_not_done_again(killings):
-    place, _, second, (_, evaluated) = killings
+    assert f"{len(second)} runs are taken over from runs/grabcut/version_1/test/ritm" in text
     again = second & set(evaluated)
     assert len(again) <= PICTURED < len(second)
     assert len(second | set(evaluated)) == OBJECTS
@@ -136,11 +131,8 @@ def test_the_result_is_that_of_an_undisturbed_test(undisturbed, killings):
     folder = folder_of(killings.place, 2)
     expected = clicks(undisturbed)
     assert len(expected) == OBJECTS * RUN_LINES
-    assert len({row["iou"] for row in expected}) > 10, "the scores must say something"
+    assert len({row["iou"] for row in expected}) > 10, "the scores must differ"
     assert clicks(folder) == expected
     assert figures(folder) == figures(undisturbed)
     assert {path.name for path in folder.iterdir()} == {path.name for path in undisturbed.iterdir()}
-
-
-def test_nothing_is_left_to_go_on_from(killings):
-    assert not list(killings.place.rglob("evaluation.json"))
+    assert not list(killings.place.rglob("evaluation.json")), "nothing is left to go on from"

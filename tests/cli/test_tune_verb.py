@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 import yaml
 from fakes import (
     micro_model,
@@ -15,7 +14,7 @@ from fakes import (
     write_sbd,
 )
 from micro import described
-from runs import QUIET, command
+from runs import QUIET, command, usage_error
 
 import probseg.cli.tune as verb
 import probseg.zoo.store as store
@@ -27,11 +26,9 @@ from probseg.models import read_preset
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-NAMES = {
-    f"--{of}-{what}": f"{of}_{what}" for of in ("key", "value") for what in ("iterations", "priors")
-}
 FEW = ("--key-iterations", 1, "--key-priors", 0, 1, "--value-iterations", 1, "--value-priors", 10)
 TRAINED = "micro_csa_bp5"
+OBJECTS = ("tune", "mine/", "--data", "objects")
 
 
 @pytest.fixture
@@ -39,44 +36,40 @@ def here(tmp_path, monkeypatch):
     """A working directory with a model folder, a folder of objects and data sets."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
-    torch.manual_seed(0)
     store.save(micro_model(TRAINED), described(TRAINED), tmp_path / "mine")
     write_folder(tmp_path / "objects", images=3, objects=2, size=(24, 32))
     return tmp_path
+
+
+def found(interval):
+    """What a search returns that prefers one iteration of the keys."""
+    best = Trial(Adaptation(1, 0.5), 2.0, 0.25, interval)
+    return Tuning((Trial(Adaptation(), 3.0, 0.5, None), best), best)
 
 
 @pytest.fixture
 def search(monkeypatch):
     """Keeps what the search is called with, in place of searching."""
     calls = []
-    best = Trial(Adaptation(1, 0.5), 2.0, 0.25, Interval(-1.5, -0.5))
 
     def tune(*given, **options):
         calls.append((*given, options))
-        return Tuning((Trial(Adaptation(), 3.0, 0.5, None), best), best)
+        return found(Interval(-1.5, -0.5))
 
     monkeypatch.setattr(verb, "tune", tune)
     return calls
 
 
-def told(capsys):
-    return " ".join(capsys.readouterr().out.split())
+def refused(capsys, search, *arguments):
+    message = usage_error(capsys, "tune", *arguments)
+    assert not search, "refused before the search"
+    return message
 
 
-def refused(capsys, *arguments):
-    capsys.readouterr()
-    assert command("tune", *arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == "", "refused before the search"
-    assert captured.err.startswith("probseg: error: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
-
-
-def test_what_is_found_lies_beside_the_model(here, capsys):
-    assert command("tune", "mine/", "--data", "objects", "--objects", 4, *FEW) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "mine/ on 4 objects of folder, protocol gabbur2021" in lines[0]
+def test_a_search_and_its_file(here, capsys):
+    assert command(*OBJECTS, "--objects", 4, *FEW) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert "mine/ on 4 objects of folder, protocol gabbur2021" in first
     tried = [line.split(":")[0].strip() for line in lines if line.startswith("  ")][:6]
     assert tried[:4] == [
         "as trained",
@@ -86,20 +79,15 @@ def test_what_is_found_lies_beside_the_model(here, capsys):
     ]
     assert tried[4].endswith("value_iterations 0")
     assert tried[5].endswith("value_iterations 1, value_prior 10")
-    assert sorted(path.name for path in (here / "mine").iterdir()) == [
-        "adaptation.yaml",
-        store.CONFIG,
-        store.WEIGHTS,
-    ]
+    files = sorted(path.name for path in (here / "mine").iterdir())
+    assert files == ["adaptation.yaml", store.CONFIG, store.WEIGHTS]
     text = (here / "mine" / "adaptation.yaml").read_text(encoding="utf-8")
     assert text.startswith("# Found by `probseg tune` for mine/ on 4 objects of folder")
-    assert Adaptation(**yaml.safe_load(text)) == Adaptation(), (
-        "random weights segment nothing, however they adapt"
-    )
+    assert Adaptation(**yaml.safe_load(text)) == Adaptation(), "random weights segment nothing"
 
 
 def test_a_test_takes_the_file_that_was_written(here, search):
-    assert command("tune", "mine/", "--data", "objects", "--output", "found.yaml") == 0
+    assert command(*OBJECTS, "--output", "found.yaml") == 0
     assert not (here / "mine" / "adaptation.yaml").exists()
     data = ("--data.test=probseg.data.ImageMaskFolder", "--data.test.root=objects")
     short = ("--evaluation.max_clicks=1", "--evaluation.pictures=0")
@@ -107,46 +95,30 @@ def test_a_test_takes_the_file_that_was_written(here, search):
     config = ("--config", "configs/experiment/grabcut.yaml")
     assert command("test", *config, *options, "--evaluation.adaptation", "found.yaml") == 0
     (results,) = here.glob("runs/grabcut/version_0/test/ritm/results.json")
-    assert json.loads(results.read_text())["metadata"]["adaptation"] == {
-        "key_iterations": 1,
-        "key_prior": 0.5,
-        "value_iterations": None,
-        "value_prior": None,
-    }
-
-
-def test_a_part_of_a_folder_can_be_chosen(here, search):
-    (here / "objects" / "two.txt").write_text("photo0\nphoto1\n", encoding="utf-8")
-    split = ("tune", "mine/", "--data", "objects", "--split", "two.txt")
-    assert command(*split) == 0
-    assert command(*split, "--held-out", 3) == 0
-    found = [{sample.photo for sample in samples} for _, samples, *_ in search]
-    assert found == [{"photo0", "photo1"}, {"photo0"}]
+    adaptation = json.loads(results.read_text())["metadata"]["adaptation"]
+    assert (adaptation["key_iterations"], adaptation["key_prior"]) == (1, 0.5)
 
 
 def test_everything_that_was_asked_for_reaches_the_search(here, search):
     options = ("--protocol", "human", "--trials", 3, "--seed", 9, "--batch-size", 5)
-    assert command("tune", "mine/", "--data", "objects", "--objects", 3, *options, *FEW) == 0
+    assert command(*OBJECTS, "--objects", 3, *options, *FEW) == 0
     ((model, samples, protocol, grid, given),) = search
     assert not model.training
     assert [sample.name for sample in samples] == ["photo0#1", "photo1#1", "photo2#1"], "spread"
     assert (protocol.name, protocol.trials) == ("human", 3)
-    assert {name: list(getattr(grid, name)) for name in NAMES.values()} == {
-        "key_iterations": [1],
-        "key_priors": [0, 1],
-        "value_iterations": [1],
-        "value_priors": [10],
-    }
+    assert [list(values) for values in vars(grid).values()] == [[1], [0, 1], [1], [10]]
     assert (given["seed"], given["device"], given["batch_size"]) == (9, "cpu", 5)
+    assert command(*OBJECTS, "--protocol", "ritm", "--trials", 7) == 0
+    assert search[1][2].trials == 1, "no chance in this protocol"
+    assert len(search[1][1]) == 6, "all objects, fewer than --objects"
 
 
-def test_protocols_without_chance_keep_their_one_trial(here, search):
-    assert command("tune", "mine/", "--data", "objects", "--protocol", "ritm", "--trials", 7) == 0
-    assert search[0][2].trials == 1
-    assert len(search[0][1]) == 6, "all objects, fewer than --objects"
-
-
-NOT_BETTER = "No setting is shown to be better than the network as it was trained"
+def test_a_part_of_a_folder_can_be_chosen(here, search):
+    (here / "objects" / "two.txt").write_text("photo0\nphoto1\n", encoding="utf-8")
+    assert command(*OBJECTS, "--split", "two.txt") == 0
+    assert command(*OBJECTS, "--split", "two.txt", "--held-out", 3) == 0
+    photos = [{sample.photo for sample in samples} for _, samples, *_ in search]
+    assert photos == [{"photo0", "photo1"}, {"photo0"}]
 
 
 @pytest.mark.parametrize(
@@ -154,69 +126,51 @@ NOT_BETTER = "No setting is shown to be better than the network as it was traine
     [
         (Interval(-1.5, -0.5), True),
         (Interval(-1.5, 0.0), False),
-        (Interval(-1.5, 0.5), False),
         (Interval(float("nan"), float("nan")), False),
         (None, False),
     ],
 )
 def test_a_difference_that_may_be_chance_is_called_so(here, interval, better, monkeypatch, capsys):
-    best = Trial(Adaptation(1, 0.5), 2.0, 0.25, interval)
-    found = Tuning((Trial(Adaptation(), 3.0, 0.5, None), best), best)
-    monkeypatch.setattr(verb, "tune", lambda *given, **options: found)
-    assert command("tune", "mine/", "--data", "objects") == 0
-    words = told(capsys)
-    assert (NOT_BETTER not in words) == better
-    assert "best: key_iterations 1, key_prior 0.5: 2.00 ± 0.25" in words
-    assert ("(-1.50 to -0.50)" in words) == better
+    monkeypatch.setattr(verb, "tune", lambda *given, **options: found(interval))
+    assert command(*OBJECTS) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert ("No setting is shown to be better" not in printed) == better
+    assert "best: key_iterations 1, key_prior 0.5: 2.00 ± 0.25" in printed
+    assert ("(-1.50 to -0.50)" in printed) == better
     text = (here / "mine" / "adaptation.yaml").read_text(encoding="utf-8")
     assert "# As trained: as trained: 3.00 ± 0.50" in text
     assert "# Best: key_iterations 1, key_prior 0.5: 2.00 ± 0.25" in text
 
 
-@pytest.mark.parametrize(
-    ("name", "split"),
-    [
-        ("GrabCut", None),
-        ("grabcut", None),
-        ("Berkeley", None),
-        ("DAVIS", None),
-        ("DAVIS585", None),
-        ("COCO_MVal", None),
-        ("coco-mval", None),
-        ("SBD", "val"),
-        ("PascalVOC", "val"),
-        ("PascalVOC", "trainval"),
-        ("BSDS500", "test"),
-    ],
-)
-def test_nothing_is_chosen_on_what_results_are_reported_on(here, name, split, search, capsys):
-    for write, folder in ((write_grabcut, "GrabCut"), (write_berkeley, "Berkeley")):
-        write(here / "data" / folder)
-    write_sbd(here / "data" / "SBD")
-    (here / "data" / "bsds500").mkdir()
-    write_bsds500(here / "data" / "bsds500")
-    message = refused(
-        capsys, "mine/", "--data", name, *(() if split is None else ("--split", split))
-    )
-    assert "results are reported on this set, so nothing may be chosen on it" in message
-    assert split is None or f"--split {split}" in message
-    assert not search
+@pytest.mark.parametrize("name", ["GrabCut", "grabcut", "Berkeley", "DAVIS585", "coco-mval"])
+@pytest.mark.parametrize("written", [False, True])
+def test_nothing_is_chosen_on_test_sets(here, name, written, search, capsys):
+    if written:
+        write_grabcut(here / "data" / "GrabCut")
+        write_berkeley(here / "data" / "Berkeley")
+    assert "nothing may be chosen" in refused(capsys, search, "mine/", "--data", name)
 
 
 @pytest.mark.parametrize(
-    ("name", "splits"),
+    ("name", "closed", "splits"),
     [
-        ("SBD", "train, train_noval"),
-        ("PascalVOC", "train"),
-        ("LVIS", "train, val"),
-        ("BSDS500", "train, val"),
+        ("SBD", ["val"], ["train", "train_noval"]),
+        ("PascalVOC", ["val", "trainval"], ["train"]),
+        ("LVIS", [], ["train", "val"]),
+        ("BSDS500", ["test"], ["train", "val"]),
     ],
 )
-def test_a_split_is_asked_for_where_there_are_some(here, name, splits, search, capsys):
+def test_a_split_that_no_results_are_reported_on_is_asked_for(
+    here, name, closed, splits, search, capsys
+):
+    for split in closed:
+        message = refused(capsys, search, "mine/", "--data", name, "--split", split)
+        assert "nothing may be chosen" in message
+        assert f"--split {split}" in message
     for given in ((), ("--split", "trian")):
-        message = refused(capsys, "mine/", "--data", name, *given)
-        assert f"--split: expected one of {splits} of {name}, got" in message
-    assert not search
+        message = refused(capsys, search, "mine/", "--data", name, *given)
+        assert "--split" in message
+        assert f"{', '.join(splits)} of {name}" in message
 
 
 def test_training_splits_of_data_sets(here, search):
@@ -235,32 +189,20 @@ def test_training_splits_of_data_sets(here, search):
     elsewhere = write_sbd(here / "elsewhere" / "dataset")
     assert command("tune", "mine/", "--data", "sbd", "--split=train", "--root", elsewhere) == 0
     assert len(search[-1][1]) == 6
-
-
-def test_photographs_of_test_sets_are_left_out_of_bsds500(here, search):
-    """Its photograph 100 is in GrabCut."""
     write_bsds500(here / "data" / "bsds500")
     assert command("tune", "mine/", "--data", "BSDS500", "--split", "train") == 0
-    photos = {sample.photo or sample.name for sample in search[0][1]}
-    assert {photo[:3] for photo in photos} == {"101", "102"}
+    photos = {sample.photo or sample.name for sample in search[-1][1]}
+    assert {photo[:3] for photo in photos} == {"101", "102"}, "photograph 100 is in GrabCut"
 
 
 def test_networks_that_cannot_adapt_are_refused(here, capsys):
     store.save(micro_model("micro_conv"), read_preset("micro_conv"), here / "plain")
     assert command("tune", "plain/", "--data", "objects") == 2
-    message = capsys.readouterr().err
-    assert message.startswith("probseg: error: model: expected one with probabilistic attention")
+    assert "probabilistic attention" in capsys.readouterr().err
     assert not (here / "plain" / "adaptation.yaml").exists()
 
 
-def test_a_file_that_cannot_be_written_is_named_before_the_search(here, search, capsys):
-    for output in ("nowhere/found.yaml", "objects", "mine/config.json/found.yaml"):
-        message = refused(capsys, "mine/", "--data", "objects", "--output", output)
-        assert f"--output {output}: cannot be written" in message
-    assert not search
-
-
-def test_an_earlier_file_stays_until_the_search_is_over(here, search, monkeypatch):
+def test_an_earlier_file_stays_until_the_search_is_over(here, monkeypatch):
     path = here / "mine" / "adaptation.yaml"
     seen = []
 
@@ -272,35 +214,29 @@ def test_an_earlier_file_stays_until_the_search_is_over(here, search, monkeypatc
     for before in (None, "earlier"):
         if before is not None:
             path.write_text(before)
-        assert command("tune", "mine/", "--data", "objects") == 130
+        assert command(*OBJECTS) == 130
         assert (path.read_text() if path.exists() else None) == before
     assert seen == [None, "earlier"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "part"),
     [
-        (("nowhere/", "--data", "objects"), "nowhere/config.json: no such file"),
-        (("micro_cas", "--data", "objects"), "unknown zoo model 'micro_cas'"),
-        (("mine/", "--data", "nowhere"), "nowhere: expected the folders images/ and masks/"),
-        (("mine/", "--data", "objects", "--protocol", "rtim"), "did you mean 'ritm'"),
-        (("mine/", "--data", "objects", "--objects", "0"), "--objects: expected a whole number"),
-        (("mine/", "--data", "objects", "--split", "val"), "objects/val: "),
-        (("mine/", "--data", "objects", "--root", "x"), "--root: objects is a folder itself"),
+        (("nowhere/", "--data=objects"), "nowhere/config.json"),
+        (("empty/", "--data=objects"), store.WEIGHTS),
+        (("micro_cas", "--data=objects"), "unknown zoo model 'micro_cas'"),
         (("mine/",), "--data"),
+        (("mine/", "--data=nowhere"), "nowhere"),
+        (("mine/", "--data=objects", "--protocol=rtim"), "'ritm'"),
+        (("mine/", "--data=objects", "--objects=0"), "--objects"),
+        (("mine/", "--data=objects", "--split=val"), "objects/val"),
+        (("mine/", "--data=objects", "--root=x"), "--root"),
+        (("mine/", "--data=objects", "--key-priors=-1"), "key_prior"),
+        (("mine/", "--data=objects", "--output=nowhere/found.yaml"), "--output nowhere/found"),
+        (("mine/", "--data=objects", "--output=objects"), "--output objects"),
     ],
 )
-def test_wrong_arguments_are_named(here, arguments, expected, search, capsys):
-    assert expected in refused(capsys, *arguments)
-    assert not search
-
-
-def test_a_model_folder_without_weights_is_named(here, search, capsys):
-    (here / "mine" / store.WEIGHTS).unlink()
-    assert store.WEIGHTS in refused(capsys, "mine/", "--data", "objects")
-    assert not search
-
-
-def test_wrong_settings_are_named(here, capsys):
-    assert command("tune", "mine/", "--data", "objects", "--key-priors", "-1") == 2
-    assert "key_prior" in capsys.readouterr().err
+def test_wrong_arguments_are_named(here, arguments, part, search, capsys):
+    store.save(micro_model(TRAINED), described(TRAINED), here / "empty")
+    (here / "empty" / store.WEIGHTS).unlink()
+    assert part in refused(capsys, search, *arguments)

@@ -1,4 +1,4 @@
-"""Weights & Biases from the command line, offline: runs that go on, uploads, sweeps."""
+"""Weights & Biases from the command line, offline: a killed run that goes on, and sweeps."""
 
 import csv
 import json
@@ -8,12 +8,15 @@ import struct
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from fakes import write_folder
-from runs import MICRO, QUIET, SMALL, command, finished, folder_fit
+from PIL import Image
+from runs import MICRO, QUIET, SMALL, finished, folder_fit, usage_error
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from probseg.paths import configs_dir
@@ -52,13 +55,12 @@ def probseg(place, *arguments):
 
 
 def wait_for_epoch(process, place, epoch):
-    """Wait until the checkpoint of an epoch is written; return it."""
+    """Wait until the checkpoint of an epoch is written."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
         assert process.poll() is None, process.communicate()[0]
         for last in place.glob("logs/p/*/checkpoints/last.ckpt"):
-            stored = torch.load(last, weights_only=True)
-            if stored["epoch"] >= epoch:
+            if torch.load(last, weights_only=True)["epoch"] >= epoch:
                 return
         time.sleep(0.1)
     pytest.fail(f"epoch {epoch} did not end within {PATIENCE} s")
@@ -89,26 +91,35 @@ def records(folder):
         at += rest if rest < 7 else 0
 
 
-def history(folder):
-    """What an offline run logged: a dictionary for each call."""
-    return [
-        {(i.key or ".".join(i.nested_key)): json.loads(i.value_json) for i in record.history.item}
-        for record in records(folder)
-        if record.WhichOneof("record_type") == "history"
-    ]
-
-
-def identifier(folder):
-    (found,) = {r.run.run_id for r in records(folder) if r.WhichOneof("record_type") == "run"}
-    return found
+def offline_run(folder):
+    """Identifier, settings, logged rows and types of artifacts of an offline run."""
+    run = SimpleNamespace(folder=folder, identifiers=set(), sent={}, rows=[], artifacts=set())
+    for record in records(folder):
+        kind = record.WhichOneof("record_type")
+        for update in (*record.run.config.update, *record.config.update):
+            run.sent[update.key] = json.loads(update.value_json)
+        if kind == "run":
+            run.identifiers.add(record.run.run_id)
+        elif kind == "artifact":
+            run.artifacts.add(record.artifact.type)
+        elif kind == "history":
+            items = record.history.item
+            run.rows.append(
+                {i.key or ".".join(i.nested_key): json.loads(i.value_json) for i in items}
+            )
+    return run
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """Folder of a run with three loggers that was killed and went on."""
+def resumed(tmp_path_factory):
+    """A run with three loggers that was killed and went on.
+
+    Its folder, epoch and step of the checkpoint before the kill, rows of the table then, and both
+    parts as Weights & Biases has them.
+    """
     place = tmp_path_factory.mktemp("wandb")
     root = write_folder(place / "data", images=5, size=(24, 32))
-    fit = (*folder_fit(root, *SHORT), "--trainer.logger", json.dumps(LOGGERS))
+    fit = (*folder_fit(root), "--trainer.logger", json.dumps(LOGGERS))
     process = probseg(place, *fit, "--trainer.max_epochs=1000000")
     try:
         wait_for_epoch(process, place, 2)
@@ -117,89 +128,92 @@ def place(tmp_path_factory):
         process.communicate()
     (last,) = place.glob("logs/p/*/checkpoints/last.ckpt")
     before = torch.load(last, weights_only=True)
-    (place / "before.json").write_text(json.dumps([before["epoch"], before["global_step"]]))
-    (table,) = place.glob("logs/table/*/metrics.csv")
-    (place / "before.csv").write_bytes(table.read_bytes())
+    rows = table(place)
     more = (f"--trainer.max_epochs={before['epoch'] + 3}", "--ckpt_path", "last")
     process = probseg(place, *fit, *more)
-    told = process.communicate(timeout=PATIENCE)[0]
-    assert process.returncode == 0, told
-    assert told.count("Weights & Biases is offline: no checkpoint is uploaded") == 1
-    return place
-
-
-def offline_runs(place):
-    return sorted(place.glob("logs/wandb/offline-run-*"))
-
-
-def test_a_run_that_goes_on_keeps_its_identifier_and_its_folder(place):
-    first, second = offline_runs(place)
-    assert identifier(first) == identifier(second)
-    (run,) = (place / "logs" / "p").iterdir()
-    assert run.name == identifier(first)
-    names = {path.name for path in (run / "checkpoints").iterdir()}
-    assert "last.ckpt" in names
-    assert len(names) == 2, "the best and the last, of both parts together"
-
-
-def test_steps_go_on_and_never_back(place):
-    epoch, step = json.loads((place / "before.json").read_text())
-    first, second = (
-        [(row["trainer/global_step"], row.get("epoch")) for row in history(folder)]
-        for folder in offline_runs(place)
+    output = process.communicate(timeout=PATIENCE)[0]
+    assert process.returncode == 0, output
+    assert output.count("offline: no checkpoint is uploaded") == 1
+    return SimpleNamespace(
+        run=last.parents[1],
+        logs=place / "logs",
+        epoch=before["epoch"],
+        step=before["global_step"],
+        rows=rows,
+        parts=[offline_run(part) for part in sorted(place.glob("logs/wandb/offline-run-*"))],
     )
-    for rows in (first, second):
-        assert [row[0] for row in rows] == sorted(row[0] for row in rows)
-    assert first[0][0] < step
-    assert second[0][0] >= step - 1, "Lightning counts from 0"
-    assert max(row[1] for row in second if row[1] is not None) == epoch + 2
 
 
-def test_the_other_loggers_of_a_run_go_on_too(place):
-    epoch, _ = json.loads((place / "before.json").read_text())
-    assert [path.name for path in (place / "logs" / "table").iterdir()] == ["version_0"]
-    assert [path.name for path in (place / "logs" / "events").iterdir()] == ["version_0"]
-    rows = list(csv.DictReader((place / "logs/table/version_0/metrics.csv").open(newline="")))
+def table(place):
+    """Rows of the table of numbers."""
+    (path,) = place.glob("logs/table/*/metrics.csv")
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_that_goes_on_is_one_run_whose_steps_never_go_back(resumed):
+    first, second = resumed.parts
+    assert first.identifiers == second.identifiers == {resumed.run.name}
+    assert len(list(resumed.run.parent.iterdir())) == 1
+    files = {path.name for path in (resumed.run / "checkpoints").iterdir()}
+    assert "last.ckpt" in files
+    assert len(files) == 2, "the best and the last, of both parts together"
+    for part in resumed.parts:
+        steps = [row["trainer/global_step"] for row in part.rows]
+        assert steps == sorted(steps)
+    assert first.rows[0]["trainer/global_step"] < resumed.step
+    assert second.rows[0]["trainer/global_step"] >= resumed.step - 1, "Lightning counts from 0"
+    assert max(row.get("epoch", 0) for row in second.rows) == resumed.epoch + 2
+
+
+def test_the_other_loggers_of_a_run_go_on_too(resumed):
+    for name in ("table", "events"):
+        assert [path.name for path in (resumed.logs / name).iterdir()] == ["version_0"]
+    rows = table(resumed.logs.parent)
     validated = [int(row["epoch"]) for row in rows if row["val/miou@5"]]
-    assert sorted(set(validated)) == list(range(epoch + 3)), "rows of before the kill are kept"
-    kept = list(csv.DictReader((place / "before.csv").open(newline="")))
-    assert [{key: row[key] for key in kept[0]} for row in rows[: len(kept)]] == kept
-    events = EventAccumulator(str(place / "logs/events/version_0")).Reload()
-    assert len(events.Scalars("val/miou@5")) == len(validated)
+    assert sorted(set(validated)) == list(range(resumed.epoch + 3))
+    kept = [{key: row[key] for key in resumed.rows[0]} for row in rows[: len(resumed.rows)]]
+    assert kept == resumed.rows, "rows of before the kill"
+    events = EventAccumulator(str(resumed.logs / "events/version_0"), {"scalars": 0}).Reload()
+    for key in ("val/miou@5", "train/stage"):
+        points = sorted((int(row["step"]), float(row[key])) for row in rows if row[key])
+        found = [(event.step, event.value) for event in events.Scalars(key)]
+        assert [step for step, _ in found] == [step for step, _ in points]
+        assert [value for _, value in found] == pytest.approx([value for _, value in points])
 
 
-def test_each_start_of_a_run_is_written_down(place):
-    (run,) = (place / "logs" / "p").iterdir()
-    starts = [json.loads(line) for line in (run / "starts.jsonl").read_text().splitlines()]
+def test_each_start_of_a_run_is_written_down(resumed):
+    starts = [json.loads(line) for line in (resumed.run / "starts.jsonl").read_text().splitlines()]
     assert [start["verb"] for start in starts] == ["fit", "fit"]
-    assert starts[0]["checkpoint"] is None
-    assert starts[1]["checkpoint"] == str(run / "checkpoints" / "last.ckpt")
+    last = str(resumed.run / "checkpoints" / "last.ckpt")
+    assert [start["checkpoint"] for start in starts] == [None, last]
     for start in starts:
-        assert start["versions"] == [run.name, "version_0", "version_0"]
+        assert start["versions"] == [resumed.run.name, "version_0", "version_0"]
         assert start["environment"]["versions"]["probseg"]
-    config = yaml.safe_load((run / "config.yaml").read_text())
+    config = yaml.safe_load((resumed.run / "config.yaml").read_text())
     versions = [logger["init_args"].get("version") for logger in config["trainer"]["logger"]]
     assert versions == [None] * 3, "the configuration begins a run of its own"
 
 
-def test_weights_and_biases_knows_the_code(place):
-    for folder in offline_runs(place):
-        sent = {}
-        for record in records(folder):
-            for update in (*record.run.config.update, *record.config.update):
-                sent[update.key] = json.loads(update.value_json)
-        assert sent["environment"]["versions"]["probseg"]
-        assert {"commit", "dirty"} <= sent["environment"].keys()
-        assert sent["config"]["trainer"]["max_epochs"] > 0
-
-
-def test_without_a_network_nothing_is_uploaded(place):
-    for folder in offline_runs(place):
-        artifacts = [
-            r.artifact for r in records(folder) if r.WhichOneof("record_type") == "artifact"
-        ]
-        assert "model" not in {artifact.type for artifact in artifacts}
-    assert not list(place.rglob("artifacts.json"))
+def test_weights_and_biases_gets_code_settings_numbers_and_pictures(resumed):
+    for part in resumed.parts:
+        assert part.sent["environment"]["versions"]["probseg"]
+        assert {"commit", "dirty"} <= part.sent["environment"].keys()
+        assert part.sent["config"]["data"]["init_args"]["crop_size"] == 32
+        assert "model" not in part.artifacts, "nothing is uploaded without a network"
+    assert not list(resumed.logs.rglob("artifacts.json"))
+    _, second = resumed.parts
+    logged = set().union(*second.rows)
+    assert {"val/miou@5", "val/folder/miou@0", "val/folder/noc@90", "train/stage"} <= logged
+    media = second.folder / "files" / "media"
+    for panel in ("train/crops", "val/overlays", "val/curve"):
+        files = list((media / "images").glob(f"{panel}_*.png"))
+        assert len(files) == 2, f"{panel}: one picture per epoch"
+        assert all(np.asarray(Image.open(file)).std() > 0 for file in files)
+    curve, *_ = (media / "table").glob("val/folder/clicks_*.table.json")
+    content = json.loads(curve.read_text())
+    assert content["columns"] == ["clicks", "mIoU"]
+    assert len(content["data"]) == 6
 
 
 @pytest.fixture
@@ -213,15 +227,14 @@ def here(tmp_path, monkeypatch):
 
 
 def test_uploads_and_offline_exclude_each_other(here, capsys):
-    logger = ("--trainer.logger=WandbLogger", "--trainer.logger.log_model=true")
-    assert command(*folder_fit("my_folder", *logger, "--trainer.logger.offline=true")) == 2
-    told = capsys.readouterr().err
-    assert "log_model True of WandbLogger: checkpoints cannot be uploaded" in told
-    assert "Traceback" not in told
+    options = ("=WandbLogger", ".log_model=true", ".offline=true")
+    logger = [f"--trainer.logger{option}" for option in options]
+    assert "log_model" in usage_error(capsys, *folder_fit("my_folder", *logger))
 
 
 SWEEPS = sorted(path.name for path in (configs_dir() / "sweep").glob("*.yaml"))
 SLOW = {"adaptation.yaml"}  # tests the shipped model
+assert {"folder.yaml", *SLOW} <= set(SWEEPS)
 
 
 def chosen(parameter):
@@ -260,7 +273,3 @@ def test_the_command_of_a_sweep_runs(name, here):
         place = path.replace("optimizer.", "optimizer.init_args.")
         place = place.replace("model.", "model.init_args.", 1).replace("data.", "data.init_args.")
         assert config[place] == pytest.approx(value), path
-
-
-def test_there_are_sweeps():
-    assert {"adaptation.yaml", "folder.yaml"} <= set(SWEEPS)

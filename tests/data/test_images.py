@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+import refusals
 from fakes import draw_scene, save
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -12,7 +13,6 @@ from hypothesis.extra import numpy as hnp
 from PIL import Image
 
 from probseg.data.images import (
-    check_same_size,
     image_size,
     object_ids,
     object_mask,
@@ -30,13 +30,7 @@ COLOUR = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
 
 def refused(path, action, *parts):
     """The action raises a DataError that begins with the file and holds all parts."""
-    with pytest.raises(DataError) as caught:
-        action()
-    text = str(caught.value)
-    assert text.startswith(f"{path}: ")
-    for part in parts:
-        assert part in text
-    return text
+    assert refusals.refused(DataError, action, *parts).startswith(f"{path}: ")
 
 
 # --- images -----------------------------------------------------------------------------------
@@ -119,25 +113,14 @@ def test_exif_rotation_is_carried_out(tmp_path, orientation, undo):
     np.testing.assert_array_equal(read_image(tmp_path / "x.png"), undo(COLOUR))
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_missing_and_foreign_files_are_named(tmp_path):
     path = tmp_path / "no.png"
-    for read in (read_image, read_labels):
+    for read in (read_image, read_labels, read_colours, read_grey):
         refused(path, lambda read=read: read(path), "no such file", "check the folder")
-
-
-@pytest.mark.parametrize("content", [b"", b"hello", b"\x89PNG\r\n\x1a\n", b"BM", b"\xff\xd8\xff"])
-def test_a_file_that_is_no_image_is_named(tmp_path, content):
-    path = tmp_path / "x.png"
-    path.write_bytes(content)
-    for read in (read_image, read_labels):
-        refused(path, lambda read=read: read(path), "cannot be read as an image", "replace")
-
-
-@pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp", ".webp"])
-def test_a_truncated_file_is_named(tmp_path, suffix):
-    path = save(draw_scene()[0], tmp_path / f"x{suffix}")
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    refused(path, lambda: read_image(path), "cannot be read as an image", "replace or remove")
+    for content in (b"", b"hello", b"\x89PNG\r\n\x1a\n", b"BM", b"\xff\xd8\xff"):
+        path.write_bytes(content)
+        for read in (read_image, read_labels):
+            refused(path, lambda read=read: read(path), "cannot be read as an image", "replace")
 
 
 @pytest.fixture(scope="module")
@@ -233,16 +216,13 @@ def test_values_that_are_no_bytes_are_refused(tmp_path, array, suffix, parts):
     refused(path, lambda: read_labels(path), *parts, "1..254")
 
 
-def test_a_colour_mask_is_refused(tmp_path):
+def test_colour_and_jpeg_masks_are_refused(tmp_path):
     path = save(COLOUR, tmp_path / "x.png")
     refused(path, lambda: read_labels(path), "one channel", "colours", "palette or grey PNG")
-
-
-@pytest.mark.parametrize("name", ["x.jpg", "renamed.png"])
-def test_a_jpeg_mask_is_refused_under_any_name(tmp_path, name):
-    path = tmp_path / name
-    Image.fromarray(draw_scene()[1] * 255).save(path, "JPEG")
-    refused(path, lambda: read_labels(path), "JPEG", "lossless", "PNG")
+    for name in ("x.jpg", "renamed.png"):
+        path = tmp_path / name
+        Image.fromarray(draw_scene()[1] * 255).save(path, "JPEG")
+        refused(path, lambda path=path: read_labels(path), "JPEG", "lossless", "PNG")
 
 
 # --- objects ----------------------------------------------------------------------------------
@@ -256,15 +236,11 @@ def test_numbers_below_255_are_objects(ids, ignored):
     assert object_ids(labels, "m.png") == sorted(ids)
 
 
-def test_black_and_white():
-    assert object_ids(np.array([[0, 255]], dtype=np.uint8), "m.png") == [255]
-
-
 @given(labels=hnp.arrays(np.uint8, (4, 5), elements=st.sampled_from([0, 1, 2, 255])))
 def test_mask_of_one_object(labels):
     for number in (1, 2):
-        for got, value in zip(object_mask(labels, number).ravel(), labels.ravel(), strict=True):
-            assert got == (1 if value == number else 255 if value == 255 else 0)
+        expected = np.where(labels == 255, 255, labels == number)
+        np.testing.assert_array_equal(object_mask(labels, number), expected)
     np.testing.assert_array_equal(object_mask(labels, 255), labels == 255)
 
 
@@ -281,20 +257,16 @@ def test_what_is_no_mask_is_refused(labels, part):
     refused("m.png", lambda: object_ids(labels, "m.png"), part)
 
 
-@pytest.mark.parametrize("quality", [30, 50, 75, 90, 95])
-def test_a_mask_that_was_a_jpeg_is_refused(quality):
-    buffer = io.BytesIO()
-    Image.fromarray(draw_scene(80, 100)[1] * 255).save(buffer, "JPEG", quality=quality)
-    labels = np.asarray(Image.open(buffer))
-    assert len(np.unique(labels)) > 2
-    refused("m.png", lambda: object_ids(labels, "m.png"), "nearly white", "JPEG", "threshold")
-
-
-@pytest.mark.parametrize("side", [30, 60, 150, 300, 500])
-def test_a_smoothly_resized_mask_is_refused(side):
+def test_blurred_masks_are_refused():
+    for quality in (30, 50, 75, 90, 95):
+        buffer = io.BytesIO()
+        Image.fromarray(draw_scene(80, 100)[1] * 255).save(buffer, "JPEG", quality=quality)
+        labels = np.asarray(Image.open(buffer))
+        refused("m.png", lambda labels=labels: object_ids(labels, "m.png"), "JPEG", "threshold")
     mask = Image.fromarray(draw_scene(100, 100)[1] * 255)
-    labels = np.asarray(mask.resize((side, side), Image.Resampling.BILINEAR))
-    refused("m.png", lambda: object_ids(labels, "m.png"), "change of size", "threshold")
+    for side in (30, 60, 150, 300, 500):
+        labels = np.asarray(mask.resize((side, side), Image.Resampling.BILINEAR))
+        refused("m.png", lambda labels=labels: object_ids(labels, "m.png"), "change of size")
 
 
 def test_many_objects_with_an_ignored_border_are_no_blur():
@@ -302,14 +274,7 @@ def test_many_objects_with_an_ignored_border_are_no_blur():
     labels[:3] = 255
     assert object_ids(labels, "m.png") == list(range(1, 31))
     assert object_ids(np.where(labels == 30, 250, labels), "m.png") == [*range(1, 30), 250]
-
-
-def test_a_mask_of_another_size_is_refused():
-    with pytest.raises(DataError, match=r"(?s)m\.png.*6 x 5.*i\.jpg.*6 x 4") as caught:
-        check_same_size((4, 6, 3), (5, 6), "i.jpg", "m.png")
-    assert "EXIF" not in str(caught.value)
-    with pytest.raises(DataError, match="EXIF rotation"):
-        check_same_size((4, 6, 3), (6, 4), "i.jpg", "m.png")
+    assert object_ids(np.array([[0, 255]], dtype=np.uint8), "m.png") == [255]
 
 
 # --- masks as colours and as grey values --------------------------------------------------------
@@ -351,5 +316,3 @@ def test_colour_masks_that_cannot_be_read(tmp_path, read):
     refused(path, lambda: read(path), "8 bits", "I;16", "8-bit PNG")
     save(COLOUR, tmp_path / "x.jpg").rename(path)
     refused(path, lambda: read(path), "JPEG", "lossless")
-    path.unlink()
-    refused(path, lambda: read(path), "no such file")

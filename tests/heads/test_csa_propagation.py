@@ -1,6 +1,7 @@
 """Corrective self-attention in which clicks fix logits and propagate them."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -192,7 +193,7 @@ def test_the_head_is_what_the_equations_say(case, layout):
 def test_switched_off_it_is_the_standard_head(layout):
     head = build(options={"key_iterations": 0, "log_prior": "magnitude"}, **layout)
     head.last.adapt_values(0)
-    head.last.value_precision = 0.0
+    head.last.settings = replace(head.last.settings, value_precision=0.0)
     arguments = {"attention": "standard", "propagation_iterations": 0, **layout}
     standard = build(**arguments)
     missing, surplus = standard.load_state_dict(head.state_dict(), strict=False)

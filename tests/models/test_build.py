@@ -58,7 +58,7 @@ def test_changes_reach_any_depth():
     model = build(micro(head={"layout": "full", "options": {"key_iterations": 2}}, working_size=99))
     assert isinstance(model.head, CorrectiveSelfAttention)
     assert model.head.height is None
-    assert model.head.last.settings.keys.iterations == 2
+    assert model.head.last.settings.key_adaptation.iterations == 2
     assert model.working_size == 99
 
 

@@ -242,7 +242,7 @@ def check_backbone_attention(name, model):
     assert {type(layer) for layer in layers} <= {kind}
     for layer in layers:
         if "prob_" in name:  # networks are trained without key adaptation
-            assert layer.settings.keys.iterations == 0
+            assert layer.settings.key_adaptation.iterations == 0
         keys = [key for key, _ in layer.position.named_parameters() if key.startswith("key")]
         assert bool(keys) == ("prob_" in name)
     if "botnet50_" in name:
@@ -262,7 +262,7 @@ def check_head(name, head):
     assert axes == (["full"] if "csa_full" in name else ["height", "width"])
     steps = re.search(r"_bp(\d+)", name)
     expected = 5 if "fast" in name else int(steps[1]) if steps else 0
-    assert head.last.settings.values.iterations == expected
+    assert head.last.settings.value_propagation.iterations == expected
     assert head.propagates == (expected > 0)
 
 

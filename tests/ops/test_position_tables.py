@@ -61,18 +61,6 @@ def test_offset_zero_keeps_its_embedding(kind, heads, old, new):
         torch.testing.assert_close(centre, middle(table, spatial(position)), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("new", [(1, 3), (3, 1), (1, 1)])
-def test_a_map_of_one_line_keeps_offset_zero(kind, new):
-    """The only offset that is left is 0, not the one at the end of the table."""
-    position = build(draw_tables(kind, (4, 3), 2))
-    for name, table in tables_of(position.resized(*new)).items():
-        torch.testing.assert_close(
-            middle(table, spatial(position)),
-            middle(tables_of(position)[name], spatial(position)),
-        )
-
-
 @pytest.mark.parametrize(("old", "new"), [(4, 22), (7, 22), (27, 12), (16, 33)])
 def test_offset_zero_stays_exactly_in_float32(old, new):
     line = draw(2 * old - 1, 3).float()
@@ -98,15 +86,6 @@ def test_linear_tables_stay_linear(h, w, new_h, new_w):
     torch.testing.assert_close(factored.query_width, 3 * right, rtol=0, atol=2e-6)
     full = FullPosition(plane(h, w)).resized(new_h, new_w)
     torch.testing.assert_close(full.query, plane(new_h, new_w), rtol=0, atol=5e-6)
-
-
-@given(st.sampled_from(KINDS), sizes, sizes)
-def test_symmetric_tables_stay_symmetric(kind, old, new):
-    tables = draw_tables(kind, old, 2)
-    dims = (0,) if kind == "factored" else (0, 1)
-    tables = {name: table + table.flip(dims) for name, table in tables.items()}
-    for table in tables_of(build(tables).resized(*new)).values():
-        torch.testing.assert_close(table, table.flip(dims), rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", KINDS)

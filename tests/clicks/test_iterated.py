@@ -121,13 +121,6 @@ def test_clicks_keep_away_from_the_border_and_vary(rim, inner):
     assert set(places[:, 0].tolist()) == set(places[:, 1].tolist()) == set(inner)
 
 
-def test_equally_deep_errors_give_a_negative_click():
-    masks = torch.zeros(1, 12, 12, dtype=torch.uint8)
-    masks[0, 2:5, 2:5] = 1
-    points, labels = corrective_clicks(masks.flip(1, 2) == 1, masks, draws(1))
-    assert (points.tolist(), labels.tolist()) == ([[[8, 8]]], [[0]])
-
-
 def test_random_clicks_are_where_they_belong():
     margin, count = 3, 0
     inside = [depths((mask == 1).numpy()) for mask in scenes(3)]

@@ -203,6 +203,7 @@ def test_normalisations_that_join_their_convolutions_change_nothing(bias):
     layers = ConvSequential(
         torch.nn.Conv2d(3, 6, 3, bias=bias), torch.nn.BatchNorm2d(6), torch.nn.ReLU(inplace=True),
         *separable_conv(6, 5, 2), torch.nn.BatchNorm2d(5), torch.nn.Dropout(0.5),
+        torch.nn.Conv2d(5, 4, 1), torch.nn.Conv2d(4, 3, 1), torch.nn.ReLU(),
     )  # fmt: skip
     randomise(layers).double()
     x = torch.randn(2, 3, 9, 11, dtype=torch.float64)

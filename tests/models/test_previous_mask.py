@@ -7,22 +7,18 @@ import numpy as np
 import pytest
 import torch
 from fakes import draw_scene, micro_model
+from micro import FUSION
 from network_cases import prompts
 from recording import Recorder, Through
 from refusals import refused
 
 from probseg.backbones import PromptStem, rgb_parameters
 from probseg.heads import Head
-from probseg.interact import InteractionLoop, Zoom, begin, image_tensor
-from probseg.interact.predictor import Predictor
+from probseg.interact import InteractionLoop, begin, image_tensor
 from probseg.models import Segmenter
 from probseg.types import Click
 
 ENTRIES = ["stem", "head"]
-FUSION = {
-    "class_path": "probseg.heads.PromptFusion",
-    "init_args": {"channels": 8, "dilations": [1, 2]},
-}
 
 
 def build(entry="stem", previous_mask=True, **changes):
@@ -174,65 +170,13 @@ def test_parameters_of_the_image_alone():
     assert set(rgb_parameters(backbone)) == known
 
 
-# --- the loop and the predictor ------------------------------------------------------------------
-
-CLICKS = [Click(20, 30), Click(3, 4, positive=False), Click(25, 20)]
-
-
-@pytest.fixture
-def photo():
-    return draw_scene(61, 47)[0]
-
-
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_the_loop_hands_on_the_last_answer(entry, photo):
-    model = build(entry)
-    image = image_tensor(photo)
-    (state,) = InteractionLoop(model, previous_mask=True).step([begin(image)], CLICKS[:1])
-    (state,) = InteractionLoop(model, previous_mask=True).step([state], CLICKS[1:2])
-    with torch.no_grad():
-        first = model(image[None].float() / 255, prompts(CLICKS[0])).sigmoid()
-        second = model(image[None].float() / 255, prompts(*CLICKS[:2], previous=first)).sigmoid()
-    np.testing.assert_allclose(state.probability, second[0, 0], atol=1e-5)
-
-
-@pytest.mark.parametrize("zoom", [None, Zoom(60), Zoom(40, min_side=20, stale=True)])
-def test_all_ways_to_look_closer_work(zoom, photo):
-    loop = InteractionLoop(build(), zoom=zoom, flip=True, previous_mask=True)
-    states = [begin(image_tensor(photo)), begin(image_tensor(photo[:40]))]
-    for click in CLICKS:
-        states = loop.step(states, [click, click])
-    assert all(np.isfinite(state.probability).all() for state in states)
-
-
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_the_predictor_hands_on_its_last_answer(entry, photo):
-    model = build(entry)
-    predictor = Predictor(model, zoom=None)
-    predictor.set_image(photo)
+def test_the_loop_hands_on_the_last_answer(entry):
+    model, image = build(entry), image_tensor(draw_scene(61, 47)[0])
+    clicks = [Click(20, 30), Click(3, 4, positive=False)]
     loop = InteractionLoop(model, previous_mask=True)
-    states = [begin(image_tensor(photo))]
-    for click in CLICKS:
-        states = loop.step(states, [click])
-        np.testing.assert_allclose(
-            predictor.predict([click]).probability, states[0].probability, atol=1e-6
-        )
-    together = Predictor(model, zoom=None)
-    together.set_image(photo)
-    apart = np.abs(together.predict(CLICKS).probability - states[0].probability)
-    assert apart.max() > 1e-5
-
-
-def test_what_is_undone_is_forgotten(photo):
-    predictor = Predictor(build(), zoom=None)
-    predictor.set_image(photo)
-    begun = predictor.predict(box=(5, 5, 40, 50))
-    answers = [predictor.predict([click]) for click in CLICKS]
-    for expected in (answers[1], answers[0], begun):
-        np.testing.assert_allclose(predictor.undo().probability, expected.probability, atol=1e-6)
-    again = [predictor.predict([click]) for click in CLICKS]
-    np.testing.assert_allclose(again[-1].probability, answers[-1].probability, atol=1e-6)
-    predictor.reset()
-    np.testing.assert_array_equal(
-        predictor.predict(box=(5, 5, 40, 50)).probability, begun.probability
-    )
+    (state,) = loop.step(loop.step([begin(image)], clicks[:1]), clicks[1:])
+    with torch.no_grad():
+        first = model(image[None].float() / 255, prompts(clicks[0])).sigmoid()
+        second = model(image[None].float() / 255, prompts(*clicks, previous=first)).sigmoid()
+    np.testing.assert_allclose(state.probability, second[0, 0], atol=1e-5)

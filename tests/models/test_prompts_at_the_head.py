@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from fakes import Coarse, micro_model
+from micro import FUSION
 from network_cases import prompts
 from torch import nn
 from torch.nn import functional
@@ -17,10 +18,6 @@ from probseg.types import FeatureInfo
 
 MODELS = ["micro_conv", "micro_csa"]
 ENTRIES = ["stem", "head"]
-FUSION = {
-    "class_path": "probseg.heads.PromptFusion",
-    "init_args": {"channels": 8, "dilations": [1, 2]},
-}
 
 
 def build(name="micro_csa", entry="head", **changes):

@@ -9,6 +9,7 @@ import torch
 from fakes import Coarse, micro_model
 from hypothesis import given
 from hypothesis import strategies as st
+from micro import FUSION
 from network_cases import assert_all_learn, opened, prompts
 from recording import Recorder, Through
 from refusals import refused
@@ -19,10 +20,6 @@ from probseg.models import Segmenter, build, override, read_preset
 from probseg.models.encoded import moved_prompts
 from probseg.types import Prompts
 
-FUSION = {
-    "class_path": "probseg.heads.PromptFusion",
-    "init_args": {"channels": 8, "dilations": [1, 2]},
-}
 KINDS = [(name, entry) for name in ("micro_conv", "micro_csa") for entry in ("stem", "head")]
 SIZES = [(1, 1), (1, 9), (37, 53), (64, 32)]
 
@@ -170,15 +167,6 @@ def test_the_network_works_at_the_working_size():
         assert logits.shape[-2:] == size
 
 
-def test_small_images_are_not_touched_by_the_working_size():
-    model = micro_model()
-    image, clicks = torch.rand(1, 3, 30, 50), prompts((3, 4, 1))
-    with torch.no_grad():
-        expected = model(image, clicks)
-        model.working_size = 50
-        assert torch.equal(model(image, clicks), expected)
-
-
 def test_reduction_averages_instead_of_picking_pixels():
     image = torch.zeros(1, 3, 64, 64)
     image[..., ::8] = 1  # lines that fall between the pixels of the reduced image
@@ -205,11 +193,6 @@ def test_wrong_arguments_are_named():
         refused(ValueError, partial(painter, 1, working_size=size), "working_size must", size)
     refused(ValueError, lambda: micro_model("micro_csa", fusion=FUSION), "fusion", "'stem'")
     refused(ValueError, lambda: micro_model("micro_csa", prompts="middle"), "prompts must")
-
-
-def test_click_maps_default_to_disks_of_radius_8():
-    model = Segmenter(Recorder(), Through, Paint)
-    assert (model.click_maps.clicks, model.click_maps.radius) == ("disk", 8)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv3_small_100", "convnext_atto"])
@@ -274,14 +257,6 @@ def test_the_grid_is_the_size_that_the_network_sees(height, width, working_size)
     for model in (painter(1), painter(1, working_size), SMALL):
         seen = model.encode(torch.zeros(1, 3, height, width)).image.shape[-2:]
         assert model.grid((height, width)) == tuple(seen)
-        (one,) = model.encode_each([torch.zeros(3, height, width)])
-        assert one.image.shape[-2:] == seen
-
-
-def test_images_of_other_grids_do_not_share_a_call():
-    images = [torch.zeros(3, 20, 20), torch.zeros(3, 24, 20)]
-    with pytest.raises(RuntimeError, match=r"[Ss]izes of tensors must match"):
-        SMALL.encode_each(images)
 
 
 @pytest.mark.parametrize(

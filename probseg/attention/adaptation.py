@@ -1,4 +1,4 @@
-"""What inference may change about trained attention layers."""
+"""Settings of trained attention layers that inference may change."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def probabilistic_layers(module: nn.Module) -> list[ProbabilisticAttention2d]:
 
 @contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
-    """Give all layers of a network their settings back at the end of the block."""
+    """Restore the settings of all layers of a network at the end of the block."""
     before = [(layer, layer.settings) for layer in probabilistic_layers(module)]
     try:
         yield

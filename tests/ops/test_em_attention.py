@@ -180,7 +180,7 @@ def test_a_basis_of_zeros_stays_zero_and_has_a_finite_gradient(how):
 
 def test_no_iterations_are_the_fewest():
     tokens, bases = tokens_and_bases()
-    with pytest.raises(ValueError, match="iterations must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="iterations"):
         em_attention(tokens, bases, iterations=-1)
 
 

@@ -1,4 +1,4 @@
-"""What inference may change about trained attention layers."""
+"""Settings of trained attention layers that inference may change."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def probabilistic_layers(module: nn.Module) -> list[ProbabilisticAttention2d]:
 
 @contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
-    """Give all layers of a network their settings back at the end of the block."""
+    """Restore the settings of all layers of a network at the end of the block."""
     before = [(part, part.settings) for part in module.modules() if isinstance(part, Layer)]
     try:
         yield

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from probseg.errors import UnknownNameError
-from probseg.ops.checks import as_terms, check_like, check_shape
+from probseg.ops.checks import as_terms, check_like, check_shape, check_units
 from probseg.ops.probabilistic import as_fixed, infer
 from probseg.ops.relative_position import RelativePosition
 from probseg.ops.settings import STANDARD, InferenceSettings
@@ -72,9 +72,11 @@ def axial_attention(
         channels = values.shape[2] if name.endswith("values") else queries.shape[2]
         expected = (*queries.shape[:2], channels, *queries.shape[-2:])
         check_shape(name, maps, expected, "(B, G, C, H, W)")
-        check_like(name, maps, queries)
     height, width = queries.shape[-2:]
     lines, unit_keys, unit_values = (to_lines(maps, axis) for maps in (queries, keys, values))
+    check_units(lines, unit_keys, unit_values, payload_name="values", payload_of="keys")
+    if initial_values is not None:
+        check_like("initial_values", initial_values, queries)
     if fixed_values is not None:
         fixed_values = to_lines(fixed_values, axis)
     if fixed_mask is not None:

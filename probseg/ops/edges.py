@@ -1,9 +1,9 @@
 """Attention as a posterior over edges (Singh & Buckley, 2023).
 
-Each query has one edge ``E_i``, which leads to one of the keys; which one is not known. An
-attention mechanism is the posterior of that edge, and its output the expectation of the values at
-the other end: ``o_i = sum_j p(E_i = j | queries, keys) v_j`` (Eq. 1). Mechanisms differ in their
-priors over edges and in what they infer on the way, not in this.
+Each query has one unknown edge ``E_i`` to one of the keys. An attention mechanism is the posterior
+of that edge, and its output the expectation of the values at the other end:
+``o_i = sum_j p(E_i = j | queries, keys) v_j`` (Eq. 1). Mechanisms differ in their priors over edges
+and in their latent variables.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class EdgePosterior(ABC):
         return 1
 
     def prepared(self) -> EdgePosterior:
-        """Return the same posterior with what all rows share, for many calls for some rows.
+        """Return the same posterior with all shared intermediate results computed.
 
-        It is computed where this is called, with gradients if they are switched on there.
+        For many calls of `log_probability`.
         """
         return self
 
@@ -81,8 +81,8 @@ class SoftmaxEdges(EdgePosterior):
     """``p(E_i = j) = softmax_j(scale q_i·k_j + log_prior_ij)``: an independent edge for each query.
 
     The posterior of cross- and self-attention (Singh & Buckley, 2023, §3.0.3 and §3.0.4), for any
-    structural prior over the edges: 0 and -inf for a graph, sparse or local; anything between for
-    what is more or less likely.
+    structural prior over the edges: 0 and -inf for a sparse or local graph, numbers between for
+    weighted edges.
 
     Args:
         queries: ``(B, G, N, D)``.
@@ -155,7 +155,7 @@ def gaussian_edges(
         query_precision: ``alpha``: positive float, or positive tensor that broadcasts to
             ``(B, G, M)``; None is ``1 / sqrt(D)``.
         log_prior: ``log pi``: "key_magnitude" (or "magnitude", which is the same without a value
-            likelihood), "uniform", or what ``attend`` takes.
+            likelihood), "uniform", or a ``log_prior`` of ``attend``.
         log_mask: Added to the prior, as in ``probabilistic_attention``.
         position: Relative position embeddings, as in ``probabilistic_attention``.
     """

@@ -1,4 +1,4 @@
-"""Expectation-maximisation attention (Li et al., 2019): pixels look at a few bases fitted to them.
+"""Expectation-maximisation attention (Li et al., 2019): attention to a few fitted bases.
 
 The E step gives each basis its responsibility for each token, the M step moves the bases to the
 means of the tokens they are responsible for, and the tokens are read out from the bases. Nothing is
@@ -19,31 +19,29 @@ from probseg.ops.checks import check_units
 from probseg.ops.edges import SoftmaxEdges
 
 SHORTEST = 1e-6
-"""Length that shorter bases are divided by, instead of their own.
+"""Smallest divisor in `l2_normalise`; the gradient is below its inverse.
 
-Means of features are that short only where no pixel has a share in them. Zero stays zero, and the
-gradient stays below the inverse of this.
+Means of features are shorter only for bases without responsibility.
 """
 
 SMALLEST_VARIANCE = 1e-5
-"""Added to the variance that a basis is divided by the root of, as usual in layer normalisation."""
+"""Added to the variance in `layer_normalise`."""
 
 FEW = 4
-"""Fewer bases than channels by this factor: all responsibilities together are then much smaller
-than the tokens, and to write them out is up to three times as fast as any other way."""
+"""With at least this many channels per basis, responsibilities are written out: they are much
+smaller than the tokens, and this is up to three times as fast as the other backends."""
 
 Normalise = Callable[[Tensor], Tensor]
 """Maps bases ``(..., K, D)`` to bases of the same shape."""
 
 
 class EMAttention(NamedTuple):
-    """What `em_attention` returns.
+    """Result of `em_attention`.
 
     Args:
         values: Tokens read out from the bases, ``(B, G, N, D)``.
         bases: The bases after the last M step, ``(B, G, K, D)``.
-        previous: The bases before it, ``(B, G, K, D)``, which the responsibilities of the read-out
-            are those of.
+        previous: The bases before it, ``(B, G, K, D)``, of the E step of the read-out.
     """
 
     values: Tensor
@@ -130,7 +128,7 @@ def em_attention(
         bases: Initial bases ``mu(0)``, ``(B, G, K, D)``, of the same dtype; used as they are.
         iterations: Number ``T`` of E and M steps, at least 0.
         scale: ``lambda`` of Eq. 12: inverse temperature of the responsibilities.
-        normalise: What is done to the bases after each M step; None leaves the means.
+        normalise: Applied to the bases after each M step; None leaves the means.
         log_prior: Added to the logits in each E step, see `attend`; the bases are its keys.
         backend: See `attend`; with few bases (`FEW`), "auto" is "reference".
 
@@ -158,7 +156,7 @@ def em_attention(
 def responsibilities(
     tokens: Tensor, bases: Tensor, scale: float = 1.0, log_prior: LogPrior | None = None
 ) -> Tensor:
-    """Write out the E step (Li et al., 2019, Eq. 12), for pictures.
+    """Write out the E step (Li et al., 2019, Eq. 12).
 
     Args:
         tokens: ``(B, G, N, D)``.
@@ -167,7 +165,7 @@ def responsibilities(
         log_prior: Added to the logits, see `em_attention`.
 
     Returns:
-        Responsibilities ``(B, G, N, K)`` in [0, 1], whose sum over the bases is 1, or 0 for a token
+        Responsibilities ``(B, G, N, K)`` in [0, 1], with the sum 1 over the bases, or 0 for a token
         that sees none; float32, or float64 for float64 tokens.
 
     Raises:

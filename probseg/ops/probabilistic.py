@@ -54,7 +54,7 @@ class ProbabilisticAttention(NamedTuple):
         log_evidence: ``log p_i(q)`` under the mixture of the read-out, shape ``(B, G, N)``, or
             ``log p_i(q, v)`` if its last iteration weighed by values ``v`` too; -inf for a query
             that sees no unit. The prior is not normalised again over the units that a mask leaves,
-            nor with what position embeddings add to it.
+            nor with the share of position embeddings.
     """
 
     values: Tensor
@@ -115,13 +115,14 @@ def probabilistic_attention(
             does not. ``(N, M)``, or anything that ``log_prior`` may be.
         value_iterations: Number of EM iterations of the read-out.
         initial_values: Values that the first posterior is given, ``(B, G, N, V)``; None weighs by
-            the queries alone, after value propagation too. Without a value precision they say
-            nothing about the units.
+            the queries alone, after value propagation too. Without a value precision they have no
+            effect.
         key_adaptation: None leaves the keys and their precisions as they are.
         value_propagation: None leaves the value means as they are. Only the fixed rows are
             observations, so that its cost grows with their number S and not with N.
-        fixed_values: What the annotator said, ``(B, G, N, V)``; read only where ``fixed_mask``.
-        fixed_mask: Where, bool, ``(B, N)``. The largest number in the batch is read on the host.
+        fixed_values: Observed values, ``(B, G, N, V)``; read only where ``fixed_mask``.
+        fixed_mask: Where values are fixed, bool, ``(B, N)``. The largest number of them in the
+            batch is read on the host.
         clamp_fixed: Return ``fixed_values`` themselves where ``fixed_mask``.
         position: Relative position embeddings in the likelihood and the prior (Eqs. 25-26), for
             tokens that are both queries and units of a map, and a prior that follows the keys. The
@@ -303,7 +304,7 @@ def _check_position(
 
 
 def _result(inferred: Attended, mixture: Mixture, dtype: torch.dtype) -> ProbabilisticAttention:
-    """Return what was inferred and the mixture, values and means in the dtype of the arguments."""
+    """Return the result, values and means in the dtype of the arguments."""
     final_prior, log_normaliser = _final_prior(mixture)
     units = mixture.keys.shape[:-1]  # (B, G, M)
     alpha, beta = (

@@ -177,45 +177,20 @@ def test_hopfield_layers_have_the_parameters_of_standard_ones():
     )
 
 
-def test_one_slot_is_the_mean_of_the_map():
-    attention = build(SlotAttention2d, num_slots=1)
-    features = draw(2, 8, 4, 5)
-    mean = attention.value(features).mean((-2, -1), keepdim=True)
-    torch.testing.assert_close(attention(features), mean.expand(-1, -1, 4, 5))
-
-
-def test_parameters(slot_layer):
-    attention = build(slot_layer, head_channels=8, num_slots=5, value_in_channels=3)
-    shapes = {name: tuple(value.shape) for name, value in attention.named_parameters()}
-    common = {"query.weight": (16, 8, 1, 1), "value.weight": (6, 3, 1, 1), "initial": (2, 5, 8)}
-    assert common.items() <= shapes.items()
-    own = {name.partition(".")[0] for name in shapes.keys() - common.keys()}
-    assert (
-        own
-        == {
-            SlotAttention2d: set(),
-            GRUSlotAttention2d: {"norm", "cell", "perceptron"},
-            BlockSlotAttention2d: {"memories"},
-        }[slot_layer]
-    )
-    if slot_layer is BlockSlotAttention2d:
-        assert shapes["memories"] == (2, 4, 16, 2)
-
-
 def test_wrong_arguments_are_named(layer):
-    with pytest.raises(ValueError, match="iterations must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="iterations"):
         build(layer, iterations=0)
     with pytest.raises(ValueError, match=r"cannot use position='factored': its .* set position"):
         build(layer, position="factored")
 
 
 def test_wrong_arguments_of_slots_are_named(slot_layer):
-    with pytest.raises(ValueError, match="num_slots must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_slots"):
         build(slot_layer, num_slots=0)
     with pytest.raises(ValueError, match=r"cannot use span=3: its slots are shared .* set span"):
         build(slot_layer, axis="width", span=3)
     if slot_layer is BlockSlotAttention2d:
         with pytest.raises(ValueError, match="divisible by num_blocks, got 4 and 3"):
             build(slot_layer, num_blocks=3)
-        with pytest.raises(ValueError, match="num_memories must be at least 1, got 0"):
+        with pytest.raises(ValueError, match="num_memories"):
             build(slot_layer, num_memories=0)

@@ -199,14 +199,16 @@ X = torch.zeros(1, 2, 3, 4, 5)
 WRONG = [
     ({"axis": "heigth"}, UnknownNameError, "unknown axis 'heigth': did you mean 'height'"),
     ({"axis": "full", "span": 3}, ValueError, "span applies to the axes 'height' and 'width'"),
-    ({"axis": "width", "span": 0}, ValueError, "span must be at least 1"),
-    ({"axis": "width", "keys": X[..., :4]}, ValueError, "keys must have shape"),
-    ({"axis": "width", "values": X.mT}, ValueError, "values must have shape"),
-    ({"axis": "width", "queries": X[0]}, ValueError, "queries must be a map of shape"),
-    ({"axis": "width", "initial_values": X.mT}, ValueError, "initial_values must have shape"),
-    ({"axis": "width", "initial_values": X[0]}, ValueError, "initial_values must be a map of"),
-    ({"axis": "width", "fixed_values": X[:, :, :2]}, ValueError, "fixed_values must have shape"),
-    ({"axis": "width", "fixed_mask": X[:, 0] > 0}, ValueError, "fixed_mask must have shape"),
+    ({"axis": "width", "span": 0}, ValueError, "span"),
+    ({"axis": "width", "keys": X[..., :4]}, ValueError, "keys"),
+    ({"axis": "width", "values": X.mT}, ValueError, "values"),
+    ({"axis": "width", "queries": X.long()}, TypeError, "queries"),
+    ({"axis": "width", "initial_values": X.double()}, TypeError, "initial_values"),
+    ({"axis": "width", "queries": X[0]}, ValueError, "queries"),
+    ({"axis": "width", "initial_values": X.mT}, ValueError, "initial_values"),
+    ({"axis": "width", "initial_values": X[0]}, ValueError, "initial_values"),
+    ({"axis": "width", "fixed_values": X[:, :, :2]}, ValueError, "fixed_values"),
+    ({"axis": "width", "fixed_mask": X[:, 0] > 0}, ValueError, "fixed_mask"),
 ]
 
 

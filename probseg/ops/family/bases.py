@@ -16,8 +16,8 @@ from probseg.ops.family.log_product import log_product
 class BasesEdges(EdgePosterior):
     """Edges that lead through one of K bases: ``p(E_i = j) = sum_k z_ik z_jk / sum_n z_nk``.
 
-    ``z_ik = softmax_k(scale x_i·mu_k + log_prior_ik)`` says which base explains token i. A query
-    goes to a base, and from there to one of the tokens that the base explains: the posterior of
+    ``z_ik = softmax_k(scale x_i·mu_k + log_prior_ik)`` is the responsibility of base k for token i:
+    an edge leads from a query to a base, and from there to a token of that base. The posterior of
     slot and EM attention over the tokens themselves. It has rank K, and costs N K.
 
     Args:

@@ -6,7 +6,7 @@ block-slot attention is that of Singh et al. (2022), who alternate the two inste
 
 The paper prints a prior in which every memory chooses a slot, and an update in which every slot
 chooses a memory, ``softmax_k``. Eq. 7 turns that prior into a softmax over the slots, so that only
-one of them can be meant. Here it is the update, which is what the text and Singh et al. (2022) say.
+one of them can be right. Here it is the update, as in the text and in Singh et al. (2022).
 Its prior is ``p(E_i) = Uniform{(z_i, m_1), ..., (z_i, m_l)}`` for each block of each slot.
 """
 
@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from probseg.ops.attention import LogPrior, assign_checked, attend, checked_terms
+from probseg.ops.attention import LogPrior, assign_checked, attend_checked, checked_terms
 from probseg.ops.backends.interface import Attended
-from probseg.ops.checks import check_iterations, check_shape, check_units
+from probseg.ops.checks import check_iterations, check_like, check_shape, check_units
 from probseg.ops.family.free_energy import check_positive, edge_energy
 from probseg.ops.family.slots import Slots, holding_sums, slot_free_energy, sums_of
 
 
 @dataclass(frozen=True, eq=False)
 class Memories:
-    """What the blocks of slots can remember.
+    """Memories of the blocks of slots.
 
     Args:
         patterns: ``L`` memories for each of ``P`` blocks, ``(B, G, P, L, D / P)``. ``P = 1`` is the
@@ -82,8 +82,7 @@ def block_slot_inference(
 
     Args:
         inputs: ``(B, G, N, D)``.
-        slots: Where they start, ``(B, G, K, D)``, in the dtype of the inputs or in that of the
-            result.
+        slots: Initial slots, ``(B, G, K, D)``, in the dtype of the inputs or of the result.
         memories: For the blocks of the slots, in one of the same dtypes.
         iterations: Number of updates, at least 1.
         scale: Factor of the dot products of inputs and slots.
@@ -103,9 +102,7 @@ def block_slot_inference(
     """
     check_iterations(iterations)
     check_positive("precision", precision)
-    memories = _widened(inputs, memories)
-    inputs, slots = holding_sums(inputs, slots)
-    check_units(inputs, slots, inputs, payload_name="observations", payload_of="queries")
+    inputs, slots, memories = _checked(inputs, slots, memories)
     terms = checked_terms(inputs, slots, log_prior, scale)
     for _ in range(iterations):
         assigned = assign_checked(inputs, slots, inputs, terms, scale, backend)
@@ -126,7 +123,7 @@ def block_slot_free_energy(
     log_prior: LogPrior | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Return ``slot_free_energy`` with what the edges to memories add to it.
+    """Return ``slot_free_energy`` with the term of the edges to memories.
 
     ``- c / memory_scale sum_kb log sum_l exp(memory_scale slot_k^(b)·m_l^(b))``; see
     ``probseg.ops.family.free_energy``.
@@ -147,8 +144,7 @@ def block_slot_free_energy(
         ValueError: If the scale or the precision is not above 0; and all that
             ``block_slot_inference`` raises.
     """
-    memories = _widened(inputs, memories)
-    inputs, slots = holding_sums(inputs, slots)
+    inputs, slots, memories = _checked(inputs, slots, memories)
     seen = slot_free_energy(
         inputs, slots, scale=scale, precision=precision, log_prior=log_prior, backend=backend
     )
@@ -159,14 +155,12 @@ def block_slot_free_energy(
     return seen + memories.strength * of_memories.sum((-2, -1))
 
 
-def _widened(inputs: Tensor, memories: Memories) -> Memories:
-    """Bring memories in the dtype of the inputs to the one that slots get."""
-    return replace(memories, patterns=holding_sums(inputs, memories.patterns)[1])
-
-
-def _recall(slots: Tensor, memories: Memories, backend: str) -> Attended:
-    """Read the memories for the blocks of all slots, which become heads of their own."""
-    patterns = memories.patterns
+def _checked(inputs: Tensor, slots: Tensor, memories: Memories) -> tuple[Tensor, Tensor, Memories]:
+    """Check the three against each other; bring them to the dtype that holds sums."""
+    patterns = holding_sums(inputs, memories.patterns)[1]
+    inputs, slots = holding_sums(inputs, slots)
+    check_units(inputs, slots, inputs, payload_name="observations", payload_of="queries")
+    check_like("patterns", patterns, inputs)
     batch, heads, _, channels = slots.shape
     blocks, stored = patterns.shape[2:4]
     if blocks == 0 or channels % blocks:
@@ -177,9 +171,14 @@ def _recall(slots: Tensor, memories: Memories, backend: str) -> Attended:
         raise ValueError(msg)
     expected = (batch, heads, blocks, stored, channels // blocks)
     check_shape("patterns", patterns, expected, "(B, G, P, L, D / P)")
-    parts = torch.unflatten(slots, -1, (blocks, -1)).transpose(2, 3)  # (B, G, P, K, D / P)
-    queries, keys = parts.flatten(1, 2), patterns.flatten(1, 2)
-    return attend(queries, keys, keys, scale=memories.scale, backend=backend)
+    return inputs, slots, replace(memories, patterns=patterns)
+
+
+def _recall(slots: Tensor, memories: Memories, backend: str) -> Attended:
+    """Read the memories for the blocks of all slots, which become heads of their own."""
+    parts = torch.unflatten(slots, -1, (memories.patterns.shape[2], -1)).transpose(2, 3)
+    queries, keys = parts.flatten(1, 2), memories.patterns.flatten(1, 2)
+    return attend_checked(queries, keys, keys, scale=memories.scale, backend=backend)
 
 
 def _join(parts: Tensor, slots: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ Latents ``z`` have quadratic potentials, edges bilinear ones, and which edge is 
 ``F(z) = p/2 sum_k |z_k|² - 1/s sum_i L_i``, ``L_i = log sum_e exp(s g_ie(z) + log_prior_ie)``,
 
 with the precision ``p`` of the nodes and the inverse temperature ``s`` of the edges; the paper has
-1 for both. The log evidence ``L_i`` is what ``attend`` returns. It is a log-sum-exp of linear
+1 for both. The log evidence ``L_i`` is that of ``attend``: a log-sum-exp of linear
 functions of ``z``, and therefore convex: F is a convex function minus a convex one. The
 concave-convex procedure (Yuille & Rangarajan, 2001) puts the tangent in the place of the second and
 minimises the sum, which is Eq. 7 of the paper:
@@ -14,8 +14,7 @@ minimises the sum, which is Eq. 7 of the paper:
 
 The tangent is an upper bound that touches F, so that no step raises F, however large, and those
 that leave it as it is are at a stationary point. That needs ``p > 0`` and ``s > 0``, a fixed prior,
-and observations that stay what they are. It holds for all latents at once. It does not say that the
-point is a minimum, let alone the lowest one.
+and fixed observations. It holds for all latents at once. The point need not be a minimum.
 
 The energies are sums of the two functions below: ``hopfield_energy``, ``slot_free_energy`` and
 ``block_slot_free_energy``.
@@ -48,7 +47,7 @@ def node_energy(latents: Tensor, precision: float = 1.0) -> Tensor:
 
 
 def edge_energy(log_evidence: Tensor, scale: float = 1.0) -> Tensor:
-    """Return what each marginalised edge adds to the free energy, ``-L_i / s``.
+    """Return the free energy of each marginalised edge, ``-L_i / s``.
 
     Args:
         log_evidence: ``L_i`` as ``attend`` returns it, of any shape.

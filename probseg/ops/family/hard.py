@@ -45,7 +45,7 @@ def sample_edges(posterior: EdgePosterior, generator: torch.Generator | None = N
             own.
 
     Returns:
-        The edges. Their log probabilities are differentiable in what the posterior is made of; the
+        The edges. Their log probabilities are differentiable in the tensors of the posterior; the
         backward pass computes the rows again. Where gradients are switched off, each row is
         computed once.
     """
@@ -121,11 +121,11 @@ def score_function_loss(
 
     ``sum (cost - baseline) log p(E)``, where cost and baseline are constants: the gradient is an
     unbiased estimate of that of ``E[cost]`` with respect to the posterior (REINFORCE; Williams,
-    1992; Deng et al., 2018, Eq. 5). What the cost depends on beside the edges, such as the values,
-    gets its gradient from the cost itself: minimise the sum of both.
+    1992; Deng et al., 2018, Eq. 5). Other variables of the cost, such as the values, get their
+    gradient from the cost itself: minimise the sum of both.
 
     Args:
-        cost: What the edges led to, floating point, of three dimensions that broadcast to
+        cost: Cost of the edges, floating point, of three dimensions that broadcast to
             ``(B, G, N)``: ``(B, 1, 1)`` where all edges of an item share one cost.
         log_probability: Of edges from ``sample_edges``, ``(B, G, N)``. Queries that see no key
             (-inf) take no part.

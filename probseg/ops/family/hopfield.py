@@ -1,7 +1,7 @@
 """Modern continuous Hopfield networks: retrieval of stored patterns (Ramsauer et al., 2021).
 
-A state looks at the patterns and becomes what it sees, again and again. As inference, each state is
-a latent node with one edge, which leads to one of the patterns (Singh & Buckley, 2023, §4.0.4).
+A state attends to the patterns and is replaced by the read-out, repeatedly. As inference, each
+state is a latent node with one edge to one of the patterns (Singh & Buckley, 2023, §4.0.4).
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def hopfield_retrieval(
     Memory and precision are those of ``attend``. Gradients go through every iteration.
 
     Args:
-        states: Where retrieval starts, ``(B, G, N, D)``.
-        patterns: What is stored, ``(B, G, M, D)``.
+        states: Initial states, ``(B, G, N, D)``.
+        patterns: Stored patterns, ``(B, G, M, D)``.
         iterations: Number of updates, at least 1; it is not shortened where states have settled.
         scale: Inverse temperature ``beta``.
         log_prior: Of the patterns, as in ``attend``; None is uniform.

@@ -1,6 +1,6 @@
-"""What a posterior over edges knows, and what an approximation of it loses.
+"""Entropy of a posterior over edges, and the divergence of an approximation from it.
 
-Singh & Buckley (2023, §5.1.2). All of it row block by row block: in linear memory, with gradients.
+Singh & Buckley (2023, §5.1.2). Both by blocks of rows: in linear memory, with gradients.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from probseg.ops.edges import EdgePosterior, row_blocks
 def posterior_entropy(posterior: EdgePosterior) -> Tensor:
     """Return the entropy of each query's edge, ``H_i = -sum_j p_ij log p_ij``.
 
-    In nats: 0 where the edge is certain, ``log M`` where it may lead to any of M keys. It is what
-    hard attention loses on average: a single edge drawn from the posterior loses ``-log p_ij``.
+    In nats: 0 where the edge is certain, ``log M`` where it may lead to any of M keys. It is the
+    average loss of hard attention: a single edge drawn from the posterior loses ``-log p_ij``.
 
     Args:
         posterior: Over the edges of N queries.
@@ -36,7 +36,7 @@ def posterior_entropy(posterior: EdgePosterior) -> Tensor:
 
 
 def posterior_divergence(approximation: EdgePosterior, exact: EdgePosterior) -> Tensor:
-    """Return what an approximation loses, ``KL(q_i || p_i) = sum_j q_ij (log q_ij - log p_ij)``.
+    """Return ``KL(q_i || p_i) = sum_j q_ij (log q_ij - log p_ij)`` of an approximation.
 
     ``D_KL[q || p] = -H[q] - E_q[log p]``; the paper prints it with the other signs and without the
     logarithm.
@@ -67,7 +67,7 @@ def posterior_divergence(approximation: EdgePosterior, exact: EdgePosterior) -> 
 
 
 def _mean(log_weights: Tensor, values: Tensor) -> Tensor:
-    """Average values ``(B, G, n, M)``; those of weight 0 do not count, whatever they are."""
+    """Average values ``(B, G, n, M)``; values of weight 0 do not count, not even NaN."""
     possible = log_weights > -math.inf
     weights = log_weights.where(possible, 0.0).exp()
     # Infinite differences of impossible edges would be NaN times 0, in gradients too.

@@ -79,7 +79,7 @@ def nadaraya_watson(
     Args:
         queries: Where the function is wanted, ``(B, G, N, D)``.
         keys: Where it is known, ``(B, G, M, D)``.
-        values: What it is there, ``(B, G, M, V)``.
+        values: Values of the function there, ``(B, G, M, V)``.
         bandwidth_inverse: ``w``, as in ``kernel_edges``.
         log_mask: As in ``kernel_edges``.
 

@@ -13,8 +13,8 @@ from probseg.ops.backends.gradients import Context
 def log_product(left: Tensor, right: Tensor) -> Tensor:
     """Return ``log sum_k exp(left_ik + right_kj)``.
 
-    The exponentials are never multiplied, as their products would underflow. One k is looked at
-    after the other: memory is that of a few results, in both directions.
+    The exponentials are never multiplied, as their products would underflow. A loop over k keeps
+    memory at a few results, in both directions.
 
     Args:
         left: ``(B, G, N, K)``, float32 or float64; -inf is a probability of 0.
@@ -24,7 +24,7 @@ def log_product(left: Tensor, right: Tensor) -> Tensor:
         ``(B, G, N, M)``; -inf, without gradient, where no k has any probability.
 
     Raises:
-        RuntimeError: In the backward pass, if it is to be differentiated once more.
+        RuntimeError: In the backward pass, if it is to be differentiated again.
     """
     result: Tensor = _LogProduct.apply(left, right)
     return result

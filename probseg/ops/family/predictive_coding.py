@@ -8,9 +8,9 @@ Buckley, 2023, §5)::
     F = - sum_n log sum_k exp(log_prior_nk - kappa_n/2 |x_n - p_k|²)
 
 so that each error counts by the posterior ``w_nk`` of its edge, the softmax of the summands. The
-paper prints ``softmax(-ε²)`` beside the gradient ``k ε``, where ``ε² = k (x - p)²``: its squares
-lack the factor 1/2 that makes the two consistent. What it prints as the gradient of F is the
-direction of descent, the gradient's negative.
+paper prints ``softmax(-ε²)`` with the gradient ``k ε``, where ``ε² = k (x - p)²``: its squares
+lack the factor 1/2 that makes the two consistent. The gradient of F that it prints is
+the direction of descent, the gradient's negative.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probseg.ops.attention import LogPrior, assign, attend
+from probseg.ops.attention import LogPrior, assign_checked, attend_checked
 from probseg.ops.checks import as_precision, as_terms, check_shape, check_units
 from probseg.ops.numerics import full_precision, working_dtype
 
@@ -30,9 +30,9 @@ class NormalisedErrors(NamedTuple):
     """Prediction errors of a layer, weighted by the posterior over edges.
 
     Args:
-        bottom_up: What the predictions receive, ``sum_n w_nk kappa_n (x_n - p_k)``, minus the
+        bottom_up: Message to the predictions, ``sum_n w_nk kappa_n (x_n - p_k)``, minus the
             gradient of F with respect to them, ``(B, G, M, D)``.
-        top_down: What the children receive, ``sum_k w_nk kappa_n (x_n - p_k)``, the gradient of F
+        top_down: Message to the children, ``sum_k w_nk kappa_n (x_n - p_k)``, the gradient of F
             with respect to them, ``(B, G, N, D)``.
         mass: The precision of the children that each prediction answers for,
             ``sum_n w_nk kappa_n``, ``(B, G, M)``.
@@ -66,7 +66,7 @@ def normalised_errors(
     precision: float | Tensor = 1.0,
     log_prior: LogPrior | None = None,
 ) -> NormalisedErrors:
-    """Compare children with what may predict them, in linear memory.
+    """Compare children with their possible predictions, in linear memory.
 
     For the network of the paper, whose edges have weights of their own, put the children into the
     dimension of the heads: children ``(B, N, 1, 1)`` and predictions ``w_ij z_i`` ``(B, N, M, 1)``.
@@ -110,9 +110,9 @@ def normalised_errors(
     # -kappa/2 |x - p|² = [kappa x, -kappa]·[p, |p|²/2] - kappa/2 |x|².
     left = torch.cat([kappa * x, -kappa], dim=-1)  # (B, G, N, D + 1)
     right = torch.cat([p, p.square().sum(-1, keepdim=True) / 2], dim=-1)  # (B, G, M, D + 1)
-    expected, log_evidence = attend(left, right, p, log_prior=terms)
+    expected, log_evidence = attend_checked(left, right, p, terms)
     weighted = torch.cat([kappa * x, kappa], dim=-1)  # (B, G, N, D + 1)
-    means, log_count = assign(left, right, weighted, log_prior=terms)
+    means, log_count = assign_checked(left, right, weighted, terms)
     sums = log_count.exp().unsqueeze(-1) * means  # (B, G, M, D + 1)
     bottom_up = sums[..., :-1] - sums[..., -1:] * p  # (B, G, M, D)
     seen = log_evidence > -torch.inf  # (B, G, N)
@@ -142,9 +142,9 @@ def free_energy_descent(
     The log of a sum of exponentials curves less than its average summand, so that the sum of the
     squares, each with the weight of its edge, bounds F from above (as in EM). With
     ``|dx - W dmu|² <= (1 + |W|²) (|dx|² + |dmu|²)`` that bound falls apart into the units:
-    ``curvature_k = (1 + |W^(l)|²) sum_n w_nk kappa_n`` for what unit k predicts (``|W^(l)|²`` in
-    the place of the bracket where that is observed), plus ``(1 + |W^(l+1)|²) kappa_k`` for what
-    predicts it, or the precision of the prior. ``|W|`` is the spectral norm.
+    ``curvature_k = (1 + |W^(l)|²) sum_n w_nk kappa_n`` for the children of unit k (``|W^(l)|²`` in
+    the place of the bracket for observed children), plus ``(1 + |W^(l+1)|²) kappa_k`` for its own
+    prediction, or the precision of the prior. ``|W|`` is the spectral norm.
 
     Args:
         observed: ``(B, G, N, D_0)``, floating point.

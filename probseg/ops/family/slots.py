@@ -66,15 +66,15 @@ def slot_attention(
 
     Args:
         inputs: ``(B, G, N, D)``.
-        slots: Where they start, ``(B, G, K, D)``. With ``as_keys``, what that and ``update`` take.
-        values: What slots gather, ``(B, G, N, V)``; None gathers the inputs. Without ``update``,
-            they become the next slots and need their channels.
+        slots: Initial slots, ``(B, G, K, D)``; with ``as_keys``, its arguments.
+        values: Gathered by the slots, ``(B, G, N, V)``; None gathers the inputs. Without
+            ``update``, their means are the next slots and need the same channels.
         iterations: Number of updates, at least 1.
         scale: Factor of the dot products.
         log_prior: Of the slots for each input, as in ``attend`` with the slots as keys; the same in
             each iteration. None is uniform.
-        as_keys: Maps the slots to what the inputs are compared with, ``(B, G, K, D)``, such as a
-            layer norm; None compares them with the slots.
+        as_keys: Maps the slots to keys ``(B, G, K, D)``, such as a layer norm; None uses the slots
+            themselves.
         update: Maps the means ``(B, G, K, V)`` and the present slots to the next slots, such as a
             recurrent cell; None takes the means.
         backend: As in ``attend``.
@@ -114,7 +114,7 @@ def slot_inference(
     log_prior: LogPrior | None = None,
     backend: str = "auto",
 ) -> Slots:
-    """Infer the slots: each becomes the sum of what chooses it (Singh & Buckley, 2023, §4.0.5).
+    """Infer the slots as sums of inputs, by responsibility (Singh & Buckley, 2023, §4.0.5).
 
     ``w_ik = softmax_k(scale x_i·slot_k + log_prior_ik)``, ``slot_k <- sum_i w_ik x_i / p``. No
     update raises ``slot_free_energy``. With ``p = 1``, as printed, sums grow with the number of
@@ -126,8 +126,7 @@ def slot_inference(
 
     Args:
         inputs: ``(B, G, N, D)``.
-        slots: Where they start, ``(B, G, K, D)``, in the dtype of the inputs or in that of the
-            result.
+        slots: Initial slots, ``(B, G, K, D)``, in the dtype of the inputs or of the result.
         iterations: Number of updates, at least 1.
         scale: Factor of the dot products.
         precision: ``p`` of the slots' node potentials ``-p/2 |slot|²``, above 0.

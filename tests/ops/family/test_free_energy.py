@@ -56,7 +56,7 @@ def test_a_step_to_the_gradient_of_the_edges_never_raises_it(scale, precision, s
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
 def test_numbers_that_void_the_guarantee_are_refused(wrong):
-    with pytest.raises(ValueError, match="precision must be finite and above 0"):
+    with pytest.raises(ValueError, match="precision"):
         node_energy(draw(2, 3), wrong)
-    with pytest.raises(ValueError, match="scale must be finite and above 0"):
+    with pytest.raises(ValueError, match="scale"):
         edge_energy(draw(2), wrong)

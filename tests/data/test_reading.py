@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 
-from probseg.data.reading import TOLD, digest_of, index_objects, plain_name, read_all
+from probseg.data.reading import NAMED, digest_of, index_objects, plain_name, read_all
 from probseg.errors import DataError
 
 
@@ -79,14 +79,14 @@ def test_results_come_in_order_and_errors_at_the_end():
         list(read_all(lambda number: 1 // number, [1, 0], "numbers"))
 
 
-@pytest.mark.parametrize("count", [TOLD, TOLD + 1, 30])
+@pytest.mark.parametrize("count", [NAMED, NAMED + 1, 30])
 def test_one_error_names_several(count):
     with pytest.raises(DataError) as caught:
         list(read_all(half, range(1, 2 * count, 2), "numbers"))
     first, *lines = str(caught.value).split("\n")
     assert first == f"{count} entries of numbers cannot be used:"
-    assert lines[:TOLD] == [f"{2 * i + 1}.png: is odd" for i in range(TOLD)]
-    assert lines[TOLD:] == ([f"and {count - TOLD} more"] if count > TOLD else [])
+    assert lines[:NAMED] == [f"{2 * i + 1}.png: is odd" for i in range(NAMED)]
+    assert lines[NAMED:] == ([f"and {count - NAMED} more"] if count > NAMED else [])
 
 
 class Pixels:

@@ -55,7 +55,6 @@ from probseg.data import (
     InteractiveDataModule,
     OpenImages,
     PascalVOC,
-    SamplePhotos,
 )
 from probseg.errors import DataError, DatasetNotFoundError
 
@@ -352,27 +351,6 @@ def test_missing_files(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "file"),
-    [
-        ("BSDS500", "labels/val/200_a1.png"),
-        ("COCOLVIS", "val/masks/000000002001.pickle"),
-        ("ImageMaskFolder", "masks/photo1_1.png"),
-        ("ImageMaskFolder", "images/photo1.jpg"),
-        ("ImagePairs", "images/photo1.jpg"),
-        ("OpenImages", f"validation/masks/2/20{7 * 'a0'}_m01g317_00000002.png"),
-        ("OpenImages", f"validation/images/21{7 * 'a0'}.jpg"),
-        ("PascalVOC", "SegmentationObject/2007_000201.png"),
-        ("PascalVOC", "JPEGImages/2007_000201.jpg"),
-        ("SBD", "inst/2008_000201.mat"),
-    ],
-)
-def test_broken_files(name, file, tmp_path):
-    root, open_set = drawn(name, tmp_path)
-    (root / file).write_bytes(b"?")
-    refused(DataError, lambda: list(open_set()), root / file, "cannot be read")
-
-
-@pytest.mark.parametrize(
     "name", ["COCO", "COCOInstances", "COCOLVIS", "ImageMaskFolder", "LVIS", "OpenImages", "SBD"]
 )
 def test_small_objects_are_left_out(name, tmp_path):
@@ -452,26 +430,34 @@ def test_two_files_of_one_stem(name, twin, tmp_path):
     refused(DataError, open_set, save(draw_scene()[1], root / twin), f"{stem}.", "same stem")
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "image", "write"),
-    [
-        ("BSDS500", "labels/val/200_a0.png", "200.jpg", save),
-        ("Berkeley", "masks/8023.png", "8023.jpg", save),
-        ("COCO_MVal", "gt/bear10_000000000285.png", "285.jpg", save),
-        ("DAVIS", "gt/001.png", "001.JPG", save),
-        ("DAVIS585", "camel/object1_00000.png", "00000.jpg", save),
-        ("GrabCut", "boundary_GT/llama.bmp", "llama.bmp", save),
-        ("ImageMaskFolder", "masks/photo1_1.png", "photo1.jpg", save),
-        ("ImagePairs", "masks/photo1.png", "photo1.jpg", save),
-        ("PascalVOC", "SegmentationObject/2007_000200.png", "000200.jpg", write_voc_labels),
-        ("SBD", "inst/2008_000200.mat", "2008_000200.jpg", write_instances),
-    ],
-)
-def test_masks_of_another_size(name, file, image, write, tmp_path):
-    root, open_set = drawn(name, tmp_path)
+# A mask of each set, its image, and how masks are written.
+MASKS = {
+    "BSDS500": ("labels/val/200_a0.png", "images/val/200.jpg", save),
+    "Berkeley": ("masks/8023.png", "images/8023.jpg", save),
+    "COCO_MVal": ("gt/bear10_000000000285.png", "img/bear10_000000000285.jpg", save),
+    "DAVIS": ("gt/001.png", "img/001.JPG", save),
+    "DAVIS585": ("camel/object1_00000.png", "camel/00000.jpg", save),
+    "GrabCut": ("boundary_GT/llama.bmp", "data_GT/llama.bmp", save),
+    "ImageMaskFolder": ("masks/photo1_1.png", "images/photo1.jpg", save),
+    "ImagePairs": ("masks/photo1.png", "images/photo1.jpg", save),
+    "PascalVOC": (
+        "SegmentationObject/2007_000200.png", "JPEGImages/2007_000200.jpg", write_voc_labels
+    ),
+    "SBD": ("inst/2008_000200.mat", "img/2008_000200.jpg", write_instances),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_broken_files_and_masks_of_another_size(name, tmp_path):
+    mask, image, write = MASKS[name]
+    root, open_set = drawn(name, tmp_path / "size")
     labels = draw_scene(9, 8)[1]
-    path = write(labels * 255 if write is save else labels, root / file)
-    refused(DataError, lambda: list(open_set()), path, "8 x 9", image, "64 x 48")
+    write(labels * 255 if write is save else labels, root / mask)
+    refused(DataError, lambda: list(open_set()), root / mask, "8 x 9", root / image, "64 x 48")
+    for number, file in enumerate((mask, image)):
+        root, open_set = drawn(name, tmp_path / str(number))
+        (root / file).write_bytes(b"?")
+        refused(DataError, lambda o=open_set: list(o()), root / file, "cannot be read")
 
 
 @pytest.mark.parametrize(
@@ -502,21 +488,6 @@ def test_files_that_play_no_part(name, file, tmp_path):
     root, open_set = drawn(name, tmp_path)
     (root / file).write_bytes(b"?")
     assert len(open_set()) == len(SETS[name].objects)
-
-
-def test_photographs_that_are_installed():
-    photos = {
-        sample.photo for sample in map(SamplePhotos().__getitem__, range(len(SamplePhotos())))
-    }
-    assert {"coffee", "cat", "cameraman"} <= photos
-    assert not any("/" in photo for photo in photos)
-
-
-def test_names_that_begin_with_a_letter_keep_it(tmp_path):
-    root = write_berkeley(tmp_path)
-    for folder, suffix in (("images", ".jpg"), ("masks", ".png")):
-        (root / folder / f"8023{suffix}").rename(root / folder / f"bear{suffix}")
-    assert [sample.photo for sample in Berkeley(root)] == ["189011", "189011", "bear"]
 
 
 def test_the_tables_name_each_data_set_as_results_do():

@@ -234,6 +234,11 @@ def test_writing_that_is_killed_leaves_nothing_wrong(data, capsys, monkeypatch, 
     assert len(set(left) & set(data.kept.glob("list-*-*"))) == 1
 
 
+def homeless():
+    msg = "Could not determine home directory."
+    raise RuntimeError(msg)
+
+
 def test_folders_that_cannot_be_written(data, home, capsys, monkeypatch):
     data.kept.write_text("in the way")
     for _ in range(2):
@@ -244,6 +249,9 @@ def test_folders_that_cannot_be_written(data, home, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(cache, "_locked", lambda _: pytest.fail("writes"))
         assert sound(data.open())
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.home", homeless)  # as in some containers
+        refused(DataError, data.open, "PROBSEG_CACHE", data.kept)
     shutil.rmtree(home)
     home.write_text("in the way")
     refused(DataError, data.open, "PROBSEG_CACHE", data.kept, "'list'")
@@ -262,23 +270,9 @@ def test_two_data_sets_of_equal_names_have_their_own_caches(tmp_path, home):
 def test_a_chosen_folder_comes_first(data, home, tmp_path, monkeypatch):
     monkeypatch.setenv("PROBSEG_CACHE", str(tmp_path / "chosen"))
     assert sound(data.open())
-    assert sound(data.open())
-    assert data.builds == 1
     assert list((tmp_path / "chosen").iterdir())
     assert not data.kept.exists()
     assert not home.exists()
-
-
-def test_a_user_without_a_home(data, monkeypatch):
-    def homeless():
-        msg = "Could not determine home directory."
-        raise RuntimeError(msg)
-
-    monkeypatch.setattr("pathlib.Path.home", homeless)
-    assert sound(data.open())
-    shutil.rmtree(data.kept)
-    data.kept.write_text("in the way")
-    refused(DataError, data.open, "PROBSEG_CACHE")
 
 
 def test_a_full_disk(data, home, monkeypatch):
@@ -334,5 +328,3 @@ def test_copies_are_the_same_file(data):
     part = arrays["numbers"][10:20]  # parts are not
     assert pickle.loads(pickle.dumps(part)).tolist() == list(range(10, 20))
     assert not np.shares_memory(copy.deepcopy(part), part)
-    shutil.rmtree(data.kept)
-    assert arrays["numbers"].sum() == 10**5 * (10**5 - 1) // 2  # what is mapped stays

@@ -124,16 +124,12 @@ def test_parts_share_the_images(tmp_path):
     Drawn(tmp_path / "one", 1).refused("at least 2 images", "`part`", part="train")
 
 
-def test_annotations_of_unlisted_images_that_are_not_wanted(tmp_path):
-    drawn = Drawn(tmp_path, count=4)
-    names = [names_of(drawn.open(part=part)) for part in ("train", "val")]
+def test_annotations_of_unlisted_images_that_are_not_wanted(drawn):
+    names = names_of(drawn.open(part="train"))
     drawn.edit(lambda content: content["annotations"].append(
         content["annotations"][0] | {"id": 99, "image_id": 99, "area": 1}))  # fmt: skip
-    assert [names_of(drawn.open(part=part)) for part in ("train", "val")] == names
-    drawn.refused("does not list", "[99]", min_area=1, part="val")
-    drawn.edit(lambda content: content["images"].clear())
-    drawn.refused("does not list", "[1, 2, 3] (4 in all)", max_fraction=0.5)
-    drawn.refused("is left with min_area=1000000", min_area=10**6, max_fraction=0.5)
+    assert names_of(drawn.open(part="train")) == names
+    drawn.refused("does not list", "[99] (1 in all)", min_area=1, part="val")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +146,7 @@ def test_crowds_tiny_and_empty_objects_of_lvis_are_left_out(lvis, entries):
 def test_the_default_smallest_area_is_400(lvis, tmp_path):
     for area, found in ((399.9, False), (400, True)):
         lvis.first(area=area, iscrowd=0)
-        assert (4001 in LVIS("val", lvis.root).ids) == found
+        assert (names_of(LVIS("val", lvis.root))[0] == "000000002000#4001") == found
     root = tmp_path / "COCO"
     write_coco(root / "annotations" / "instances_val2017.json", root / "val2017")
     areas = COCOInstances("val", root, min_area=1).areas
@@ -235,14 +231,6 @@ def test_folders_in_file_names(drawn, monkeypatch):
     drawn.refused("a/b", "`images`", error=DatasetNotFoundError)
 
 
-@pytest.mark.parametrize(
-    "name", ["../1.jpg", "a/../../1.jpg", "/etc/1.jpg", "C:\\1.jpg", "..\\1.jpg", "C:1.jpg", ""]
-)
-def test_paths_out_of_the_folder(drawn, name):
-    drawn.first("images", file_name=name)
-    drawn.refused(drawn.path, repr(name), "inside the folder")
-
-
 def test_the_url_decides_the_folder(lvis):
     data = lvis.open()
     folders = [data.index.file(image).split("/")[0] for image in range(3)]
@@ -297,15 +285,19 @@ def test_broken_annotations(drawn, entries, part):
     drawn.refused(drawn.path, part, "download or export")
 
 
-@pytest.mark.parametrize("key", ["id", "file_name", "height", "width"])
-def test_broken_images(drawn, key):
-    drawn.first("images", **{key: None})
-    drawn.refused(drawn.path, "'images'", f"'{key}'")
-
-
-def test_images_of_lvis_without_url(lvis):
+def test_broken_images(drawn, lvis):
     lvis.first("images", coco_url=None)
     lvis.refused(lvis.path, "coco_url", "[2000]", "download")
+    whole = drawn.path.read_text()
+    for key in ("id", "file_name", "height", "width"):
+        drawn.path.write_text(whole)
+        drawn.first("images", **{key: None})
+        drawn.refused(drawn.path, "'images'", f"'{key}'")
+    outside = ["../1.jpg", "a/../../1.jpg", "/etc/1.jpg", "C:\\1.jpg", "..\\1.jpg", "C:1.jpg", ""]
+    for file in outside:
+        drawn.path.write_text(whole)
+        drawn.first("images", file_name=file)
+        drawn.refused(drawn.path, repr(file), "inside the folder")
 
 
 def test_files_that_are_no_annotations(drawn):

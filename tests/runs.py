@@ -118,8 +118,8 @@ def started(
     """Start a command line in a process of its own, which has loaded everything already.
 
     Args:
-        place: Its working directory, and where it looks for data sets. What it says goes into the
-            file ``told.txt`` there.
+        place: Its working directory, and where it looks for data sets. Its output goes into the
+            file ``output.txt`` there.
         arguments: Verb and options.
         prepare: Called in the process before the command.
 
@@ -128,7 +128,7 @@ def started(
     """
 
     def child() -> None:
-        with working_in(place), Path("told.txt").open("w") as sys.stdout:
+        with working_in(place), Path("output.txt").open("w") as sys.stdout:
             sys.stderr = sys.stdout
             try:
                 if prepare is not None:

@@ -385,8 +385,8 @@ def test_all_rows_of_the_figures_are_documented():
 @pytest.mark.parametrize("name", FITS)
 def test_rows_make_what_their_names_promise(name):
     file, row = FITS[name]
-    told = dict(zip(row.options[::2], row.options[1::2], strict=True))
-    backbone = told.get("--model.model.changes.backbone", "pretrained: true")
+    options = dict(zip(row.options[::2], row.options[1::2], strict=True))
+    backbone = options.get("--model.model.changes.backbone", "pretrained: true")
     assert "pretrained: true" in backbone, "an option replaces what the recipe says"
     cli = only_made("fit", *recipe(name))
     network, module = cli.model.model, cli.datamodule

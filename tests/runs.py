@@ -147,9 +147,9 @@ def started(
     return process
 
 
-def train_two_epochs(place: Path, *more: object) -> tuple[Path, Path]:
+def train_two_epochs(place: Path) -> tuple[Path, Path]:
     """Train on a drawn folder inside ``place``; return the data and the folder of the run."""
     root = write_folder(place / "data", images=5, size=(24, 32))
     with working_in(place):
-        assert command(*folder_fit(root, "--trainer.max_epochs", 2, *more)) == 0
+        assert command(*folder_fit(root, "--trainer.max_epochs", 2)) == 0
     return root, place / "runs" / "probseg" / "version_0"

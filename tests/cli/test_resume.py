@@ -19,7 +19,7 @@ import probseg.cli.trainer as trainer_module
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-PATIENCE = 300
+PATIENCE = 600
 EPOCHS = 6
 STEPS = EPOCHS * 4
 KILLED_AT = 11

@@ -118,8 +118,8 @@ def started(
     """Start a command line in a process of its own, which has loaded everything already.
 
     Args:
-        place: Its working directory, and where it looks for data sets. What it says goes into the
-            file ``told.txt`` there.
+        place: Its working directory, and where it looks for data sets. Its output goes into the
+            file ``output.txt`` there.
         arguments: Verb and options.
         prepare: Called in the process before the command.
 
@@ -128,7 +128,7 @@ def started(
     """
 
     def child() -> None:
-        with working_in(place), Path("told.txt").open("w") as sys.stdout:
+        with working_in(place), Path("output.txt").open("w") as sys.stdout:
             sys.stderr = sys.stdout
             try:
                 if prepare is not None:
@@ -147,9 +147,9 @@ def started(
     return process
 
 
-def train_two_epochs(place: Path, *more: object) -> tuple[Path, Path]:
+def train_two_epochs(place: Path) -> tuple[Path, Path]:
     """Train on a drawn folder inside ``place``; return the data and the folder of the run."""
     root = write_folder(place / "data", images=5, size=(24, 32))
     with working_in(place):
-        assert command(*folder_fit(root, "--trainer.max_epochs", 2, *more)) == 0
+        assert command(*folder_fit(root, "--trainer.max_epochs", 2)) == 0
     return root, place / "runs" / "probseg" / "version_0"

@@ -41,7 +41,7 @@ def names(folder):
 
 def test_a_download(site, tmp_path):
     seen = []
-    content = get(site, tmp_path / "new", progress=lambda *told: seen.append(told))
+    content = get(site, tmp_path / "new", progress=lambda *step: seen.append(step))
     assert content == CONTENT
     assert names(tmp_path / "new") == ["a.bin"]
     assert {what for what, _, _ in seen} == {"a.bin"}

@@ -64,7 +64,7 @@ def explain(
     if (reason := _of_dead_worker(error)) is not None:
         return UsageError(_dead_worker(reason, verb, config, last))
     link: BaseException | None = error
-    while link is not None:  # its causes, without what it was raised in the handling of
+    while link is not None:  # along `raise ... from`, not along errors under handling
         explained = _explained(link, verb, config, last)
         if explained is not None:
             return UsageError(explained)

@@ -180,7 +180,6 @@ def test_each_process_writes_a_file_of_its_own(tmp_path):
     callback.on_train_start(process, task)
     callback.on_train_batch_start(process, task, batch, 7)
     callback.on_before_backward(process, task, torch.tensor(1e38))
-    told = "is inf on the images photo0.*photo7 and 1 more;"
-    with pytest.raises(NonFiniteLossError, match=told):
+    with pytest.raises(NonFiniteLossError, match=r"images photo0.*photo7 and 1 more"):
         callback.on_before_backward(process, task, torch.tensor(math.inf))
     assert [path.name for path in tmp_path.iterdir()] == ["nonfinite_step7_rank1.pt"]

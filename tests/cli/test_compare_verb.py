@@ -70,7 +70,7 @@ def test_output_lies_in_the_working_folder_by_default(folders, tmp_path, monkeyp
     [
         (lambda f: [], "FOLDER; see probseg compare --help"),
         (lambda f: [*f, "--bogus"], "--bogus; see probseg compare --help"),
-        (lambda f: [f[0]], "at least two"),
+        (lambda f: [f[0]], "at least twice"),
         (lambda f: [f[0], f[0]], "different"),
         (lambda f: [f[0], f[1].parent], "no such file"),
         (lambda f: [f[0], f[1], "--names", "one"], "--names"),

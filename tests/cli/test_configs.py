@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from unittest.mock import ANY
 
 import pytest
 import torch
@@ -259,13 +258,17 @@ def test_experiments_are_made(path):
 
 
 def test_printed_settings_make_the_same_run(capsys, tmp_path):
-    fit = folder_fit("objects")
-    with pytest.raises(SystemExit, match=r"^0$"):
-        command(*fit, "--print_config")
-    (tmp_path / "again.yaml").write_text(capsys.readouterr().out)
-    first, again = only_made(*fit), only_made("fit", "--config", tmp_path / "again.yaml")
-    assert again.config.fit.as_dict() == {**first.config.fit.as_dict(), "config": ANY}
-    same(again.model.model, first.model.model)
+    def printed(*arguments):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            command(*arguments, "--print_config")
+        return capsys.readouterr().out
+
+    text = printed(*folder_fit("objects"))
+    (tmp_path / "again.yaml").write_text(text)
+    again = ("fit", "--config", tmp_path / "again.yaml")
+    assert yaml.safe_load(printed(*again)) == yaml.safe_load(text)
+    with torch.device("meta"):
+        same(only_made(*again).model.model, create_model("micro_csa"))
 
 
 @pytest.mark.parametrize("path", ["experiment/folder.yaml", "experiment/resnet16_csa_cpu.yaml"])
@@ -385,8 +388,8 @@ def test_all_rows_of_the_figures_are_documented():
 @pytest.mark.parametrize("name", FITS)
 def test_rows_make_what_their_names_promise(name):
     file, row = FITS[name]
-    told = dict(zip(row.options[::2], row.options[1::2], strict=True))
-    backbone = told.get("--model.model.changes.backbone", "pretrained: true")
+    options = dict(zip(row.options[::2], row.options[1::2], strict=True))
+    backbone = options.get("--model.model.changes.backbone", "pretrained: true")
     assert "pretrained: true" in backbone, "an option replaces what the recipe says"
     cli = only_made("fit", *recipe(name))
     network, module = cli.model.model, cli.datamodule

@@ -94,4 +94,4 @@ def test_a_run_goes_on_and_is_validated_without_fetching(place):
         saved = yaml.safe_load((run(place, number) / "config.yaml").read_text())
         assert asks_for_weights(saved["model"])
     with pytest.raises(UsageError, match=FETCHED):
-        finished("fit", "--config", run(place, 0) / "config.yaml")
+        finished("fit", "--config", "begun.yaml")

@@ -270,7 +270,7 @@ def fit(*more):
 
 def ended(place, disturb, *more):
     """Disturb an endless training after its first checkpoint; return status, text, checkpoint."""
-    log, last = place / "told.txt", place / LAST
+    log, last = place / "output.txt", place / LAST
     process = started(place, fit("--trainer.max_epochs=1000000", *more))
     end = time.monotonic() + PATIENCE
     try:

@@ -73,7 +73,7 @@ def killed(place, number, runs):
     end = time.monotonic() + PATIENCE
     try:
         while not table.exists() or table.read_bytes().count(b"\n") <= runs * RUN_LINES:
-            assert process.is_alive(), (place / "told.txt").read_text()
+            assert process.is_alive(), (place / "output.txt").read_text()
             assert time.monotonic() < end, f"{runs} runs were not done within {PATIENCE} s"
             time.sleep(0.01)
     finally:

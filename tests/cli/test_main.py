@@ -68,7 +68,7 @@ def test_errors_of_the_program_keep_their_traceback(monkeypatch):
     def broken(arguments):
         raise ValueError(arguments)
 
-    monkeypatch.setitem(probseg.cli.VERBS, "fit", broken)
+    monkeypatch.setattr(trainer_module, "run", broken)
     with pytest.raises(ValueError, match="fit"):
         command("fit")
 

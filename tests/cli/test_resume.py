@@ -19,7 +19,7 @@ import probseg.cli.trainer as trainer_module
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-PATIENCE = 300
+PATIENCE = 600
 EPOCHS = 6
 STEPS = EPOCHS * 4
 KILLED_AT = 11
@@ -80,7 +80,7 @@ def start(place, *more, prepare=None):
 def finish(process, place, status):
     process.join(PATIENCE)
     process.kill()
-    assert process.exitcode == status, (place / "told.txt").read_text()
+    assert process.exitcode == status, (place / "output.txt").read_text()
 
 
 def run_of(place):
@@ -129,7 +129,7 @@ def resumed(place):
         timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return SimpleNamespace(place=part, before=before, after=last(part), told=done.stderr)
+    return SimpleNamespace(place=part, before=before, after=last(part), output=done.stderr)
 
 
 def test_it_ends_with_the_same_bits(resumed, whole):
@@ -141,7 +141,7 @@ def test_it_ends_with_the_same_bits(resumed, whole):
 
 
 def test_it_keeps_folder_curve_and_best_score(resumed):
-    assert "probseg: going on from" in resumed.told
+    assert "probseg: going on from" in resumed.output
     run = run_of(resumed.place)
     assert [path.name for path in run.parent.iterdir()] == ["version_0"]
     files = {path.name for path in (run / "checkpoints").iterdir()}

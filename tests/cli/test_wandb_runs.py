@@ -23,7 +23,7 @@ from probseg.paths import configs_dir
 
 wandb = pytest.importorskip("wandb")
 
-PATIENCE = 180
+PATIENCE = 600
 OFFLINE = {
     "WANDB_MODE": "offline",
     "WANDB_SILENT": "true",

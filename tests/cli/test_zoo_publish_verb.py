@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 import yaml
-from runs import command, train_two_epochs, usage_error
+from fakes import write_folder
+from runs import command, folder_fit, usage_error
 from tested import FACTS, network_for_classes, network_for_clicks
 
 from probseg.zoo import create_model
@@ -165,11 +166,14 @@ def test_a_semantic_network(tmp_path, monkeypatch, facts):
     assert create_model(str(zoo / "micro_emanet.streets"), pretrained=True).num_classes == 11
 
 
-def test_a_real_run_with_averaged_weights(tmp_path, facts):
+def test_a_real_run_with_averaged_weights(tmp_path, monkeypatch, facts):
     """What Lightning's callback leaves in a checkpoint, and the files of a run say."""
+    monkeypatch.chdir(tmp_path)
+    write_folder(tmp_path / "data", images=5, size=(24, 32))
     average = "lightning.pytorch.callbacks.EMAWeightAveraging"
     flags = (f"--trainer.callbacks+={average}", "--trainer.callbacks.decay=0.5")
-    _, run = train_two_epochs(tmp_path, *flags)
+    assert command(*folder_fit("data", "--trainer.max_epochs=2", *flags)) == 0
+    run = tmp_path / "runs" / "probseg" / "version_0"
     stored = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
     ema, last, best = (read_trained(run, which) for which in ("ema", "last", "best"))
     name = "head.bottleneck.0.weight"

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from probseg.ops.axial import axial_attention, span_mask, to_lines
 from probseg.ops.probabilistic import probabilistic_attention
+from probseg.ops.settings import InferenceSettings
 from probseg.ops.updates import KeyAdaptation, ValuePropagation
 
 CHANNELS = 64
@@ -124,19 +125,22 @@ def build(
         return (spread * torch.randn(shape, generator=generator)).to(device, dtype)
 
     inputs = (draw(case.spread), draw(case.spread), draw(1.0))
-    options = dict(case.options)
+    clicks: dict[str, Tensor] = {}
     if case.clicks:
         mask = torch.zeros(1, tokens, dtype=torch.bool)
         mask[0, torch.randperm(tokens, generator=generator)[: case.clicks]] = True
-        options |= {"fixed_values": draw(1.0), "fixed_mask": mask.to(device)}
+        clicks = {"fixed_values": draw(1.0), "fixed_mask": mask.to(device)}
 
     def ours(backend: str) -> Forward:
         def forward(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             if case.axial:
+                settings = InferenceSettings(backend=backend, **case.options)
                 return axial_attention(
-                    queries, keys, values, axis="width", span=_SPAN, backend=backend, **options
+                    queries, keys, values, settings, axis="width", span=_SPAN, **clicks
                 )
-            return probabilistic_attention(queries, keys, values, backend=backend, **options).values
+            return probabilistic_attention(
+                queries, keys, values, backend=backend, **case.options, **clicks
+            ).values
 
         return forward
 
@@ -145,9 +149,9 @@ def build(
             queries,
             keys,
             values,
-            options["fixed_values"],
-            options["fixed_mask"],
-            adapt="key_adaptation" in options,
+            clicks["fixed_values"],
+            clicks["fixed_mask"],
+            adapt="key_adaptation" in case.options,
         )
 
     # A float mask, because the fused kernel of the CPU would make one of a boolean mask each time.

@@ -120,8 +120,13 @@ def hub_on_this_machine():
             self._send(200, b"")
 
         def do_GET(self):
-            content = hub.get(urlparse(self.path).path)
-            self._send(404 if content is None else 200, content or b"")
+            path = urlparse(self.path).path
+            content = hub.get(path)
+            if content is None:
+                there = "/".join(path.split("/")[1:3]) in hub.files
+                self._send(404, b"", {"X-Error-Code": "EntryNotFound" if there else "RepoNotFound"})
+            else:
+                self._send(200, content)
 
         do_HEAD = do_GET
 
@@ -138,8 +143,10 @@ def hub_on_this_machine():
             self.rfile.readline()
             return body
 
-        def _send(self, status, content):
+        def _send(self, status, content, headers=None):
             self.send_response(status)
+            for name, value in (headers or {}).items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(content)))
             self.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
             self.send_header("X-Repo-Commit", COMMIT)

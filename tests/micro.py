@@ -32,6 +32,10 @@ DEEPLAB = {
     "class_path": "probseg.heads.DeepLabV3PlusDecoder",
     "init_args": {"channels": 16, "low_channels": 8},
 }
+FUSION = {
+    "class_path": "probseg.heads.PromptFusion",
+    "init_args": {"channels": 8, "dilations": [1, 2]},
+}
 OCR = {"class_path": "probseg.heads.OCRDecoder", "init_args": {"channels": 8}}
 
 CHANGED: dict[str, tuple[str, dict[str, Any]]] = {

@@ -10,7 +10,7 @@ import pytest
 import probseg
 
 FLOORS = [
-    {"types", "errors", "paths", "seeds", "transfer"},
+    {"types", "errors", "paths", "seeds", "transfer", "descriptions"},
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},
     {"backbones", "heads"},

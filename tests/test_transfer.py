@@ -8,7 +8,7 @@ import pytest
 from sites import serving
 
 from probseg.errors import ChecksumError, DownloadError
-from probseg.transfer import WayOut, download, locked, read
+from probseg.transfer import WayOut, download
 
 CONTENT = random.Random(0).randbytes(300_000)
 WAY_OUT = WayOut("try another address", "try another disk")
@@ -161,19 +161,3 @@ def test_a_wrong_file_is_not_kept(site, tmp_path):
     with pytest.raises(ChecksumError, match=r"a\.bin\.part"):
         download(f"{site.url}/a.bin", tmp_path / "a.bin", refuse, WAY_OUT)
     assert names(tmp_path) == []
-
-
-def test_reading_stops_at_the_limit(site, tmp_path):
-    (tmp_path / "b.bin").write_bytes(CONTENT)
-    for address in (f"{site.url}/a.bin", str(tmp_path / "b.bin")):
-        assert read(address, 10**6, WAY_OUT) == CONTENT
-        assert read(address, 100_000, WAY_OUT) == CONTENT[:100_000]
-    for address in (f"{site.url}/c.bin", str(tmp_path / "c.bin")):
-        with pytest.raises(DownloadError, match=r"c\.bin: .*try another address"):
-            read(address, 10, WAY_OUT)
-
-
-def test_a_lock_is_released_after_an_error(tmp_path):
-    for _ in range(2):
-        with pytest.raises(KeyError), locked(tmp_path / "a.lock", "a"):
-            raise KeyError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-import probseg.zoo.places as places
+import probseg.zoo.lookup as lookup
 from probseg.models import build_semantic, override, read_preset
 from probseg.models.build import Description, build
 from probseg.zoo.index import INDEX, Entry, Metric, read_index, write_index
@@ -65,4 +65,4 @@ def add_model(root: Path, name: str, **facts: Any) -> Entry:
 
 def ship(monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     """Let a zoo be the shipped one."""
-    monkeypatch.setattr(places, "zoo_dir", lambda: root)
+    monkeypatch.setattr(lookup, "zoo_dir", lambda: root)

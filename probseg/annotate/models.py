@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from probseg.annotate.steps import Step, Work, answer
+from probseg.attention import Adaptation
 from probseg.errors import UsageError
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.states import begin, image_tensor
@@ -24,7 +25,7 @@ from probseg.zoo.trained import read_trained
 RECOMMENDED = "lite0_unet_prop"
 """Model of the zoo that answers unless another is chosen."""
 
-KNOBS = ("key_iterations", "key_prior", "value_iterations", "value_prior")
+KNOBS = tuple(field.name for field in fields(Adaptation))
 """Settings of `Segmenter.adapt`."""
 
 ZOOM_NAMES = ("fixed",)

@@ -1,6 +1,7 @@
 """Attention layers on maps: ``(B, C, H, W) -> (B, C', H, W)``."""
 
 from probseg.attention.adaptation import (
+    UPDATES,
     Adaptation,
     adapt,
     adaptation_of,
@@ -11,6 +12,7 @@ from probseg.attention.additive import AdditiveAttention2d
 from probseg.attention.bahdanau import BahdanauDecoderStep, DecoderStep
 from probseg.attention.base import Attention2d
 from probseg.attention.block_slots import BlockSlotAttention2d
+from probseg.attention.classifier import AdaptiveClassifier, ClickAdaptation
 from probseg.attention.em import DoubleAttention2d, EMAttention2d
 from probseg.attention.emau import EMAU
 from probseg.attention.hard import HardAttention2d
@@ -60,11 +62,14 @@ def build_attention(
 __all__ = [
     "ATTENTIONS",
     "EMAU",
+    "UPDATES",
     "Adaptation",
+    "AdaptiveClassifier",
     "AdditiveAttention2d",
     "Attention2d",
     "BahdanauDecoderStep",
     "BlockSlotAttention2d",
+    "ClickAdaptation",
     "DecoderStep",
     "DoubleAttention2d",
     "EMAttention2d",

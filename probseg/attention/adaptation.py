@@ -1,4 +1,4 @@
-"""What inference may change about trained attention layers."""
+"""Settings of trained attention layers that inference may change."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from probseg.attention.classifier import AdaptiveClassifier, ClickAdaptation
 from probseg.attention.probabilistic import ProbabilisticAttention2d
 from probseg.ops.updates import KeyAdaptation, ValuePropagation
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Settings of key adaptation and value propagation; None leaves one as it is.
+    """Settings of what adapts in inference; None leaves one as it is.
 
     Args:
         key_iterations: Number of EM iterations of the keys; 0 switches them off.
@@ -22,6 +23,9 @@ class Adaptation:
             of a learnt one.
         value_iterations: Number of EM iterations in which clicks propagate; 0 switches them off.
         value_prior: Precision of the prior of the value means. It takes the place of a learnt one.
+        click_iterations: Number of EM iterations in which the classifier adapts to the clicks; 0
+            switches them off.
+        click_prior: Precision of the prior of the classifier's weights.
 
     Raises:
         ValueError: If a number is out of range.
@@ -31,9 +35,11 @@ class Adaptation:
     key_prior: float | None = None
     value_iterations: int | None = None
     value_prior: float | None = None
+    click_iterations: int | None = None
+    click_prior: float | None = None
 
     def __post_init__(self) -> None:
-        for update, of in ((KeyAdaptation, "key"), (ValuePropagation, "value")):
+        for of, update in UPDATES.items():
             for argument, field in (("iterations", "iterations"), ("prior", "prior_precision")):
                 value = getattr(self, f"{of}_{argument}")
                 try:
@@ -42,30 +48,36 @@ class Adaptation:
                     msg = f"{of}_{argument}: {error}"
                     raise ValueError(msg) from error
 
+    def of(self, kind: str) -> tuple[int | None, float | None]:
+        """Return iterations and prior of a kind of update, "key", "value" or "click"."""
+        return getattr(self, f"{kind}_iterations"), getattr(self, f"{kind}_prior")
+
+
+UPDATES = {"key": KeyAdaptation, "value": ValuePropagation, "click": ClickAdaptation}
+"""Settings of each kind of update."""
+
+Layer = ProbabilisticAttention2d | AdaptiveClassifier
+
 
 def adapt(backbone: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
     """Change the settings of a network's layers in place.
 
     Args:
         backbone: Its layers' keys adapt.
-        head: Its layers' values propagate, and their keys adapt where the backbone has no layer.
+        head: Its layers' values propagate, its classifier adapts to clicks, and their keys adapt
+            where the backbone has no layer.
         wanted: The settings.
 
     Raises:
         ValueError: If there is no layer to change, or a prior is given for iterations that are 0
             and stay so.
     """
-    in_head = probabilistic_layers(head)
-    with_keys = probabilistic_layers(backbone) or in_head
-    with_values = [layer for layer in in_head if layer.settings.can_propagate]
-    present = [layer.settings.keys.iterations for layer in with_keys]
-    _check("key", wanted.key_iterations, wanted.key_prior, present, head)
-    present = [layer.settings.values.iterations for layer in with_values]
-    _check("value", wanted.value_iterations, wanted.value_prior, present, head)
-    for layer in with_keys:
-        layer.adapt_keys(wanted.key_iterations, wanted.key_prior)
-    for layer in with_values:
-        layer.adapt_values(wanted.value_iterations, wanted.value_prior)
+    layers = _layers(backbone, head)
+    for kind, found in layers.items():
+        _check(kind, wanted, [_update(kind, layer).iterations for layer in found], head)
+    for kind, found in layers.items():
+        for layer in found:
+            getattr(layer, f"adapt_{kind}s")(*wanted.of(kind))
 
 
 def adaptation_of(backbone: nn.Module, head: nn.Module) -> Adaptation:
@@ -73,17 +85,31 @@ def adaptation_of(backbone: nn.Module, head: nn.Module) -> Adaptation:
 
     Where layers differ, the settings are those of the first.
     """
+    present: dict[str, float] = {}
+    for kind, found in _layers(backbone, head).items():
+        if found:
+            update = _update(kind, found[0])
+            present[f"{kind}_iterations"] = update.iterations
+            present[f"{kind}_prior"] = float(update.prior_precision)
+    return Adaptation(**present)  # type: ignore[arg-type]
+
+
+def _layers(backbone: nn.Module, head: nn.Module) -> dict[str, list[Layer]]:
+    """Return the layers that each kind of update changes."""
     in_head = probabilistic_layers(head)
-    with_keys = probabilistic_layers(backbone) or in_head
-    with_values = [layer for layer in in_head if layer.settings.can_propagate]
-    keys = with_keys[0].settings.keys if with_keys else None
-    values = with_values[0].settings.values if with_values else None
-    return Adaptation(
-        key_iterations=None if keys is None else keys.iterations,
-        key_prior=None if keys is None else float(keys.prior_precision),
-        value_iterations=None if values is None else values.iterations,
-        value_prior=None if values is None else float(values.prior_precision),
-    )
+    return {
+        "key": [*(probabilistic_layers(backbone) or in_head)],
+        "value": [layer for layer in in_head if layer.settings.can_propagate],
+        "click": [part for part in head.modules() if isinstance(part, AdaptiveClassifier)],
+    }
+
+
+def _update(kind: str, layer: Layer) -> KeyAdaptation | ValuePropagation | ClickAdaptation:
+    """Return a layer's settings of one kind."""
+    if isinstance(layer, AdaptiveClassifier):
+        return layer.settings
+    settings = layer.settings
+    return settings.key_adaptation if kind == "key" else settings.value_propagation
 
 
 _WITHOUT = {
@@ -91,22 +117,23 @@ _WITHOUT = {
     "in backbone or head, such as 'prob_botnet50_full_factored' or 'resnet18_csa'",
     "value": "the head {head} was built without value propagation; choose one with it, such as "
     "'resnet26_small_csa_bp5', and train it",
+    "click": "the head {head} has no classifier that adapts to clicks; choose a network with a "
+    "ConvHead, such as 'lite0_unet_prop'",
 }
 
 
-def _check(
-    of: str, iterations: int | None, prior: float | None, present: list[int], head: nn.Module
-) -> None:
+def _check(kind: str, wanted: Adaptation, present: list[int], head: nn.Module) -> None:
     """Raise unless settings change something in layers with these iterations."""
+    iterations, prior = wanted.of(kind)
     if iterations is None and prior is None:
         return
     if not present:
-        reason = _WITHOUT[of].format(head=type(head).__name__)
-        msg = f"{of}_iterations={iterations}, {of}_prior={prior}: {reason}"
+        reason = _WITHOUT[kind].format(head=type(head).__name__)
+        msg = f"{kind}_iterations={iterations}, {kind}_prior={prior}: {reason}"
         raise ValueError(msg)
     idle = not any(present) if iterations is None else iterations == 0
     if prior is not None and idle:
-        msg = f"{of}_prior={prior} changes nothing with 0 iterations; set {of}_iterations too"
+        msg = f"{kind}_prior={prior} changes nothing with 0 iterations; set {kind}_iterations too"
         raise ValueError(msg)
 
 
@@ -117,8 +144,8 @@ def probabilistic_layers(module: nn.Module) -> list[ProbabilisticAttention2d]:
 
 @contextmanager
 def restored(module: nn.Module) -> Iterator[None]:
-    """Give all layers of a network their settings back at the end of the block."""
-    before = [(layer, layer.settings) for layer in probabilistic_layers(module)]
+    """Restore the settings of all layers of a network at the end of the block."""
+    before = [(part, part.settings) for part in module.modules() if isinstance(part, Layer)]
     try:
         yield
     finally:

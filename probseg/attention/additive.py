@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared
-from probseg.ops.additive import additive_edges
 from probseg.ops.edges import EdgePosterior
+from probseg.ops.family.additive import additive_edges
 
 
 class AdditiveAttention2d(Attention2d):

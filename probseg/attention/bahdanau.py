@@ -1,4 +1,4 @@
-"""A decoder of sequences that attends to what it decodes (Bahdanau et al., 2015)."""
+"""A sequence decoder with additive attention (Bahdanau et al., 2015)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from probseg.ops.additive import additive_edges
 from probseg.ops.checks import check_shape
+from probseg.ops.family.additive import additive_edges
 
 
 class DecoderStep(NamedTuple):
-    """What one step of a decoder returns.
+    """Result of one step of a decoder.
 
     Args:
         state: The new state ``s_t``, ``(B, S)``.
@@ -58,7 +58,7 @@ class BahdanauDecoderStep(nn.Module):
         inputs: Tensor,
         padding: Tensor | None = None,
     ) -> DecoderStep:
-        """Read the encoder's states and move on by one token.
+        """Attend to the encoder's states and decode one token.
 
         Args:
             state: The previous state, ``(B, S)``.

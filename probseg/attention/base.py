@@ -1,4 +1,4 @@
-"""What all attention layers share: projections, heads and where clicks enter."""
+"""Base class of the attention layers: projections, heads and positions."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Shared(TypedDict, total=False):
 class Attention2d(nn.Module, ABC):
     """Attention among the pixels of a map.
 
-    Queries and keys are projected from the features, values from the value features. What must
-    not change where pixels look, such as clicks, goes into the value features only. There is no
-    projection of the output, which is the expectation of the values under a posterior over edges;
-    subclasses say which one.
+    Queries and keys are projected from the features, values from the value features. Clicks, which
+    must not change the weights of attention, enter the value features only. There is no
+    projection of the output, the expectation of the values under a posterior over edges that
+    subclasses define.
 
     Args:
         in_channels: Channels of the features.
@@ -179,7 +179,7 @@ class Attention2d(nn.Module, ABC):
         return from_lines(expected, self.axis, *values.shape[-2:])
 
     def gather(self, edges: EdgePosterior, values: Tensor) -> Tensor:
-        """Turn the values of the keys into those of the queries: their expectation.
+        """Return the values of the queries: the expectation of the values of the keys.
 
         Args:
             edges: The posterior.
@@ -198,7 +198,7 @@ class Attention2d(nn.Module, ABC):
 
         Args:
             queries: ``(B, G, N, D)``, one line of the map for each item.
-            keys: ``(B, G, N, D)``; the queries once more in layers without keys.
+            keys: ``(B, G, N, D)``; the queries in layers without keys.
             log_mask: 0 where a pixel sees another one and -inf where not, ``(N, N)``; None where
                 all see all.
             size: Height and width of the map.

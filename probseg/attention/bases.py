@@ -13,7 +13,7 @@ from probseg.ops.em import Normalise, l2_normalise, layer_normalise
 from probseg.ops.numerics import working_dtype
 
 Update = Literal["moving_average", "learnt", "fixed"]
-"""What changes the bases in training: the bases fitted to the pictures, gradients, or nothing."""
+"""Source of changes in training: the bases fitted to the images, gradients, or none."""
 
 Normalisation = Literal["l2", "layer"]
 
@@ -35,7 +35,7 @@ class Bases(nn.Module):
         channels: Channels ``D`` of a basis.
         num_heads: Number of heads ``G``.
         update: "moving_average" (Eq. 15), "learnt" by gradients, or "fixed" as initialised.
-        normalisation: What is done to the bases before the first E step and after each M step:
+        normalisation: Of the bases, before the first E step and after each M step:
             "l2" (§5.3), "layer" or None.
         momentum: ``alpha`` of Eq. 15, in [0, 1], for the moving average.
         train_iterations: Number ``T`` of EM iterations in training, at least 1.
@@ -99,7 +99,7 @@ class Bases(nn.Module):
 
     @property
     def normalise(self) -> Normalise | None:
-        """What is done to the bases after each M step."""
+        """Normalisation of the bases after each M step."""
         return NORMALISATIONS[self.normalisation]
 
     def start(self, batch: int) -> Tensor:

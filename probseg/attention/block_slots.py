@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from probseg.attention.base import Shared
 from probseg.attention.slots import SlotAttention2d
-from probseg.ops.block_slots import Memories, block_slot_inference
 from probseg.ops.edges import EdgePosterior
+from probseg.ops.family.block_slots import Memories, block_slot_inference
 from probseg.ops.numerics import working_dtype
 
 

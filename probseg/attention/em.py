@@ -9,16 +9,17 @@ from torch import Tensor
 
 from probseg.attention.base import Attention2d, Shared
 from probseg.attention.bases import Bases, Normalisation, Update
-from probseg.ops.edges import BasesEdges, EdgePosterior
+from probseg.ops.edges import EdgePosterior
 from probseg.ops.em import m_step
+from probseg.ops.family.bases import BasesEdges
 
 
 class EMAttention2d(Attention2d):
     """Pixels gather values through bases that EM fits to the queries (after Li et al., 2019).
 
-    The responsibilities ``Z`` are those of the last E step, and the bases of the values, which are
-    read out with ``Z``, the means of the values weighted by them: what the last M step does to the
-    queries themselves in EMANet. It costs ``O(N K T)``.
+    With the responsibilities ``Z`` of the last E step, the value of a basis is the mean of the
+    values weighted by ``Z``, and pixels read these means out with ``Z``. EMANet does the same with
+    the queries in the place of the values. It costs ``O(N K T)``.
 
     Along the axes "height" and "width", each line of the map has its own bases, which start from
     the same ones. A moving average takes place whenever edges are inferred in training mode.

@@ -101,8 +101,8 @@ class EMAU(nn.Module):
         """
         if self.bases is None:
             msg = (
-                "responsibilities are those of bases, and here the pixels are the bases; build the "
-                "unit with bases='moving_average', 'learnt' or 'fixed'"
+                "responsibilities need bases, but here the pixels are the bases; build the unit "
+                "with bases='moving_average', 'learnt' or 'fixed'"
             )
             raise ValueError(msg)
         tokens = self._tokens(x)

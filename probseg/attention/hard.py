@@ -7,7 +7,7 @@ from torch import Tensor
 
 from probseg.attention.standard import StandardAttention2d
 from probseg.ops.edges import EdgePosterior
-from probseg.ops.hard import most_probable_edges, sample_edges, straight_through, take_values
+from probseg.ops.family.hard import most_probable_edges, sample_edges, straight_through, take_values
 
 
 class HardAttention2d(StandardAttention2d):

@@ -9,7 +9,7 @@ from torch import Tensor
 from probseg.attention.base import Attention2d, Shared
 from probseg.ops.checks import check_iterations
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges
-from probseg.ops.hopfield import hopfield_retrieval
+from probseg.ops.family.hopfield import hopfield_retrieval
 
 
 class HopfieldAttention2d(Attention2d):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared
 from probseg.ops.edges import EdgePosterior
-from probseg.ops.kernel_regression import kernel_edges
+from probseg.ops.family.kernel_regression import kernel_edges
 
 
 class KernelRegressionAttention2d(Attention2d):

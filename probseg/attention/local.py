@@ -12,7 +12,7 @@ from probseg.ops.priors import WindowPrior
 
 
 class LocalAttention2d(Attention2d):
-    """Standard attention whose prior rules out edges that are longer than a radius.
+    """Standard attention with a prior that rules out edges longer than a radius.
 
     What sparse attention leaves out is a prior over edges that is 0 there (Singh & Buckley, 2023,
     §5.1.2). Memory is linear; the time is still that of all pairs.

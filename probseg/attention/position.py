@@ -52,7 +52,7 @@ class FactoredPositionEmbedding(PositionEmbedding):
         height: See ``PositionEmbedding``.
         width: See ``PositionEmbedding``.
         channels: See ``PositionEmbedding``.
-        keys: Whether units have embeddings too (``r^k`` in Eq. 26), beside the queries (``r^q``).
+        keys: Whether units have embeddings (``r^k`` in Eq. 26), as queries do (``r^q``).
     """
 
     def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared
-from probseg.ops.edges import BasesEdges, EdgePosterior
+from probseg.ops.edges import EdgePosterior
+from probseg.ops.family.bases import BasesEdges
+from probseg.ops.family.predictive_coding import predictive_coding_inference
 from probseg.ops.numerics import full_precision, working_dtype
-from probseg.ops.predictive_coding import predictive_coding_inference
 
 
 class PredictiveCodingAttention2d(Attention2d):

@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import NamedTuple, Unpack
+from dataclasses import dataclass, replace
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Maps, Shared
-from probseg.errors import UnknownNameError
 from probseg.ops.axial import axial_attention
 from probseg.ops.checks import check_shape
 from probseg.ops.edges import EdgePosterior, gaussian_edges
-from probseg.ops.mixture import PRIOR_NAMES, PriorName
+from probseg.ops.mixture import PriorName
 from probseg.ops.probabilistic import probabilistic_attention
+from probseg.ops.settings import InferenceSettings
 from probseg.ops.updates import KeyAdaptation, Update, ValuePropagation
 
 LOG_LIMIT = 80.0  # exp(88) is the end of float32
 
 
-class Settings(NamedTuple):
-    """What happens to keys and values, and whether learnt priors take part in it.
+@dataclass(frozen=True)
+class LayerSettings(InferenceSettings):
+    """Settings of a layer, in which learnt priors may replace the precisions of the updates.
 
     Args:
-        keys: Adaptation of the keys.
-        values: Propagation of fixed values.
-        learnt_key_prior: Whether the learnt precision replaces that of ``keys``.
-        learnt_value_prior: Whether the learnt precision replaces that of ``values``.
+        learnt_key_prior: Whether the learnt precision replaces that of `key_adaptation`.
+        learnt_value_prior: Whether the learnt precision replaces that of `value_propagation`.
         can_propagate: Whether the layer was built to propagate values, however often it does now.
     """
 
-    keys: KeyAdaptation
-    values: ValuePropagation
-    learnt_key_prior: bool
-    learnt_value_prior: bool
-    can_propagate: bool
+    learnt_key_prior: bool = False
+    learnt_value_prior: bool = False
+    can_propagate: bool = False
 
 
 class ProbabilisticAttention2d(Attention2d):
@@ -81,29 +78,21 @@ class ProbabilisticAttention2d(Attention2d):
     ) -> None:
         super().__init__(in_channels, out_channels, **shared)
         position = shared.get("position")
-        if log_prior not in PRIOR_NAMES:
-            raise UnknownNameError(kind="log prior", name=log_prior, known=PRIOR_NAMES)
         if position is not None and log_prior == "uniform":
             msg = "position embeddings need the log_prior 'magnitude' or 'key_magnitude' (Eq. 26)"
             raise ValueError(msg)
-        if propagation_iterations > 0 and value_precision == 0.0:
-            msg = (
-                "propagation_iterations need a value_precision above 0, got 0: without a value "
-                "likelihood nothing propagates (Gabbur et al., 2021, use 0.1)"
-            )
-            raise ValueError(msg)
-        self.log_prior: PriorName = log_prior
-        self.value_precision = value_precision
-        self.value_iterations = value_iterations
         self.log_key_prior: nn.Parameter | None = None
         self.log_value_prior: nn.Parameter | None = None
         if learn_priors and key_iterations > 0:
             self.log_key_prior = _log_parameter("key_prior", key_prior, self.num_heads)
         if learn_priors and propagation_iterations > 0:
             self.log_value_prior = _log_parameter("value_prior", value_prior, self.num_heads)
-        self.settings = Settings(
-            KeyAdaptation(key_iterations, key_prior),
-            ValuePropagation(propagation_iterations, value_prior),
+        self.settings = LayerSettings(
+            value_precision=value_precision,
+            log_prior=log_prior,
+            value_iterations=value_iterations,
+            key_adaptation=KeyAdaptation(key_iterations, key_prior),
+            value_propagation=ValuePropagation(propagation_iterations, value_prior),
             learnt_key_prior=self.log_key_prior is not None,
             learnt_value_prior=self.log_value_prior is not None,
             can_propagate=propagation_iterations > 0,
@@ -116,9 +105,9 @@ class ProbabilisticAttention2d(Attention2d):
             iterations: Number of EM iterations.
             prior: Precision of the prior, which takes the place of a learnt one.
         """
-        keys = _changed(self.settings.keys, iterations, prior)
+        changed = _changed(self.settings.key_adaptation, iterations, prior)
         learnt = self.settings.learnt_key_prior and prior is None
-        self.settings = self.settings._replace(keys=keys, learnt_key_prior=learnt)
+        self.settings = replace(self.settings, key_adaptation=changed, learnt_key_prior=learnt)
 
     def adapt_values(self, iterations: int | None = None, prior: float | None = None) -> None:
         """Change the propagation of fixed values; None leaves a setting as it is.
@@ -127,18 +116,20 @@ class ProbabilisticAttention2d(Attention2d):
             iterations: Number of EM iterations.
             prior: Precision of the prior, which takes the place of a learnt one.
         """
-        values = _changed(self.settings.values, iterations, prior)
+        changed = _changed(self.settings.value_propagation, iterations, prior)
         learnt = self.settings.learnt_value_prior and prior is None
-        self.settings = self.settings._replace(values=values, learnt_value_prior=learnt)
+        self.settings = replace(self.settings, value_propagation=changed, learnt_value_prior=learnt)
 
-    def updates(self) -> tuple[KeyAdaptation, ValuePropagation]:
-        """Return what happens to keys and values, with the priors as they are learnt so far."""
-        keys, values, learnt_key_prior, learnt_value_prior, _ = self.settings
-        if learnt_key_prior and self.log_key_prior is not None:
-            keys = replace(keys, prior_precision=_exp(self.log_key_prior))
-        if learnt_value_prior and self.log_value_prior is not None:
-            values = replace(values, prior_precision=_exp(self.log_value_prior))
-        return keys, values
+    def inference(self) -> InferenceSettings:
+        """Return the settings with the priors as they are learnt so far."""
+        settings = self.settings
+        if settings.learnt_key_prior and self.log_key_prior is not None:
+            keys = replace(settings.key_adaptation, prior_precision=_exp(self.log_key_prior))
+            settings = replace(settings, key_adaptation=keys)
+        if settings.learnt_value_prior and self.log_value_prior is not None:
+            values = replace(settings.value_propagation, prior_precision=_exp(self.log_value_prior))
+            settings = replace(settings, value_propagation=values)
+        return settings
 
     def forward(
         self,
@@ -162,25 +153,20 @@ class ProbabilisticAttention2d(Attention2d):
         """
         queries, keys, values = self.projected(features, value_features)
         if fixed_values is not None:
-            if self.settings.values.iterations == 0:
+            if not self.settings.propagates:
                 msg = "fixed_values do not propagate with propagation_iterations=0; set or omit it"
                 raise ValueError(msg)
             expected = (len(values), self.value.out_channels, *values.shape[-2:])
             check_shape("fixed_values", fixed_values, expected, "(B, out_channels, H, W)")
             fixed_values = fixed_values.reshape(values.shape).to(values.dtype)  # under autocast
-        key_adaptation, value_propagation = self.updates()
         inferred = axial_attention(
             queries,
             keys,
             values,
+            self.inference(),
             axis=self.axis,
             span=self.span,
             position=self.position_tables(*queries.shape[-2:]),
-            log_prior=self.log_prior,
-            value_precision=self.value_precision,
-            value_iterations=self.value_iterations,
-            key_adaptation=key_adaptation,
-            value_propagation=None if fixed_values is None else value_propagation,
             fixed_values=fixed_values,
             fixed_mask=fixed_mask,
         )
@@ -194,30 +180,27 @@ class ProbabilisticAttention2d(Attention2d):
         Raises:
             ValueError: If it depends on values.
         """
-        if self.value_precision > 0.0 and (
-            self.log_prior == "magnitude" or self.value_iterations > 1
-        ):
+        settings = self.inference()
+        prior, beta = settings.log_prior, settings.value_precision
+        if beta != 0.0 and (prior == "magnitude" or settings.value_iterations > 1):
             msg = (
-                "the posterior over edges depends on the values with value_precision="
-                f"{self.value_precision}, log_prior={self.log_prior!r} and value_iterations="
-                f"{self.value_iterations}; it is there for 'key_magnitude' and one iteration"
+                f"the posterior over edges depends on the values with value_precision={beta}, "
+                f"log_prior={prior!r} and value_iterations={settings.value_iterations}; it is "
+                "there for 'key_magnitude' and one iteration"
             )
             raise ValueError(msg)
         position = self.position_tables(*size)
-        adaptation, _ = self.updates()
-        if adaptation.iterations > 0:
+        if settings.key_adaptation.iterations > 0:
             keys = probabilistic_attention(
                 queries,
                 keys,
                 keys[..., :1],
-                log_prior=self.log_prior,
+                log_prior=prior,
                 log_mask=log_mask,
-                key_adaptation=adaptation,
+                key_adaptation=settings.key_adaptation,
                 position=position,
             ).keys
-        return gaussian_edges(
-            queries, keys, log_prior=self.log_prior, log_mask=log_mask, position=position
-        )
+        return gaussian_edges(queries, keys, log_prior=prior, log_mask=log_mask, position=position)
 
 
 def _changed(update: Update, iterations: int | None, prior: float | None) -> Update:

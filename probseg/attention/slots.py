@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Shared
 from probseg.ops.checks import check_iterations
-from probseg.ops.edges import BasesEdges, EdgePosterior
-from probseg.ops.slots import slot_attention
+from probseg.ops.edges import EdgePosterior
+from probseg.ops.family.bases import BasesEdges
+from probseg.ops.family.slots import slot_attention
 
 
 class SlotAttention2d(Attention2d):
-    """Pixels choose among slots, slots become what chooses them, and pixels read from their slots.
+    """Slots compete for pixels and take the mean of theirs; pixels read from their slots.
 
     The posterior leads from a pixel to a slot, and from there to one of the pixels that the slot
     explains. Its cost is linear in the pixels. Slots are inferred for each line of each map, from
@@ -22,11 +23,10 @@ class SlotAttention2d(Attention2d):
     same picture is to get the same answer, and slots that start apart can learn to stand for
     different things.
 
-    Dot products are those of ``D`` channels of unit variance, unscaled, as in a mixture of
-    Gaussians of precision 1. In each update, differences between slots that are nearly the same
-    grow by the scale times the variance of the pixels in their direction: with the ``1 / sqrt(D)``
-    of standard attention, the slots of new layers would all become the mean of the map, and get no
-    gradient that could part them.
+    Dot products of the ``D`` channels of unit variance are unscaled, as in a mixture of Gaussians
+    of precision 1: each update multiplies small differences between slots by the scale times the
+    variance of the pixels in their direction, and with the ``1 / sqrt(D)`` of standard attention
+    all slots of a new layer would become the mean of the map, without a gradient to part them.
 
     Args:
         in_channels: Channels of the features.
@@ -72,11 +72,11 @@ class SlotAttention2d(Attention2d):
         return BasesEdges(queries, slots, scale=self.scale)
 
     def infer(self, inputs: Tensor, slots: Tensor) -> Tensor:
-        """Infer what the pixels are compared with in the end.
+        """Infer the keys of the last comparison.
 
         Args:
             inputs: The pixels of each line, ``(B, G, N, D)``.
-            slots: Where they start, ``(B, G, K, D)``, in the dtype of the parameters.
+            slots: Initial slots, ``(B, G, K, D)``, in the dtype of the parameters.
 
         Returns:
             ``(B, G, K, D)``, in the dtype of the inputs.
@@ -89,14 +89,14 @@ class SlotAttention2d(Attention2d):
 class GRUSlotAttention2d(SlotAttention2d):
     """Slot attention with the learnt update of Locatello et al. (2020, Alg. 1).
 
-    Slots are the states of a gated recurrent unit, whose inputs are the means; a residual
-    perceptron follows, and pixels are compared with layer-normalised slots. Heads share all three.
-    What Algorithm 1 has besides is left out where a product of two matrices is but one: the
-    projection of slots that meets the projection of pixels, and the projection of values that meets
-    the unit's own. Inputs are those of ``Attention2d`` and not layer-normalised. Dot products are
-    multiplied by ``1 / sqrt(D)``.
+    Slots are the states of a gated recurrent unit with the means as inputs; a residual perceptron
+    follows, and pixels are compared with layer-normalised slots. Heads share all three. Two
+    projections of Algorithm 1 are left out, because a product of two matrices is one matrix: the
+    projection of slots (multiplied with that of pixels) and the projection of values (multiplied
+    with that of the unit). Inputs are not layer-normalised. Dot products are multiplied by
+    ``1 / sqrt(D)``.
 
-    The arguments are those of ``SlotAttention2d``.
+    For arguments see ``SlotAttention2d``.
     """
 
     def __init__(

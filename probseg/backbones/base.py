@@ -1,4 +1,4 @@
-"""What a decoder may expect of a backbone."""
+"""Base class of the backbones."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from probseg.types import FeatureInfo
 class Backbone(nn.Module, ABC):
     """Base of the backbones: images in, feature maps out.
 
-    Where the click maps enter is not their affair: a `Segmenter` whose prompts enter at the stem
-    gives the first convolution more channels, see `add_prompt_stem`.
+    A `Segmenter` whose prompts enter at the stem adds channels to the first convolution; see
+    `add_prompt_stem`.
 
     Attributes:
         features: Channels and strides of the maps that `forward` returns.

@@ -84,10 +84,10 @@ def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[st
     fitted = {}
     for stored, wanted in zip_longest(whole if by_name else given, whole):
         if stored is None or wanted is None or not _fits(stored, given, wanted, whole):
-            told = f"{_told(stored, given)} in the place of {_told(wanted, whole)}"
             msg = (
                 f"{path}: the tensors must be those of timm's {name}, by name or in order, got "
-                f"{told}; choose the network that the weights are of"
+                f"{_described(stored, given)} in the place of {_described(wanted, whole)}; choose "
+                "the network that the weights are of"
             )
             raise WeightsError(msg)
         fitted[wanted] = given[stored]
@@ -178,7 +178,7 @@ def _kind(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def _told(key: str | None, state: Mapping[str, Tensor]) -> str:
+def _described(key: str | None, state: Mapping[str, Tensor]) -> str:
     return "nothing" if key is None else f"{key} {tuple(state[key].shape)}"
 
 

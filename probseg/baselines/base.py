@@ -25,8 +25,8 @@ EPSILON = 1e-6
 class ClassicalModel(ABC):
     """A segmentation method without learnt weights, clicked through as a network is.
 
-    Subclasses say how one image is segmented. The same prompts always give the same answer,
-    whatever was asked before and beside it.
+    Subclasses segment one image. The same prompts always give the same answer, in any order and
+    any batch.
     """
 
     @abstractmethod

@@ -13,7 +13,7 @@ from probseg.clicks.boxes import Box
 from probseg.types import Click
 
 SEED = 0
-"""Of the random numbers that OpenCV's k-means begins with, set anew for each answer."""
+"""Seed of OpenCV's k-means, set for each answer."""
 
 
 class OpenCVGrabCut(ClassicalModel):

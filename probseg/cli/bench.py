@@ -183,6 +183,8 @@ def _table(records: Sequence[Record], settings: Settings) -> Table:
         "next click\nmultiply-adds, G",
         "first click\nms",
         "next click\nms",
+        "zoomed\nms",
+        "undo\nms",
         "peak\nMiB",
         "training\nimages/s",
     ):
@@ -203,6 +205,8 @@ def _row(record: Record) -> list[str]:
         _number(record.next_multiply_adds_g, 3),
         f"{_number(record.first_ms, 1)} ({_number(record.first_ms_p95, 1)})",
         f"{_number(record.next_ms, 1)} ({_number(record.next_ms_p95, 1)})",
+        _number(record.zoomed_ms, 1),
+        _number(record.undo_ms, 1),
         _number(record.peak_mib, 1),
         _number(record.train_images_per_second, 1),
     ]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import lightning as L
 import yaml
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
@@ -46,7 +46,23 @@ NOISE = re.compile(
 )
 """Lines of the parser's messages about types, of which each class argument has several."""
 
+FORMER_NAME = re.compile(r"(class_path\W+)probseg(?:\.zoo(?:\.create)?)?\.create_model\b")
+"""The function that configurations named before `probseg.zoo.create_interactive`."""
+
 _Set = TypeVar("_Set", InteractiveDataset, SemanticDataset)
+
+
+class ConfigParser(LightningArgumentParser):
+    """Reads configurations of earlier versions too, among them ``config.yaml`` of their runs.
+
+    `probseg.zoo.create_model` returns networks of both kinds, which the parser accepts for no
+    argument. Configurations name `probseg.zoo.create_interactive`, which takes the same arguments.
+    """
+
+    def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Namespace:  # noqa: ANN401
+        """Parse the text of a configuration; see jsonargparse."""
+        content = FORMER_NAME.sub(r"\1probseg.zoo.create_interactive", content)
+        return super().parse_string(content, *args, **kwargs)
 
 
 class ProbsegCLI(LightningCLI):
@@ -230,6 +246,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
             save_config_callback=SaveConfig,
             auto_configure_optimizers=False,
             seed_everything_default=0,
+            parser_class=ConfigParser,
             parser_kwargs=_parser_options(),
             args=with_whole_models(with_shipped_configs(arguments)),
         )

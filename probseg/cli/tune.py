@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from probseg.attention import UPDATES
 from probseg.cli.arguments import Parser, count, device, positive
 from probseg.data import EVALUATION_SETS, ImageMaskFolder, Selected
 from probseg.data.base import InteractiveDataset
@@ -112,10 +113,12 @@ def _grid(options: argparse.Namespace) -> Grid:
         options.key_priors,
         options.value_iterations,
         options.value_priors,
+        options.click_iterations,
+        options.click_priors,
     )
     try:
-        grid.keys()
-        grid.values()
+        for kind in UPDATES:
+            grid.of(kind)
     except ValueError as error:
         raise UsageError(str(error)) from error
     return grid
@@ -210,6 +213,8 @@ def _parser() -> Parser:
     add("--key-priors", type=float, nargs="+", default=grid.key_priors, metavar="P")
     add("--value-iterations", type=count, nargs="+", default=grid.value_iterations, metavar="N")
     add("--value-priors", type=float, nargs="+", default=grid.value_priors, metavar="P")
+    add("--click-iterations", type=count, nargs="+", default=grid.click_iterations, metavar="N")
+    add("--click-priors", type=float, nargs="+", default=grid.click_priors, metavar="P")
     add("--seed", type=int, default=0, help="of the simulated annotator; %(default)s")
     add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N; %(default)s")
     add("--batch-size", type=positive, default=8, help="most images at once; %(default)s")

@@ -14,18 +14,19 @@ from rich.table import Table
 from probseg.cli import zoo_publish, zoo_verify
 from probseg.cli.arguments import Parser
 from probseg.cli.output import console
-from probseg.errors import DownloadError, UsageError
-from probseg.zoo.fetching import mirrors
+from probseg.errors import UsageError
+from probseg.paths import zoo_dir
 from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import CARD
-from probseg.zoo.places import Place, every, fetch, find
+from probseg.zoo.lookup import all_models, find_model
+from probseg.zoo.store import check_folder
 from probseg.zoo.table import class_figures, figure
 
 EXAMPLES = """\
 examples:
   probseg zoo list
   probseg zoo show lite0_unet_prop
-  probseg zoo fetch resnet16_csa hf-hub:owner/name
+  probseg zoo fetch hf-hub:owner/name
   probseg zoo verify
   probseg zoo verify lite0_unet_prop --metrics --on SamplePhotos
   probseg zoo publish runs/my/version_0 resnet16_csa.mine --facts facts.yaml \\
@@ -33,8 +34,7 @@ examples:
   probseg zoo push resnet16_csa.mine owner/name --zoo my_zoo
 
 environment:
-  PROBSEG_ZOO      addresses or folders of further zoos, with commas between them
-  PROBSEG_CACHE    folder for what is fetched, in place of ~/.cache/probseg
+  PROBSEG_ZOO      folders of further zoos, separated by commas
   PROBSEG_OFFLINE  1: use no network
 """
 
@@ -44,8 +44,6 @@ COLUMNS = {
     "mIoU@5\ngabbur2021": "GrabCut/gabbur2021/miou@5",
 }
 """Figures of models for clicks in the list, all on GrabCut."""
-
-WHERE = {"shipped": "shipped", "cached": "in the cache", "mirror": "to fetch"}
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -78,8 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("show", help="what is known of a model")
     verb.add_argument("name", help="architecture.tag, or architecture for its first tag")
     verb.set_defaults(action=_show)
-    verb = verbs.add_parser("fetch", help="get models that are used without a network later")
-    verb.add_argument("name", nargs="*", help="models to fetch; all of PROBSEG_ZOO by default")
+    verb = verbs.add_parser("fetch", help="download models of the hub, for use without a network")
+    verb.add_argument("name", nargs="+", help="hf-hub:owner/name")
     verb.set_defaults(action=_fetch)
     zoo_verify.add_verb(verbs)
     zoo_publish.add_verbs(verbs)
@@ -95,14 +93,13 @@ def _list(options: argparse.Namespace) -> None:
     table.add_column("where")
     for header in (*COLUMNS, "mIoU\nof classes"):
         table.add_column(header, justify="right")
-    for place in every(zoo_verify.warn_of_mirror):
-        entry = place.entry
+    for entry, root in all_models():
         table.add_row(
             entry.name,
             entry.task,
             f"{entry.parameters / 1e6:.2f}",
             f"{entry.size / 1e6:.1f}",
-            WHERE[place.kind],
+            "shipped" if root == zoo_dir() else str(root),
             *(figure(entry, key) for key in COLUMNS.values()),
             "\n".join(class_figures(entry)),
         )
@@ -110,49 +107,18 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _show(options: argparse.Namespace) -> None:
-    place = find(options.name)
-    card = None if place.folder is None else place.folder / CARD
-    if card is not None and card.is_file():
-        text = card.read_text(encoding="utf-8").split("---\n", 2)[-1]  # without the front matter
-    else:
-        text = _summary(place)
+    card = find_model(options.name).folder / CARD
+    text = card.read_text(encoding="utf-8").split("---\n", 2)[-1]  # without the front matter
     Console().print(Markdown(text))
 
 
-def _summary(place: Place) -> str:
-    """Return the facts of the index about a model, as Markdown."""
-    entry = place.entry
-    lines = [
-        f"# {entry.name}",
-        entry.description,
-        f"For {entry.task} segmentation; {entry.parameters / 1e6:.2f} M parameters, "
-        f"{entry.size / 1e6:.1f} MB; licence of the weights: {entry.license}. "
-        f"It is listed by the zoo {place.zoo} ({WHERE[place.kind]}).",
-        "## Training",
-        *(f"- Data: {line}" for line in entry.data),
-        f"- Command: `{entry.recipe}`",
-        f"- Seed {entry.seed}, commit `{entry.commit}`",
-        f"- {entry.hardware}; {entry.hours:g} hours",
-        "## Measured",
-        *(f"- {key}: {figure(entry, key)}" for key in entry.metrics),
-        "## Limits",
-        *(f"- {limit}" for limit in entry.limits),
-    ]
-    return "\n\n".join(lines)
-
-
 def _fetch(options: argparse.Namespace) -> None:
-    if not options.name and not mirrors():
-        msg = (
-            "PROBSEG_ZOO names no zoo to fetch all models of; set it, or give the names of models, "
-            "such as hf-hub:owner/name"
-        )
-        raise UsageError(msg)
-    elsewhere = (place.entry.name for place in every(_refuse) if place.kind != "shipped")
-    for name in options.name or elsewhere:
-        folder = hub_folder(name) if name.startswith(PREFIX) else fetch(name)
+    for name in options.name:
+        if not name.startswith(PREFIX):
+            msg = (
+                f"`name` must be a model of the Hugging Face hub, {PREFIX}owner/name, got {name!r}"
+            )
+            raise UsageError(msg)
+        folder = hub_folder(name)
+        check_folder(folder)
         sys.stdout.write(f"{name} is in {folder}\n")
-
-
-def _refuse(error: DownloadError) -> None:
-    raise error

@@ -139,13 +139,13 @@ def _table(options: argparse.Namespace) -> None:
 
 def _evaluations(paths: list[Path], trained: Trained | None) -> list[Evaluation]:
     """Read results, which must be of the weights if these are given."""
-    from probseg.evaluation.recorded import read_results, weights_told
+    from probseg.evaluation.recorded import read_results, recorded_digest
 
     evaluations = []
     for path in paths:
         evaluations += read_results(path)
         if trained is not None:
-            check_same_weights(trained, weights_told(path), path)
+            check_same_weights(trained, recorded_digest(path), path)
     return evaluations
 
 

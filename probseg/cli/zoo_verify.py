@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,11 +13,11 @@ from rich.table import Table
 
 from probseg.cli.arguments import device
 from probseg.cli.output import console
-from probseg.errors import DatasetNotFoundError, DownloadError, UsageError
+from probseg.errors import DatasetNotFoundError, UsageError
 from probseg.zoo.create import create_model
 from probseg.zoo.evaluations import Evaluation, read_evaluations
-from probseg.zoo.index import Entry, read_index
-from probseg.zoo.places import every, find, verify
+from probseg.zoo.index import Entry
+from probseg.zoo.lookup import all_models, verify
 
 if TYPE_CHECKING:
     from probseg.cli.arguments import Verbs
@@ -42,7 +41,7 @@ def add_verb(verbs: Verbs) -> None:
     add("--on", nargs="+", metavar="SET", help="test on these data sets only: SamplePhotos")
     add("--data", type=Path, metavar="DIR", help="folder of the data sets, instead of PROBSEG_DATA")
     add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N; %(default)s")
-    add("--zoo", type=Path, help="zoo folder; probseg's and the cache by default")
+    add("--zoo", type=Path, help="zoo folder; probseg's and those of PROBSEG_ZOO by default")
     verb.set_defaults(action=_verify)
 
 
@@ -60,25 +59,15 @@ def _verify(options: argparse.Namespace) -> None:
         os.environ["PROBSEG_DATA"] = str(options.data)
     terminal = console(highlight=False, markup=False, soft_wrap=True)
     wrong: list[_Wrong] = []
-    for name in options.name or _names(options.zoo):
-        entry, folder = find(name, options.zoo).entry, verify(name, options.zoo)
+    names = options.name or [model.entry.name for model in all_models(options.zoo)]
+    for model in (verify(name, options.zoo) for name in names):
+        entry, folder = model.entry, model.folder
         terminal.print(f"{entry.name}: all checksums are right")
         if options.metrics:
             wrong += _measured(entry, folder, options, terminal)
     if wrong:
         _print_wrong(terminal, wrong)
         raise SystemExit(1)
-
-
-def _names(root: Path | None) -> list[str]:
-    if root is not None:
-        return list(read_index(root))
-    return [place.entry.name for place in every(warn_of_mirror) if place.folder is not None]
-
-
-def warn_of_mirror(error: DownloadError) -> None:
-    """Say on stderr that a mirror cannot be asked."""
-    sys.stderr.write(f"probseg: {error}\n")
 
 
 def _measured(

@@ -1,4 +1,4 @@
-"""Simulated annotators: where somebody who knows the truth clicks next.
+"""Simulated annotators: rules that choose the next click from prediction and truth.
 
 All rules look at two maps of errors: missed object (false negatives, asks for a positive click)
 and false alarms (false positives, asks for a negative click). Ignored pixels are in neither.
@@ -166,13 +166,13 @@ def error_maps(prediction: BoolMap, mask: npt.NDArray[np.uint8]) -> tuple[BoolMa
     """
     if prediction.ndim != 2 or prediction.shape != mask.shape:
         message = (
-            "prediction and mask: expected one shape (H, W) for both, "
-            f"got {prediction.shape} and {mask.shape}"
+            f"`prediction` must have the shape (H, W) of `mask`, got {prediction.shape} and "
+            f"{mask.shape}"
         )
         raise ValueError(message)
     if prediction.dtype != np.bool_:
         message = (
-            f"prediction: expected bool, got {prediction.dtype}; compare with a threshold first"
+            f"`prediction` must be bool, got {prediction.dtype}; compare it with a threshold first"
         )
         raise ValueError(message)
     truth = mask == 1
@@ -193,6 +193,6 @@ def clicked_pixels(clicked: Sequence[Click], shape: tuple[int, ...]) -> list[tup
     taken = [(round(click.x), round(click.y)) for click in clicked]
     for x, y in taken:
         if not (0 <= x < width and 0 <= y < height):
-            message = f"clicked: expected pixels inside {width} x {height} (x, y), got {x, y}"
+            message = f"`clicked` must have pixels inside {width} x {height} (x, y), got {x, y}"
             raise ValueError(message)
     return taken

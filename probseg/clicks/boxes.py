@@ -29,7 +29,7 @@ def mask_box(mask: npt.NDArray[np.uint8]) -> Box:
     inside = mask == 1
     rows, columns = np.flatnonzero(inside.any(axis=1)), np.flatnonzero(inside.any(axis=0))
     if rows.size == 0:
-        message = "mask: expected at least one pixel of value 1 (object), got none"
+        message = "`mask` must have at least one pixel of value 1 (object), got none"
         raise ValueError(message)
     return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
@@ -55,7 +55,7 @@ def jitter_box(
         ValueError: If ``noise`` is out of range.
     """
     if not 0 <= noise < 0.5:
-        message = f"noise: expected a fraction in [0, 0.5), got {noise}"
+        message = f"`noise` must be a fraction in [0, 0.5), got {noise}"
         raise ValueError(message)
     x0, y0, x1, y1 = box
     height, width = size

@@ -44,12 +44,12 @@ class Mistakes:
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter < math.inf:
-            message = f"jitter: expected a number of pixels, at least 0, got {self.jitter}"
+            message = f"`jitter` must be a finite number of pixels >= 0, got {self.jitter}"
             raise ValueError(message)
         for field in ("off_centre", "late", "wrong_sign"):
             value = getattr(self, field)
             if not 0 <= value <= 1:
-                message = f"{field}: expected a probability in [0, 1], got {value}"
+                message = f"`{field}` must be a probability in [0, 1], got {value}"
                 raise ValueError(message)
 
 

@@ -30,15 +30,15 @@ def scribble_clicks(strokes: npt.NDArray[np.uint8], spacing: float) -> tuple[Cli
             number of pixels above 0.
     """
     if not 0 < spacing < math.inf:
-        message = f"spacing: expected a number of pixels above 0, got {spacing}"
+        message = f"`spacing` must be a number of pixels above 0, got {spacing}"
         raise ValueError(message)
     if strokes.ndim != 2 or strokes.dtype != np.uint8:
-        message = f"strokes: expected uint8 (H, W), got {strokes.dtype} {strokes.shape}"
+        message = f"`strokes` must be uint8 (H, W), got {strokes.dtype} {strokes.shape}"
         raise ValueError(message)
     odd = strokes[(strokes > 1) & (strokes != IGNORE)]
     if odd.size:
         got = np.unique(odd).tolist()
-        message = f"strokes: expected values 0, 1 and {IGNORE} (no stroke), got {got}"
+        message = f"`strokes` must have the values 0, 1 and {IGNORE} (no stroke) alone, got {got}"
         raise ValueError(message)
     return tuple(
         Click(x, y, positive)

@@ -67,10 +67,10 @@ class AnnotatedObjects(InteractiveDataset):
     """
 
     kind: str
-    """What the format of the annotations is called."""
+    """Name of the annotation format."""
 
     path_key: str
-    """Which entry of an image says where it is."""
+    """Key of an image entry that holds the path of the image."""
 
     def __init__(self, annotations: Path, images: Path, wanted: Wanted) -> None:
         self.annotations = annotations
@@ -98,11 +98,11 @@ class AnnotatedObjects(InteractiveDataset):
 
     @abstractmethod
     def not_found(self, missing: str) -> DatasetNotFoundError:
-        """Say that a file or folder is not there, and where to get it."""
+        """Return the error for a missing file or folder."""
 
     @abstractmethod
     def way_to_images(self, folder: str) -> str:
-        """Say what to do where images are missing in a folder."""
+        """Return the end of the error for missing images of a folder."""
 
     def photo(self, file: str) -> str:
         """Identify a photograph by its path inside the folder of images."""
@@ -174,7 +174,7 @@ class AnnotatedObjects(InteractiveDataset):
         return [number for number, name in enumerate(names) if name in categories]
 
     def _held_out(self) -> npt.NDArray[np.int64]:
-        """List the images of the part ``"val"``, whatever else is selected.
+        """List the images of the part ``"val"``, which no other selection changes.
 
         Checksums of their names decide, so that the part hardly changes when images are added.
         """

@@ -36,7 +36,7 @@ def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
     that of the outline is computed.
 
     Args:
-        kind: What the format is called; ``place`` is a function of it.
+        kind: Name of the format; ``place`` is a function of it.
         path: A JSON object with the lists ``images``, ``annotations`` and perhaps ``categories``,
             whose entries are as in COCO.
         place: Returns the path of an entry of ``images`` inside the folder of the images, or None
@@ -251,7 +251,7 @@ def _enclosed(polygon: list[float]) -> float:
 
 
 def _found(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """Say where in a list numbers are, or -1."""
+    """Return the positions of numbers in a list, -1 where it lacks them."""
     if len(places) == 0:
         return np.full(len(numbers), -1, dtype=np.int32)
     order = np.argsort(places)

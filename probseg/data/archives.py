@@ -24,7 +24,6 @@ JUNK = ("__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini")
 ENTRY = 512
 """Bytes that an entry counts besides its content, so that a million empty files are noticed."""
 
-
 PADDING = 10**6
 """Most bytes of zeros after the end of a tar archive."""
 
@@ -39,7 +38,7 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
         archive: A zip file, or a tar file of any compression.
         folder: Where to; made if need be.
         limit: Most bytes that the files may have in all.
-        progress: Told of the bytes that were written.
+        progress: Called with the bytes written so far.
 
     Raises:
         DataError: If the file is damaged or no archive, has entries that would be written outside

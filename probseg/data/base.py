@@ -1,4 +1,4 @@
-"""What every data set of objects offers."""
+"""Base classes of the data sets of objects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class InteractiveDataset(Dataset[Sample], ABC):
         return None
 
     def object_name(self, index: int) -> str:
-        """Return what `Sample.name` of an object is; data sets that know do not read it for that.
+        """Return the name of an object (`Sample.name`), where possible without reading its files.
 
         Args:
             index: Number of the object.

@@ -151,7 +151,7 @@ def _places(beside: Path) -> tuple[Path, ...]:
 def _locked(slot: _Slot) -> Iterator[bool]:
     """Wait until no other process works on a slot; false on file systems without locks.
 
-    The system gives the lock back when a process ends in whatever way.
+    The system releases the lock when the process ends.
     """
     slot.place.mkdir(parents=True, exist_ok=True)
     with (slot.place / f"{slot.stem}.lock").open("ab") as file:

@@ -93,9 +93,9 @@ def check_dataset(
     """Check all objects of a published data set.
 
     Found are files without partner, files that cannot be read, masks of another size or with
-    unexpected values, objects without a pixel, masks whose pixels are all ignored, and numbers of
-    objects and photographs that differ from the complete set; and, not as serious, objects of less
-    than `TINY` pixels, objects without background, and photographs that are there twice.
+    unexpected values, objects without a pixel, and numbers of objects and photographs that differ
+    from the complete set; and, not as serious, objects of less than `TINY` pixels, objects without
+    background, and photographs that are there twice.
 
     Args:
         dataset: Class of the data set.
@@ -275,8 +275,6 @@ def _check_sample(data: InteractiveDataset, root: Path, index: int) -> _Findings
 def _problems_of(mask: Pixels, path: str, name: str) -> list[Problem]:
     """List what is odd about the pixels of one object."""
     area = int((mask == 1).sum())
-    if (mask == IGNORE).all():
-        return [Problem(path, f"{name}: all pixels are ignored (255)")]
     if area == 0:
         return [Problem(path, f"{name}: has no pixel")]
     problems = []

@@ -70,7 +70,7 @@ class COCO(AnnotatedObjects):
         return str(PurePosixPath(file).with_suffix(""))
 
     def not_found(self, missing: str) -> DatasetNotFoundError:
-        """Say that a file or folder is not there."""
+        """Return the error for a missing file or folder."""
         return DatasetNotFoundError(
             self.name,
             self.annotations.parent if missing == self.annotations.name else self.image_root,
@@ -115,7 +115,7 @@ class COCOInstances(COCO):
         super().__init__(annotations, self.root / self.folder, min_area, name=self.name)
 
     def not_found(self, missing: str) -> DatasetNotFoundError:
-        """Say that a file or folder is not there, and where to get it."""
+        """Return the error for a missing file or folder."""
         return DatasetNotFoundError(
             self.name,
             self.root,

@@ -119,7 +119,7 @@ class COCOLVIS(InteractiveDataset):
 
 
 class _Photo(NamedTuple):
-    """What the annotations say of one photograph."""
+    """Annotations of one photograph."""
 
     name: str
     things: list[int]  # places in the list of its objects
@@ -177,7 +177,7 @@ def _place(root: Path) -> Path:
 
 @contextmanager
 def _writing(place: Path) -> Iterator[None]:
-    """Say which folder is full or cannot be written."""
+    """Name the folder in errors of a full disk or a missing permission."""
     try:
         yield
     except OSError as error:

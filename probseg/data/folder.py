@@ -82,7 +82,10 @@ class ImageMaskFolder(InteractiveDataset):
         self.objects = [row[:3] for row in large]  # image, mask, object number
         self._areas = np.array([area for *_, area in large], np.int64)
         if not self.objects:
-            msg = f"{self.root}: no object of at least {min_area} pixels is left after selection"
+            msg = (
+                f"{self.root}: no object of at least {min_area} pixels (`min_area`) is left after "
+                "selection"
+            )
             raise DataError(msg)
 
     def __len__(self) -> int:

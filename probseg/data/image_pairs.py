@@ -28,10 +28,10 @@ class ImagePairs(InteractiveDataset):
     """Images ``<stem>.jpg`` and masks ``<stem>.png`` with one object each, named by two folders.
 
     Grey values above 128 are the object and nothing is ignored. Both folders may be the same; a
-    file is then a mask if its suffix is one of those of lossless formats, else an image. All masks
-    are read once when the data set is built for the first time, and the sizes of all images, so
-    that a bad file is named before training starts. For numbered objects, ignored pixels or several
-    masks to an image there is `ImageMaskFolder`.
+    file is then a mask if its format is lossless, else an image. All masks and the sizes of all
+    images are read once, when the data set is built for the first time, so that a bad file is named
+    before training starts. For numbered objects, ignored pixels or several masks to an image there
+    is `ImageMaskFolder`.
 
     Args:
         images: Folder of the images; a relative path that does not exist is looked for in

@@ -17,7 +17,7 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 LOSSLESS_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
 
 FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM")
-"""What files may hold, whatever their suffix; Pillow runs other programs to read some formats."""
+"""Formats that are decoded under any suffix; for some others Pillow runs other programs."""
 
 MAX_PIXELS = 89_478_485
 """Most pixels of an image or mask, above which Pillow warns: a small file can hold gigabytes."""
@@ -37,7 +37,7 @@ MAX_SMEARED = 6
 
 @contextmanager
 def _decoding(path: Path) -> Iterator[None]:
-    """Turn whatever a decoder raises about a file into a `DataError` that names it."""
+    """Raise the errors of a decoder as a `DataError` that names the file."""
     try:
         yield
     except (DataError, MemoryError):  # the second says nothing about the file
@@ -91,34 +91,11 @@ def image_size(path: Path) -> tuple[int, int]:
     return (width, height) if turned else (height, width)
 
 
-def to_rgb(picture: Image.Image) -> npt.NDArray[np.uint8]:
-    """Convert a picture of any mode to 8-bit RGB.
-
-    Grey pictures are repeated over the channels, transparency is laid over white, 16-bit values
-    are divided by 257, and a rotation noted in the EXIF data is carried out.
-
-    Args:
-        picture: A decoded picture.
-
-    Returns:
-        uint8, shape ``(H, W, 3)``.
-    """
-    if picture.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-        picture = ImageOps.exif_transpose(picture)
-    if picture.mode in ("I;16", "I;16L", "I;16B", "I"):
-        grey = np.asarray(picture).astype(np.int64)
-        if grey.max(initial=0) > 255:  # mode "I" also holds plain 8-bit values
-            grey = grey // 257
-        return np.repeat(np.clip(grey, 0, 255).astype(np.uint8)[..., None], 3, axis=2)
-    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
-        layer = picture.convert("RGBA")
-        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-        picture = Image.alpha_composite(white, layer)
-    return np.array(picture if picture.mode == "RGB" else picture.convert("RGB"))
-
-
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
-    """Read an image file as 8-bit RGB; see `to_rgb` for what is converted.
+    """Read an image file of any mode as 8-bit RGB.
+
+    Grey images are repeated over the channels, transparency is laid over white, 16-bit values are
+    divided by 257, and a rotation noted in the EXIF data is carried out.
 
     Args:
         path: The file.
@@ -134,7 +111,18 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
     if picture.mode == "F":
         msg = f"{path}: holds floating point numbers of unknown range; save it with 8 or 16 bits"
         raise DataError(msg)
-    return to_rgb(picture)
+    if picture.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        picture = ImageOps.exif_transpose(picture)
+    if picture.mode in ("I;16", "I;16L", "I;16B", "I"):
+        grey = np.asarray(picture).astype(np.int64)
+        if grey.max(initial=0) > 255:  # mode "I" also holds plain 8-bit values
+            grey = grey // 257
+        return np.repeat(np.clip(grey, 0, 255).astype(np.uint8)[..., None], 3, axis=2)
+    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+        layer = picture.convert("RGBA")
+        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+        picture = Image.alpha_composite(white, layer)
+    return np.array(picture if picture.mode == "RGB" else picture.convert("RGB"))
 
 
 def _open_mask(path: Path) -> Image.Image:
@@ -153,7 +141,7 @@ def read_labels(path: Path) -> npt.NDArray[np.uint8]:
     """Read a mask file as one number per pixel.
 
     Palette files give their indices, 1-bit files 0 and 1, colour files their channel if all three
-    are equal. JPEG is refused whatever the suffix, as it changes numbers near contours.
+    are equal. JPEG is refused under any suffix, as it changes numbers near contours.
 
     Args:
         path: The file.

@@ -81,7 +81,7 @@ def photos_of_dataset(
         dataset: Class of the data set.
         root: Its folder.
         split: Its split; all that are looked at by default. LVIS keeps photographs of both of its
-            splits in one folder, and all of them are listed whatever the split.
+            splits in one folder, and all of them are listed for either split.
 
     Raises:
         DatasetNotFoundError: If there are none.
@@ -130,7 +130,7 @@ def find_leaks(train: Photos, test: Photos, progress: Progress = silent) -> list
     Args:
         train: The photographs that are trained on.
         test: The photographs that are tested on.
-        progress: Told of the photographs that were read.
+        progress: Called with the number of photographs read.
 
     Returns:
         The pairs in the order of the training photographs.

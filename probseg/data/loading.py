@@ -1,4 +1,4 @@
-"""What the data modules share: loaders of training crops, what is skipped, names."""
+"""Shared parts of the data modules: loaders of training crops, skipped samples, names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OUTLIVES = 120
 """Seconds that a process that reads outlives SIGTERM."""
 
 Pixels = tuple[np.ndarray, np.ndarray]
-"""What an augmentation returns: image ``(H, W, 3)`` and labels or mask ``(H, W)``, both uint8."""
+"""Result of an augmentation: image ``(H, W, 3)`` and labels or mask ``(H, W)``, both uint8."""
 
 _Batch = TypeVar("_Batch")
 _Set = TypeVar("_Set")
@@ -120,7 +120,7 @@ def _message(messages: Sequence[str], what: str) -> str:
 
 
 class TrainingData(L.LightningDataModule):
-    """What the data modules of both tasks have in common.
+    """Base of the data modules of both tasks.
 
     Args:
         max_skipped: Most training samples that may turn out to be unreadable; another one takes the

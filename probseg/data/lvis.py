@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from probseg.data.annotated import AnnotatedObjects, Wanted
 from probseg.data.annotation_files import Entry
 from probseg.data.base import PublishedDataset
@@ -83,18 +80,13 @@ class LVIS(AnnotatedObjects, PublishedDataset):
         annotations = self.root / f"lvis_v1_{split}.json"
         super().__init__(annotations, self.root, Wanted(min_area))
 
-    @property
-    def ids(self) -> npt.NDArray[np.int64]:
-        """Id of each annotation, shape ``(len(self),)``."""
-        return self.index.ids[self.objects]
-
     @classmethod
     def place(cls, image: Entry) -> str | None:
         """Return the last folder and the file of an image's address."""
         return "/".join(image["coco_url"].split("/")[-2:]) if "coco_url" in image else None
 
     def not_found(self, missing: str) -> DatasetNotFoundError:
-        """Say that a file or folder is not there, and where to get it."""
+        """Return the error for a missing file or folder."""
         return DatasetNotFoundError(
             self.name,
             self.root,

@@ -37,7 +37,7 @@ class OpenImages(InteractiveDataset):
     a first letter each, ``<split>/masks/<0..f>/<MaskPath>``, and the official
     ``<split>-annotations-object-segmentation.csv`` in the folder of the split or next to it. In a
     mask, all that is not 0 is the object. A mask may have another size than its image and is
-    brought to that of the image, by taking for each pixel the nearest one. Masks that have not the
+    brought to that of the image, by taking for each pixel the nearest one. Masks without the
     proportions of their image, as where one of them was turned, are left out, and a notice on
     stderr tells how many.
 
@@ -102,7 +102,10 @@ class OpenImages(InteractiveDataset):
         mask_path = _mask_path(self.root, self.index["mask"][row].decode())
         mask = _read_mask(mask_path, (height, width))
         if mask is None:
-            msg = f"{mask_path}: has not the proportions of its image {path} ({width} x {height})"
+            msg = (
+                f"{mask_path}: does not have the proportions of its image {path} ({width} x "
+                f"{height}); replace one of them"
+            )
             raise DataError(msg)
         return Sample(image, mask, self.object_name(index), self.name, photo)
 
@@ -130,8 +133,8 @@ def _build(listed: Path, root: Path, what: str) -> Mapping[str, npt.NDArray[Any]
     odd = np.flatnonzero(areas < 0)
     if len(odd):
         sys.stderr.write(
-            f"probseg: {len(odd)} masks of {what} are left out, as they have not the proportions "
-            f"of their images, among them {_mask_path(root, masks[odd[0]].decode())}\n"
+            f"probseg: {len(odd)} masks of {what} are left out, as they do not have the "
+            f"proportions of their images, among them {_mask_path(root, masks[odd[0]].decode())}\n"
         )
     return dict(zip(KEPT, (masks, photos, areas.clip(min=0)), strict=True))
 

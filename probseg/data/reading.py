@@ -22,8 +22,8 @@ from probseg.transfer import Progress, silent
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
-TOLD = 10
-"""Most files that cannot be used that one error names."""
+NAMED = 10
+"""Most unusable files that one error names."""
 
 
 class _Failure(NamedTuple):
@@ -70,7 +70,7 @@ def read_all(
         The results in the order of the items.
 
     Raises:
-        DataError: At the end, if ``function`` raised it for any item; up to `TOLD` are named.
+        DataError: At the end, if ``function`` raised it for any item; up to `NAMED` are named.
     """
 
     def tried(item: _Item) -> _Result | _Failure:
@@ -79,19 +79,19 @@ def read_all(
         except DataError as error:
             return _Failure(str(error))
 
-    told: list[str] = []
+    named: list[str] = []
     count = 0
     for result in in_threads(tried, items, f"reading {what}", _terminal()):
         if isinstance(result, _Failure):
             count += 1
-            if len(told) < TOLD:
-                told.append(result.message)
+            if len(named) < NAMED:
+                named.append(result.message)
         else:
             yield result
     if count:
-        lines = [f"{count} entries of {what} cannot be used:", *told] if count > 1 else told
-        if count > len(told):
-            lines.append(f"and {count - len(told)} more")
+        lines = [f"{count} entries of {what} cannot be used:", *named] if count > 1 else named
+        if count > len(named):
+            lines.append(f"and {count - len(named)} more")
         msg = "\n".join(lines)
         raise DataError(msg)
 

@@ -11,7 +11,7 @@ def parse_runs(text: bytes) -> npt.NDArray[np.int64]:
 
     Each number has groups of five bits, lowest first, in characters from "0" on whose sixth bit
     says that another one follows; from the fourth on, numbers are differences to the last but one.
-    pycocotools itself reads whatever it is given and leaves pixels that have no run undefined.
+    pycocotools itself accepts any text and leaves pixels without a run undefined.
 
     Args:
         text: The characters.
@@ -41,7 +41,7 @@ def parse_runs(text: bytes) -> npt.NDArray[np.int64]:
 
 
 def check_runs(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> None:
-    """Raise a `ValueError` unless the runs are none of them negative and fill a mask of a size."""
+    """Raise a `ValueError` unless all runs are at least 0 and together fill a mask of a size."""
     if (runs < 0).any() or runs.sum() != size[0] * size[1]:
         msg = (
             f"{len(runs)} run lengths fill {runs.sum()} pixels, the mask has "

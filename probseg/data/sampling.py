@@ -16,7 +16,7 @@ RETRIES = 10
 
 
 class Draw(NamedTuple):
-    """What the sampler deals out.
+    """One sample to load, as the sampler deals it.
 
     Args:
         number: Of the sample.

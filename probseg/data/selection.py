@@ -19,7 +19,7 @@ from probseg.types import Sample
 class Selected(InteractiveDataset):
     """Some objects of a data set, by their size and name, with weights for training.
 
-    Names of objects are those of their samples, e.g. ``2008_000002#1`` in SBD. What comes before
+    Objects have the names of their samples, e.g. ``2008_000002#1`` in SBD. The part before
     the last ``#`` names the photograph, or the mask where a photograph has several.
 
     RITM (Sofiiuk, Petrov and Konushin 2021) draws the objects of SBD in proportion to
@@ -115,7 +115,7 @@ def object_weights(dataset: Dataset[Sample]) -> npt.NDArray[np.float64] | None:
 def _of_size(
     dataset: InteractiveDataset, min_area: int | None, max_area: int | None
 ) -> npt.NDArray[np.bool_]:
-    """Say of each object whether its area is between two."""
+    """Return True for objects whose area is within the limits, shape ``(len(dataset),)``."""
     kept = np.ones(len(dataset), dtype=bool)
     if min_area is None and max_area is None:
         return kept
@@ -134,7 +134,7 @@ def _of_size(
 
 
 def _listed(dataset: InteractiveDataset, path: Path) -> npt.NDArray[np.bool_]:
-    """Say of each object whether a list has its name or that of its photograph."""
+    """Return True for objects that a list names, themselves or by their photograph."""
     names = {line.split("\t")[0].strip() for _, line in _lines(path, "exclude")}
     found = np.zeros(len(dataset), dtype=bool)
     for index in range(len(dataset)):
@@ -151,7 +151,7 @@ def _listed(dataset: InteractiveDataset, path: Path) -> npt.NDArray[np.bool_]:
 
 
 def is_held_out(photo: str, count: int) -> bool:
-    """Say whether a photograph is one of about one in ``count`` that are kept from training.
+    """Return whether a photograph is kept from training, as about one in ``count`` is.
 
     Its name alone decides, by its SHA-256 modulo ``count``: not the data set, its order or the
     part of it that is read.
@@ -165,7 +165,7 @@ def is_held_out(photo: str, count: int) -> bool:
 
 
 def _to_hold_out(dataset: InteractiveDataset, count: int) -> npt.NDArray[np.bool_]:
-    """Say of each object whether ``hold_out`` leaves it out, which it does to some."""
+    """Return True for objects that ``hold_out`` leaves out; refuse to leave out none."""
     left_out = _held_out(dataset, "hold_out", count)
     if not left_out.any():
         msg = (
@@ -178,7 +178,7 @@ def _to_hold_out(dataset: InteractiveDataset, count: int) -> npt.NDArray[np.bool
 
 
 def _held_out(dataset: InteractiveDataset, argument: str, count: int) -> npt.NDArray[np.bool_]:
-    """Say of each object whether its photograph is held out."""
+    """Return True for objects whose photograph is held out."""
     if count < 2:
         msg = f"{argument} must be at least 2, for one photograph in so many, got {count}"
         raise ValueError(msg)

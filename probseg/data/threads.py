@@ -28,7 +28,7 @@ def in_threads(
         function: Called in several threads at once.
         items: What to apply it to.
         what: Named to ``progress``.
-        progress: Told of the number of items that are done.
+        progress: Called with the number of finished items.
     """
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for start in range(0, len(items), BATCH):

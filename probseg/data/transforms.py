@@ -110,7 +110,7 @@ class TrainingCrop:
         return self._fitted(sample.image, sample.mask, generator)
 
     def _fitted(self, image: Picture, mask: Picture, generator: np.random.Generator) -> Pair:
-        """Cut or fill up to the size with a part of the object, if any is left, and mirror it."""
+        """Crop or pad to the size, with some of the object if any is left; mirror one in two."""
         places = np.flatnonzero(mask == 1)
         shown: tuple[int | None, int | None] = (None, None)
         if places.size:
@@ -169,7 +169,7 @@ def _check_scale(scale: tuple[float, float]) -> None:
 
 
 def _scaled(image: Picture, labels: Picture, factor: float) -> Pair:
-    """Resize both, the labels to those of the nearest pixels."""
+    """Resize both, the labels by their nearest pixels."""
     height, width = (max(1, int(side * factor)) for side in labels.shape)
     image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
     # Plain INTER_NEAREST takes another centre of a pixel than INTER_LINEAR.
@@ -184,7 +184,7 @@ def _window(
     generator: np.random.Generator,
     shown: tuple[int | None, int | None] = (None, None),
 ) -> Pair:
-    """Cut a window out at a random place, fill up what lies outside, and mirror one in two.
+    """Cut out a window at a random place, padded outside the image, and mirror one in two.
 
     Args:
         image: Shape ``(H, W, 3)``.

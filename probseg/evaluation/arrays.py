@@ -45,23 +45,23 @@ class Scores:
         for name, values in {**self.values, "seconds": self.seconds}.items():
             if values.shape != self.ious.shape:
                 message = (
-                    f"{name}: expected the shape of iou, {self.ious.shape}, got {values.shape}"
+                    f"`{name}` must have the shape of iou, {self.ious.shape}, got {values.shape}"
                 )
                 raise ValueError(message)
             highest = np.inf if name == "seconds" else 1
             fits = (values >= 0) & (values <= highest) | np.isnan(values)
             if not fits.all():
-                message = f"{name}: expected values in [0, {highest}], got {values[~fits][0]}"
+                message = f"`{name}` must hold values in [0, {highest}], got {values[~fits][0]}"
                 raise ValueError(message)
         if len(self.photos) != len(self.ious):
             message = (
-                f"photos: expected one name per object, {len(self.ious)} in all, "
+                f"`photos` must hold one name per object, {len(self.ious)} in all, "
                 f"got {len(self.photos)}"
             )
             raise ValueError(message)
         last = self.ious.shape[2] - 1
         if not 0 <= self.first <= last:
-            message = f"first: expected a number of clicks in 0 ... {last}, got {self.first}"
+            message = f"`first` must be a number of clicks in 0 ... {last}, got {self.first}"
             raise ValueError(message)
 
     @property
@@ -99,7 +99,7 @@ def arrange(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
         first: Number of corrective clicks of the first result, see `Scores`.
     """
     if not records:
-        message = "records: expected at least one, got none; is the data set empty?"
+        message = "`records` must hold at least one, got none; is the data set empty?"
         raise ValueError(message)
     objects: dict[str, dict[str, list[ObjectRecord]]] = {}
     for record in unique(records):
@@ -113,7 +113,7 @@ def _arrays(dataset: str, objects: Mapping[str, Sequence[ObjectRecord]], first: 
         ran = [run.trial for run in runs]
         if ran != trials:
             message = (
-                f"records: expected trials {trials} of every object of {dataset}, got {ran} of "
+                f"`records` must hold trials {trials} of every object of {dataset}, got {ran} of "
                 f"{name}"
             )
             raise ValueError(message)

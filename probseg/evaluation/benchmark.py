@@ -1,4 +1,4 @@
-"""What a network costs: its size, its work, and the time and memory of clicks and of training.
+"""Cost of a network: size, multiply-adds, and time and memory of clicks and of training.
 
 ``python -m probseg.evaluation.benchmark JSON`` measures one network in a process of its own, see
 `measure_elsewhere`: neither buffers nor a high-water mark of memory are inherited from another.
@@ -10,7 +10,10 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -32,7 +35,9 @@ from probseg.zoo.store import load_into
 CONVENTIONS = {
     "multiply_adds": MULTIPLY_ADDS,
     "first_click": "from set_image to the first mask, with the encoding of the image",
-    "next_click": "one more click on the same image, without zoom-in",
+    "next_click": "one more click on what the model has seen",
+    "zoomed_click": "one more click for which the zoom moves to another part of the image",
+    "undo": "taking one click back",
     "milliseconds": "median and 95th percentile (p95) of the repeats after the warm-up",
     "peak": "MiB of a first click at most, beyond what was held before",
     "training": (
@@ -104,6 +109,8 @@ class Record:
         first_ms_p95: Its 95th percentile.
         next_ms: Median time of another click in milliseconds.
         next_ms_p95: Its 95th percentile.
+        zoomed_ms: Median time of a click that the zoom moves for; None where it never did.
+        undo_ms: Median time of taking a click back.
         peak_mib: Memory of the first click at most, in MiB.
         train_images_per_second: Throughput of training.
         error: Why something is missing.
@@ -120,6 +127,8 @@ class Record:
     first_ms_p95: float | None = None
     next_ms: float | None = None
     next_ms_p95: float | None = None
+    zoomed_ms: float | None = None
+    undo_ms: float | None = None
     peak_mib: float | None = None
     train_images_per_second: float | None = None
     error: str | None = None
@@ -176,7 +185,7 @@ def _fill(record: Record, settings: Settings) -> None:
     record.next_multiply_adds_g = count_multiply_adds(clicks.another) / 1e9
     if settings.compile:
         _compile(model)
-    _time_clicks(record, clicks, settings)
+    _time_clicks(record, model, settings)
     # A new one holds nothing of the last image, which would else be freed within the measurement.
     clicks = _Clicks(model, settings)
     record.peak_mib = timed_with_peak(clicks.first, settings.device)[1]
@@ -213,13 +222,25 @@ def _compile(model: Segmenter) -> None:
 
 
 class _Clicks:
-    """An annotator who clicks twice on an image of noise."""
+    """An annotator who clicks on a bright disc before noise, and takes the last click back."""
 
-    def __init__(self, model: Segmenter, settings: Settings) -> None:
+    def __init__(self, model: Segmenter, settings: Settings, zoom: str | None = None) -> None:
         height, width = settings.size
-        self._image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-        self._on, self._off = Click(width // 2, height // 2), Click(width // 4, height // 4, False)
-        self._predictor = Predictor(model, settings.device, zoom=None)
+        y, x = np.ogrid[:height, :width]
+        side = min(height, width)
+        disc = (y - height / 2) ** 2 + (x - width / 2) ** 2 < (side / 5) ** 2
+        noise = np.random.default_rng(0).integers(0, 128, (height, width, 3), np.uint8)
+        self._image = noise + 127 * disc[..., None].astype(np.uint8)
+        middle, reach = (width // 2, height // 2), side // 6
+        self._on = Click(*middle)
+        self._off = Click(width // 4, height // 4, False)
+        self._later = [
+            self._off,
+            Click(middle[0] + reach, middle[1]),
+            Click(middle[0] - reach, middle[1]),
+            Click(middle[0], middle[1] + 2 * reach - 1, False),
+        ]
+        self._predictor = Predictor(model, settings.device, zoom)
         self._settings = settings
 
     def first(self) -> None:
@@ -233,16 +254,38 @@ class _Clicks:
         with self._settings.autocast():
             self._predictor.predict([self._off])
 
+    def session(self) -> Iterator[tuple[str, float]]:
+        """Click several times and take a click back.
 
-def _time_clicks(record: Record, clicks: _Clicks, settings: Settings) -> None:
+        Yields:
+            "first", "next", "zoomed" or "undo", and seconds.
+        """
+        device = self._settings.device
+        yield "first", timed(self.first, device)
+        for click in self._later:
+            seen = self._predictor.view
+            with self._settings.autocast():
+                seconds = timed(partial(self._predictor.predict, [click]), device)
+            yield "next" if self._predictor.view == seen else "zoomed", seconds
+        yield "undo", timed(self._predictor.undo, device)
+
+
+def _time_clicks(record: Record, model: Segmenter, settings: Settings) -> None:
+    clicks = _Clicks(model, settings, zoom="fixed")
     for _ in range(settings.warmup):
-        clicks.first()
-        clicks.another()
-    calls = (clicks.first, clicks.another)
-    turns = [[timed(call, settings.device) for call in calls] for _ in range(settings.repeats)]
-    medians, tails = (np.percentile(turns, q, axis=0) * 1000 for q in (50, 95))
-    record.first_ms, record.next_ms = medians.tolist()
-    record.first_ms_p95, record.next_ms_p95 = tails.tolist()
+        list(clicks.session())
+    found = defaultdict(list)
+    for _ in range(settings.repeats):
+        for kind, seconds in clicks.session():
+            found[kind].append(1000 * seconds)
+    if not found["next"]:  # the zoom follows an untrained network everywhere
+        clicks = _Clicks(model, settings)
+        for _ in range(settings.repeats):
+            found["next"] += [1000 * s for kind, s in clicks.session() if kind == "next"]
+    for kind, times in found.items():
+        setattr(record, f"{kind}_ms", float(np.median(times)))
+        if kind in ("first", "next"):
+            setattr(record, f"{kind}_ms_p95", float(np.percentile(times, 95)))
 
 
 def _train(model: Segmenter, settings: Settings) -> float:

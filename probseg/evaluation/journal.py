@@ -1,4 +1,4 @@
-"""The diary of an evaluation under way, from which one that was killed goes on.
+"""The journal of a running evaluation, from which a killed one is resumed.
 
 ``objects.csv`` grows with every batch of objects, and ``evaluation.json`` beside it says what is
 being evaluated. Where ``results.json`` is there too, the evaluation came to its end.
@@ -66,7 +66,7 @@ class Journal:
 
 
 def retire(folder: Path) -> None:
-    """Let nobody go on from the journal of this folder, whose records another one has."""
+    """Remove the journal of a folder whose records were copied to another one."""
     (folder / ABOUT).unlink(missing_ok=True)
 
 

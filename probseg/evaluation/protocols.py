@@ -97,16 +97,17 @@ class Protocol:
         }
         for field, (fine, expected) in checks.items():
             if not fine:
-                message = f"{field}: expected {expected}, got {getattr(self, field)}"
+                message = f"`{field}` must be {expected}, got {getattr(self, field)}"
                 raise ValueError(message)
         if not self.box and (self.corner_noise or self.crop_padding or self.min_padding):
             message = (
-                "corner_noise, crop_padding, min_padding: expected 0 without a box; set box=True"
+                "`corner_noise`, `crop_padding` and `min_padding` must be 0 without a box; set "
+                "box=True"
             )
             raise ValueError(message)
         if self.trials > 1 and not self.is_random:
             message = (
-                "trials: expected 1 without noise of the box, random clicks or mistakes "
+                "`trials` must be 1 without noise of the box, random clicks or mistakes "
                 f"(all would be equal), got {self.trials}"
             )
             raise ValueError(message)

@@ -29,7 +29,7 @@ FREE = ("name", "version", "description", "trials")
 SEMANTIC_FIGURES = ("miou", "pixel_accuracy", "mean_accuracy")
 
 _OF_FOLDERS = ("root", "val_fraction", "split_seed", "eval_batch_size")
-"""What a `FolderDataModule` chooses its test objects by, and how it groups them."""
+"""Arguments of a `FolderDataModule` that select and group its test objects."""
 
 
 def read_results(path: Path) -> list[Evaluation]:
@@ -61,8 +61,8 @@ def read_results(path: Path) -> list[Evaluation]:
         raise DataError(msg) from error
 
 
-def weights_told(path: Path) -> object:
-    """Return the checksum of the weights that a readable ``results.json`` is of."""
+def recorded_digest(path: Path) -> object:
+    """Return ``weights_sha256`` of a readable ``results.json``."""
     return json.loads(path.read_text(encoding="utf-8"))["metadata"].get("weights_sha256")
 
 

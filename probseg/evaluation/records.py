@@ -1,4 +1,4 @@
-"""What is kept of an evaluation: one record per object and trial, one line per click.
+"""Records of an evaluation: one per object and trial, one line per click.
 
 ``objects.csv`` holds the lines, and every score follows from them.
 """
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class Picture:
-    """What it takes to draw a run; all coordinates are those of the view.
+    """The pictures of a run, for drawing; all coordinates are in pixels of the view.
 
     Args:
         image: RGB, uint8, shape ``(h, w, 3)``.

@@ -11,14 +11,14 @@ from torch.utils.data import DataLoader
 
 from probseg.attention import restored
 from probseg.data import FolderDataModule, InteractiveDataModule, SemanticDataModule
-from probseg.errors import DataError
+from probseg.descriptions import build_described, class_name
+from probseg.errors import DataError, UnknownNameError
 from probseg.evaluation.recorded import SEMANTIC_FIGURES, SETS, figures_of, protocol_of
 from probseg.evaluation.simulation import run_objects
 from probseg.evaluation.summary import summarise_records
 from probseg.metrics.confusion import Confusion
 from probseg.metrics.semantic import semantic_scores
 from probseg.models import Segmenter, SemanticSegmenter
-from probseg.models.build import Description
 from probseg.models.multiscale import predict_classes
 from probseg.zoo.evaluations import Evaluation, Tolerance
 
@@ -142,27 +142,15 @@ def _plain(summary: dict[str, Any]) -> dict[str, Any]:
 
 def _module_of(evaluation: Evaluation) -> _Module:
     """Return the data of an evaluation."""
-    described = evaluation.data
-    kind = "" if described is None else str(described["class_path"]).split(".")[-1]
-    if described is None or kind not in _MODULES:
+    if evaluation.data is None or class_name(evaluation.data) not in _MODULES:
         msg = (
             f"{evaluation.key}: its results do not describe data that can be found again; test "
             "with a data set of probseg, described in a configuration"
         )
         raise DataError(msg)
-    arguments = dict(described["init_args"])
-    if "test" in arguments:
-        arguments["test"] = _dataset(arguments["test"], evaluation.key)
-    return _MODULES[kind](**arguments)
-
-
-def _dataset(described: Description, key: str) -> Any:  # noqa: ANN401 (a data set of any kind)
-    kind = str(described["class_path"]).split(".")[-1]
-    if kind not in SETS:  # what came with a model names no code
-        msg = f"{key}: unknown data set {kind!r}; expected one of {', '.join(sorted(SETS))}"
-        raise DataError(msg)
-    arguments = {
-        name: _dataset(value, key) if isinstance(value, dict) and "class_path" in value else value
-        for name, value in described["init_args"].items()
-    }
-    return SETS[kind](**arguments)
+    try:  # what came with a model names no code
+        module: _Module = build_described(evaluation.data, {**SETS, **_MODULES}, "data set")
+    except UnknownNameError as error:
+        msg = f"{evaluation.key}: {error}"
+        raise DataError(msg) from error
+    return module

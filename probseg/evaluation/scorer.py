@@ -45,12 +45,12 @@ class MaskScorer:
         self, mask: npt.NDArray[np.uint8], view: tuple[int, int, int, int] | None = None
     ) -> None:
         if mask.ndim != 2 or mask.dtype != np.uint8:
-            message = f"mask: expected uint8 of shape (H, W), got {mask.dtype} of {mask.shape}"
+            message = f"`mask` must be uint8 of shape (H, W), got {mask.dtype} of {mask.shape}"
             raise ValueError(message)
         height, width = mask.shape
         x0, y0, x1, y1 = view or (0, 0, width, height)
         if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-            message = f"view: expected a box in an image of {width} x {height}, got {view}"
+            message = f"`view` must be a box in an image of {width} x {height}, got {view}"
             raise ValueError(message)
         self.mask = mask
         self.truth = (mask == 1).view(np.uint8)

@@ -27,7 +27,7 @@ from probseg.metrics.interaction import (
 )
 
 PERCENTS = (80, 85, 90, 95)
-"""IoUs to reach, in percent."""
+"""IoU thresholds of numbers of clicks, in percent."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Summary:
 
 
 def percents_up_to(target_iou: float | None) -> tuple[int, ...]:
-    """Return those of `PERCENTS` that runs can be asked for.
+    """Return the reportable IoU thresholds in percent, a part of `PERCENTS`.
 
     Args:
         target_iou: The IoU at which a run ends, in (0, 1]: what it would have reached is not known.

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 import yaml
 
-from probseg.attention import Adaptation, restored
+from probseg.attention import UPDATES, Adaptation, restored
 from probseg.errors import UsageError
 from probseg.evaluation.arrays import scores_of
 from probseg.evaluation.protocols import Protocol
@@ -45,24 +45,27 @@ class Grid:
         key_priors: Precisions of the prior of the keys.
         value_iterations: EM iterations in which clicks propagate; 0 is always tried too.
         value_priors: Precisions of the prior of the value means.
+        click_iterations: EM iterations of the classifier; 0 is always tried too.
+        click_priors: Precisions of the prior of its weights.
     """
 
     key_iterations: Sequence[int] = (1, 2)
     key_priors: Sequence[float] = (0.0, 0.001, 0.01, 0.1, 1.0)
     value_iterations: Sequence[int] = (1, 5)
     value_priors: Sequence[float] = (0.1, 1.0, 10.0, 100.0)
+    click_iterations: Sequence[int] = (3,)
+    click_priors: Sequence[float] = (1.0, 3.0, 10.0, 30.0)
 
-    def keys(self) -> list[Adaptation]:
-        """Return all settings of the keys."""
-        tried = itertools.product(filter(None, self.key_iterations), self.key_priors)
-        return [Adaptation(key_iterations=0), *(Adaptation(n, prior) for n, prior in tried)]
-
-    def values(self) -> list[Adaptation]:
-        """Return all settings of the values."""
-        tried = itertools.product(filter(None, self.value_iterations), self.value_priors)
+    def of(self, kind: str) -> list[Adaptation]:
+        """Return all settings of a kind of update, a key of `UPDATES`."""
+        iterations, prior = f"{kind}_iterations", f"{kind}_prior"
+        numbers, priors = filter(None, getattr(self, iterations)), getattr(self, f"{prior}s")
         return [
-            Adaptation(value_iterations=0),
-            *(Adaptation(value_iterations=n, value_prior=prior) for n, prior in tried),
+            Adaptation(**{iterations: 0}),
+            *(
+                Adaptation(**{iterations: number, prior: precision})
+                for number, precision in itertools.product(numbers, priors)
+            ),
         ]
 
 
@@ -131,14 +134,13 @@ def tune(
         tell: Called after each setting.
 
     Raises:
-        UsageError: If the network has no layer whose keys adapt or whose values propagate.
+        UsageError: If the network has no layer that adapts.
     """
-    stages = [grid.keys() if _can(model, grid.keys()[0]) else []]
-    stages += [grid.values() if _can(model, grid.values()[0]) else []]
-    if not any(stages):
+    stages = [settings for kind in UPDATES if _can(model, (settings := grid.of(kind))[0])]
+    if not stages:
         message = (
-            "model: expected one with probabilistic attention, whose keys adapt or whose values "
-            "propagate; this one has none to tune"
+            "model must have probabilistic attention, whose keys adapt or whose values "
+            "propagate, or a classifier that adapts to clicks; this one has nothing to tune"
         )
         raise UsageError(message)
     search = _Search(

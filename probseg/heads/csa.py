@@ -13,7 +13,7 @@ from probseg.heads.base import Head, conv_norm_relu
 from probseg.types import FeatureInfo
 
 CLICKED = 0.5
-"""Where a click map is above it, the annotator has spoken: inside the disks, or near the click."""
+"""A pixel is clicked where a click map is above this value."""
 
 
 class CorrectiveSelfAttention(Head):
@@ -22,7 +22,7 @@ class CorrectiveSelfAttention(Head):
     A bottleneck reduces the features; an attention block along the height and one along the width
     follow, densely connected: the second sees the bottleneck's features and the first's result.
     No click map enters queries or keys directly, so that where to look depends on the image; they
-    join the values, so that what is said there spreads. The sigmoid stays outside.
+    join the values, and spread with them. The sigmoid is not part of the head.
 
     With ``propagation_iterations``, clicks also fix the logits of their pixels in the last block,
     to one learnt value for each sign, and expectation maximisation propagates them to the others
@@ -161,7 +161,7 @@ class CorrectiveSelfAttention(Head):
         return (
             self.fixed_logits is not None
             and isinstance(last, ProbabilisticAttention2d)
-            and last.settings.values.iterations > 0
+            and last.settings.propagates
         )
 
     def _fixed(self, clicks: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""A network's answer, made to agree with colours and contours of the image: a graph cut."""
+"""Alignment of an answer with colours and contours of the image, by a graph cut."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from probseg.ops.units import PixelMixture, Scales, propagated
 from probseg.types import Prompts
 
 LARGEST_LOGIT = 6.0
-"""A network that is surer is taken to be no surer."""
+"""Logits are clamped to this magnitude."""
 
 DECIDED = math.log(9)
 """Logit that a pixel has at least on its side of the cut: a probability of 0.9."""
 
 
 class GraphCut(nn.Module):
-    """Moves a trained network's answer to where colours and contours of the image say that it ends.
+    """Moves the contour of a trained network's answer to that of the image.
 
-    As in GrabCut (Rother et al., 2004), a minimum cut weighs what colours say of each pixel against
-    the contrast along the contour. What colours say comes from probabilistic attention: the pixels
-    are queries of a mixture over colours, and of one over colours and places, whose units adapt to
-    the image (Gabbur et al., 2021, Eq. 16, without a prior). What the network answered, and what
-    was clicked, are observations of the units' values, which propagate to all pixels (Eqs. 23 and
-    24). The advantage of a pixel as object is a weighted sum of its logit and of how much more
-    its like is object than the image is on the whole; the disks around clicks are certain.
+    As in GrabCut (Rother et al., 2004), a minimum cut weighs the evidence of each pixel's colour
+    against the contrast along the contour. That evidence comes from probabilistic attention: the
+    pixels are queries of a mixture over colours, and of one over colours and places. The units of
+    both adapt to the image (Gabbur et al., 2021, Eq. 16, without a prior). The network's answer and
+    the clicks are observations of the units' values, which propagate to all pixels (Eqs. 23 and
+    24). The advantage of a pixel as object is a weighted sum of its logit and of the log-odds of
+    the object among similar pixels, relative to the whole image; disks around clicks are certain.
 
     Nothing is learnt, and it takes part in evaluation mode only: a cut has no gradient. It works on
     the CPU, image by image, in a time that grows somewhat faster than the number of pixels.
@@ -42,7 +42,7 @@ class GraphCut(nn.Module):
         scales: Of colours and places, a pair for each mixture; see `probseg.ops.units.Scales`.
         stride: Of the grid of pixels on which values propagate.
         logit_weight: Weight of the network's logits.
-        colour_weight: Weight of what each mixture says.
+        colour_weight: Weight of the evidence of each mixture.
         smoothness: Cost of a contour of one pixel through a single colour.
 
     Raises:
@@ -83,8 +83,8 @@ class GraphCut(nn.Module):
             prompts: Clicks in pixels of ``image``.
 
         Returns:
-            Logits, float32, shape ``(B, 1, H, W)``, of at least 2.2 in magnitude: positive where
-            the cut has the object, and those of the network where it was surer of the same.
+            Logits, float32, shape ``(B, 1, H, W)``: the network's where they agree with the cut,
+            at least `DECIDED` in magnitude and positive where the cut has the object.
         """
         size = (image.shape[-2], image.shape[-1])
         positive, negative, _ = seeds(prompts.points.float(), prompts.labels, size)  # (B, H, W)
@@ -92,13 +92,13 @@ class GraphCut(nn.Module):
             logits = logits.float()[:, 0].clamp(-LARGEST_LOGIT, LARGEST_LOGIT)  # (B, H, W)
             queries, keys, _ = self.mixture(image)
             share = torch.where(positive, 1.0, torch.where(negative, 0.0, logits.sigmoid()))
-            said = self._of_colours(queries, keys, share)
-        advantage = self.logit_weight * logits + self.colour_weight * said
+            evidence = self._colour_evidence(queries, keys, share)
+        advantage = self.logit_weight * logits + self.colour_weight * evidence
         cut = self._cut(advantage, positive, negative, image)
         return torch.where(cut, logits.clamp(min=DECIDED), logits.clamp(max=-DECIDED))[:, None]
 
-    def _of_colours(self, queries: Tensor, keys: Tensor, share: Tensor) -> Tensor:
-        """Return how much more than the image its like is object, log-odds ``(B, H, W)``.
+    def _colour_evidence(self, queries: Tensor, keys: Tensor, share: Tensor) -> Tensor:
+        """Return the sum of the mixtures' `log_odds_gain`, shape ``(B, H, W)``.
 
         Args:
             queries: Of the pixels, ``(B, G, h w, 5)``.

@@ -1,4 +1,4 @@
-"""What prompts say of other pixels, by value propagation in learnt features."""
+"""Propagation of prompts to other pixels, in learnt features."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ from probseg.ops.units import grid_units, nearness, with_places
 from probseg.types import FeatureInfo, Prompts
 
 UNKNOWN = 0.02
-"""Weight of a pixel of which neither a last answer nor a box says anything, relative to one of
-which they do."""
+"""Weight of a pixel without last answer and box, relative to one with either."""
 
 FEW = 1e-3
-"""Mean weight of the observations near a unit at which they say as much as its prior."""
+"""Mean weight of the observations near a unit at which they count as much as its prior."""
 
 FEW_CLICKS = 0.01
 """Share of clicked pixels at which a unit is half as sure as one with many."""
 
 REACH = 4.0
-"""Squared distances to clicks, in those units' variances, are damped by twice this number."""
+"""Squared distances to clicks, in variances of a unit, are divided by twice this number."""
 
 
 class PromptPropagation(nn.Module):
     """Value propagation from prompts to all pixels of an image, in learnt spaces.
 
     The pixels of a coarse grid are queries of Gaussian mixtures, one in each space, over learnt
-    features, colours and places, whose scales are learnt, too. The units of a mixture begin at the
-    means of the cells of a grid and adapt to the image by EM (Gabbur et al. 2021, Eq. 16, without
+    features, colours and places with learnt scales. The units of a mixture begin at the means of
+    the cells of a grid and adapt to the image by EM (Gabbur et al. 2021, Eq. 16, without
     a prior), once for all clicks. The last answer and the clicks are observations of the units'
     values, which propagate to all pixels (Eqs. 23 and 24); a clicked pixel weighs as many others as
     has been learnt. Beside the units, the clicks are units of a mixture themselves: its posterior

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from probseg.clicks.boxes import Box
 from probseg.interact.states import InteractionState, Look, check_click
-from probseg.interact.zoom import Zoom, next_window, resized
+from probseg.interact.zoom import Zoom, next_window, scaled_size
 from probseg.types import Click, Prompts
 
 
@@ -87,10 +87,12 @@ class InteractionLoop:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            message = f"batch_size must be at least 1, got {self.batch_size}"
+            message = f"`batch_size` must be at least 1, got {self.batch_size}"
             raise ValueError(message)
         if getattr(self.model, "training", False):
-            message = "model must be in evaluation mode, got training mode; call model.eval() first"
+            message = (
+                "`model` must be in evaluation mode, got training mode; call model.eval() first"
+            )
             raise ValueError(message)
 
     def step(
@@ -143,7 +145,7 @@ class InteractionLoop:
             return _whole(state), None
         window = next_window(self.zoom, state.window, state.probability, state.clicks)
         if window is not None:
-            return Look(window, resized(_size(window), self.zoom.target)), window
+            return Look(window, scaled_size(_size(window), self.zoom.target)), window
         forgets = len(state.clicks) <= self.zoom.skip_clicks or not self.zoom.stale
         return _whole(state), None if forgets else state.window
 
@@ -186,7 +188,7 @@ class InteractionLoop:
         for one, size in zip(logits, expected * (1 + self.flip), strict=True):
             if tuple(one.shape) != size:
                 message = (
-                    f"model must return logits of shape {size} for each image, got "
+                    f"`model` must return logits of shape {size} for each image, got "
                     f"{tuple(one.shape)}"
                 )
                 raise ValueError(message)

@@ -15,6 +15,7 @@ from probseg.clicks.boxes import Box, padded_crop
 from probseg.errors import UnknownNameError
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.states import InteractionState, begin, check_box, check_click, image_tensor
+from probseg.interact.waiting import warn_of_spinning
 from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
 from probseg.types import Click
@@ -117,6 +118,16 @@ class Predictor:
         """The clicks so far, in order."""
         return () if self._state is None else self._state.clicks
 
+    @property
+    def view(self) -> Box | None:
+        """Part ``(x0, y0, x1, y1)`` of the image that the model saw last, in pixels; None before.
+
+        It moves where a zoom moves, and the model then encodes what it sees once more.
+        """
+        if self._state is None or self._state.seen is None:
+            return None
+        return self._state.seen.part
+
     def set_image(self, image: npt.NDArray[np.uint8]) -> None:
         """Begin with a new image; box and clicks of the last one are forgotten.
 
@@ -135,6 +146,8 @@ class Predictor:
                 "files of other kinds"
             )
             raise ValueError(msg)
+        if self.device.type == "cpu":
+            warn_of_spinning()
         self._empty = self._encoded(begin(image_tensor(image, self.device)))
         self.reset()
 
@@ -144,6 +157,8 @@ class Predictor:
         key_prior: float | None = None,
         value_iterations: int | None = None,
         value_prior: float | None = None,
+        click_iterations: int | None = None,
+        click_prior: float | None = None,
     ) -> None:
         """Switch key adaptation and value propagation, for this image and those to come.
 
@@ -153,11 +168,16 @@ class Predictor:
             key_prior: Precision of the prior of the keys, 0 for maximum likelihood.
             value_iterations: EM iterations in which clicks propagate, 0 for none.
             value_prior: Precision of the prior of the value means.
+            click_iterations: EM iterations in which the classifier adapts to the clicks, 0 for
+                none.
+            click_prior: Precision of the prior of the classifier's weights.
 
         Raises:
             ValueError: If a number is out of range, or the network has no layer to change.
         """
-        self.model.adapt(key_iterations, key_prior, value_iterations, value_prior)
+        self.model.adapt(
+            key_iterations, key_prior, value_iterations, value_prior, click_iterations, click_prior
+        )
         self._settings += 1
         if self._empty is not None and self._state is not None:
             # What was encoded with other keys is out of date.

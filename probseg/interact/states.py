@@ -1,4 +1,4 @@
-"""Where an interaction stands: image, prompts and the last answer, in pixels of the whole image."""
+"""State of an interaction: image, prompts and the last answer, in pixels of the whole image."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Look(NamedTuple):
 
 
 class InteractionState(NamedTuple):
-    """Where an interaction stands.
+    """State of an interaction.
 
     Args:
         image: RGB, uint8, on the model's device, shape ``(3, H, W)``.

@@ -58,7 +58,7 @@ def next_window(
     probability: npt.NDArray[np.float32],
     clicks: Sequence[Click],
 ) -> Box | None:
-    """Return where to look for the next answer; None for the whole image.
+    """Return the window of the next answer; None for the whole image.
 
     Args:
         zoom: The rules.
@@ -79,7 +79,7 @@ def next_window(
     return window if inside and overlap >= zoom.keep_above else new
 
 
-def resized(size: tuple[int, int], target: int) -> tuple[int, int]:
+def scaled_size(size: tuple[int, int], target: int) -> tuple[int, int]:
     """Return ``(H, W)`` of a window of this size when its longer side is ``target``."""
     scale = target / max(size)
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))

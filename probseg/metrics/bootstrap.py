@@ -99,16 +99,16 @@ def draw_weights(clusters: int, draws: int, random: np.random.Generator) -> Floa
 def _check(values: Floats, photos: Sequence[str], draws: int, level: float) -> None:
     if values.ndim == 0 or not values.size or not np.isfinite(values).all():
         message = (
-            f"values: expected finite numbers of shape (objects, ...), got shape {values.shape}"
+            f"`values` must be finite numbers of shape (objects, ...), got shape {values.shape}"
             + (" with NaN or infinity" if values.size else "")
         )
         raise ValueError(message)
     if len(photos) != len(values):
-        message = f"photos: expected one name per object, {len(values)} in all, got {len(photos)}"
+        message = f"`photos` must hold one name per object, {len(values)} in all, got {len(photos)}"
         raise ValueError(message)
     if draws < 1:
-        message = f"draws: expected at least 1, got {draws}"
+        message = f"`draws` must be at least 1, got {draws}"
         raise ValueError(message)
     if not 0 < level < 1:
-        message = f"level: expected a share in (0, 1), got {level}"
+        message = f"`level` must be a share in (0, 1), got {level}"
         raise ValueError(message)

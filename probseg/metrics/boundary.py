@@ -82,7 +82,7 @@ def boundary_width(shape: tuple[int, ...], dilation: float = DILATION) -> int:
         ValueError: If ``dilation`` is not positive.
     """
     if not dilation > 0:
-        message = f"dilation: expected a fraction above 0 of the diagonal, got {dilation}"
+        message = f"`dilation` must be a fraction above 0 of the diagonal, got {dilation}"
         raise ValueError(message)
     return max(1, round(dilation * math.hypot(*shape)))
 

@@ -1,4 +1,4 @@
-"""Whether the probability of the object is to be trusted.
+"""Calibration of the probability of the object.
 
 Both scores treat every pixel as one statement about two classes: "object, with probability ``p``".
 ``y`` is 1 on the object and 0 on the background; ignored pixels do not count.
@@ -68,7 +68,7 @@ def expected_calibration_error(
     """
     check_probability(probability, mask)
     if bins < 1:
-        message = f"bins: expected at least 1, got {bins}"
+        message = f"`bins` must be at least 1, got {bins}"
         raise ValueError(message)
     counted = mask != IGNORE
     if not counted.any():
@@ -84,7 +84,7 @@ def check_probability(probability: Floats, mask: npt.NDArray[np.uint8]) -> None:
     """Raise a ValueError if these are no probabilities in the mask's shape."""
     if probability.shape != mask.shape or not np.issubdtype(probability.dtype, np.floating):
         message = (
-            f"probability: expected floats of the mask's shape {mask.shape}, "
+            f"`probability` must be floats of the mask's shape {mask.shape}, "
             f"got {probability.dtype} of shape {probability.shape}"
         )
         raise ValueError(message)
@@ -93,14 +93,14 @@ def check_probability(probability: Floats, mask: npt.NDArray[np.uint8]) -> None:
     low, high = float(probability.min()), float(probability.max())  # both are NaN if any value is
     if np.isnan(low):
         message = (
-            f"probability: expected values in [0, 1], got NaN at "
+            f"`probability` must be in [0, 1], got NaN at "
             f"{np.count_nonzero(np.isnan(probability))} of {probability.size} pixels; "
             "the network diverged, or divided by zero"
         )
         raise ValueError(message)
     if low < 0 or high > 1:
         message = (
-            f"probability: expected values in [0, 1], got {low:g} to {high:g}; "
+            f"`probability` must be in [0, 1], got {low:g} to {high:g}; "
             "are these logits? Take their sigmoid"
         )
         raise ValueError(message)

@@ -1,4 +1,4 @@
-"""Are two results on the same objects different? Tests for paired numbers, and their correction.
+"""Tests for paired scores of two results on the same objects, and their correction.
 
 Objects of one photograph are no independent evidence. The tests therefore take the photograph of
 each object, and what they rank or flip are photographs.
@@ -74,7 +74,7 @@ def signed_rank(differences: Floats, photos: Sequence[str]) -> SignedRank:
     differences = np.asarray(differences, dtype=np.float64)
     if differences.ndim != 1 or not np.isfinite(differences).all():
         msg = (
-            "differences: expected finite numbers of shape (objects,), got shape "
+            "`differences` must be finite numbers of shape (objects,), got shape "
             f"{differences.shape}" + (" with NaN or infinity" if differences.ndim == 1 else "")
         )
         raise ValueError(msg)
@@ -141,7 +141,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     """
     given = np.asarray(p_values, dtype=np.float64)
     if not ((given >= 0) & (given <= 1)).all():
-        msg = f"p_values: expected values in [0, 1], got {given.tolist()}"
+        msg = f"`p_values` must be in [0, 1], got {given.tolist()}"
         raise ValueError(msg)
     order = np.argsort(given, kind="stable")
     factors = np.arange(len(given), 0, -1)
@@ -170,7 +170,9 @@ def _sign_flip(signed: Integers) -> float:
 def _photo_index(photos: Sequence[str], n_objects: int) -> tuple[Integers, int]:
     """Return the number of each object's photograph, and how many photographs there are."""
     if n_objects == 0 or len(photos) != n_objects:
-        msg = f"photos: expected one per object and at least one, got {len(photos)} for {n_objects}"
+        msg = (
+            f"`photos` must hold one per object and at least one, got {len(photos)} for {n_objects}"
+        )
         raise ValueError(msg)
     _, index = np.unique(list(photos), return_inverse=True)
     return index, int(index.max()) + 1

@@ -34,7 +34,7 @@ def click_compliance(prediction: npt.NDArray[np.bool_], clicks: Sequence[Click])
         x, y = round(click.x), round(click.y)
         if not (0 <= x < width and 0 <= y < height):
             message = (
-                f"clicks: expected 0 <= x < {width} and 0 <= y < {height}, "
+                f"`clicks` must satisfy 0 <= x < {width} and 0 <= y < {height}, "
                 f"got ({click.x}, {click.y}); are they in pixels of this prediction?"
             )
             raise ValueError(message)

@@ -90,7 +90,7 @@ def area_under_curve(ious: Floats, first: int = 0) -> Floats:
     curve = checked_ious(ious)
     last = curve.shape[2] - 1
     if not 0 <= first <= last:
-        message = f"first: expected a number of clicks in 0 ... {last}, got {first}"
+        message = f"`first` must be a number of clicks in 0 ... {last}, got {first}"
         raise ValueError(message)
     if first == last:
         return curve[:, :, last]
@@ -208,7 +208,7 @@ def regressions(ious: Floats, given: npt.NDArray[np.bool_]) -> Regressions:
     """
     ious = checked_ious(ious)
     if given.shape != ious.shape or given.dtype != np.bool_:
-        message = f"given: expected bool of shape {ious.shape}, got {given.dtype} of {given.shape}"
+        message = f"`given` must be bool of shape {ious.shape}, got {given.dtype} of {given.shape}"
         raise ValueError(message)
     losses = -np.diff(ious, axis=2)[given[:, :, 1:]]
     harmful = losses[losses > 0]
@@ -222,12 +222,10 @@ def checked_ious(ious: Floats) -> Floats:
     """Return IoUs as float64; raise a ValueError for other values or shapes."""
     ious = np.asarray(ious, dtype=np.float64)
     if ious.ndim != 3 or ious.size == 0:
-        message = f"ious: expected a non-empty shape (objects, trials, K + 1), got {ious.shape}"
+        message = f"`ious` must have a non-empty shape (objects, trials, K + 1), got {ious.shape}"
         raise ValueError(message)
     if not ((ious >= 0) & (ious <= 1)).all():
-        message = (
-            "ious: expected values in [0, 1], got others (NaN, or percent instead of fractions?)"
-        )
+        message = "`ious` must be in [0, 1], got others (NaN, or percent instead of fractions?)"
         raise ValueError(message)
     return ious
 
@@ -235,6 +233,6 @@ def checked_ious(ious: Floats) -> Floats:
 def _reached(ious: Floats, threshold: float) -> npt.NDArray[np.bool_]:
     """Return whether each run has reached an IoU by then, shape ``(objects, trials, K + 1)``."""
     if not 0 < threshold <= 1:
-        message = f"threshold: expected a fraction in (0, 1], got {threshold}"
+        message = f"`threshold` must be a fraction in (0, 1], got {threshold}"
         raise ValueError(message)
     return np.asarray(np.logical_or.accumulate(checked_ious(ious) >= threshold, axis=2))

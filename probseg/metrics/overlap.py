@@ -32,7 +32,7 @@ def check_prediction(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uin
     """Raise a ValueError if ``prediction`` is not bool, or not of the mask's shape."""
     if prediction.shape != mask.shape or prediction.dtype != np.bool_:
         message = (
-            f"prediction: expected bool of the mask's shape {mask.shape}, "
+            f"`prediction` must be bool of the mask's shape {mask.shape}, "
             f"got {prediction.dtype} of shape {prediction.shape}"
         )
         raise ValueError(message)

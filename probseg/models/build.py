@@ -1,8 +1,4 @@
-"""Networks from plain data: the presets and the zoo describe a model as nested dictionaries.
-
-The format is the one of the command line's YAML files: ``class_path`` and ``init_args``. Only the
-project's own parts can be named, so that a description fetched from elsewhere cannot run code.
-"""
+"""Networks from plain data: presets, and descriptions that name the project's own parts alone."""
 
 from __future__ import annotations
 
@@ -17,6 +13,7 @@ from torch import nn
 from probseg.backbones import BACKBONES
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
+from probseg.descriptions import build_described, class_name, is_description
 from probseg.errors import UnknownNameError, UsageError
 from probseg.heads import DECODERS, FUSIONS, HEADS, SEMANTIC_HEADS, GraphCut, PromptPropagation
 from probseg.models.segmenter import Segmenter
@@ -45,7 +42,7 @@ _LATE: dict[str, type[nn.Module]] = {
 """Parts that wait for the features of the part before them."""
 
 FROM_BEFORE = ("inputs", "value_channels", "prompt_channels")
-"""What these parts are told by the parts before them, and no description can say."""
+"""Their arguments that come from the part before them, and from no description."""
 
 _NETWORKS: dict[str, type[nn.Module]] = {
     "Segmenter": Segmenter,
@@ -132,7 +129,7 @@ def resolved(description: Description) -> Description:
         variant.__name__: "interactive",
         semantic_variant.__name__: "semantic",
     }
-    task = tasks.get(str(description.get("class_path")).split(".")[-1])
+    task = tasks.get(class_name(description))
     if task is None:
         return description
     arguments = description["init_args"]
@@ -155,15 +152,15 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
     arguments = dict(description.get("init_args") or {})
     for key, value in _with_nulls(changes).items():
         old = arguments.get(key)
-        if isinstance(old, dict) and "class_path" in old and value is not None:
+        if is_description(old) and value is not None:
             if not isinstance(value, Mapping):
                 msg = (
                     f"{key} must be a dictionary of arguments to change, e.g. "
                     f"{key}={{'channels': 64}}, got {value!r}"
                 )
                 raise ValueError(msg)
-            arguments[key] = dict(value) if "class_path" in value else override(old, value)
-        elif isinstance(old, dict) and "class_path" not in old and isinstance(value, Mapping):
+            arguments[key] = dict(value) if is_description(value) else override(old, value)
+        elif isinstance(old, Mapping) and isinstance(value, Mapping):
             arguments[key] = {**old, **value}
         else:
             arguments[key] = value
@@ -211,12 +208,11 @@ def build_semantic(description: Description) -> SemanticSegmenter:
 
 
 def _network(description: Description, kind: type[_Network]) -> _Network:
-    model = _build(resolved(description))
+    model = build_described(resolved(description), _PARTS, "part of a network", _made)
     if not isinstance(model, kind):
         msg = (
-            f"the outermost class_path must be a {kind.__name__}, got "
-            f"{description['class_path']!r}; a Segmenter is built by build, a SemanticSegmenter by "
-            "build_semantic"
+            f"class_path must be that of a {kind.__name__}, got {description['class_path']!r}; "
+            "build makes a Segmenter, build_semantic a SemanticSegmenter"
         )
         raise ValueError(msg)
     return model
@@ -224,19 +220,15 @@ def _network(description: Description, kind: type[_Network]) -> _Network:
 
 def _refuse_other_task(name: str, task: Task) -> None:
     """Raise a UsageError if it is a preset for the other task."""
-    if task == "interactive" and name in list_presets("semantic"):
-        msg = (
-            f"{name!r} is a preset for semantic segmentation, and one for interactive segmentation "
-            f"is wanted; use probseg.models.semantic_variant({name!r}), or "
-            f"read_preset({name!r}, 'semantic')"
-        )
-        raise UsageError(msg)
-    if task == "semantic" and name in list_presets("interactive"):
-        msg = (
-            f"{name!r} is a preset for interactive segmentation, and one for semantic segmentation "
-            f"is wanted; use probseg.models.variant({name!r}), or read_preset({name!r})"
-        )
-        raise UsageError(msg)
+    makers: dict[Task, str] = {"interactive": "variant", "semantic": "semantic_variant"}
+    for other, maker in makers.items():
+        if other != task and name in list_presets(other):
+            msg = (
+                f"{name!r} is a preset for {other} segmentation, and one for {task} segmentation "
+                f"is wanted; use probseg.models.{maker}({name!r}), or "
+                f"read_preset({name!r}, {other!r})"
+            )
+            raise UsageError(msg)
 
 
 def _with_nulls(value: Any) -> Any:  # noqa: ANN401 (any plain value)
@@ -251,37 +243,28 @@ def _with_nulls(value: Any) -> Any:  # noqa: ANN401 (any plain value)
     return None if value == "None" else value
 
 
-def _check_arguments(name: str, arguments: Description) -> None:
-    """Raise unless the part has all these arguments and they are parts where they must be."""
-    parameters = inspect.signature(_PARTS[name]).parameters
-    known = list(parameters)
-    if name in _LATE:
-        known = [name for name in known if name not in FROM_BEFORE]
+def _made(name: str, arguments: Description) -> Any:  # noqa: ANN401 (a module, or its factory)
+    """Make a part, or a factory of it where it waits for another part's features.
+
+    Raises:
+        TypeError: If the part has no such argument.
+        ValueError: If a whole network gets something else where it needs a part.
+    """
+    part = _PARTS[name]
+    parameters = inspect.signature(part).parameters
+    known = [key for key in parameters if name not in _LATE or key not in FROM_BEFORE]
     for key, value in arguments.items():
         if key not in known:
             raise TypeError(str(UnknownNameError(f"argument of {name}", key, known)))
-        if name in _NETWORKS and value is None and parameters[key].default is not None:
+        if name not in _NETWORKS:
+            continue
+        if value is None and parameters[key].default is not None:
             msg = f"{key} must be a part of the network, got None; no network is without one"
             raise ValueError(msg)
-        if name in _NETWORKS and isinstance(value, Mapping):  # a part would be built by now
+        if isinstance(value, Mapping):  # a described part is built by now
             msg = (
                 f"{key} must be a part of the network, got {dict(value)}; give it as "
                 "{'class_path': ..., 'init_args': {...}}"
             )
             raise ValueError(msg)
-
-
-def _build(node: Description) -> Any:  # noqa: ANN401 (a module, or a factory of modules)
-    if "class_path" not in node:
-        msg = f"a network is described as {{'class_path': ..., 'init_args': {{...}}}}, got {node}"
-        raise ValueError(msg)
-    name = str(node["class_path"]).removeprefix("probseg.").split(".")[-1]
-    if name not in _PARTS:
-        raise UnknownNameError(kind="part of a network", name=str(node["class_path"]), known=_PARTS)
-    arguments = {
-        key: _build(value) if isinstance(value, dict) and "class_path" in value else value
-        for key, value in (node.get("init_args") or {}).items()
-    }
-    part = _PARTS[name]
-    _check_arguments(name, arguments)
     return partial(part, **arguments) if name in _LATE else part(**arguments)

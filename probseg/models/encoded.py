@@ -1,4 +1,4 @@
-"""Images as a network sees them, their prompts, and the way back to the pixels that were given."""
+"""Images and prompts in the pixels of a network's grid, and logits back in those of the images."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Size = tuple[int, int]
 
 
 class Encoded(NamedTuple):
-    """What a network knows of images before it has seen a prompt.
+    """Result of the part of a network that depends on the images alone.
 
     Args:
         size: ``(H, W)`` of the images, whose pixels prompts are given in.
         working_size: ``(h, w)`` that the network works at.
-        image: Normalised images, filled up at the right and at the bottom to whole cells of the
+        image: Normalised images, padded at the right and at the bottom to whole cells of the
             decoder's and the head's grids, shape ``(B, 3, h + ..., w + ...)``.
         decoded: The decoder's result, where it does not depend on prompts; None where it does.
     """
@@ -82,12 +82,12 @@ def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
     )
 
 
-def filled_previous(prompts: Prompts, size: Size) -> Prompts:
-    """Fill the previous mask up with zeros, at the right and at the bottom.
+def padded_previous(prompts: Prompts, size: Size) -> Prompts:
+    """Pad the previous mask with zeros, at the right and at the bottom.
 
     Args:
         prompts: Those of ``B`` images; without a previous mask, nothing was answered yet.
-        size: ``(h, w)`` of the filled up images.
+        size: ``(h, w)`` of the padded images.
 
     Returns:
         The prompts with a previous mask float32 of shape ``(B, 1, h, w)``, through which no
@@ -101,15 +101,15 @@ def filled_previous(prompts: Prompts, size: Size) -> Prompts:
     return prompts._replace(previous=previous)
 
 
-def without_filling(encoded: Encoded, *maps: Tensor) -> list[Tensor]:
-    """Return the parts of maps ``(B, C, h, w)`` that are not filled up, ``(B, C, h', w')``."""
+def without_padding(encoded: Encoded, *maps: Tensor) -> list[Tensor]:
+    """Return maps ``(B, C, h, w)`` without the padding of their images, ``(B, C, h', w')``."""
     height, width = encoded.working_size
     return [one[..., :height, :width] for one in maps]
 
 
 def as_given(logits: Tensor, encoded: Encoded) -> Tensor:
-    """Take what was filled up away again, and enlarge the logits to the size of the images."""
-    (logits,) = without_filling(encoded, logits.float())
+    """Cut the padding off, and enlarge the logits to the size of the images."""
+    (logits,) = without_padding(encoded, logits.float())
     if encoded.working_size == encoded.size:
         return logits
     return F.interpolate(logits, encoded.size, mode="bilinear", align_corners=False)
@@ -132,7 +132,7 @@ def joined(encoded: Sequence[Encoded]) -> tuple[Tensor, Decoded | None]:
 
 
 def joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
-    """Return the prompts of several images as one batch, filled up with no clicks.
+    """Return the prompts of several images as one batch, padded with rows that are no clicks.
 
     Args:
         prompts: Of each image; all of them with previous masks of one size, or all without.
@@ -150,7 +150,7 @@ def joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
 
 
 def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool) -> None:
-    """Raise unless prompts are those of these images, and hold nothing that nobody reads.
+    """Raise unless prompts fit the images, and the network takes all of them.
 
     Args:
         prompts: Clicks, boxes and previous mask.
@@ -167,22 +167,22 @@ def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool)
     )
     if points != (*labels, 2) or labels[:1] != (batch,) or boxes != (batch, 4):
         msg = (
-            f"prompts must be given for each of the {batch} images: expected points (B, S, 2), "
-            f"labels (B, S) and boxes (B, 4), got {points}, {labels} and {boxes}"
+            f"prompts must have points (B, S, 2), labels (B, S) and boxes (B, 4) of {batch} "
+            f"images, got {points}, {labels} and {boxes}"
         )
         raise ValueError(msg)
     if prompts.previous is None:
         return
     if not previous_mask:
         msg = (
-            "prompts.previous: expected None, since this network takes no previous mask; choose a "
-            "protocol without previous_mask, or a network that is built with previous_mask=True"
+            "prompts.previous must be None for a network without previous mask, got a mask; choose "
+            "a protocol without previous_mask, or a network that is built with previous_mask=True"
         )
         raise ValueError(msg)
     shape, wanted = tuple(prompts.previous.shape), (batch, 1, *size)
     if shape != wanted or not prompts.previous.is_floating_point():
         msg = (
-            f"prompts.previous: expected probabilities, float of shape {wanted}, got "
+            f"prompts.previous must be probabilities, float of shape {wanted}, got "
             f"{prompts.previous.dtype} of shape {shape}"
         )
         raise ValueError(msg)

@@ -20,13 +20,13 @@ from probseg.models.encoded import (
     Size,
     as_given,
     check_prompts,
-    filled_previous,
     joined,
     joined_prompts,
     moved_prompts,
+    padded_previous,
     reduced,
     resized,
-    without_filling,
+    without_padding,
 )
 from probseg.models.parts import check_head
 from probseg.types import FeatureInfo, Prompts
@@ -61,21 +61,25 @@ class Segmenter(nn.Module):
         working_size: Longest side in pixels that the network works at. Larger images are reduced
             to it, with their prompts, and the logits enlarged again: objects then appear at the
             sizes that the network was trained on. None works at every image's own size.
-        prompts: Where prompts enter. ``"stem"``: beside the image, through a second first
+        prompts: Where prompts enter. ``"stem"``: with the image, through a second first
             convolution; every click runs the whole network. ``"head"``: behind the decoder; the
             backbone runs once per image, and a click costs a fraction.
         fusion: Builds the `Fusion` of networks whose prompts enter at the head; a `PromptFusion` by
             default.
-        previous_mask: Whether the probability that was answered last enters beside the click maps,
-            as one more channel (Sofiiuk et al. 2021): ``Prompts.previous``, zeros where it is None.
-        propagated_clicks: Makes further maps, beside the click maps, of what the prompts say of
-            pixels of like colour and place; None for none.
-        refinement: Moves the answer to colours and contours of the image, in evaluation mode;
+        previous_mask: Whether the last answered probability, ``Prompts.previous``, is one more
+            click map (Sofiiuk et al. 2021); zeros where it is None.
+        propagated_clicks: Makes further maps: prompts propagated to pixels of similar colour and
+            place. None adds none.
+        refinement: Aligns the answer with colours and contours of the image, in evaluation mode;
             None leaves it as it is.
+        temperature: Divides the logits of `decode_each`, whose probabilities are then calibrated
+            (Guo et al. 2017); where the network takes its last answer, it is handed that of
+            temperature 1. Training and the other functions know no temperature.
 
     Raises:
-        ValueError: If ``working_size`` is not positive, ``prompts`` is neither, there is a fusion
-            where prompts enter at the stem, or the head is one for semantic segmentation.
+        ValueError: If ``working_size`` or ``temperature`` is not positive, ``prompts`` is neither,
+            there is a fusion where prompts enter at the stem, or the head is one for semantic
+            segmentation.
     """
 
     mean: Tensor
@@ -93,8 +97,12 @@ class Segmenter(nn.Module):
         previous_mask: bool = False,
         propagated_clicks: PropagatedClicks | None = None,
         refinement: GraphCut | None = None,
+        temperature: float = 1.0,
     ) -> None:
         super().__init__()
+        if not 0 < temperature < math.inf:
+            msg = f"temperature must be finite and above 0, got {temperature}"
+            raise ValueError(msg)
         if working_size is not None and working_size < 1:
             msg = f"working_size must be a positive number of pixels or None, got {working_size}"
             raise ValueError(msg)
@@ -125,6 +133,7 @@ class Segmenter(nn.Module):
             self.fusion = (fusion or PromptFusion)(self.decoder.features, prompt_channels)
             self.head = head(self.decoder.features, self.fusion.channels)
         self.refinement = refinement
+        self.temperature = temperature
         self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)
         self.register_buffer("std", torch.tensor(backbone.std).view(3, 1, 1), persistent=False)
 
@@ -196,7 +205,7 @@ class Segmenter(nn.Module):
         )
 
     def grid(self, size: Size) -> Size:
-        """Return the size of the filled up image that the network works at.
+        """Return the size of the padded image that the network works at.
 
         Images of the same grid can share the calls of `encode_each` and `decode_each`.
 
@@ -239,10 +248,20 @@ class Segmenter(nn.Module):
             ValueError: If the shapes do not fit together.
         """
         pairs = zip(encoded, prompts, strict=True)
-        moved = [self._moved(given, one) for one, given in pairs]
+        moved = [self._moved(self._uncalibrated(given), one) for one, given in pairs]
         main, _ = self._grid_logits(*joined(encoded), joined_prompts(moved))
         refined = [self._refined(main[n : n + 1], encoded[n], moved[n]) for n in range(len(main))]
-        return [as_given(*answer)[0, 0] for answer in zip(refined, encoded, strict=True)]
+        answers = [as_given(*answer)[0, 0] for answer in zip(refined, encoded, strict=True)]
+        if self.temperature == 1:
+            return answers
+        return [logits / self.temperature for logits in answers]
+
+    def _uncalibrated(self, prompts: Prompts) -> Prompts:
+        """Return prompts whose last answer has temperature 1."""
+        if prompts.previous is None or self.temperature == 1:
+            return prompts
+        logits = self.temperature * prompts.previous.logit()
+        return prompts._replace(previous=logits.sigmoid())
 
     @property
     def _cell(self) -> int:
@@ -250,7 +269,7 @@ class Segmenter(nn.Module):
         return math.lcm(*self.decoder.features.strides, self.head.stride)
 
     def _decoded(self, pixels: Tensor) -> Decoded | None:
-        """Compute what does not depend on prompts from normalised, filled up images."""
+        """Compute what does not depend on prompts from normalised, padded images."""
         if self.fusion is None:
             return None
         return self.fusion.prepare(self.decoder(self.backbone(pixels)), self._colours(pixels))
@@ -267,25 +286,25 @@ class Segmenter(nn.Module):
         return working_size, F.pad(image, (0, right, 0, bottom))
 
     def _moved(self, prompts: Prompts, encoded: Encoded) -> Prompts:
-        """Express prompts in the pixels of the filled up images, once they are seen to fit."""
+        """Express prompts in the pixels of the padded images, once they are seen to fit."""
         check_prompts(prompts, len(encoded.image), encoded.size, self.previous_mask)
         moved = moved_prompts(prompts, encoded.size, encoded.working_size)
         if not self.previous_mask:
             return moved
-        return filled_previous(moved, (encoded.image.shape[-2], encoded.image.shape[-1]))
+        return padded_previous(moved, (encoded.image.shape[-2], encoded.image.shape[-1]))
 
     def _grid_logits(
         self, image: Tensor, decoded: Decoded | None, prompts: Prompts
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute main and auxiliary logits of the filled up images, prompts in their pixels."""
+        """Compute main and auxiliary logits of the padded images, prompts in their pixels."""
         size = (image.shape[-2], image.shape[-1])
         maps = self.click_maps(prompts, size)  # (B, 3, h, w)
         clicks = maps[:, 1:]
         if prompts.previous is not None:
             maps = torch.cat([maps, prompts.previous], dim=1)
         if self.propagated_clicks is not None:
-            told = self.propagated_clicks(self._colours(image), prompts)
-            maps = torch.cat([maps, told], dim=1)
+            propagated = self.propagated_clicks(self._colours(image), prompts)
+            maps = torch.cat([maps, propagated], dim=1)
         value_features = None
         if decoded is None:
             decoded = self.decoder(self.backbone(torch.cat([image, maps.to(image.dtype)], dim=1)))
@@ -303,15 +322,15 @@ class Segmenter(nn.Module):
         return main, auxiliary
 
     def _refined(self, logits: Tensor, encoded: Encoded, prompts: Prompts) -> Tensor:
-        """Refine main logits of the filled up images, prompts in their pixels."""
+        """Refine main logits of the padded images, prompts in their pixels."""
         if self.refinement is None or self.training:
             return logits
-        shown, image = without_filling(encoded, logits, encoded.image)
+        shown, image = without_padding(encoded, logits, encoded.image)
         refined: Tensor = self.refinement(shown, self._colours(image), prompts)
         return refined
 
     def _colours(self, image: Tensor) -> Tensor:
-        """Return normalised images as RGB in [0, 1], float32; filled up parts are the mean."""
+        """Return normalised images as RGB in [0, 1], float32; padding is the mean."""
         return image.float() * self.std.float() + self.mean.float()
 
     def adaptation(self) -> Adaptation:
@@ -324,6 +343,8 @@ class Segmenter(nn.Module):
         key_prior: float | None = None,
         value_iterations: int | None = None,
         value_prior: float | None = None,
+        click_iterations: int | None = None,
+        click_prior: float | None = None,
     ) -> None:
         """Switch key adaptation and value propagation of the trained network, in place.
 
@@ -335,10 +356,15 @@ class Segmenter(nn.Module):
             key_prior: Precision of the prior of the keys, 0 for maximum likelihood.
             value_iterations: EM iterations in which clicks propagate, 0 for none.
             value_prior: Precision of the prior of the value means.
+            click_iterations: EM iterations in which the classifier adapts to the clicks, 0 for
+                none.
+            click_prior: Precision of the prior of the classifier's weights.
 
         Raises:
             ValueError: If a number is out of range, the network has no layer to change, or a prior
                 is given for iterations that are 0 and stay so.
         """
-        wanted = Adaptation(key_iterations, key_prior, value_iterations, value_prior)
+        wanted = Adaptation(
+            key_iterations, key_prior, value_iterations, value_prior, click_iterations, click_prior
+        )
         adapt(self.backbone, self.head, wanted)

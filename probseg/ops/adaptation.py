@@ -1,4 +1,4 @@
-"""Adaptation of the mixture to what was observed: keys to queries, value means to fixed values.
+"""Adaptation of the mixture: keys to queries, value means to fixed values.
 
 Each step is an M step of EM with the responsibilities of the previous mixture. The means move
 first and the precisions follow with the new means, so that no step lowers the posterior of a

@@ -3,46 +3,32 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, TypedDict, Unpack, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from probseg.errors import UnknownNameError
-from probseg.ops.checks import check_shape
-from probseg.ops.mixture import PriorName
-from probseg.ops.probabilistic import probabilistic_attention
+from probseg.ops.checks import as_terms, check_like, check_shape, check_units
+from probseg.ops.probabilistic import as_fixed, infer
 from probseg.ops.relative_position import RelativePosition
-from probseg.ops.updates import KeyAdaptation, ValuePropagation
+from probseg.ops.settings import STANDARD, InferenceSettings
 
 Axis = Literal["full", "height", "width"]
-
-
-class ProbabilisticOptions(TypedDict, total=False):
-    """Arguments of ``probabilistic_attention`` that are the same for all lines of a map."""
-
-    query_precision: float | None
-    value_precision: float
-    log_prior: PriorName
-    value_iterations: int
-    key_adaptation: KeyAdaptation | None
-    value_propagation: ValuePropagation | None
-    clamp_fixed: bool
-    position: RelativePosition | None
-    backend: str
 
 
 def axial_attention(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
+    settings: InferenceSettings = STANDARD,
     *,
     axis: Axis,
     span: int | None = None,
+    position: RelativePosition | None = None,
     initial_values: Tensor | None = None,
     fixed_values: Tensor | None = None,
     fixed_mask: Tensor | None = None,
-    **options: Unpack[ProbabilisticOptions],
 ) -> Tensor:
     """Apply ``probabilistic_attention`` to the lines of a map; each line is a mixture of its own.
 
@@ -50,14 +36,16 @@ def axial_attention(
         queries: ``(B, G, D, H, W)``.
         keys: ``(B, G, D, H, W)``.
         values: ``(B, G, V, H, W)``.
+        settings: The same for all lines.
         axis: "height" lets a pixel see its column, "width" its row, "full" the whole map.
         span: Size of the window along the line: a pixel sees those at most ``span // 2`` away; None
             is the whole line.
+        position: Tables for a line: for a map of ``H x 1`` with the axis "height", of ``1 x W``
+            with "width".
         initial_values: ``(B, G, V, H, W)``.
-        fixed_values: ``(B, G, V, H, W)``.
-        fixed_mask: Bool, ``(B, H, W)``. Fixed values propagate within their own line.
-        **options: See ``probabilistic_attention``. ``position`` has tables for a line: for a map
-            of ``H x 1`` with the axis "height", of ``1 x W`` with "width".
+        fixed_values: ``(B, G, V, H, W)``. They propagate within their own line; without them,
+            nothing does.
+        fixed_mask: Bool, ``(B, H, W)``.
 
     Returns:
         The inferred values, shape ``(B, G, V, H, W)``.
@@ -65,43 +53,48 @@ def axial_attention(
     Raises:
         ValueError: If a map has another shape, or the span is wrong; and as
             ``probabilistic_attention`` does.
+        TypeError: If a dtype is wrong.
         UnknownNameError: If there is no axis of this name.
     """
     check_axis(axis, span)
-    named: dict[str, Tensor | None] = {
-        "queries": queries,
-        "keys": keys,
-        "values": values,
-        "initial_values": initial_values,
-        "fixed_values": fixed_values,
-    }
+    named = {"queries": queries, "keys": keys, "values": values}
+    if initial_values is not None:
+        named["initial_values"] = initial_values
+    if fixed_values is not None:
+        named["fixed_values"] = fixed_values
     for name, maps in named.items():
-        if maps is None:
-            continue
         if maps.ndim != 5:
             msg = (
                 f"{name} must be a map of shape (B, G, C, H, W), got {tuple(maps.shape)}; use "
                 "probabilistic_attention for tokens"
             )
             raise ValueError(msg)
-        channels = values.shape[2] if name.endswith("_values") else maps.shape[2]
+        channels = values.shape[2] if name.endswith("values") else queries.shape[2]
         expected = (*queries.shape[:2], channels, *queries.shape[-2:])
         check_shape(name, maps, expected, "(B, G, C, H, W)")
     height, width = queries.shape[-2:]
+    lines, unit_keys, unit_values = (to_lines(maps, axis) for maps in (queries, keys, values))
+    check_units(lines, unit_keys, unit_values, payload_name="values", payload_of="keys")
+    if initial_values is not None:
+        check_like("initial_values", initial_values, queries)
+    if fixed_values is not None:
+        fixed_values = to_lines(fixed_values, axis)
     if fixed_mask is not None:
         check_shape("fixed_mask", fixed_mask, (len(queries), height, width), "(B, H, W)")
         fixed_mask = to_lines(fixed_mask[:, None, None], axis)[:, 0, :, 0]  # (B * lines, length)
-    inferred = probabilistic_attention(
-        to_lines(queries, axis),
-        to_lines(keys, axis),
-        to_lines(values, axis),
-        log_mask=line_mask(axis, height, width, span, queries.device),
+    inferred, _ = infer(
+        lines,
+        unit_keys,
+        unit_values,
+        settings,
+        log_mask=as_terms(
+            "span", line_mask(axis, height, width, span, queries.device), lines, unit_keys
+        ),
         initial_values=None if initial_values is None else to_lines(initial_values, axis),
-        fixed_values=None if fixed_values is None else to_lines(fixed_values, axis),
-        fixed_mask=fixed_mask,
-        **options,
+        fixed=as_fixed(fixed_values, fixed_mask, lines, unit_values, settings),
+        position=position,
     )
-    return from_lines(inferred.values, axis, height, width)
+    return from_lines(inferred.values.to(queries.dtype), axis, height, width)
 
 
 def to_lines(maps: Tensor, axis: Axis) -> Tensor:

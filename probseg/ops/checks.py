@@ -1,4 +1,4 @@
-"""Checks of the arguments at the public doors of this room."""
+"""Checks of the arguments of public functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_units(
         queries: ``(B, G, N, D)``.
         keys: ``(B, G, M, D)``.
         payload: ``(B, G, M, V)`` if it belongs to the keys, ``(B, G, N, V)`` to the queries.
-        payload_name: What the caller's signature calls the payload.
+        payload_name: Name of the payload in the caller's signature.
         payload_of: ``"keys"`` or ``"queries"``.
 
     Raises:
@@ -98,7 +98,7 @@ def check_shape(name: str, tensor: Tensor, expected: Sequence[int], letters: str
 
 
 def _broadcasts(shape: Sequence[int], target: Sequence[int]) -> bool:
-    """Tell whether each size of a shape is that of the target or 1."""
+    """Return whether each size of a shape equals the target's or is 1."""
     return len(shape) == len(target) and all(
         size in (1, wanted) for size, wanted in zip(shape, target, strict=True)
     )
@@ -108,7 +108,7 @@ def pairwise(name: str, prior: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     """Bring a log prior or a log mask to four dimensions.
 
     Args:
-        name: What the caller's signature calls the tensor.
+        name: Name in the caller's signature.
         prior: ``(M,)``, ``(N, M)``, ``(B, G, M)`` or ``(B, G, N, M)``; sizes may be 1.
         queries: ``(B, G, N, D)``.
         keys: ``(B, G, M, D)``.
@@ -145,7 +145,7 @@ def as_terms(
     """Bring a log prior to the terms that the backends add to the logits.
 
     Args:
-        name: What the caller's signature calls the prior.
+        name: Name in the caller's signature.
         prior: None, a tensor as for ``pairwise``, a ``PairwisePrior``, or a tuple of them.
         queries: ``(B, G, N, D)``.
         keys: ``(B, G, M, D)``.
@@ -185,7 +185,7 @@ def as_precision(
     """Check a precision.
 
     Args:
-        name: What the caller's signature calls it.
+        name: Name in the caller's signature.
         precision: Float, or tensor that broadcasts to ``(B, G, M)``.
         keys: ``(B, G, M, D)``.
         zero: Whether the float 0 is allowed. Tensors are not searched for it, which would wait for

@@ -1,4 +1,4 @@
-"""The labelling of a grid of pixels that costs least: a minimum cut."""
+"""Segmentation of a pixel grid by a minimum cut."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ Floats = npt.NDArray[np.floating]
 Indices = npt.NDArray[np.int32]
 
 STEPS = 256
-"""Costs are rounded to whole numbers of steps, of which a cost of 1 has so many."""
+"""Integer steps per unit cost."""
 
 LARGEST_COST = 1e6
-"""Costs above it would not fit into 32 bits."""
+"""Largest cost that fits into 32 bits."""
 
 NEIGHBOURS = ((0, 1), (1, 0), (1, 1), (1, -1))
-"""Rows and columns from a pixel to the half of its eight neighbours that come after it."""
+"""Offsets (rows, columns) to the later half of the eight neighbours."""
 
 
 def minimum_cut(advantage: Floats, image: Floats, smoothness: float) -> npt.NDArray[np.bool_]:
     """Divide an image into object and background at the least cost.
 
-    A pixel that is taken for background costs its advantage, if that is positive; one that is taken
-    for object costs minus its advantage, if that is negative; and two of the eight neighbours that
-    are divided cost ``smoothness * exp(-b |colour difference|^2) / distance``, where ``1 / b`` is
-    twice the mean of the squared differences (Boykov and Jolly, 2001; Rother et al., 2004). Of
-    several cheapest divisions, that with the smallest object is returned.
+    A background pixel of positive advantage costs its advantage, an object pixel of negative
+    advantage costs its magnitude, and each divided pair of the eight neighbours costs
+    ``smoothness * exp(-b |colour difference|^2) / distance``, where ``1 / b`` is twice the mean of
+    the squared differences (Boykov and Jolly, 2001; Rother et al., 2004). Of several cheapest
+    divisions, that with the smallest object is returned.
 
     Args:
         advantage: How much better each pixel is as object, at most 1e6 in magnitude, shape
@@ -41,7 +41,7 @@ def minimum_cut(advantage: Floats, image: Floats, smoothness: float) -> npt.NDAr
     Raises:
         ValueError: If a number is out of range or not finite.
     """
-    # A seventh of a second that networks without a cut, which import this too, need not wait.
+    # Takes a seventh of a second to import, and networks without a cut import this module.
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 

@@ -1,9 +1,9 @@
 """Attention as a posterior over edges (Singh & Buckley, 2023).
 
-Each query has one edge ``E_i``, which leads to one of the keys; which one is not known. An
-attention mechanism is the posterior of that edge, and its output the expectation of the values at
-the other end: ``o_i = sum_j p(E_i = j | queries, keys) v_j`` (Eq. 1). Mechanisms differ in their
-priors over edges and in what they infer on the way, not in this.
+Each query has one unknown edge ``E_i`` to one of the keys. An attention mechanism is the posterior
+of that edge, and its output the expectation of the values at the other end:
+``o_i = sum_j p(E_i = j | queries, keys) v_j`` (Eq. 1). Mechanisms differ in their priors over edges
+and in their latent variables.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from probseg.ops.attention import LogPrior, assign, attend
+from probseg.ops.attention import LogPrior, attend
 from probseg.ops.backends.interface import Block, take_block
 from probseg.ops.backends.tiles import TILE, numbers_per_pair
-from probseg.ops.checks import as_precision, as_terms, check_units
-from probseg.ops.log_product import log_product
-from probseg.ops.mixture import Mixture, PriorName, query_logits
-from probseg.ops.numerics import full_precision, product_dtype, working_dtype
+from probseg.ops.checks import as_terms, check_units
+from probseg.ops.mixture import PriorName, query_logits
+from probseg.ops.numerics import full_precision, working_dtype
+from probseg.ops.probabilistic import build_mixture
 from probseg.ops.relative_position import RelativePosition
+from probseg.ops.settings import InferenceSettings
 
 
 class EdgePosterior(ABC):
@@ -40,9 +41,9 @@ class EdgePosterior(ABC):
         return 1
 
     def prepared(self) -> EdgePosterior:
-        """Return the same posterior with what all rows share, for many calls for some rows.
+        """Return the same posterior with all shared intermediate results computed.
 
-        It is computed where this is called, with gradients if they are switched on there.
+        For many calls of `log_probability`.
         """
         return self
 
@@ -80,8 +81,8 @@ class SoftmaxEdges(EdgePosterior):
     """``p(E_i = j) = softmax_j(scale q_i·k_j + log_prior_ij)``: an independent edge for each query.
 
     The posterior of cross- and self-attention (Singh & Buckley, 2023, §3.0.3 and §3.0.4), for any
-    structural prior over the edges: 0 and -inf for a graph, sparse or local; anything between for
-    what is more or less likely.
+    structural prior over the edges: 0 and -inf for a sparse or local graph, numbers between for
+    weighted edges.
 
     Args:
         queries: ``(B, G, N, D)``.
@@ -114,7 +115,7 @@ class SoftmaxEdges(EdgePosterior):
         return attend(
             self.queries,
             self.keys,
-            _widened(values, self.queries),
+            widened(values, self.queries),
             log_prior=self.log_prior,
             scale=self.scale,
         ).values.to(values.dtype)
@@ -131,85 +132,6 @@ class SoftmaxEdges(EdgePosterior):
                 block = Block(everything, everything, rows, everything)
                 logits = logits + take_block(term, block, dtype)
             return log_softmax(logits)
-
-
-@dataclass(frozen=True, eq=False)
-class BasesEdges(EdgePosterior):
-    """Edges that lead through one of K bases: ``p(E_i = j) = sum_k z_ik z_jk / sum_n z_nk``.
-
-    ``z_ik = softmax_k(scale x_i·mu_k + log_prior_ik)`` says which base explains token i. A query
-    goes to a base, and from there to one of the tokens that the base explains: the posterior of
-    slot and EM attention over the tokens themselves. It has rank K, and costs N K.
-
-    Args:
-        tokens: Both queries and keys, ``(B, G, N, D)``.
-        bases: ``(B, G, K, D)``.
-        log_prior: Of the bases for each token, as in ``attend``; None is uniform.
-        scale: Factor of the dot products.
-    """
-
-    tokens: Tensor
-    bases: Tensor
-    log_prior: LogPrior | None = None
-    scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_units(self.tokens, self.bases, self.bases, payload_name="bases", payload_of="keys")
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """See ``EdgePosterior``."""
-        batch, heads, count, _ = self.tokens.shape
-        return batch, heads, count, count
-
-    def prepared(self) -> EdgePosterior:
-        """See ``EdgePosterior``: the E step and the masses of the bases."""
-        of_bases = SoftmaxEdges(self.tokens, self.bases, self.log_prior, self.scale)
-        log_z = of_bases.log_probability(slice(None))  # (B, G, N, K)
-        return _PreparedBases(self, log_z, log_softmax(log_z.mT))
-
-    def expect(self, values: Tensor) -> Tensor:
-        """See ``EdgePosterior``."""
-        given = _widened(values, self.tokens)
-        gathered = assign(
-            self.tokens, self.bases, given, log_prior=self.log_prior, scale=self.scale
-        )
-        read = attend(
-            self.tokens, self.bases, gathered.means, log_prior=self.log_prior, scale=self.scale
-        )
-        return read.values.to(values.dtype)
-
-    def log_probability(self, rows: slice) -> Tensor:
-        """See ``EdgePosterior``."""
-        return self.prepared().log_probability(rows)
-
-
-@dataclass(frozen=True, eq=False)
-class _PreparedBases(EdgePosterior):
-    """``BasesEdges`` with both factors of their probabilities.
-
-    Args:
-        edges: The same posterior.
-        log_z: ``log z_ik``, ``(B, G, N, K)``.
-        log_shares: ``log (z_jk / sum_n z_nk)``, ``(B, G, K, N)``.
-    """
-
-    edges: BasesEdges
-    log_z: Tensor
-    log_shares: Tensor
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """See ``EdgePosterior``."""
-        return self.edges.shape
-
-    def expect(self, values: Tensor) -> Tensor:
-        """See ``EdgePosterior``."""
-        return self.edges.expect(values)
-
-    def log_probability(self, rows: slice) -> Tensor:
-        """See ``EdgePosterior``."""
-        return log_product(self.log_z[:, :, rows], self.log_shares)
 
 
 def gaussian_edges(
@@ -233,29 +155,17 @@ def gaussian_edges(
         query_precision: ``alpha``: positive float, or positive tensor that broadcasts to
             ``(B, G, M)``; None is ``1 / sqrt(D)``.
         log_prior: ``log pi``: "key_magnitude" (or "magnitude", which is the same without a value
-            likelihood), "uniform", or what ``attend`` takes.
+            likelihood), "uniform", or a ``log_prior`` of ``attend``.
         log_mask: Added to the prior, as in ``probabilistic_attention``.
         position: Relative position embeddings, as in ``probabilistic_attention``.
     """
     check_units(queries, keys, keys, payload_name="keys", payload_of="keys")
-    if query_precision is None:
-        query_precision = queries.shape[-1] ** -0.5
-    prior = log_prior
-    if not isinstance(prior, str):
-        prior = as_terms("log_prior", prior, queries, keys)
-    dtype = working_dtype(queries.dtype)
-    mixture = Mixture(
-        keys.to(dtype),
-        keys.new_zeros(*keys.shape[:-1], 0),
-        as_precision("query_precision", query_precision, keys, zero=False),
-        0.0,
-        prior,
-        as_terms("log_mask", log_mask, queries, keys),
-        None if position is None else position.to(dtype),
-        product_dtype(queries),
-    )
+    settings = InferenceSettings(query_precision=query_precision, log_prior=log_prior)
+    mask = as_terms("log_mask", log_mask, queries, keys)
+    no_values = keys.new_zeros(*keys.shape[:-1], 0)
+    mixture = build_mixture(queries, keys, no_values, settings, mask, position)
     with full_precision(queries.device):
-        joint = query_logits(mixture, queries.to(dtype))
+        joint = query_logits(mixture, queries.to(mixture.keys.dtype))
     return SoftmaxEdges(joint.queries, joint.keys, joint.log_prior, joint.scale)
 
 
@@ -281,7 +191,7 @@ def log_softmax(logits: Tensor) -> Tensor:
     return logits.where(alive, 0.0).log_softmax(-1).where(alive, -math.inf)
 
 
-def _widened(values: Tensor, queries: Tensor) -> Tensor:
+def widened(values: Tensor, queries: Tensor) -> Tensor:
     """Bring values to the dtype of the queries, which autocast may have left alone."""
     if torch.promote_types(values.dtype, queries.dtype) != queries.dtype:
         msg = (

@@ -1,4 +1,4 @@
-"""Expectation-maximisation attention (Li et al., 2019): pixels look at a few bases fitted to them.
+"""Expectation-maximisation attention (Li et al., 2019): attention to a few fitted bases.
 
 The E step gives each basis its responsibility for each token, the M step moves the bases to the
 means of the tokens they are responsible for, and the tokens are read out from the bases. Nothing is
@@ -13,35 +13,35 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
-from probseg.ops.attention import LogPrior, assign, attend
+from probseg.ops.attention import LogPrior, assign_checked, attend_checked, checked_terms
+from probseg.ops.backends.interface import Terms
+from probseg.ops.checks import check_units
 from probseg.ops.edges import SoftmaxEdges
 
 SHORTEST = 1e-6
-"""Length that shorter bases are divided by, instead of their own.
+"""Smallest divisor in `l2_normalise`; the gradient is below its inverse.
 
-Means of features are that short only where no pixel has a share in them. Zero stays zero, and the
-gradient stays below the inverse of this.
+Means of features are shorter only for bases without responsibility.
 """
 
 SMALLEST_VARIANCE = 1e-5
-"""Added to the variance that a basis is divided by the root of, as usual in layer normalisation."""
+"""Added to the variance in `layer_normalise`."""
 
 FEW = 4
-"""Fewer bases than channels by this factor: all responsibilities together are then much smaller
-than the tokens, and to write them out is up to three times as fast as any other way."""
+"""With at least this many channels per basis, responsibilities are written out: they are much
+smaller than the tokens, and this is up to three times as fast as the other backends."""
 
 Normalise = Callable[[Tensor], Tensor]
 """Maps bases ``(..., K, D)`` to bases of the same shape."""
 
 
 class EMAttention(NamedTuple):
-    """What `em_attention` returns.
+    """Result of `em_attention`.
 
     Args:
         values: Tokens read out from the bases, ``(B, G, N, D)``.
         bases: The bases after the last M step, ``(B, G, K, D)``.
-        previous: The bases before it, ``(B, G, K, D)``, which the responsibilities of the read-out
-            are those of.
+        previous: The bases before it, ``(B, G, K, D)``, of the E step of the read-out.
     """
 
     values: Tensor
@@ -85,25 +85,18 @@ def m_step(
     """Move each basis to the mean of the tokens it is responsible for (Li et al., 2019, Eq. 13).
 
     Args:
-        tokens: See `em_attention`, as for the others.
-        bases: Bases that the responsibilities are those of.
-        scale: ``lambda`` of Eq. 12.
-        normalise: What is done to the means.
+        tokens: See `em_attention`, as for the other arguments.
+        bases: Bases of the E step.
+        scale: `lambda` of Eq. 12.
+        normalise: Applied to the means.
         log_prior: Added to the logits.
         backend: See `em_attention`.
 
     Returns:
         The new bases ``(B, G, K, D)``. A basis that no token sees is zero.
     """
-    means = assign(
-        tokens,
-        bases,
-        tokens,
-        log_prior=log_prior,
-        scale=scale,
-        backend=_chosen(backend, bases),
-    ).means
-    return means if normalise is None else normalise(means)
+    terms, backend = _checked(tokens, bases, log_prior, scale, backend)
+    return _m_step(tokens, bases, terms, scale, normalise, backend)
 
 
 def em_attention(
@@ -135,7 +128,7 @@ def em_attention(
         bases: Initial bases ``mu(0)``, ``(B, G, K, D)``, of the same dtype; used as they are.
         iterations: Number ``T`` of E and M steps, at least 0.
         scale: ``lambda`` of Eq. 12: inverse temperature of the responsibilities.
-        normalise: What is done to the bases after each M step; None leaves the means.
+        normalise: Applied to the bases after each M step; None leaves the means.
         log_prior: Added to the logits in each E step, see `attend`; the bases are its keys.
         backend: See `attend`; with few bases (`FEW`), "auto" is "reference".
 
@@ -151,32 +144,19 @@ def em_attention(
     if iterations < 0:
         msg = f"iterations must be at least 0, got {iterations}; 0 leaves the bases as they are"
         raise ValueError(msg)
+    terms, backend = _checked(tokens, bases, log_prior, scale, backend)
     previous = bases
     for _ in range(iterations):
         previous = bases
-        bases = m_step(
-            tokens,
-            previous,
-            scale=scale,
-            normalise=normalise,
-            log_prior=log_prior,
-            backend=backend,
-        )
-    read = attend(
-        tokens,
-        previous,
-        bases,
-        log_prior=log_prior,
-        scale=scale,
-        backend=_chosen(backend, bases),
-    )
+        bases = _m_step(tokens, previous, terms, scale, normalise, backend)
+    read = attend_checked(tokens, previous, bases, terms, scale, backend)
     return EMAttention(read.values, bases, previous)
 
 
 def responsibilities(
     tokens: Tensor, bases: Tensor, scale: float = 1.0, log_prior: LogPrior | None = None
 ) -> Tensor:
-    """Write out the E step (Li et al., 2019, Eq. 12), for pictures.
+    """Write out the E step (Li et al., 2019, Eq. 12).
 
     Args:
         tokens: ``(B, G, N, D)``.
@@ -185,7 +165,7 @@ def responsibilities(
         log_prior: Added to the logits, see `em_attention`.
 
     Returns:
-        Responsibilities ``(B, G, N, K)`` in [0, 1], whose sum over the bases is 1, or 0 for a token
+        Responsibilities ``(B, G, N, K)`` in [0, 1], with the sum 1 over the bases, or 0 for a token
         that sees none; float32, or float64 for float64 tokens.
 
     Raises:
@@ -195,6 +175,24 @@ def responsibilities(
     return SoftmaxEdges(tokens, bases, log_prior, scale).log_probability(slice(None)).exp()
 
 
-def _chosen(backend: str, bases: Tensor) -> str:
+def _checked(
+    tokens: Tensor, bases: Tensor, log_prior: LogPrior | None, scale: float, backend: str
+) -> tuple[Terms, str]:
+    """Check the arguments of EM; return the terms of the prior, and the backend."""
+    check_units(tokens, bases, bases, payload_name="bases", payload_of="keys")
     few = FEW * bases.shape[-2] <= bases.shape[-1]
-    return "reference" if backend == "auto" and few else backend
+    chosen = "reference" if backend == "auto" and few else backend
+    return checked_terms(tokens, bases, log_prior, scale), chosen
+
+
+def _m_step(
+    tokens: Tensor,
+    bases: Tensor,
+    terms: Terms,
+    scale: float,
+    normalise: Normalise | None,
+    backend: str,
+) -> Tensor:
+    """Compute `m_step` for arguments that are known to fit together."""
+    means = assign_checked(tokens, bases, tokens, terms, scale, backend).means
+    return means if normalise is None else normalise(means)

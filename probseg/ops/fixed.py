@@ -1,4 +1,4 @@
-"""The few tokens with values that an annotator fixed, taken out of all tokens."""
+"""Gathering of the few tokens with fixed values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from probseg.ops.backends.interface import Block, Term, Terms
 
 HELD_PAIRS = 2**22
-"""Number of pairs whose intermediate results may be held: 16 MiB each in float32."""
+"""Largest number of pairs in memory at once: 16 MiB per intermediate result in float32."""
 
 
 class FixedTokens(NamedTuple):
-    """Tokens with values that an annotator fixed, at most S for each item of the batch.
+    """Tokens with fixed values, at most S for each item of the batch.
 
     Args:
         rows: Indices of the tokens among the N queries, ``(B, S)``; items with fewer are padded
@@ -34,15 +34,15 @@ def fixed_tokens(mask: Tensor) -> FixedTokens:
 
 
 def backend_of_few(backend: str, pairs: int) -> str:
-    """Return the backend for the pairs of the fixed tokens, which are few and are written out.
+    """Return the backend for the pairs of the fixed tokens.
 
-    The choice is for the passes over all pairs, but for "reference": it differentiates twice.
+    Up to `HELD_PAIRS` are written out by "reference": the lines of a map are many mixtures of few
+    pairs, in most of which tiles would have to recover masses of keys that no fixed token sees.
 
     Args:
-        backend: The choice.
-        pairs: Number of pairs in the whole batch. A moderate number is held at once: the lines of a
-            map are many mixtures of few pairs, and in most of them a backend of tiles would have to
-            recover the masses of the keys that no fixed token sees, one mixture after the other.
+        backend: Backend of the passes over all pairs; "reference" stays, as it differentiates
+            twice.
+        pairs: Number of pairs in the whole batch.
     """
     return "reference" if backend == "reference" or pairs <= HELD_PAIRS else "auto"
 

@@ -7,7 +7,7 @@ Unit j has a prior ``pi_ij``, a key mean ``xi_j`` with precision ``alpha_j`` and
                                    + V/2 log(beta_j / 2pi) - beta_j/2 |v - mu_j|²
 
 Expanding the squares gives ``scale queries·keys + log_prior + offset`` with a few more channels,
-and that is what ``attend`` and ``assign`` take.
+the arguments of ``attend`` and ``assign``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Logits(NamedTuple):
         keys: Augmented keys, shape ``(B, G, M, C)``.
         log_prior: Terms that broadcast to ``(B, G, N, M)``.
         scale: Factor of the dot products.
-        offset: What is the same for all units, broadcasts to ``(B, G, N)``.
+        offset: Constant of each query, broadcasts to ``(B, G, N)``.
     """
 
     queries: Tensor
@@ -80,7 +80,7 @@ class _Expansion(NamedTuple):
 
 
 def has_value_likelihood(mixture: Mixture) -> bool:
-    """Tell whether ``beta`` can differ from 0."""
+    """Return whether ``beta`` can differ from 0."""
     return isinstance(mixture.value_precision, Tensor) or mixture.value_precision > 0.0
 
 
@@ -161,7 +161,7 @@ def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = Fal
 
 
 def value_logits(mixture: Mixture, values: Tensor, scale: float = 1.0) -> Logits:
-    """Expand what observed values ``(B, G, N, V)`` add to ``query_logits``, for a given scale."""
+    """Expand the value term of the log joint for observed values ``(B, G, N, V)``."""
     expanded = _expand(
         values, mixture.values, mixture.value_precision, scale, tied=_values_tied(mixture)
     )

@@ -1,4 +1,4 @@
-"""In which precision the operations compute."""
+"""Numeric precision of the operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def product_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype for products of tokens: on CUDA, half precision stays what it is."""
+    """Return the dtype for products of tokens: on CUDA, half precision is kept."""
     half = tensor.dtype in (torch.float16, torch.bfloat16)
     return tensor.dtype if half and tensor.device.type == "cuda" else working_dtype(tensor.dtype)
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probseg.errors import UnknownNameError
 from probseg.ops.adaptation import adapt_keys, propagate_values
 from probseg.ops.attention import LogPrior, attend_checked
 from probseg.ops.backends.interface import Attended, Terms
@@ -25,7 +24,6 @@ from probseg.ops.checks import (
     check_units,
 )
 from probseg.ops.mixture import (
-    PRIOR_NAMES,
     Mixture,
     Precision,
     PriorName,
@@ -36,6 +34,7 @@ from probseg.ops.mixture import (
 )
 from probseg.ops.numerics import full_precision, product_dtype, working_dtype
 from probseg.ops.relative_position import RelativePosition, check_position
+from probseg.ops.settings import NO_KEY_ADAPTATION, NO_VALUE_PROPAGATION, InferenceSettings
 from probseg.ops.updates import KeyAdaptation, ValuePropagation, check_update
 
 
@@ -55,7 +54,7 @@ class ProbabilisticAttention(NamedTuple):
         log_evidence: ``log p_i(q)`` under the mixture of the read-out, shape ``(B, G, N)``, or
             ``log p_i(q, v)`` if its last iteration weighed by values ``v`` too; -inf for a query
             that sees no unit. The prior is not normalised again over the units that a mask leaves,
-            nor with what position embeddings add to it.
+            nor with the share of position embeddings.
     """
 
     values: Tensor
@@ -116,13 +115,14 @@ def probabilistic_attention(
             does not. ``(N, M)``, or anything that ``log_prior`` may be.
         value_iterations: Number of EM iterations of the read-out.
         initial_values: Values that the first posterior is given, ``(B, G, N, V)``; None weighs by
-            the queries alone, after value propagation too. Without a value precision they say
-            nothing about the units.
+            the queries alone, after value propagation too. Without a value precision they have no
+            effect.
         key_adaptation: None leaves the keys and their precisions as they are.
         value_propagation: None leaves the value means as they are. Only the fixed rows are
             observations, so that its cost grows with their number S and not with N.
-        fixed_values: What the annotator said, ``(B, G, N, V)``; read only where ``fixed_mask``.
-        fixed_mask: Where, bool, ``(B, N)``. The largest number in the batch is read on the host.
+        fixed_values: Observed values, ``(B, G, N, V)``; read only where ``fixed_mask``.
+        fixed_mask: Where values are fixed, bool, ``(B, N)``. The largest number of them in the
+            batch is read on the host.
         clamp_fixed: Return ``fixed_values`` themselves where ``fixed_mask``.
         position: Relative position embeddings in the likelihood and the prior (Eqs. 25-26), for
             tokens that are both queries and units of a map, and a prior that follows the keys. The
@@ -139,89 +139,172 @@ def probabilistic_attention(
         UnknownNameError: If a prior or a backend of this name does not exist.
         BackendError: If the named backend cannot serve these arguments.
     """
-    mixture, tokens, initial_values = _as_mixture(
-        queries,
-        keys,
-        values,
-        query_precision,
-        value_precision,
-        log_prior,
-        log_mask,
-        initial_values,
-        position,
+    settings = InferenceSettings(
+        query_precision=query_precision,
+        value_precision=value_precision,
+        log_prior=log_prior,
+        value_iterations=value_iterations,
+        key_adaptation=key_adaptation or NO_KEY_ADAPTATION,
+        value_propagation=value_propagation or NO_VALUE_PROPAGATION,
+        clamp_fixed=clamp_fixed,
+        backend=backend,
     )
-    if value_iterations < 1:
-        msg = f"value_iterations must be at least 1 (the read-out itself), got {value_iterations}"
-        raise ValueError(msg)
-    if key_adaptation is not None:
-        key_adaptation = check_update(key_adaptation, keys)
-    if value_propagation is not None:
-        value_propagation = check_update(value_propagation, keys)
-    fixed = _as_fixed(fixed_values, fixed_mask, queries, values)
-    _check_fixed(fixed is not None, clamp_fixed, value_propagation, mixture)
-
-    with full_precision(queries.device):
-        if key_adaptation is not None:
-            mixture = adapt_keys(mixture, tokens, key_adaptation, backend)
-        if value_propagation is not None and fixed is not None:
-            mixture = propagate_values(mixture, tokens, *fixed, value_propagation, backend)
-        inferred = _infer_values(mixture, tokens, initial_values, value_iterations, backend)
-    if clamp_fixed and fixed is not None:
-        clamped = fixed[0].where(fixed[1][:, None, :, None], inferred.values)
-        inferred = inferred._replace(values=clamped)
-    return _result(inferred, mixture, queries.dtype)
-
-
-def _as_mixture(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    query_precision: float | Tensor | None,
-    value_precision: float | Tensor,
-    log_prior: PriorName | LogPrior,
-    log_mask: LogPrior | None,
-    initial_values: Tensor | None,
-    position: RelativePosition | None,
-) -> tuple[Mixture, Tensor, Tensor | None]:
-    """Check arguments of `probabilistic_attention`; return mixture, queries and initial values.
-
-    All in the working dtype.
-    """
     check_units(queries, keys, values, payload_name="values", payload_of="keys")
-    dtype = working_dtype(queries.dtype)
-    if query_precision is None:
-        query_precision = queries.shape[-1] ** -0.5
-    mixture = Mixture(
-        keys.to(dtype),
-        values.to(dtype),
-        as_precision("query_precision", query_precision, keys, zero=False),
-        as_precision("value_precision", value_precision, keys, zero=True),
-        _as_prior(log_prior, queries, keys),
-        as_terms("log_mask", log_mask, queries, keys),
-        None if position is None else position.to(dtype),
-        product_dtype(queries),
-    )
-    if keys.shape[-2] == 0:
-        msg = "keys must be at least one unit, got none: nothing explains the queries"
+    if fixed_values is None and fixed_mask is None and (settings.propagates or clamp_fixed):
+        msg = "value_propagation and clamp_fixed need fixed_values and fixed_mask, got None"
         raise ValueError(msg)
     if initial_values is not None:
         check_like("initial_values", initial_values, queries)
         shape = (*queries.shape[:-1], values.shape[-1])
         check_shape("initial_values", initial_values, shape, "(B, G, N, V)")
-        initial_values = initial_values.to(dtype)
+    inferred, mixture = infer(
+        queries,
+        keys,
+        values,
+        settings,
+        log_mask=as_terms("log_mask", log_mask, queries, keys),
+        initial_values=initial_values,
+        fixed=as_fixed(fixed_values, fixed_mask, queries, values, settings),
+        position=position,
+    )
+    return _result(inferred, mixture, queries.dtype)
+
+
+def infer(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    settings: InferenceSettings,
+    *,
+    log_mask: Terms = (),
+    initial_values: Tensor | None = None,
+    fixed: tuple[Tensor, Tensor] | None = None,
+    position: RelativePosition | None = None,
+) -> tuple[Attended, Mixture]:
+    """Compute `probabilistic_attention` for tokens and units that are known to fit together.
+
+    Args:
+        queries: ``(B, G, N, D)``.
+        keys: ``(B, G, M, D)``.
+        values: ``(B, G, M, V)``.
+        settings: Checked here, with the position, against the units.
+        log_mask: Terms as of `probseg.ops.checks.as_terms`.
+        initial_values: ``(B, G, N, V)``.
+        fixed: As of `as_fixed`; None propagates nothing.
+        position: Relative position embeddings.
+
+    Returns:
+        The values and their log evidence without the normaliser of a named prior, in the working
+        dtype, and the mixture of the read-out.
+    """
+    if keys.shape[-2] == 0:
+        msg = "keys must be at least one unit, got none: nothing explains the queries"
+        raise ValueError(msg)
     if position is not None:
-        check_position(position, queries, keys)
-        if log_prior not in ("magnitude", "key_magnitude"):
-            msg = (
-                "position embeddings are half of a prior that follows the keys (Eq. 26): log_prior "
-                f"must be 'magnitude' or 'key_magnitude' with them, got {_in_words(log_prior)}"
-            )
-            raise ValueError(msg)
-    return mixture, queries.to(dtype), initial_values
+        _check_position(position, settings, queries, keys)
+    mixture = build_mixture(queries, keys, values, settings, log_mask, position)
+    key_adaptation = check_update(settings.key_adaptation, keys)
+    value_propagation = check_update(settings.value_propagation, keys)
+    tokens = queries.to(mixture.keys.dtype)
+    if initial_values is not None:
+        initial_values = initial_values.to(mixture.keys.dtype)
+    backend = settings.backend
+    with full_precision(queries.device):
+        mixture = adapt_keys(mixture, tokens, key_adaptation, backend)
+        if fixed is not None:
+            mixture = propagate_values(mixture, tokens, *fixed, value_propagation, backend)
+        iterations = settings.value_iterations
+        inferred = _infer_values(mixture, tokens, initial_values, iterations, backend)
+    if settings.clamp_fixed and fixed is not None:
+        clamped = fixed[0].where(fixed[1][:, None, :, None], inferred.values)
+        inferred = inferred._replace(values=clamped)
+    return inferred, mixture
+
+
+def build_mixture(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    settings: InferenceSettings,
+    log_mask: Terms = (),
+    position: RelativePosition | None = None,
+) -> Mixture:
+    """Build the mixture before adaptation, in the working dtype; for arguments see `infer`."""
+    alpha, prior = settings.query_precision, settings.log_prior
+    if alpha is None:
+        alpha = queries.shape[-1] ** -0.5
+    dtype = working_dtype(queries.dtype)
+    return Mixture(
+        keys.to(dtype),
+        values.to(dtype),
+        as_precision("query_precision", alpha, keys, zero=False),
+        as_precision("value_precision", settings.value_precision, keys, zero=True),
+        prior if isinstance(prior, str) else as_terms("log_prior", prior, queries, keys),
+        log_mask,
+        None if position is None else position.to(dtype),
+        product_dtype(queries),
+    )
+
+
+def as_fixed(
+    fixed_values: Tensor | None,
+    fixed_mask: Tensor | None,
+    queries: Tensor,
+    values: Tensor,
+    settings: InferenceSettings,
+) -> tuple[Tensor, Tensor] | None:
+    """Check fixed values and their mask, for arguments see `probabilistic_attention`.
+
+    Returns:
+        The values in the working dtype, 0 where they are not fixed, and the mask; None without.
+    """
+    if fixed_values is None and fixed_mask is None:
+        return None
+    if fixed_values is None or fixed_mask is None:
+        msg = "fixed_values and fixed_mask belong together, got one without the other"
+        raise ValueError(msg)
+    if not settings.propagates and not settings.clamp_fixed:
+        msg = (
+            "fixed_values have no effect without value_propagation or clamp_fixed=True; set one of "
+            "them or leave fixed_values and fixed_mask out"
+        )
+        raise ValueError(msg)
+    check_like("fixed_values", fixed_values, queries)
+    shape = (*queries.shape[:-1], values.shape[-1])
+    check_shape("fixed_values", fixed_values, shape, "(B, G, N, V)")
+    check_device("fixed_mask", fixed_mask, queries.device)
+    check_shape("fixed_mask", fixed_mask, (queries.shape[0], queries.shape[2]), "(B, N)")
+    if fixed_mask.dtype != torch.bool:
+        msg = f"fixed_mask must be bool, got {fixed_mask.dtype}; compare it, e.g. mask > 0"
+        raise TypeError(msg)
+    # Elsewhere the values may be anything, NaN too, and padding of the clicked rows reads them.
+    read = fixed_values.where(fixed_mask[:, None, :, None], 0.0)  # (B, G, N, V)
+    return read.to(working_dtype(queries.dtype)), fixed_mask
+
+
+def _check_position(
+    position: RelativePosition, settings: InferenceSettings, queries: Tensor, keys: Tensor
+) -> None:
+    """Check position embeddings against the map and the prior, which follows keys (Eq. 26)."""
+    check_position(position, queries, keys)
+    prior = settings.log_prior
+    if prior not in ("magnitude", "key_magnitude"):
+        msg = (
+            "position embeddings are half of a prior that follows the keys (Eq. 26): log_prior "
+            "must be 'magnitude' or 'key_magnitude' with them, got "
+            f"{prior if isinstance(prior, str) else type(prior).__name__!r}"
+        )
+        raise ValueError(msg)
+    if settings.value_propagation.dirichlet_prior is not None:
+        msg = (
+            "dirichlet_prior updates a prior that position embeddings tie to the keys (Eq. 26); "
+            "leave one of them out"
+        )
+        raise ValueError(msg)
 
 
 def _result(inferred: Attended, mixture: Mixture, dtype: torch.dtype) -> ProbabilisticAttention:
-    """Return what was inferred and the mixture, values and means in the dtype of the arguments."""
+    """Return the result, values and means in the dtype of the arguments."""
     final_prior, log_normaliser = _final_prior(mixture)
     units = mixture.keys.shape[:-1]  # (B, G, M)
     alpha, beta = (
@@ -287,67 +370,3 @@ def _final_prior(mixture: Mixture) -> tuple[Tensor | Terms, Precision]:
     sizes = (*mixture.keys.shape[:2], *prior.shape[-2:-1], mixture.keys.shape[-2])
     expanded = prior.expand(sizes)  # (B, G, N, M); N is 1 if it was given per unit
     return expanded.squeeze(-2) if prior.shape[-2] == 1 else expanded, 0.0
-
-
-def _as_prior(prior: PriorName | LogPrior, queries: Tensor, keys: Tensor) -> PriorName | Terms:
-    if prior is None:
-        msg = f"log_prior must be one of {PRIOR_NAMES} or a tensor, got None; see 'uniform'"
-        raise TypeError(msg)
-    if not isinstance(prior, str):
-        return as_terms("log_prior", prior, queries, keys)
-    if prior not in PRIOR_NAMES:
-        raise UnknownNameError(kind="log prior", name=prior, known=PRIOR_NAMES)
-    return prior
-
-
-def _in_words(prior: PriorName | LogPrior) -> str:
-    return repr(prior) if isinstance(prior, str) else f"a {type(prior).__name__}"
-
-
-def _check_fixed(
-    given: bool, clamp_fixed: bool, update: ValuePropagation | None, mixture: Mixture
-) -> None:
-    """Check that the fixed values and what is to be done with them belong together."""
-    if not given and (update is not None or clamp_fixed):
-        msg = "value_propagation and clamp_fixed need fixed_values and fixed_mask, got None"
-        raise ValueError(msg)
-    if given and update is None and not clamp_fixed:
-        msg = (
-            "fixed_values have no effect without value_propagation or clamp_fixed=True; set one of "
-            "them or leave fixed_values and fixed_mask out"
-        )
-        raise ValueError(msg)
-    if update is not None and not has_value_likelihood(mixture):
-        msg = (
-            "value_propagation needs a value_precision above 0, got 0: without a value likelihood "
-            "nothing propagates (Gabbur et al., 2021, use 0.1)"
-        )
-        raise ValueError(msg)
-    if update is not None and update.dirichlet_prior is not None and mixture.position is not None:
-        msg = (
-            "dirichlet_prior updates a prior that position embeddings tie to the keys (Eq. 26); "
-            "leave one of them out"
-        )
-        raise ValueError(msg)
-
-
-def _as_fixed(
-    fixed_values: Tensor | None, fixed_mask: Tensor | None, queries: Tensor, values: Tensor
-) -> tuple[Tensor, Tensor] | None:
-    """Check the fixed values and their mask."""
-    if fixed_values is None and fixed_mask is None:
-        return None
-    if fixed_values is None or fixed_mask is None:
-        msg = "fixed_values and fixed_mask belong together, got one without the other"
-        raise ValueError(msg)
-    check_like("fixed_values", fixed_values, queries)
-    shape = (*queries.shape[:-1], values.shape[-1])
-    check_shape("fixed_values", fixed_values, shape, "(B, G, N, V)")
-    check_device("fixed_mask", fixed_mask, queries.device)
-    check_shape("fixed_mask", fixed_mask, (queries.shape[0], queries.shape[2]), "(B, N)")
-    if fixed_mask.dtype != torch.bool:
-        msg = f"fixed_mask must be bool, got {fixed_mask.dtype}; compare it, e.g. mask > 0"
-        raise TypeError(msg)
-    # Elsewhere the values may be anything, NaN too, and padding of the clicked rows reads them.
-    read = fixed_values.where(fixed_mask[:, None, :, None], 0.0)  # (B, G, N, V)
-    return read.to(working_dtype(queries.dtype)), fixed_mask

@@ -1,4 +1,4 @@
-"""Few units of a mixture over the pixels of an image: where they are, and what they say of them."""
+"""A small mixture over colours and positions of pixels, and one step of value propagation."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch import Tensor, nn
 from probseg.ops.attention import assign_checked, attend_checked
 
 Scales = Sequence[tuple[float, float]]
-"""For each space of colours and places, what RGB in [0, 1] and places, in longer sides of the
-image, are multiplied with: one over a unit's standard deviation."""
+"""Pairs `(colour, position)`, one per space: factors of RGB in [0, 1] and of positions in units of
+the longer side, the inverse standard deviations of a unit."""
 
 
 class PixelMixture(nn.Module):
-    """A mixture over the colours and places of an image's pixels, one in each space.
+    """A mixture over colours and positions of pixels in each of several spaces.
 
-    Its units begin at the means of the cells of a grid, and adapt to the image by EM (Gabbur et
-    al., 2021, Eq. 16, without a prior).
+    Units start at the means of grid cells and adapt to the image by EM (Gabbur et al., 2021, Eq.
+    16, without a prior).
 
     Args:
         units: Units along each side of the grid, ``units**2`` in all.
-        key_iterations: EM iterations in which the units adapt to the image.
-        scales: Of colours and places, a pair for each space.
-        stride: Of the grid of means of pixels that are the queries.
+        key_iterations: Number of EM iterations of the units.
+        scales: Factors of colours and positions, a pair for each space.
+        stride: Side of the square of pixels that are averaged to one query.
 
     Raises:
-        ValueError: If a number is below 1, a scale is negative, both of a pair are 0, or there are
-            none.
+        ValueError: If a number is below 1, `scales` is empty, or a pair has a negative number or
+            two zeros.
     """
 
     def __init__(self, units: int, key_iterations: int, scales: Scales, stride: int) -> None:
@@ -70,11 +70,10 @@ class PixelMixture(nn.Module):
 
 
 def propagated(queries: Tensor, keys: Tensor, observed: Tensor) -> Tensor:
-    """Return what pixels of like colour and place were observed to be.
+    """Average observed values over pixels of similar colour and position.
 
     One step of value propagation without a prior (Gabbur et al., 2021, Eqs. 23 and 24), and the
-    read-out: units take the means of the values that are observed near them, and the pixels read
-    them.
+    read-out.
 
     Args:
         queries: Of the pixels, ``(B, G, h w, D)``.
@@ -93,7 +92,7 @@ def propagated(queries: Tensor, keys: Tensor, observed: Tensor) -> Tensor:
 
 
 def with_places(colours: Tensor) -> Tensor:
-    """Return colours ``(B, C, h, w)`` with the places (y, x) of the pixels, in longer sides.
+    """Append positions (y, x), in units of the longer side, to colours ``(B, C, h, w)``.
 
     Returns:
         Tokens ``(B, C + 2, h, w)``.
@@ -107,15 +106,15 @@ def with_places(colours: Tensor) -> Tensor:
 
 
 def grid_units(queries: Tensor, grid: tuple[int, int], units: int, iterations: int) -> Tensor:
-    """Return the keys of units that begin at the means of the cells of a grid, and adapt.
+    """Fit units to the queries, starting from the means of grid cells.
 
-    EM on the queries with unit precision and without a prior (Gabbur et al., 2021, Eq. 16).
+    EM with unit precision and without a prior (Gabbur et al., 2021, Eq. 16).
 
     Args:
         queries: Of the pixels, ``(B, G, h w, D)``.
         grid: ``(h, w)``.
         units: Units along each side.
-        iterations: Of EM.
+        iterations: Number of EM iterations.
 
     Returns:
         Keys ``(B, G, units**2, D)``.
@@ -130,9 +129,9 @@ def grid_units(queries: Tensor, grid: tuple[int, int], units: int, iterations: i
 
 
 def nearness(keys: Tensor) -> Tensor:
-    """Return the log prior ``(B, G, 1, M)`` that turns dot products into distances.
+    """Return the log prior ``(B, G, 1, M)`` that turns dot products into ``-|q - k|² / 2``.
 
-    Negative half squared ones, up to a constant of each query.
+    Up to a constant of each query.
 
     Args:
         keys: ``(B, G, M, D)``.

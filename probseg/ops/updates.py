@@ -1,4 +1,4 @@
-"""What is to be adapted, by how much, and under which priors."""
+"""Settings of key adaptation and value propagation, and their priors."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class Curves:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All that came out of a comparison.
+    """Result of a comparison.
 
     Args:
         results: The compared results; the first one is the reference.
@@ -161,7 +161,7 @@ def compare(
     """
     if len({result.name for result in results}) < max(2, len(results)):
         msg = (
-            "results: expected at least two, with different names, got "
+            "`results` must be at least two, with different names, got "
             f"{[result.name for result in results]}"
         )
         raise DataError(msg)

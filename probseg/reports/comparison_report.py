@@ -26,7 +26,7 @@ LEGEND = (
 """Legend of a table."""
 
 LEADING = ("miou@5", "miou@3", "miou@2", "miou@1", "miou@0")
-"""The first of these that there is leads in a verdict."""
+"""Metrics of which the first available one leads in a verdict."""
 
 
 class Verdict(NamedTuple):
@@ -222,10 +222,8 @@ def _sentences(reference: str, other: str, rows: Sequence[Row], of: Curves, n_te
 
 def _leading(rows: Sequence[Row]) -> Row:
     """Return the row of mean IoU after five clicks, or as near below as there is, or the first."""
-    means = [
-        row for row in rows if row.metric in ("miou@0", "miou@1", "miou@2", "miou@3", "miou@5")
-    ]
-    return means[-1] if means else rows[0]
+    by_metric = {row.metric: row for row in rows}
+    return next((by_metric[metric] for metric in LEADING if metric in by_metric), rows[0])
 
 
 def _effects(rows: Sequence[Row], leading: Row) -> str:

@@ -88,16 +88,16 @@ class InteractiveSegmentation(NetworkTask):
             )
             raise UsageError(msg)
         if not 0 <= corner_noise < 0.5:
-            msg = f"corner_noise must be a fraction in [0, 0.5), got {corner_noise}"
+            msg = f"`corner_noise` must be a fraction in [0, 0.5), got {corner_noise}"
             raise ValueError(msg)
         if not 0 <= auxiliary_weight < float("inf"):
-            msg = f"auxiliary_weight must be finite and at least 0, got {auxiliary_weight}"
+            msg = f"`auxiliary_weight` must be finite and at least 0, got {auxiliary_weight}"
             raise ValueError(msg)
         if not 0 < backbone_rate < float("inf"):
-            msg = f"backbone_rate must be finite and above 0, got {backbone_rate}"
+            msg = f"`backbone_rate` must be finite and above 0, got {backbone_rate}"
             raise ValueError(msg)
         if annotators < 1:
-            msg = f"annotators must be at least 1, got {annotators}"
+            msg = f"`annotators` must be at least 1, got {annotators}"
             raise ValueError(msg)
         super().__init__(model, optimizer, lr_scheduler)
         self.model: Segmenter

@@ -30,7 +30,7 @@ class PolynomialThenConstant(LambdaLR):
     ) -> None:
         if decay_epochs < 1 or not 0 <= final_factor <= 1:
             msg = (
-                "expected decay_epochs >= 1 and 0 <= final_factor <= 1, got "
+                "`decay_epochs` must be at least 1 and `final_factor` in [0, 1], got "
                 f"{decay_epochs} and {final_factor}"
             )
             raise ValueError(msg)

@@ -1,8 +1,8 @@
 """Files from the network, for the data sets and the zoo alike."""
 
-from probseg.transfer.disk import digest, locked, require_space
+from probseg.transfer.disk import digest, require_space
 from probseg.transfer.downloads import download
-from probseg.transfer.network import BLOCK, Progress, WayOut, is_remote, offline, read, silent
+from probseg.transfer.network import BLOCK, Progress, WayOut, is_remote, offline, silent
 
 __all__ = [
     "BLOCK",
@@ -11,9 +11,7 @@ __all__ = [
     "digest",
     "download",
     "is_remote",
-    "locked",
     "offline",
-    "read",
     "require_space",
     "silent",
 ]

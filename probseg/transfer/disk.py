@@ -1,15 +1,10 @@
-"""Checksums, disk space and locks."""
+"""Checksums and disk space."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import shutil
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from probseg.errors import DownloadError
 from probseg.transfer.network import WayOut
@@ -39,23 +34,3 @@ def require_space(folder: Path, needed: int, purpose: str, way_out: WayOut) -> N
             f"free; make room, or {way_out.disk}"
         )
         raise DownloadError(msg)
-
-
-@contextlib.contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
-    """Wait until no other process holds a lock, which the system releases when a process ends.
-
-    Args:
-        path: File of the lock.
-        what: What the other process is fetching, for a notice on stderr.
-    """
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        sys.stderr.write(f"probseg: another process is fetching {what}; waiting for it\n")
-        lock.acquire()
-    try:
-        yield
-    finally:
-        lock.release()

@@ -1,4 +1,4 @@
-"""Connections: the offline mode, errors, and reading of short files."""
+"""Connections: the offline mode and errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import probseg
@@ -57,30 +56,6 @@ def offline() -> bool:
 def is_remote(address: str) -> bool:
     """Return whether an address is of the web, and not the path of a file."""
     return address.startswith(("http://", "https://"))
-
-
-def read(address: str, limit: int, way_out: WayOut) -> bytes:
-    """Return the first ``limit`` bytes of an address or a local file.
-
-    Raises:
-        DownloadError: If it cannot be read.
-    """
-    if not is_remote(address):
-        try:
-            with Path(address).open("rb") as file:
-                return file.read(limit)
-        except OSError as error:
-            msg = f"{address}: {error.strerror}; {way_out.address}"
-            raise DownloadError(msg) from error
-    try:
-        with opened(address, {}, way_out) as response:
-            content = bytearray()
-            while len(content) < limit and (block := next_block(response)):
-                content += block
-            return bytes(content[:limit])
-    except InterruptedTransferError as error:
-        msg = f"{address}: {error}; check the connection, or {way_out.address}"
-        raise DownloadError(msg) from error
 
 
 @contextlib.contextmanager

@@ -150,13 +150,13 @@ def _input(entry: Entry) -> str:
     if entry.task == "semantic":
         return f"{entry.input['num_classes']} classes."
     size = entry.input["working_size"]
-    told = (
+    size_used = (
         "Images are taken at their own size"
         if size is None
         else (f"Works at {size} pixels on the longer side, whatever the size of the image")
     )
     previous = "; the last mask is shown to it again" if entry.input["previous_mask"] else ""
-    return f"{told}{previous}."
+    return f"{size_used}{previous}."
 
 
 def _table(evaluation: Evaluation, untrained: Sequence[Evaluation]) -> list[str]:
@@ -197,16 +197,16 @@ def _count(evaluation: Evaluation) -> str:
 def _about(evaluation: Evaluation) -> str:
     """Return how the figures were made, and what half precision did to them."""
     protocol = evaluation.protocol
-    told = "One pass over each photograph, at its own size."
+    method = "One pass over each photograph, at its own size."
     if protocol is not None:
-        told = (
+        method = (
             f"Protocol `{protocol['name']}` (version {protocol['version']}): "
             f"{protocol['description']} Seed {evaluation.options['seed']}."
         )
     if evaluation.parity is None:
         return (
-            f"{told} The figures are those of the weights in full precision: whether they hold for "
-            "the float16 weights of this folder was not checked."
+            f"{method} The figures are those of the weights in full precision: whether they hold "
+            "for the float16 weights of this folder was not checked."
         )
     parts = []
     for unit, scale, digits, of_clicks in (("points", 100, 2, False), ("clicks", 1, 3, True)):
@@ -218,6 +218,6 @@ def _about(evaluation: Evaluation) -> str:
         if moves:
             parts.append(f"{scale * max(moves):.{digits}f} {unit}")
     return (
-        f"{told} Measured again with the float16 weights of this folder, no figure moved by more "
+        f"{method} Measured again with the float16 weights of this folder, no figure moved by more "
         f"than {' or '.join(parts)}."
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,9 @@ from probseg.models import (
 from probseg.models.build import Description, Task
 from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import WEIGHTS, description_of
-from probseg.zoo.places import every, find, verify
+from probseg.zoo.lookup import all_models, find_model, verify
 from probseg.zoo.presets import task_of
-from probseg.zoo.store import load_into, read_config
+from probseg.zoo.store import check_folder, load_into, read_config
 
 Network = Segmenter | SemanticSegmenter
 
@@ -40,8 +39,8 @@ def list_models(
     Args:
         pattern: Shell pattern, for instance ``"*csa*"``. Presets for tests, ``micro_*``, are listed
             only if the pattern begins with ``micro_``.
-        pretrained: List those with weights only, as ``architecture.tag``: shipped, in the cache and
-            on mirrors. A mirror that cannot be asked is warned of.
+        pretrained: List only those with weights, as ``architecture.tag``: shipped, or in a zoo of
+            ``PROBSEG_ZOO``.
         task: List those for this task only.
 
     Returns:
@@ -49,8 +48,7 @@ def list_models(
     """
     tasks = TASKS if task is None else (task,)
     if pretrained:
-        places = every(lambda error: warnings.warn(str(error), stacklevel=2))
-        names = [place.entry.name for place in places if place.entry.task in tasks]
+        names = [model.entry.name for model in all_models() if model.entry.task in tasks]
     else:
         presets = [name for known in tasks for name in list_presets(known)]
         tests = pattern.startswith(FOR_TESTS)
@@ -66,7 +64,7 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
             ``"resnet16_csa"`` for its first tag); the path of a local model folder, which must
             contain a slash; or a model of the Hugging Face hub, ``"hf-hub:owner/name"`` or
             ``"hf-hub:owner/name@revision"``.
-        pretrained: Load the weights of the zoo, the folder or the hub; they are fetched if need be.
+        pretrained: Load the weights of the zoo, the folder or the hub, after checking their sha256.
         **changes: Arguments of the network to change, as dictionaries:
             ``head={"attention": "standard"}``.
 
@@ -78,7 +76,7 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
         UnknownNameError: If there is no such model; the message lists the nearest names.
         FileNotFoundError: If a file of the model is missing.
         ChecksumError: If a file is not the recorded one.
-        DownloadError: If the model cannot be fetched.
+        DownloadError: If the model cannot be fetched from the hub.
         WeightsError: If the weights do not fit the network, which changes may cause.
         ZooError: If an index or the model's description is damaged.
     """
@@ -92,13 +90,8 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
     return model.eval()
 
 
-# Configurations ask a function for the class that it returns, and do not understand unions. Those
-# that name this function want a Segmenter; the task refuses the other.
-create_model.__annotations__["return"] = Segmenter
-
-
 def create_interactive(name: str, pretrained: bool = False, **changes: Any) -> Segmenter:  # noqa: ANN401
-    """Create a network for interactive segmentation, as `create_model` does.
+    """Create a network for interactive segmentation, as `create_model` does; for configurations.
 
     Args:
         name: As for `create_model`.
@@ -124,8 +117,8 @@ def describe(name: str, pretrained: bool) -> tuple[Path | None, Description]:
 
     Args:
         name: As for `create_model`.
-        pretrained: Whether weights will be loaded; the folder is then checked, and fetched if need
-            be.
+        pretrained: Whether weights will be loaded; the files are then fetched if they are on the
+            hub, and checked.
 
     Raises:
         UnknownNameError: If there is no such model; the message lists the nearest names.
@@ -136,10 +129,15 @@ def describe(name: str, pretrained: bool) -> tuple[Path | None, Description]:
     elif "/" in name:
         folder = Path(name)
     elif pretrained:
-        folder = verify(name)
+        folder = verify(name).folder  # by the checksums of the index
+        return folder, read_config(folder)
     else:
-        return None, description_of(find(name).entry) if "." in name else _preset(name)
-    return (folder if pretrained else None), read_config(folder)
+        return None, description_of(find_model(name).entry) if "." in name else _preset(name)
+    description = read_config(folder)
+    if not pretrained:
+        return None, description
+    check_folder(folder)
+    return folder, description
 
 
 def _preset(name: str) -> Description:

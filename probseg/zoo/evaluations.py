@@ -1,4 +1,4 @@
-"""What was measured of a model, with all that it takes to measure it again.
+"""Tests of a model: the figures, and everything that is needed to repeat them.
 
 A model folder keeps it in ``evaluations.json``. The figures are in the zoo's index, too, each under
 the key of its evaluation: ``GrabCut/ritm/noc@90``.
@@ -40,7 +40,7 @@ class Tolerance(NamedTuple):
         return self.clicks if figure.startswith("noc@") else self.share
 
     def exceeded(self, moves: Mapping[str, float]) -> dict[str, float]:
-        """Return those differences that are too large, by the name of the figure."""
+        """Return the differences that are too large, by the name of the figure."""
         return {name: move for name, move in moves.items() if abs(move) > self.of(name)}
 
 
@@ -56,7 +56,7 @@ class Evaluation:
         options: What else was asked for. Interactive: ``seed`` and ``adaptation``; semantic:
             ``scales``, ``flip``, ``iterations``, ``output_stride``.
         data: Data module with this test set alone, ``class_path`` and ``init_args``; None where the
-            results do not tell of one that can be built again.
+            results do not describe one that can be built again.
         count: ``objects`` and ``trials``, or ``photographs``.
         figures: What was measured.
         made_with: ``commit``, ``probseg``, ``torch``, ``device`` and ``precision`` of the test.

@@ -1,4 +1,4 @@
-"""What a card says of a training: told by its author, or by the files of the run."""
+"""Facts about a training for its card: from the author, or from the files of the run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from probseg.zoo.index import Entry
 from probseg.zoo.trained import Trained
 
 TRAINING = "training.yaml"
-"""File of a model folder with all settings of its training, where no shorter recipe is told."""
+"""File of a model folder with all settings of its training, where the author gives no recipe."""
 
 _Fact = TypeVar("_Fact", int, str)
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a card says that no file of the run knows.
+    """Facts for the card that are in no file of the run.
 
     Args:
         description: One sentence on the model.
@@ -97,23 +97,26 @@ def _texts(settings: Any, where: str = "") -> Iterator[tuple[str, str]]:  # noqa
         yield where, settings
 
 
-def agreed(what: str, told: _Fact | None, known: _Fact | None) -> _Fact:
-    """Return a fact that the run may know, too.
+def confirmed(name: str, given: _Fact | None, recorded: _Fact | None) -> _Fact:
+    """Return a fact after comparing the author's value with the recorded one.
 
     Args:
-        what: Named in the error.
-        told: What the facts say, which may be the beginning of a longer text; None for nothing.
-        known: What the run says; None for nothing.
+        name: Of the fact, for the error.
+        given: The author's value, possibly an abbreviation of a recorded text; None without one.
+        recorded: The value in the files of the run; None without one.
 
     Raises:
-        UsageError: If nobody knows it, or the two differ.
+        UsageError: If both are None, or they differ.
     """
-    fact = told if known is None else known
+    fact = given if recorded is None else recorded
     if fact is None:
-        msg = f"{what}: the run does not tell it; give it among the facts"
+        msg = f"`{name}` must be among the facts, as the run does not record it; add it"
         raise UsageError(msg)
-    same = told in (None, fact) or (isinstance(told, str) and str(fact).startswith(told))
+    same = given in (None, fact) or (isinstance(given, str) and str(fact).startswith(given))
     if not same:
-        msg = f"{what}: the facts say {told!r}, the run says {known!r}; leave it out of the facts"
+        msg = (
+            f"`{name}` must be {recorded!r}, as the run recorded, got {given!r} among the facts; "
+            "leave it out of the facts"
+        )
         raise UsageError(msg)
     return fact

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from probseg.errors import DownloadError
 from probseg.transfer import offline
-from probseg.zoo.index import CONFIG, WEIGHTS
+from probseg.zoo.index import CHECKSUMS, CONFIG, WEIGHTS
 
 PREFIX = "hf-hub:"
 
@@ -14,13 +14,13 @@ PREFIX = "hf-hub:"
 def hub_folder(name: str, weights: bool = True) -> Path:
     """Return a folder with the files of a model on the hub, fetched unless they are there.
 
-    They lie in the cache of huggingface_hub, which its variables govern: ``HF_HOME``,
+    They are in the cache of huggingface_hub, which its variables govern: ``HF_HOME``,
     ``HF_ENDPOINT``, ``HF_TOKEN`` and others.
 
     Args:
-        name: ``hf-hub:owner/name``, with ``@`` and a branch, a tag or a commit at its end if it is
-            not to be ``main``.
-        weights: Fetch the weights, and not the description alone.
+        name: ``hf-hub:owner/name``, followed by ``@`` and a branch, a tag or a commit unless it is
+            ``main``.
+        weights: Fetch the weights and their checksums, and not the description alone.
 
     Raises:
         DownloadError: If the model is not on the hub, or not in the cache and the hub cannot be
@@ -28,24 +28,32 @@ def hub_folder(name: str, weights: bool = True) -> Path:
     """
     # Half a second to import, which models of the zoo need not wait for.
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
+    from huggingface_hub.errors import (  # type: ignore[attr-defined]
+        EntryNotFoundError,
+        HTTPError,
+        LocalEntryNotFoundError,
+    )
 
     repository, _, revision = name.removeprefix(PREFIX).partition("@")
     commit = revision or None
     path = Path()
-    for file in (CONFIG, WEIGHTS) if weights else (CONFIG,):
+    for file in (CONFIG, CHECKSUMS, WEIGHTS) if weights else (CONFIG,):
         try:
             path = Path(
                 hf_hub_download(repository, file, revision=commit, local_files_only=offline())
             )
-        except (OSError, ValueError, HTTPError) as error:
+        except (EntryNotFoundError, OSError, ValueError, HTTPError) as error:
+            absent = isinstance(error, EntryNotFoundError)
+            unreachable = isinstance(error, LocalEntryNotFoundError) and not offline()
+            if file == CHECKSUMS and absent and not unreachable:
+                continue  # published by an earlier version
             raise _refused(name, file, error) from error
-        commit = path.parent.name  # that of the description: a branch may move meanwhile
+        commit = path.parent.name  # later files are of this commit: a branch may move meanwhile
     return path.parent
 
 
 def _refused(name: str, file: str, error: Exception) -> DownloadError:
-    told = str(error).strip().split("\n")[0]
+    reason = str(error).strip().split("\n")[0]
     way_out = (
         "PROBSEG_OFFLINE or HF_HUB_OFFLINE is set, and the cache of huggingface_hub does not have "
         "it: create the model once without them"
@@ -53,4 +61,4 @@ def _refused(name: str, file: str, error: Exception) -> DownloadError:
         else "check the name, which is hf-hub:owner/name or hf-hub:owner/name@revision, and the "
         "network; a private model needs HF_TOKEN"
     )
-    return DownloadError(f"{name}: {file} could not be fetched ({told}); {way_out}")
+    return DownloadError(f"{name}: {file} could not be fetched ({reason}); {way_out}")

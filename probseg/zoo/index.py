@@ -16,6 +16,7 @@ from probseg.models.build import Description, Task, override, read_preset
 from probseg.paths import replacing
 
 INDEX, WEIGHTS, CONFIG, CARD = "index.json", "model.safetensors", "config.json", "README.md"
+CHECKSUMS = "SHA256SUMS"
 SCHEMA = 2
 
 MODEL_NAME = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
@@ -63,7 +64,7 @@ class Entry:
         arguments: Changes to the preset, as in `probseg.create_model`; with them it is what the
             model's ``config.json`` says.
         parameters: Number of parameters.
-        files: All files of its folder by name, but for the card.
+        files: All files of its folder by name, except card and `CHECKSUMS`.
         input: What it takes: ``working_size``, ``prompts`` and ``previous_mask``, or
             ``num_classes``.
         license: Licence of the weights.

@@ -28,9 +28,10 @@ from probseg.zoo.evaluations import (
     all_figures,
     write_evaluations,
 )
-from probseg.zoo.facts import TRAINING, Facts, agreed, own_recipe
+from probseg.zoo.facts import TRAINING, Facts, confirmed, own_recipe
 from probseg.zoo.index import (
     CARD,
+    CHECKSUMS,
     CONFIG,
     INDEX,
     MODEL_NAME,
@@ -41,7 +42,7 @@ from probseg.zoo.index import (
     write_index,
 )
 from probseg.zoo.presets import as_variant, task_of
-from probseg.zoo.store import check_fit, file_of, load_into, save
+from probseg.zoo.store import check_fit, checksum_lines, file_of, load_into, save
 from probseg.zoo.trained import Trained
 
 Network = Segmenter | SemanticSegmenter
@@ -98,8 +99,8 @@ def publish(
     preset = preset or _preset_of(name, trained, description)
     arguments = as_variant(description, preset)
     recipe = facts.recipe or own_recipe(trained)
-    seed = agreed("seed", facts.seed, trained.seed)
-    commit = agreed("commit", facts.commit, trained.commit)
+    seed = confirmed("seed", facts.seed, trained.seed)
+    commit = confirmed("commit", facts.commit, trained.commit)
     model = _network(description)
     check_fit(model.state_dict(), trained.weights, str(trained.source))
     model.load_state_dict(trained.weights)
@@ -132,6 +133,7 @@ def publish(
             limits=facts.limits,
             metrics=_rounded(all_figures(evaluations)),
         )
+        (draft / CHECKSUMS).write_text(checksum_lines(entry.files), encoding="utf-8")
         card = render_card(entry, evaluations, untrained)
         (draft / CARD).write_text(card, encoding="utf-8")
         _replace(root / name, draft)
@@ -142,18 +144,18 @@ def publish(
     return entry
 
 
-def check_same_weights(trained: Trained, told: object, source: Path) -> None:
+def check_same_weights(trained: Trained, digest: object, source: Path) -> None:
     """Raise a UsageError unless results are of these weights.
 
     Args:
         trained: The weights.
-        told: Checksum that the results name.
+        digest: ``weights_sha256`` of the results.
         source: File of the results.
     """
-    if told not in trained.digests:
+    if digest not in trained.digests:
         msg = (
-            f"{source}: was made with other weights than those of {trained.source} (their "
-            f"weights_sha256 is {told}); test what is published, or publish what was tested"
+            f"{source}: was made with other weights than {trained.source} (`weights_sha256` is "
+            f"{digest}); publish the weights that were tested, or test these"
         )
         raise UsageError(msg)
 
@@ -182,24 +184,24 @@ def _checked(model: Network, evaluation: Evaluation, measure: Measure | None) ->
         return replace(evaluation, parity=None)
     moves = evaluation.moves(measure(model, evaluation))
     if far := PARITY.exceeded(moves):
-        told = ", ".join(
+        changes = ", ".join(
             f"{name} from {evaluation.figures[name].value:.4f} to "
             f"{evaluation.figures[name].value + move:.4f}"
             for name, move in far.items()
         )
         msg = (
-            f"{evaluation.key}: the float16 weights do not keep the figures ({told}; allowed are "
-            f"{100 * PARITY.share:g} points and {PARITY.clicks:g} clicks). Was the test made with "
-            "these data, in full precision? Weights far from 1 lose most in float16: train with "
-            "weight decay, or publish another checkpoint"
+            f"{evaluation.key}: the float16 weights do not keep the figures ({changes}; allowed "
+            f"are {100 * PARITY.share:g} points and {PARITY.clicks:g} clicks). Was the test made "
+            "with these data, in full precision? Weights far from 1 lose most in float16: train "
+            "with weight decay, or publish another checkpoint"
         )
         raise UsageError(msg)
     return replace(evaluation, parity={name: round(move, 6) for name, move in moves.items()})
 
 
 def _files(folder: Path) -> list[str]:
-    every = (WEIGHTS, CONFIG, EVALUATIONS, TRAINING)
-    return [name for name in every if (folder / name).is_file()]
+    names = (WEIGHTS, CONFIG, EVALUATIONS, TRAINING)
+    return [name for name in names if (folder / name).is_file()]
 
 
 def _input(model: Network) -> dict[str, Any]:

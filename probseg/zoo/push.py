@@ -7,8 +7,9 @@ from pathlib import Path
 from probseg.errors import DownloadError, UsageError
 from probseg.transfer import offline
 from probseg.zoo.hub import PREFIX
-from probseg.zoo.index import CARD
-from probseg.zoo.places import find, verify
+from probseg.zoo.index import CARD, CHECKSUMS
+from probseg.zoo.lookup import verify
+from probseg.zoo.store import checksum_lines
 
 
 def push(name: str, repository: str, *, private: bool = False, root: Path | None = None) -> str:
@@ -18,10 +19,10 @@ def push(name: str, repository: str, *, private: bool = False, root: Path | None
     ``hf auth login`` keeps, says who uploads; ``HF_ENDPOINT`` is the hub.
 
     Args:
-        name: Of the model, as for `probseg.zoo.places.find`.
+        name: Of the model, as for `probseg.zoo.lookup.find_model`.
         repository: ``owner/name`` on the hub; made if need be.
         private: Whether a new repository is for its owner alone; that of an old one stays.
-        root: Folder of the only zoo to look in.
+        root: Folder of the only zoo to search.
 
     Returns:
         Address of the commit.
@@ -41,20 +42,22 @@ def push(name: str, repository: str, *, private: bool = False, root: Path | None
             " push without them"
         )
         raise UsageError(msg)
-    folder, entry = verify(name, root), find(name, root).entry
+    model = verify(name, root)
+    entry, folder = model.entry, model.folder
     card = (folder / CARD).read_text(encoding="utf-8")
     card = card.replace(f'"{entry.name}"', f'"{PREFIX}{repository}"')
     files = [CommitOperationAdd(file, folder / file) for file in entry.files]
+    files.append(CommitOperationAdd(CHECKSUMS, checksum_lines(entry.files).encode()))
     files.append(CommitOperationAdd(CARD, card.encode()))
     try:
         hub = HfApi(library_name="probseg")
         hub.create_repo(repository, private=private, exist_ok=True)
         commit = hub.create_commit(repository, files, commit_message=f"Publish {entry.name}")
     except (OSError, ValueError, HTTPError) as error:
-        told = str(error).strip().split("\n")[0]
+        reason = str(error).strip().split("\n")[0]
         msg = (
-            f"{entry.name} could not be pushed to {repository} ({told}); check the name, which is "
-            "owner/name, the network, and that HF_TOKEN is one that may write there"
+            f"{entry.name} could not be pushed to {repository} ({reason}); check the name, which "
+            "is owner/name, the network, and that HF_TOKEN is one that may write there"
         )
         raise DownloadError(msg) from error
     return commit.commit_url

@@ -1,8 +1,9 @@
-"""Weights on disk: one folder per model with weights, description and card.
+"""Weights on disk: one folder per model with weights, description, checksums and card.
 
 A folder holds ``model.safetensors`` (half precision), ``config.json`` (the description that
-`probseg.models.build` understands) and ``README.md`` (the card). ``index.json`` beside the folders
-lists them with the checksums and figures of each.
+`probseg.models.build` understands), ``SHA256SUMS`` (checksums of the files, in the format of
+``sha256sum``, which make a copied folder verifiable) and ``README.md`` (the card). The zoo's
+``index.json`` lists the folders with their files and figures.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from probseg.errors import ChecksumError, WeightsError, ZooError
 from probseg.models.build import Description
 from probseg.paths import replacing
 from probseg.transfer import digest
-from probseg.zoo.index import CONFIG, WEIGHTS, Entry, File
+from probseg.zoo.index import CHECKSUMS, CONFIG, WEIGHTS, File
 
 
 def file_of(path: Path) -> File:
@@ -29,31 +30,56 @@ def file_of(path: Path) -> File:
     return File(digest(path), path.stat().st_size)
 
 
-def check_files(folder: Path, entry: Entry, way_out: str) -> None:
-    """Raise unless a folder has the files of a model as the index records them.
+def check_files(folder: Path, checksums: Mapping[str, str]) -> None:
+    """Raise unless a folder has files with these checksums.
 
     Args:
         folder: The model's folder.
-        entry: Its line in the index.
-        way_out: What to do otherwise, in words.
+        checksums: sha256 in hexadecimal by file name.
 
     Raises:
         FileNotFoundError: If a file is missing.
-        ChecksumError: If the checksum of a file is not the recorded one.
+        ChecksumError: If the checksum of a file is another one.
     """
-    for name, wanted in entry.files.items():
+    way_out = "restore the file: reinstall probseg, or copy or download the model again"
+    for name, expected in checksums.items():
         path = folder / name
         if not path.is_file():
-            msg = f"{path}: this file of {entry.name} is missing; {way_out}"
+            msg = f"{path}: no such file, although the model has one; {way_out}"
             raise FileNotFoundError(msg)
-        found = file_of(path)
-        if found != wanted:
+        found = digest(path)
+        if found != expected:
             msg = (
-                f"{path}: has {found.bytes} bytes and sha256 {found.sha256}, expected "
-                f"{wanted.bytes} and {wanted.sha256}; the file is damaged or was replaced: "
-                f"{way_out}"
+                f"{path}: sha256 must be {expected}, got {found}; the file is damaged or was "
+                f"replaced: {way_out}"
             )
             raise ChecksumError(msg)
+
+
+def checksum_lines(files: Mapping[str, File]) -> str:
+    """Return the content of ``SHA256SUMS``, which ``sha256sum --check`` reads."""
+    return "".join(f"{file.sha256}  {name}\n" for name, file in files.items())
+
+
+def check_folder(folder: Path) -> None:
+    """Check weights and description of a model folder against its own ``SHA256SUMS``.
+
+    A folder without ``SHA256SUMS``, of an earlier version, is not checked.
+
+    Raises:
+        FileNotFoundError: If one of the two files is missing.
+        ChecksumError: If one has another checksum, or ``SHA256SUMS`` does not list it.
+    """
+    path = folder / CHECKSUMS
+    if not path.is_file():
+        return
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    listed = {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
+    missing = [name for name in (CONFIG, WEIGHTS) if name not in listed]
+    if missing:
+        msg = f"{path}: must list {missing[0]}, got {sorted(listed)}; copy the model folder again"
+        raise ChecksumError(msg)
+    check_files(folder, {name: listed[name] for name in (CONFIG, WEIGHTS)})
 
 
 def load_into(model: nn.Module, path: Path) -> None:
@@ -89,16 +115,16 @@ def check_fit(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], source:
     if not (missing or surplus or shapes):
         return
     parts = (("missing", missing), ("unknown", surplus), ("of another shape", shapes))
-    told = "; ".join(f"{len(x)} {what}, e.g. {x[0]}" for what, x in parts if x)
+    differences = "; ".join(f"{len(x)} {what}, e.g. {x[0]}" for what, x in parts if x)
     msg = (
-        f"{source}: the weights are those of another architecture ({told}); build the network "
+        f"{source}: the weights are of another architecture ({differences}); build the network "
         "with the configuration that the weights were trained with"
     )
     raise WeightsError(msg)
 
 
 def save(model: nn.Module, description: Description, folder: Path) -> dict[str, File]:
-    """Write weights in half precision and the description of a network.
+    """Write weights in half precision, the description of a network, and their checksums.
 
     Args:
         model: The network.
@@ -106,7 +132,7 @@ def save(model: nn.Module, description: Description, folder: Path) -> dict[str, 
         folder: Where to; made if need be.
 
     Returns:
-        The two files, as an index lists them.
+        Weights and description, as an index lists them.
 
     Raises:
         ValueError: If a weight does not fit into half precision.
@@ -122,7 +148,10 @@ def save(model: nn.Module, description: Description, folder: Path) -> dict[str, 
         draft.write_bytes(as_bytes(weights))  # `save_file` would make it readable by us alone
     with replacing(folder / CONFIG) as draft:
         draft.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-    return {name: file_of(folder / name) for name in (WEIGHTS, CONFIG)}
+    files = {name: file_of(folder / name) for name in (WEIGHTS, CONFIG)}
+    with replacing(folder / CHECKSUMS) as draft:
+        draft.write_text(checksum_lines(files), encoding="utf-8")
+    return files
 
 
 def read_config(folder: Path) -> Description:

@@ -1,4 +1,4 @@
-"""What a training leaves: the network, its weights, and how it was trained."""
+"""Reading a finished training: the network, its weights, and how it was trained."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from probseg.models import list_presets, override, read_preset, resolved
 from probseg.models.build import Description, Task
 from probseg.zoo.create import describe
 from probseg.zoo.index import CONFIG, WEIGHTS
-from probseg.zoo.store import read_config
+from probseg.zoo.store import check_folder, read_config
 
 Which = Literal["best", "last", "ema"]
 
@@ -42,8 +42,7 @@ class Trained:
         description: The network itself, no variant of another one.
         preset: The preset that the training named; None where it named none.
         weights: By their names in the network.
-        digests: Checksums of the weights as ``results.json`` tells them, in full and in half
-            precision.
+        digests: Checksums of the weights, as in ``results.json``, in full and in half precision.
         seed: Of the training; None where it is not known.
         commit: Of the code that trained, each start of the training counting; None as above.
         config: All settings of the run as YAML; None as above.
@@ -88,11 +87,13 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
     Raises:
         UsageError: If there is no such file, or it has no such weights.
         WeightsError: If the checkpoint cannot be read, or does not say what network it holds.
+        ChecksumError: If a file of a model folder is not the recorded one.
     """
     if (source / CONFIG).is_file() and (source / WEIGHTS).is_file():
         if which is not None:
             msg = f"weights {which!r}: {source} is a model folder, which has one set; leave it out"
             raise UsageError(msg)
+        check_folder(source)
         weights = load_file(source / WEIGHTS)
         return Trained(source, read_config(source), None, weights, _digests(weights, None))
     path = source
@@ -246,10 +247,10 @@ def _commits(path: Path) -> str | None:
     if not path.is_file():
         return None
     starts = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    told = []
+    commits = []
     for start in starts:
         code = start["environment"]
         if start["verb"] == "fit" and code["commit"]:
             changed = " with uncommitted changes" if code["dirty"] else ""
-            told.append(code["commit"][:12] + changed)
-    return ", then ".join(dict.fromkeys(told)) or None
+            commits.append(code["commit"][:12] + changed)
+    return ", then ".join(dict.fromkeys(commits)) or None

@@ -23,6 +23,11 @@ from probseg.types import FeatureInfo, Prompts
 PROPAGATES = {"value_precision": 0.5, "propagation_iterations": 1, "value_prior": 0.1}
 
 
+def updates(layer):
+    settings = layer.inference()
+    return settings.key_adaptation, settings.value_propagation
+
+
 def draw(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
@@ -79,11 +84,11 @@ def answer(model):
 
 
 def keys_of(part):
-    return [layer.settings.keys for layer in probabilistic_layers(part)]
+    return [layer.settings.key_adaptation for layer in probabilistic_layers(part)]
 
 
 def values_of(part):
-    return [layer.settings.values for layer in probabilistic_layers(part)]
+    return [layer.settings.value_propagation for layer in probabilistic_layers(part)]
 
 
 # --- what may be asked for ----------------------------------------------------------------------
@@ -101,6 +106,22 @@ def test_iterations_out_of_range_are_named(name):
     with pytest.raises(ValueError, match=f"^{name}: .*must be 0 or more, got -1"):
         Adaptation(**{name: -1})
     assert getattr(Adaptation(**{name: 0}), name) == 0
+
+
+def test_the_classifier_is_reached_and_restored():
+    model = network()
+    assert model.adaptation().click_iterations == 0
+    plain = answer(model)
+    with restored(model):
+        model.adapt(click_iterations=3, click_prior=1.0)
+        assert not torch.allclose(answer(model), plain)
+        assert model.adaptation().click_prior == 1.0
+    assert torch.equal(answer(model), plain)
+    for wrong in ({"click_prior": 0.0}, {"click_iterations": -1}):
+        with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: "):
+            model.adapt(**wrong)
+    with pytest.raises(ValueError, match=r"click_iterations=1.*no classifier"):
+        network(head={}).adapt(click_iterations=1)
 
 
 @pytest.mark.parametrize("of", ["key", "value"])
@@ -150,7 +171,7 @@ def test_a_given_prior_takes_the_place_of_a_learnt_one():
     with restored(layer):
         layer.adapt_keys(prior=0.7)
         layer.adapt_values(prior=2.0)
-        assert [update.prior_precision for update in layer.updates()] == [0.7, 2.0]
+        assert [update.prior_precision for update in updates(layer)] == [0.7, 2.0]
         output = layer(*clicked())
         torch.testing.assert_close(output, fixed(*clicked()))
         output.sum().backward()
@@ -165,18 +186,10 @@ def test_learnt_priors_outlive_another_number_of_iterations():
     layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES)
     layer.adapt_keys(2)
     layer.adapt_values(4)
-    keys, values = layer.updates()
+    keys, values = updates(layer)
     assert (keys.iterations, values.iterations) == (2, 4)
     assert torch.equal(keys.prior_precision, layer.log_key_prior.exp())
     assert torch.equal(values.prior_precision, layer.log_value_prior.exp())
-
-
-def test_a_refused_setting_changes_nothing():
-    layer = build()
-    before = layer.settings
-    with pytest.raises(ValueError, match="got -1"):
-        layer.adapt_keys(-1)
-    assert layer.settings == before
 
 
 # --- a network ----------------------------------------------------------------------------------
@@ -258,23 +271,6 @@ def test_an_adapted_network_is_the_one_built_so(changes, backbone, head):
     assert (answer(model) - expected).abs().max() > 1e-6
     model.adapt(**changes)
     assert torch.equal(answer(model), expected)
-
-
-def test_an_adapted_preset_is_the_one_built_so():
-    model = micro_model("micro_csa")
-    built = micro_model("micro_csa", head={"options": {"key_iterations": 2, "key_prior": 0.1}})
-    built.load_state_dict(model.state_dict())
-    assert (answer(model) - answer(built)).abs().max() > 1e-6
-    model.adapt(key_iterations=2, key_prior=0.1)
-    assert torch.equal(answer(model), answer(built))
-
-
-def test_weights_stay_what_they_are():
-    model = network(head={"propagation_iterations": 1})
-    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    model.adapt(2, 0.5, 3, 0.1)
-    assert weights.keys() == model.state_dict().keys()
-    assert all(torch.equal(tensor, weights[n]) for n, tensor in model.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -121,9 +121,9 @@ def test_iterations_belong_to_a_mode():
 @pytest.mark.parametrize(
     ("wrong", "part"),
     [
-        ({"momentum": 1.5}, "momentum must be in [0, 1], got 1.5"),
-        ({"train_iterations": 0}, "train_iterations must be at least 1, got 0"),
-        ({"eval_iterations": -1}, "eval_iterations must be at least 1, got -1"),
+        ({"momentum": 1.5}, "momentum"),
+        ({"train_iterations": 0}, "train_iterations"),
+        ({"eval_iterations": -1}, "eval_iterations"),
         ({"update": "learned"}, "'learnt'"),
         ({"normalisation": "l1"}, "'l2'"),
     ],
@@ -132,7 +132,7 @@ def test_wrong_arguments_are_named(wrong, part):
     with pytest.raises((ValueError, UnknownNameError)) as caught:
         build(**wrong)
     assert part in str(caught.value)
-    with pytest.raises(ValueError, match="num_bases must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="num_bases"):
         Bases(0, 4)
 
 

@@ -13,10 +13,8 @@ from runs import QUIET, finished
 from torch import Tensor
 
 from probseg.attention import ATTENTIONS, Attention2d, HardAttention2d, build_attention
-from probseg.ops.information import posterior_divergence, posterior_entropy
+from probseg.ops.family.information import posterior_divergence, posterior_entropy
 from probseg.types import Prompts
-
-VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width"}]
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -40,10 +38,11 @@ def in_expectation(layer: Attention2d, features: Tensor, values: Tensor) -> Tens
     return weights @ values
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=str)
-@pytest.mark.parametrize("size", [(5, 7), (1, 4), (8, 3), (1, 1)])
-def test_shapes_and_gradients(name, view, size):
-    layer = build_attention(name, 8, 6, num_heads=3, head_channels=4, **view)
+@pytest.mark.parametrize(
+    ("axis", "size"), [("full", (5, 7)), ("full", (1, 1)), ("height", (8, 3)), ("width", (1, 4))]
+)
+def test_shapes_and_gradients(name, axis, size):
+    layer = build_attention(name, 8, 6, num_heads=3, head_channels=4, axis=axis)
     features = draw(2, 8, *size).requires_grad_()
     output = layer(features)
     assert output.shape == (2, 6, *size)
@@ -178,7 +177,9 @@ def test_it_fits_into_backbone_and_head(name, layout):
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-@pytest.mark.parametrize("part", ["backbone", "head"])
+@pytest.mark.parametrize(
+    ("name", "part"), [("hard", "head"), ("em", "backbone"), ("slot_gru", "head")]
+)
 def test_it_learns_from_real_photographs(name, part, tmp_path, monkeypatch):
     """One epoch on the photographs that come with scikit-image and matplotlib."""
     monkeypatch.chdir(tmp_path)

@@ -43,8 +43,9 @@ def test_one_prior_for_each_head():
     assert "log_value_prior" not in without.state_dict()  # nothing would ever use it
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=str)
-@pytest.mark.parametrize("position", [None, "factored"])
+@pytest.mark.parametrize(
+    ("view", "position"), [(VIEWS[0], "factored"), (VIEWS[1], None), (VIEWS[3], "factored")]
+)
 def test_at_first_they_are_the_fixed_ones(view, position):
     options = {"key_prior": 0.3, "key_iterations": 2, "position": position, **PROPAGATES, **view}
     learnt, fixed = build(learn_priors=True, **options), build(**options)
@@ -66,17 +67,7 @@ def test_each_head_follows_its_own_prior():
         assert changed.tolist() == [False] * 3 + [True] * 3
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_they_get_gradients(view):
-    layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES, **view)
-    features, values = draw(1, 8, 4, 5), draw(1, 6, 4, 5, seed=1)
-    layer(features, None, values, click(1, 2)).square().sum().backward()
-    for parameter in (layer.log_key_prior, layer.log_value_prior):
-        assert parameter.grad.isfinite().all()
-        assert (parameter.grad != 0).all()
-
-
-@pytest.mark.parametrize("rate", [1.0, 1e2, 1e6])
+@pytest.mark.parametrize("rate", [1.0, 1e6])
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_they_stay_positive_however_large_the_steps(rate, sign):
     layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES)
@@ -90,7 +81,9 @@ def test_they_stay_positive_however_large_the_steps(rate, sign):
         optimizer.step()
         assert all(prior.isfinite().all() for prior in priors)
         assert layer(features, None, values, click(1, 2)).isfinite().all()
-        assert all((update.prior_precision > 0).all() for update in layer.updates())
+        settings = layer.inference()
+        for update in (settings.key_adaptation, settings.value_propagation):
+            assert (update.prior_precision > 0).all()
     for prior, first in zip(priors, start, strict=True):
         assert (prior - first).abs().max() > 0.1
 
@@ -115,11 +108,11 @@ def test_without_them_the_weights_are_those_of_old(options):
 
 
 def test_priors_that_cannot_be_learnt_are_named():
-    with pytest.raises(ValueError, match=r"key_prior must be above 0 to be learnt, got 0\.0"):
+    with pytest.raises(ValueError, match="key_prior"):
         build(learn_priors=True)
-    with pytest.raises(ValueError, match="value_prior must be above 0 to be learnt, got 0"):
+    with pytest.raises(ValueError, match="value_prior"):
         build(learn_priors=True, key_prior=0.3, **{**PROPAGATES, "value_prior": 0.0})
-    with pytest.raises(ValueError, match="propagation_iterations need a value_precision above 0"):
+    with pytest.raises(ValueError, match="value_precision"):
         build(propagation_iterations=1)
 
 
@@ -135,8 +128,10 @@ def test_wrong_priors_are_named():
         build(log_prior="uniform", position="full")
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=str)
-@pytest.mark.parametrize(("position", "log_prior"), TIED)
+@pytest.mark.parametrize(
+    ("view", "position", "log_prior"),
+    [(VIEWS[i % len(VIEWS)], *tied) for i, tied in enumerate(TIED)] + [(VIEWS[3], *TIED[0])],
+)
 def test_fixed_values_reach_the_pixels_in_sight(view, position, log_prior):
     layer = build(position=position, log_prior=log_prior, **PROPAGATES, **view)
     features = draw(1, 8, 4, 5)
@@ -172,8 +167,9 @@ def test_fixed_values_are_read_where_they_are_fixed():
     assert torch.equal((with_grad.grad != 0).any(1), click(2, 1))
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=str)
-@pytest.mark.parametrize("position", [None, "factored", "full"])
+@pytest.mark.parametrize(
+    ("view", "position"), [(VIEWS[0], "factored"), (VIEWS[1], "full"), (VIEWS[3], None)]
+)
 def test_without_a_fixed_pixel_nothing_changes(view, position):
     layer = build(position=position, **PROPAGATES, **view)
     features, nothing = draw(1, 8, 4, 5), torch.zeros(1, 4, 5, dtype=torch.bool)
@@ -207,10 +203,10 @@ FIXED = draw(1, 6, 4, 5)
 WRONG = [
     ({"fixed_mask": click(1, 1)}, "fixed_values and fixed_mask belong together"),
     ({"fixed_values": FIXED}, "fixed_values and fixed_mask belong together"),
-    ({"fixed_values": FIXED[..., :4], "fixed_mask": click(1, 1)}, "fixed_values must have shape"),
-    ({"fixed_values": FIXED[:, :4], "fixed_mask": click(1, 1)}, "fixed_values must have"),
-    ({"fixed_values": FIXED[:, :5], "fixed_mask": click(1, 1)}, "fixed_values must have"),
-    ({"fixed_values": FIXED, "fixed_mask": click(1, 1)[..., :4]}, "fixed_mask must have shape"),
+    ({"fixed_values": FIXED[..., :4], "fixed_mask": click(1, 1)}, "fixed_values"),
+    ({"fixed_values": FIXED[:, :4], "fixed_mask": click(1, 1)}, "fixed_values"),
+    ({"fixed_values": FIXED[:, :5], "fixed_mask": click(1, 1)}, "fixed_values"),
+    ({"fixed_values": FIXED, "fixed_mask": click(1, 1)[..., :4]}, "fixed_mask"),
 ]
 
 

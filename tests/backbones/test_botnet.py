@@ -1,61 +1,31 @@
 """ResNets with attention in the last stage; weights are random, nothing is downloaded."""
 
+from functools import partial
+
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from network_cases import assert_all_learn, assert_arrived, assert_described, opened
+from refusals import refused
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from probseg.attention import Attention2d
-from probseg.backbones import BoTNet, add_prompt_stem
+from probseg.backbones import BoTNet
 from probseg.errors import UnknownNameError
 
 NAME = "resnet26.bt_in1k"
 TINY = {"layers": [1, 1, 1, 2], "channels": [8, 16, 16, 32]}
-LAYOUTS, POSITIONS = ["full", "axial"], ["factored", "full", None]
+LAYOUTS = ["full", "axial"]
 
 
 def botnet(options: dict | None = None, **arguments) -> BoTNet:
     return BoTNet(NAME, options={**TINY, **(options or {})}, image_size=64, **arguments)
 
 
-def layers(backbone: BoTNet) -> list[Attention2d]:
+def layers(backbone: nn.Module) -> list[Attention2d]:
     return [module for module in backbone.modules() if isinstance(module, Attention2d)]
-
-
-def embeddings(tables: nn.Module, kind: str, dy: Tensor, dx: Tensor) -> Tensor:
-    """Look up the embeddings of offsets ``(N, N)``: ``(N, N, D)``."""
-    if hasattr(tables, f"{kind}_height"):
-        rows, columns = getattr(tables, f"{kind}_height"), getattr(tables, f"{kind}_width")
-        return rows[dy + len(rows) // 2] + columns[dx + len(columns) // 2]
-    table = getattr(tables, kind)
-    return table[dy + table.shape[0] // 2, dx + table.shape[1] // 2]
-
-
-def attend(layer: Attention2d, x: Tensor) -> Tensor:
-    """Softmax attention of every pixel pair, written out."""
-    height, width = x.shape[-2:]
-    at = torch.arange(height * width)
-    dy = at[None] // width - at[:, None] // width  # (N, N), from query to key
-    dx = at[None] % width - at[:, None] % width
-    lines = {"full": (height, width), "height": (height, 1), "width": (1, width)}
-    unseen = {"full": torch.zeros_like(dy).bool(), "height": dx != 0, "width": dy != 0}
-    q, k, v = (
-        torch.einsum("oc,bcn->bon", projection.weight[:, :, 0, 0], x.flatten(2)).unflatten(
-            1, (layer.num_heads, -1)
-        )
-        for projection in (layer.query, layer.key, layer.value)
-    )  # (B, G, D, N)
-    logits = torch.einsum("bgdi,bgdj->bgij", q, k)
-    if layer.position is not None:
-        tables = layer.position(*lines[layer.axis])
-        dy, dx = (d * (n > 1) for d, n in zip((dy, dx), lines[layer.axis], strict=True))
-        logits = logits + torch.einsum("bgdi,ijd->bgij", q, embeddings(tables, "query", dy, dx))
-        logits = logits + torch.einsum("bgdj,ijd->bgij", k, embeddings(tables, "key", dy, dx))
-    logits = (logits / q.shape[2] ** 0.5).masked_fill(unseen[layer.axis], -torch.inf)
-    output = torch.einsum("bgij,bgvj->bgvi", logits.softmax(-1), v)
-    return output.reshape(x.shape[0], -1, height, width)
 
 
 def halve(x: Tensor) -> Tensor:
@@ -65,29 +35,20 @@ def halve(x: Tensor) -> Tensor:
     return x.unflatten(-1, (-1, 2)).unflatten(-3, (-1, 2)).nanmean((-3, -1))
 
 
-@pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("size", [(5, 7), (4, 4), (6, 3), (1, 1)])
-def test_the_first_block_attends_and_halves(layout, position, size):
-    block = botnet(layout=layout, position=position).double().last_stage()[0]
+def test_blocks_attend_and_the_first_one_halves(layout, size):
+    backbone = botnet(layout=layout).double()
+    axes = {"full": ["full"], "axial": ["height", "width"]}[layout]
+    first, later = (block.conv2 for block in backbone.last_stage())
+    assert [layer.axis for layer in layers(first)] == [layer.axis for layer in later] == axes
     x = torch.randn(2, 32, *size, dtype=torch.float64)
     expected = x
-    for layer in block.conv2[:-1]:
-        expected = attend(layer, expected)
-    torch.testing.assert_close(block.conv2(x), halve(expected))
+    for layer in layers(first):
+        expected = layer(expected)
+    torch.testing.assert_close(first(x), halve(expected))
     convolution = nn.Conv2d(32, 32, 3, stride=2, padding=1).double()
-    assert block.conv2(x).shape == convolution(x).shape
-
-
-def test_later_blocks_only_attend():
-    block = botnet().double().last_stage()[1]
-    x = torch.randn(2, 32, 5, 7, dtype=torch.float64)
-    torch.testing.assert_close(block.conv2(x), attend(block.conv2[0], x))
-
-
-def test_axial_goes_along_the_height_first():
-    assert [layer.axis for layer in layers(botnet(layout="axial"))] == ["height", "width"] * 2
-    assert [layer.axis for layer in layers(botnet())] == ["full"] * 2
+    assert first(x).shape == convolution(x).shape
 
 
 @pytest.mark.parametrize(("stride", "sides"), [(32, [4, 2]), (16, [4, 4]), (8, [8, 8])])
@@ -103,10 +64,9 @@ def test_embeddings_are_for_the_map_that_a_block_sees(stride, sides):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("position", POSITIONS)
-def test_probabilistic_without_adaptation_is_standard(layout, position):
-    standard = botnet(layout=layout, position=position).eval()
-    other = botnet(layout=layout, position=position, attention="probabilistic").eval()
+def test_probabilistic_without_adaptation_is_standard(layout):
+    standard = botnet(layout=layout).eval()
+    other = botnet(layout=layout, attention="probabilistic").eval()
     other.load_state_dict(standard.state_dict())
     image = torch.randn(2, 3, 65, 97)
     torch.testing.assert_close(other(image)[-1], standard(image)[-1], atol=1e-4, rtol=1e-4)
@@ -125,23 +85,25 @@ def test_key_adaptation_can_be_switched_on_for_trained_weights():
     assert (before[-1] - after[-1]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("attention", ["standard", "probabilistic"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("position", POSITIONS)
-@pytest.mark.parametrize("stride", [8, 16, 32])
-@pytest.mark.parametrize("size", [(65, 97), (33, 50)])
+@pytest.mark.parametrize(
+    ("attention", "layout", "position", "stride", "size"),
+    [
+        ("standard", "full", "factored", 8, (65, 97)),
+        ("standard", "axial", "full", 32, (33, 50)),
+        ("standard", "axial", None, 16, (65, 97)),
+        ("probabilistic", "full", None, 32, (65, 97)),
+        ("probabilistic", "full", "full", 16, (33, 50)),
+        ("probabilistic", "axial", "factored", 8, (33, 50)),
+    ],
+)
 def test_maps_and_gradients(attention, layout, position, stride, size):
     parts = {"attention": attention, "layout": layout, "position": position}
-    # Blocks whose last norm starts at 0 would stop the gradients.
-    backbone = botnet({"zero_init_last": False}, **parts, output_stride=stride)
-    maps = backbone(torch.randn(2, 3, *size))
+    backbone = opened(botnet(**parts, output_stride=stride))
     assert backbone.features.strides == tuple(min(s, stride) for s in (2, 4, 8, 16, 32))
-    for own, channels, step in zip(maps, *backbone.features, strict=True):
-        assert own.shape == (2, channels, -(-size[0] // step), -(-size[1] // step))
-    sum((own * torch.randn_like(own)).mean() for own in maps).backward()
-    for name, parameter in backbone.named_parameters():
-        assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.abs().sum() > 0, name
+    image = torch.randn(2, 3, *size)
+    assert_described(backbone, image)
+    sum((own * torch.randn_like(own)).mean() for own in backbone(image)).backward()
+    assert_all_learn(backbone)
 
 
 def test_botnet50_has_the_published_number_of_parameters():
@@ -156,42 +118,15 @@ def test_pretrained_weights_arrive_in_all_but_the_attention(tmp_path):
     save_file(weights, tmp_path / "weights.safetensors")
     overlay = {"file": str(tmp_path / "weights.safetensors")}
     backbone = botnet({"pretrained_cfg_overlay": overlay}, pretrained=True)
-    add_prompt_stem(backbone, 3)
-    own = backbone.network.state_dict()
-    left = {key for key in weights if key not in own}
-    replaced = {"layer4.0.conv2.weight", "layer4.1.conv2.weight"}
-    assert left == replaced | {"conv1.weight", "fc.weight", "fc.bias"}
-    for key in set(weights) - left:
-        assert torch.equal(own[key], weights[key]), key
-    assert torch.equal(own["conv1.rgb.weight"], weights["conv1.weight"])
+    replaced = {"layer4.0.conv2.weight", "layer4.1.conv2.weight", "fc.weight", "fc.bias"}
+    assert_arrived(backbone, weights, replaced)
 
 
-@pytest.mark.parametrize("key", ["attention", "layout", "position"])
-def test_unknown_parts_are_refused(key):
-    with pytest.raises(UnknownNameError, match=f"{key} 'ful1'"):
-        botnet(**{key: "ful1"})
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"num_heads": 5}, "divisible by num_heads, got 32 and 5"),
-        ({"num_heads": 0}, "divisible by num_heads, got 32 and 0"),
-        ({"output_stride": 4}, "output_stride must be one of .*, got 4"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_refused(arguments, text):
-    with pytest.raises(ValueError, match=text):
-        botnet(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"image_size": 0}, "image_size must be at least 1 pixel, got 0"),
-        ({"name": "resnet18.a1_in1k"}, "bottleneck blocks, got 'resnet18.*'resnet26.bt_in1k'"),
-    ],
-)
-def test_networks_that_do_not_fit_are_refused(arguments, text):
-    with pytest.raises(ValueError, match=text):
-        BoTNet(**arguments)
+def test_wrong_arguments_are_named():
+    for key in ("attention", "layout", "position"):
+        refused(UnknownNameError, partial(botnet, **{key: "ful1"}), f"{key} 'ful1'")
+    for arguments in ({"num_heads": 5}, {"num_heads": 0}, {"output_stride": 4}):
+        (name,) = arguments
+        refused(ValueError, partial(botnet, **arguments), name, arguments[name])
+    refused(ValueError, partial(BoTNet, image_size=0), "image_size", 0)
+    refused(ValueError, partial(BoTNet, "resnet18.a1_in1k"), "name", "'resnet18.a1_in1k'")

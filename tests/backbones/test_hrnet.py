@@ -5,9 +5,10 @@ import functools
 import pytest
 import timm
 import torch
+from network_cases import assert_all_learn, assert_arrived
 from safetensors.torch import save_file
 
-from probseg.backbones import HRNetV2, add_prompt_stem
+from probseg.backbones import HRNetV2
 from probseg.backbones.hrnet import WIDTHS
 from probseg.errors import UnknownNameError
 
@@ -17,7 +18,7 @@ def backbone():
     return HRNetV2("18s").eval()
 
 
-@pytest.mark.parametrize("size", [(65, 97), (33, 50), (64, 32), (1, 1)])
+@pytest.mark.parametrize("size", [(65, 97), (36, 40), (64, 32), (1, 1)])
 def test_any_size_is_that_of_the_padded_image(backbone, size):
     image = torch.randn(2, 3, *size)
     whole = [-(-n // 32) * 32 for n in size]
@@ -30,7 +31,7 @@ def test_any_size_is_that_of_the_padded_image(backbone, size):
         assert torch.equal(own, full[..., :height, :width])
 
 
-@pytest.mark.parametrize(("width", "first"), [("18s", 18), ("18", 18), (32, 32)])
+@pytest.mark.parametrize(("width", "first"), [("18s", 18), (32, 32)])
 def test_channels_are_the_published_ones(width, first):
     with torch.device("meta"):
         backbone = HRNetV2(width)
@@ -38,26 +39,8 @@ def test_channels_are_the_published_ones(width, first):
     assert backbone.features.strides == (4, 8, 16, 32)
 
 
-@pytest.mark.parametrize(("width", "total"), [("18s", 4.22e6), ("18", 10.03e6), ("32", 30.95e6)])
-def test_sizes_leave_room_for_the_decoder_only(width, total):
-    """Sofiiuk et al. (2021) give the sizes with a decoder, which has at most 1.7 M of them."""
-    with torch.device("meta"):
-        parameters = sum(p.numel() for p in HRNetV2(width).parameters())
-    assert 0.3e6 < total - parameters < 1.7e6
-
-
 def test_all_widths_are_in_timm():
     assert set(WIDTHS.values()) <= set(timm.list_pretrained("hrnet*"))
-
-
-def test_every_parameter_learns():
-    backbone = HRNetV2("18s")
-    add_prompt_stem(backbone, 3)
-    maps = backbone(torch.randn(2, 6, 33, 65))
-    sum((own * torch.randn_like(own)).mean() for own in maps).backward()
-    for name, parameter in backbone.named_parameters():
-        assert parameter.grad is not None, name
-        assert parameter.grad.isfinite().all(), name
 
 
 def test_pretrained_weights_arrive_also_behind_a_prompt_stem(tmp_path, monkeypatch):
@@ -67,15 +50,14 @@ def test_pretrained_weights_arrive_also_behind_a_prompt_stem(tmp_path, monkeypat
     create = functools.partial(timm.create_model, pretrained_cfg_overlay=overlay)
     monkeypatch.setattr(timm, "create_model", create)
     backbone = HRNetV2("18s", pretrained=True)
-    add_prompt_stem(backbone, 3)
-    own = backbone.network.state_dict()
-    assert set(own) - set(weights) == {"conv1.rgb.weight", "conv1.prompts.weight"}
-    for key in set(own) & set(weights):
-        assert torch.equal(own[key], weights[key]), key
-    assert torch.equal(own["conv1.rgb.weight"], weights["conv1.weight"])
+    classifier = {key for key in weights if key not in backbone.network.state_dict()}
+    assert_arrived(backbone, weights, classifier)
+    maps = backbone.train()(torch.randn(2, 6, 33, 65))
+    sum((own * torch.randn_like(own)).mean() for own in maps).backward()
+    assert_all_learn(backbone)
 
 
 @pytest.mark.parametrize("width", ["19", "w18", 17])
 def test_an_unknown_width_is_refused(width):
-    with pytest.raises(UnknownNameError, match=f"HRNet width '{width}': .*'18"):
+    with pytest.raises(UnknownNameError, match=f"HRNet width '{width}'"):
         HRNetV2(width)

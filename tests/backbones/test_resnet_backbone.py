@@ -1,16 +1,19 @@
 """ResNets: strides, dilations and weights; those are random, nothing is downloaded."""
 
+from functools import partial
+
 import pytest
 import timm
 import torch
+from network_cases import assert_arrived, assert_described
+from refusals import refused
 from safetensors.torch import save_file
 
-from probseg.backbones import ResNet, add_prompt_stem
+from probseg.backbones import ResNet
 from probseg.errors import UnknownNameError
 
 NAME = "resnet26.bt_in1k"
 TINY = {"layers": [1, 1, 1, 3], "channels": [8, 16, 16, 16]}
-BASIC = "resnet18.a1_in1k"
 
 
 def dilations(backbone: ResNet) -> list[int]:
@@ -24,16 +27,15 @@ def dilations(backbone: ResNet) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("multi_grid", [None, (1, 2, 4)])
-@pytest.mark.parametrize("output_stride", [8, 16, 32])
-@pytest.mark.parametrize("size", [(65, 97), (33, 50), (1, 1)])
+@pytest.mark.parametrize(
+    ("output_stride", "multi_grid", "size"),
+    [(8, None, (65, 97)), (16, (1, 2, 4), (33, 50)), (32, (1, 2, 4), (1, 1)), (32, None, (65, 97))],
+)
 def test_maps_have_the_described_channels_and_strides(output_stride, multi_grid, size):
     backbone = ResNet(NAME, False, output_stride, multi_grid, TINY).eval()
     assert backbone.features.channels == (64, 32, 64, 64, 64)
     assert backbone.features.strides == tuple(min(s, output_stride) for s in (2, 4, 8, 16, 32))
-    maps = backbone(torch.randn(2, 3, *size))
-    for own, channels, stride in zip(maps, *backbone.features, strict=True):
-        assert own.shape == (2, channels, -(-size[0] // stride), -(-size[1] // stride))
+    assert_described(backbone, torch.randn(2, 3, *size))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +46,7 @@ def test_multi_grid_dilates_as_deeplab(output_stride, expected):
 
 
 def test_multi_grid_dilates_both_convolutions_of_basic_blocks():
-    assert dilations(ResNet(BASIC, multi_grid=[1, 2])) == [1, 1, 2, 2]
+    assert dilations(ResNet("resnet18.a1_in1k", multi_grid=[1, 2])) == [1, 1, 2, 2]
 
 
 def test_a_dilated_block_sees_further():
@@ -74,37 +76,13 @@ def test_pretrained_weights_arrive_also_behind_a_prompt_stem(tmp_path):
     backbone = ResNet(
         NAME, True, multi_grid=(1, 2, 4), options={**TINY, "pretrained_cfg_overlay": overlay}
     )
-    add_prompt_stem(backbone, 3)
-    own = backbone.network.state_dict()
-    assert set(weights) - set(own) == {"conv1.weight", "fc.weight", "fc.bias"}
-    assert set(own) - set(weights) == {"conv1.rgb.weight", "conv1.prompts.weight"}
-    for key in set(weights) & set(own):
-        assert torch.equal(own[key], weights[key]), key
-    assert torch.equal(own["conv1.rgb.weight"], weights["conv1.weight"])
+    assert_arrived(backbone, weights, {"fc.weight", "fc.bias"})
 
 
-@pytest.mark.parametrize("grid", [(1, 2), (1, 2, 4, 8), ()])
-def test_multi_grid_must_fit_the_last_stage(grid):
-    with pytest.raises(ValueError, match=r"multi_grid must have 3 factors.*got \["):
-        ResNet(NAME, multi_grid=grid, options=TINY)
-
-
-def test_multi_grid_must_be_positive():
-    with pytest.raises(ValueError, match=r"multi_grid .*at least 1, got \[1, 0, 4\]"):
-        ResNet(NAME, multi_grid=(1, 0, 4), options=TINY)
-
-
-def test_other_output_strides_are_refused():
-    with pytest.raises(ValueError, match=r"output_stride must be one of .*, got 4"):
-        ResNet(NAME, output_stride=4)
-
-
-@pytest.mark.parametrize("name", ["test_efficientnet", "hrnet_w18_small", "skresnet18"])
-def test_other_networks_are_refused(name):
-    with pytest.raises(ValueError, match=f"ResNet.*'{name}'; use TimmBackbone"):
-        ResNet(name)
-
-
-def test_an_unknown_name_gives_the_nearest():
-    with pytest.raises(UnknownNameError, match="resnet50"):
-        ResNet("resnet50.tv_in2k")
+def test_wrong_arguments_are_named():
+    for grid in [(1, 2), (1, 2, 4, 8), (), (1, 0, 4)]:
+        refused(ValueError, partial(ResNet, NAME, multi_grid=grid, options=TINY), "multi_grid")
+    refused(ValueError, partial(ResNet, NAME, output_stride=4), "output_stride", 4)
+    for name in ("test_efficientnet", "hrnet_w18_small", "skresnet18"):
+        refused(ValueError, partial(ResNet, name), "name", repr(name))
+    refused(UnknownNameError, partial(ResNet, "resnet50.tv_in2k"), "resnet50")

@@ -322,7 +322,9 @@ class Watched(InteractiveSegmentation):
         self.model.head.register_forward_pre_hook(lambda *_: self.seen.append(self.iterations()))
 
     def iterations(self):
-        return [layer.settings.keys.iterations for layer in probabilistic_layers(self.model)]
+        return [
+            layer.settings.key_adaptation.iterations for layer in probabilistic_layers(self.model)
+        ]
 
 
 def adapted(folder, **changes):

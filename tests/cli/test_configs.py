@@ -193,7 +193,7 @@ def layers_in_tests(monkeypatch):
 
 
 def settings(module):
-    return [layer.settings.keys for layer in probabilistic_layers(module)]
+    return [layer.settings.key_adaptation for layer in probabilistic_layers(module)]
 
 
 def recipe(name):
@@ -415,7 +415,7 @@ def test_rows_make_what_their_names_promise(name):
         assert head.last.axis == ("full" if full else "width")
         assert (head.height is None) == full
         steps = int(name.partition("BP")[2] or 0)
-        assert head.last.settings.values.iterations == steps
+        assert head.last.settings.value_propagation.iterations == steps
     assert cli.trainer.max_epochs == 150
     assert (module.batch_size, module.crop.size) == (16, 64 if full else 256)
     kind = SBD if of_heads else LVIS

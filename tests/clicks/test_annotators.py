@@ -1,4 +1,3 @@
-import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -36,48 +35,31 @@ def blobs(draw):
     return smooth[1] > 0, mask
 
 
-def errors_by_hand(prediction, mask):
-    missed, false_alarm = np.zeros((2, *mask.shape), dtype=bool)
-    for y, x in np.ndindex(mask.shape):
-        missed[y, x] = mask[y, x] == 1 and not prediction[y, x]
-        false_alarm[y, x] = mask[y, x] == 0 and prediction[y, x]
-    return missed, false_alarm
+def errors(prediction, mask):
+    return (mask == 1) & ~prediction, (mask == 0) & prediction
 
 
-def squared_distance_by_hand(error):
-    """Whole-numbered squared distance to the nearest pixel outside, the world's border included."""
-    height, width = error.shape
-    outside = [
-        (y, x)
-        for y in range(-1, height + 1)
-        for x in range(-1, width + 1)
-        if not (0 <= y < height and 0 <= x < width and error[y, x])
-    ]
-    distance = np.zeros(error.shape, dtype=int)
-    for y, x in zip(*np.nonzero(error), strict=True):
-        distance[y, x] = min((y - v) ** 2 + (x - u) ** 2 for v, u in outside)
-    return distance
+def squared_distance(error):
+    """Squared distance to the outside by SciPy's exact transform, in whole numbers."""
+    return np.rint(ndimage.distance_transform_edt(np.pad(error, 1))[1:-1, 1:-1] ** 2).astype(int)
 
 
-def radius_rule_by_hand(prediction, mask, clicked):
-    missed, false_alarm = map(squared_distance_by_hand, errors_by_hand(prediction, mask))
+def radius_rule(prediction, mask, clicked):
+    """The rule of RITM to the letter, with no click where RITM clicks pixel (0, 0)."""
+    missed, false_alarm = map(squared_distance, errors(prediction, mask))
     for click in clicked:
         missed[click.y, click.x] = false_alarm[click.y, click.x] = 0
-    positive = missed.max() > false_alarm.max()
+    positive = bool(missed.max() > false_alarm.max())
     distance = missed if positive else false_alarm
-    if distance.max() == 0:
-        return None
-    for y, x in np.ndindex(mask.shape):  # row-major: the first one wins
-        if distance[y, x] == distance.max():
-            return Click(x, y, bool(positive))
-    raise AssertionError
+    y, x = np.argwhere(distance == distance.max())[0]  # row-major: the first one wins
+    return Click(x, y, positive) if distance.max() > 0 else None
 
 
-def area_rule_by_hand(prediction, mask, clicked):
+def area_rule(prediction, mask, clicked):
     regions = []
-    for positive, error in zip((True, False), errors_by_hand(prediction, mask), strict=True):
+    for positive, error in zip((True, False), errors(prediction, mask), strict=True):
         labels, count = ndimage.label(error, structure=np.ones((3, 3)))
-        distance = squared_distance_by_hand(error)
+        distance = squared_distance(error)
         for label in range(1, count + 1):
             free = [
                 (y, x)
@@ -91,7 +73,7 @@ def area_rule_by_hand(prediction, mask, clicked):
     return min(regions)[-1] if regions else None
 
 
-RULES = [(largest_error_click, radius_rule_by_hand), (largest_area_click, area_rule_by_hand)]
+RULES = [(largest_error_click, radius_rule), (largest_area_click, area_rule)]
 
 
 @pytest.mark.parametrize(("rule", "by_hand"), RULES)
@@ -105,35 +87,6 @@ def test_click_rule_equals_slow_one_click_after_click(rule, by_hand, case, count
         if click is None:
             break
         clicked.append(click)
-
-
-def errors(prediction, mask):
-    return (mask == 1) & ~prediction, (mask == 0) & prediction
-
-
-def published_rule(prediction, mask, clicked):
-    """The rule of RITM to the letter, with no click where RITM clicks pixel (0, 0)."""
-    not_clicked = np.ones(mask.shape, dtype=bool)
-    for click in clicked:
-        not_clicked[click.y, click.x] = False
-    missed, false_alarm = (
-        cv2.distanceTransform(np.pad(error, 1).astype(np.uint8), cv2.DIST_L2, 0)[1:-1, 1:-1]
-        * not_clicked
-        for error in errors(prediction, mask)
-    )
-    positive = bool(missed.max() > false_alarm.max())
-    distance = missed if positive else false_alarm
-    rows, columns = np.nonzero(distance == distance.max())
-    return Click(columns[0], rows[0], positive) if distance.max() > 0 else None
-
-
-@pytest.fixture
-def plain_opencv():
-    """OpenCV without Intel IPP, whose distances depend on where in memory the image lies."""
-    used = cv2.ipp.useIPP()
-    cv2.ipp.setUseIPP(False)
-    yield
-    cv2.ipp.setUseIPP(used)
 
 
 def drawn_pair(generator, largest):
@@ -156,60 +109,34 @@ def drawn_clicks(generator, shape, count):
     return [Click(*(int(generator.integers(side)) for side in shape[::-1])) for _ in range(count)]
 
 
-@pytest.mark.usefixtures("plain_opencv")
 def test_the_largest_error_is_clicked_to_the_letter_of_the_publication():
     generator = np.random.default_rng(0)
     given_up, ties = 0, 0
-    for _ in range(1000):
-        prediction, mask = drawn_pair(generator, largest=80)
+    for n in range(500):
+        prediction, mask = drawn_pair(generator, largest=250 if n < 40 else 80)
         clicked = drawn_clicks(generator, mask.shape, count=generator.integers(0, 6))
         for _ in range(generator.integers(0, 3)):  # and some where the rule itself clicks
             click = largest_error_click(prediction, mask, clicked)
             clicked += [] if click is None else [click]
-        expected = published_rule(prediction, mask, clicked)
+        expected = radius_rule(prediction, mask, clicked)
         assert largest_error_click(prediction, mask, clicked) == expected
         given_up += expected is None
         depths = np.stack([squared_distance(error) for error in errors(prediction, mask)])
         ties += (depths == depths.max()).sum() > 1
-    assert given_up > 10
-    assert ties > 200
+    assert given_up > 5
+    assert ties > 100
 
 
-def squared_distance(error):
-    """Squared distance to the outside by SciPy's exact transform, in whole numbers."""
-    return np.rint(ndimage.distance_transform_edt(np.pad(error, 1))[1:-1, 1:-1] ** 2).astype(int)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_distances_are_exact(seed):
-    generator = np.random.default_rng(seed)
-    for _ in range(20):
-        prediction, mask = drawn_pair(generator, largest=250)
-        clicked = drawn_clicks(generator, mask.shape, count=20)
-        missed, false_alarm = map(squared_distance, errors(prediction, mask))
-        for click in clicked:
-            missed[click.y, click.x] = false_alarm[click.y, click.x] = 0
-        positive = bool(missed.max() > false_alarm.max())
-        distance = missed if positive else false_alarm
-        y, x = np.argwhere(distance == distance.max())[0]
-        expected = Click(x, y, positive) if distance.max() > 0 else None
-        assert largest_error_click(prediction, mask, clicked) == expected
-
-
-@pytest.mark.parametrize(
-    ("prediction", "says"),
-    [(np.zeros((3, 4), dtype=bool), "shape"), (np.zeros((3, 3)), "threshold")],
-)
-def test_wrong_predictions_are_refused(prediction, says):
-    with pytest.raises(ValueError, match=says):
-        largest_error_click(prediction, np.zeros((3, 3), dtype=np.uint8))
-
-
-def test_clicks_outside_the_image_are_refused():
-    mask = np.ones((3, 4), dtype=np.uint8)
+def test_wrong_input_is_refused():
+    mask = np.zeros((3, 4), dtype=np.uint8)
     for rule in CLICK_RULES.values():
-        with pytest.raises(ValueError, match="clicked"):
-            rule(mask == 0, mask, [Click(4, 0)], np.random.default_rng(0))
+        for prediction, clicked, name in (
+            (np.zeros((3, 3), dtype=bool), [], "prediction"),
+            (np.zeros((3, 4)), [], "prediction"),
+            (mask == 1, [Click(4, 0)], "clicked"),
+        ):
+            with pytest.raises(ValueError, match=name):
+                rule(prediction, mask, clicked, np.random.default_rng(0))
 
 
 def test_random_clicks_are_uniform_over_both_signs():
@@ -228,7 +155,7 @@ def test_random_clicks_are_uniform_over_both_signs():
 @given(case=maps(), seed=st.integers(0, 2**32 - 1))
 def test_every_error_is_clicked_once_by_the_seed_and_then_nothing(name, case, seed):
     prediction, mask = case
-    missed, false_alarm = errors_by_hand(prediction, mask)
+    missed, false_alarm = errors(prediction, mask)
     one, other = np.random.default_rng(seed), np.random.default_rng(seed)
     clicked = []
     while (click := CLICK_RULES[name](prediction, mask, clicked, one)) is not None:

@@ -1,8 +1,10 @@
 """The order of the three tasks."""
 
 import pytest
+import torch
 
 from probseg.clicks import Curriculum
+from probseg.seeds import Draws
 
 
 def test_published_order_and_lengths():
@@ -21,18 +23,35 @@ def test_tasks_can_be_left_out(box, random, expected):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "name"),
+    "arguments",
     [
-        ({"box_epochs": -1}, "box_epochs"),
-        ({"random_epochs": -2}, "random_epochs"),
-        ({"positive_clicks": (3, 1)}, "positive_clicks"),
-        ({"negative_clicks": (-1, 1)}, "negative_clicks"),
-        ({"rounds": (2, 0)}, "rounds"),
-        ({"box_dropout": 1.5}, "box_dropout"),
-        ({"margin": -1}, "margin"),
-        ({"box_dropout": 0.5, "positive_clicks": (0, 3)}, "positive_clicks"),
+        {"box_epochs": -1},
+        {"random_epochs": -2},
+        {"positive_clicks": (3, 1)},
+        {"negative_clicks": (-1, 1)},
+        {"rounds": (2, 0)},
+        {"box_dropout": 1.5},
+        {"margin": -1},
+        {"positive_clicks": (0, 3), "box_dropout": 0.5},
     ],
 )
-def test_wrong_arguments_are_named(arguments, name):
-    with pytest.raises(ValueError, match=f"{name} must"):
+def test_wrong_arguments_are_named(arguments):
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))} must"):
         Curriculum(**arguments)
+
+
+def test_images_without_clicks_keep_their_boxes():
+    boxes = torch.tensor([[2.0, 3, 9, 8]]).repeat(8, 1)
+    masks = torch.zeros(8, 12, 12, dtype=torch.uint8)
+    masks[:, 3:8, 2:9] = 1
+    curriculum = Curriculum(box_dropout=1.0)
+    drawn = [
+        curriculum.draw(masks, boxes, Draws(torch.arange(8)), "corrective", rounds, nothing)
+        for rounds in (0, 1)
+    ]
+    assert torch.equal(drawn[0].boxes, boxes)
+    assert drawn[1].boxes.isnan().all()
+
+
+def nothing(prompts):
+    return torch.full((len(prompts.boxes), 1, 12, 12), -3.0)

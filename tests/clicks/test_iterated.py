@@ -1,6 +1,7 @@
 """Clicks on the network's errors, in rounds."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from refusals import refused
+from scipy import ndimage
 
 from probseg.clicks import Curriculum, IteratedClicks
 from probseg.clicks.iterated import corrective_clicks, distance_to
@@ -19,14 +22,8 @@ REGIONS = arrays(np.bool_, st.tuples(st.integers(1, 3), st.integers(1, 12), st.i
 
 
 def distances(region):
-    """Reference: every pixel against every other, in float64."""
-    height, width = region.shape
-    place = np.stack(np.mgrid[:height, :width], axis=-1).reshape(-1, 2).astype(np.float64)
-    result = np.full((height, width), np.inf)
-    for y, x in place[region.ravel()].tolist():
-        steps = np.abs(place - [y, x]).sum(axis=1).reshape(height, width)
-        result = np.minimum(result, steps)
-    return result
+    """Reference: city-block distances by SciPy's transform."""
+    return ndimage.distance_transform_cdt(~region, "taxicab")
 
 
 def depths(region):
@@ -69,17 +66,12 @@ def draw(answer=never, rounds=0, seed=0, masks=None, **options):
     prompts = IteratedClicks(**options).draw(masks, boxes, given, "corrective", rounds, answer)
     if not options.get("boxes"):
         assert prompts.boxes.isnan().all()
-    assert prompts.boxes.shape == (len(masks), 4)
-    assert prompts.points.shape == (*prompts.labels.shape, 2)
     return prompts, masks
 
 
 def clicked(prompts, label, n):
     points = prompts.points[n, prompts.labels[n] == label].long()
     return points[:, 1].numpy(), points[:, 0].numpy()
-
-
-# --- distances ----------------------------------------------------------------------------------
 
 
 @given(region=REGIONS)
@@ -91,9 +83,6 @@ def test_distances_are_those_of_city_blocks(region):
             np.testing.assert_array_equal(mine, distances(one))
         else:
             assert (mine >= sum(one.shape)).all()
-
-
-# --- one corrective click -----------------------------------------------------------------------
 
 
 @given(
@@ -121,50 +110,30 @@ def test_clicks_are_deep_in_the_deeper_error(data, size, seed):
         assert depth[y, x] > depth.max() / 2
 
 
-def test_clicks_keep_away_from_the_border_and_vary():
+@pytest.mark.parametrize(("rim", "inner"), [(10, range(15, 25)), (0, range(10, 30))])
+def test_clicks_keep_away_from_the_border_and_vary(rim, inner):
     masks = torch.zeros(1, 40, 40, dtype=torch.uint8)
-    masks[0, 10:30, 10:30] = 1  # 10 pixels deep
+    masks[0, rim : 40 - rim, rim : 40 - rim] = 1  # the image's border is one, too
     nowhere = torch.zeros(1, 40, 40, dtype=torch.bool)
-    seen = set()
-    for seed in range(200):
-        points, labels = corrective_clicks(nowhere, masks, draws(1, seed))
-        assert labels.tolist() == [[1]]
-        seen.add(tuple(points[0, 0].tolist()))
-    assert {x for x, _ in seen} == {y for _, y in seen} == set(range(15, 25))
-
-
-def test_the_image_ends_where_it_ends():
-    masks = torch.ones(1, 20, 20, dtype=torch.uint8)
-    nowhere = torch.zeros(1, 20, 20, dtype=torch.bool)
-    for seed in range(50):
-        points, _ = corrective_clicks(nowhere, masks, draws(1, seed))
-        assert ((points >= 5) & (points < 15)).all()
-
-
-def test_equally_deep_errors_give_a_negative_click():
-    masks = torch.zeros(1, 12, 12, dtype=torch.uint8)
-    masks[0, 2:5, 2:5] = 1
-    points, labels = corrective_clicks(masks.flip(1, 2) == 1, masks, draws(1))
-    assert (points.tolist(), labels.tolist()) == ([[[8, 8]]], [[0]])
-
-
-# --- the random clicks before -------------------------------------------------------------------
+    drawn = [corrective_clicks(nowhere, masks, draws(1, seed)) for seed in range(300)]
+    assert all(labels.tolist() == [[1]] for _, labels in drawn)
+    places = torch.cat([points[0] for points, _ in drawn])
+    assert set(places[:, 0].tolist()) == set(places[:, 1].tolist()) == set(inner)
 
 
 def test_random_clicks_are_where_they_belong():
     margin, count = 3, 0
     inside = [depths((mask == 1).numpy()) for mask in scenes(3)]
-    for seed in range(10):
+    for seed in range(6):
         prompts, masks = draw(seed=seed, erosion=margin, masks=scenes(3))
         assert prompts.previous is None
         for n, depth in enumerate(inside):
             positive, negative = clicked(prompts, 1, n), clicked(prompts, 0, n)
             assert 1 <= len(positive[0]) <= 24
-            assert len(negative[0]) <= 24
             assert (depth[positive] > margin).all()
             assert (masks[n][negative] == 0).all()
             count += len(negative[0])
-    assert count > 50
+    assert count > 30
 
 
 def test_numbers_of_clicks_fall_by_the_same_factor():
@@ -205,9 +174,6 @@ def test_images_without_object_or_background():
         assert (prompts.labels[2] == -1).all()
 
 
-# --- the rounds ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("answer", "label", "other"), [(nothing, 1, 0), (everything, 0, 1)])
 def test_each_round_adds_a_click_and_hands_the_answer_on(answer, label, other):
     asked = []
@@ -232,12 +198,6 @@ def test_each_round_adds_a_click_and_hands_the_answer_on(answer, label, other):
         assert (mask[y, x] == label).all()
 
 
-def test_a_perfect_answer_is_not_corrected():
-    masks = scenes()
-    prompts, _ = draw(lambda prompts: (masks == 1).float()[:, None] - 0.5, 2)
-    assert (prompts.labels[:, -2:] == -1).all()
-
-
 def test_draws_are_a_function_of_the_seeds():
     first, masks = draw(nothing, 2)
     again, _ = draw(nothing, 2)
@@ -251,30 +211,17 @@ def test_draws_are_a_function_of_the_seeds():
     assert torch.equal(alone.labels[0], first.labels[0])
 
 
-def test_a_share_of_the_images_begins_with_the_box_and_no_click():
-    prompts, _ = draw(masks=scenes(400), boxes=0.3)
-    shown = ~prompts.boxes.isnan().any(dim=1)
-    assert 0.22 < shown.float().mean() < 0.38
-    assert torch.equal(shown, (prompts.labels == -1).all(dim=1))
-    corrected, _ = draw(nothing, 1, masks=scenes(400), boxes=0.3)
-    assert torch.equal(corrected.boxes.isnan(), prompts.boxes.isnan())
-    assert (corrected.labels[shown] == 1).sum(dim=1).eq(1).all()
-
-
 def test_images_may_begin_as_an_evaluation_does():
     inside = [depths((mask == 1).numpy()) for mask in scenes()]
     seen = set()
-    for seed in range(30):
-        prompts, masks = draw(seed=seed, single=1.0)
-        assert prompts.previous is None
-        assert not (prompts.labels == 0).any()
-        assert ((prompts.labels == 1).sum(dim=1) == 1).all()
+    for seed in range(12):
+        prompts, _ = draw(seed=seed, single=1.0)
+        assert (prompts.labels >= 0).sum(dim=1).eq(1).all()
         for n, depth in enumerate(inside):
-            (row, column) = clicked(prompts, 1, n)
-            assert masks[n, row[0], column[0]] == 1
-            assert depth[row[0], column[0]] > depth.max() / 2
-        seen.add(tuple(prompts.points[0, prompts.labels[0] == 1][0].tolist()))
-    assert len(seen) > 5
+            (row,), (column,) = clicked(prompts, 1, n)
+            assert depth[row, column] > depth.max() / 2
+        seen.add((row, column))
+    assert len(seen) > 3
 
 
 def test_a_share_of_the_images_without_box_begins_with_a_single_click():
@@ -289,54 +236,45 @@ def test_a_share_of_the_images_without_box_begins_with_a_single_click():
     # The others have as many as ever: 25 on average.
     usual = (random.labels >= 0).sum(dim=1).float().mean().item()
     assert counts[~shown & ~one].float().mean().item() == pytest.approx(usual, abs=3)
+    corrected, _ = draw(nothing, 1, masks=scenes(400), boxes=0.25)
+    assert torch.equal(corrected.boxes.isnan(), prompts.boxes.isnan())
+    assert (corrected.labels[shown] == 1).sum(dim=1).eq(1).all()
 
 
 def test_a_single_click_is_corrected_like_others():
     asked = []
-    prompts, masks = draw(lambda given: asked.append(given) or nothing(given), 3, single=1.0)
+    draw(lambda given: asked.append(given) or nothing(given), 3, single=1.0)
     assert [(one.labels == 1).sum(dim=1).tolist() for one in asked] == [[n] * 4 for n in (1, 2, 3)]
-    assert ((prompts.labels == 1).sum(dim=1) == 4).all()
-    empty, _ = draw(nothing, 1, masks=torch.zeros_like(masks), single=1.0)
+    empty, _ = draw(nothing, 1, masks=torch.zeros(4, *SIZE, dtype=torch.uint8), single=1.0)
     assert (empty.labels == -1).all(), "there is nothing to click"
 
 
-def test_rounds_may_be_at_least_some():
-    assert IteratedClicks().rounds == (0, 3)
-    curriculum = IteratedClicks(fewest_rounds=2, most_rounds=4)
-    assert curriculum.rounds == (2, 4)
-    assert {drawn_rounds(curriculum.rounds, seed) for seed in range(60)} == {2, 3, 4}
-    assert IteratedClicks(fewest_rounds=3).rounds == (3, 3)
-
-
 def test_rounds_are_evenly_drawn():
-    rounds = [drawn_rounds(IteratedClicks().rounds, seed) for seed in range(4000)]
+    assert IteratedClicks().rounds == (0, 3)
+    rounds = [drawn_rounds((0, 3), seed) for seed in range(4000)]
     assert set(rounds) == {0, 1, 2, 3}
     assert min(rounds.count(n) for n in range(4)) > 880
+    curriculum = IteratedClicks(fewest_rounds=2, most_rounds=4)
+    assert {drawn_rounds(curriculum.rounds, seed) for seed in range(60)} == {2, 3, 4}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"most_clicks": 0}, "most_clicks must be at least 1, got 0"),
-        ({"decay": 0.0}, r"decay must be in \(0, 1\], got 0.0"),
-        ({"decay": 1.5}, "decay must be"),
-        ({"erosion": -1}, "erosion must be a number of pixels >= 0, got -1"),
-        ({"near": 1.5}, "near must be a probability, got 1.5"),
-        ({"band": 0.0}, "band must be positive and finite, got 0.0"),
-        ({"band": math.nan}, "band must be positive and finite, got nan"),
-        ({"most_rounds": -1}, "most_rounds must be at least 0, got -1"),
-        ({"boxes": 1.5}, "boxes must be a share, got 1.5"),
-        ({"fewest_rounds": 4}, "fewest_rounds must be at least 0 and at most most_rounds = 3, got"),
-        ({"fewest_rounds": -1}, "fewest_rounds must be at least 0 and at most .*, got -1"),
-        ({"single": -0.1}, "single must be a share, got -0.1"),
-    ],
-)
-def test_wrong_arguments_are_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        IteratedClicks(**arguments)
+WRONG = {
+    "most_clicks": [0],
+    "decay": [0.0, 1.5],
+    "erosion": [-1],
+    "near": [1.5],
+    "band": [0.0, math.nan],
+    "most_rounds": [-1],
+    "boxes": [1.5],
+    "fewest_rounds": [4, -1],
+    "single": [-0.1],
+}
 
 
-# --- what both ways to train share ---------------------------------------------------------------
+def test_wrong_arguments_are_named():
+    for name, values in WRONG.items():
+        for value in values:
+            refused(ValueError, partial(IteratedClicks, **{name: value}), f"{name} must", value)
 
 
 def test_nothing_is_answered_before_the_first_prompt():

@@ -1,24 +1,14 @@
 """Maps of clicks that have spread to pixels of like colour and place."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from network_cases import prompts
 
 from probseg.clicks import PropagatedClicks
 from probseg.clicks.propagated import FEW_CLICKS, LARGEST_ODDS, SMALLEST_SHARE
-from probseg.types import Prompts
-
-NONE = (math.nan,) * 4
-
-
-def prompts(*clicks, box=NONE, previous=None):
-    """Clicks ``(x, y, label)`` on one image."""
-    rows = torch.tensor([clicks or [(0.0, 0.0, -1.0)]]).reshape(1, -1, 3)
-    return Prompts(rows[..., :2], rows[..., 2].long(), torch.tensor([box]), previous)
 
 
 def halves():
@@ -101,15 +91,10 @@ def test_a_box_is_the_object_until_there_is_an_answer():
 def test_an_answer_without_any_object_is_none():
     module = PropagatedClicks(units=6)
     given = prompts((10, 10, 1))
-    torch.testing.assert_close(
-        module(halves(), given._replace(previous=torch.zeros(1, 1, 48, 64))),
-        module(halves(), given),
-    )
-
-
-def test_without_prompts_nothing_is_said():
-    maps = PropagatedClicks()(halves(), prompts())
-    torch.testing.assert_close(maps, torch.zeros_like(maps), atol=1e-3, rtol=0)
+    empty = given._replace(previous=torch.zeros(1, 1, 48, 64))
+    torch.testing.assert_close(module(halves(), empty), module(halves(), given))
+    nothing = module(halves(), prompts())
+    torch.testing.assert_close(nothing, torch.zeros_like(nothing), atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("size", [(33, 47), (5, 60), (3, 3), (1, 1)])
@@ -121,16 +106,16 @@ def test_sizes_need_not_be_whole_cells(size):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    "arguments",
     [
-        ({"units": 0}, "units must be at least 1, got 0"),
-        ({"key_iterations": 0}, "key_iterations must be at least 1, got 0"),
-        ({"stride": 0}, "stride must be at least 1, got 0"),
-        ({"scales": []}, r"scales must be pairs of numbers >= 0 .* got \[\]"),
-        ({"scales": [(0.0, 0.0)]}, "scales must be pairs"),
-        ({"scales": [(-1.0, 2.0)]}, "scales must be pairs"),
+        {"units": 0},
+        {"key_iterations": 0},
+        {"stride": 0},
+        {"scales": []},
+        {"scales": [(0.0, 0.0)]},
+        {"scales": [(-1.0, 2.0)]},
     ],
 )
-def test_wrong_arguments_are_named(arguments, message):
-    with pytest.raises(ValueError, match=message):
+def test_wrong_arguments_are_named(arguments):
+    with pytest.raises(ValueError, match=f"{next(iter(arguments))} must"):
         PropagatedClicks(**arguments)

@@ -1,4 +1,4 @@
-"""Arrays kept beside the data: found again, mended when damaged, built by one process alone."""
+"""Arrays kept next to the data: found again, rebuilt when damaged, built by one process alone."""
 
 import copy
 import errno
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from refusals import refused
 
 import probseg.data.cache as cache
 from probseg.data.cache import cached
@@ -101,7 +102,7 @@ def test_a_changed_source_is_read_again(data, capsys):
     assert len(list(data.kept.rglob("numbers.npy"))) == 1  # the old ones are gone
 
 
-def test_names_options_and_sources_tell_caches_apart(data):
+def test_names_options_sources_and_formats_tell_caches_apart(data, monkeypatch):
     other = data.root / "other.txt"
     other.write_text("3 4 5")
     for name, sources, options in (
@@ -116,33 +117,21 @@ def test_names_options_and_sources_tell_caches_apart(data):
         for _ in range(2):
             cached(name, sources, options, data.build, data.root)
         assert data.builds == before + 1, (name, sources, options)
-
-
-def test_another_format_is_built_anew(data, monkeypatch):
-    data.open()
     monkeypatch.setattr(cache, "VERSION", cache.VERSION + 1)
-    assert sound(data.open())
-    assert data.builds == 2
-
-
-def test_data_may_be_moved(data, tmp_path):
     data.open()
-    data.root = data.root.rename(tmp_path / "moved")
-    data.source = data.root / "list.txt"
-    assert sound(data.open())
-    assert data.builds == 1
+    assert data.builds == before + 2
 
 
-@pytest.mark.parametrize("damage", ["short", "empty", "gone", "other", "long"])
+@pytest.mark.parametrize("damage", ["short", "gone", "other", "long"])
 @pytest.mark.parametrize("name", ["numbers.npy", "*.json"])
-def test_damage_is_noticed_and_mended(data, capsys, damage, name):
+def test_damaged_files_are_rebuilt(data, capsys, damage, name):
     data.open()
     path = data.file(name)
     content = path.read_bytes()
     if damage == "gone":
         path.unlink()
     else:
-        changed = {"short": content[:-3], "empty": b"", "other": os.urandom(len(content))}
+        changed = {"short": content[:-3], "other": os.urandom(len(content))}
         path.write_bytes(changed.get(damage, content + b"{"))
     assert sound(data.open())
     assert data.builds == 2
@@ -245,20 +234,27 @@ def test_writing_that_is_killed_leaves_nothing_wrong(data, capsys, monkeypatch, 
     assert len(set(left) & set(data.kept.glob("list-*-*"))) == 1
 
 
-def test_a_folder_that_cannot_be_written(data, home, capsys):
+def homeless():
+    msg = "Could not determine home directory."
+    raise RuntimeError(msg)
+
+
+def test_folders_that_cannot_be_written(data, home, capsys, monkeypatch):
     data.kept.write_text("in the way")
-    assert sound(data.open())
-    assert sound(data.open())
+    for _ in range(2):
+        assert sound(data.open())
     assert data.builds == 1
     assert list(home.rglob("numbers.npy"))
     assert capsys.readouterr().err == ""
-
-
-def test_what_is_kept_can_be_read_where_nothing_can_be_written(data, home, monkeypatch):
-    data.open()
-    monkeypatch.setattr(cache, "_locked", lambda _: pytest.fail("writes"))
-    assert sound(data.open())
-    assert not home.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(cache, "_locked", lambda _: pytest.fail("writes"))
+        assert sound(data.open())
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.home", homeless)  # as in some containers
+        refused(DataError, data.open, "PROBSEG_CACHE", data.kept)
+    shutil.rmtree(home)
+    home.write_text("in the way")
+    refused(DataError, data.open, "PROBSEG_CACHE", data.kept, "'list'")
 
 
 def test_two_data_sets_of_equal_names_have_their_own_caches(tmp_path, home):
@@ -274,35 +270,9 @@ def test_two_data_sets_of_equal_names_have_their_own_caches(tmp_path, home):
 def test_a_chosen_folder_comes_first(data, home, tmp_path, monkeypatch):
     monkeypatch.setenv("PROBSEG_CACHE", str(tmp_path / "chosen"))
     assert sound(data.open())
-    assert sound(data.open())
-    assert data.builds == 1
     assert list((tmp_path / "chosen").iterdir())
     assert not data.kept.exists()
     assert not home.exists()
-
-
-def test_nowhere_to_write(data, home):
-    for place in (data.kept, home):
-        place.write_text("in the way")
-    with pytest.raises(DataError, match="PROBSEG_CACHE") as caught:
-        data.open()
-    assert str(data.kept) in str(caught.value)
-    assert "'list'" in str(caught.value)
-
-
-def test_a_user_without_a_home(data, monkeypatch):
-    def homeless():
-        msg = "Could not determine home directory."
-        raise RuntimeError(msg)
-
-    monkeypatch.setattr("pathlib.Path.home", homeless)
-    assert sound(data.open())
-    assert sound(data.open())
-    assert data.builds == 1
-    shutil.rmtree(data.kept)
-    data.kept.write_text("in the way")
-    with pytest.raises(DataError, match="PROBSEG_CACHE"):
-        data.open()
 
 
 def test_a_full_disk(data, home, monkeypatch):
@@ -339,15 +309,11 @@ def test_a_build_that_fails(data):
         msg = "three"
         raise DataError(msg)
 
-    with pytest.raises(DataError, match="three"):
-        data.open(fail)
+    refused(DataError, lambda: data.open(fail), "three")
     with pytest.raises(ValueError, match="pickle"):  # nothing is ever pickled
         data.open(lambda: {"numbers": np.array([object()])})
     assert not list(data.kept.glob("list-*-*"))
     assert sound(data.open())
-
-
-def test_a_source_must_be_there(data):
     data.source.unlink()
     with pytest.raises(FileNotFoundError, match=r"list\.txt"):
         data.open()
@@ -362,5 +328,3 @@ def test_copies_are_the_same_file(data):
     part = arrays["numbers"][10:20]  # parts are not
     assert pickle.loads(pickle.dumps(part)).tolist() == list(range(10, 20))
     assert not np.shares_memory(copy.deepcopy(part), part)
-    shutil.rmtree(data.kept)
-    assert arrays["numbers"].sum() == 10**5 * (10**5 - 1) // 2  # what is mapped stays

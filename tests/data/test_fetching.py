@@ -1,3 +1,5 @@
+"""Unpacking archives that may be damaged or malicious, and fetching data sets."""
+
 import io
 import os
 import random
@@ -19,7 +21,6 @@ from fakes import (
     draw_scene,
     save,
     with_source,
-    write_berkeley,
     write_bsds500,
     write_grabcut,
     write_lvis,
@@ -28,6 +29,7 @@ from fakes import write_sbd as write_sbd_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from refusals import refused
 from runs import command
 from scipy.io import savemat
 from sites import serving
@@ -51,7 +53,6 @@ def _no_proxy(monkeypatch):
 @pytest.fixture
 def site():
     with serving() as site:
-        site.files["/a.bin"] = CONTENT
         yield site
 
 
@@ -61,14 +62,6 @@ def accept(path):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-def test_archives_need_room_for_their_files(site, tmp_path, monkeypatch):
-    usage = shutil.disk_usage(tmp_path)._replace(free=100_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(DownloadError, match=r"GrabCut\.zip, unpacked, needs 61\.0 MB.*--root"):
-        fetch(GrabCut, tmp_path / "x", address=f"{site.url}/")
-    assert site.asked == []
 
 
 def zipped(files, path):
@@ -118,27 +111,20 @@ def test_entries_that_lead_out_of_the_folder(suffix, tmp_path):
         place = tmp_path / str(number)
         place.mkdir()
         archive = zipped({"good": b"1", name: b"2"}, place / f"a{suffix}")
-        with pytest.raises(DataError, match="leads out of the folder"):
-            unpack(archive, place / "in" / "out", 10_000)
+        refused(
+            DataError, lambda a=archive, to=place / "in" / "out": unpack(a, to, 10_000),
+            "leads out of the folder",
+        )  # fmt: skip
         assert content_of(place) == {archive.name: archive.read_bytes(), "in/out/good": b"1"}
 
 
-def test_links_that_were_in_the_folder_are_not_followed(tmp_path):
-    archive = zipped({"in/x": b"1"}, tmp_path / "a.zip")
-    (tmp_path / "out").mkdir()
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "out" / "in").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match="in/x, which leads out of the folder"):
-        unpack(archive, tmp_path / "out", 10_000)
-    assert names(tmp_path / "elsewhere") == []
-
-
-def special(path, kind, target, name="a/link"):
+def special(path, kind, target):
+    """An archive with a file and a link or device."""
     with tarfile.open(path, "w") as file:
         entry = tarfile.TarInfo("a/real")
         entry.size = 4
         file.addfile(entry, io.BytesIO(b"real"))
-        entry = tarfile.TarInfo(name)
+        entry = tarfile.TarInfo("a/link")
         entry.type, entry.linkname = kind, target
         file.addfile(entry)
     return path
@@ -151,78 +137,70 @@ def special(path, kind, target, name="a/link"):
         (tarfile.SYMTYPE, "../../x", "leads out"),
         (tarfile.SYMTYPE, "..\\..\\x", "leads out"),
         (tarfile.LNKTYPE, "../x", "leads out"),
-        (tarfile.LNKTYPE, "/etc/passwd", "leads out"),
         (tarfile.SYMTYPE, "nowhere", "damaged or incomplete"),
         (tarfile.SYMTYPE, "link", "damaged or incomplete"),
         (tarfile.FIFOTYPE, "", "device"),
         (tarfile.CHRTYPE, "", "device"),
+        (tarfile.SYMTYPE, "real", None),
+        (tarfile.LNKTYPE, "a/real", None),
     ],
 )
-def test_links_and_devices(kind, target, reason, tmp_path):
-    archive = special(tmp_path / "a.tar", kind, target)
-    with pytest.raises(DataError, match=rf"a\.tar: .*{reason}"):
-        unpack(archive, tmp_path / "out", 10_000)
-    assert content_of(tmp_path / "out") == {"a/real": b"real"}
+def test_links_become_copies_unless_they_lead_out(kind, target, reason, tmp_path):
+    archive, out = special(tmp_path / "a.tar", kind, target), tmp_path / "out"
+    if reason is None:
+        unpack(archive, out, 10_000)
+        assert content_of(out) == {"a/real": b"real", "a/link": b"real"}
+        assert not (out / "a" / "link").is_symlink()
+    else:
+        refused(DataError, lambda: unpack(archive, out, 10_000), archive, reason)
+        assert content_of(out) == {"a/real": b"real"}
 
 
-@pytest.mark.parametrize(("kind", "target"), [(tarfile.SYMTYPE, "real"), (b"1", "a/real")])
-def test_links_inside_an_archive_become_copies(kind, target, tmp_path):
-    unpack(special(tmp_path / "a.tar", kind, target), tmp_path / "out", 10_000)
-    assert content_of(tmp_path / "out") == {"a/real": b"real", "a/link": b"real"}
-    assert not (tmp_path / "out" / "a" / "link").is_symlink()
-
-
-def test_links_in_zip_files_are_refused(tmp_path):
+def test_links_of_zip_files_and_of_the_folder_are_refused(tmp_path):
     entry = zipfile.ZipInfo("link")
     entry.external_attr = (stat.S_IFLNK | 0o777) << 16
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
+    path, out = tmp_path / "a.zip", tmp_path / "out"
+    with zipfile.ZipFile(path, "w") as file:
         file.writestr(entry, "/etc/passwd")
-    with pytest.raises(DataError, match="link or device"):
-        unpack(tmp_path / "a.zip", tmp_path / "out", 10_000)
+    refused(DataError, lambda: unpack(path, out, 10_000), "link or device")
+    zipped({"in/x": b"1"}, path)
+    (tmp_path / "elsewhere").mkdir()
+    (out / "in").symlink_to(tmp_path / "elsewhere")
+    refused(DataError, lambda: unpack(path, out, 10_000), "in/x, which leads out of the folder")
+    assert names(tmp_path / "elsewhere") == []
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tgz"])
-def test_bombs(suffix, tmp_path):
+def test_bombs_and_damaged_archives(suffix, tmp_path):
     big = zipped({"zeros": bytes(300_000)}, tmp_path / f"big{suffix}")
     assert big.stat().st_size < 1_000
     many = zipped({f"{i}": b"" for i in range(300)}, tmp_path / f"many{suffix}")
-    for archive in (big, many):
-        with pytest.raises(DataError, match=r"unpacks to more than 0\.1 MB"):
-            unpack(archive, tmp_path / "out" / archive.stem, 100_000)
-
-
-def test_an_endless_end(tmp_path):
-    path = tmp_path / "a.tar"
-    zipped({"x": b"1"}, path)
-    path.write_bytes(path.read_bytes() + bytes(2 * MEGABYTE))
-    with pytest.raises(DataError, match="goes on after its end"):
-        unpack(path, tmp_path / "out", MEGABYTE)
-
-
-def test_junk_of_operating_systems_is_left_out(tmp_path):
-    files = {"__MACOSX/a/._x.jpg": b"", ".DS_Store": b"", "a/._x.jpg": b"", "a/Thumbs.db": b""}
-    unpack(zipped({**files, "a/x.jpg": b"1"}, tmp_path / "a.zip"), tmp_path / "out", 10_000)
-    assert content_of(tmp_path / "out") == {"a/x.jpg": b"1"}
-
-
-@pytest.mark.parametrize("suffix", [".zip", ".tgz"])
-def test_damaged_archives(suffix, tmp_path):
-    path = zipped({"x": CONTENT, "y": CONTENT}, tmp_path / f"a{suffix}")
-    whole = path.read_bytes()
+    for path in (big, many):
+        out = tmp_path / path.stem
+        words = "unpacks to more than 0.1 MB"
+        refused(DataError, lambda path=path, out=out: unpack(path, out, 100_000), words)
+    whole = zipped({"x": CONTENT, "y": CONTENT}, path).read_bytes()
     flipped = bytearray(whole)
     flipped[len(whole) // 3] ^= 255
     for number, content in enumerate((whole[: len(whole) // 2], bytes(flipped), b"<html>sorry")):
         path.write_bytes(content)
-        with pytest.raises(DataError, match=rf"a\{suffix}: .*fetch it again"):
-            unpack(path, tmp_path / f"out{number}", MEGABYTE)
+        out = tmp_path / f"out{number}"
+        words = (path, "fetch it again")
+        refused(DataError, lambda path=path, out=out: unpack(path, out, MEGABYTE), *words)
 
 
-def test_two_entries_of_one_name(tmp_path):
+def test_strange_archives(tmp_path):
+    path = zipped({"x": b"1"}, tmp_path / "a.tar")
+    path.write_bytes(path.read_bytes() + bytes(2 * MEGABYTE))
+    refused(DataError, lambda: unpack(path, tmp_path / "1", MEGABYTE), "goes on after its end")
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as file:
         file.writestr("x", "1")
         file.writestr("./x", "2")
-    with pytest.raises(DataError, match=r"two entries of the name .*x"):
-        unpack(tmp_path / "a.zip", tmp_path / "out", 10_000)
+    words = ("two entries of the name", "x")
+    refused(DataError, lambda: unpack(tmp_path / "a.zip", tmp_path / "2", MEGABYTE), *words)
+    files = {"__MACOSX/a/._x.jpg": b"", ".DS_Store": b"", "a/._x.jpg": b"", "a/Thumbs.db": b""}
+    unpack(zipped({**files, "a/x.jpg": b"1"}, tmp_path / "b.zip"), tmp_path / "3", 10_000)
+    assert content_of(tmp_path / "3") == {"a/x.jpg": b"1"}
 
 
 def packed(folder, archive, prefix):
@@ -231,10 +209,6 @@ def packed(folder, archive, prefix):
 
 def pack_grabcut(place):
     return [packed(write_grabcut(place / "x"), place / "GrabCut.zip", "GrabCut/")]
-
-
-def pack_berkeley(place):
-    return [packed(write_berkeley(place / "x"), place / "Berkeley.zip", "Berkeley/")]
 
 
 def pack_sbd(place):
@@ -274,7 +248,6 @@ def pack_lvis(place):
 
 PACKED = {
     "GrabCut": (pack_grabcut, [3]),
-    "Berkeley": (pack_berkeley, [3]),
     "SBD": (pack_sbd, [6, 6]),
     "BSDS500": (pack_bsds500, [12, 12, 12]),
     "LVIS": (pack_lvis, [5, 5]),
@@ -315,18 +288,14 @@ def test_what_is_fetched_is_what_the_data_set_reads(name, site, tmp_path, monkey
     assert set(names(root.parent)) == expected
 
 
-def test_fetched_bsds500_leaves_the_photographs_of_test_sets_out(site, tmp_path):
+def test_fetched_bsds500_has_the_list_of_photographs_of_test_sets(tmp_path):
     archive = pack_bsds500(tmp_path)[0]
     root = fetch(BSDS500, tmp_path / "bsds", address=str(archive), say=accept)
-    path = root / "images" / "train" / "100.jpg"
-    path.rename(path.with_name("124084.jpg"))
-    for label in sorted((root / "labels" / "train").glob("100_*")):
-        label.rename(label.with_name(label.name.replace("100", "124084")))
-    assert {name.stem for name, _, _ in BSDS500("train", root).objects} == {"101", "102"}
-    listed = (root / "splits" / "exclude_from_training.tsv").read_text().splitlines()
-    assert listed[0] == "bsds_id\tin_grabcut\tin_berkeley"
-    rows = [line.split("\t") for line in listed[1:]]
-    assert (len(rows), sum(int(r[1]) for r in rows), sum(int(r[2]) for r in rows)) == (99, 20, 96)
+    assert len(BSDS500("train", root)) == 12
+    lines = (root / "splits" / "exclude_from_training.tsv").read_text().splitlines()
+    rows = np.array([line.split("\t") for line in lines[1:]], dtype=int)
+    assert [len(rows), *rows[:, 1:].sum(axis=0)] == [99, 20, 96]  # all, GrabCut, Berkeley
+    assert 124084 in rows[:, 0]
 
 
 @pytest.fixture
@@ -341,32 +310,25 @@ def grabcut(site, tmp_path):
 
 def test_checksums(site, grabcut, tmp_path):
     run, place, lines = grabcut
-    with pytest.raises(ChecksumError, match=r"GrabCut\.zip: sha256 is .*expected 0+;"):
-        run(sha256="0" * 64)
+    refused(ChecksumError, lambda: run(sha256="0" * 64), "GrabCut.zip: sha256 is", "expected 000")
     stated = GrabCut.source.archives[0]._replace(md5="0" * 32)
     kind = with_source(GrabCut, archives=(stated,))
-    with pytest.raises(ChecksumError, match=r"md5 is .*expected 0+;"):
-        fetch(kind, place / "gc", address=f"{site.url}/GrabCut.zip")
+    address = f"{site.url}/GrabCut.zip"
+    refused(ChecksumError, lambda: fetch(kind, place / "gc", address=address), "md5 is", "000")
     assert names(place) == []
     run(sha256=digest(tmp_path / "GrabCut.zip", "sha256").upper())
     assert any("as expected" in line for line in lines)
     assert len(GrabCut(place / "gc")) == 3
 
 
-def test_an_archive_that_was_replaced_since_the_last_download(site, grabcut, tmp_path):
-    run, place, lines = grabcut
+def test_an_archive_that_was_replaced_since_the_last_download(site, grabcut):
+    run, _, lines = grabcut
     run()
     assert "not verified" in lines[0]
     run(force=True)
     assert "as in an earlier download" in lines[-2]
     site.files["/GrabCut.zip"] += b"x"
-    with pytest.raises(ChecksumError, match=r"GrabCut\.zip\.sha256 has .*earlier"):
-        run(force=True)
-    (place / "GrabCut.zip.sha256").unlink()
-    shutil.rmtree(place / "gc")
-    run()
-    assert site.asked[-1][1] is None
-    assert len(site.asked) == 3, "the archive of the second run was still there"
+    refused(ChecksumError, lambda: run(force=True), "GrabCut.zip.sha256 has", "earlier")
 
 
 def test_files_of_another_content_are_not_overwritten(site, grabcut):
@@ -375,36 +337,36 @@ def test_files_of_another_content_are_not_overwritten(site, grabcut):
     mine = place / "gc" / "data_GT" / "banana.jpg"
     mine.write_bytes(b"mine")
     (place / "gc" / "notes.txt").write_text("mine")
-    with pytest.raises(DataError, match=r"1 files .*data_GT.banana\.jpg.*--force"):
-        run()
+    refused(DataError, run, "1 files", "banana.jpg", "--force")
     assert content_of(place / "gc") == {"data_GT/banana.jpg": b"mine", "notes.txt": b"mine"}
     run(force=True)
     assert len(GrabCut(place / "gc")) == 3
     assert (place / "gc" / "notes.txt").read_text() == "mine"
 
 
-def test_nothing_half_done_is_left(site, grabcut, monkeypatch):
+def test_nothing_half_done_is_left(site, grabcut, tmp_path, monkeypatch):
     run, place, _ = grabcut
-    with zipfile.ZipFile(place.parent / "GrabCut.zip", "a") as file:
+    usage = shutil.disk_usage(tmp_path)._replace(free=100_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda path: usage)
+        refused(DownloadError, run, "GrabCut.zip, unpacked, needs 61.0 MB", "--root")
+    assert site.asked == []
+    wrong = zipped({"a/b": b"1"}, tmp_path / "a.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "GrabCut.zip", "a") as file:
         file.writestr("../x", "evil")
-    site.files["/GrabCut.zip"] = (place.parent / "GrabCut.zip").read_bytes()
-    with pytest.raises(DataError, match="leads out"):
-        run()
-    assert names(place) == ["GrabCut.zip", "GrabCut.zip.sha256"]
+    for content, words in (
+        (wrong, "expected an archive with data_GT, boundary_GT, got one with"),
+        ((tmp_path / "GrabCut.zip").read_bytes(), "leads out"),
+    ):
+        site.files["/GrabCut.zip"] = content
+        refused(DataError, run, words)
+        assert names(place) == ["GrabCut.zip", "GrabCut.zip.sha256"]
+        for path in place.iterdir():
+            path.unlink()
     (place / ".gc.unpacking" / "old").mkdir(parents=True)
-    for path in place.glob("GrabCut*"):
-        path.unlink()
-    site.files["/GrabCut.zip"] = packed(
-        place.parent / "x", place.parent / "fine.zip", ""
-    ).read_bytes()
+    site.files["/GrabCut.zip"] = packed(tmp_path / "x", tmp_path / "fine.zip", "").read_bytes()
     run()
     assert "old" not in names(place / "gc")
-
-
-def test_archives_of_something_else(site, tmp_path):
-    site.files["/GrabCut.zip"] = zipped({"a/b": b"1"}, tmp_path / "a.zip").read_bytes()
-    with pytest.raises(DataError, match="expected an archive with data_GT, boundary_GT, got one"):
-        fetch(GrabCut, tmp_path / "data" / "gc", address=f"{site.url}/GrabCut.zip")
 
 
 def test_sets_behind_a_browser(tmp_path):
@@ -412,9 +374,10 @@ def test_sets_behind_a_browser(tmp_path):
     save(image, tmp_path / "x" / "video" / "00009.jpg")
     save(labels * 255, tmp_path / "x" / "video" / "object1_00009.png")
     archive = packed(tmp_path / "x", tmp_path / "D.zip", "DAVIS585/")
-    with pytest.raises(UsageError, match=r"DAVIS585 cannot be fetched: .*ClickSEG.*--source"):
-        fetch(DAVIS585, tmp_path / "data" / "D585")
-    root = fetch(DAVIS585, tmp_path / "data" / "D585", address=str(archive), say=accept)
+    root = tmp_path / "data" / "D585"
+    words = ("DAVIS585 cannot be fetched", "ClickSEG", "--source")
+    refused(UsageError, lambda: fetch(DAVIS585, root), *words)
+    assert fetch(DAVIS585, root, address=str(archive), say=accept) == root
     assert len(DAVIS585.complete(root)) == 1
     assert archive.is_file()
 
@@ -429,17 +392,14 @@ def test_sets_behind_a_browser(tmp_path):
     ],
 )
 def test_arguments_that_do_not_fit(name, options, told, tmp_path):
-    with pytest.raises(UsageError, match=told):
-        fetch(PUBLISHED[name], tmp_path / "data", **options)
+    refused(UsageError, lambda: fetch(PUBLISHED[name], tmp_path / "data", **options), told)
 
 
 def test_a_killed_download_goes_on(site, grabcut, tmp_path):
     """The process is killed in the middle of the file; the same command completes it."""
-    padding = zipped({"GrabCut/padding": CONTENT}, tmp_path / "y.zip")
     with zipfile.ZipFile(tmp_path / "GrabCut.zip", "a") as file:
         file.writestr("GrabCut/padding", CONTENT)
     site.files["/GrabCut.zip"] = (tmp_path / "GrabCut.zip").read_bytes()
-    assert padding.stat().st_size < len(site.files["/GrabCut.zip"])
     site.pause = 0.05
     root = tmp_path / "data" / "gc"
     arguments = ["data", "fetch", "GrabCut", "--root", str(root)]

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from refusals import refused
 
-from probseg.data.reading import TOLD, digest_of, index_objects, plain_name, read_all
+from probseg.data.reading import NAMED, digest_of, index_objects, plain_name, read_all
 from probseg.errors import DataError
 
 
@@ -40,31 +41,10 @@ def test_a_digest_follows_names_sizes_times_and_order(files):
     files[0].rename(root / "d.txt")
     digests.append(digest_of(files, root))
     digests.append(digest_of([root / "d.txt", *files[1:]], root))
-    assert len(set(digests)) == len(digests)
-
-
-def test_a_digest_does_not_depend_on_the_place(files):
-    before = digest_of(files, files[0].parent)
-    there = files[0].parent.rename(files[0].parent.with_name("there"))
-    assert digest_of([there / path.name for path in files], there) == before
-
-
-def test_a_digest_does_not_depend_on_the_place_of_neighbours(tmp_path):
-    digests = []
-    for place in ("here", "there"):
-        image, mask = (tmp_path / place / folder / "a.png" for folder in ("im", "gt"))
-        for path in (image, mask):
-            path.parent.mkdir(parents=True)
-            path.write_text("same")
-            os.utime(path, ns=(10**18, 10**18))
-        digests.append(digest_of([image, mask], mask.parent))
-    assert digests[0] == digests[1]
-
-
-def test_names_need_not_be_text(files):
-    strange = files[0].parent / os.fsdecode(b"\xff.png")
+    strange = root / os.fsdecode(b"\xff.png")
     strange.write_text("")
-    assert digest_of([strange], strange.parent) != digest_of(files, strange.parent)
+    digests.append(digest_of([strange], root))
+    assert len(set(digests)) == len(digests)
 
 
 def half(number):
@@ -82,18 +62,19 @@ def test_results_come_in_order_and_errors_at_the_end():
         seen.extend(read_all(half, [0, 3, 2, 5, 8], "numbers"))
     one = read_all(half, [0, 3, 8], "numbers")
     assert [next(one), next(one)] == [0, 4]
-    with pytest.raises(DataError, match=r"^3\.png: is odd$"):
-        next(one)
+    refused(DataError, lambda: next(one), "3.png: is odd")
+    with pytest.raises(ZeroDivisionError):  # other errors are not caught
+        list(read_all(lambda number: 1 // number, [1, 0], "numbers"))
 
 
-@pytest.mark.parametrize(("count", "rest"), [(TOLD, 0), (TOLD + 1, 1), (30, 30 - TOLD)])
-def test_one_error_names_several(count, rest):
+@pytest.mark.parametrize("count", [NAMED, NAMED + 1, 30])
+def test_one_error_names_several(count):
     with pytest.raises(DataError) as caught:
         list(read_all(half, range(1, 2 * count, 2), "numbers"))
     first, *lines = str(caught.value).split("\n")
     assert first == f"{count} entries of numbers cannot be used:"
-    assert lines[:TOLD] == [f"{2 * i + 1}.png: is odd" for i in range(TOLD)]
-    assert lines[TOLD:] == ([f"and {rest} more"] if rest else [])
+    assert lines[:NAMED] == [f"{2 * i + 1}.png: is odd" for i in range(NAMED)]
+    assert lines[NAMED:] == ([f"and {count - NAMED} more"] if count > NAMED else [])
 
 
 class Pixels:
@@ -117,11 +98,6 @@ def test_what_was_read_of_bad_files_is_not_kept():
     gc.collect()
     assert caught.value.__cause__ is None
     assert not alive
-
-
-def test_other_errors_are_not_caught():
-    with pytest.raises(ZeroDivisionError):
-        list(read_all(lambda number: 1 // number, [1, 0], "numbers"))
 
 
 class Terminal(io.StringIO):
@@ -158,29 +134,19 @@ def test_objects_are_listed_once(files):
     for options in ({"limit": 1}, {"limit": 2}, {"limit": 1}):
         assert index_objects("x", a.parent, count, files, files, **options) == expected
     assert len(calls) == 12
+    assert index_objects("y", a.parent, lambda _: np.zeros(3, np.int64), files, files) == []
 
 
-def test_a_data_set_without_objects(files):
-    root = files[0].parent
-    assert index_objects("x", root, lambda _: np.zeros(3, np.int64), files, files) == []
-
-
-@given(name=st.text(max_size=300) | st.sampled_from(["a.png", "..", "a/b", "/", "C:x", "é", ". "]))
+@given(name=st.text(max_size=30) | st.sampled_from(["a.png", "..", "a/b", "/", "C:x", "é", ". "]))
 def test_plain_names_stay_in_their_folder(name):
     if plain_name(name):
         path = Path("/data/masks") / name
         assert path.parent == Path("/data/masks")
         assert os.path.normpath(path) == str(path)
-        assert len(os.fsencode(name)) < 256
 
 
-@pytest.mark.parametrize("name", ["000000000139", "a b#1.png", "é.png", ".hidden", "a..b"])
-def test_names_of_files_are_plain(name):
-    assert plain_name(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", " ", "...", "a/b", "../a", "a\\b", "C:a", "a\n", "a\0", 256 * "a"]
-)
-def test_other_names_are_not(name):
-    assert not plain_name(name)
+def test_plain_names():
+    for name in ("000000000139", "a b#1.png", "é.png", ".hidden", "a..b"):
+        assert plain_name(name)
+    for name in ("", ".", "..", " ", "...", "a/b", "../a", "a\\b", "C:a", "a\n", "a\0", 256 * "a"):
+        assert not plain_name(name)

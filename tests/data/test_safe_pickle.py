@@ -3,7 +3,6 @@
 import copyreg
 import os
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,26 +55,23 @@ def test_arrays_come_out_unchanged(path, array, protocol, fortran):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_scalars_and_other_byte_orders(path, protocol):
+@pytest.mark.parametrize("module", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
+def test_scalars_and_other_byte_orders(path, protocol, module):
     content = [np.float32(1.5), np.uint8(7), np.True_, np.arange(4, dtype=">i4")]
-    *scalars, array = load_data(write_pickle(content, path, protocol))
+    data = write_pickle(content, path, protocol).read_bytes()
+    if protocol < 4:  # later ones give lengths of names
+        path.write_bytes(data.replace(b"numpy._core.multiarray", module))
+    *scalars, array = load_data(path)
     assert scalars == content[:3]
     assert [scalar.dtype for scalar in scalars] == [np.float32, np.uint8, np.bool_]
     assert array.tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("module", ["numpy.core.multiarray", "numpy._core.multiarray"])
-def test_both_names_of_numpys_module(path, module):
-    content = pickle.dumps(np.arange(3, dtype=np.uint8), 2)
-    path.write_bytes(content.replace(b"numpy._core.multiarray", module.encode()))
-    assert load_data(path).tolist() == [0, 1, 2]
-
-
 class Calling:
-    """Pickled as a call of any function."""
+    """Pickled as a call of any function, and a state."""
 
-    def __init__(self, function, *arguments):
-        self.call = (function, arguments)
+    def __init__(self, function, *arguments, state=None):
+        self.call = (function, arguments, state)
 
     def __reduce__(self):
         return self.call
@@ -90,19 +86,13 @@ def mark(path):
     assert not mark.exists()
 
 
-def write_file(name):
-    Path(name).touch()
-
-
 @pytest.mark.parametrize("protocol", [0, 2, 4, 5])
 def test_functions_are_not_called(path, mark, protocol):
     attacks = {
         "system": Calling(os.system, f"touch {mark}"),
         "eval": Calling(eval, f"open({str(mark)!r}, 'w').close()"),
-        "exec": Calling(exec, f"open({str(mark)!r}, 'w').close()"),
         "getattr": Calling(getattr, Calling(getattr, "", "__class__"), "__base__"),
         "_reconstructor": Calling(copyreg._reconstructor, Calling, object, None),
-        "write_file": Calling(write_file, str(mark)),
         "load": Calling(np.load, str(mark)),
     }
     for name, attack in attacks.items():
@@ -125,6 +115,7 @@ def test_names_with_dots_lead_nowhere(path, name):
 @pytest.mark.parametrize(
     "content",
     [
+        b"", b".", b"not a pickle", pickle.dumps(list(range(1000)))[:-9],
         b"cnumpy\nndarray\n(K\x05tR.",  # the class of arrays is named, never called
         b"cnumpy\nndarray\n(K\x05t\x81.",
         b"cnumpy\ndtype\n(S'i4'\nt\x81.",  # what stands for functions are no classes
@@ -137,15 +128,12 @@ def test_names_with_dots_lead_nowhere(path, name):
         b"(S'true'\niposix\nsystem\n.",
         b"\x82\x01.",  # the registry of copyreg
         b"S'somewhere'\nQ.",
-        b"",
-        b".",
-        b"not a pickle",
-        pickle.dumps(list(range(1000)))[:-9],
     ],
-)
+)  # fmt: skip
 def test_tricks_and_damage(path, content):
     path.write_bytes(content)
     refused(path)
+    refused(path.with_name("none.pickle"), "no such file")
 
 
 @pytest.mark.parametrize(
@@ -161,16 +149,6 @@ def test_arrays_of_anything_but_numbers_are_refused(path, array):
         refused(write_pickle(array, path, protocol))
 
 
-class Crafted:
-    """An array whose state does not fit it."""
-
-    def __init__(self, shape, dtype, content):
-        self.state = (1, shape, dtype, False, content)
-
-    def __reduce__(self):
-        return np._core.multiarray._reconstruct, (np.ndarray, (0,), b"b"), self.state
-
-
 @pytest.mark.parametrize(
     ("shape", "dtype", "content"),
     [
@@ -184,8 +162,6 @@ class Crafted:
     ],
 )
 def test_arrays_whose_state_does_not_fit(path, shape, dtype, content):
-    refused(write_pickle(Crafted(shape, dtype, content), path))
-
-
-def test_a_missing_file(tmp_path):
-    refused(tmp_path / "none.pickle", "no such file")
+    state = (1, shape, dtype, False, content)
+    array = Calling(np._core.multiarray._reconstruct, np.ndarray, (0,), b"b", state=state)
+    refused(write_pickle(array, path))

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import probseg.evaluation.benchmark as benchmark
 import probseg.zoo.store as store
-from probseg.attention import ProbabilisticAttention2d, StandardAttention2d
+from probseg.attention import ProbabilisticAttention2d
 from probseg.evaluation.benchmark import Settings, measure, measure_elsewhere
 from probseg.evaluation.gauges import count_multiply_adds, timed, timed_with_peak
 from probseg.models import build, override, read_preset
@@ -22,7 +21,7 @@ def without_training(**changes):
     return Settings(**{**vars(TINY), "train": False, **changes})
 
 
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad])
 def test_multiply_adds_of_a_convolution_net_by_hand(mode):
     net = nn.Sequential(
         nn.Conv2d(3, 8, 3, stride=2, padding=1),  # to 10 x 8
@@ -41,28 +40,17 @@ def test_multiply_adds_of_a_convolution_net_by_hand(mode):
     assert counted == 2 * one
 
 
-@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad])
 @pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa"])
-def test_multiply_adds_of_both_primitives(backend, mode):
+def test_multiply_adds_of_both_primitives(backend):
     batch, heads, n, m, d = 2, 3, 300, 200, 16
     queries, keys = torch.randn(batch, heads, n, d), torch.randn(batch, heads, m, d)
     pairs = batch * heads * n * m
-    with mode():
-        read = count_multiply_adds(lambda: attend(queries, keys, keys, backend=backend))
-        written = count_multiply_adds(lambda: assign(queries, keys, queries, backend=backend))
+    read = count_multiply_adds(lambda: attend(queries, keys, keys, backend=backend))
+    written = count_multiply_adds(lambda: assign(queries, keys, queries, backend=backend))
     assert 2 * read == 2 * pairs * (d + d)
     assert written >= pairs * (d + d)
     if backend == "reference":
         assert written == pairs * (d + d)
-
-
-def test_multiply_adds_of_the_stock_kernel_with_a_mask():
-    queries, keys = torch.randn(1, 2, 30, 8), torch.randn(1, 2, 20, 8)
-    mask = torch.zeros(30, 20)
-    counted = count_multiply_adds(
-        lambda: F.scaled_dot_product_attention(queries, keys, keys, attn_mask=mask)
-    )
-    assert counted == 2 * 30 * 20 * (8 + 8)
 
 
 def projections(layer, pixels):
@@ -72,25 +60,15 @@ def projections(layer, pixels):
     return pixels * sum(part.weight.numel() for part in convolutions)
 
 
-def attention_layer(kind, **options):
-    return kind(16, 8, num_heads=1, head_channels=8, **options).eval()
-
-
-def test_multiply_adds_of_an_attention_layer():
-    pixels = 12 * 10
-    features = torch.randn(1, 16, 12, 10)
-    layer = attention_layer(StandardAttention2d)
-    counted = count_multiply_adds(lambda: layer(features)) - projections(layer, pixels)
-    assert 2 * counted == 2 * pixels * pixels * (8 + 8)
-
-
 @torch.inference_mode()
 def test_multiply_adds_of_key_adaptation():
     pixels = 12 * 10
     features = torch.randn(1, 16, 12, 10)
     counted = {}
     for iterations in (0, 1, 2):
-        layer = attention_layer(ProbabilisticAttention2d, key_iterations=iterations)
+        layer = ProbabilisticAttention2d(
+            16, 8, num_heads=1, head_channels=8, key_iterations=iterations
+        ).eval()
         counted[iterations] = count_multiply_adds(lambda: layer(features))  # noqa: B023
         analytical = projections(layer, pixels) + pixels**2 * (8 + 8) * (1 + iterations)
         # The prior takes a channel more, and a kernel is as wide as its widest argument.
@@ -111,8 +89,9 @@ def test_seconds_and_peak():
         assert peak is None or 60 < peak < 80
 
 
-def test_everything_is_measured():
-    record = measure("micro_csa", TINY)
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_everything_is_measured(precision):
+    record = measure("micro_csa", Settings(**{**vars(TINY), "precision": precision}))
     assert record.error is None
     assert (record.prompts, record.working_size, record.trained) == ("stem", None, False)
     model = build(read_preset("micro_csa"))
@@ -120,14 +99,8 @@ def test_everything_is_measured():
     assert record.first_multiply_adds_g == record.next_multiply_adds_g > 0
     assert 0 < record.first_ms <= record.first_ms_p95
     assert 0 < record.next_ms <= record.next_ms_p95
-    assert record.train_images_per_second > 0
-
-
-@pytest.mark.parametrize("options", [{"precision": "bf16"}])
-def test_other_ways_to_compute(options):
-    record = measure("micro_csa", Settings(**{**vars(TINY), **options}))
-    assert record.error is None
-    assert math.isfinite(record.train_images_per_second)
+    assert 0 < record.undo_ms < record.next_ms
+    assert 0 < record.train_images_per_second < math.inf
 
 
 def test_prompts_can_enter_elsewhere():
@@ -149,7 +122,7 @@ def test_model_folder_and_its_working_size(tmp_path):
     assert reduced.first_multiply_adds_g < 0.5 * native.first_multiply_adds_g
 
 
-def test_failures_are_told(monkeypatch):
+def test_failures_are_recorded(monkeypatch):
     record = measure("micro_conv", without_training(key_iterations=1))
     assert "key_iterations=1" in record.error
     assert record.first_ms is None

@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import time
 
-import pytest
 from result_folders import step
 
 from probseg.evaluation import Journal, ObjectRecord, find_unfinished, read_objects
@@ -52,32 +51,18 @@ def test_a_killed_evaluation_is_found_again(tmp_path):
     again = place(tmp_path, "run2")
     assert find_unfinished(again, SUBJECT, tmp_path) == (folder, runs("a", "b", "c"))
     assert find_unfinished(again, SUBJECT) == (again, []), "no other runs are looked at"
+    for other in (place(tmp_path, "run2", "val"), place(tmp_path, "run2", protocol="human")):
+        assert find_unfinished(other, SUBJECT, tmp_path) == (other, [])
+    turned = dict(reversed(SUBJECT.items()))
+    assert find_unfinished(folder, turned)[1] == runs("a", "b", "c"), "whatever its order"
     about = json.loads((folder / "evaluation.json").read_text())
     assert about == {"fingerprint": fingerprint(SUBJECT), "subject": SUBJECT}
 
 
-def test_the_order_of_the_subject_does_not_matter(tmp_path):
+def test_another_subject_is_not_taken_over(tmp_path):
     Journal(place(tmp_path), SUBJECT).add(runs("a", "b"))
-    turned = dict(reversed(SUBJECT.items()))
-    assert find_unfinished(place(tmp_path), turned)[1] == runs("a", "b")
-
-
-@pytest.mark.parametrize(
-    "change", [{"seed": 1}, {"protocol": {"max_clicks": 3}}, {"more": None}, {"seed": 0.5}]
-)
-def test_another_subject_is_not_taken_over(tmp_path, change):
-    Journal(place(tmp_path), SUBJECT).add(runs("a", "b"))
-    assert find_unfinished(place(tmp_path), {**SUBJECT, **change}) == (place(tmp_path), [])
-
-
-@pytest.mark.parametrize("other", [("run1", "val", "ritm"), ("run1", "test", "human")])
-def test_another_place_is_not_taken_over(tmp_path, other):
-    Journal(place(tmp_path, *other), SUBJECT).add(runs("a", "b"))
-    assert find_unfinished(place(tmp_path), SUBJECT) == (place(tmp_path), [])
-
-
-def test_nothing_is_found_where_nothing_is(tmp_path):
-    assert find_unfinished(place(tmp_path), SUBJECT) == (place(tmp_path), [])
+    for change in ({"seed": 0.5}, {"protocol": {"max_clicks": 3}}, {"more": None}):
+        assert find_unfinished(place(tmp_path), {**SUBJECT, **change}) == (place(tmp_path), [])
 
 
 def test_a_process_killed_before_its_first_record_leaves_nothing(tmp_path):
@@ -182,9 +167,8 @@ def _write_for_ever(folder, started):
         journal.add(runs(*(f"{batch:06} {n}" for n in range(200)), clicks=20))
 
 
-@pytest.mark.parametrize("size", [2_000, 300_000])
-def test_a_process_killed_while_it_writes_leaves_whole_runs(tmp_path, size):
-    folder = place(tmp_path)
+def test_a_process_killed_while_it_writes_leaves_whole_runs(tmp_path):
+    folder, size = place(tmp_path), 300_000
     context = multiprocessing.get_context("fork")  # a new interpreter would take seconds to begin
     started = context.Event()
     process = context.Process(target=_write_for_ever, args=(folder, started), daemon=True)

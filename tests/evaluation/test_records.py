@@ -1,12 +1,11 @@
 import csv
-import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from result_folders import step
-from toy_models import paints_disks, sees_the_truth, toy_sample
+from toy_models import paints_disks, toy_sample
 
 from probseg.errors import DataError
 from probseg.evaluation import (
@@ -66,19 +65,6 @@ def test_what_is_read_is_what_was_written(tmp_path_factory, records):
     assert read_objects(str(path), unfinished=True) == (records if len(records) > 1 else [])
 
 
-@given(value=st.floats(allow_nan=False))
-def test_no_digit_is_lost(tmp_path_factory, value):
-    line = step(0, seconds=value, iou=value, boundary_iou=-value)
-    path = tmp_path_factory.mktemp("digits") / "objects.csv"
-    (read,) = read_objects(write(path, [ObjectRecord("D", "a", 0, (line,), "a")]))
-    found = [read.steps[0].scores[name] for name in ("iou", "boundary_iou")]
-    assert [math.copysign(1, v) for v in found] == [
-        math.copysign(1, value),
-        math.copysign(1, -value),
-    ]
-    assert read.steps[0] == line
-
-
 def test_lines_are_for_others_to_read(tmp_path):
     records = run_objects(paints_disks(5), [toy_sample()], PROTOCOLS["gabbur2021"], trials=[2])
     with write(tmp_path / "objects.csv", records).open(newline="") as file:
@@ -98,15 +84,6 @@ def test_lines_are_for_others_to_read(tmp_path):
         assert float(cells["iou"]) == line.iou
 
 
-def test_runs_of_networks_come_back(tmp_path):
-    samples = [toy_sample((30, 40), seed)._replace(photo="shared") for seed in range(2)]
-    for name in ("ritm", "human"):
-        records = run_objects(sees_the_truth, samples, PROTOCOLS[name])
-        assert read_objects(write(tmp_path / f"{name}.csv", records)) == records
-        assert {record.photo for record in records} == {"shared"}
-        assert {record.clicks for record in records} >= {1}
-
-
 LINE = "D,a,a,,0,{k},,,,0.5,0.5" + "," * (len(COLUMNS) - 11) + "\n"
 
 
@@ -120,40 +97,28 @@ def test_scores_that_an_older_file_lacks_are_none(tmp_path):
     assert all(line.scores["jump"] is line.scores["brier"] is None for line in record.steps)
 
 
+HEADER = ",".join(COLUMNS) + "\n"
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected the columns dataset, object"),
-        ("a,b\n1,2\n", r"expected the columns .* got \['a', 'b'\]"),
-        (",".join(COLUMNS) + "\nD,a,a,,0,zero,,,,0.5,0.5,,,,\n", "line 2 cannot be read .*zero"),
-        (",".join(COLUMNS) + "\nD,a,a,,0\n", "line 2 cannot be read"),
-        (",".join(COLUMNS) + "\nD,a,a,,0,0,,,,,0.5,,,,\n", "line 2 cannot be read"),
+        ("", "columns dataset, object"),
+        ("a,b\n1,2\n", r"columns .* got \['a', 'b'\]"),
+        (f"{HEADER}D,a,a,,0,zero,,,,0.5,0.5,,,,\n", "line 2 cannot be read .*zero"),
+        (f"{HEADER}D,a,a,,0\n", "line 2 cannot be read"),
+        (HEADER + LINE.format(k=0) + "Größe\n", "UTF-8"),
         (
-            ",".join(COLUMNS)
-            + "\n"
-            + LINE.format(k=0)
-            + LINE.format(k=1)
-            + "D,b,b,,0,0"
-            + LINE[12:],
+            HEADER + LINE.format(k=0) + LINE.format(k=1) + "D,b,b,,0,0" + LINE[12:],
             "its runs have 1 to 2 lines; is it complete",
         ),
     ],
 )
 def test_other_files_are_refused(tmp_path, text, message):
     path = tmp_path / "objects.csv"
-    path.write_text(text)
-    with pytest.raises(DataError, match=f"objects.csv: {message}"):
+    path.write_bytes(text.encode("cp1252"))
+    with pytest.raises(DataError, match=f"objects.csv: .*{message}"):
         read_objects(path)
-
-
-@pytest.mark.parametrize("unfinished", [False, True])
-def test_other_encodings_are_refused(tmp_path, unfinished):
-    path = tmp_path / "objects.csv"
-    path.write_bytes(
-        (",".join(COLUMNS) + "\n" + LINE.format(k=0)).encode() + "Größe\n".encode("cp1252")
-    )
-    with pytest.raises(DataError, match=r"objects.csv: expected UTF-8"):
-        read_objects(path, unfinished=unfinished)
 
 
 def offsets(path, records):
@@ -192,7 +157,7 @@ def test_half_a_number_is_no_number(tmp_path):
 def test_damage_in_the_middle_is_no_kill(tmp_path):
     path = tmp_path / "objects.csv"
     broken = LINE.format(k=1).replace("0.5", "half")
-    path.write_text(",".join(COLUMNS) + "\n" + LINE.format(k=0) + broken + LINE.format(k=2))
+    path.write_text(HEADER + LINE.format(k=0) + broken + LINE.format(k=2))
     with pytest.raises(DataError, match="line 3 cannot be read"):
         read_objects(path, unfinished=True)
 

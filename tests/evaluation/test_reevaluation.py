@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from fakes import save, write_grabcut
+from fakes import write_grabcut
 from tested import network_for_classes, network_for_clicks
 
 import probseg.evaluation.reevaluation as reevaluation
@@ -37,13 +37,13 @@ def of_classes(classes, monkeypatch):
     return evaluation
 
 
-def told(path):
+def content_of(path):
     return json.loads(path.read_text())
 
 
 def rewritten(path, place, **metadata):
     """Write results with other metadata; return the file."""
-    results = told(path)
+    results = content_of(path)
     results["metadata"] |= metadata
     place.write_text(json.dumps(results))
     return place
@@ -52,7 +52,7 @@ def rewritten(path, place, **metadata):
 def test_figures_and_errors_are_those_of_the_results(clicks, evaluations):
     gabbur, ritm = clicks.results
     for path, key, first in ((gabbur, "GrabCut/gabbur2021", 0), (ritm, "GrabCut/ritm", 1)):
-        summary = told(path)["datasets"]["GrabCut"]
+        summary = content_of(path)["datasets"]["GrabCut"]
         evaluation = evaluations[f"{key}+max_clicks=3"]
         shown = [f"miou@{k}" for k in range(first, 4)] + [f"noc@{q}" for q in (80, 85, 90, 95)]
         assert list(evaluation.figures) == shown, "no figure is of before the first answer"
@@ -94,7 +94,7 @@ def test_seed_and_adaptation_are_those_of_the_test(clicks, evaluations, tmp_path
     seen = set()
 
     def spy(model, *arguments, **options):
-        seen.add(model.head.last.settings.keys.iterations)
+        seen.add(model.head.last.settings.key_adaptation.iterations)
         return run_objects(model, *arguments, **options)
 
     monkeypatch.setattr(reevaluation, "run_objects", spy)
@@ -125,7 +125,7 @@ def test_data_are_described_without_places_of_a_machine(clicks, evaluations, tmp
                 },
             },
         }
-    data = told(clicks.results[0])["metadata"]["data"]
+    data = content_of(clicks.results[0])["metadata"]["data"]
     data["test"]["init_args"]["root"] = str(tmp_path / "elsewhere")
     path = rewritten(clicks.results[0], tmp_path / "results.json", data=data)
     assert str(tmp_path) not in json.dumps(read_results(path)[0].data)
@@ -174,14 +174,19 @@ def test_data_that_cannot_be_built_again_are_said_to_be_so(clicks, evaluations, 
         reevaluate(clicks.model, evaluation)
 
 
-def test_a_model_cannot_name_foreign_data(clicks, evaluations):
+def test_results_name_no_foreign_code_and_other_files_are_refused(clicks, evaluations, tmp_path):
     evaluation = evaluations["GrabCut/ritm+max_clicks=3"]
     data = {
         "class_path": "probseg.data.InteractiveDataModule",
         "init_args": {"test": {"class_path": "os.System", "init_args": {}}},
     }
-    with pytest.raises(DataError, match=r"GrabCut/ritm\S* unknown data set 'System'"):
+    with pytest.raises(DataError, match=r"GrabCut/ritm\S* unknown data set 'os.System'"):
         reevaluate(clicks.model, dataclasses.replace(evaluation, data=data))
+    path = tmp_path / "results.json"
+    for content in ("", "[]", '{"metadata": {}, "protocol": {}, "datasets": {"a": {}}}'):
+        path.write_text(content)
+        with pytest.raises(DataError, match=r"results\.json|protocol None"):
+            read_results(path)
 
 
 def test_other_data_are_noticed(clicks, evaluations, tmp_path, monkeypatch):
@@ -197,7 +202,7 @@ def test_other_data_are_noticed(clicks, evaluations, tmp_path, monkeypatch):
 
 
 def test_a_changed_protocol_has_a_key_of_its_own(evaluations, clicks, tmp_path):
-    results = told(clicks.results[1])
+    results = content_of(clicks.results[1])
     results["protocol"] |= {"max_clicks": 20, "zoom": "ritm", "flip": True, "trials": 1}
     path = tmp_path / "results.json"
     path.write_text(json.dumps(results))
@@ -215,33 +220,3 @@ def test_protocols_come_back_with_mistakes_and_strange_ones_are_refused(evaluati
     with pytest.raises(DataError, match="protocol 'ritm' cannot be repeated"):
         protocol_of({**options, **wrong})
     assert protocol_of(options).name == "ritm"
-
-
-@pytest.mark.parametrize(
-    ("content", "told"),
-    [
-        (None, "cannot be read"),
-        ("{", "is not what `probseg test` writes"),
-        ("[]", "is not what `probseg test` writes"),
-        ('{"metadata": {}, "protocol": {}, "datasets": {"a": {}}}', "`probseg test`"),
-    ],
-)
-def test_other_files_are_refused_in_words(tmp_path, content, told):
-    path = tmp_path / "results.json"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(DataError, match=rf"results\.json.*{told}|protocol None"):
-        read_results(path)
-
-
-def test_pictures_are_read_anew(clicks, evaluations, monkeypatch, tmp_path):
-    """The figures depend on the data at hand, not on what was recorded."""
-    evaluation = evaluations["GrabCut/gabbur2021+max_clicks=3"]
-    root = write_grabcut(tmp_path / "GrabCut")
-    from probseg.data import GrabCut
-
-    sample = GrabCut(root)[0]
-    save(255 - sample.image, root / "data_GT" / "Cross.JPG", format="JPEG")
-    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
-    found = reevaluate(clicks.model, evaluation)
-    assert max(map(abs, evaluation.moves(found).values())) > 0

@@ -62,7 +62,7 @@ def test_runs_do_not_depend_on_what_runs_beside_them(name, model):
     protocol = short(name)
     alone = timeless(one_at_a_time(model, samples, protocol, seed=3))
     assert len(alone) == len(samples) * protocol.trials
-    for batch_size in (1, 3, 8):
+    for batch_size in (1, 3):
         assert (
             timeless(run_objects(model, samples, protocol, batch_size=batch_size, seed=3)) == alone
         )
@@ -83,14 +83,9 @@ class Centred:
         return [logits - logits.mean() for logits in answers]
 
 
-NETWORKS = [
-    (name, working_size)
-    for name in ("micro_csa", "micro_fast", "micro_prob_botnet")
-    for working_size in (None, 32)
-]
-
-
-@pytest.mark.parametrize(("name", "working_size"), NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "working_size"), [("micro_csa", 32), ("micro_fast", None), ("micro_prob_botnet", None)]
+)
 def test_networks_answer_in_batches_as_they_do_alone(name, working_size):
     torch.manual_seed(0)
     model = Centred(micro_model(name, working_size=working_size).double())
@@ -100,26 +95,7 @@ def test_networks_answer_in_batches_as_they_do_alone(name, working_size):
         assert len({step[4]["iou"] for _, _, steps in alone for step in steps}) > 8, (
             "they do differ"
         )
-        for batch_size in (3, 8):
-            assert timeless(run_objects(model, samples, protocol, batch_size=batch_size)) == alone
-
-
-@pytest.mark.parametrize(("name", "working_size"), NETWORKS)
-def test_in_single_precision_batches_give_the_same_clicks(name, working_size):
-    torch.manual_seed(0)
-    model = micro_model(name, working_size=working_size)
-    samples = [draw_sample(*size, seed=seed) for seed, size in enumerate(SIZES[:3])]
-    alone = one_at_a_time(model, samples, short("ritm"))
-    together = run_objects(model, samples, short("ritm"), batch_size=3)
-    for one, other in zip(alone, together, strict=True):
-        for step, same in zip(one.steps, other.steps, strict=True):
-            assert step[:4] == same[:4]
-            assert step.iou == pytest.approx(same.iou, abs=1e-6)
-            assert step.scores["brier"] == pytest.approx(same.scores["brier"], abs=1e-6)
-
-
-def test_no_sample_is_no_record():
-    assert run_objects(sees_nothing, [], PROTOCOLS["ritm"]) == []
+        assert timeless(run_objects(model, samples, protocol, batch_size=3)) == alone
 
 
 # --- who is in the batch ------------------------------------------------------------------------
@@ -290,26 +266,14 @@ def test_runs_on_any_truth_are_what_the_model_says(name, mask, model, seed, clic
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "mask",
-    [np.ones((1, 1)), np.ones((7, 9)), np.eye(6) == 5, np.eye(1, 9, 8), np.full((5, 5), 1)],
-    ids=["1 x 1", "full", "only ignored and none", "one pixel", "square"],
-)
-def test_odd_truths_are_run_by_every_model(name, mask):
-    mask = mask.astype(np.uint8)
-    if not mask.any():
-        mask[2, 2], mask[mask == 0] = 1, IGNORE
-    for model in FUNCTIONS:
-        for record in run_objects(model, [plain_sample(mask)], short(name)):
-            replay(model, plain_sample(mask), short(name), record, 0)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("value", [0, IGNORE])
-def test_a_truth_without_object_is_named(name, value):
-    empty = toy_sample()._replace(mask=np.full((61, 83), value, np.uint8), name="cat 7")
-    with pytest.raises(DataError, match="Toy/cat 7: "):
-        run_objects(sees_nothing, [toy_sample(), empty], short(name))
+def test_odd_truths_are_run_by_every_model(name):
+    ignored = np.full((6, 6), IGNORE)
+    ignored[2, 2] = 1
+    for mask in (np.ones((1, 1)), np.ones((7, 9)), ignored, np.eye(1, 9, 8)):
+        sample = plain_sample(mask.astype(np.uint8))
+        for model in FUNCTIONS:
+            for record in run_objects(model, [sample], short(name)):
+                replay(model, sample, short(name), record, 0)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -345,31 +309,6 @@ def test_an_answer_that_is_no_number_is_named(name):
 
 
 # --- what the annotator brings ------------------------------------------------------------------
-
-
-def test_scribbles_come_before_the_first_corrective_click():
-    thing = toy_sample()
-    model = Spy(paints_disks(4))
-    record = run_object(model, thing, short("scribbles", 4))
-    strokes = scribble_clicks(thing.scribbles, 8)
-    assert {click.positive for click in strokes} == {False, True}
-    first = model.decoded[0][0]
-    assert first.points[0].tolist() == [[click.x, click.y] for click in strokes]
-    assert first.labels[0].tolist() == [int(click.positive) for click in strokes]
-    assert [given[0].labels.shape[1] - len(strokes) for given in model.decoded] == [0, 1, 2, 3, 4]
-    assert record.clicks == 4
-    assert record.steps[0][1:4] == (None, None, None)
-    assert record.steps[0].seconds is not None
-    assert record.steps[0].iou > 0
-    assert record.steps[0].scores["compliance"] == 1  # of the strokes
-
-
-def test_compliance_counts_strokes_too():
-    thing = toy_sample()
-    strokes = scribble_clicks(thing.scribbles, 8)
-    ignored = sum(not click.positive for click in strokes)
-    for k, step in enumerate(run_object(sees_nothing, thing, short("scribbles", 2)).steps):
-        assert step.scores["compliance"] == ignored / (len(strokes) + k)
 
 
 def test_corrections_begin_with_the_given_mask():
@@ -448,17 +387,10 @@ def test_pictures_keep_some_predictions_in_crop_pixels():
     drawn = np.array(draw_view(thing, protocol).box) - (x0, y0, x0, y0)
     assert picture.box == tuple(drawn)
     assert run_object(paints_disks(4), thing, protocol).picture is None
-
-
-def test_only_first_trials_have_pictures_and_strokes_are_not_among_their_clicks():
-    records = run_objects(
-        paints_disks(4), [toy_sample(), toy_sample(seed=1)], short("human"), keep_pictures=True
-    )
-    assert [record.trial for record in records if record.picture is not None] == [0, 0]
-    picture = run_object(
-        paints_disks(4), toy_sample(), short("scribbles", 2), keep_picture=True
-    ).picture
-    assert len(picture.clicks) == 2
-    ended = run_object(sees_the_truth, toy_sample(), short("ritm"), keep_picture=True).picture
+    records = run_objects(paints_disks(4), [thing], short("human"), keep_pictures=True)
+    assert [record.trial for record in records if record.picture is not None] == [0]
+    strokes = run_object(paints_disks(4), thing, short("scribbles", 2), keep_picture=True)
+    assert len(strokes.picture.clicks) == 2, "the strokes are not among them"
+    ended = run_object(sees_the_truth, thing, short("ritm"), keep_picture=True).picture
     assert [frame.k for frame in ended.frames] == [0, 1]
     assert len(ended.clicks) == 1

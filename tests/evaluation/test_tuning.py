@@ -18,14 +18,16 @@ from probseg.attention import Adaptation, probabilistic_layers
 from probseg.evaluation import ObjectRecord, get_protocol, run_objects
 from probseg.evaluation.tuning import Grid, Trial, Tuning, tune
 from probseg.metrics import clustered_bootstrap
+from probseg.models import variant
 from probseg.ops import KeyAdaptation, ValuePropagation
 
 LAST = 6
 SHORT = replace(get_protocol("gabbur2021"), max_clicks=4, trials=2)
 SMALL = Grid(key_iterations=(0, 1, 2), key_priors=(0.0, 0.5), value_iterations=(3,),
-             value_priors=(2.0, 7.0))  # fmt: skip
+             value_priors=(2.0, 7.0), click_iterations=(2,), click_priors=(5.0,))  # fmt: skip
 KEYS = [Adaptation(0), *(Adaptation(n, p) for n in (1, 2) for p in (0.0, 0.5))]
 VALUES = [{"value_iterations": 0}, *({"value_iterations": 3, "value_prior": p} for p in (2.0, 7.0))]
+CLICKS = [Adaptation(click_iterations=0), Adaptation(click_iterations=2, click_prior=5.0)]
 OBJECTS = [draw_sample(24, 32, seed=i) for i in range(3)]
 
 
@@ -50,14 +52,15 @@ def layers(model):
 
 def state(model):
     """Iterations and prior precisions of keys and values; a learnt prior is None."""
-    keys, values, learnt_key, learnt_value, _ = next(
-        (layer for layer in layers(model) if layer.can_propagate), layers(model)[0]
-    )
+    if not layers(model):
+        return ()
+    found = next((layer for layer in layers(model) if layer.can_propagate), layers(model)[0])
+    keys, values = found.key_adaptation, found.value_propagation
     return (
         keys.iterations,
-        None if learnt_key else keys.prior_precision,
+        None if found.learnt_key_prior else keys.prior_precision,
         values.iterations,
-        None if learnt_value else values.prior_precision,
+        None if found.learnt_value_prior else values.prior_precision,
     )
 
 
@@ -92,21 +95,11 @@ def test_all_settings_are_tried_once_and_the_network_as_trained_first(monkeypatc
     assert told == list(found.trials)
     assert found.best is found.trials[0], "all need the same clicks"
     for adaptation, during in zip(expected, states, strict=True):
-        wanted = asdict(adaptation).values()
+        wanted = [*asdict(adaptation).values()][:4]
         assert during == tuple(
             of_trained if value is None else value
             for value, of_trained in zip(wanted, trained, strict=True)
         )
-
-
-def test_values_are_tried_with_the_best_setting_of_the_keys(monkeypatch, both):
-    table = {(2, 0.0): 3, (1, 0.5): 4}
-    found, states, _ = searched(monkeypatch, both, lambda state: table.get(state[:2], LAST))
-    assert found.best.adaptation == Adaptation(2, 0.0), "values gave nothing more"
-    assert [trial.adaptation for trial in found.trials[6:]] == [
-        Adaptation(2, 0.0, **values) for values in VALUES
-    ]
-    assert all(during[:2] == (2, 0.0) for during in states[6:])
 
 
 @given(clicks=st.lists(st.integers(0, LAST), min_size=9, max_size=9))
@@ -125,23 +118,20 @@ def test_the_best_is_the_first_with_the_fewest_clicks(clicks, both):
         )
 
 
-@pytest.mark.parametrize(("name", "expected"), [("micro_csa", KEYS), ("micro_prob_botnet", KEYS)])
-def test_networks_without_propagation_tune_keys_only(monkeypatch, name, expected):
-    found, _, _ = searched(monkeypatch, micro_model(name), lambda state: LAST)
-    assert [trial.adaptation for trial in found.trials] == [Adaptation(), *expected]
-
-
-@pytest.mark.parametrize("name", ["micro_conv", "micro_botnet"])
-def test_networks_with_nothing_to_tune_are_refused(name):
-    with pytest.raises(ValueError, match=r"^model: expected one with probabilistic attention"):
-        tune(micro_model(name), OBJECTS, SHORT, SMALL)
+def test_networks_tune_what_they_have(monkeypatch):
+    for name, expected in (("micro_prob_botnet", [*KEYS, *CLICKS]), ("micro_conv", CLICKS)):
+        found, _, _ = searched(monkeypatch, micro_model(name), lambda state: LAST)
+        assert [trial.adaptation for trial in found.trials] == [Adaptation(), *expected]
+    model = variant("micro_csa", {"head": {"attention": "standard", "options": None}}).eval()
+    with pytest.raises(ValueError, match=r"model.* probabilistic attention"):
+        tune(model, OBJECTS, SHORT, SMALL)
 
 
 def by_hand(adaptation, target):
     """Mean clicks of each object, of a network whose layers were changed one by one."""
     model = adaptable()
     for layer in probabilistic_layers(model):
-        keys, values = layer.settings.keys, layer.settings.values
+        keys, values = layer.settings.key_adaptation, layer.settings.value_propagation
         if adaptation.key_iterations is not None:
             keys = KeyAdaptation(adaptation.key_iterations, adaptation.key_prior or 0.0)
         if adaptation.value_iterations is not None and layer.settings.can_propagate:
@@ -149,7 +139,7 @@ def by_hand(adaptation, target):
             if adaptation.value_prior is not None:
                 prior = adaptation.value_prior
             values = ValuePropagation(adaptation.value_iterations, prior)
-        layer.settings = layer.settings._replace(keys=keys, values=values)
+        layer.settings = replace(layer.settings, key_adaptation=keys, value_propagation=values)
     clicks = {}
     for block in (OBJECTS[:2], OBJECTS[2:]):
         for record in run_objects(model, block, SHORT, seed=5):
@@ -218,32 +208,11 @@ def test_the_network_keeps_its_own_settings(monkeypatch, both):
     assert layers(both) == before
 
 
-@pytest.mark.parametrize(
-    ("grid", "told"),
-    [
-        (Grid(key_priors=(-1.0,)), "key_prior"),
-        (Grid(key_iterations=(-1,)), "key_iterations"),
-        (Grid(value_priors=(nan,)), "value_prior"),
-    ],
-)
-def test_settings_out_of_range_are_refused_before_any_is_tried(grid, told, monkeypatch, both):
-    with pytest.raises(ValueError, match=told):
-        searched(monkeypatch, both, lambda state: pytest.fail("an evaluation began"), grid=grid)
-
-
-def test_the_grid_of_the_paper_is_searched_by_default():
-    keys, values = Grid().keys(), Grid().values()
-    assert len(set(keys)) == len(keys) == 11
-    assert [setting.value_prior for setting in values if setting.value_iterations == 1] == [
-        0.1,
-        1.0,
-        10.0,
-        100.0,
-    ]
-    assert keys[0] == Adaptation(key_iterations=0)
-    assert values[0] == Adaptation(value_iterations=0)
-    assert Grid((0,), (1.0,), (0,), (1.0,)).keys() == keys[:1]
-    assert Grid((0,), (1.0,), (0,), (1.0,)).values() == values[:1]
+def test_settings_out_of_range_are_refused_before_any_is_tried(monkeypatch, both):
+    for name in ("key_prior", "value_prior", "click_prior"):
+        grid = Grid(**{f"{name}s": (nan,)})
+        with pytest.raises(ValueError, match=name):
+            searched(monkeypatch, both, lambda state: pytest.fail("an evaluation began"), grid=grid)
 
 
 positive = st.floats(1e-6, 1e6)

@@ -20,16 +20,16 @@ def test_environment_is_json_and_names_the_versions():
         assert found["versions"][name] == metadata.version(name)
 
 
-@pytest.mark.parametrize("diff", [b"", b"- old\n+ \xff\n", None])
+@pytest.mark.parametrize("diff", [b"", b"- old\n+ \xff\n"])
 def test_environment_tells_changes_apart(monkeypatch, diff):
     answers = {"rev-parse": b"ab" * 20 + b"\n", "status": diff and b" M x\n", "diff": diff}
     monkeypatch.setattr(
         "probseg.evaluation.versions._git",
-        lambda *arguments: None if diff is None else answers[arguments[0]],
+        lambda *arguments: answers[arguments[0]],
     )
     found = environment()
-    assert found["commit"] == (None if diff is None else "ab" * 20)
-    assert found["dirty"] == (None if diff is None else bool(diff))
+    assert found["commit"] == "ab" * 20
+    assert found["dirty"] == bool(diff)
     assert found["changes_sha256"] == (hashlib.sha256(diff).hexdigest() if diff else None)
 
 

@@ -1,21 +1,16 @@
 """A network's answer that is moved to colours and contours."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+from network_cases import prompts
+from refusals import refused
 from skimage.data import astronaut
 
 from probseg.heads import GraphCut
 from probseg.heads.graph_cut import DECIDED, LARGEST_LOGIT
-from probseg.types import Prompts
-
-
-def prompts(*clicks, batch=1):
-    """Clicks ``(x, y, label)``, the same on each image."""
-    rows = torch.tensor([clicks or [(0.0, 0.0, -1.0)]]).reshape(1, -1, 3).repeat(batch, 1, 1)
-    boxes = torch.full((batch, 4), math.nan)
-    return Prompts(rows[..., :2], rows[..., 2].long(), boxes, None)
 
 
 def square(batch=1):
@@ -55,6 +50,14 @@ def test_colours_say_what_the_network_left_open():
     logits = torch.full((1, 1, 48, 64), -0.2)
     logits[..., 20:28, 28:36] = 4.0  # a part of the object
     assert torch.equal(GraphCut()(logits, image, prompts()) > 0, mask)
+
+
+def test_clicks_say_what_colours_are_object():
+    image, mask = square()
+    logits = torch.full((1, 1, 48, 64), -0.2)
+    assert not (GraphCut()(logits, image, prompts()) > 0).any()
+    clicks = prompts((30, 24, 1), (24, 16, 1), (36, 30, 1))
+    assert torch.equal(GraphCut()(logits, image, clicks) > 0, mask)
 
 
 @pytest.mark.parametrize("label", [0.0, 1.0])
@@ -107,14 +110,9 @@ def test_half_precision_changes_next_to_nothing():
     assert (half ^ full).sum() <= 5
 
 
-@pytest.mark.parametrize("name", ["units", "key_iterations", "stride"])
-def test_numbers_below_one_are_refused(name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        GraphCut(**{name: 0})
-
-
-@pytest.mark.parametrize("weight", [-0.1, 1001.0, math.nan])
-@pytest.mark.parametrize("name", ["logit_weight", "colour_weight", "smoothness"])
-def test_weights_out_of_range_are_refused(name, weight):
-    with pytest.raises(ValueError, match=rf"{name} must be a number in \[0, 1000\], got"):
-        GraphCut(**{name: weight})
+def test_wrong_arguments_are_named():
+    for name in ("units", "key_iterations", "stride"):
+        refused(ValueError, partial(GraphCut, **{name: 0}), f"{name} must", 0)
+    for name in ("logit_weight", "colour_weight", "smoothness"):
+        for weight in (-0.1, 1001.0, math.nan):
+            refused(ValueError, partial(GraphCut, **{name: weight}), f"{name} must", weight)

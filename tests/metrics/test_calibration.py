@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mask_cases import cases
+from refusals import refused
 
 from probseg.evaluation.scorer import MaskScorer
 from probseg.metrics import brier_score, expected_calibration_error
@@ -62,15 +63,15 @@ def test_scores_by_hand():
     assert expected_calibration_error(probability, mask, bins=1) == pytest.approx(0.0625)
 
 
-@pytest.mark.parametrize("edge", range(1, 15))
-def test_probabilities_at_the_edges_of_bins(edge):
+def test_probabilities_at_the_edges_of_bins():
     mask = np.array([[0, 1, 1, 0]], dtype=np.uint8)
-    at = np.float32(edge / 15)
-    below = np.nextafter(at, np.float32(0))
-    probability = np.array([[at - 0.05, below, at, at + 0.05]], dtype=np.float32)
-    error = expected_calibration_error(probability, mask)
-    assert error == pytest.approx(slow_ece(probability, mask, 15), abs=1e-12)
-    assert MaskScorer(mask)(mask == 1, probability).ece == pytest.approx(error, abs=3.4e-5)
+    for edge in range(1, 15):
+        at = np.float32(edge / 15)
+        below = np.nextafter(at, np.float32(0))
+        probability = np.array([[at - 0.05, below, at, at + 0.05]], dtype=np.float32)
+        error = expected_calibration_error(probability, mask)
+        assert error == pytest.approx(slow_ece(probability, mask, 15), abs=1e-12)
+        assert MaskScorer(mask)(mask == 1, probability).ece == pytest.approx(error, abs=3.4e-5)
 
 
 def test_true_probabilities_are_calibrated_and_certainty_is_not():
@@ -84,29 +85,10 @@ def test_true_probabilities_are_calibrated_and_certainty_is_not():
     assert brier_score(certain, mask) > brier_score(probability, mask)
 
 
-def test_where_no_pixel_counts_there_is_no_score():
-    mask = np.full((2, 3), IGNORE, dtype=np.uint8)
-    assert brier_score(np.zeros((2, 3), dtype=np.float32), mask) is None
-    assert expected_calibration_error(np.zeros((2, 3), dtype=np.float32), mask) is None
-
-
 @pytest.mark.parametrize("score", [brier_score, expected_calibration_error])
-@pytest.mark.parametrize(
-    ("probability", "message"),
-    [
-        (np.array([[0.5, np.nan]]), "NaN at 1 of 2 pixels"),
-        (np.array([[0.5, 1.5]]), "0.5 to 1.5; are these logits"),
-        (np.array([[-0.5, 0.5]]), "are these logits"),
-        (np.array([[0.5, np.inf]]), "are these logits"),
-        (np.array([[0, 1]]), "expected floats"),
-        (np.array([[0.5], [0.5]]), "shape"),
-    ],
-)
-def test_what_is_no_probability_is_refused(score, probability, message):
-    with pytest.raises(ValueError, match=message):
-        score(probability, np.zeros((1, 2), dtype=np.uint8))
-
-
-def test_bins_are_refused():
-    with pytest.raises(ValueError, match="bins"):
-        expected_calibration_error(np.ones((1, 1)), np.ones((1, 1), dtype=np.uint8), bins=0)
+def test_wrong_arguments_are_refused(score):
+    mask = np.zeros((1, 2), dtype=np.uint8)
+    assert score(np.zeros((1, 2)), mask + IGNORE) is None
+    for values in ([[0.5, np.nan]], [[0.5, 1.5]], [[-0.5, 0.5]], [[0, 1]], [[0.5], [0.5]]):
+        refused(ValueError, lambda values=values: score(np.array(values), mask), "probability")
+    refused(ValueError, lambda: expected_calibration_error(mask / 2, mask, bins=0), "bins")

@@ -81,7 +81,6 @@ def test_the_order_of_objects_and_the_names_do_not_matter():
     ("values", "photos", "options", "message"),
     [
         (np.zeros(0), [], {}, "values"),
-        (np.zeros(()), [], {}, "values"),
         (np.array([0, np.nan]), ["a", "b"], {}, "NaN"),
         (np.zeros(2), ["a"], {}, "photos"),
         (np.zeros(2), ["a", "b"], {"draws": 0}, "draws"),

@@ -1,14 +1,12 @@
 """Parts that take images by their colours do not see how the backbone wants them normalised."""
 
-import math
-
 import pytest
 import torch
 from fakes import micro_model
-
-from probseg.types import Prompts
+from network_cases import prompts
 
 OTHER = {"mean": (0.25, 0.5, 0.625), "std": (0.25, 0.5, 1.0)}
+CLICKS = prompts((9, 12, 1), (50, 4, 0))
 PARTS = {
     "propagated_clicks": {"class_path": "probseg.clicks.PropagatedClicks"},
     "refinement": {"class_path": "probseg.heads.GraphCut"},
@@ -32,11 +30,6 @@ def network(name, normalisation):
     return model, seen
 
 
-def prompts():
-    points = torch.tensor([[[9.0, 12.0], [50.0, 4.0]]])
-    return Prompts(points, torch.tensor([[1, 0]]), torch.full((1, 4), math.nan), None)
-
-
 @pytest.mark.parametrize("name", ["micro_conv", "micro_fast"])
 def test_clicks_propagate_alike_whatever_the_normalisation(name):
     image = torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
@@ -45,7 +38,7 @@ def test_clicks_propagate_alike_whatever_the_normalisation(name):
     for normalisation in ({}, OTHER):
         model, seen = network(name, normalisation)
         with torch.no_grad():
-            model(image, prompts())
+            model(image, CLICKS)
         torch.testing.assert_close(seen["image"], image)
         torch.testing.assert_close(seen["shown"], image)
         found.append((model.mean, seen["maps"]))
@@ -57,7 +50,7 @@ def test_clicks_propagate_alike_whatever_the_normalisation(name):
 def test_what_is_filled_up_has_the_mean_colour():
     model, seen = network("micro_conv", OTHER)
     with torch.no_grad():
-        model(torch.rand(1, 3, 45, 61), prompts())
+        model(torch.rand(1, 3, 45, 61), CLICKS)
     assert seen["image"].shape[-2:] == model.grid((45, 61))
     assert (seen["image"][..., 45:, :] == model.mean).all()
     assert seen["shown"].shape[-2:] == (45, 61)
@@ -67,6 +60,6 @@ def test_colours_are_float32_under_half_precision():
     model, seen = network("micro_conv", {})
     image = torch.rand(1, 3, 64, 64).bfloat16()
     with torch.no_grad():
-        model.bfloat16()(image, prompts())
+        model.bfloat16()(image, CLICKS)
     assert seen["image"].dtype == seen["shown"].dtype == torch.float32
     torch.testing.assert_close(seen["image"], image.float(), atol=2e-2, rtol=0)

@@ -1,27 +1,24 @@
 """The last answer as one more input of the network."""
 
 import copy
-import math
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from fakes import draw_scene, micro_model
+from micro import FUSION
+from network_cases import prompts
 from recording import Recorder, Through
+from refusals import refused
 
 from probseg.backbones import PromptStem, rgb_parameters
 from probseg.heads import Head
-from probseg.interact import InteractionLoop, Zoom, begin, image_tensor
-from probseg.interact.predictor import Predictor
+from probseg.interact import InteractionLoop, begin, image_tensor
 from probseg.models import Segmenter
-from probseg.types import Click, Prompts
+from probseg.types import Click
 
 ENTRIES = ["stem", "head"]
-FUSION = {
-    "class_path": "probseg.heads.PromptFusion",
-    "init_args": {"channels": 8, "dilations": [1, 2]},
-}
 
 
 def build(entry="stem", previous_mask=True, **changes):
@@ -31,14 +28,7 @@ def build(entry="stem", previous_mask=True, **changes):
     return micro_model("micro_csa", prompts=entry, previous_mask=previous_mask, **changes)
 
 
-def prompts(previous=None, batch=1):
-    """A positive and a negative click, and perhaps a previous mask."""
-    return Prompts(
-        torch.tensor([[[9.0, 12.0], [30.0, 4.0]]]).repeat(batch, 1, 1),
-        torch.tensor([[1, 0]]).repeat(batch, 1),
-        torch.full((batch, 4), math.nan),
-        previous,
-    )
+asked = partial(prompts, (9, 12, 1), (30, 4, 0))
 
 
 def noise(*size, seed=0):
@@ -65,62 +55,41 @@ def echo(working_size=None, stride=1):
     ).eval()
 
 
-# --- the answer depends on it -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_the_previous_mask_changes_the_answer(entry):
-    model, image = build(entry), noise(1, 3, 37, 41)
-    with torch.no_grad():
-        encoded = model.encode(image)
-        answers = [
-            model.decode(encoded, prompts(previous))
-            for previous in (None, torch.full((1, 1, 37, 41), 0.5), noise(1, 1, 37, 41))
-        ]
-    assert all(answer.shape == (1, 1, 37, 41) for answer in answers)
-    for a, b in ((0, 1), (0, 2), (1, 2)):
-        assert (answers[a] - answers[b]).abs().max() > 1e-4
-
-
 @pytest.mark.parametrize("working_size", [None, 30])
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_none_is_zeros(entry, working_size):
-    model, image = build(entry, working_size=working_size), noise(2, 3, 37, 41)
+def test_the_previous_mask_changes_the_answer_and_none_is_zeros(entry, working_size):
+    model, image = build(entry, working_size=working_size), noise(1, 3, 37, 41)
+    zeros, half, other = (
+        torch.zeros(1, 1, 37, 41),
+        torch.full((1, 1, 37, 41), 0.5),
+        noise(1, 1, 37, 41),
+    )
     with torch.no_grad():
-        nothing = model(image, prompts(batch=2))
-        zeros = model(image, prompts(torch.zeros(2, 1, 37, 41), batch=2))
-    assert torch.equal(nothing, zeros)
+        encoded = model.encode(image)
+        answers = [model.decode(encoded, asked(previous=one)) for one in (zeros, half, other)]
+        assert torch.equal(model.decode(encoded, asked()), answers[0])
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert (answers[a] - answers[b]).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_no_gradient_flows_into_it(entry):
     model = build(entry).train()
     previous = noise(2, 1, 32, 32).requires_grad_()
-    model(noise(2, 3, 32, 32), prompts(previous, batch=2)).sum().backward()
+    model(noise(2, 3, 32, 32), asked(previous=previous, batch=2)).sum().backward()
     assert previous.grad is None
     first = model.backbone if entry == "stem" else model.fusion.embed
     (weight,) = [p for p in first.parameters() if p.ndim == 4 and p.shape[1] == 4]
     assert weight.grad[:, 3].abs().sum() > 0
 
 
-# --- its place ----------------------------------------------------------------------------------
-
-
-def test_it_is_the_last_channel_as_it_was_given():
-    model, previous = echo(), noise(2, 1, 9, 7)
-    assert torch.equal(model(torch.zeros(2, 3, 9, 7), prompts(previous, 2)), previous)
-    assert torch.equal(model.backbone.seen[:, 6:], previous)
-    assert model.backbone.seen.shape == (2, 7, 9, 7)
-
-
-def test_it_is_filled_up_with_zeros():
+def test_it_is_the_last_channel_filled_up_with_zeros():
     model, previous = echo(stride=4), noise(1, 1, 9, 7) + 0.1
-    assert torch.equal(model(torch.zeros(1, 3, 9, 7), prompts(previous)), previous)
+    assert torch.equal(model(torch.zeros(1, 3, 9, 7), asked(previous=previous)), previous)
+    assert model.backbone.seen.shape == (1, 7, 12, 8)
     seen = model.backbone.seen[:, 6:]
-    assert seen.shape == (1, 1, 12, 8)
     assert torch.equal(seen[..., :9, :7], previous)
-    assert seen[..., 9:, :].eq(0).all()
-    assert seen[..., 7:].eq(0).all()
+    assert seen.count_nonzero() == 9 * 7
 
 
 @pytest.mark.parametrize("stride", [1, 4])
@@ -129,7 +98,7 @@ def test_a_square_lands_where_it_should(stride):
     model = echo(working_size=41, stride=stride)
     previous = torch.zeros(1, 1, 90, 123)
     previous[..., 30:60, 60:96] = 1
-    answer = model(torch.zeros(1, 3, 90, 123), prompts(previous))
+    answer = model(torch.zeros(1, 3, 90, 123), asked(previous=previous))
     seen = model.backbone.seen[0, 6]
     expected = torch.zeros_like(seen)
     expected[10:20, 20:32] = 1
@@ -141,79 +110,55 @@ def test_a_square_lands_where_it_should(stride):
 
 def test_resizing_is_that_of_the_image():
     model, previous = echo(working_size=41), noise(1, 1, 90, 123)
-    model(previous.expand(1, 3, 90, 123), prompts(previous))
+    model(previous.expand(1, 3, 90, 123), asked(previous=previous))
     grey = 0.5 * model.backbone.seen[:, :1] + 0.5
     torch.testing.assert_close(model.backbone.seen[:, 6:], grey)
 
 
-@pytest.mark.parametrize("working_size", [None, 24])
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_images_of_other_sizes_share_a_call(entry, working_size):
-    model = build(entry, working_size=working_size)
-    sizes = [(37, 41), (38, 42), (40, 44)] if working_size is None else [(48, 40), (96, 79)]
+def test_images_of_other_sizes_share_a_call(entry):
+    model = build(entry, working_size=24)
+    sizes = [(48, 40), (96, 79)]
     images = [noise(3, *size, seed=n) for n, size in enumerate(sizes)]
-    given = [prompts(noise(1, 1, *size, seed=9 + n)) for n, size in enumerate(sizes)]
-    given[-1] = given[-1]._replace(previous=None)
+    given = [asked(previous=noise(1, 1, *sizes[0], seed=9)), asked()]
     with torch.no_grad():
         together = model.decode_each(model.encode_each(images), given)
         for image, one, answer in zip(images, given, together, strict=True):
             torch.testing.assert_close(answer, model(image[None], one)[0, 0], rtol=0, atol=1e-4)
 
 
-# --- what is refused, and what stays as it was ---------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("previous", "got"),
-    [
-        (torch.zeros(1, 1, 8, 9), r"\(1, 1, 8, 8\), got .*\(1, 1, 8, 9\)"),
-        (torch.zeros(1, 8, 8), r"got .*\(1, 8, 8\)"),
-        (torch.zeros(2, 1, 8, 8), r"got .*\(2, 1, 8, 8\)"),
-        (torch.zeros(1, 1, 8, 8, dtype=torch.bool), "float .*got torch.bool"),
-    ],
-)
-def test_wrong_previous_masks_are_refused(previous, got):
-    with pytest.raises(ValueError, match=r"prompts\.previous: expected " + ".*" + got):
-        build()(torch.zeros(1, 3, 8, 8), prompts(previous))
-
-
-def test_networks_without_it_refuse_it():
-    with pytest.raises(ValueError, match=r"prompts\.previous: expected None.*previous_mask=True"):
-        build(previous_mask=False)(torch.zeros(1, 3, 8, 8), prompts(torch.zeros(1, 1, 8, 8)))
-
-
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_networks_without_it_are_as_before(entry):
-    torch.manual_seed(0)
-    changes = {"fusion": FUSION} if entry == "head" else {}
-    before = micro_model("micro_csa", prompts=entry, **changes)
-    model = build(entry, previous_mask=False)
-    assert not model.previous_mask
-    model.load_state_dict(before.state_dict())
-    shapes = {key: tensor.shape for key, tensor in model.state_dict().items()}
-    image = noise(1, 3, 37, 41)
-    with torch.no_grad():
-        assert torch.equal(model(image, prompts()), before(image, prompts()))
-    # One channel more is all that the previous mask takes.
-    other = {key: tensor.shape for key, tensor in build(entry).state_dict().items()}
-    assert other.keys() == shapes.keys()
-    (changed,) = [key for key in shapes if shapes[key] != other[key]]
-    assert (shapes[changed][1], other[changed][1]) == (3, 4)
+def test_wrong_previous_masks_are_refused():
+    image, model = torch.zeros(1, 3, 8, 8), build()
+    for previous in (
+        torch.zeros(1, 1, 8, 9),
+        torch.zeros(1, 8, 8),
+        torch.zeros(2, 1, 8, 8),
+        torch.zeros(1, 1, 8, 8, dtype=torch.bool),
+    ):
+        got = (tuple(previous.shape), previous.dtype)
+        refused(
+            ValueError, partial(model, image, asked(previous=previous)), "prompts.previous", *got
+        )
+    without, given = build(previous_mask=False), asked(previous=torch.zeros(1, 1, 8, 8))
+    refused(ValueError, lambda: without(image, given), "prompts.previous", "previous_mask=True")
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_with_blind_weights_it_is_the_network_without(entry):
     """The channel that is new is last: a network without it is one whose weights there are 0."""
     plain, model = build(entry, previous_mask=False), build(entry)
-    state = copy.deepcopy(plain.state_dict())
+    state, changed = copy.deepcopy(plain.state_dict()), 0
+    assert state.keys() == model.state_dict().keys()
     for key, tensor in model.state_dict().items():
         if tensor.shape != state[key].shape:
             state[key] = torch.cat([state[key], torch.zeros_like(tensor[:, 3:])], dim=1)
+            changed += 1
+    assert changed == 1
     model.load_state_dict(state)
     image = noise(1, 3, 37, 41)
     with torch.no_grad():
-        answer = model(image, prompts(noise(1, 1, 37, 41)))
-        torch.testing.assert_close(answer, plain(image, prompts()), rtol=1e-5, atol=1e-5)
+        answer = model(image, asked(previous=noise(1, 1, 37, 41)))
+        torch.testing.assert_close(answer, plain(image, asked()), rtol=1e-5, atol=1e-5)
 
 
 def test_parameters_of_the_image_alone():
@@ -225,71 +170,13 @@ def test_parameters_of_the_image_alone():
     assert set(rgb_parameters(backbone)) == known
 
 
-# --- the loop and the predictor ------------------------------------------------------------------
-
-CLICKS = [Click(20, 30), Click(3, 4, positive=False), Click(25, 20)]
-
-
-@pytest.fixture
-def photo():
-    return draw_scene(61, 47)[0]
-
-
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_the_loop_hands_on_the_last_answer(entry, photo):
-    model = build(entry)
-    image = image_tensor(photo)
-    (state,) = InteractionLoop(model, previous_mask=True).step([begin(image)], CLICKS[:1])
-    (state,) = InteractionLoop(model, previous_mask=True).step([state], CLICKS[1:2])
-    points = torch.tensor([[click[:2] for click in CLICKS[:2]]]).float()
-    given = Prompts(points[:, :1], torch.tensor([[1]]), torch.full((1, 4), math.nan))
-    with torch.no_grad():
-        first = model(image[None].float() / 255, given).sigmoid()
-        given = given._replace(points=points, labels=torch.tensor([[1, 0]]), previous=first)
-        second = model(image[None].float() / 255, given).sigmoid()
-    np.testing.assert_allclose(state.probability, second[0, 0], atol=1e-5)
-
-
-@pytest.mark.parametrize("zoom", [None, Zoom(60), Zoom(40, min_side=20, stale=True)])
-def test_all_ways_to_look_closer_work(zoom, photo):
-    loop = InteractionLoop(build(), zoom=zoom, flip=True, previous_mask=True)
-    states = [begin(image_tensor(photo)), begin(image_tensor(photo[:40]))]
-    for click in CLICKS:
-        states = loop.step(states, [click, click])
-    assert all(np.isfinite(state.probability).all() for state in states)
-
-
-@pytest.mark.parametrize("entry", ENTRIES)
-def test_the_predictor_hands_on_its_last_answer(entry, photo):
-    model = build(entry)
-    predictor = Predictor(model, zoom=None)
-    predictor.set_image(photo)
+def test_the_loop_hands_on_the_last_answer(entry):
+    model, image = build(entry), image_tensor(draw_scene(61, 47)[0])
+    clicks = [Click(20, 30), Click(3, 4, positive=False)]
     loop = InteractionLoop(model, previous_mask=True)
-    states = [begin(image_tensor(photo))]
-    for click in CLICKS:
-        states = loop.step(states, [click])
-        np.testing.assert_allclose(
-            predictor.predict([click]).probability, states[0].probability, atol=1e-6
-        )
-    together = Predictor(model, zoom=None)
-    together.set_image(photo)
-    apart = np.abs(together.predict(CLICKS).probability - states[0].probability)
-    assert apart.max() > 1e-5
-
-
-def test_what_is_undone_is_forgotten(photo):
-    predictor = Predictor(build(), zoom=None)
-    predictor.set_image(photo)
-    begun = predictor.predict(box=(5, 5, 40, 50))
-    answers = [predictor.predict([click]) for click in CLICKS]
-    for expected in (answers[1], answers[0], begun):
-        np.testing.assert_allclose(predictor.undo().probability, expected.probability, atol=1e-6)
-    again = [predictor.predict([click]) for click in CLICKS]
-    np.testing.assert_allclose(again[-1].probability, answers[-1].probability, atol=1e-6)
-    predictor.reset()
-    first = predictor.predict(CLICKS[:2])
-    predictor.undo()
-    predictor.reset()
-    np.testing.assert_allclose(
-        predictor.predict(CLICKS[:2]).probability, first.probability, atol=1e-6
-    )
+    (state,) = loop.step(loop.step([begin(image)], clicks[:1]), clicks[1:])
+    with torch.no_grad():
+        first = model(image[None].float() / 255, prompts(clicks[0])).sigmoid()
+        second = model(image[None].float() / 255, prompts(*clicks, previous=first)).sigmoid()
+    np.testing.assert_allclose(state.probability, second[0, 0], atol=1e-5)

@@ -1,13 +1,11 @@
 """A network whose answer is moved to colours and contours of the image."""
 
-import math
-
 import pytest
 import torch
 from fakes import micro_model
+from network_cases import prompts
 
-from probseg.types import Prompts
-
+CLICKS = prompts((9, 12, 1), (30, 4, 0))
 PART = {"class_path": "probseg.heads.GraphCut", "init_args": {"units": 4, "smoothness": 2.0}}
 
 
@@ -20,27 +18,22 @@ def image(height=45, width=61):
     return torch.rand(1, 3, height, width, generator=torch.Generator().manual_seed(0))
 
 
-def prompts():
-    points = torch.tensor([[[9.0, 12.0], [30.0, 4.0]]])
-    return Prompts(points, torch.tensor([[1, 0]]), torch.full((1, 4), math.nan), None)
-
-
 @pytest.mark.parametrize("name", ["micro_conv", "micro_csa_bp5", "micro_fast", "micro_ocr_csa"])
 def test_main_logits_are_refined_and_auxiliary_ones_are_not(name):
     model = network(name)
     with torch.no_grad():
-        logits = model.all_logits(model.encode(image()), prompts())
-        unrefined = model.decode(model.encode(image()), prompts(), refine=False)
+        logits = model.all_logits(model.encode(image()), CLICKS)
+        unrefined = model.decode(model.encode(image()), CLICKS, refine=False)
         refinement, model.refinement = model.refinement, None
-        plain = model.all_logits(model.encode(image()), prompts())
-    torch.testing.assert_close(logits.main, refinement(plain.main, image(), prompts()))
+        plain = model.all_logits(model.encode(image()), CLICKS)
+    torch.testing.assert_close(logits.main, refinement(plain.main, image(), CLICKS))
     torch.testing.assert_close(logits.auxiliary, plain.auxiliary)
     torch.testing.assert_close(unrefined, plain.main)
 
 
 def test_a_training_sees_what_has_a_gradient():
     model = network().train()
-    loss = model(image(), prompts()).square().mean()
+    loss = model(image(), CLICKS).square().mean()
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     names = model.state_dict().keys()
@@ -53,7 +46,7 @@ def test_clicks_on_one_image_after_another_give_what_all_at_once_gives(working_s
     model = network(working_size=working_size)
     images = [image()[0], image(45, 62)[0]]
     with torch.no_grad():
-        together = model.decode_each(model.encode_each(images), [prompts(), prompts()])
-        alone = [model(one[None], prompts())[0, 0] for one in images]
+        together = model.decode_each(model.encode_each(images), [CLICKS, CLICKS])
+        alone = [model(one[None], CLICKS)[0, 0] for one in images]
     for one, other in zip(together, alone, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)

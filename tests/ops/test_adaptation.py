@@ -48,9 +48,16 @@ def test_everything_at_once_equals_the_equations(mechanism):
     assert_equals_the_equations(mechanism)
 
 
-@pytest.mark.parametrize("alpha", ["float", "scalar", "heads"])
-@pytest.mark.parametrize("mean", ["initial", "previous"])
-@pytest.mark.parametrize("prior", [*NAMED, "unit", "full"])
+@pytest.mark.parametrize(
+    ("prior", "mean", "alpha"),
+    [
+        ("magnitude", "initial", "float"),
+        ("key_magnitude", "previous", "heads"),
+        ("uniform", "initial", "scalar"),
+        ("unit", "previous", "float"),
+        ("full", "initial", "heads"),
+    ],
+)
 def test_query_precisions_follow_the_keys(prior, mean, alpha):
     for iterations in (1, 3):
         for theta, gamma in ((0.0, "one"), (0.7, "tensor")):

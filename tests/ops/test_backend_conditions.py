@@ -5,23 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from ops_cases import (
     CPU_BACKENDS,
-    HIDDEN,
-    KINDS,
     PRIMITIVES,
     PRIORS,
     Case,
     assert_identical,
     assert_same,
-    cases,
     derive,
     double,
     draw,
@@ -79,76 +73,6 @@ def test_arguments_stay_as_they_are(backend, primitive, prior):
     outputs = [output.detach().clone() for output in derived.outputs]
     again = derive(case, backend, tensors)
     torch.testing.assert_close([o.detach() for o in again.outputs], outputs, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
-@given(data=st.data())
-def test_images_and_heads_do_not_see_each_other(backend, data):
-    case = served(data.draw(cases()), backend)
-    tensors = case.tensors()
-    whole = case.call(backend, tensors)
-    error = max(1e-12, case.rounding(tensors, torch.float64))
-    for b in range(case.sizes[0]):
-        for g in range(case.sizes[1]):
-            alone = replace(case, sizes=(1, 1, *case.sizes[2:]))
-            part = alone.call(backend, _select(tensors, b, g))
-            expected = [output[b : b + 1, g : g + 1] for output in whole]
-            torch.testing.assert_close(list(part), expected, rtol=error, atol=error)
-
-
-def _select(tensors: dict[str, Tensor], b: int, g: int) -> dict[str, Tensor]:
-    """Take one image and head of all tensors, however many dimensions they have."""
-    selected = {}
-    for name, tensor in tensors.items():
-        if name == "length":
-            index = (
-                (min(b, tensor.shape[0] - 1), g)[2 - tensor.ndim :] if tensor.ndim == 2 else (g,)
-            )
-            selected[name] = tensor[index] if tensor.ndim else tensor
-        elif tensor.ndim >= 3:
-            head = min(g, tensor.shape[1] - 1)
-            selected[name] = tensor[b : b + 1, head : head + 1]
-        else:
-            selected[name] = tensor
-    return selected
-
-
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
-@given(data=st.data())
-def test_the_order_of_queries_and_keys_does_not_matter(backend, data):
-    case = served(data.draw(cases()), backend)
-    tensors = case.tensors()
-    generator = torch.Generator().manual_seed(case.seed)
-    rows = torch.randperm(case.sizes[2], generator=generator)
-    columns = torch.randperm(case.sizes[3], generator=generator)
-    of_keys = case.primitive == "attend"
-    indices = {
-        "queries": (rows, None),
-        "keys": (columns, None),
-        "payload": (columns if of_keys else rows, None),
-        "query_positions": (rows, None),
-        "key_positions": (columns, None),
-        "unit": (None, columns),
-        "heads": (None, columns),
-        "one head": (None, columns),
-        "pair": (rows, columns),
-        "full": (rows, columns),
-        "rows": (rows, None),
-    }
-    shuffled = dict(tensors)
-    for name in tensors.keys() & indices.keys():
-        row, column = indices[name]
-        if row is not None:
-            shuffled[name] = shuffled[name][..., row, :]
-        if column is not None:
-            shuffled[name] = shuffled[name][..., column]
-    order = rows if of_keys else columns
-    first, second = case.call(backend, tensors)
-    moved = list(case.call(backend, shuffled))
-    error = max(1e-12, case.rounding(tensors, torch.float64))
-    torch.testing.assert_close(
-        moved, [first[..., order, :], second[..., order]], rtol=error, atol=error
-    )
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
@@ -215,24 +139,6 @@ def test_a_prior_of_another_dtype_gets_its_gradient_in_its_own(backend, dtype):
     assert got.gradients["unit"].dtype == dtype
     error = 1e-2 if dtype == torch.bfloat16 else 1e-5
     assert_same(got, wanted, case, double(tensors), error)
-
-
-@pytest.mark.parametrize("backend", ["reference", "chunked", "auto"])
-@pytest.mark.parametrize("primitive", PRIMITIVES)
-def test_distances_on_a_map_are_exact_in_single_precision(backend, primitive):
-    """More than 25 tokens, where ``torch.cdist`` turns to the expanded square if it may."""
-    prior = DistancePrior.on_map(6, 7, torch.tensor([0.5, 3.0]))
-    case = Case(primitive, (1, 2, 42, 42), 3, 2, ("distance",), scale=0.2)
-    tensors = case.tensors(torch.float32)
-    positions = prior.query_positions / 7 + 100  # no whole numbers, and far from the origin
-    tensors["query_positions"] = tensors["key_positions"] = positions
-    tensors["length"] = prior.length
-    got = derive(case, backend, tensors)
-    wanted = case.derive("reference", double(tensors))
-    torch.testing.assert_close(got.outputs[1].double(), wanted.outputs[1], rtol=0, atol=2e-5)
-    torch.testing.assert_close(
-        got.gradients["length"].double(), wanted.gradients["length"], rtol=1e-4, atol=1e-4
-    )
 
 
 @pytest.mark.parametrize(
@@ -328,15 +234,3 @@ def test_unknown_backends_are_named_with_the_known_ones(primitive):
         primitive(q, q, q, backend="referense")
     with pytest.raises(UnknownNameError, match=r"unknown backend 'best'.*'auto'.*'sdpa'"):
         primitive(q, q, q, backend="best")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("hidden", HIDDEN)
-@pytest.mark.parametrize("primitive", PRIMITIVES)
-@pytest.mark.parametrize("rows", [0, 4])
-def test_auto_never_refuses(primitive, hidden, kind, rows):
-    case = Case(primitive, (1, 2, rows, 5), kinds=(kind,), hidden=hidden)
-    tensors = case.tensors()
-    wanted = case.derive("reference", tensors)
-    error = case.rounding(tensors, torch.float64)
-    assert_same(derive(case, "auto", tensors), wanted, case, tensors, error)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from ops_cases import (
     CPU_BACKENDS,
     PRIMITIVES,
-    PRIORS,
     Case,
     Derived,
     assert_same,
@@ -25,7 +24,6 @@ from ops_cases import (
     without_gradient,
 )
 from torch import Tensor
-from torch.autograd import gradcheck, gradgradcheck
 
 from probseg.ops import assign
 from probseg.ops.backends import chunked
@@ -122,43 +120,6 @@ def test_a_prior_is_asked_for_whole_bands_of_rows(primitive, tile):
     # Bands are cut, if at all, at multiples of three; half of the tile is left for other numbers.
     assert all(start % 3 == 0 and (stop % 3 == 0 or stop == 8) for start, stop in asked)
     assert max(stop - start for start, stop in asked) == {1: 3, 40: 3, 80: 8, 1000: 8}[tile]
-
-
-@pytest.mark.parametrize("primitive", PRIMITIVES)
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("backend", ["chunked", "sdpa"])
-def test_gradients_are_those_of_finite_differences(backend, prior, primitive):
-    case = served(Case(primitive, (1, 2, 3, 4), 2, 2, PRIORS[prior], "lines"), backend)
-    tensors = case.tensors()
-    constant = without_gradient(case, backend)
-    constant = (*constant, "query_positions", "key_positions")
-    names = [name for name in tensors if name not in constant]
-    # Finite differences of infinite numbers are none: hidden pairs are constant.
-    masks = {name: tensors[name].masked_fill(tensors[name] > -inf, 0.0) for name in names}
-
-    def both(*leaves: Tensor) -> list[Tensor]:
-        moved = {n: leaf + masks[n] for n, leaf in zip(names, leaves, strict=True)}
-        first, second = case.call(backend, {**tensors, **moved})
-        return [first, second.masked_fill(second == -inf, 0.0)]
-
-    leaves = [
-        tensors[name].masked_fill(tensors[name] == -inf, 0.0).requires_grad_() for name in names
-    ]
-    with tiles_of(8):
-        assert gradcheck(both, leaves)
-
-
-@pytest.mark.parametrize("kinds", [("unit", "pair"), ("distance",)])
-@pytest.mark.parametrize("primitive", PRIMITIVES)
-def test_the_reference_differentiates_twice(primitive, kinds):
-    case = Case(primitive, (1, 2, 3, 4), 2, 2, kinds, length_dims=1)
-    tensors = case.tensors()
-    names = [name for name in tensors if not name.endswith("positions")]
-
-    def both(*leaves: Tensor) -> tuple[Tensor, ...]:
-        return tuple(case.call("reference", {**tensors, **dict(zip(names, leaves, strict=True))}))
-
-    assert gradgradcheck(both, [tensors[name].requires_grad_() for name in names])
 
 
 @pytest.mark.parametrize("primitive", PRIMITIVES)

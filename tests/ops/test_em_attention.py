@@ -125,55 +125,6 @@ def test_no_step_lowers_the_objective_in_the_ball(seed, scale, n, k, length, wit
         before = after
 
 
-@given(seed=st.integers(0, 10_000), precision=st.floats(0.01, 10.0))
-def test_with_squared_distances_it_is_em_of_gaussians(seed, precision):
-    tokens, bases = tokens_and_bases(seed=seed)
-
-    def log_likelihood(bases):
-        squared = ((tokens.unsqueeze(-2) - bases.unsqueeze(-3)) ** 2).sum(-1)
-        return (-precision / 2 * squared).logsumexp(-1).sum(-1)
-
-    before = log_likelihood(bases)
-    for _ in range(4):
-        # -p/2 |x - mu|² = p x·mu - p/2 |mu|² + a term that all bases share
-        log_prior = -precision / 2 * (bases**2).sum(-1)
-        bases = m_step(tokens, bases, scale=precision, normalise=None, log_prior=log_prior)
-        after = log_likelihood(bases)
-        assert (after >= before - 1e-9 * before.abs().clamp(min=1)).all()
-        before = after
-
-
-@given(seed=st.integers(0, 10_000))
-def test_at_infinite_inverse_temperature_it_is_a_step_of_k_means(seed):
-    tokens, bases = (l2_normalise(x) for x in tokens_and_bases(n=12, k=3, seed=seed))
-    found = m_step(tokens, bases, scale=1e7, normalise=None)
-    nearest = torch.cdist(tokens, bases).argmin(-1)  # (B, G, N)
-    for b in range(2):
-        for g in range(2):
-            for k in range(3):
-                own = tokens[b, g][nearest[b, g] == k]
-                if len(own):
-                    torch.testing.assert_close(found[b, g, k], own.mean(0))
-
-
-@pytest.mark.parametrize("iterations", [1, 4])
-def test_one_basis_is_the_mean_of_all_tokens(iterations):
-    tokens, bases = tokens_and_bases(k=1)
-    found = em_attention(tokens, bases, iterations=iterations, normalise=None)
-    mean = tokens.mean(-2, keepdim=True)
-    torch.testing.assert_close(found.bases, mean)
-    torch.testing.assert_close(found.values, mean.expand_as(tokens))
-
-
-def test_one_iteration_is_double_attention():
-    tokens, bases = tokens_and_bases()
-    z = torch.softmax(torch.einsum("bgnd,bgkd->bgnk", tokens, bases), dim=-1)
-    gathered = torch.einsum("bgnk,bgnd->bgkd", z / z.sum(-2, keepdim=True), tokens)
-    expected = torch.einsum("bgnk,bgkd->bgnd", z, gathered)
-    found = em_attention(tokens, bases, iterations=1, normalise=None)
-    torch.testing.assert_close(found.values, expected)
-
-
 def test_tokens_as_bases_without_iterations_are_self_attention():
     tokens, _ = tokens_and_bases()
     found = em_attention(tokens, tokens, iterations=0, scale=0.5)
@@ -211,16 +162,8 @@ def test_a_basis_of_zeros_stays_zero_and_has_a_finite_gradient(how):
 
 def test_no_iterations_are_the_fewest():
     tokens, bases = tokens_and_bases()
-    with pytest.raises(ValueError, match="iterations must be at least 0, got -1"):
+    with pytest.raises(ValueError, match="iterations"):
         em_attention(tokens, bases, iterations=-1)
-
-
-def test_longer_bases_may_lower_it():
-    """What the condition on the initial bases is for."""
-    tokens, bases = tokens_and_bases()
-    bases = 5 * l2_normalise(bases)
-    before, after = ((tokens @ mu.mT).logsumexp(-1).sum() for mu in (bases, m_step(tokens, bases)))
-    assert after < before - 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

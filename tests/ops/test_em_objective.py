@@ -20,7 +20,6 @@ from probseg.ops import (
 )
 
 ROUNDING = 1e-10
-TIED_SEED = 0
 N, M, D, V = 9, 4, 3, 2
 
 
@@ -110,30 +109,6 @@ def test_key_adaptation_stops_at_a_mode(theta, mean, gamma):
     d_keys, d_alpha = torch.autograd.grad(case.objective(keys, alpha), (keys, alpha))
     assert d_keys.abs().max() < 1e-6
     assert gamma is None or d_alpha.abs().max() < 1e-6
-
-
-def test_the_prior_means_stop_at_different_modes():
-    modes = []
-    for theta, mean in ((0.8, "initial"), (0.8, "previous"), (0.0, "initial")):
-        modes.append(Keys(3, theta, mean, None).adapted(800)[0])
-    torch.testing.assert_close(modes[1], modes[2], rtol=1e-4, atol=1e-4)
-    assert (modes[0] - modes[1]).abs().max() > 0.1
-
-
-def tied_likelihood(seed: int, iterations: int) -> float:
-    queries, keys = 3 * draw(1, 1, 4, 1, seed=seed), 2 * draw(1, 1, 3, 1, seed=seed + 1)
-    result = probabilistic_attention(
-        queries, keys, keys, query_precision=1.0, key_adaptation=KeyAdaptation(iterations)
-    )
-    alpha, unit_keys = torch.ones(3).double(), result.keys[0, 0]
-    log_pi = (unit_keys.square().sum(-1) / 2).log_softmax(-1)
-    return log_joint(log_pi, queries[0, 0], unit_keys, alpha).logsumexp(-1).sum().item()
-
-
-def test_a_prior_that_follows_the_keys_may_descend():
-    """That is what the docstring of ``probabilistic_attention`` warns of."""
-    path = torch.tensor([tied_likelihood(TIED_SEED, iterations) for iterations in range(4)])
-    assert path.diff().min() < -1e-1
 
 
 class Values:

@@ -118,13 +118,6 @@ def test_backends_agree_or_refuse_for_a_documented_reason(case, backend, gradien
     assert all(not tensor.isnan().any() for tensor in found[0])
 
 
-@pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa", "auto"])
-def test_any_number_of_fixed_tokens_is_served(backend):
-    for fixed in ("ragged", "all", "one", "none"):
-        case = Mechanism(prior="heads", gamma="tensor", dirichlet="tensor", fixed=fixed)
-        torch.testing.assert_close(results(case.call(backend)), results(case.call()))
-
-
 # --- Symmetries ---
 
 SYMMETRIC = mechanisms(theta="tensor").filter(lambda case: not case.masked)

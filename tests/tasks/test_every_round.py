@@ -71,8 +71,7 @@ def encoded(monkeypatch):
 # --- the loss -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prompts", ["stem", "head"])
-@pytest.mark.parametrize("curriculum", [CLICKS, BOXES])
+@pytest.mark.parametrize(("prompts", "curriculum"), [("stem", CLICKS), ("head", BOXES)])
 def test_the_loss_is_the_mean_of_those_of_all_answers(curriculum, prompts, asked):
     loss = NormalizedFocalLoss()
     task = micro_task(curriculum, prompts, loss=loss, every_round=True)
@@ -124,33 +123,11 @@ def test_each_round_is_handed_the_answer_of_the_one_before(curriculum, asked):
         assert torch.equal(given.points[:, :count], before.points)
 
 
-def test_all_parts_learn_from_all_rounds():
-    task = micro_task(every_round=True, annotators=2)
-    task.training_step(crops(), 0)["loss"].backward()
-    for name, parameter in task.model.named_parameters():
-        assert parameter.grad.isfinite().all(), name
-        assert parameter.grad.any(), name
-
-
-def test_without_rounds_the_first_answer_is_trained(asked):
-    task = micro_task(IteratedClicks(most_rounds=0), every_round=True)
-    result = task.training_step(crops(), 0)
-    assert len(asked) == 1
-    assert result["loss"].item() == pytest.approx(task.loss(asked[0][1], crops().masks).item())
-    assert result["prompts"].previous is None
-
-
-@pytest.mark.parametrize("annotators", [1, 2])
-def test_images_are_encoded_once_for_all_rounds_and_annotators(annotators, encoded):
-    task = micro_task(every_round=True, annotators=annotators)
-    for step in range(2):
-        task.training_step(crops(), step)
-    assert encoded == [3, 3]
-
-
-def test_otherwise_once_to_click_and_once_to_learn(encoded):
+def test_images_are_encoded_once_for_all_rounds_and_annotators(encoded):
+    micro_task(every_round=True, annotators=2).training_step(crops(), 0)
+    assert encoded == [3]
     micro_task(annotators=2).training_step(crops(), 0)
-    assert encoded == [3, 3]
+    assert encoded == [3, 3, 3], "once to click and once to learn"
 
 
 # --- annotators ---------------------------------------------------------------------------------
@@ -195,13 +172,7 @@ def test_annotators_are_a_function_of_the_seeds(asked):
     assert not torch.equal(asked[0][0].points, first[0][0].points)
     # The seed moves to the crop before, and with it both annotators.
     assert torch.equal(asked[0][0].points[:4], first[0][0].points[2:])
-
-
-def test_annotators_may_be_more_than_two_but_not_fewer_than_one(asked):
-    micro_task(every_round=True, annotators=3).training_step(crops(), 0)
-    clicked = [points.tolist() for points in asked[0][0].points]
-    assert len({str(points) for points in clicked}) == 9
-    with pytest.raises(ValueError, match="annotators must be at least 1, got 0"):
+    with pytest.raises(ValueError, match="annotators"):
         micro_task(annotators=0)
 
 
@@ -215,6 +186,10 @@ def test_frozen_weights_stay_and_others_change():
         frozen=patterns,
         optimizer=lambda p: torch.optim.AdamW(p, lr=1e-2, weight_decay=0.5),
     )
+    slow = micro_task(frozen=patterns, backbone_rate=0.2)
+    groups = slow.configure_optimizers()["optimizer"].param_groups
+    given = {parameter for group in groups for parameter in group["params"]}
+    assert given == {parameter for parameter in slow.parameters() if parameter.requires_grad}
     frozen = {name for name, p in task.model.named_parameters() if not p.requires_grad}
     assert any(name.startswith("backbone.network.conv1.") for name in frozen)
     assert all(name.startswith(("backbone.network.conv1.", "head.")) for name in frozen)
@@ -222,20 +197,15 @@ def test_frozen_weights_stay_and_others_change():
     optimizer = task.configure_optimizers()["optimizer"]
     task.training_step(crops(), 0)["loss"].backward()
     optimizer.step()
+    for name, parameter in task.model.named_parameters():
+        assert name in frozen or parameter.grad.any(), name
     same = {name for name, p in task.model.named_parameters() if torch.equal(p, before[name])}
     assert same == frozen
     learnt = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
     assert learnt == sum(p.numel() for name, p in before.items() if name not in frozen)
 
 
-def test_frozen_weights_stay_in_both_groups_of_rates():
-    task = micro_task(frozen=["backbone.network.conv1.*"], backbone_rate=0.2)
-    groups = task.configure_optimizers()["optimizer"].param_groups
-    given = {parameter for group in groups for parameter in group["params"]}
-    assert given == {parameter for parameter in task.parameters() if parameter.requires_grad}
-
-
-@pytest.mark.parametrize("pattern", ["backbone.conv1", "model.backbone.*", ""])
+@pytest.mark.parametrize("pattern", ["model.backbone.*", ""])
 def test_patterns_that_match_nothing_are_refused(pattern):
     with pytest.raises(ValueError, match=r"frozen: .* matches no weight") as caught:
         micro_task(frozen=["backbone.*", pattern])

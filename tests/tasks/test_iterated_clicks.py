@@ -53,8 +53,19 @@ def asked(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("prompts", ["stem", "head"])
-@pytest.mark.parametrize("curriculum", [IteratedClicks(), Curriculum()])
+def test_without_rounds_or_previous_mask_nothing_is_handed_on(asked):
+    given = micro_task().draw_prompts(*crops(), "corrective", 0)
+    assert not asked
+    assert given.previous is None
+    assert (given.labels == 1).any(dim=1).all()
+    given = micro_task(previous_mask=False).draw_prompts(*crops(), "corrective", 2)
+    assert [one[0].previous for one in asked] == [None, None]
+    assert given.previous is None
+
+
+@pytest.mark.parametrize(
+    ("curriculum", "prompts"), [(IteratedClicks(), "head"), (Curriculum(), "stem")]
+)
 def test_each_answer_is_handed_on(curriculum, prompts, asked):
     task = micro_task(curriculum=curriculum, prompts=prompts)
     given = task.draw_prompts(*crops(), "corrective", 3)
@@ -87,19 +98,6 @@ def test_rounds_see_no_refinement_and_evaluations_do(monkeypatch):
     with torch.no_grad():
         task(images, result["prompts"])
     assert len(calls) == 1
-
-
-def test_networks_without_a_previous_mask_are_handed_none(asked):
-    given = micro_task(previous_mask=False).draw_prompts(*crops(), "corrective", 2)
-    assert [one[0].previous for one in asked] == [None, None]
-    assert given.previous is None
-
-
-def test_without_rounds_nothing_is_asked(asked):
-    given = micro_task().draw_prompts(*crops(), "corrective", 0)
-    assert not asked
-    assert given.previous is None
-    assert (given.labels == 1).any(dim=1).all()
 
 
 def test_rounds_leave_no_trace():
@@ -206,14 +204,7 @@ def test_the_backbone_may_learn_more_slowly(prompts):
         scheduler.step()
     rates = [5e-4, 5e-4, 5e-5, 5e-5, 5e-6]
     assert seen == [pytest.approx([rate, 0.1 * rate]) for rate in rates]
-
-
-def test_equal_rates_are_one_group():
-    optimizer = micro_task().configure_optimizers()["optimizer"]
-    assert len(optimizer.param_groups) == 1
-
-
-@pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan])
-def test_wrong_rates_are_refused(rate):
-    with pytest.raises(ValueError, match="backbone_rate must be finite and above 0, got"):
-        InteractiveSegmentation(micro_model(), backbone_rate=rate)
+    assert len(micro_task().configure_optimizers()["optimizer"].param_groups) == 1
+    for rate in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="backbone_rate"):
+            InteractiveSegmentation(micro_model(), backbone_rate=rate)

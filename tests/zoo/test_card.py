@@ -57,12 +57,6 @@ def test_front_matter_is_what_the_hub_reads(entry):
     assert (noc.metric_type, noc.metric_name, noc.metric_value) == ("noc", "NoC@90", 7.567)
 
 
-def test_front_matter_without_figures(entry):
-    text = render_card(entry, [])
-    assert "model-index" not in yaml.safe_load(text.split("---")[1])
-    assert "Nothing was measured." in text
-
-
 def test_all_that_is_to_be_known_is_there(entry):
     card = render_card(entry, [CLICKS])
     for told in (entry.description, entry.files[WEIGHTS].sha256, *entry.data, *entry.limits):
@@ -77,14 +71,9 @@ def test_all_that_is_to_be_known_is_there(entry):
         "the last mask is shown to it again",
     ):
         assert told in card, told
-    headings = [line for line in card.splitlines() if line.startswith("## ")]
-    assert headings == [
-        "## Use",
-        "## Data and licence",
-        "## Measured",
-        "## Limits",
-        "## How to reproduce",
-    ]
+    unmeasured = render_card(entry, [])
+    assert "model-index" not in yaml.safe_load(unmeasured.split("---")[1])
+    assert "Nothing was measured." in unmeasured
 
 
 def test_tables(entry):
@@ -113,21 +102,12 @@ def test_semantic_models(tmp_path):
 @pytest.mark.parametrize("root", [zoo_dir(), Path(__file__).parents[2] / "benchmarks" / "zoo"])
 def test_cards_are_valid_and_have_the_figures_of_the_index(root):
     for name, entry in read_index(root).items():
-        _check_card(root / name, entry)
-
-
-def _check_card(folder, entry):
-    card = ModelCard((folder / CARD).read_text(encoding="utf-8"))
-    evaluations = read_evaluations(folder)
-    assert evaluations
-    figures = all_figures(evaluations)
-    assert figures.keys() == entry.metrics.keys()
-    for key, figure in figures.items():
-        assert entry.metrics[key].value == pytest.approx(figure.value, abs=1e-4)
-    assert len(card.data.eval_results) == len(figures)
-    assert entry.files[WEIGHTS].sha256 in card.text
-
-
-def test_a_model_that_ships_can_be_measured_again_without_fetching_data():
-    entries = read_index(zoo_dir()).values()
-    assert any(key.startswith("SamplePhotos/") for entry in entries for key in entry.metrics)
+        card = ModelCard((root / name / CARD).read_text(encoding="utf-8"))
+        figures = all_figures(read_evaluations(root / name))
+        assert figures
+        assert figures.keys() == entry.metrics.keys()
+        for key, figure in figures.items():
+            assert entry.metrics[key].value == pytest.approx(figure.value, abs=1e-4)
+        assert len(card.data.eval_results) == len(figures)
+        facts = (name, entry.files[WEIGHTS].sha256, entry.license, entry.description, *entry.data)
+        assert all(fact in card.content for fact in facts)

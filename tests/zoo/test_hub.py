@@ -12,9 +12,7 @@ import pytest
 from hubs import COMMIT, hub_on_this_machine
 from zoos import add_model
 
-from probseg.errors import DownloadError
-from probseg.zoo.hub import hub_folder
-from probseg.zoo.index import CONFIG, WEIGHTS
+from probseg.zoo.index import CHECKSUMS, CONFIG, WEIGHTS
 
 MINE = "hf-hub:someone/mine"
 STEPS = {
@@ -23,8 +21,10 @@ STEPS = {
     "nobody": ("hf-hub:nobody/nothing", True, ""),
     "slashes": ("hf-hub:a/b/c", True, ""),
     "text": ("hf-hub:someone/text", False, ""),
-    "cut": ("hf-hub:someone/cut", True, ""),
+    "changed": ("hf-hub:someone/changed", True, ""),
+    "unlisted": ("hf-hub:someone/unlisted", True, ""),
     "again": (MINE, True, "1"),
+    "unlisted again": ("hf-hub:someone/unlisted", True, "1"),
     "missing": ("hf-hub:someone/unseen", True, "1"),
 }
 """What is created: name, whether with weights, and PROBSEG_OFFLINE."""
@@ -53,11 +53,13 @@ def outcome(tmp_path_factory):
     place = tmp_path_factory.mktemp("hub")
     add_model(place, "micro_csa.mine")
     files = {path.name: path.read_bytes() for path in (place / "micro_csa.mine").iterdir()}
-    cut = {**files, WEIGHTS: files[WEIGHTS][:2000]}
+    changed = {**files, WEIGHTS: files[WEIGHTS][:-1] + bytes([files[WEIGHTS][-1] ^ 1])}
+    unlisted = {name: content for name, content in files.items() if name != CHECKSUMS}
     with hub_on_this_machine() as hub:
         hub.files = {
             "someone/mine": files,
-            "someone/cut": cut,
+            "someone/changed": changed,
+            "someone/unlisted": unlisted,
             "someone/unseen": files,
             "someone/text": {CONFIG: b'{"model_type": "bert"}'},
         }
@@ -93,23 +95,15 @@ def test_offline_they_come_from_its_cache(outcome):
     assert not any("unseen" in path for path in asked)
 
 
-@pytest.mark.parametrize(("step", "name"), [("nobody", "nobody/nothing"), ("slashes", "a/b/c")])
-def test_wrong_names_are_told_in_words(outcome, step, name):
-    told = outcome[0][step]
-    assert told.startswith(f"hf-hub:{name}: config.json could not be fetched (")
-    assert "check the name, which is hf-hub:owner/name or hf-hub:owner/name@revision" in told
-
-
-def test_other_models_and_damaged_ones_are_told_in_words(outcome):
+def test_wrong_names_other_models_and_changed_bytes_are_refused(outcome):
     told = outcome[0]
-    assert "config.json: has no class_path with init_args; expected the descr" in told["text"]
-    assert "model.safetensors: cannot be read" in told["cut"]
+    for step, name in (("nobody", "nobody/nothing"), ("slashes", "a/b/c")):
+        assert told[step].startswith(f"hf-hub:{name}: config.json could not be fetched (")
+        assert "check the name" in told[step]
+    assert "config.json: has no class_path with init_args" in told["text"]
+    assert "model.safetensors: sha256 must be" in told["changed"]
 
 
-@pytest.mark.parametrize("variable", ["PROBSEG_OFFLINE", "HF_HUB_OFFLINE"])
-def test_offline_is_honoured(monkeypatch, variable):
-    for name in ("PROBSEG_OFFLINE", "HF_HUB_OFFLINE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(variable, "1")
-    with pytest.raises(DownloadError, match=r"fetched .*PROBSEG_OFFLINE or HF_HUB_OFFLINE is set"):
-        hub_folder("hf-hub:someone/not_here")
+def test_models_of_earlier_versions_without_checksums_are_loaded(outcome):
+    told = outcome[0]
+    assert told["unlisted"] == told["unlisted again"] == told["trained"]

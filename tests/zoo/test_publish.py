@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes import micro_model
+from refusals import refused
 from tested import FACTS
 
 from probseg.errors import DataError, UsageError, WeightsError
@@ -13,8 +14,8 @@ from probseg.models import build_semantic, override, read_preset
 from probseg.zoo import create_model
 from probseg.zoo.evaluations import Evaluation, read_evaluations
 from probseg.zoo.facts import Facts, facts_of
-from probseg.zoo.index import CARD, CONFIG, WEIGHTS, Metric, description_of, read_index
-from probseg.zoo.places import verify
+from probseg.zoo.index import CARD, CHECKSUMS, CONFIG, WEIGHTS, Metric, description_of, read_index
+from probseg.zoo.lookup import verify
 from probseg.zoo.publish import PARITY, check_same_weights, publish
 from probseg.zoo.store import read_config
 from probseg.zoo.trained import Trained
@@ -59,8 +60,10 @@ def test_a_model_folder_and_its_line(trained, tmp_path):
     model = micro_model("micro_csa")
     entry = publish(trained, "micro_csa.mine", tmp_path, facts(), [MEASURED])
     assert read_index(tmp_path) == {"micro_csa.mine": entry}
-    folder = verify("micro_csa.mine", tmp_path)
-    assert {path.name for path in folder.iterdir()} == {*entry.files, CARD}
+    folder = verify("micro_csa.mine", tmp_path).folder
+    assert {path.name for path in folder.iterdir()} == {*entry.files, CARD, CHECKSUMS}
+    listed = [line.split() for line in (folder / CHECKSUMS).read_text().splitlines()]
+    assert listed == [[file.sha256, name] for name, file in entry.files.items()]
     assert set(entry.files) == {WEIGHTS, CONFIG, "evaluations.json"}
     assert (entry.task, entry.preset, entry.arguments) == ("interactive", "micro_csa", {})
     assert entry.parameters == sum(parameter.numel() for parameter in model.parameters())
@@ -71,21 +74,11 @@ def test_a_model_folder_and_its_line(trained, tmp_path):
     }
     assert facts_of(entry) == facts()
     assert read_evaluations(folder) == [MEASURED]
+    assert "was not checked" in (folder / CARD).read_text()
     assert not list(tmp_path.glob(".*")), "nothing is left of the making"
 
 
-def test_the_network_is_the_trained_one(tmp_path):
-    model = micro_model("micro_csa")
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.1)
-    publish(trained_of(model, read_preset("micro_csa")), "micro_csa.mine", tmp_path, facts())
-    loaded = create_model(str(tmp_path / "micro_csa.mine"), pretrained=True)
-    for name, tensor in model.state_dict().items():
-        expected = tensor.half().float() if tensor.is_floating_point() else tensor
-        torch.testing.assert_close(loaded.state_dict()[name], expected, rtol=0, atol=0, msg=name)
-
-
+PLACES = "data:\n  root: /home/me/photos\n"
 VARIED = {"head": {"channels": 16}, "working_size": 50, "previous_mask": True}
 
 
@@ -99,30 +92,12 @@ def test_a_variant_is_published_as_the_network_itself(tmp_path):
         assert read_config(tmp_path / name) == description == description_of(entry)
         assert entry.input == {"working_size": 50, "prompts": "stem", "previous_mask": True}
         assert create_model(str(tmp_path / name), pretrained=True).working_size == 50
-
-
-def test_prompts_at_the_head_are_told(tmp_path):
-    trained = trained_of(micro_model("micro_fast"), read_preset("micro_fast"))
-    entry = publish(trained, "micro_fast.mine", tmp_path, facts())
-    assert entry.input["prompts"] == "head"
-
-
-def test_changes_after_training(trained, tmp_path):
     entry = publish(trained, "micro_csa.wide", tmp_path, facts(), changes={"working_size": 96})
-    assert entry.arguments == {"working_size": 96}
-    assert create_model(str(tmp_path / "micro_csa.wide"), pretrained=True).working_size == 96
+    assert entry.arguments == {**VARIED, "working_size": 96}
 
 
-def test_backbones_are_published_without_downloads(tmp_path):
-    description = override(read_preset("micro_csa"), {"backbone": {"pretrained": True}})
-    trained = trained_of(micro_model("micro_csa"), description)
-    publish(trained, "micro_csa.mine", tmp_path, facts())
-    config = read_config(tmp_path / "micro_csa.mine")
-    assert config["init_args"]["backbone"]["init_args"]["pretrained"] is False
-
-
-def test_a_published_backbone_names_no_weights_of_the_machine(tmp_path):
-    changes = {"backbone": {"weights": str(tmp_path / "weights.pth")}}
+def test_a_published_backbone_needs_neither_downloads_nor_files(tmp_path):
+    changes = {"backbone": {"weights": str(tmp_path / "weights.pth"), "pretrained": True}}
     trained = trained_of(micro_model("micro_csa"), override(read_preset("micro_csa"), changes))
     entry = publish(trained, "micro_csa.mine", tmp_path, facts())
     assert entry.arguments == {}
@@ -208,26 +183,6 @@ def test_what_is_measured_are_the_rounded_weights(trained, tmp_path):
         torch.testing.assert_close(weights[name], rounded, rtol=0, atol=0)
 
 
-def test_an_unchecked_card_says_so(trained, tmp_path):
-    publish(trained, "micro_csa.one", tmp_path, facts(), [MEASURED])
-    card = (tmp_path / "micro_csa.one" / CARD).read_text()
-    assert "whether they hold for the float16 weights of this folder was not checked" in card
-    assert read_evaluations(tmp_path / "micro_csa.one")[0].parity is None
-
-
-def test_figures_that_cannot_be_measured_again_are_refused(trained, tmp_path):
-    with pytest.raises(DataError, match="Toy/ritm: noc@90 cannot be measured again"):
-        publish(
-            *(trained, "micro_csa.one", tmp_path, facts(), [MEASURED]),
-            measure=lambda model, evaluation: {"miou@1": 0.5},
-        )
-
-
-def test_two_results_for_one_key_are_refused(trained, tmp_path):
-    with pytest.raises(DataError, match="two results for Toy/ritm"):
-        publish(trained, "micro_csa.one", tmp_path, facts(), [MEASURED, MEASURED])
-
-
 def test_facts_of_the_run_count_and_are_not_contradicted(trained, tmp_path):
     known = dataclasses.replace(
         trained, seed=3, commit="abcdef123456", config="seed_everything: 3\n"
@@ -242,49 +197,51 @@ def test_facts_of_the_run_count_and_are_not_contradicted(trained, tmp_path):
     entry = publish(known, "micro_csa.one", tmp_path, short)
     assert entry.recipe == FACTS["recipe"]
     assert not (tmp_path / "micro_csa.one" / "training.yaml").exists(), "the command says it all"
-    with pytest.raises(UsageError, match="seed: the facts say 0, the run says 3"):
-        publish(known, "micro_csa.one", tmp_path, facts())
-    with pytest.raises(UsageError, match="commit: the facts say 'ffff', the run says 'abcdef"):
-        publish(known, "micro_csa.one", tmp_path, facts(seed=3, commit="ffff"))
+    for wrong in ({"seed": 0}, {"seed": 3, "commit": "ffff"}):
+        name, value = list(wrong.items())[-1]
+        refused(
+            UsageError,
+            lambda wrong=wrong: publish(known, "micro_csa.one", tmp_path, facts(**wrong)),
+            f"`{name}`",
+            repr(value),
+        )
 
 
-@pytest.mark.parametrize("missing", ["recipe", "seed", "commit"])
-def test_facts_that_nobody_tells_are_asked_for(trained, tmp_path, missing):
-    with pytest.raises(UsageError, match=rf"^{missing}: .* among the facts"):
-        publish(trained, "micro_csa.one", tmp_path, facts(**{missing: None}))
+@pytest.mark.parametrize(
+    ("error", "part", "changes"),
+    [
+        (UsageError, "`seed`", {"facts": facts(seed=None)}),
+        (UsageError, "`commit`", {"facts": facts(commit=None)}),
+        (UsageError, "recipe", {"facts": facts(recipe=None)}),
+        (UsageError, "data.root is /home/me", {"facts": facts(recipe=None), "config": PLACES}),
+        (UsageError, "architecture.tag", {"name": "micro_csa"}),
+        (UsageError, "architecture.tag", {"name": "micro_csa.a.b"}),
+        (UsageError, "architecture.tag", {"name": "../micro_csa.a"}),
+        (WeightsError, "another architecture", {"description": read_preset("micro_conv")}),
+        (DataError, "two results for Toy/ritm", {"evaluations": [MEASURED, MEASURED]}),
+        (DataError, "noc@90", {"measure": lambda model, evaluation: {"miou@1": 0.5}}),
+    ],
+)
+def test_wrong_input_leaves_no_folder(trained, tmp_path, error, part, changes):
+    of_run = {key: changes[key] for key in ("description", "config") if key in changes}
+    name = changes.get("name", "micro_conv.one" if "description" in changes else "micro_csa.one")
 
+    def try_it():
+        publish(
+            dataclasses.replace(trained, **of_run),
+            name,
+            tmp_path,
+            changes.get("facts", facts()),
+            changes.get("evaluations", [MEASURED]),
+            measure=changes.get("measure"),
+        )
 
-def test_a_recipe_with_places_of_a_machine_is_refused(trained, tmp_path):
-    known = dataclasses.replace(trained, config="data:\n  root: /home/me/photos\n")
-    with pytest.raises(UsageError, match=r"data\.root is /home/me/photos, a place of one machine"):
-        publish(known, "micro_csa.one", tmp_path, facts(recipe=None))
-
-
-@pytest.mark.parametrize("name", ["micro_csa", "micro_csa.a.b", "../micro_csa.a", "micro csa.a"])
-def test_names_without_a_single_tag_are_refused(trained, tmp_path, name):
-    with pytest.raises(UsageError, match=r"architecture\.tag"):
-        publish(trained, name, tmp_path, facts())
-
-
-def test_weights_of_another_network_are_refused(trained, tmp_path):
-    other = dataclasses.replace(trained, description=read_preset("micro_conv"))
-    with pytest.raises(WeightsError, match="run: the weights are those of another architecture"):
-        publish(other, "micro_conv.one", tmp_path, facts())
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_diverged_weights_are_refused(tmp_path):
-    model = micro_model("micro_csa")
-    with torch.no_grad():
-        next(model.parameters()).fill_(1e6)
-    trained = trained_of(model, read_preset("micro_csa"))
-    with pytest.raises(ValueError, match="float16"):
-        publish(trained, "micro_csa.one", tmp_path, facts())
+    refused(error, try_it, part)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_results_of_other_weights_are_refused(trained):
     check_same_weights(trained, "ab", Path("results.json"))
-    for told in ("cd", None):
+    for digest in ("cd", None):
         with pytest.raises(UsageError, match=r"results\.json: was made with other weights"):
-            check_same_weights(trained, told, Path("results.json"))
+            check_same_weights(trained, digest, Path("results.json"))

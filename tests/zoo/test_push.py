@@ -107,7 +107,7 @@ def test_refusals_are_told_in_words(push, tmp_path):
         [*told, *gone],
         (
             "could not be pushed to a/b/c (",
-            "model.safetensors: has",
+            "model.safetensors: sha256 must be",
             "micro_csa.mine could not be pushed to someone/mine (",
             "PROBSEG_OFFLINE or HF_HUB_OFFLINE is set",
             "PROBSEG_OFFLINE or HF_HUB_OFFLINE is set",

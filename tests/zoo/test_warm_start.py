@@ -4,7 +4,7 @@ import pytest
 import torch
 from fakes import micro_model
 
-from probseg.errors import UsageError, WeightsError
+from probseg.errors import WeightsError
 from probseg.models import read_preset
 from probseg.zoo import warm_start
 from probseg.zoo.store import save
@@ -63,8 +63,3 @@ def test_a_pattern_that_matches_nothing_is_an_error(source):
     folder, _ = source
     with pytest.raises(WeightsError, match=r"'haed\.\*' matches no weight of micro_csa"):
         warm_start("micro_csa", folder, fresh=["head.*", "haed.*"])
-
-
-def test_a_missing_checkpoint_is_named(tmp_path):
-    with pytest.raises(UsageError, match=r"nowhere\.ckpt: no such file"):
-        warm_start("micro_conv", str(tmp_path / "nowhere.ckpt"))

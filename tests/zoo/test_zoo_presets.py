@@ -2,7 +2,7 @@ import pytest
 
 from probseg.errors import UsageError
 from probseg.models import override, read_preset
-from probseg.zoo.presets import as_variant, task_of
+from probseg.zoo.presets import as_variant
 
 VARIANTS = {
     "nothing": {},
@@ -40,8 +40,3 @@ def test_what_only_another_preset_gives_is_refused():
         as_variant(read_preset("micro_csa"), "mine")
     with pytest.raises(UsageError, match=r"'micro_csa': there is none .* semantic"):
         as_variant(read_preset("micro_emanet", "semantic"), "micro_csa")
-
-
-def test_tasks():
-    assert task_of(read_preset("micro_csa")) == "interactive"
-    assert task_of(read_preset("micro_emanet", "semantic")) == "semantic"

@@ -36,6 +36,8 @@ const KNOBS = [
   { name: "key_prior", text: "Key prior", hint: "Precision that holds keys where they were; 0 is maximum likelihood", prior: true },
   { name: "value_iterations", text: "Value iterations", hint: "EM iterations in which the clicks spread to like pixels; 0 is none" },
   { name: "value_prior", text: "Value prior", hint: "Precision that holds values where they were", prior: true },
+  { name: "click_iterations", text: "Click iterations", hint: "EM iterations in which the classifier adapts to the clicks; 0 is none" },
+  { name: "click_prior", text: "Click prior", hint: "Precision that holds the classifier where it was", prior: true, positive: true },
 ];
 const PRIORS = [0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100];
 
@@ -671,9 +673,9 @@ function changeSettings(changes) {
   }, 60);
 }
 
-function knob({ name, text, hint, prior }) {
+function knob({ name, text, hint, prior, positive }) {
   const value = page.session.settings[name];
-  const scale = prior ? [...new Set([...PRIORS, value])].sort((a, b) => a - b) : null;
+  const scale = prior ? [...new Set([...PRIORS.slice(positive ? 1 : 0), value])].sort((a, b) => a - b) : null;
   const place = prior ? scale.indexOf(value) : value;
   const output = element("output", { textContent: value });
   const input = element("input", { type: "range", min: 0, max: prior ? scale.length - 1 : 10, step: 1, "data-knob": name });
@@ -743,7 +745,7 @@ async function showWithout() {
   const { clicker, transport } = page;
   const kept = page.session.settings;
   const off = {};
-  for (const name of ["key_iterations", "value_iterations"]) if (kept[name] != null) off[name] = 0;
+  for (const name of ["key_iterations", "value_iterations", "click_iterations"]) if (kept[name] != null) off[name] = 0;
   try {
     await json("settings", { body: off });
     const answer = await transport.send({ type: "mask" }, clicker.sequence);

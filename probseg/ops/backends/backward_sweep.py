@@ -12,7 +12,7 @@ from probseg.ops.backends.tiles import Layout, Scratch, finite, logits_of, rows_
 
 
 class BackwardSweep:
-    """What the backward passes of both primitives share."""
+    """Shared part of the backward passes of both primitives."""
 
     def __init__(
         self,

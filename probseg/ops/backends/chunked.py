@@ -106,7 +106,7 @@ class _Attend(torch.autograd.Function):
         refuse_double_backward("chunked")
         queries, keys, values, attended, log_evidence, *tensors = ctx.saved_tensors
         sweep = BackwardSweep(ctx.layout, queries, keys, values, tensors, ctx.needs_input_grad[4:])
-        # What all pairs of a row share: -do_i·o_i + dL_i.
+        # Common to all pairs of a row: -do_i·o_i + dL_i.
         shared = (d_evidence - (d_attended * attended).sum(-1)).unsqueeze(-1)  # (B, G, N, 1)
         with full_precision(queries.device):
             for block in tiles(sweep.sizes, sweep.terms):
@@ -169,7 +169,7 @@ class _Assign(torch.autograd.Function):
         sweep = BackwardSweep(
             ctx.layout, queries, keys, observations, tensors, ctx.needs_input_grad[4:]
         )
-        # What all pairs of a column share: -dm_k·m_k + dlogN_k.
+        # Common to all pairs of a column: -dm_k·m_k + dlogN_k.
         shared = (d_mass - (d_means * means).sum(-1)).unsqueeze(-2)  # (B, G, 1, M)
         mass = log_mass.exp().unsqueeze(-2)  # (B, G, 1, M)
         with full_precision(queries.device):
@@ -181,7 +181,7 @@ class _Assign(torch.autograd.Function):
                 d_logits += shared[units]
                 d_logits *= shares
                 total = d_logits.sum(-1, keepdim=True)
-                # w = p N underflows with N, and then nothing is left of it beside the first term.
+                # w = p N underflows with N; it is then negligible against the first term.
                 d_logits -= shares.mul_(mass[units]).mul_(total)
                 sweep.accumulate(block, d_logits)
         return sweep.gradients()

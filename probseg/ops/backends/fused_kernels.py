@@ -1,7 +1,7 @@
 """PyTorch's fused attention kernels under one signature.
 
 They are called below ``torch.nn.functional.scaled_dot_product_attention``, which hides the log
-evidence, and writes out all pairs without a word if the widths of keys and values differ.
+evidence, and silently writes out all pairs if the widths of keys and values differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALIGNMENT = 8  # channels of CUDA's kernels come in multiples of it
 
 
 class Recorded(NamedTuple):
-    """What the backward pass of a kernel needs; all widths are the same.
+    """Arguments of the backward pass of a kernel; all widths are the same.
 
     Args:
         d_attended: Gradient of the attended values, ``(B, G, N, V)``.
@@ -28,7 +28,7 @@ class Recorded(NamedTuple):
         values: ``(B, G, M, V)``.
         attended: ``(B, G, N, V)``.
         log_evidence: As the forward pass returned it, which may be padded.
-        state: What else the forward pass returned.
+        state: Further results of the forward pass.
         pairs: Prior of pairs, or None.
         scale: Factor of the dot products.
     """
@@ -68,7 +68,7 @@ def choose_kernel(queries: Tensor, width: int, pairs: Tensor | None) -> Kernel:
 
 
 def _has_flash(device: torch.device) -> bool:
-    """Tell whether PyTorch was built with the flash kernel, and the device can run it."""
+    """Return whether PyTorch has the flash kernel, and the device can run it."""
     built = torch.backends.cuda.is_flash_attention_available()
     return built and torch.cuda.get_device_capability(device) >= (8, 0)
 
@@ -80,7 +80,7 @@ def kernel_width(queries: Tensor, values: Tensor) -> int:
 
 
 def pad(tensor: Tensor, width: int) -> Tensor:
-    """Fill up the channels with zeros; the kernels misread channels that are not contiguous."""
+    """Pad the channels with zeros; the kernels misread channels that are not contiguous."""
     missing = width - tensor.shape[-1]
     return (F.pad(tensor, (0, missing)) if missing else tensor).contiguous()
 

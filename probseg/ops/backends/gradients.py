@@ -1,4 +1,4 @@
-"""What the hand-written gradients of the backends share."""
+"""Shared parts of the hand-written gradients of the backends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Context(FunctionCtx):
 
 
 def refuse_double_backward(backend: str) -> None:
-    """Raise where autograd records the backward pass to differentiate it once more."""
+    """Raise where autograd records the backward pass to differentiate it again."""
     if torch.is_grad_enabled():
         msg = (
             f"backend {backend!r} cannot be differentiated twice (create_graph=True); use "

@@ -1,4 +1,4 @@
-"""What every backend of the two attention primitives takes and returns."""
+"""Interface of the backends of the two attention primitives."""
 
 from __future__ import annotations
 
@@ -124,12 +124,12 @@ Terms = tuple[Term, ...]
 
 
 def is_unit(term: Term) -> bool:
-    """Tell whether a term is the same for all queries."""
+    """Return whether a term is the same for all queries."""
     return isinstance(term, Tensor) and term.shape[-2] == 1
 
 
 def needs_gradient(term: Term) -> bool:
-    """Tell whether autograd will ask for the gradient of a term."""
+    """Return whether autograd will ask for the gradient of a term."""
     tensors = (term,) if isinstance(term, Tensor) else term.tensors.values()
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 

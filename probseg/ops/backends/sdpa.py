@@ -42,7 +42,7 @@ from probseg.ops.numerics import full_precision, working_dtype
 HALF_PRECISION: frozenset[str] = frozenset({"cuda"})
 
 HIDDEN = 1e30
-"""Size of what stands for -inf, which would turn to NaN in products with 0."""
+"""Magnitude in the place of -inf, which would turn to NaN in products with 0."""
 
 
 def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str | None:

@@ -1,4 +1,4 @@
-"""How the pairs of queries and keys are cut into tiles, and what a tile holds."""
+"""Tiles of the pairs of queries and keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS = 256
 
 
 class Scratch:
-    """Memory for what is computed of each tile, asked of the system once and not for each tile."""
+    """Memory for the intermediate results of a tile, allocated once for all tiles."""
 
     def __init__(self) -> None:
         self._memory: dict[str, Tensor] = {}
@@ -87,10 +87,10 @@ def units_of(block: Block) -> tuple[slice, slice]:
 
 
 class Layout(NamedTuple):
-    """What is not a tensor: autograd functions take tensors as separate arguments."""
+    """The arguments without tensors, which autograd functions take separately."""
 
     scale: float
-    terms: Terms  # detached; their tensors are given beside them
+    terms: Terms  # detached; their tensors are given separately
     recorded: bool  # whether there can be a backward pass
 
     def terms_with(self, tensors: Sequence[Tensor]) -> Terms:

@@ -1,0 +1,59 @@
+"""Objects from plain data: nested dictionaries of ``class_path`` and ``init_args``, as in YAML.
+
+Classes are looked up in a table by the last part of their path, and nothing is imported: a
+description fetched from elsewhere cannot run code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard
+
+from probseg.errors import UnknownNameError
+
+Make = Callable[[str, dict[str, Any]], Any]
+"""Takes a class's name and its arguments, whose parts are built, and returns the object."""
+
+
+def class_name(description: Mapping[str, Any]) -> str:
+    """Return the last part of a description's ``class_path``; an empty text without one."""
+    return str(description.get("class_path") or "").split(".")[-1]
+
+
+def is_description(value: object) -> TypeGuard[dict[str, Any]]:
+    """Return whether a value describes an object."""
+    return isinstance(value, dict) and "class_path" in value
+
+
+def build_described(
+    description: Mapping[str, Any],
+    classes: Mapping[str, Callable[..., Any]],
+    kind: str,
+    make: Make | None = None,
+) -> Any:  # noqa: ANN401 (an object of one of the classes)
+    """Build a described object, and first the objects among its arguments.
+
+    Args:
+        description: ``{"class_path": ..., "init_args": {...}}``.
+        classes: Everything that may be built, by name.
+        kind: What the classes are, for the message: ``"data set"``.
+        make: Makes each object; by default a call of its class with the arguments.
+
+    Raises:
+        ValueError: If the description has no ``class_path``.
+        UnknownNameError: If a class is not in the table; the message lists the nearest names.
+    """
+    if "class_path" not in description:
+        msg = (
+            f"a {kind} must be {{'class_path': ..., 'init_args': {{...}}}}, got "
+            f"{dict(description)}; name its class"
+        )
+        raise ValueError(msg)
+    name = class_name(description)
+    if name not in classes:
+        raise UnknownNameError(kind, str(description["class_path"]), classes)
+    arguments = {
+        key: build_described(value, classes, kind, make) if is_description(value) else value
+        for key, value in (description.get("init_args") or {}).items()
+    }
+    return classes[name](**arguments) if make is None else make(name, arguments)

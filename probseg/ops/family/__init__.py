@@ -1,0 +1,1 @@
+"""The wider family of attention mechanisms, which no preset uses."""

@@ -1,0 +1,180 @@
+"""Hard attention: one edge of each query in the place of the expectation over all of them.
+
+Soft attention is the exact expectation of the values under the posterior over edges; hard attention
+takes a single sample of it (Singh & Buckley, 2023, §5.1.1). The information lost by that is
+``-log p(E_i = j)`` for the edge drawn, on average the entropy of the posterior. A sample has no
+gradient. ``straight_through`` gives it that of the expectation, and ``score_function_loss`` an
+unbiased estimate of the gradient of an expected cost (Deng et al., 2018, "Latent Alignment and
+Variational Attention").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from probseg.ops.checks import check_shape
+from probseg.ops.edges import EdgePosterior, row_blocks
+
+
+class Edges(NamedTuple):
+    """One edge of each query.
+
+    Args:
+        indices: The key at its other end, int64, ``(B, G, N)``; -1 for a query that sees none.
+        log_probability: ``log p(E_i = indices_i)``, ``(B, G, N)``, float32 (float64 for float64);
+            -inf for a query that sees no key.
+    """
+
+    indices: Tensor
+    log_probability: Tensor
+
+
+def sample_edges(posterior: EdgePosterior, generator: torch.Generator | None = None) -> Edges:
+    """Draw an edge of each query from its posterior, in linear memory.
+
+    By the Gumbel-max trick, on some rows of the posterior at a time.
+
+    Args:
+        posterior: Over the edges from N queries to M keys.
+        generator: Source of the random numbers, on the device of the posterior; None is PyTorch's
+            own.
+
+    Returns:
+        The edges. Their log probabilities are differentiable in the tensors of the posterior; the
+        backward pass computes the rows again. Where gradients are switched off, each row is
+        computed once.
+    """
+
+    def draw(log_probability: Tensor) -> Tensor:
+        # The negative log of an exponential variate, which is never 0, is a Gumbel one.
+        noise = torch.empty_like(log_probability).exponential_(generator=generator)
+        return (log_probability - noise.log()).argmax(-1)
+
+    return _choose(posterior, draw)
+
+
+def most_probable_edges(posterior: EdgePosterior) -> Edges:
+    """Take the most probable edge of each query, or one of them, in linear memory.
+
+    Args:
+        posterior: Over the edges from N queries to M keys.
+
+    Returns:
+        The edges; as of ``sample_edges``, their log probabilities are differentiable.
+    """
+    return _choose(posterior, lambda log_probability: log_probability.argmax(-1))
+
+
+def take_values(values: Tensor, indices: Tensor) -> Tensor:
+    """Return the values at the ends of some edges.
+
+    Args:
+        values: Of the keys, ``(B, G, M, V)``.
+        indices: Of one key for each query, int64, ``(B, G, N)``; -1 for none.
+
+    Returns:
+        ``(B, G, N, V)``; zero for a query without an edge. Gradients flow to the values.
+
+    Raises:
+        ValueError: If there are not as many items and heads of indices as of values.
+    """
+    if values.ndim != 4 or indices.ndim != 3 or values.shape[:2] != indices.shape[:2]:
+        msg = (
+            "values must have shape (B, G, M, V) and indices (B, G, N) with the same B and G, got "
+            f"{tuple(values.shape)} and {tuple(indices.shape)}"
+        )
+        raise ValueError(msg)
+    missing = (indices < 0).unsqueeze(-1)  # (B, G, N, 1)
+    index = indices.unsqueeze(-1).masked_fill(missing, 0)
+    taken = values.gather(-2, index.expand(*indices.shape, values.shape[-1]))
+    return taken.masked_fill(missing, 0.0)
+
+
+def straight_through(posterior: EdgePosterior, values: Tensor, edges: Edges) -> Tensor:
+    """Return the values at the ends of edges, with the gradient of the expectation.
+
+    The straight-through estimator (Bengio et al., 2013): biased, and of low variance.
+
+    Args:
+        posterior: From which the edges were drawn.
+        values: Of the keys, ``(B, G, M, V)``.
+        edges: One edge of each query.
+
+    Returns:
+        ``take_values(values, edges.indices)``, ``(B, G, N, V)``; its gradient is that of
+        ``posterior.expect(values)``.
+    """
+    expected = posterior.expect(values)
+    # The difference is zero, so that not even a rounding error is added.
+    return take_values(values, edges.indices).detach() + (expected - expected.detach())
+
+
+def score_function_loss(
+    cost: Tensor, log_probability: Tensor, baseline: float | Tensor = 0.0
+) -> Tensor:
+    """Return a loss whose gradient estimates that of the expected cost of sampled edges.
+
+    ``sum (cost - baseline) log p(E)``, where cost and baseline are constants: the gradient is an
+    unbiased estimate of that of ``E[cost]`` with respect to the posterior (REINFORCE; Williams,
+    1992; Deng et al., 2018, Eq. 5). Other variables of the cost, such as the values, get their
+    gradient from the cost itself: minimise the sum of both.
+
+    Args:
+        cost: Cost of the edges, floating point, of three dimensions that broadcast to
+            ``(B, G, N)``: ``(B, 1, 1)`` where all edges of an item share one cost.
+        log_probability: Of edges from ``sample_edges``, ``(B, G, N)``. Queries that see no key
+            (-inf) take no part.
+        baseline: Subtracted from the cost to lower the variance: a number, or a tensor like cost.
+            It must not depend on the edges whose cost it is subtracted from.
+
+    Returns:
+        A scalar; its value means nothing, only its gradient does.
+
+    Raises:
+        ValueError: If the cost does not broadcast.
+    """
+    fits = cost.ndim == log_probability.ndim and all(
+        size in (1, wanted) for size, wanted in zip(cost.shape, log_probability.shape, strict=True)
+    )
+    if not fits:
+        msg = (
+            f"cost must broadcast to (B, G, N) = {tuple(log_probability.shape)}, got "
+            f"{tuple(cost.shape)}; use (B, 1, 1) for one cost of an item"
+        )
+        raise ValueError(msg)
+    advantage = cost - baseline
+    check_shape("cost - baseline", advantage, cost.shape, "that of cost")
+    return (advantage.detach() * log_probability.where(log_probability.isfinite(), 0.0)).sum()
+
+
+def _choose(posterior: EdgePosterior, choose: Callable[[Tensor], Tensor]) -> Edges:
+    """Choose a key ``(B, G, n)`` for each of some rows ``(B, G, n, M)`` of log probabilities."""
+    chosen: list[Tensor] = []
+    log_probabilities: list[Tensor] = []
+    prepared = posterior.prepared()
+    for rows in row_blocks(prepared):
+        with torch.no_grad():
+            written_out = prepared.log_probability(rows)  # (B, G, n, M)
+            indices = choose(written_out)  # (B, G, n)
+            found = _pick(written_out, indices)
+        del written_out
+        if torch.is_grad_enabled():
+            found = checkpoint(
+                _pick_from, prepared, rows, indices, use_reentrant=False, preserve_rng_state=False
+            )
+        chosen.append(indices.masked_fill(found.detach() == -torch.inf, -1))
+        log_probabilities.append(found)
+    return Edges(torch.cat(chosen, dim=-1), torch.cat(log_probabilities, dim=-1))
+
+
+def _pick(log_probability: Tensor, indices: Tensor) -> Tensor:
+    return log_probability.gather(-1, indices.unsqueeze(-1)).squeeze(-1)  # (B, G, n)
+
+
+def _pick_from(posterior: EdgePosterior, rows: slice, indices: Tensor) -> Tensor:
+    return _pick(posterior.log_probability(rows), indices)

@@ -1,0 +1,303 @@
+"""Predictive coding with prediction errors that are normalised over the edges.
+
+In a predictive coding network (Rao & Ballard, 1999), units of a layer predict those of the layer
+below, and latent units descend the free energy of the prediction errors. Here it is not known which
+unit a child is predicted by: the free energy marginalises over the edge of each child (Singh &
+Buckley, 2023, §5)::
+
+    F = - sum_n log sum_k exp(log_prior_nk - kappa_n/2 |x_n - p_k|²)
+
+so that each error counts by the posterior ``w_nk`` of its edge, the softmax of the summands. The
+paper prints ``softmax(-ε²)`` with the gradient ``k ε``, where ``ε² = k (x - p)²``: its squares
+lack the factor 1/2 that makes the two consistent. The gradient of F that it prints is
+the direction of descent, the gradient's negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from probseg.ops.attention import LogPrior, assign_checked, attend_checked
+from probseg.ops.checks import as_precision, as_terms, check_shape, check_units
+from probseg.ops.numerics import full_precision, working_dtype
+
+
+class NormalisedErrors(NamedTuple):
+    """Prediction errors of a layer, weighted by the posterior over edges.
+
+    Args:
+        bottom_up: Message to the predictions, ``sum_n w_nk kappa_n (x_n - p_k)``, minus the
+            gradient of F with respect to them, ``(B, G, M, D)``.
+        top_down: Message to the children, ``sum_k w_nk kappa_n (x_n - p_k)``, the gradient of F
+            with respect to them, ``(B, G, N, D)``.
+        mass: The precision of the children that each prediction answers for,
+            ``sum_n w_nk kappa_n``, ``(B, G, M)``.
+        free_energy: ``F``, ``(B, G)``.
+    """
+
+    bottom_up: Tensor
+    top_down: Tensor
+    mass: Tensor
+    free_energy: Tensor
+
+
+class Descent(NamedTuple):
+    """Where the free energy of a hierarchy falls.
+
+    Args:
+        directions: Minus the gradient of F with respect to each latent layer, ``(B, G, M_l, D_l)``.
+        curvatures: Upper bounds of the curvature of F for each unit, ``(B, G, M_l, 1)``.
+        free_energy: ``F``, ``(B, G)``.
+    """
+
+    directions: tuple[Tensor, ...]
+    curvatures: tuple[Tensor, ...]
+    free_energy: Tensor
+
+
+def normalised_errors(
+    children: Tensor,
+    predictions: Tensor,
+    *,
+    precision: float | Tensor = 1.0,
+    log_prior: LogPrior | None = None,
+) -> NormalisedErrors:
+    """Compare children with their possible predictions, in linear memory.
+
+    For the network of the paper, whose edges have weights of their own, put the children into the
+    dimension of the heads: children ``(B, N, 1, 1)`` and predictions ``w_ij z_i`` ``(B, N, M, 1)``.
+
+    Args:
+        children: ``x``, ``(B, G, N, D)``.
+        predictions: ``p``, ``(B, G, M, D)``.
+        precision: ``kappa`` of the children: positive float, or positive tensor that broadcasts to
+            ``(B, G, N)``. The normaliser of the Gaussian, which depends on it alone, is left out of
+            F.
+        log_prior: Of the edges, as in ``attend`` with the children as queries; None is zero
+            everywhere. Children that it lets nothing predict take no part.
+
+    Returns:
+        The errors in the dtype of the children, and the mass and F in float32 (float64 for
+        float64). All are differentiable.
+
+    Raises:
+        ValueError: If a shape, a device or the precision is wrong.
+        TypeError: If a dtype is wrong.
+    """
+    fits = children.ndim == predictions.ndim == 4 and (
+        (*children.shape[:2], children.shape[3]) == (*predictions.shape[:2], predictions.shape[3])
+    )
+    if not fits:
+        msg = (
+            "children must have shape (B, G, N, D) and predictions (B, G, M, D), got "
+            f"{tuple(children.shape)} and {tuple(predictions.shape)}; expand or project them"
+        )
+        raise ValueError(msg)
+    check_units(children, predictions, predictions, payload_name="predictions", payload_of="keys")
+    terms = as_terms("log_prior", log_prior, children, predictions)
+    given = as_precision("precision", precision, children, zero=False)
+    dtype = working_dtype(children.dtype)
+    # Errors do not change with the origin; the cancellation of squares does if it is far away.
+    centre = predictions.to(dtype).mean(-2, keepdim=True).detach()  # (B, G, 1, D)
+    x, p = children.to(dtype) - centre, predictions.to(dtype) - centre
+    if not isinstance(given, Tensor):
+        given = x.new_full((1, 1, 1), given)
+    kappa = given.expand(x.shape[:-1]).unsqueeze(-1)  # (B, G, N, 1)
+    # -kappa/2 |x - p|² = [kappa x, -kappa]·[p, |p|²/2] - kappa/2 |x|².
+    left = torch.cat([kappa * x, -kappa], dim=-1)  # (B, G, N, D + 1)
+    right = torch.cat([p, p.square().sum(-1, keepdim=True) / 2], dim=-1)  # (B, G, M, D + 1)
+    expected, log_evidence = attend_checked(left, right, p, terms)
+    weighted = torch.cat([kappa * x, kappa], dim=-1)  # (B, G, N, D + 1)
+    means, log_count = assign_checked(left, right, weighted, terms)
+    sums = log_count.exp().unsqueeze(-1) * means  # (B, G, M, D + 1)
+    bottom_up = sums[..., :-1] - sums[..., -1:] * p  # (B, G, M, D)
+    seen = log_evidence > -torch.inf  # (B, G, N)
+    top_down = (kappa * (x - expected)).where(seen.unsqueeze(-1), 0.0)
+    energies = (kappa * x.square()).sum(-1) / 2 - log_evidence.where(seen, 0.0)  # (B, G, N)
+    return NormalisedErrors(
+        bottom_up.to(children.dtype),
+        top_down.to(children.dtype),
+        sums[..., -1],
+        energies.where(seen, 0.0).sum(-1),
+    )
+
+
+def free_energy_descent(
+    observed: Tensor,
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    *,
+    precisions: Sequence[float | Tensor],
+    prior_precision: float = 1.0,
+) -> Descent:
+    """Compute the free energy of a hierarchy and the directions in which it falls.
+
+    Layer l predicts the layer below by ``mu^(l) W^(l)ᵀ``; layer 0 is observed. F is the sum of the
+    free energies of all layers and of ``prior_precision/2 |mu^(L)|²`` of the top one.
+
+    The log of a sum of exponentials curves less than its average summand, so that the sum of the
+    squares, each with the weight of its edge, bounds F from above (as in EM). With
+    ``|dx - W dmu|² <= (1 + |W|²) (|dx|² + |dmu|²)`` that bound falls apart into the units:
+    ``curvature_k = (1 + |W^(l)|²) sum_n w_nk kappa_n`` for the children of unit k (``|W^(l)|²`` in
+    the place of the bracket for observed children), plus ``(1 + |W^(l+1)|²) kappa_k`` for its own
+    prediction, or the precision of the prior. ``|W|`` is the spectral norm.
+
+    Args:
+        observed: ``(B, G, N, D_0)``, floating point.
+        states: The latent layers from the lowest to the highest, ``(B, G, M_l, D_l)``.
+        weights: ``W``, one for each latent layer, ``(G, D_(l-1), D_l)``; G may be 1.
+        precisions: Of the children of each latent layer, see ``normalised_errors``.
+        prior_precision: Of the zero-mean Gaussian prior of the highest layer, above 0.
+
+    Raises:
+        ValueError: If a shape, a number of layers or a precision is wrong.
+        TypeError: If a dtype is wrong.
+    """
+    _check_hierarchy(observed, states, weights, precisions, prior_precision)
+    matrices = _generative(weights, observed)
+    return _descent(observed, states, matrices, precisions, prior_precision)
+
+
+def predictive_coding_inference(
+    observed: Tensor,
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    *,
+    precisions: Sequence[float | Tensor],
+    prior_precision: float = 1.0,
+    steps: int = 1,
+    rate: float = 1.0,
+) -> tuple[Tensor, ...]:
+    """Let the latent layers of a hierarchy descend its free energy.
+
+    All units move at once, by their direction of descent over their curvature, see
+    ``free_energy_descent``: the dynamics of Singh & Buckley, 2023, §5, with a time constant for
+    each unit. Fixed points are the same. F never increases, whatever the number of children is.
+
+    Args:
+        observed: As in ``free_energy_descent``.
+        states: Where the latent layers begin, as in ``free_energy_descent``.
+        weights: As in ``free_energy_descent``.
+        precisions: As in ``free_energy_descent``.
+        prior_precision: As in ``free_energy_descent``.
+        steps: Number of steps, 0 or more.
+        rate: Factor of the steps, above 0 and below 2; 1 goes to the lowest point of the bound.
+
+    Returns:
+        The latent layers afterwards, in float32 (float64 for float64).
+
+    Raises:
+        ValueError: If an argument is wrong.
+        TypeError: If a dtype is wrong.
+    """
+    if steps < 0:
+        msg = f"steps must be 0 or more, got {steps}"
+        raise ValueError(msg)
+    if not 0.0 < rate < 2.0:
+        msg = f"rate must be above 0 and below 2, got {rate}; beyond, the free energy can increase"
+        raise ValueError(msg)
+    _check_hierarchy(observed, states, weights, precisions, prior_precision)
+    dtype = working_dtype(observed.dtype)
+    observed = observed.to(dtype)
+    current = tuple(state.to(dtype) for state in states)
+    matrices = _generative(weights, observed)
+    for _ in range(steps):
+        descent = _descent(observed, current, matrices, precisions, prior_precision)
+        current = tuple(
+            state + rate * direction / curvature
+            for state, direction, curvature in zip(
+                current, descent.directions, descent.curvatures, strict=True
+            )
+        )
+    return current
+
+
+class _Generative(NamedTuple):
+    """How a layer predicts the one below.
+
+    Args:
+        matrix: ``W``, ``(G, D_below, D_above)``, in the working dtype.
+        squared_norm: ``|W|²``, ``(G, 1, 1)``.
+    """
+
+    matrix: Tensor
+    squared_norm: Tensor
+
+
+def _generative(weights: Sequence[Tensor], observed: Tensor) -> list[_Generative]:
+    """Find the spectral norms, which are dear and the same in all steps."""
+    dtype = working_dtype(observed.dtype)
+    found = []
+    with full_precision(observed.device):
+        for weight in weights:
+            matrix = weight.to(dtype)
+            norm = torch.linalg.matrix_norm(matrix, 2).square()[:, None, None]
+            found.append(_Generative(matrix, norm))
+    return found
+
+
+def _descent(
+    observed: Tensor,
+    states: Sequence[Tensor],
+    weights: Sequence[_Generative],
+    precisions: Sequence[float | Tensor],
+    prior_precision: float,
+) -> Descent:
+    """See ``free_energy_descent``; arguments are checked."""
+    dtype = working_dtype(observed.dtype)
+    layers = [layer.to(dtype) for layer in (observed, *states)]
+    top = layers[-1]
+    free_energy = prior_precision / 2 * top.square().sum((-2, -1))  # (B, G)
+    directions = [torch.zeros_like(layer) for layer in layers]
+    curvatures = [torch.zeros_like(layer[..., :1]) for layer in layers]
+    directions[-1] = -prior_precision * top
+    curvatures[-1] = curvatures[-1] + prior_precision
+    with full_precision(observed.device):
+        for above, ((matrix, norm), precision) in enumerate(
+            zip(weights, precisions, strict=True), 1
+        ):
+            children = layers[above - 1]
+            errors = normalised_errors(children, layers[above] @ matrix.mT, precision=precision)
+            share = norm if above == 1 else 1.0 + norm
+            directions[above] = directions[above] + errors.bottom_up @ matrix
+            curvatures[above] = curvatures[above] + share * errors.mass.unsqueeze(-1)
+            kappa = as_precision("precision", precision, children, zero=False)
+            kappa = kappa.unsqueeze(-1) if isinstance(kappa, Tensor) else kappa
+            directions[above - 1] = directions[above - 1] - errors.top_down
+            curvatures[above - 1] = curvatures[above - 1] + (1.0 + norm) * kappa
+            free_energy = free_energy + errors.free_energy
+    return Descent(tuple(directions[1:]), tuple(curvatures[1:]), free_energy)
+
+
+def _check_hierarchy(
+    observed: Tensor,
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    precisions: Sequence[float | Tensor],
+    prior_precision: float,
+) -> None:
+    if not len(states) == len(weights) == len(precisions) or not states:
+        msg = (
+            "there must be one state, weight and precision for each latent layer, got "
+            f"{len(states)}, {len(weights)} and {len(precisions)}"
+        )
+        raise ValueError(msg)
+    if not prior_precision > 0.0:
+        msg = f"prior_precision must be above 0, got {prior_precision}; use a small number for none"
+        raise ValueError(msg)
+    below = observed
+    for level, (state, weight) in enumerate(zip(states, weights, strict=True)):
+        if weight.ndim != 3:
+            msg = (
+                f"weights[{level}] must have shape (G, D_below, D_above), got "
+                f"{tuple(weight.shape)}; add the dimension of the heads with unsqueeze"
+            )
+            raise ValueError(msg)
+        heads = weight.shape[0] if weight.shape[0] == 1 else below.shape[1]
+        expected = (heads, below.shape[-1], state.shape[-1])
+        check_shape(f"weights[{level}]", weight, expected, "(G, D_below, D_above)")
+        below = state

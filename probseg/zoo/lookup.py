@@ -1,0 +1,106 @@
+"""Models by name: those that ship with probseg, and those of the zoo folders in ``PROBSEG_ZOO``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from probseg.errors import UnknownNameError, UsageError
+from probseg.paths import zoo_dir
+from probseg.zoo.index import INDEX, Entry, read_index
+from probseg.zoo.store import check_files
+
+
+class ZooModel(NamedTuple):
+    """A model and the zoo that lists it.
+
+    Args:
+        entry: Its line in the index.
+        root: Folder of the zoo.
+    """
+
+    entry: Entry
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        """The model's folder."""
+        return self.root / self.entry.name
+
+
+def zoo_folders() -> list[Path]:
+    """Return the folders of all zoos: the shipped one, then those in ``PROBSEG_ZOO``.
+
+    Raises:
+        UsageError: If one in ``PROBSEG_ZOO`` is no zoo.
+    """
+    folders = [zoo_dir()]
+    for part in filter(None, map(str.strip, os.environ.get("PROBSEG_ZOO", "").split(","))):
+        if not (Path(part) / INDEX).is_file():
+            msg = (
+                f"`PROBSEG_ZOO` must name folders with {INDEX}, separated by commas, got {part!r}; "
+                "copy the zoo to this machine, or use a model of the Hugging Face hub, "
+                "hf-hub:owner/name"
+            )
+            raise UsageError(msg)
+        folders.append(Path(part))
+    return folders
+
+
+def find_model(name: str, root: Path | None = None) -> ZooModel:
+    """Find a model by ``architecture.tag``, or the first tag of an ``architecture``.
+
+    Args:
+        name: Of the model.
+        root: Folder of the only zoo to search; by default all of `zoo_folders`, in their order.
+
+    Raises:
+        FileNotFoundError: If there is no index.
+        ZooError: If an index is damaged or of another schema.
+        UnknownNameError: If no zoo has the model; the message lists the nearest names.
+    """
+    known: set[str] = set()
+    for folder in zoo_folders() if root is None else [root]:
+        entries = read_index(folder)
+        tagged = (full for full in entries if full.startswith(f"{name}."))
+        found = name if name in entries else next(tagged, None)
+        if found is not None:
+            return ZooModel(entries[found], folder)
+        known |= {*entries, *(full.split(".")[0] for full in entries)}
+    raise UnknownNameError(kind="zoo model", name=name, known=known)
+
+
+def all_models(root: Path | None = None) -> list[ZooModel]:
+    """Return all models, each from the first zoo that has it.
+
+    Args:
+        root: As for `find_model`.
+
+    Raises:
+        FileNotFoundError: If there is no index.
+        ZooError: If an index is damaged or of another schema.
+    """
+    found: dict[str, ZooModel] = {}
+    for folder in zoo_folders() if root is None else [root]:
+        for name, entry in read_index(folder).items():
+            found.setdefault(name, ZooModel(entry, folder))
+    return list(found.values())
+
+
+def verify(name: str, root: Path | None = None) -> ZooModel:
+    """Find a model and check all its files against the index.
+
+    Args:
+        name: As for `find_model`.
+        root: As for `find_model`.
+
+    Raises:
+        FileNotFoundError: If a file is missing.
+        ChecksumError: If a file is not the recorded one.
+        UnknownNameError: If there is no such model; the message lists the nearest names.
+    """
+    model = find_model(name, root)
+    checksums = {file: recorded.sha256 for file, recorded in model.entry.files.items()}
+    check_files(model.folder, checksums)
+    return model

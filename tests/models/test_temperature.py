@@ -1,0 +1,37 @@
+"""Calibrated answers of a network that is handed its last answer."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from fakes import draw_sample
+
+from probseg.evaluation import get_protocol, run_objects
+from probseg.models import variant
+
+SHORT = replace(get_protocol("ritm"), max_clicks=5)
+
+
+def network(temperature=1.0):
+    torch.manual_seed(0)
+    changes = {"previous_mask": True, "temperature": temperature}
+    model = variant("micro_conv", changes).eval()
+    with torch.no_grad():
+        model.head.logit.weight *= 4  # answers that depend on the last one
+    return model
+
+
+def test_masks_are_those_without_a_temperature_and_probabilities_are_its_own():
+    samples = [draw_sample(40, 56, seed=seed) for seed in range(3)]
+    plain, calibrated = (run_objects(network(t), samples, SHORT) for t in (1.0, 0.4))
+    for one, other in zip(plain, calibrated, strict=True):
+        assert [(s.x, s.y, s.iou) for s in one.steps] == [(s.x, s.y, s.iou) for s in other.steps]
+        errors = [[step.scores["ece"] for step in record.steps[1:]] for record in (one, other)]
+        assert not np.allclose(*errors)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf")])
+def test_a_temperature_out_of_range_is_named(temperature):
+    with pytest.raises(ValueError, match=r"^temperature must"):
+        network(temperature)

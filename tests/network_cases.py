@@ -1,0 +1,70 @@
+"""Prompts, feature maps and checks that tests of networks and of their parts share."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from probseg.backbones import add_prompt_stem
+from probseg.types import FeatureInfo, Prompts
+
+
+def prompts(*clicks, box=None, previous=None, batch=1) -> Prompts:
+    """Clicks ``(x, y, label)`` and perhaps a box, the same on each image."""
+    rows = torch.tensor(clicks, dtype=torch.float32).reshape(1, -1, 3).repeat(batch, 1, 1)
+    boxes = torch.tensor([[math.nan] * 4 if box is None else list(box)]).float().repeat(batch, 1)
+    return Prompts(rows[..., :2], rows[..., 2].long(), boxes, previous)
+
+
+def as_batch(*given: Prompts) -> Prompts:
+    """Prompts with equally many clicks and without previous masks, as one batch."""
+    return Prompts(*(torch.cat(parts) for parts in zip(*(one[:3] for one in given), strict=True)))
+
+
+def maps_of(info: FeatureInfo, batch: int, height: int, width: int) -> list[Tensor]:
+    """Random feature maps of an image's size."""
+    return [
+        torch.randn(batch, channels, -(-height // stride), -(-width // stride))
+        for channels, stride in zip(*info, strict=True)
+    ]
+
+
+def opened(model: nn.Module) -> nn.Module:
+    """Start no residual block with a branch that adds nothing, as timm does: it stops gradients."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)
+    return model
+
+
+def assert_all_learn(module: nn.Module, least: float = 0.0) -> None:
+    """Assert that each parameter has a finite gradient that is not zero everywhere."""
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().max() > least, name
+
+
+def assert_arrived(backbone: nn.Module, weights: dict[str, Tensor], replaced: set[str]) -> None:
+    """Assert that pretrained weights are in a backbone, and stay behind a prompt stem.
+
+    Args:
+        backbone: The network; it gets a stem for three click maps.
+        weights: Of the whole timm network.
+        replaced: Names of weights that the backbone has no place for.
+    """
+    add_prompt_stem(backbone, 3)
+    own = backbone.network.state_dict()
+    assert set(weights) - set(own) == replaced | {"conv1.weight"}
+    for key in set(weights) & set(own):
+        assert torch.equal(own[key], weights[key]), key
+    assert torch.equal(own["conv1.rgb.weight"], weights["conv1.weight"])
+
+
+def assert_described(backbone: nn.Module, image: Tensor) -> None:
+    """Assert that the maps of an image have the channels and strides that a backbone describes."""
+    height, width = image.shape[-2:]
+    for own, channels, stride in zip(backbone(image), *backbone.features, strict=True):
+        assert own.shape == (len(image), channels, -(-height // stride), -(-width // stride))

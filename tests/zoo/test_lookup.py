@@ -1,0 +1,93 @@
+"""Models by name in the shipped zoo and in the folders of PROBSEG_ZOO."""
+
+import dataclasses
+import shutil
+
+import pytest
+from refusals import refused
+from zoos import add_model, ship
+
+from probseg.errors import ChecksumError, UnknownNameError, UsageError, ZooError
+from probseg.zoo import create_model, list_models
+from probseg.zoo.index import CHECKSUMS, CONFIG, INDEX, WEIGHTS, read_index, write_index
+from probseg.zoo.lookup import all_models, find_model, verify
+from probseg.zoo.trained import read_trained
+
+
+@pytest.fixture
+def zoos(tmp_path, monkeypatch):
+    """The shipped zoo and two more; some names are in several of them."""
+    listed = add_model(tmp_path / "shipped", "micro_conv.b")
+    again = {
+        name: dataclasses.replace(listed, name=name) for name in ("micro_conv.b", "micro_conv.a")
+    }
+    write_index(again, tmp_path / "shipped")
+    add_model(tmp_path / "one", "micro_csa.x")
+    add_model(tmp_path / "one", "micro_conv.b")
+    add_model(tmp_path / "two", "micro_csa.y")
+    ship(monkeypatch, tmp_path / "shipped")
+    monkeypatch.setenv("PROBSEG_ZOO", f" {tmp_path}/one , {tmp_path}/two/")
+    return tmp_path
+
+
+def test_zoos_are_searched_in_order_and_the_first_tag_counts(zoos, monkeypatch):
+    folders = {
+        "micro_conv": "shipped/micro_conv.b",
+        "micro_conv.a": "shipped/micro_conv.a",
+        "micro_csa": "one/micro_csa.x",
+        "micro_csa.y": "two/micro_csa.y",
+    }
+    for name, folder in folders.items():
+        assert find_model(name).folder == zoos / folder
+    assert find_model("micro_conv.b", zoos / "one").folder == zoos / "one" / "micro_conv.b"
+    names = ["micro_conv.b", "micro_conv.a", "micro_csa.x", "micro_csa.y"]
+    assert [model.entry.name for model in all_models()] == names
+    assert list_models("*csa*", pretrained=True) == ["micro_csa.x", "micro_csa.y"]
+    assert not create_model("micro_csa.y", pretrained=True).training
+    monkeypatch.delenv("PROBSEG_ZOO")
+    refused(UnknownNameError, lambda: find_model("micro_csa"), "micro_csa", "micro_conv")
+
+
+def test_unknown_names_list_the_nearest_of_all_zoos(zoos):
+    refused(UnknownNameError, lambda: find_model("micro_cas"), "did you mean 'micro_csa'")
+    refused(UnknownNameError, lambda: find_model("micro_conv.c"), "micro_conv.a")
+
+
+@pytest.mark.parametrize("value", ["https://host/zoo", "no/such/folder", "{tests}"])
+def test_other_places_than_zoo_folders_are_refused(zoos, monkeypatch, value, tmp_path_factory):
+    value = value.format(tests=tmp_path_factory.mktemp("empty"))
+    monkeypatch.setenv("PROBSEG_ZOO", value)
+    refused(UsageError, lambda: find_model("micro_csa"), "PROBSEG_ZOO", value, "hf-hub:owner/name")
+
+
+def test_damaged_indices_are_named(zoos):
+    (zoos / "two" / INDEX).write_text("<html>welcome</html>")
+    refused(ZooError, all_models, zoos / "two" / INDEX)
+
+
+@pytest.mark.parametrize("file", [WEIGHTS, CONFIG])
+def test_one_changed_byte_is_refused_wherever_the_copy_is(zoos, file):
+    copies = zoos / "copies"
+    shutil.copytree(zoos / "two", copies / "zoo")
+    shutil.copytree(zoos / "two" / "micro_csa.y", copies / "alone")
+    for folder in (copies / "zoo" / "micro_csa.y", copies / "alone"):
+        create_model(str(folder), pretrained=True)
+        content = bytearray((folder / file).read_bytes())
+        content[content.index(b"a")] ^= 1
+        (folder / file).write_bytes(content)
+    refused(ChecksumError, lambda: verify("micro_csa", copies / "zoo"), copies / "zoo", file)
+    folder = copies / "alone"
+    for load in (lambda: create_model(f"{folder}/", pretrained=True), lambda: read_trained(folder)):
+        with pytest.raises((ChecksumError, ZooError), match=str(folder / file)):
+            load()
+
+
+def test_files_that_are_missing_or_not_listed_are_named(zoos):
+    folder = zoos / "two" / "micro_csa.y"
+    refused(FileNotFoundError, lambda: verify("micro_conv.a"), "micro_conv.a", WEIGHTS)
+    lines = (folder / CHECKSUMS).read_text().splitlines()
+    (folder / CHECKSUMS).write_text(lines[1])
+    refused(ChecksumError, lambda: create_model(str(folder), pretrained=True), CHECKSUMS, WEIGHTS)
+    (folder / CHECKSUMS).unlink()  # as in folders of earlier versions
+    create_model(str(folder), pretrained=True)
+    assert verify("micro_csa.y").entry == read_index(zoos / "two")["micro_csa.y"]

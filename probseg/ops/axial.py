@@ -91,7 +91,7 @@ def axial_attention(
             "span", line_mask(axis, height, width, span, queries.device), lines, unit_keys
         ),
         initial_values=None if initial_values is None else to_lines(initial_values, axis),
-        fixed=as_fixed(fixed_values, fixed_mask, lines, unit_values, settings),
+        fixed=as_fixed(fixed_values, fixed_mask, lines, unit_values),
         position=position,
     )
     return from_lines(inferred.values.to(queries.dtype), axis, height, width)

@@ -153,6 +153,13 @@ def probabilistic_attention(
     if fixed_values is None and fixed_mask is None and (settings.propagates or clamp_fixed):
         msg = "value_propagation and clamp_fixed need fixed_values and fixed_mask, got None"
         raise ValueError(msg)
+    fixed = as_fixed(fixed_values, fixed_mask, queries, values)
+    if fixed is not None and value_propagation is None and not clamp_fixed:
+        msg = (
+            "fixed_values have no effect without value_propagation or clamp_fixed=True; set one of "
+            "them or leave fixed_values and fixed_mask out"
+        )
+        raise ValueError(msg)
     if initial_values is not None:
         check_like("initial_values", initial_values, queries)
         shape = (*queries.shape[:-1], values.shape[-1])
@@ -164,7 +171,7 @@ def probabilistic_attention(
         settings,
         log_mask=as_terms("log_mask", log_mask, queries, keys),
         initial_values=initial_values,
-        fixed=as_fixed(fixed_values, fixed_mask, queries, values, settings),
+        fixed=fixed,
         position=position,
     )
     return _result(inferred, mixture, queries.dtype)
@@ -251,7 +258,6 @@ def as_fixed(
     fixed_mask: Tensor | None,
     queries: Tensor,
     values: Tensor,
-    settings: InferenceSettings,
 ) -> tuple[Tensor, Tensor] | None:
     """Check fixed values and their mask, for arguments see `probabilistic_attention`.
 
@@ -262,12 +268,6 @@ def as_fixed(
         return None
     if fixed_values is None or fixed_mask is None:
         msg = "fixed_values and fixed_mask belong together, got one without the other"
-        raise ValueError(msg)
-    if not settings.propagates and not settings.clamp_fixed:
-        msg = (
-            "fixed_values have no effect without value_propagation or clamp_fixed=True; set one of "
-            "them or leave fixed_values and fixed_mask out"
-        )
         raise ValueError(msg)
     check_like("fixed_values", fixed_values, queries)
     shape = (*queries.shape[:-1], values.shape[-1])

@@ -23,8 +23,8 @@ from measure import RESULTS, Row, append_row, provenance
 
 import probseg
 from probseg.data import BSDS500
-from probseg.data.images import read_image, read_labels
 from probseg.evaluation import PROTOCOLS, run_objects
+from probseg.images import read_image, read_labels
 from probseg.metrics import clustered_bootstrap, noc
 from probseg.metrics.comparison import signed_rank
 from probseg.types import Sample

@@ -20,8 +20,8 @@ from pycocotools import mask as coco_mask
 import probseg
 from probseg.annotate.photographs import Photograph
 from probseg.annotate.store import Finished, Store, StoredObject
-from probseg.data.images import LOSSLESS_SUFFIXES, object_ids, object_mask, read_labels
 from probseg.errors import DataError
+from probseg.images import LOSSLESS_SUFFIXES, object_ids, object_mask, read_labels
 from probseg.paths import replacing
 from probseg.types import IGNORE
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image
 
-from probseg.data.images import FORMATS, IMAGE_SUFFIXES, image_size, read_image
 from probseg.errors import DataError
+from probseg.images import FORMATS, IMAGE_SUFFIXES, image_size, read_image
 
 THUMBNAIL = 160
 """Longer side of a thumbnail in pixels."""

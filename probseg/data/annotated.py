@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from probseg.data.annotation_files import Entry, read_index
 from probseg.data.base import InteractiveDataset
-from probseg.data.images import check_same_size, read_image
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from probseg.images import check_same_size, read_image
 from probseg.types import Sample
 
 Part = Literal["all", "train", "val"]

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.images import read_grey
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.source import MEGABYTE, RITM, Archive, Full, Source
+from probseg.images import read_grey
 from probseg.types import IGNORE
 
 

@@ -10,10 +10,10 @@ import numpy.typing as npt
 
 from probseg.data.base import PublishedDataset
 from probseg.data.bsds500_files import convert
-from probseg.data.images import check_same_size, read_image, read_labels
 from probseg.data.reading import index_objects
 from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
+from probseg.images import check_same_size, read_image, read_labels
 from probseg.types import Sample
 
 

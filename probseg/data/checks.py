@@ -15,7 +15,11 @@ import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
 from probseg.data.folder import images_folder
-from probseg.data.images import (
+from probseg.data.pairs import ImageMaskPairs
+from probseg.data.source import Full
+from probseg.data.threads import in_threads
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.images import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
     check_same_size,
@@ -24,10 +28,6 @@ from probseg.data.images import (
     read_image,
     read_labels,
 )
-from probseg.data.pairs import ImageMaskPairs
-from probseg.data.source import Full
-from probseg.data.threads import in_threads
-from probseg.errors import DataError, DatasetNotFoundError
 from probseg.transfer import Progress, silent
 from probseg.types import IGNORE, Sample
 

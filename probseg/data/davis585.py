@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from probseg.data.base import PublishedDataset
-from probseg.data.images import check_same_size, read_grey, read_image
 from probseg.data.layout import picture_files
 from probseg.data.source import MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from probseg.images import check_same_size, read_grey, read_image
 from probseg.types import Sample
 
 Initial = Literal["stm", "sp"]

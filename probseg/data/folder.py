@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.images import (
+from probseg.data.layout import picture_files
+from probseg.data.reading import index_objects
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.images import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
     check_same_size,
@@ -20,9 +23,6 @@ from probseg.data.images import (
     read_image,
     read_labels,
 )
-from probseg.data.layout import picture_files
-from probseg.data.reading import index_objects
-from probseg.errors import DataError, DatasetNotFoundError
 from probseg.paths import data_dir, find_data
 from probseg.types import IGNORE, Sample
 

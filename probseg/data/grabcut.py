@@ -8,11 +8,11 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.images import check_same_size, read_labels
 from probseg.data.layout import picture_files, refuse_missing
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.source import MEGABYTE, RESEARCH, RITM, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from probseg.images import check_same_size, read_labels
 from probseg.types import IGNORE, Sample
 
 Scribbles = Literal["set1", "set2"]

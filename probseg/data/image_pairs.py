@@ -9,7 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.images import (
+from probseg.data.layout import picture_files, refuse_missing
+from probseg.data.reading import index_objects
+from probseg.errors import DatasetNotFoundError
+from probseg.images import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
     check_same_size,
@@ -17,9 +20,6 @@ from probseg.data.images import (
     read_grey,
     read_image,
 )
-from probseg.data.layout import picture_files, refuse_missing
-from probseg.data.reading import index_objects
-from probseg.errors import DatasetNotFoundError
 from probseg.paths import find_data
 from probseg.types import Sample
 

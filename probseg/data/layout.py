@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from probseg.data.images import IMAGE_SUFFIXES
 from probseg.errors import DataError
+from probseg.images import IMAGE_SUFFIXES
 from probseg.paths import data_dir
 
 

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from probseg.data.base import PublishedDataset
-from probseg.data.images import FORMATS, GREY_WEIGHTS, IMAGE_SUFFIXES
 from probseg.data.layout import first_words
 from probseg.data.threads import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
+from probseg.images import FORMATS, GREY_WEIGHTS, IMAGE_SUFFIXES
 from probseg.transfer import Progress, silent
 
 SIDE = 24

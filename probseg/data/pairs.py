@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import PublishedDataset
-from probseg.data.images import check_same_size, read_image
 from probseg.data.layout import picture_files, refuse_missing
 from probseg.errors import DatasetNotFoundError
+from probseg.images import check_same_size, read_image
 from probseg.types import Sample
 
 

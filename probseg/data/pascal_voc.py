@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 
 from probseg.data.base import PublishedDataset
-from probseg.data.images import check_same_size, object_mask, read_image, read_labels
 from probseg.data.layout import first_words
 from probseg.data.source import MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
+from probseg.images import check_same_size, object_mask, read_image, read_labels
 from probseg.types import IGNORE, Sample
 
 

@@ -31,8 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.images import read_image
 from probseg.errors import DataError
+from probseg.images import read_image
 from probseg.types import Sample
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import PublishedDataset
-from probseg.data.images import check_same_size, read_image
 from probseg.data.layout import first_words
 from probseg.data.mat_files import load_known_mat, load_mat
 from probseg.data.reading import index_objects
 from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
+from probseg.images import check_same_size, read_image
 from probseg.types import Sample
 
 

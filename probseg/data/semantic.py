@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
-from probseg.data.images import check_same_size, read_image, read_labels
 from probseg.data.layout import first_words, picture_files, refuse_missing
 from probseg.errors import DataError
+from probseg.images import check_same_size, read_image, read_labels
 from probseg.types import IGNORE, SemanticSample
 
 _UNKNOWN = -1

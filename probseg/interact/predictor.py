@@ -5,16 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 
 from probseg.clicks.boxes import Box, padded_crop
 from probseg.errors import UnknownNameError
+from probseg.images import read_image, rgb_pixels
 from probseg.interact.loop import InteractionLoop
-from probseg.interact.states import InteractionState, begin, check_box, check_click, image_tensor
+from probseg.interact.states import (
+    InteractionState,
+    as_click,
+    begin,
+    check_click,
+    fitted_box,
+    image_tensor,
+)
 from probseg.interact.waiting import warn_of_spinning
 from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
@@ -97,6 +107,7 @@ class Predictor:
             zoom=None if zoom is None else ZOOMS[zoom],
         )
         self._empty: InteractionState | None = None  # of the image, without prompts
+        self._begun: InteractionState | None = None  # the same with the mask to begin with
         self._state: InteractionState | None = None
         self._answers: list[_Answered] = []  # to all prompts of this object, in order
         self._settings = 0
@@ -128,22 +139,33 @@ class Predictor:
             return None
         return self._state.seen.part
 
-    def set_image(self, image: npt.NDArray[np.uint8]) -> None:
+    def set_image(self, image: npt.NDArray[np.uint8] | Image.Image | Path | str) -> None:
         """Begin with a new image; box and clicks of the last one are forgotten.
 
         Models whose prompts enter at the head look at it now, all others when they are asked.
 
         Args:
-            image: RGB, uint8, shape ``(H, W, 3)``, any size.
+            image: RGB, uint8, shape ``(H, W, 3)``, any size; or an image of Pillow or the path of
+                an image file, of any mode, see `probseg.images.read_image`.
 
         Raises:
-            ValueError: If the array is of another shape or type.
+            ValueError: If it is something else.
+            DataError: If the file cannot be read.
         """
+        if isinstance(image, Path | str):
+            image = read_image(Path(image))
+        elif isinstance(image, Image.Image):
+            image = rgb_pixels(image)
+        if not isinstance(image, np.ndarray):
+            msg = (
+                "image must be an array (H, W, 3), an image of Pillow or a path, got "
+                f"{type(image).__name__}"
+            )
+            raise ValueError(msg)
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
             msg = (
-                "image must be RGB, uint8, of shape (H, W, 3); got shape "
-                f"{image.shape} and dtype {image.dtype}; probseg.data.images.read_image converts "
-                "files of other kinds"
+                f"image must be RGB, uint8, of shape (H, W, 3), got shape {image.shape} and dtype "
+                f"{image.dtype}; values in [0, 1] become uint8 by (255 * image).astype(np.uint8)"
             )
             raise ValueError(msg)
         if self.device.type == "cpu":
@@ -179,51 +201,81 @@ class Predictor:
             key_iterations, key_prior, value_iterations, value_prior, click_iterations, click_prior
         )
         self._settings += 1
-        if self._empty is not None and self._state is not None:
+        if self._empty is not None and self._begun is not None and self._state is not None:
             # What was encoded with other keys is out of date.
             self._empty = self._encoded(self._empty._replace(seen=None, encoded=None))
             seen, encoded = self._empty.seen, self._empty.encoded
+            self._begun = self._begun._replace(seen=seen, encoded=encoded)
             self._state = self._state._replace(seen=seen, encoded=encoded)
 
     def predict(
         self,
-        clicks: Sequence[Click] = (),
+        clicks: Sequence[Click | tuple[float, float] | tuple[float, float, bool]] = (),
         box: tuple[float, float, float, float] | None = None,
+        mask: npt.NDArray[np.bool_ | np.floating] | None = None,
     ) -> Mask:
         """Add prompts and segment the object.
 
         Without new prompts the answer is the last one, or a new one under changed settings.
 
         Args:
-            clicks: New clicks, in pixels of the image.
+            clicks: New clicks, in pixels of the image: `Click`, ``(x, y)`` for a positive one, or
+                ``(x, y, positive)``.
             box: Half-open box ``(x0, y0, x1, y1)`` around the object, which is rounded outwards to
-                whole pixels; replaces an earlier one.
+                whole pixels; replaces an earlier one. Where it reaches up to 2 pixels over the
+                edge of the image, it is cut there with a warning.
+            mask: A mask to begin with, which the prompts correct: bool, or probabilities in
+                [0, 1], shape ``(H, W)``. Earlier prompts are forgotten.
 
         Returns:
             The mask for all prompts so far.
 
         Raises:
             RuntimeError: If no image was set.
-            ValueError: If a click or the box is outside the image, or there is no prompt at all.
+            ValueError: If a click or the box is outside the image, a prompt is of another form, the
+                model takes no mask, or there is no prompt at all.
         """
         state = self._current()
-        for click in clicks:
+        added = tuple(as_click(click, f"clicks[{n}]") for n, click in enumerate(clicks))
+        for click in added:
             check_click(click, state.image)
-        if box is not None:
-            check_box(box, state.image)
-            x0, y0, x1, y1 = box
-            drawn = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
+        drawn = None if box is None else fitted_box(box, state.image)
+        if mask is not None:
+            state = self._with_mask(mask)
+        if drawn is not None:
             state = state._replace(box=drawn)
-        state = state._replace(clicks=(*state.clicks, *clicks))
+        state = state._replace(clicks=(*state.clicks, *added))
         if not state.clicks and state.box is None:
             msg = "nothing to go by: give at least one click or a box"
             raise ValueError(msg)
-        if self._answers and not clicks and box is None:
+        if mask is not None:
+            self._begun, self._answers = state._replace(clicks=(), box=None), []
+        if self._answers and not added and box is None:
             if self._answers[-1].settings == self._settings:
                 return Mask(state.probability)
             self._answers.pop()
             return self._answer_again(state)
         return self._answer(state)
+
+    def _with_mask(self, mask: npt.NDArray[np.bool_ | np.floating]) -> InteractionState:
+        """Return the state of the image without prompts, with a mask as its last answer."""
+        assert self._empty is not None, "there is an image"
+        if not self.model.previous_mask:
+            msg = (
+                "mask: this model takes no mask to begin with; choose one with previous_mask, such "
+                "as 'lite0_unet_prop'"
+            )
+            raise ValueError(msg)
+        given = np.asarray(mask)
+        shape = self._empty.probability.shape
+        number = given.dtype == np.bool_ or np.issubdtype(given.dtype, np.floating)
+        if given.shape != shape or not number or not ((given >= 0) & (given <= 1)).all():
+            msg = (
+                f"mask must be bool, or float in [0, 1], of the image's shape {shape}, got "
+                f"{given.dtype} of shape {given.shape}"
+            )
+            raise ValueError(msg)
+        return self._empty._replace(probability=given.astype(np.float32))
 
     def undo(self) -> Mask | None:
         """Take the last click back.
@@ -243,7 +295,7 @@ class Predictor:
         while self._answers and len(self._answers[-1].state.clicks) > len(left.clicks):
             self._answers.pop()
         if not left.clicks and left.box is None:
-            self.reset()
+            self._state, self._answers = self._begun, []
             return None
         if self._answers:
             last = self._answers[-1].state
@@ -256,8 +308,9 @@ class Predictor:
         return self._answer_again(left)  # clicks came together, or box or settings are others
 
     def reset(self) -> None:
-        """Forget box and clicks; the image stays."""
-        self._state, self._answers = self._empty, []
+        """Forget mask, box and clicks; the image stays."""
+        self._begun = self._state = self._empty
+        self._answers = []
 
     def _encoded(self, state: InteractionState) -> InteractionState:
         """Return a state encoded where that does not depend on prompts."""
@@ -265,7 +318,7 @@ class Predictor:
 
     def _answer_again(self, state: InteractionState) -> Mask:
         """Answer the prompts of a state, which correct the last answer that is kept."""
-        before = self._answers[-1].state if self._answers else self._empty
+        before = self._answers[-1].state if self._answers else self._begun
         assert before is not None, "there is an image"
         return self._answer(state._replace(probability=before.probability, window=before.window))
 

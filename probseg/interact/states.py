@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +14,9 @@ from torch import Tensor
 
 from probseg.clicks.boxes import Box
 from probseg.types import Click
+
+OVERHANG = 2.0
+"""Most pixels that a box may reach over the edge of the image, as boxes of detectors do."""
 
 
 class Look(NamedTuple):
@@ -88,6 +93,55 @@ def begin(
         initial = np.zeros((height, width), dtype=np.bool_)
     probability = initial.astype(np.float32)
     return InteractionState(image, view or (0, 0, width, height), box, tuple(clicks), probability)
+
+
+def as_click(value: object, name: str) -> Click:
+    """Return a `Click` for one, for ``(x, y)`` or for ``(x, y, positive)``.
+
+    Args:
+        value: Whatever was given.
+        name: Named in the error.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if isinstance(value, Click):
+        return value
+    if isinstance(value, Sequence | np.ndarray) and len(value) in (2, 3):
+        x, y, positive = (*value, True)[:3]
+        numbers = (isinstance(n, int | float | np.number) and math.isfinite(n) for n in (x, y))
+        if all(numbers) and positive in (0, 1):
+            return Click(float(x), float(y), bool(positive))
+    msg = (
+        f"{name} must be a Click, (x, y) or (x, y, positive), got {value!r}; give a sequence of "
+        "clicks, such as [(120, 90), (300, 40, False)]"
+    )
+    raise ValueError(msg)
+
+
+def fitted_box(box: Sequence[float], image: Tensor) -> Box:
+    """Return a box of whole pixels, rounded outwards, inside an image ``(3, H, W)``.
+
+    Raises:
+        ValueError: If it is no box, or reaches further than `OVERHANG` over the edge.
+    """
+    try:
+        x0, y0, x1, y1 = (float(number) for number in box)
+    except (TypeError, ValueError) as error:
+        msg = f"box must be four numbers (x0, y0, x1, y1), got {box!r}"
+        raise ValueError(msg) from error
+    height, width = image.shape[1:]
+    cut = max(x0, 0.0), max(y0, 0.0), min(x1, float(width)), min(y1, float(height))
+    over = max(abs(a - b) for a, b in zip(cut, (x0, y0, x1, y1), strict=True))
+    if 0 < over <= OVERHANG:
+        warnings.warn(
+            f"box {tuple(box)} reaches over the edge of the image of {width} x {height} pixels "
+            f"and is cut to {cut}",
+            stacklevel=3,
+        )
+        x0, y0, x1, y1 = cut
+    check_box((x0, y0, x1, y1), image)
+    return math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1)
 
 
 def check_click(click: Click, image: Tensor) -> None:

@@ -16,7 +16,7 @@ from probseg.annotate.frames import unpack
 from probseg.annotate.models import Answerer
 from probseg.cli import main
 from probseg.data import ImageMaskFolder
-from probseg.data.images import read_image
+from probseg.images import read_image
 from probseg.types import Click
 
 

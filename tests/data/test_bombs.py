@@ -13,11 +13,11 @@ from PIL import Image
 from refusals import refused
 from scipy.io import savemat
 
-import probseg.data.images as images
+import probseg.images as images
 from probseg.data import SBD
-from probseg.data.images import image_size, read_colours, read_grey, read_image, read_labels
 from probseg.data.mat_files import load_mat
 from probseg.errors import DataError
+from probseg.images import image_size, read_colours, read_grey, read_image, read_labels
 
 READERS = (read_image, read_labels, read_colours, read_grey, image_size)
 

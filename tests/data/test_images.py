@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from probseg.data.images import (
+from probseg.data.leakage import thumbnail
+from probseg.errors import DataError
+from probseg.images import (
     image_size,
     object_ids,
     object_mask,
@@ -21,8 +23,6 @@ from probseg.data.images import (
     read_image,
     read_labels,
 )
-from probseg.data.leakage import thumbnail
-from probseg.errors import DataError
 
 GREY = np.arange(35, dtype=np.uint8).reshape(5, 7) * 7
 COLOUR = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)

@@ -107,9 +107,21 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
         DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, or holds
             floating point numbers.
     """
-    picture = _open(path)
+    return rgb_pixels(_open(path), str(path))
+
+
+def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint8]:
+    """Return the pixels of an opened image of any mode as 8-bit RGB, as `read_image` does.
+
+    Args:
+        picture: The image.
+        name: Named in the error.
+
+    Raises:
+        DataError: If it holds floating point numbers.
+    """
     if picture.mode == "F":
-        msg = f"{path}: holds floating point numbers of unknown range; save it with 8 or 16 bits"
+        msg = f"{name}: holds floating point numbers of unknown range; save it with 8 or 16 bits"
         raise DataError(msg)
     if picture.getexif().get(ExifTags.Base.Orientation, 1) != 1:
         picture = ImageOps.exif_transpose(picture)

@@ -1,0 +1,105 @@
+"""The forms in which the predictor takes images, clicks, boxes and masks."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from probseg import Click, Predictor
+from probseg.models import variant
+
+SHAPE = (32, 48)
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    torch.manual_seed(0)
+    return Predictor(variant("micro_conv", {"previous_mask": True}).eval(), zoom=None)
+
+
+@pytest.fixture(scope="module")
+def image():
+    return np.random.default_rng(0).integers(0, 256, (*SHAPE, 3), np.uint8)
+
+
+def answer(predictor, image, **prompts):
+    predictor.set_image(image)
+    return predictor.predict(**prompts).probability
+
+
+def test_images_of_any_form_are_the_same_image(predictor, image, tmp_path):
+    path = tmp_path / "photo.png"
+    Image.fromarray(image).save(path)
+    expected = answer(predictor, image, clicks=[Click(10, 12)])
+    for form in (path, str(path), Image.fromarray(image), Image.fromarray(image).convert("RGBA")):
+        assert np.array_equal(answer(predictor, form, clicks=[Click(10, 12)]), expected)
+    grey = Image.fromarray(image[..., 0])
+    repeated = np.repeat(image[..., :1], 3, axis=2)
+    assert np.array_equal(*(answer(predictor, one, box=(3, 4, 20, 21)) for one in (grey, repeated)))
+
+
+def test_clicks_of_any_form_are_the_same_clicks(predictor, image):
+    clicks = [Click(10, 12), Click(20, 3, positive=False)]
+    expected = answer(predictor, image, clicks=clicks)
+    for form in ([(10, 12), (20, 3, False)], np.array([[10, 12, 1], [20, 3, 0]])):
+        assert np.array_equal(answer(predictor, image, clicks=form), expected)
+    assert predictor.clicks == tuple(clicks)
+
+
+def test_a_box_that_reaches_over_the_edge_is_cut_with_a_warning(predictor, image):
+    expected = answer(predictor, image, box=(30, 10, 48, 32))
+    with pytest.warns(UserWarning, match=r"box .* is cut"):
+        assert np.array_equal(answer(predictor, image, box=(30, 10, 49.5, 33)), expected)
+
+
+def test_a_mask_to_begin_with_is_corrected_and_outlives_undo(predictor, image):
+    mask = np.zeros(SHAPE, bool)
+    mask[8:20, 10:30] = True
+    corrected = answer(predictor, image, clicks=[(12, 12)], mask=mask)
+    assert not np.array_equal(corrected, answer(predictor, image, clicks=[(12, 12)]))
+    assert np.array_equal(answer(predictor, image, clicks=[(12, 12)], mask=mask * 1.0), corrected)
+    assert predictor.undo() is None
+    assert np.array_equal(predictor.predict([(12, 12)]).probability, corrected)
+    predictor.predict([(1, 1, False)])
+    assert np.array_equal(predictor.undo().probability, corrected)
+    predictor.reset()
+    assert not np.array_equal(predictor.predict([(12, 12)]).probability, corrected)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "name"),
+    [
+        ({"clicks": (10, 12)}, r"clicks\[0\]"),
+        ({"clicks": [(10, 12), "ab"]}, r"clicks\[1\]"),
+        ({"clicks": [(10, 12, 2)]}, r"clicks\[0\]"),
+        ({"clicks": [(10, float("nan"))]}, r"clicks\[0\]"),
+        ({"clicks": [(10, 32)]}, "click"),
+        ({"box": (30, 10, 51, 32)}, "box"),
+        ({"box": (3, 4, 5)}, "box"),
+        ({"box": "wide"}, "box"),
+        ({"box": (5, 5, 5, 9)}, "box"),
+        ({"clicks": [(1, 1)], "mask": np.zeros((3, 3))}, "mask"),
+        ({"clicks": [(1, 1)], "mask": np.full(SHAPE, 255, np.uint8)}, "mask"),
+        ({"clicks": [(1, 1)], "mask": np.full(SHAPE, 2.0)}, "mask"),
+        ({"mask": np.zeros(SHAPE)}, "nothing to go by"),
+    ],
+    ids=str,
+)
+def test_wrong_prompts_are_named_and_change_nothing(predictor, image, prompts, name):
+    before = answer(predictor, image, clicks=[(10, 12)])
+    with pytest.raises(ValueError, match=f"^{name}"):
+        predictor.predict(**prompts)
+    assert np.array_equal(predictor.predict().probability, before)
+
+
+@pytest.mark.parametrize("wrong", [None, 3, np.zeros((4, 4)), np.zeros((4, 4, 3))])
+def test_wrong_images_are_named(predictor, wrong):
+    with pytest.raises(ValueError, match=r"^image must be"):
+        predictor.set_image(wrong)
+
+
+def test_models_without_a_previous_mask_refuse_one(image):
+    plain = Predictor(variant("micro_conv", {}).eval())
+    plain.set_image(image)
+    with pytest.raises(ValueError, match=r"^mask: .*takes no mask"):
+        plain.predict([(1, 1)], mask=np.zeros(SHAPE, bool))

@@ -11,10 +11,12 @@ from typing import Any
 import lightning as L
 import yaml
 from jsonargparse import Namespace
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from probseg.callbacks.last_checkpoint import LAST
 from probseg.callbacks.run_folder import run_folder
 from probseg.errors import UsageError, WeightsError
+from probseg.models import Segmenter
 from probseg.tasks.migration import format_of
 from probseg.zoo.trained import best_checkpoint, read_checkpoint
 
@@ -90,6 +92,25 @@ def check_readable(path: Path) -> None:
         other = _newest_other(path)
         msg = f"{reason}; --ckpt_path {other} can be read" if other else reason
         raise WeightsError(msg) from error
+
+
+def next_commands(trainer: L.Trainer) -> str:
+    """Return lines about the run that has ended: folder, best checkpoint, and three commands."""
+    run = run_folder(trainer)
+    lines = [f"probseg: the run is in {run}"]
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, ModelCheckpoint) and callback.best_model_score is not None:
+            score = f"{callback.monitor} {float(callback.best_model_score):.4g}"
+            lines.append(f"  best checkpoint  {callback.best_model_path} ({score})")
+            break
+    if any((run / "checkpoints").glob("*.ckpt")):
+        lines.append(f"  test it          probseg test --config {run / 'config.yaml'}")
+        if isinstance(trainer.lightning_module.model, Segmenter):
+            lines.append(f'  use it           probseg.Predictor.from_pretrained("{run}")')
+            lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {run}")
+        else:
+            lines.append(f'  use it           probseg.create_model("{run}", pretrained=True)')
+    return "\n".join(lines) + "\n"
 
 
 def last_of(trainer: L.Trainer) -> Path | None:

@@ -27,7 +27,7 @@ def without_slow_bfloat16(trainer: Namespace) -> None:
             accelerator, and where it is unknown what the processor can do.
     """
     asked = trainer.get("precision")
-    if asked not in BFLOAT16 or not _on_cpu(trainer.get("accelerator")):
+    if asked not in BFLOAT16 or not on_cpu(trainer.get("accelerator")):
         return
     if multiplies_bfloat16() is not False:
         return
@@ -53,7 +53,7 @@ def multiplies_bfloat16() -> bool | None:
     return None
 
 
-def _on_cpu(accelerator: object) -> bool:
+def on_cpu(accelerator: object) -> bool:
     """Return whether a trainer with this argument will run on the CPU."""
     if accelerator in (None, "auto"):
         others = (XLAAccelerator, MPSAccelerator, CUDAAccelerator)

@@ -30,10 +30,12 @@ from probseg.cli.checkpoints import (
     check_readable,
     find_last,
     last_of,
+    next_commands,
     without_pretrained_backbones,
 )
 from probseg.cli.faults import explain, how_to_continue, interruption
 from probseg.cli.precision import without_slow_bfloat16
+from probseg.cli.processes import check_processes
 from probseg.data.base import InteractiveDataset
 from probseg.data.semantic import SemanticDataset
 from probseg.errors import UsageError, history, user_error
@@ -126,6 +128,7 @@ class ProbsegCLI(LightningCLI):
         """
         config = self.config[self.config.subcommand]
         config.ckpt_path = self.checkpoint
+        check_processes(config.trainer.accelerator, config.trainer.devices)
         without_slow_bfloat16(config.trainer)  # what is saved says with which precision it ran
         names = []
         if self.run_to_continue is not None:
@@ -168,6 +171,11 @@ class ProbsegCLI(LightningCLI):
         if self.subcommand == "fit":
             callbacks.insert(0, FiniteLoss())
         return trainer
+
+    def after_fit(self) -> None:
+        """Print where the training is, how good it is, and what to do with it."""
+        if self.trainer.is_global_zero:
+            sys.stderr.write(next_commands(self.trainer))
 
     def _run_subcommand(self, subcommand: str) -> None:
         """Train or evaluate, and explain what ends it before its end.

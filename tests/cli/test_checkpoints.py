@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from runs import finished, folder_fit, train_two_epochs, usage_error
+from runs import command, finished, folder_fit, train_two_epochs, usage_error
 from tested import FACTS
 
 import probseg
 from probseg.cli.checkpoints import check_readable, find_last
+from probseg.cli.processes import check_processes
 from probseg.errors import UnknownNameError, UsageError, WeightsError
 from probseg.models import read_preset
 from probseg.tasks.migration import FORMAT
@@ -115,6 +116,29 @@ def test_a_checkpoint_of_another_network(stored, trained, capsys):
     for arguments in (fit, ("test", *fit[1:])):
         message = usage_error(capsys, *arguments, "--ckpt_path", run / "checkpoints" / "last.ckpt")
         assert "another architecture" in message
+
+
+def test_the_end_of_a_training_names_what_to_do_with_it(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command(*folder_fit(trained[0], "--trainer.max_epochs=1")) == 0
+    lines = capsys.readouterr().err.splitlines()
+    (named,) = (line.split()[-1] for line in lines if "the run is in" in line)
+    (best,) = (line for line in lines if "best checkpoint" in line)
+    assert Path(best.split()[2]).is_file()
+    (test,) = (line.partition("probseg ")[2] for line in lines if "test it" in line)
+    assert command(*test.split(), "--evaluation.pictures=0") == 0
+    assert probseg.Predictor.from_pretrained(named).model.working_size is None
+
+
+def test_more_processes_than_cores_are_refused(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert "--trainer.devices" in usage_error(
+        capsys, *folder_fit(trained[0], "--trainer.devices=9999")
+    )
+    assert not list(tmp_path.iterdir())
+    check_processes("cpu", "auto")
+    monkeypatch.setenv("PROBSEG_MANY_PROCESSES", "1")
+    check_processes("cpu", 9999)
 
 
 @pytest.mark.usefixtures("stored")

@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``probseg annotate`` until Ctrl-C.
 
     Args:
-        arguments: What follows ``annotate`` on the command line.
+        arguments: Command-line arguments after ``annotate``.
 
     Raises:
         UsageError: If the folder, the model or the port cannot be used.

@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``probseg bench``.
 
     Args:
-        arguments: What follows ``bench`` on the command line.
+        arguments: Command-line arguments after ``bench``.
 
     Raises:
         UsageError: If an option cannot be used.

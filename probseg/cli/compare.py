@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``probseg compare``.
 
     Args:
-        arguments: What follows ``compare`` on the command line.
+        arguments: Command-line arguments after ``compare``.
 
     Raises:
         DataError: If a folder cannot be read, or the results do not fit together.

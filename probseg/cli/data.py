@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``probseg data``.
 
     Args:
-        arguments: What follows ``data`` on the command line.
+        arguments: Command-line arguments after ``data``.
 
     Raises:
         UsageError: If an option cannot be used, or a file cannot be written.
@@ -267,7 +267,7 @@ def _photos(place: _Place, split: str | None) -> Photos:
 
 
 def _place(name: str, root: Path | None, split: str | None, option: str) -> _Place:
-    """Find out which data set is meant, and where it is."""
+    """Return the named data set and its folder."""
     place = find_data(name)
     is_path = len(Path(name).parts) > 1
     dataset = find_published(place.name if is_path else name)

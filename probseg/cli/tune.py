@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``probseg tune``.
 
     Args:
-        arguments: What follows ``tune`` on the command line.
+        arguments: Command-line arguments after ``tune``.
 
     Raises:
         DataError: If there are no objects.
@@ -103,7 +103,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _grid(options: argparse.Namespace) -> Grid:
-    """Return what is tried.
+    """Return the grid of settings.
 
     Raises:
         UsageError: If a setting is out of range.
@@ -125,7 +125,7 @@ def _grid(options: argparse.Namespace) -> Grid:
 
 
 def _check_writable(output: Path) -> None:
-    """Find out before a long search.
+    """Raise before a long search if the result cannot be written.
 
     Raises:
         UsageError: If the file cannot be written.
@@ -151,7 +151,7 @@ def _in_words(trial: Trial) -> str:
 
 
 def _objects(options: argparse.Namespace) -> InteractiveDataset:
-    """Return the objects to tune on, which must not be those of a test.
+    """Return the objects to tune on, which must not be from a test set.
 
     Raises:
         UsageError: If they are.

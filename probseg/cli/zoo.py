@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``probseg zoo``.
 
     Args:
-        arguments: What follows ``zoo`` on the command line.
+        arguments: Command-line arguments after ``zoo``.
 
     Raises:
         UsageError: If a file is missing or cannot be used.

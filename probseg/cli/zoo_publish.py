@@ -32,7 +32,7 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "hours": ("a number", lambda value: isinstance(value, int | float)),
     "seed": ("a whole number", lambda value: isinstance(value, int)),
 }
-"""What facts may be, in words and as a test; the others are text."""
+"""Types of facts: description and test; all other facts are text."""
 
 _TEXT = ("text, in quotes if it looks like a number", lambda value: isinstance(value, str))
 
@@ -163,7 +163,7 @@ def _changes(text: str | None) -> dict[str, Any]:
 
 
 def _facts(path: Path | None, published: Entry | None, trained: Trained) -> Facts:
-    """Return the facts in a file, and for the others those of the model of this name.
+    """Return the facts in a file, completed by the facts of the model of this name.
 
     Raises:
         UsageError: If some are missing, or the file cannot be used.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Wrong(NamedTuple):
-    """A figure that is not what the index says; ``recorded`` is None where it says nothing."""
+    """A figure that differs from the index; ``recorded`` is None if the index has none."""
 
     figure: str
     recorded: float | None
@@ -50,7 +50,7 @@ def _verify(options: argparse.Namespace) -> None:
 
     Raises:
         UsageError: If nothing can be tested, or not what was asked for.
-        SystemExit: With status 1 if a figure is not what the index says.
+        SystemExit: With status 1 if a figure differs from the index.
     """
     if options.on and not options.metrics:
         msg = "--on must come with --metrics, which tests on these data sets; add it"
@@ -73,7 +73,7 @@ def _verify(options: argparse.Namespace) -> None:
 def _measured(
     entry: Entry, folder: Path, options: argparse.Namespace, terminal: Console
 ) -> list[_Wrong]:
-    """Test a model again; return the figures that are not what the index says."""
+    """Test a model again; return the figures that differ from the index."""
     # Data sets bring Lightning along, which other verbs need not wait for.
     from probseg.evaluation.reevaluation import REPRODUCED, reevaluate
 

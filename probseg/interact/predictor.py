@@ -1,4 +1,4 @@
-"""The model as an annotation tool sees it: an image, then clicks, then masks."""
+"""Interface for annotation tools: one image, then clicks, then masks."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Predictor:
 
     @property
     def view(self) -> Box | None:
-        """Part ``(x0, y0, x1, y1)`` of the image that the model saw last, in pixels; None before.
+        """Window ``(x0, y0, x1, y1)`` of the last prediction, in pixels; None before the first.
 
         It moves where a zoom moves, and the model then encodes what it sees once more.
         """
@@ -129,7 +129,7 @@ class Predictor:
         return self._state.seen.part
 
     def set_image(self, image: npt.NDArray[np.uint8]) -> None:
-        """Begin with a new image; box and clicks of the last one are forgotten.
+        """Start with a new image; box and clicks of the last one are discarded.
 
         Models whose prompts enter at the head look at it now, all others when they are asked.
 
@@ -226,7 +226,7 @@ class Predictor:
         return self._answer(state)
 
     def undo(self) -> Mask | None:
-        """Take the last click back.
+        """Undo the last click.
 
         Returns:
             The mask for the prompts that are left, as it was unless box or settings have changed
@@ -256,7 +256,7 @@ class Predictor:
         return self._answer_again(left)  # clicks came together, or box or settings are others
 
     def reset(self) -> None:
-        """Forget box and clicks; the image stays."""
+        """Discard box and clicks; keep the image."""
         self._state, self._answers = self._empty, []
 
     def _encoded(self, state: InteractionState) -> InteractionState:

@@ -189,7 +189,7 @@ def _parser() -> Parser:
     grid = Grid()
     parser = Parser(
         prog="probseg tune",
-        description="Choose how a trained network adapts at inference: iterations and prior "
+        description="Select the adaptation of a trained network at inference: iterations and prior "
         "precisions of key adaptation and value propagation, by the mean number of clicks to an "
         "IoU of 90 % on held-out objects.",
         epilog=EXAMPLES,
@@ -203,9 +203,9 @@ def _parser() -> Parser:
         "--held-out",
         type=positive,
         metavar="N",
-        help="only the one photograph in N that hold_out of training data leaves out, by its name",
+        help="use only the one photograph in N that hold_out=N excludes from training, by its name",
     )
-    add("--root", type=Path, metavar="DIR", help="folder of the data set, if not in its place")
+    add("--root", type=Path, metavar="DIR", help="folder of the data set, if not the usual one")
     add("--objects", type=positive, default=50, help="most objects; %(default)s")
     add("--protocol", default="gabbur2021", help="how clicks are simulated; %(default)s")
     add("--trials", type=positive, default=1, help="runs per object; %(default)s")
@@ -215,7 +215,7 @@ def _parser() -> Parser:
     add("--value-priors", type=float, nargs="+", default=grid.value_priors, metavar="P")
     add("--click-iterations", type=count, nargs="+", default=grid.click_iterations, metavar="N")
     add("--click-priors", type=float, nargs="+", default=grid.click_priors, metavar="P")
-    add("--seed", type=int, default=0, help="of the simulated annotator; %(default)s")
+    add("--seed", type=int, default=0, help="seed of the simulated annotator; %(default)s")
     add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N; %(default)s")
     add("--batch-size", type=positive, default=8, help="most images at once; %(default)s")
     add("--output", type=Path, metavar="FILE", help=f"default: {FILE} in the model's folder")

@@ -41,7 +41,7 @@ def add_verb(verbs: Verbs) -> None:
     add("--on", nargs="+", metavar="SET", help="test on these data sets only: SamplePhotos")
     add("--data", type=Path, metavar="DIR", help="folder of the data sets, instead of PROBSEG_DATA")
     add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N; %(default)s")
-    add("--zoo", type=Path, help="zoo folder; probseg's and those of PROBSEG_ZOO by default")
+    add("--zoo", type=Path, help="zoo folder; by default probseg's and the folders in PROBSEG_ZOO")
     verb.set_defaults(action=_verify)
 
 
@@ -133,7 +133,7 @@ def _chosen(
 
 
 def _print_wrong(terminal: Console, wrong: Sequence[_Wrong]) -> None:
-    table = Table(title="Figures that are not what the index says", title_justify="left")
+    table = Table(title="Figures that differ from the index", title_justify="left")
     for column in ("figure", "recorded", "found", "difference", "allowed"):
         table.add_column(column, justify="left" if column == "figure" else "right", overflow="fold")
     for figure, recorded, found, allowed in wrong:

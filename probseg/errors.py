@@ -1,4 +1,4 @@
-"""Exceptions that name what was wrong, what was expected and the way out."""
+"""Exceptions whose messages name the fault, the expected values and a remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class DataError(ValueError):
 
 
 class DatasetNotFoundError(FileNotFoundError):
-    """A data set is not where it was looked for.
+    """A data set was not found in the searched folder.
 
     Args:
         dataset: Name of the data set.
@@ -29,7 +29,7 @@ class UnknownNameError(KeyError):
     """A name that is in none of the project's tables; the message lists the nearest ones.
 
     Args:
-        kind: What the name stands for, e.g. ``"model"``.
+        kind: Kind of the name, e.g. ``"model"``.
         name: The unknown name.
         known: The names that exist.
     """
@@ -70,7 +70,7 @@ class CheckpointError(OSError):
 
 
 class UsageError(ValueError):
-    """What the command line was given cannot be used; the message is all that the user needs."""
+    """Invalid input of the command line; the message is shown without a traceback."""
 
 
 USER_ERRORS = (
@@ -91,7 +91,7 @@ USER_ERRORS = (
 def user_error(error: BaseException | None) -> BaseException | None:
     """Find the user's error in a chain of exceptions.
 
-    Argument parsers wrap what a constructor raises in several layers of their own.
+    Argument parsers wrap the exceptions of constructors in several others.
 
     Args:
         error: The exception that arrived.
@@ -107,7 +107,7 @@ def user_error(error: BaseException | None) -> BaseException | None:
 
 
 def history(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and those before it: what each was raised from, or while handling it.
+    """Yield an exception and its causes and contexts.
 
     Args:
         error: The exception that arrived; for None there is nothing.

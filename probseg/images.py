@@ -1,4 +1,4 @@
-"""Reading images and masks, and saying clearly what is wrong with those that cannot be used."""
+"""Reading of images and masks, with errors that describe faults."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _too_large(path: Path) -> DataError:
 
 
 def _open(path: Path) -> Image.Image:
-    """Open and decode an image file, or say why that cannot be done."""
+    """Open and decode an image file; errors give the reason."""
     if not path.is_file():
         msg = f"{path}: no such file; check the folder and the spelling of the name"
         raise DataError(msg)

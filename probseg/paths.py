@@ -1,4 +1,4 @@
-"""Where files are, in a checkout and in an installed wheel, and how they are replaced."""
+"""Paths in a checkout and in an installed wheel, and atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def _shipped(room: str) -> Path:
-    """Return the folder ``room`` inside the wheel, or beside the package in a checkout."""
+    """Return the folder ``room`` inside the wheel, or next to the package in a checkout."""
     inside = _PACKAGE / "assets" / room
     return inside if inside.is_dir() else _PACKAGE.parent / room
 
@@ -32,7 +32,7 @@ def data_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """Folder for what can be made or fetched again: ``$PROBSEG_CACHE``, or ``~/.cache/probseg``.
+    """Folder for files that can be rebuilt: ``$PROBSEG_CACHE``, or ``~/.cache/probseg``.
 
     Raises:
         RuntimeError: If it is not set, and the user has no home.

@@ -16,7 +16,7 @@ _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
 
 ORDER, SET, CROP, BATCH = range(4)
-"""What a seed is for, its first part: seeds of different purposes never meet."""
+"""Purpose of a seed, its first part: seeds of different purposes never coincide."""
 
 
 def mixed(*numbers: int) -> int:

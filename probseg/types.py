@@ -1,4 +1,4 @@
-"""The few types that every room of the project shares.
+"""Types shared by all packages.
 
 Points are ``(x, y)`` in pixels: ``x`` is the column and ``y`` the row of a pixel, so whole numbers
 are pixel centres. Boxes are ``(x0, y0, x1, y1)``, half-open: ``x1`` and ``y1`` are outside.
@@ -31,7 +31,7 @@ class Click(NamedTuple):
 
 
 class Prompts(NamedTuple):
-    """What the annotator said about a batch of images, as tensors on the model's device.
+    """Clicks, boxes and previous masks of a batch of images, as tensors on the model's device.
 
     Args:
         points: Click positions ``(x, y)`` in pixels, float, shape ``(B, S, 2)``; S may be 0.
@@ -48,7 +48,7 @@ class Prompts(NamedTuple):
 
     @property
     def given(self) -> Tensor:
-        """Say of each image whether it has a click or a box, boolean, shape ``(B,)``."""
+        """Return whether each image has a click or a box, bool, shape ``(B,)``."""
         return (self.labels >= 0).any(dim=1) | ~self.boxes.isnan().any(dim=1)
 
     def at(self, rows: slice) -> Prompts:

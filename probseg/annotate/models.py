@@ -1,4 +1,4 @@
-"""The model that answers in the annotation server, and its settings."""
+"""The model of the annotation server, and its settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from probseg.models import Segmenter
 from probseg.zoo import create_interactive, list_models
 
 RECOMMENDED = "lite0_unet_prop"
-"""Model of the zoo that answers unless another is chosen."""
+"""Default model of the zoo."""
 
 KNOBS = tuple(field.name for field in fields(Adaptation))
 """Settings of `Segmenter.adapt`."""
@@ -30,7 +30,7 @@ ZOOM_NAMES = ("fixed",)
 
 
 class Answerer:
-    """A model that answers, and others that can be chosen in its place.
+    """The current model, and the names of models that can replace it.
 
     Args:
         name: A model of the zoo, a model folder, or the folder or checkpoint of a run. None is that
@@ -69,12 +69,12 @@ class Answerer:
         return InteractionLoop(self.model, zoom=zoom, previous_mask=self.model.previous_mask)
 
     def load(self, name: str) -> None:
-        """Load another model; the present one stays if that fails."""
+        """Load another model; if this fails, keep the current one."""
         self.model = load(name, self.device)
         self.name = name
 
     def resume(self, model: str, settings: Mapping[str, Any]) -> None:
-        """Go on with the model of an earlier session and its settings.
+        """Restore the model and the settings of an earlier session.
 
         Nothing is changed if another model was asked for, or if that model is no more.
         """

@@ -1,4 +1,4 @@
-"""What the annotation server writes: a mask file for each object, and one COCO file."""
+"""Output files of the annotation server: a mask file for each object, and one COCO file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def to_png(labels: npt.NDArray[np.uint8]) -> bytes:
 
 
 def from_png(content: bytes) -> npt.NDArray[np.uint8]:
-    """Decode what `to_png` gives."""
+    """Decode the output of `to_png`."""
     values = np.asarray(Image.open(io.BytesIO(content)))
     return values.copy() if (values == 1).any() else (values // 255).astype(np.uint8)
 

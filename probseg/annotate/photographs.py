@@ -1,4 +1,4 @@
-"""The photographs of a folder, and what browsers show of them."""
+"""The photographs of a folder, and their versions for browsers."""
 
 from __future__ import annotations
 

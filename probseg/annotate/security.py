@@ -1,4 +1,4 @@
-"""Which requests the annotation server accepts.
+"""Access control of the annotation server.
 
 The page is served to this machine's own browser. Other sites that this browser visits must not be
 able to use the server: the name in ``Host`` is checked before anything else (against DNS
@@ -31,7 +31,7 @@ class Guard:
     """ASGI middleware that refuses requests before they reach the routes.
 
     Args:
-        app: What answers the accepted requests.
+        app: Application that answers the accepted requests.
         hosts: Accepted values of ``Host``, for instance ``"127.0.0.1:8808"``.
         token: Value that the header ``X-Probseg-Token`` must have under ``/api``.
     """

@@ -1,4 +1,4 @@
-"""Annotation of a folder: the steps of a client turn into masks.
+"""Annotation of a folder: masks from the steps of a client.
 
 All changes and all calls of the model are made under one lock, in the order in which they come.
 Objects are rows of steps in the `Store`; what the model answered to them is kept in memory, within
@@ -44,7 +44,7 @@ LONGEST_LABEL = 100
 
 
 class RequestError(ValueError):
-    """A client asked for what cannot be done; the message says what was expected."""
+    """A client's request is invalid; the message says what was expected."""
 
 
 class MissingError(KeyError):
@@ -244,7 +244,7 @@ class Sessions:
     # What clients change
 
     def act(self, photograph: Photograph, request: Mapping[str, Any]) -> bytes:
-        """Carry out an action, note it, and return the frame that answers it.
+        """Carry out an action, store it, and return the resulting frame.
 
         Raises:
             RequestError: If the action cannot be carried out.
@@ -519,7 +519,7 @@ class Sessions:
         }
 
     def _import(self, photograph: Photograph) -> None:
-        """Take the masks of a photograph in that were there before it was annotated."""
+        """Import the masks that a photograph had before it was annotated."""
         name = photograph.name
         if photograph.size is None or self.store.photograph(name)[1]:
             return
@@ -541,7 +541,7 @@ class Sessions:
         return opened
 
     def _bound_memory(self, photograph: Photograph) -> None:
-        """Forget other photographs, then answers, until the budget holds."""
+        """Drop other photographs, then answers, until the memory budget is met."""
         total = self._opened_size()
         for name in list(self._opened):
             if total <= MEMORY or name == photograph.id:

@@ -1,4 +1,4 @@
-"""The steps of an object: clicks, boxes and strokes, and where they have led."""
+"""The steps of an object: clicks, boxes and strokes, and the resulting mask."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ Step = dict[str, Any]
 
 @dataclass(frozen=True)
 class Work:
-    """Where the steps of an object have led.
+    """Result of the steps of an object.
 
     Args:
         state: Prompts and the last answer.
-        painted: What strokes have set, int8, shape ``(H, W)``: 1 object, -1 background, 0 nothing;
+        painted: Labels set by strokes, int8, shape ``(H, W)``: 1 object, -1 background, 0 nothing;
             None before the first stroke. It holds over later answers.
         begun: Whether there is a mask to show.
     """
@@ -77,7 +77,7 @@ class Work:
 
 
 def check_step(step: Mapping[str, Any], size: tuple[int, int]) -> Step:
-    """Return a step as it is stored, once it is seen to be one.
+    """Validate a step, and return it in its stored form.
 
     Coordinates are continuous: (0, 0) is the upper left corner of the first pixel.
 

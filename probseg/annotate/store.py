@@ -1,8 +1,8 @@
-"""What was annotated, on the disk: photographs, objects, and every step of each object.
+"""The database of annotations: photographs, objects, and every step of each object.
 
 An object is a row of steps (clicks, boxes, strokes) and a cursor: undo moves the cursor back, redo
-forward, a new step drops those behind it. So a server that was killed goes on where it was, with
-undo and redo. Every change is one transaction, which is on the disk when it returns.
+forward, a new step drops those behind it. So a server that was killed continues at the same step,
+with undo and redo. Every change is one transaction, which is on the disk when it returns.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from probseg.errors import UsageError
 
 VERSION = 1
-"""Of the schema; ``PRAGMA user_version`` of the file."""
+"""Version of the schema; ``PRAGMA user_version`` of the file."""
 
 LONGEST_PAUSE = 30.0
 """Longer times in seconds between two steps of an object count as this much."""
@@ -265,7 +265,7 @@ class Store:
         return [name for (name,) in self._db.execute(sql)]
 
     def set_written(self, photo: str) -> None:
-        """Note that the files of a photograph are those of its revision."""
+        """Record that the files of a photograph are up to date."""
         self._db.execute("UPDATE photographs SET written = revision WHERE name = ?", (photo,))
 
     def keep_written(self, photo: str) -> None:

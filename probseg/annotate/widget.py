@@ -32,7 +32,7 @@ class _Object:
 
     Args:
         given: Clicks and boxes in order.
-        undone: What `undo` took back, the last one first to come again.
+        undone: Steps taken back by `undo`, the last one first to be redone.
         mask: The answer to all that was given; None without any.
     """
 

@@ -15,7 +15,7 @@ from probseg.ops.updates import KeyAdaptation, ValuePropagation
 
 @dataclass(frozen=True)
 class Adaptation:
-    """Settings of what adapts in inference; None leaves one as it is.
+    """Settings of adaptation in inference; None leaves a setting unchanged.
 
     Args:
         key_iterations: Number of EM iterations of the keys; 0 switches them off.
@@ -83,7 +83,7 @@ def adapt(backbone: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
 def adaptation_of(backbone: nn.Module, head: nn.Module) -> Adaptation:
     """Return the settings that `adapt` would change; None for those without a layer.
 
-    Where layers differ, the settings are those of the first.
+    If layers differ, the settings of the first one are returned.
     """
     present: dict[str, float] = {}
     for kind, found in _layers(backbone, head).items():

@@ -27,7 +27,7 @@ class DecoderStep(NamedTuple):
 
 
 class BahdanauDecoderStep(nn.Module):
-    """One step of a recurrent decoder, with a context of its own for each token that it writes.
+    """One step of a recurrent decoder, with a separate context for each output token.
 
     The context ``c_t = sum_j p(E_t = j) h_j`` is additive attention whose query is the previous
     state ``s_{t-1}`` and whose keys and values are the states ``h_j`` of the encoder. A gated

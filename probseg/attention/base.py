@@ -17,7 +17,7 @@ from probseg.ops.edges import EdgePosterior
 from probseg.ops.relative_position import FactoredPosition, RelativePosition
 
 Maps = Tensor | tuple[Tensor, ...]
-"""A map ``(B, C, H, W)``, or several that are meant as one with all their channels."""
+"""A map ``(B, C, H, W)``, or several to be concatenated along the channels."""
 
 
 class Shared(TypedDict, total=False):
@@ -63,7 +63,7 @@ class Attention2d(nn.Module, ABC):
     Attributes:
         no_position: Why the mechanism cannot use position embeddings; None where it can.
         no_span: Why it cannot use a span; None where it can.
-        has_keys: Whether pixels look at each other. Where they look at something learnt instead,
+        has_keys: Whether pixels attend to each other. If they attend to learnt tokens instead,
             there is no projection of keys.
     """
 

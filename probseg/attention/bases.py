@@ -1,4 +1,4 @@
-"""Bases that every picture's EM iteration starts from, and how they follow the pictures."""
+"""Initial bases of EM attention, and their moving average over images."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Bases(nn.Module):
 
     @property
     def iterations(self) -> int:
-        """Number of EM iterations in the present mode."""
+        """Number of EM iterations in the current mode."""
         return self.train_iterations if self.training else self.eval_iterations
 
     @property

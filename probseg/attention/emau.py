@@ -14,7 +14,7 @@ from probseg.ops.em import EMAttention, em_attention, responsibilities
 
 
 class EMAU(nn.Module):
-    """A residual block whose middle is EM attention (Li et al., 2019, Fig. 2).
+    """A residual block around EM attention (Li et al., 2019, Fig. 2).
 
     1x1 convolution, EM attention, ReLU, 1x1 convolution and batch normalisation, the sum with the
     input, ReLU. The first convolution has no ReLU behind it, so that bases may be negative (§5.1).
@@ -88,7 +88,7 @@ class EMAU(nn.Module):
         return F.relu(self._left(read).add_(x), inplace=True)
 
     def responsibilities(self, x: Tensor) -> Tensor:
-        """Return how far each basis answers for each pixel in the last E step.
+        """Return the responsibility of each basis for each pixel in the last E step.
 
         Args:
             x: Features, ``(B, channels, h, w)``.

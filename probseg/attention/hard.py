@@ -11,7 +11,7 @@ from probseg.ops.family.hard import most_probable_edges, sample_edges, straight_
 
 
 class HardAttention2d(StandardAttention2d):
-    """Each pixel looks at one other pixel, by the posterior of ``StandardAttention2d``.
+    """Each pixel attends to one other pixel, by the posterior of ``StandardAttention2d``.
 
     In training, that pixel is drawn from the posterior, and the gradient is the one of the
     expectation (``straight_through``). In evaluation, it is the most probable one; gradients then

@@ -15,7 +15,7 @@ from probseg.ops.numerics import full_precision, working_dtype
 
 
 class PredictiveCodingAttention2d(Attention2d):
-    """Pixels look at each other through a few latent causes that predict them.
+    """Pixels attend to each other through a few latent causes that predict them.
 
     The causes of each head start from learnt states, and predict the queries of the pixels by a
     learnt generative matrix. They descend the free energy of the normalised prediction errors, with

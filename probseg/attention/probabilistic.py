@@ -37,7 +37,7 @@ class LayerSettings(InferenceSettings):
 
 
 class ProbabilisticAttention2d(Attention2d):
-    """Inference in a mixture of Gaussians whose units are the pixels in sight.
+    """Inference in a mixture of Gaussians whose units are the visible pixels.
 
     Without key adaptation, value precision and propagation, and with the "magnitude" prior, it is
     ``StandardAttention2d``.
@@ -121,7 +121,7 @@ class ProbabilisticAttention2d(Attention2d):
         self.settings = replace(self.settings, value_propagation=changed, learnt_value_prior=learnt)
 
     def inference(self) -> InferenceSettings:
-        """Return the settings with the priors as they are learnt so far."""
+        """Return the settings with the current learnt priors."""
         settings = self.settings
         if settings.learnt_key_prior and self.log_key_prior is not None:
             keys = replace(settings.key_adaptation, prior_precision=_exp(self.log_key_prior))
@@ -210,7 +210,7 @@ def _changed(update: Update, iterations: int | None, prior: float | None) -> Upd
 
 
 def _exp(log_precision: Tensor) -> Tensor:
-    """Return a precision that float32 can hold; beyond these limits, nothing changes any more."""
+    """Return a precision in the range of float32; outside these limits, results do not change."""
     return log_precision.clamp(-LOG_LIMIT, LOG_LIMIT).exp()
 
 

@@ -36,8 +36,8 @@ class BoTNet(ResNet):
             others they are interpolated.
         attention_options: Further arguments of the attention's class. Srinivas et al. have
             ``{"position_keys": False}``. Key adaptation of "probabilistic" is off unless it is
-            asked for, ``{"key_iterations": 1, "key_prior": 0.001}``: it has no weights of its own,
-            and is meant for networks trained without.
+            asked for, ``{"key_iterations": 1, "key_prior": 0.001}``: it has no weights, and is
+            meant for networks trained without.
         options: Further arguments of ``timm.create_model``.
 
     Raises:

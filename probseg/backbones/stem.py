@@ -1,4 +1,4 @@
-"""The stem that lets prompts into a network made for RGB images."""
+"""A stem with additional input channels for click maps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class PromptStem(nn.Module):
-    """First convolution of a network, with a second one beside it for the click maps.
+    """First convolution of a network, with a second, parallel one for the click maps.
 
     Both results are added (the "Conv1S" of Sofiiuk et al. 2021). The RGB convolution keeps its
     weights, and the prompts' one has no bias: an image without prompts gives exactly the features
@@ -67,7 +67,7 @@ def has_prompt_stem(network: nn.Module) -> bool:
 
 
 def rgb_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters that a network has for images alone, without those of a `PromptStem`.
+    """Return the parameters of a network except the click-map convolution of a `PromptStem`.
 
     What was trained before prompts were added is among them, and nothing that was added.
     """

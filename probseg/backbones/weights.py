@@ -30,7 +30,7 @@ def load_weights(network: nn.Module, weights: str, name: str, options: Mapping[s
     """Load stored weights into a network of feature maps; the notice on stderr counts them.
 
     Args:
-        network: What ``timm.create_model(name, features_only=True, **options)`` returns; all its
+        network: Result of ``timm.create_model(name, features_only=True, **options)``; all its
             weights are replaced.
         weights: An installed package or a file, as in `read_weights`.
         name: timm's name of the network.

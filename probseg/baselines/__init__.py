@@ -1,4 +1,4 @@
-"""Methods without learnt weights, evaluated by clicks as the networks are."""
+"""Methods without learnt weights, evaluated by clicks like the networks."""
 
 from probseg.baselines.base import ClassicalModel
 from probseg.baselines.box_filled import BoxFilled

@@ -1,4 +1,4 @@
-"""What all baselines share: prompts in, probabilities out, one image at a time."""
+"""Base class of the baselines: prompts in, probabilities out, one image at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EPSILON = 1e-6
 
 
 class ClassicalModel(ABC):
-    """A segmentation method without learnt weights, clicked through as a network is.
+    """A segmentation method without learnt weights, evaluated like a network.
 
     Subclasses segment one image. The same prompts always give the same answer, in any order and
     any batch.
@@ -63,8 +63,8 @@ class ClassicalModel(ABC):
     def decode_each(self, encoded: Sequence[Image], prompts: Sequence[Prompts]) -> list[Tensor]:
         """Answer the prompts on each image.
 
-        A pixel that was clicked is what its last click says. Clicks outside of the image, as
-        under a zoom, are left out; boxes are cut to the image.
+        A clicked pixel has the label of its last click. Clicks outside of the image, as under a
+        zoom, are left out; boxes are cut to the image.
 
         Args:
             encoded: Images of `encode_each`.

@@ -1,4 +1,4 @@
-"""The prompts taken at their word, without a look at the image."""
+"""A baseline from the prompts alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from probseg.types import Click
 
 
 class BoxFilled(ClassicalModel):
-    """The box, filled: the floor of every curve.
+    """The filled box: the lower bound of every curve.
 
     Without a box, disks of a tenth of the image's longer side around the positive clicks, as far as
     no negative click is nearer; a previous mask takes the place of both. Each click paints a

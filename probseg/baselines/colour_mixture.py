@@ -18,7 +18,7 @@ class ColourMixture(ClassicalModel):
     """Value propagation (Gabbur et al., 2021, Eqs. 23 and 24) between pixels of like colour.
 
     Each pixel of the reduced image is a query and a unit of the mixture: its key is its colour and
-    its place, its value begins at what the prompts say of it without a look at the image (see
+    its place, its initial value depends on the prompts alone, not on the image (see
     `probseg.baselines.scene.make_scene`). The pixels of disks around the clicks are observed, +1
     and -1, and propagate to the units; then each pixel reads out its value from all units. A
     probability is the value's place between -1 and 1.

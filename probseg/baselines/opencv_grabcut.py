@@ -1,4 +1,4 @@
-"""GrabCut (Rother, Kolmogorov and Blake, 2004), as OpenCV has it."""
+"""OpenCV's GrabCut (Rother, Kolmogorov and Blake, 2004)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OpenCVGrabCut(ClassicalModel):
     Of an answer to clicks alone, the connected parts with a positive click are kept; with a box or
     a previous mask, the object may have parts that nobody clicked on. Where there is no object
     or no background to begin with, or the image has a single colour, the mixtures have nothing to
-    tell apart, and the answer is what the prompts alone say.
+    tell apart, and the answer depends on the prompts alone.
 
     The answer is binary: its probabilities are 0 and 1, but for the enlarged contour.
 

@@ -1,4 +1,4 @@
-"""Random walks (Grady, 2006), as scikit-image has them."""
+"""scikit-image's random walker (Grady, 2006)."""
 
 from __future__ import annotations
 

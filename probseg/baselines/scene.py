@@ -1,4 +1,4 @@
-"""An image and its prompts at the size that a method works at."""
+"""An image and its prompts at the working size of a method."""
 
 from __future__ import annotations
 
@@ -28,14 +28,13 @@ HALF_DIAGONAL = 0.5**0.5
 
 
 class Scene(NamedTuple):
-    """What a method works with; maps are of shape ``(h, w)``.
+    """Input of a method; maps have shape ``(h, w)``.
 
     Args:
         image: RGB, uint8, shape ``(h, w, 3)``.
         seeds: int8: 1 on the object, -1 on the background, 0 where no click is near. Where two
             disks meet, a pixel belongs to the nearest click.
-        guess: What is object as far as the prompts tell without a look at the image, seeds
-            included.
+        guess: The probable object from the prompts alone, without the image, seeds included.
         inside: Inside the box; None without one.
         outside: Clearly outside the box, by more than `BOX_SLACK`; nowhere without one.
         to_object: Distance in pixels to the nearest positive click; infinite without one.

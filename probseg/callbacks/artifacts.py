@@ -18,11 +18,11 @@ from probseg.evaluation import environment
 from probseg.paths import replacing
 
 RECORD = "artifacts.json"
-"""File beside the checkpoints: the artifact of each that was uploaded, by its checksum."""
+"""File in the folder of the checkpoints: the artifact of each upload, by its checksum."""
 
 
 class ArtifactLogger(WandbLogger):
-    """Weights & Biases logger whose runs go on, and whose artifacts have epoch, code and settings.
+    """Weights & Biases logger with resumable runs, and artifacts with epoch, code and settings.
 
     Lightning's own logger uploads score and file name alone, moves the alias ``best`` to the last
     checkpoint where a second callback keeps that one, and replaces a run where ``resume`` is None.
@@ -62,7 +62,7 @@ class ArtifactLogger(WandbLogger):
         self._callbacks: dict[str, ModelCheckpoint] = {}
 
     def adopt(self, callback: ModelCheckpoint) -> None:
-        """Upload the checkpoints of a callback too, those of before an interruption among them."""
+        """Also upload the checkpoints of a callback, old ones included."""
         if self.uploads and (self.experiment.offline or self.experiment.disabled):
             self.uploads = False
             if self.experiment.offline:
@@ -72,20 +72,20 @@ class ArtifactLogger(WandbLogger):
             self._callbacks[callback.state_key] = callback
 
     def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
-        """Note that a callback has new checkpoints; upload them if that is to be done at once."""
+        """Record new checkpoints of a callback; upload them if `log_model` is ``"all"``."""
         self.adopt(checkpoint_callback)
         if self.uploads == "all":
             self._upload_new(checkpoint_callback)
 
     @rank_zero_only
     def finalize(self, status: str) -> None:
-        """Upload what a training leaves, if it came to its end."""
+        """Upload the checkpoints of a training, if it is complete."""
         if status == "success":
             for callback in self._callbacks.values():
                 self._upload_new(callback)
 
     def _upload_new(self, callback: ModelCheckpoint) -> None:
-        """Upload the files of a callback that were not uploaded yet, the oldest first."""
+        """Upload the new files of a callback, the oldest first."""
         scores = {Path(path): float(score) for path, score in callback.best_k_models.items()}
         best, last = Path(callback.best_model_path), Path(callback.last_model_path)
         files = filter(Path.is_file, {*scores, best, last})  # others gave way to better ones
@@ -122,7 +122,7 @@ class ArtifactLogger(WandbLogger):
 
 
 def use_checkpoint(logger: WandbLogger, checkpoint: Path) -> None:
-    """Record in Weights & Biases which artifact a run starts from or tests.
+    """Record in Weights & Biases the artifact that a run starts from or tests.
 
     Nothing is recorded if the checkpoint was not uploaded, or by this same run (it goes on), or if
     the run is offline or disabled. An artifact that no longer exists is named on stderr.

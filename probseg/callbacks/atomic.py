@@ -20,7 +20,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside the file that it replaces, and renames it when all is on the disk.
+    """Writes a checkpoint to a temporary file, flushes it to disk, and renames it.
 
     Whatever happens, the file is the old one or the new one. Lightning writes into the system's
     temporary folder, which may be another disk, and copies.

@@ -1,4 +1,4 @@
-"""The records of an evaluation under way."""
+"""The records of a running evaluation."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Collection:
 
     @property
     def records(self) -> list[ObjectRecord]:
-        """All records of the objects so far."""
+        """All records so far."""
         return list(self._records.values())
 
     def adopts(self, samples: Sequence[Sample]) -> bool:
-        """Take over the earlier runs of these objects if there are all of them.
+        """Reuse the earlier runs of these objects if all of them exist.
 
         Returns:
             Whether that was done. If not, the objects have to be run: a run is missing, a pixel of

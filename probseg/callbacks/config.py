@@ -1,4 +1,4 @@
-"""The configuration of a run and the code that it runs, kept beside its checkpoints."""
+"""The configuration and the code version of a run, stored in its folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from probseg.paths import replacing
 
 
 class SaveConfig(SaveConfigCallback):
-    """Writes ``config.yaml`` and ``starts.jsonl`` into the run's own folder.
+    """Writes ``config.yaml`` and ``starts.jsonl`` into the run's folder.
 
     Each start of a run adds a line to ``starts.jsonl``: time, verb, checkpoint, the names of the
     run in its loggers, and `probseg.evaluation.environment` (versions, commit, uncommitted changes,

@@ -1,4 +1,4 @@
-"""A table of numbers that goes on after the interruption of a run."""
+"""A CSV logger that resumes after an interruption."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 
 class ContinuedCSVLogger(CSVLogger):
-    """Lightning's logger, without its deletion of ``metrics.csv`` when a run goes on.
+    """Lightning's logger, but it keeps ``metrics.csv`` when a run resumes.
 
     Rows that were written between the last checkpoint and the interruption stay too: the same
     steps are trained again, and have two rows, as they have two points in TensorBoard.

@@ -40,7 +40,7 @@ from probseg.types import Sample
 
 
 class InteractiveEvaluation(L.Callback):
-    """Clicks through the objects of the validation and test sets with a simulated annotator.
+    """Evaluates the objects of the validation and test sets with a simulated annotator.
 
     The task must hold its network, any `probseg.interact.Model`, as ``model``.
 
@@ -117,7 +117,7 @@ class InteractiveEvaluation(L.Callback):
         self._about: dict[str, Any] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Look up commit and versions now: the files may change while a training runs."""
+        """Record commit and versions now: the files may change while a training runs."""
         environment()
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -292,7 +292,7 @@ def _network(trainer: L.Trainer) -> Model:
 
 
 def _gathered(records: list[ObjectRecord]) -> list[ObjectRecord]:
-    """Collect the records of all processes; `write_report` drops what a sampler repeated."""
+    """Collect the records of all processes; `write_report` drops repeated ones."""
     if not dist.is_initialized():
         return records
     parts: list[Any] = [None] * dist.get_world_size()

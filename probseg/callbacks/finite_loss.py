@@ -20,7 +20,7 @@ NAMED = 8
 
 
 class FiniteLoss(L.Callback):
-    """Stops a training before a loss that is infinite or not a number reaches the weights.
+    """Stops a training before an infinite or NaN loss changes the weights.
 
     The error names step, batch seed, learning rates and images. The step is saved in the run's
     folder as ``nonfinite_step<N>.pt``, or ``nonfinite_step<N>_rank<R>.pt`` by one of several
@@ -98,7 +98,7 @@ class FiniteLoss(L.Callback):
 
 
 def _overflowed_by_scaling(trainer: L.Trainer, loss: Tensor) -> bool:
-    """Return whether a loss is infinite only because of the scale, which makes no NaN.
+    """Return whether a loss is infinite only because of the loss scale, which makes no NaN.
 
     The loss itself is not passed, but the task has logged its parts.
     """

@@ -1,4 +1,4 @@
-"""The checkpoint from which an interrupted training goes on."""
+"""The checkpoint from which an interrupted training resumes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from probseg.callbacks.run_folder import run_folder
 LAST = "last.ckpt"
 
 NOTHING, SAVE, STOP = range(3)
-"""Wishes of a process after a batch; of several processes, the greatest counts."""
+"""Requests of a process after a batch; of several processes, the greatest counts."""
 
 SAME = 2.0
 """Seconds in which a second signal is the first one, forwarded by the parent process."""
@@ -35,7 +35,7 @@ _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class LastCheckpoint(Checkpoint):
-    """Keeps ``checkpoints/last.ckpt``, from which ``--ckpt_path last`` goes on.
+    """Keeps ``checkpoints/last.ckpt``, from which ``--ckpt_path last`` resumes.
 
     It is written every few minutes, after each epoch, before each validation, and when the training
     is asked to stop: SIGTERM and Ctrl-C let the batch end first (and those whose gradients are
@@ -172,7 +172,7 @@ class LastCheckpoint(Checkpoint):
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Mark a validation that has begun, so that a training that goes on repeats it.
+        """Mark a validation as begun, so that a resumed training repeats it.
 
         Lightning takes a checkpoint from between a batch and its validation for one from after it.
         """
@@ -234,7 +234,7 @@ def _is_within_training(trainer: L.Trainer) -> bool:
 
 
 def _greatest(trainer: L.Trainer, wish: int) -> int:
-    """Return the greatest wish of all processes, all of which must call this."""
+    """Return the greatest request of all processes, all of which must call this."""
     if trainer.world_size == 1:
         return wish
     wishes = torch.tensor(wish, device=trainer.strategy.root_device)

@@ -1,4 +1,4 @@
-"""The loggers of a configuration: their classes, and their versions when a run goes on."""
+"""The loggers of a configuration: their classes, and their versions when a run resumes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from probseg.callbacks.run_folder import versions_of
 
 
 def make_logger(kind: type[Logger], **arguments: Any) -> Logger:  # noqa: ANN401
-    """Make a logger of a configuration; of CSV and Weights & Biases, probseg's own class."""
+    """Make a logger of a configuration; for CSV and Weights & Biases, probseg's class."""
     ours: dict[type[Logger], type[Logger]] = {
         CSVLogger: ContinuedCSVLogger,
         WandbLogger: ArtifactLogger,
@@ -23,7 +23,7 @@ def make_logger(kind: type[Logger], **arguments: Any) -> Logger:  # noqa: ANN401
 
 
 def missing_versions(logger: Any, run: Path) -> list[tuple[MutableMapping[str, Any], str]]:  # noqa: ANN401
-    """Return the versions that loggers of a configuration lack to go on with a run.
+    """Return the versions that loggers of a configuration need to resume a run.
 
     Args:
         logger: Value of ``trainer.logger``: a description, a list of them, True, False or None.

@@ -18,7 +18,7 @@ from probseg.zoo.trained import weights_digest
 def provenance(
     trainer: L.Trainer, pl_module: L.LightningModule, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return all that is needed to repeat an evaluation.
+    """Return everything needed to repeat an evaluation.
 
     Args:
         trainer: Of the run.

@@ -1,4 +1,4 @@
-"""Where a run writes its files, whatever logger it has."""
+"""The folder of a run, for any logger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STARTS = "starts.jsonl"
 
 
 def run_folder(trainer: L.Trainer) -> Path:
-    """Return the folder of the present run, which has its checkpoints too.
+    """Return the folder of the current run, which also holds its checkpoints.
 
     Args:
         trainer: With any logger: TensorBoard, CSV, Weights & Biases, or none.

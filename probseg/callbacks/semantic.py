@@ -88,7 +88,7 @@ class SemanticEvaluation(L.Callback):
         self._tallies: dict[str, Tally] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Try what is asked of the network, and look up commit and versions before they change.
+        """Try the settings on the network, and record commit and versions before they change.
 
         Raises:
             UsageError: If the network lacks something that the evaluation asks for.
@@ -176,7 +176,7 @@ class SemanticEvaluation(L.Callback):
         self._tallies = {}
 
     def _counted(self) -> tuple[dict[str, Counted], dict[str, SemanticScores]]:
-        """Return what all processes have counted, and the scores of each data set."""
+        """Return the counts over all processes, and the scores of each data set."""
         every = gathered(self._tallies, self.pictures)
         return every, {name: semantic_scores(counted.confusion) for name, counted in every.items()}
 
@@ -244,7 +244,7 @@ class SemanticEvaluation(L.Callback):
                 _print_files(console, folder)
 
     def _about(self, trainer: L.Trainer, stage: Stage) -> dict[str, Any]:
-        """Return what the evaluation that ends was made with, as JSON values."""
+        """Return settings and versions of the evaluation, as JSON values."""
         model = _network(trainer.lightning_module)
         of_bases = [layer for layer in model.modules() if isinstance(layer, Bases)]
         options = {

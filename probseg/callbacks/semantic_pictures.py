@@ -33,7 +33,7 @@ _SHADES = ((0.75, 0.95), (0.9, 0.65), (0.45, 0.85), (0.6, 0.45))  # saturation a
 
 
 class SemanticPicture(NamedTuple):
-    """A photograph with what is true and what was predicted.
+    """A photograph with ground truth and prediction.
 
     Args:
         name: Identifies it within its data set.

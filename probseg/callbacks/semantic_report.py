@@ -91,5 +91,5 @@ def _percent(value: float | npt.NDArray[np.float64]) -> str:
 
 
 def _number(value: float) -> float | None:
-    """Return a number as JSON knows it."""
+    """Return a number as a JSON value."""
     return None if math.isnan(value) else value

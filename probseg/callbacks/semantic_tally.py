@@ -1,4 +1,4 @@
-"""What an evaluation of semantic segmentation has counted so far, in one process or several."""
+"""Confusion counts of a semantic evaluation, in one process or several."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Place = tuple[int, int]
 
 
 class Counted(NamedTuple):
-    """What is known of a data set.
+    """Counts and pictures of a data set.
 
     Args:
         confusion: Numbers of pixels, int64, shape ``(C, C)``, the truth in rows.
@@ -30,7 +30,7 @@ class Counted(NamedTuple):
 
 
 class Tally:
-    """Counts which class is taken for which, and keeps pictures: one data set, one process.
+    """Counts confusions of classes, and keeps pictures: one data set, one process.
 
     Args:
         num_classes: Number of classes.
@@ -42,12 +42,12 @@ class Tally:
         self.pictures: list[tuple[Place, SemanticPicture]] = []
 
     def counted(self) -> Counted:
-        """Return what was counted by this process."""
+        """Return the counts of this process."""
         return Counted(self.confusion.matrix(), self.confusion.photographs, self.pictures)
 
 
 def gathered(tallies: dict[str, Tally], pictures: int) -> dict[str, Counted]:
-    """Add up what all processes have counted.
+    """Add the counts of all processes.
 
     Args:
         tallies: Of this process, by data set.

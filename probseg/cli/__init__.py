@@ -1,4 +1,4 @@
-"""The command line. Heavy modules are imported by the verb that needs them."""
+"""The command line. Slow imports are deferred to the verb that needs them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``probseg annotate`` until Ctrl-C.
 
     Args:
-        arguments: What follows ``annotate`` on the command line.
+        arguments: Command-line arguments after ``annotate``.
 
     Raises:
         UsageError: If the folder, the model or the port cannot be used.
@@ -84,8 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     add("folder", type=Path, help="photographs, or images/ and masks/ as training reads them")
     add(
         "--model",
-        help="model of the zoo, model folder, or folder of a run (default: the one that answered "
-        "last in this folder, at first lite0_unet_prop)",
+        help="model of the zoo, model folder, or folder of a run (default: the last one used in "
+        "this folder, at first lite0_unet_prop)",
     )
     add(
         "--runs",
@@ -93,13 +93,13 @@ def _parser() -> argparse.ArgumentParser:
         default=Path("runs"),
         help="folder of trainings, which the page offers as models (default: %(default)s)",
     )
-    add("--labels", type=_names, default=[], help="classes to choose from, with commas between")
+    add("--labels", type=_names, default=[], help="classes to choose from, separated by commas")
     add("--out", type=Path, help="folder for masks and annotations.json (default: FOLDER)")
     add("--port", type=int, default=PORT, help="0 takes any free port (default: %(default)s)")
     add(
         "--host",
         default="127.0.0.1",
-        help="address of the interface to listen on. The default serves this machine alone. With "
+        help="address of the interface to listen on. The default serves this machine only. With "
         "another address, everybody who can reach it and knows the printed address can see and "
         "change the annotations, and the connection is not encrypted",
     )

@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``probseg bench``.
 
     Args:
-        arguments: What follows ``bench`` on the command line.
+        arguments: Command-line arguments after ``bench``.
 
     Raises:
         UsageError: If an option cannot be used.
@@ -54,7 +54,7 @@ def run(arguments: Sequence[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="probseg bench",
-        description="Measure what models cost. Each is measured in a process of its own.",
+        description="Measure the cost of models, each in a separate process.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser(
         "model",
         help="parameters, multiply-adds, milliseconds of a click, memory and training throughput",
-        description="Measure parameters, multiply-adds, milliseconds of the first and of another "
+        description="Measure parameters, multiply-adds, milliseconds of the first and of a later "
         "click, memory and training throughput of models.",
         epilog=f"{EXAMPLES}\n{NOTES}\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -80,8 +80,8 @@ def _add_options(verb: argparse.ArgumentParser) -> None:
     add("--device", type=device, default=None, help="cpu, cuda or cuda:N; cuda if there is one")
     add("--threads", type=positive, metavar="N", help="CPU threads; PyTorch's choice")
     add("--repeats", type=positive, default=default.repeats, help="images clicked on; %(default)s")
-    add("--warmup", type=count, default=default.warmup, help="images before them; %(default)s")
-    add("--no-train", dest="train", action="store_false", help="leave out training")
+    add("--warmup", type=count, default=default.warmup, help="warm-up images; %(default)s")
+    add("--no-train", dest="train", action="store_false", help="do not measure training")
     add(
         "--train-size",
         type=positive,
@@ -98,7 +98,7 @@ def _add_options(verb: argparse.ArgumentParser) -> None:
     add("--compile", action="store_true", help="compile the parts of the network")
     add("--prompts", choices=["stem", "head"], help="where prompts enter; the model's choice")
     add("--key-iterations", type=count, metavar="N", help="EM iterations of the keys; the model's")
-    add("--value-iterations", type=count, metavar="N", help="those of clicks; the model's")
+    add("--value-iterations", type=count, metavar="N", help="EM iterations of values; the model's")
     add("--native", action="store_true", help="never reduce the image to the model's working size")
     add("--json", type=new_file, metavar="FILE", help="write the numbers to a file")
 

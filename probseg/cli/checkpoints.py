@@ -1,4 +1,4 @@
-"""The file that ``--ckpt_path`` means, and whether it can be used."""
+"""Resolves and checks ``--ckpt_path``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from probseg.tasks.migration import format_of
 from probseg.zoo.trained import best_checkpoint, read_checkpoint
 
 HOW = ("batch_size", "crop_size", "eval_batch_size", "max_skipped", "num_workers")
-"""Arguments of data modules that may change when a run goes on: the data stay the same."""
+"""Arguments of data modules that may change when a run resumes: the data stay the same."""
 
 
 def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
@@ -185,7 +185,7 @@ def _pattern(trainer: Mapping[str, Any]) -> Path:
 
 
 def without_pretrained_backbones(node: dict[str, Any] | Namespace) -> None:
-    """Switch pretrained weights of all backbones in a configuration off, in place."""
+    """Disable the pretrained weights of all backbones in a configuration, in place."""
     parts: dict[str, Any] = node if isinstance(node, dict) else vars(node)
     for name, part in parts.items():
         if not isinstance(part, dict | Namespace):

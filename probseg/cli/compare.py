@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``probseg compare``.
 
     Args:
-        arguments: What follows ``compare`` on the command line.
+        arguments: Command-line arguments after ``compare``.
 
     Raises:
         DataError: If a folder cannot be read, or the results do not fit together.
@@ -85,8 +85,8 @@ def run(arguments: Sequence[str]) -> None:
 def _parser() -> Parser:
     parser = Parser(
         prog="probseg compare",
-        description="Which of several results is better, and how sure is that? All are compared "
-        "with the first one, object by object.",
+        description="Compare results with the first one, paired by object: differences, confidence "
+        "intervals and tests.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -106,21 +106,21 @@ def _parser() -> Parser:
         metavar="DIR",
         help="folder for comparison.md, comparison.json and curves.png; %(default)s",
     )
-    add("--names", nargs="+", metavar="NAME", help="what to call them; parts of the paths")
+    add("--names", nargs="+", metavar="NAME", help="names of the results; parts of the paths")
     add(
         "--metric",
         nargs="+",
         metavar="METRIC",
-        help="compare these only, chosen before the numbers are known; all metrics",
+        help="compare only these, chosen before seeing the results; all metrics",
     )
     add(
         "--common-objects",
         action="store_true",
-        help="leave out the objects that some result lacks",
+        help="compare only the objects that are in all results",
     )
     add(
         "--allow-different-protocols",
         action="store_true",
-        help="compare what was made in different ways, up to the smallest number of clicks",
+        help="compare results of different protocols, up to the smallest number of clicks",
     )
     return parser

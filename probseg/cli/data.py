@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``probseg data``.
 
     Args:
-        arguments: What follows ``data`` on the command line.
+        arguments: Command-line arguments after ``data``.
 
     Raises:
         UsageError: If an option cannot be used, or a file cannot be written.
@@ -85,37 +85,37 @@ def run(arguments: Sequence[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="probseg data",
-        description="The data sets of the field, and folders of your own.",
+        description="Published data sets, and your own folders.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(required=True, metavar="list|fetch|check")
-    verb = verbs.add_parser("list", help="names, sizes, places and licences of all data sets")
+    verb = verbs.add_parser("list", help="names, sizes, folders and licences of all data sets")
     verb.set_defaults(action=_list)
     verb = verbs.add_parser(
         "fetch",
         help="download and unpack a data set",
-        description="Download and unpack a data set. Interrupted, the same command goes on.",
+        description="Download and unpack a data set. The same command resumes it.",
     )
     verb.add_argument("name", metavar="NAME", help="one of `probseg data list`")
-    verb.add_argument("--root", type=Path, metavar="DIR", help="its folder to be")
+    verb.add_argument("--root", type=Path, metavar="DIR", help="target folder")
     verb.add_argument(
         "--source",
         metavar="URL",
-        help="address or file of the archive; a folder, with / at its end, of several",
+        help="address or file of the archive; for several archives their folder, ending in /",
     )
-    verb.add_argument("--sha256", type=_sha256, metavar="HEX", help="checksum it must have")
+    verb.add_argument("--sha256", type=_sha256, metavar="HEX", help="expected checksum")
     verb.add_argument("--force", action="store_true", help="fetch again, replace other files")
     verb.set_defaults(action=_fetch)
     verb = verbs.add_parser(
         "check",
-        help="look at all files of a data set, or for photographs that another one has too",
-        description="Look at all files and list what is wrong with them; or, with --against, list "
-        "the photographs that another data set has too. The status is 1 if there are any.",
+        help="check all files of a data set, or find photographs that another one shares",
+        description="Check all files and list faults; or, with --against, list the photographs "
+        "shared with another data set. The status is 1 if there are any.",
     )
     verb.add_argument("name", metavar="NAME", help="data set, or folder with images/ and masks/")
     verb.add_argument("--root", type=Path, metavar="DIR", help="folder of the data set")
-    verb.add_argument("--split", help="train, val, ...; all that are usual by default")
+    verb.add_argument("--split", help="train, val, ...; all usual ones by default")
     verb.add_argument("--against", metavar="TEST", help="data set or folder to compare with")
     verb.add_argument("--against-root", type=Path, metavar="DIR", help="folder of TEST")
     verb.add_argument("--against-split", metavar="SPLIT", help="split of TEST")
@@ -267,7 +267,7 @@ def _photos(place: _Place, split: str | None) -> Photos:
 
 
 def _place(name: str, root: Path | None, split: str | None, option: str) -> _Place:
-    """Find out which data set is meant, and where it is."""
+    """Return the named data set and its folder."""
     place = find_data(name)
     is_path = len(Path(name).parts) > 1
     dataset = find_published(place.name if is_path else name)

@@ -1,4 +1,4 @@
-"""Explanations of what stops a run from outside: memory, dead processes, signals."""
+"""Explanations of external faults of a run: memory, dead processes, signals."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def interruption(error: BaseException, sigterm: bool) -> tuple[int, str] | None:
     """Return exit status and cause if a run was ended by a signal to its process, else None.
 
     Args:
-        error: What Lightning raises: `SIGTERMException`, which has no status, or after Ctrl-C a
+        error: Exception of Lightning: `SIGTERMException`, which has no status, or after Ctrl-C a
             SystemExit of status 1, or what code that was interrupted has made of it. Where all
             processes of a run get the signal, those that read the data may be the first to end.
         sigterm: Whether the process has received SIGTERM.
@@ -244,6 +244,6 @@ def _side(crop: int | tuple[int, int]) -> str:
 
 
 def _in_short(text: str) -> str:
-    """Return how much memory was asked for, or else the first line of a message."""
+    """Return the requested memory, or else the first line of a message."""
     asked = re.search(r"[Tt]ried to allocate [\d.]+ \w+", text)
     return asked.group() if asked else text.strip().partition("\n")[0].rstrip(" .")

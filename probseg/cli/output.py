@@ -1,4 +1,4 @@
-"""Where the verbs print their tables."""
+"""The console of the verbs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""float32 in place of bfloat16 on processors without instructions for it."""
+"""float32 in place of bfloat16 on CPUs without instructions for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator, XLAA
 from lightning.pytorch.utilities import rank_zero_only
 
 CPUINFO = Path("/proc/cpuinfo")
-"""Where Linux lists the instructions of a processor."""
+"""File in which Linux lists the CPU's instructions."""
 
 BFLOAT16 = ("bf16", "bf16-mixed", "bf16-true")
 """Lightning's names of bfloat16."""

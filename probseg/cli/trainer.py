@@ -69,7 +69,7 @@ class ConfigParser(LightningArgumentParser):
 
 
 class ProbsegCLI(LightningCLI):
-    """LightningCLI with an evaluation callback, configured under a name of its own.
+    """LightningCLI with an evaluation callback, configured under a separate name.
 
     ``--evaluation`` is that of interactive segmentation, ``--semantic_evaluation`` that of semantic
     segmentation. The one that fits the task takes part.
@@ -129,7 +129,7 @@ class ProbsegCLI(LightningCLI):
         config = self.config[self.config.subcommand]
         config.ckpt_path = self.checkpoint
         check_processes(config.trainer.accelerator, config.trainer.devices)
-        without_slow_bfloat16(config.trainer)  # what is saved says with which precision it ran
+        without_slow_bfloat16(config.trainer)  # before the configuration is saved
         names = []
         if self.run_to_continue is not None:
             names = missing_versions(config.trainer.get("logger"), self.run_to_continue)
@@ -155,7 +155,7 @@ class ProbsegCLI(LightningCLI):
             logger["version"] = None
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:  # noqa: ANN401
-        """Make the trainer without the evaluation that is of another task.
+        """Make the trainer, without the evaluation of the other task.
 
         A training gets what guards it in any configuration: against a loss that is no number, and
         against a process that ends while it writes a checkpoint.
@@ -178,7 +178,7 @@ class ProbsegCLI(LightningCLI):
             sys.stderr.write(next_commands(self.trainer))
 
     def _run_subcommand(self, subcommand: str) -> None:
-        """Train or evaluate, and explain what ends it before its end.
+        """Train or evaluate, and explain errors.
 
         Raises:
             UsageError: If it is known what to do about it.

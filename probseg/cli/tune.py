@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``probseg tune``.
 
     Args:
-        arguments: What follows ``tune`` on the command line.
+        arguments: Command-line arguments after ``tune``.
 
     Raises:
         DataError: If there are no objects.
@@ -103,7 +103,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _grid(options: argparse.Namespace) -> Grid:
-    """Return what is tried.
+    """Return the grid of settings.
 
     Raises:
         UsageError: If a setting is out of range.
@@ -125,7 +125,7 @@ def _grid(options: argparse.Namespace) -> Grid:
 
 
 def _check_writable(output: Path) -> None:
-    """Find out before a long search.
+    """Raise before a long search if the result cannot be written.
 
     Raises:
         UsageError: If the file cannot be written.
@@ -151,7 +151,7 @@ def _in_words(trial: Trial) -> str:
 
 
 def _objects(options: argparse.Namespace) -> InteractiveDataset:
-    """Return the objects to tune on, which must not be those of a test.
+    """Return the objects to tune on, which must not be from a test set.
 
     Raises:
         UsageError: If they are.
@@ -189,7 +189,7 @@ def _parser() -> Parser:
     grid = Grid()
     parser = Parser(
         prog="probseg tune",
-        description="Choose how a trained network adapts at inference: iterations and prior "
+        description="Select the adaptation of a trained network at inference: iterations and prior "
         "precisions of key adaptation and value propagation, by the mean number of clicks to an "
         "IoU of 90 % on held-out objects.",
         epilog=EXAMPLES,
@@ -203,9 +203,9 @@ def _parser() -> Parser:
         "--held-out",
         type=positive,
         metavar="N",
-        help="only the one photograph in N that hold_out of training data leaves out, by its name",
+        help="use only the one photograph in N that hold_out=N excludes from training, by its name",
     )
-    add("--root", type=Path, metavar="DIR", help="folder of the data set, if not in its place")
+    add("--root", type=Path, metavar="DIR", help="folder of the data set, if not the usual one")
     add("--objects", type=positive, default=50, help="most objects; %(default)s")
     add("--protocol", default="gabbur2021", help="how clicks are simulated; %(default)s")
     add("--trials", type=positive, default=1, help="runs per object; %(default)s")
@@ -215,7 +215,7 @@ def _parser() -> Parser:
     add("--value-priors", type=float, nargs="+", default=grid.value_priors, metavar="P")
     add("--click-iterations", type=count, nargs="+", default=grid.click_iterations, metavar="N")
     add("--click-priors", type=float, nargs="+", default=grid.click_priors, metavar="P")
-    add("--seed", type=int, default=0, help="of the simulated annotator; %(default)s")
+    add("--seed", type=int, default=0, help="seed of the simulated annotator; %(default)s")
     add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N; %(default)s")
     add("--batch-size", type=positive, default=8, help="most images at once; %(default)s")
     add("--output", type=Path, metavar="FILE", help=f"default: {FILE} in the model's folder")

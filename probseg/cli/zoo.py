@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> None:
     """Run ``probseg zoo``.
 
     Args:
-        arguments: What follows ``zoo`` on the command line.
+        arguments: Command-line arguments after ``zoo``.
 
     Raises:
         UsageError: If a file is missing or cannot be used.
@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="probseg zoo",
-        description="Trained models: those that come with probseg, and those of other zoos.",
+        description="Trained models of probseg and of other zoos.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar=known)
     verb = verbs.add_parser("list", help="names, sizes and figures of all models")
     verb.set_defaults(action=_list)
-    verb = verbs.add_parser("show", help="what is known of a model")
+    verb = verbs.add_parser("show", help="print the card of a model")
     verb.add_argument("name", help="architecture.tag, or architecture for its first tag")
     verb.set_defaults(action=_show)
     verb = verbs.add_parser("fetch", help="download models of the hub, for use without a network")

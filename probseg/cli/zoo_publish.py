@@ -32,29 +32,29 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "hours": ("a number", lambda value: isinstance(value, int | float)),
     "seed": ("a whole number", lambda value: isinstance(value, int)),
 }
-"""What facts may be, in words and as a test; the others are text."""
+"""Types of facts: description and test; all other facts are text."""
 
 _TEXT = ("text, in quotes if it looks like a number", lambda value: isinstance(value, str))
 
 
 def add_verbs(verbs: Verbs) -> None:
     """Add publish, push and table to the verbs of ``probseg zoo``."""
-    verb = verbs.add_parser("publish", help="make a zoo model of what a training left")
+    verb = verbs.add_parser("publish", help="make a zoo model from a training run")
     add = verb.add_argument
     add("source", type=Path, help="folder of a run of `probseg fit`, checkpoint, or model folder")
     add("name", help="architecture.tag")
     add(
         "--weights",
         choices=("best", "last", "ema"),
-        help="of a run: those of its best validation (default), those after its last step, or the "
-        "average of EMAWeightAveraging then",
+        help="weights of a run: of its best validation (default), after its last step, or the "
+        "average of EMAWeightAveraging after its last step",
     )
     add(
         "--facts",
         type=Path,
         help="YAML or JSON file for the card: description, data, license, hardware, hours, limits, "
-        "and recipe, seed, commit where the run does not tell; left out, those of the model that "
-        "is published already",
+        "and recipe, seed, commit if the run lacks them; default: the facts of the published "
+        "model of this name",
     )
     add("--results", type=Path, nargs="*", default=[], help="results.json of tests")
     add(
@@ -65,7 +65,7 @@ def add_verbs(verbs: Verbs) -> None:
         help="results.json of the same tests of the untrained network",
     )
     add("--changes", help="arguments of the network to change: '{\"working_size\": 256}'")
-    add("--preset", help="what the network is a variant of; by default its name's architecture")
+    add("--preset", help="preset of the network; by default the architecture in its name")
     add(
         "--no-parity",
         action="store_true",
@@ -76,13 +76,13 @@ def add_verbs(verbs: Verbs) -> None:
     verb.set_defaults(action=_publish)
     verb = verbs.add_parser("push", help="upload a model to the Hugging Face hub")
     verb.add_argument("name", help="architecture.tag")
-    verb.add_argument("repository", help="owner/name on the hub; made if need be")
+    verb.add_argument("repository", help="owner/name on the hub; created if necessary")
     verb.add_argument("--private", action="store_true", help="a new repository is private")
     verb.add_argument("--zoo", type=Path, help="zoo folder; probseg's by default")
     verb.set_defaults(action=_push)
     verb = verbs.add_parser("table", help="the models of a zoo as a table in Markdown")
     verb.add_argument("--into", type=Path, metavar="FILE", help="write it between the marks there")
-    verb.add_argument("--check", action="store_true", help="only say whether FILE has it already")
+    verb.add_argument("--check", action="store_true", help="only check whether FILE is up to date")
     verb.add_argument("--zoo", type=Path, help="zoo folder; probseg's by default")
     verb.set_defaults(action=_table)
 
@@ -163,7 +163,7 @@ def _changes(text: str | None) -> dict[str, Any]:
 
 
 def _facts(path: Path | None, published: Entry | None, trained: Trained) -> Facts:
-    """Return the facts in a file, and for the others those of the model of this name.
+    """Return the facts in a file, completed by the facts of the model of this name.
 
     Raises:
         UsageError: If some are missing, or the file cannot be used.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Wrong(NamedTuple):
-    """A figure that is not what the index says; ``recorded`` is None where it says nothing."""
+    """A figure that differs from the index; ``recorded`` is None if the index has none."""
 
     figure: str
     recorded: float | None
@@ -41,7 +41,7 @@ def add_verb(verbs: Verbs) -> None:
     add("--on", nargs="+", metavar="SET", help="test on these data sets only: SamplePhotos")
     add("--data", type=Path, metavar="DIR", help="folder of the data sets, instead of PROBSEG_DATA")
     add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N; %(default)s")
-    add("--zoo", type=Path, help="zoo folder; probseg's and those of PROBSEG_ZOO by default")
+    add("--zoo", type=Path, help="zoo folder; by default probseg's and the folders in PROBSEG_ZOO")
     verb.set_defaults(action=_verify)
 
 
@@ -50,7 +50,7 @@ def _verify(options: argparse.Namespace) -> None:
 
     Raises:
         UsageError: If nothing can be tested, or not what was asked for.
-        SystemExit: With status 1 if a figure is not what the index says.
+        SystemExit: With status 1 if a figure differs from the index.
     """
     if options.on and not options.metrics:
         msg = "--on must come with --metrics, which tests on these data sets; add it"
@@ -73,7 +73,7 @@ def _verify(options: argparse.Namespace) -> None:
 def _measured(
     entry: Entry, folder: Path, options: argparse.Namespace, terminal: Console
 ) -> list[_Wrong]:
-    """Test a model again; return the figures that are not what the index says."""
+    """Test a model again; return the figures that differ from the index."""
     # Data sets bring Lightning along, which other verbs need not wait for.
     from probseg.evaluation.reevaluation import REPRODUCED, reevaluate
 
@@ -133,7 +133,7 @@ def _chosen(
 
 
 def _print_wrong(terminal: Console, wrong: Sequence[_Wrong]) -> None:
-    table = Table(title="Figures that are not what the index says", title_justify="left")
+    table = Table(title="Figures that differ from the index", title_justify="left")
     for column in ("figure", "recorded", "found", "difference", "allowed"):
         table.add_column(column, justify="left" if column == "figure" else "right", overflow="fold")
     for figure, recorded, found, allowed in wrong:

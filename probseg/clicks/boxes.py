@@ -37,7 +37,7 @@ def mask_box(mask: npt.NDArray[np.uint8]) -> Box:
 def jitter_box(
     box: Box, noise: float, size: tuple[int, int], generator: np.random.Generator
 ) -> Box:
-    """Move each corner coordinate at random, as a hurried annotator does.
+    """Move each corner coordinate at random, as a model of imprecise annotation.
 
     A coordinate moves by a whole number of pixels, uniform in ``[-m, m]`` with ``m`` the whole part
     of ``noise`` times the side of the box along that axis, and is then clipped to the image.

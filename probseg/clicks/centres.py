@@ -1,4 +1,4 @@
-"""Where errors are deepest and which of their connected regions is the largest.
+"""The deepest pixels and the largest connected regions of errors.
 
 Both run after every answer of a network, so they look no farther than they have to: nothing lies
 outside the bounding box of a map, and a border of zeros around it gives what the whole map would.

@@ -26,8 +26,8 @@ class IteratedClicks:
     """Training by iterated clicks, the same in all epochs.
 
     Each image gets random clicks, or its box in their place; then, in some rounds, one click each
-    on the larger error of the answer to all clicks before. The network is handed that answer if it
-    takes a previous mask.
+    on the larger error of the answer to all clicks before. The network gets that answer as an input
+    if it takes a previous mask.
 
     The published training draws some negative clicks from other annotated objects of the image;
     here they are background like any other. It also clicks near the border of one object in ten,

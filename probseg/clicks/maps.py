@@ -1,4 +1,4 @@
-"""Click maps: prompts drawn as image channels that a network can read."""
+"""Click maps: prompts as image channels."""
 
 from __future__ import annotations
 

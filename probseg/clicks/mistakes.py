@@ -21,7 +21,7 @@ from probseg.types import Click
 
 @dataclass(frozen=True)
 class Mistakes:
-    """How often and how far an annotator errs; none by default.
+    """Rates and sizes of an annotator's errors; none by default.
 
     Args:
         jitter: Standard deviation in pixels of the Gaussian noise that the hand adds to ``x`` and

@@ -1,4 +1,4 @@
-"""Click maps that have spread to pixels of like colour and place."""
+"""Click maps propagated to pixels of similar colour and position."""
 
 from __future__ import annotations
 

@@ -55,13 +55,13 @@ def answered(prompts: Prompts, answer: Answer) -> Tensor:
 def with_clicks(
     prompts: Prompts, points: Tensor, labels: Tensor, logits: Tensor | None = None
 ) -> Prompts:
-    """Append clicks, and hand on the answer that they correct.
+    """Append clicks, and store the answer that they correct as previous mask.
 
     Args:
         prompts: Of ``B`` images.
         points: ``(x, y)`` in pixels, shape ``(B, S, 2)``.
         labels: Integer, shape ``(B, S)``: 1 positive, 0 negative, -1 no click.
-        logits: What was `answered`, shape ``(B, 1, H, W)``; None where nothing was asked.
+        logits: Result of `answered`, shape ``(B, 1, H, W)``; None where nothing was asked.
     """
     return Prompts(
         points=torch.cat([prompts.points, points.to(prompts.points.dtype)], dim=1),

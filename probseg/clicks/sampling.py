@@ -164,7 +164,7 @@ def jitter_boxes(boxes: Tensor, noise: float, size: tuple[int, int], draws: Draw
 
 
 def drop_boxes(boxes: Tensor, probability: float, draws: Draws) -> Tensor:
-    """Forget the box of each image with the given probability (its row becomes NaN)."""
+    """Remove the box of each image with the given probability (its row becomes NaN)."""
     return boxes.masked_fill(draws.uniform(1) < probability, torch.nan)
 
 

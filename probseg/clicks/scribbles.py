@@ -1,4 +1,4 @@
-"""Scribbles as clicks, for models that know nothing but clicks."""
+"""Scribbles as clicks, for models whose only prompts are clicks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects of a file of annotations in the format of COCO."""
+"""Objects of an annotation file in COCO format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VAL_FRACTION = 0.1
 
 
 class Wanted(NamedTuple):
-    """Which annotations are objects of a data set.
+    """Selection of the annotations of a data set.
 
     Args:
         min_area: Pixels that their ``area`` must have.

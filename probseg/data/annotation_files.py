@@ -1,4 +1,4 @@
-"""Files of annotations in the format of COCO, read once and kept as an index."""
+"""Annotation files in COCO format, read once and stored as an index."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FARTHEST = 1e6
 
 
 def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
-    """Read the annotations of a file, or what was kept when that was done before.
+    """Read the annotations of a file, or their stored index.
 
     Annotations whose outline encloses nothing are left out. Where ``area`` is missing or zero,
     that of the outline is computed.

@@ -1,4 +1,4 @@
-"""Annotations of a JSON file in the format of COCO, as a few flat arrays."""
+"""Annotations of a JSON file in COCO format, as a few flat arrays."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class AnnotationIndex(NamedTuple):
             uint8, shape ``(H, W)``: 1 on the object, 0 elsewhere.
 
         Raises:
-            ValueError: If it has run lengths, which have a size of their own, and that is another.
+            ValueError: If its run lengths have another size than the image.
         """
         corners = self.polygons[self.objects[index] : self.objects[index + 1] + 1]
         if len(corners) > 1:
@@ -100,7 +100,7 @@ class AnnotationIndex(NamedTuple):
 def exact(
     coordinates: npt.NDArray[np.float32] | npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
-    """Give coordinates that were shortened to 32 bits their two decimals again.
+    """Restore the two decimals of coordinates stored in 32 bits.
 
     Without that, pixels on the edge of a polygon would come out otherwise.
     """

@@ -86,7 +86,7 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
 
 
 def find_layout(folder: Path, holds: Sequence[str], archive: Path) -> Path:
-    """Find the folder that has what is wanted, the one least deep.
+    """Find the topmost folder that contains the wanted files.
 
     Args:
         folder: Where an archive was unpacked.

@@ -1,4 +1,4 @@
-"""From the files of the BSDS500 archive to those that `probseg.data.BSDS500` reads."""
+"""Conversion of the BSDS500 archive to the files of `probseg.data.BSDS500`."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ VERSION = 1
 
 BLOCK = 4096
 BLOCKS = 16
-"""Checksums are taken of that many blocks of so many bytes, evenly spread over a file."""
+"""Number and bytes of the blocks, evenly spread over a file, that a checksum covers."""
 
 
 def cached(
@@ -57,10 +57,10 @@ def cached(
     and by checksums of samples of their content, and rebuilt with a notice on stderr.
 
     Args:
-        name: What the arrays are, as part of file names.
+        name: Kind of arrays, as part of file names.
         sources: The files or folders that the arrays are made from. A folder changes when files in
             it come or go, not with what is in them.
-        options: What else they depend on.
+        options: Other values on which they depend.
         build: Makes the arrays, at least one, by names that can be file names; none of them of
             objects.
         beside: The folder of the data.
@@ -169,7 +169,7 @@ def _lock(file: BinaryIO) -> bool:
 
 
 def _read(slot: _Slot, wanted: Mapping[str, Any]) -> _Kept:
-    """Map the arrays of a slot if they are those that are wanted."""
+    """Map the arrays of a slot if they match the key."""
     try:
         header = json.loads(slot.header.read_text(encoding="utf-8"))
         found = {entry: header[entry] for entry in wanted}

@@ -1,4 +1,4 @@
-"""Looking at all files of a data set and collecting everything that is wrong."""
+"""Checks of all files of a data set, with a list of all faults."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 class Problem(NamedTuple):
-    """Something that is wrong, or only worth knowing.
+    """A fault or a notice.
 
     Args:
         path: The file or folder.
@@ -156,7 +156,7 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
 def _pair_checks(
     kind: type[ImageMaskPairs], root: Path, problems: list[Problem]
 ) -> list[Callable[[], _Findings]]:
-    """Pair the files of a test set as far as they do pair up."""
+    """Pair the files of a test set, and report those without a partner."""
     images = _files(root, kind.image_folder, IMAGE_SUFFIXES, problems, kind.name)
     masks = _files(root, kind.mask_folder, IMAGE_SUFFIXES, problems, kind.name)
     reader = kind.__new__(kind)  # reads masks only: the constructor stops at the first odd file
@@ -303,7 +303,7 @@ def _report(
     full: Full | None,
     notes: Sequence[Problem] = (),
 ) -> Report:
-    """Put together what was found; in a folder, without ``full``, all but ``notes`` is serious."""
+    """Combine the findings; in a folder, without ``full``, all but ``notes`` are serious."""
     found = dict.fromkeys(problems)  # a broken file is met once for each of its objects
     photos: set[str] = set()
     first: dict[bytes, _Findings] = {}

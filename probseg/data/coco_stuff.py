@@ -15,7 +15,7 @@ from probseg.data.semantic import SemanticFiles, folder_pairs, listed_pairs
 from probseg.errors import DataError, DatasetNotFoundError
 
 _UNUSED = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)
-"""Of COCO's categories 1 to 182, those that nothing was ever labelled with."""
+"""Categories of COCO, 1 to 182, without any label."""
 
 _CATEGORIES = tuple(number for number in range(1, 183) if number not in _UNUSED)
 

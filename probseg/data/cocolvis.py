@@ -169,7 +169,7 @@ def _check_images(root: Path, names: Iterable[str]) -> None:
 
 
 def _place(root: Path) -> Path:
-    """Folder with room for the layers: where they are kept later on, if that can be written."""
+    """Folder for the layers: their final place, if that is writable."""
     chosen = os.environ.get("PROBSEG_CACHE")
     place = Path(chosen) if chosen else root
     return place if os.access(place, os.W_OK) else Path(tempfile.gettempdir())

@@ -213,7 +213,7 @@ def _check_names(role: str, sets: list[Dataset[Sample]]) -> None:
 
 
 def spread(objects: Dataset[Sample], most: int | None) -> Dataset[Sample]:
-    """Keep at most so many objects, evenly spread."""
+    """Keep at most a given number of objects, evenly spread."""
     count = len(objects)  # type: ignore[arg-type]
     if most is None or count <= most:
         return objects
@@ -221,7 +221,7 @@ def spread(objects: Dataset[Sample], most: int | None) -> Dataset[Sample]:
 
 
 class _Blocks(Dataset[list[Sample]]):
-    """Runs of neighbouring objects, the same ones however many processes share them.
+    """Blocks of consecutive objects, independent of the number of processes.
 
     Batched kernels round by what is in the batch, so that its composition must not depend on the
     number of processes, nor on where an interrupted evaluation goes on.

@@ -26,7 +26,7 @@ class _Object(NamedTuple):
 
 
 class DAVIS585(PublishedDataset):
-    """Each object of a frame by itself, with initial masks of an IoU of 0.75 to 0.85.
+    """One object of a frame per sample, with initial masks of an IoU of 0.75 to 0.85.
 
     Layout: in a folder per video, frames ``00009.jpg``, masks ``object1_00009.png`` and initial
     masks ``init_stm_object1_00009.png`` (by a network that follows objects through videos) and

@@ -35,7 +35,7 @@ def fetch(
 
     An archive and its checksum ``<archive>.sha256`` are kept next to the folder of the data set.
     Its files appear in the folder after the whole archive was unpacked: an interrupted command can
-    be repeated, and goes on from where it stopped.
+    be repeated, and resumes where it stopped.
 
     Args:
         dataset: Class of the data set.
@@ -103,7 +103,7 @@ def _chosen(
 
 
 def _elsewhere(archive: Archive, address: str, several: bool) -> str:
-    """Return where an archive is, given an address of it or of the folder that has it."""
+    """Return the address of an archive, given this address or that of its folder."""
     if not (address.endswith("/") or Path(address).is_dir()):
         if several:
             msg = (

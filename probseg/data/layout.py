@@ -1,4 +1,4 @@
-"""Where data sets lie, and which files their folders hold."""
+"""Folders of data sets, and the files in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from probseg.paths import data_dir
 
 
 def chosen_root(root: Path | str | None, *names: str) -> Path:
-    """Return the folder that was given, else the first of these that `data_dir` has.
+    """Return the given folder, else the first of some folders that exists in `data_dir`.
 
     Args:
         root: The argument of a data set.

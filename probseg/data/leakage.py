@@ -1,4 +1,4 @@
-"""Photographs that are in a training set and in a test set, by their names and by their content."""
+"""Photographs shared by a training set and a test set, by names and by content."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def thumbnail(path: Path) -> Thumbnails:
 
 
 def correlations(ours: Thumbnails, theirs: Thumbnails) -> _Rows:
-    """Correlate thumbnails, each with each.
+    """Correlate all pairs of thumbnails.
 
     Colours count, unless just one of two thumbnails is grey. A thumbnail of a single colour has the
     correlation 0 with all.

@@ -35,7 +35,7 @@ class Cut(NamedTuple):
         labels: Mask or class numbers, uint8, shape ``(H, W)``.
         seed: Of its random numbers, in [0, 2**63).
         name: Of the sample that it was cut from.
-        skipped: What was wrong with the samples whose place it took.
+        skipped: Faults of the unreadable samples that it replaces.
     """
 
     image: np.ndarray
@@ -93,10 +93,10 @@ class Skips:
         self.messages: dict[str, None] = {}
 
     def add(self, messages: Sequence[str]) -> None:
-        """Report what is new.
+        """Report new messages.
 
         Args:
-            messages: What was wrong, with the paths of the files; the same one counts once.
+            messages: Faults with the paths of the files; repeated messages count once.
 
         Raises:
             DataError: If there are more than the limit.
@@ -130,8 +130,8 @@ class TrainingData(L.LightningDataModule):
         ValueError: If ``max_skipped`` is negative.
 
     Attributes:
-        seed: What the order of the samples, their augmentation and their clicks are functions of:
-            that of ``seed_everything``. A resumed training goes on with that of its checkpoint.
+        seed: Determines the order of the samples, their augmentation and their clicks; by default
+            the seed of ``seed_everything``. A resumed training uses the seed of its checkpoint.
     """
 
     def __init__(self, max_skipped: int) -> None:
@@ -149,16 +149,16 @@ class TrainingData(L.LightningDataModule):
             self.seed = self.trainer.strategy.broadcast(torch.initial_seed())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps: the seed, and the size of the global batch."""
+        """Return the state for a checkpoint: the seed, and the size of the global batch."""
         return {"seed": self.seed, "global_batch_size": self._global_batch_size}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on with the seed of a checkpoint."""
+        """Use the seed of a checkpoint."""
         self.seed = state_dict["seed"]
         self._global_batch_size = state_dict["global_batch_size"]
 
     def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:  # noqa: ANN401
-        """Count what the loader of training crops had to leave out."""
+        """Count the samples that the loader of training crops skipped."""
         self.skips.add(getattr(batch, "skipped", ()))
         return batch
 
@@ -179,7 +179,7 @@ class TrainingData(L.LightningDataModule):
             sets: Data sets, which are joined.
             crop: The augmentation.
             collate: Makes a batch of crops.
-            of: What the samples are, in a word for the error.
+            of: Kind of samples, a word for the error.
             batch_size: Crops per batch and device.
             num_workers: Processes that read and augment; 0 reads in the main process.
             order: Which samples an epoch has; all of them once by default.
@@ -227,18 +227,18 @@ class TrainingData(L.LightningDataModule):
 
 
 class _TrainingLoader(DataLoader[_Batch]):
-    """Goes on in the middle of an epoch; Lightning would warn of one that does not say it can."""
+    """A loader that can resume in the middle of an epoch, as Lightning checks."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return nothing: where to go on, the state of the trainer says."""
+        """Return nothing: the state of the trainer has the position."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take nothing; the sampler was sent to its place when the loader was made."""
+        """Do nothing; the sampler was positioned when the loader was made."""
 
 
 def _position(trainer: L.Trainer) -> tuple[int, int]:
-    """Return the epoch and its batch that a training begins or goes on with."""
+    """Return the epoch and batch at which a training begins or resumes."""
     epochs: Any = trainer.fit_loop.epoch_progress.current  # annotated as its base class
     if epochs.ready == epochs.processed:  # between two epochs, or at the very beginning
         return epochs.processed, 0
@@ -249,7 +249,7 @@ def _position(trainer: L.Trainer) -> tuple[int, int]:
 
 
 def _recount_batches(trainer: L.Trainer, before: int, now: int) -> None:
-    """Let the batches that an epoch has had count in another size, in place.
+    """Convert the number of finished batches of an epoch to another batch size, in place.
 
     Where that does not come out even, the crops of less than a batch are seen again.
     """
@@ -260,7 +260,7 @@ def _recount_batches(trainer: L.Trainer, before: int, now: int) -> None:
 
 
 def _prepare_worker(worker: int) -> None:
-    """Set up a process that reads.
+    """Set up a worker process.
 
     OpenCV would start a thread for each processor. And signals often go to all processes of a
     group: a training that is asked to stop needs its readers until its batch has ended.
@@ -300,7 +300,7 @@ def check_names(role: str, names: Sequence[str], way_out: str) -> None:
     Args:
         role: The argument that has the data sets.
         names: Their names.
-        way_out: What to do about two of one name.
+        way_out: Remedy for two of one name.
 
     Raises:
         DataError: If two names are the same.

@@ -1,4 +1,4 @@
-"""Mixtures of data sets: which objects of which sets an epoch of training has."""
+"""Mixtures of data sets: the objects of each set in an epoch of training."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Indices = npt.NDArray[np.int64]
 
 
 class MixedOrder:
-    """Objects of several data sets, so many of each in every epoch; an `Order`.
+    """Objects of several data sets, with a fixed number of each per epoch; an `Order`.
 
     The objects of a set without weights are used evenly: the numbers of uses of any two differ by
     at most one, in each epoch and from the first epoch to the end of any. Where an epoch takes a
-    part of a set, the next one goes on with objects that were not used yet.
+    part of a set, the next one continues with unused objects.
 
     Of a set with weights per object (see `Selected`) an epoch's objects are drawn with replacement,
     in proportion to the weights, by systematic sampling (Madow and Madow 1944): of an object that
@@ -123,7 +123,7 @@ def largest_remainders(total: int, shares: Sequence[float]) -> list[int]:
     """Split a number in proportion to shares, rounding the largest remainders up.
 
     Args:
-        total: What is split, at least 0.
+        total: Number to split, at least 0.
         shares: Finite, at least 0, not all of them 0. Of equal remainders the first is rounded up.
 
     Returns:
@@ -163,7 +163,7 @@ def evenly(size: int, count: int, seed: int, epoch: int) -> Indices:
 
 
 def _hand(size: int, hand: int, seed: int, number: int) -> Indices:
-    """Deal so many different cards, from one shuffled pack after the other until each is empty."""
+    """Deal ``hand`` different cards from consecutive shuffled packs, each until it is empty."""
     if hand == 0:
         return np.arange(0)
     pack, first = divmod(number * hand, size)

@@ -39,7 +39,7 @@ class PhotometricAugmentation:
     def __call__(
         self, image: npt.NDArray[np.uint8], generator: np.random.Generator
     ) -> npt.NDArray[np.uint8]:
-        """Change a photograph.
+        """Augment a photograph.
 
         Args:
             image: RGB, uint8, shape ``(H, W, 3)``; it is left as it is.

@@ -1,4 +1,4 @@
-"""Reading all files of a data set once, to learn which objects they hold."""
+"""Reading all files of a data set once, to list their objects."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def digest_of(files: Iterable[Path], root: Path) -> str:
 def read_all(
     function: Callable[[_Item], _Result], items: Sequence[_Item], what: str
 ) -> Iterator[_Result]:
-    """Apply a function that reads files to all items, in threads; a terminal shows how far it is.
+    """Apply a function that reads files to all items, in threads, with progress on a terminal.
 
     What cannot be read is only raised when all have been read, so that one message names several.
 
     Args:
         function: Called in several threads at once.
-        items: What to apply it to.
+        items: Arguments of the function.
         what: Shown on the terminal and named in the error if there are several.
 
     Yields:
@@ -107,13 +107,13 @@ def index_objects(
     """List the objects of all label maps, reread only if a file has changed.
 
     Args:
-        name: What the maps are; tells indices apart.
+        name: Kind of the maps; distinguishes indices.
         root: Folder of the data, for the index.
         count: Reads a map and returns the pixels of each object by its number, shape ``(N,)``; 0
             where there is no object. Called in several threads at once.
-        items: What tells ``count`` the map to read.
+        items: Arguments of ``count``, one per map.
         files: All files that ``count`` looks at.
-        options: What else the numbers of pixels depend on.
+        options: Other values on which the numbers of pixels depend.
 
     Returns:
         Item, number and pixels of each object, in the order of the items and numbers.
@@ -134,7 +134,7 @@ def index_objects(
 
 
 def plain_name(name: str) -> bool:
-    """Whether a name that some file lists can only be that of a file in the folder itself."""
+    """Whether a listed name can only be a file directly in the folder."""
     fits = 0 < len(name.encode()) < 256 and name.isprintable()
     return fits and bool(name.strip(". ")) and not set(name) & set("/\\:")
 

@@ -1,4 +1,4 @@
-"""Masks as run lengths in the format of COCO, which count down the columns."""
+"""Masks as run lengths in COCO format, in column-major order."""
 
 from __future__ import annotations
 

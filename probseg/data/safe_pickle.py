@@ -93,7 +93,7 @@ def _numbers(content: bytes | bytearray, dtype: _Dtype) -> npt.NDArray[Any]:
 
 
 class _Call(NamedTuple):
-    """A function that a pickle can call and not change: functions and classes have attributes."""
+    """A function that a pickle can call but not modify, unlike plain functions and classes."""
 
     function: Callable[..., object]
 

@@ -1,4 +1,4 @@
-"""Which samples a training sees, in which order, and with which seeds."""
+"""The samples of a training, with their order and seeds."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.utils.data import DistributedSampler
 from probseg.seeds import CROP, ORDER, mixed
 
 RETRIES = 10
-"""Samples that are tried in place of one that cannot be read."""
+"""Number of attempts to replace an unreadable sample."""
 
 
 class Draw(NamedTuple):
-    """One sample to load, as the sampler deals it.
+    """One sample to load, from the sampler.
 
     Args:
         number: Of the sample.
@@ -31,7 +31,7 @@ class Draw(NamedTuple):
 
 
 class Order(Protocol):
-    """Says which samples an epoch has, and in which order."""
+    """The samples of an epoch, in order."""
 
     def __len__(self) -> int:
         """Return the number of samples of every epoch."""
@@ -65,7 +65,7 @@ class Shuffled:
 
 
 class TrainingSampler(DistributedSampler[Draw]):
-    """Deals the samples of an epoch, with a seed for each, to the processes.
+    """Distributes the samples of an epoch, each with a seed, over the processes.
 
     The global batch is a run of neighbours in the epoch's order, of which each process gets its
     part: with the same global batch, one process and several train on the same crops. The seed of a
@@ -91,11 +91,11 @@ class TrainingSampler(DistributedSampler[Draw]):
         self.first_batch = 0
 
     def go_to(self, epoch: int, batch: int) -> None:
-        """Begin with an epoch, and in it with a batch; later epochs begin at their beginning."""
+        """Start at a batch of an epoch; later epochs start at their first batch."""
         self.epoch, self.first_batch = epoch, batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch that comes next."""
+        """Set the next epoch."""
         if epoch != self.epoch:
             self.go_to(epoch, 0)
 

@@ -1,4 +1,4 @@
-"""A part of a data set, and weights of its objects."""
+"""Subsets of a data set, and weights of its objects."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Selected(InteractiveDataset):
         weights: Text file with lines of an object's name, a tab, and how often training draws it in
             relation to others: a number, 0 for never. It has all objects that are not left out, and
             may have these, too. Without, all are used equally often.
-        hold_out: Leaves out about one photograph in so many, with all its objects, so that settings
-            can be chosen on photographs that no network was trained on. A photograph's name alone
-            decides (`is_held_out`): it is left out of every data set that has it.
+        hold_out: Leaves out about one of this number of photographs, with all its objects, so that
+            settings can be chosen on photographs that no network was trained on. A photograph's
+            name alone decides (`is_held_out`): it is left out of every data set that has it.
         held_out: Keeps just those photographs that the same number leaves out as ``hold_out``.
 
     Relative paths that do not exist are looked for in ``$PROBSEG_DATA`` (or ``./data``). Weights
@@ -89,11 +89,11 @@ class Selected(InteractiveDataset):
             self.weights = _read_weights(find_data(weights), dataset, kept)[self.chosen]
 
     def __len__(self) -> int:
-        """Return the number of objects that are left."""
+        """Return the number of selected objects."""
         return len(self.chosen)
 
     def __getitem__(self, index: int) -> Sample:
-        """Return one of the objects that are left."""
+        """Return one of the selected objects."""
         return self.dataset[int(self.chosen[index])]
 
     @property
@@ -103,12 +103,12 @@ class Selected(InteractiveDataset):
         return None if areas is None else areas[self.chosen]
 
     def object_name(self, index: int) -> str:
-        """Return the name of an object that is left."""
+        """Return the name of a selected object."""
         return self.dataset.object_name(int(self.chosen[index]))
 
 
 def object_weights(dataset: Dataset[Sample]) -> npt.NDArray[np.float64] | None:
-    """Return how often training draws each object in relation to others; None for equally often."""
+    """Return the relative frequency of each object in training; None if all are equal."""
     return dataset.weights if isinstance(dataset, Selected) else None
 
 
@@ -151,7 +151,7 @@ def _listed(dataset: InteractiveDataset, path: Path) -> npt.NDArray[np.bool_]:
 
 
 def is_held_out(photo: str, count: int) -> bool:
-    """Return whether a photograph is kept from training, as about one in ``count`` is.
+    """Return whether a photograph is held out from training, about one in ``count``.
 
     Its name alone decides, by its SHA-256 modulo ``count``: not the data set, its order or the
     part of it that is read.

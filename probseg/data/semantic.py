@@ -1,4 +1,4 @@
-"""What every data set for semantic segmentation offers: photographs with a class per pixel."""
+"""Base classes of semantic data sets: photographs with a class per pixel."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class SemanticFiles(SemanticDataset):
 def class_numbers(
     numbers: npt.NDArray[np.uint8], of_classes: Sequence[int], ignored: Sequence[int], path: Path
 ) -> npt.NDArray[np.uint8]:
-    """Replace the numbers of a label file by those of the classes.
+    """Convert the numbers of a label file to class numbers.
 
     Args:
         numbers: What the file holds, uint8, shape ``(H, W)``.

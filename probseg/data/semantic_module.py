@@ -23,7 +23,7 @@ class SemanticBatch(NamedTuple):
         labels: Class numbers, uint8, shape ``(B, H, W)``; 255 is ignored.
         seeds: Of the random numbers of each crop, int64, shape ``(B,)``.
         names: Of the photographs.
-        skipped: What was wrong with photographs that could not be read.
+        skipped: Faults of unreadable photographs.
     """
 
     images: Tensor
@@ -34,7 +34,7 @@ class SemanticBatch(NamedTuple):
 
 
 class EachOnce(DistributedSampler[int]):
-    """Deals the photographs to the processes one by one, none twice.
+    """Distributes the photographs over the processes, each photograph once.
 
     torch's own sampler repeats photographs until all processes have equally many, which changes the
     score. Lightning leaves a sampler of this base class as it is.

@@ -12,7 +12,7 @@ from probseg.data.layout import chosen_root
 MEGABYTE = 10**6
 
 RITM = "https://github.com/saic-vul/fbrs_interactive_segmentation/releases/download/v1.0"
-"""Archives of GrabCut, Berkeley, DAVIS and COCO_MVal as the field uses them."""
+"""The commonly used archives of GrabCut, Berkeley, DAVIS and COCO_MVal."""
 
 BERKELEY = "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/grouping"
 """Archives of BSDS500 and SBD."""
@@ -47,7 +47,7 @@ class Archive(NamedTuple):
 
 
 class Full(NamedTuple):
-    """Size of a complete data set, or of one of its splits; None where it is not certain."""
+    """Size of a complete data set or split; None if it is not certain."""
 
     objects: int | None = None
     photos: int | None = None

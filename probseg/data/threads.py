@@ -26,7 +26,7 @@ def in_threads(
 
     Args:
         function: Called in several threads at once.
-        items: What to apply it to.
+        items: Arguments of the function.
         what: Named to ``progress``.
         progress: Called with the number of finished items.
     """

@@ -1,4 +1,4 @@
-"""Training augmentation: crops, of which scale, place and look are functions of a seed."""
+"""Training augmentation: crops whose scale, position and colours are functions of a seed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from probseg.errors import DataError
 from probseg.types import IGNORE, Sample, SemanticSample
 
 ATTEMPTS = 4
-"""How often a crop is redrawn because it showed nothing of its object."""
+"""Number of attempts to draw a crop that contains part of its object."""
 
 TURNED = 0.3
-"""Share of the crops of objects that are turned."""
+"""Fraction of the object crops that are rotated."""
 
 MAX_TURN = 15.0
 """Largest angle in degrees, to either side."""
@@ -25,7 +25,7 @@ Pair = tuple[Picture, Picture]  # image (H, W, 3) and mask or labels (H, W)
 
 
 class TrainingCrop:
-    """Crops an object with padding, changes its scale and look, and fits it to a fixed size.
+    """Crops an object with padding, changes its scale and colours, and fits it to a fixed size.
 
     One crop in two is mirrored, and three in ten are turned by up to 15 degrees; for colours see
     `PhotometricAugmentation`. Outside the photograph the image is black and the mask ignored.
@@ -63,7 +63,7 @@ class TrainingCrop:
         self.photometric = PhotometricAugmentation()
 
     def __call__(self, sample: Sample, seed: int) -> Pair:
-        """Cut out a crop and change its look.
+        """Cut out a crop and change its colours.
 
         Args:
             sample: The object.
@@ -218,7 +218,7 @@ def _first(length: int, window: int, place: int | None, generator: np.random.Gen
 
 
 def _turned(image: Picture, mask: Picture, generator: np.random.Generator) -> Pair:
-    """Turn both around their centre, the mask to the numbers of the nearest pixels."""
+    """Rotate both around their centre, the mask with nearest-neighbour interpolation."""
     height, width = mask.shape
     angle = generator.uniform(-MAX_TURN, MAX_TURN)
     turn = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), angle, 1.0)

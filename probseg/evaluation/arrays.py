@@ -71,7 +71,7 @@ class Scores:
 
     @property
     def answered(self) -> npt.NDArray[np.bool_]:
-        """Where the model was called, i.e. has seconds, shape ``(objects, trials, K + 1)``."""
+        """Whether the model was called (has seconds), shape ``(objects, trials, K + 1)``."""
         return np.isfinite(self.seconds)
 
 
@@ -92,7 +92,7 @@ def scores_of(records: Sequence[ObjectRecord], protocol: Protocol) -> dict[str, 
 
 
 def arrange(records: Sequence[ObjectRecord], first: int) -> dict[str, Scores]:
-    """Do the same as `scores_of` for runs of which no more than the first result is known.
+    """Do the same as `scores_of` for runs of which only the first result is known.
 
     Args:
         records: All runs, in any order.

@@ -1,6 +1,6 @@
 """Cost of a network: size, multiply-adds, and time and memory of clicks and of training.
 
-``python -m probseg.evaluation.benchmark JSON`` measures one network in a process of its own, see
+``python -m probseg.evaluation.benchmark JSON`` measures one network in a separate process, see
 `measure_elsewhere`: neither buffers nor a high-water mark of memory are inherited from another.
 """
 
@@ -53,7 +53,7 @@ _AUXILIARY_WEIGHT = 0.4
 
 @dataclass(frozen=True)
 class Settings:
-    """How networks are measured.
+    """Settings of the measurements.
 
     Args:
         size: ``(H, W)`` of the image in pixels.
@@ -95,7 +95,7 @@ class Settings:
 
 @dataclass
 class Record:
-    """What was measured of a network; None where it was not, see `CONVENTIONS`.
+    """Measurements of a network; None if not measured, see `CONVENTIONS`.
 
     Args:
         model: Its name.
@@ -222,7 +222,7 @@ def _compile(model: Segmenter) -> None:
 
 
 class _Clicks:
-    """An annotator who clicks on a bright disc before noise, and takes the last click back."""
+    """An annotator who clicks on a bright disc on a noise background, and undoes the last click."""
 
     def __init__(self, model: Segmenter, settings: Settings, zoom: str | None = None) -> None:
         height, width = settings.size

@@ -20,7 +20,7 @@ MULTIPLY_ADDS = (
     "1 multiply-add = 2 FLOPs; convolutions, matrix products and attention kernels only, as they "
     "are executed; normalisation, activations, softmax and resizing not counted"
 )
-"""What `count_multiply_adds` counts."""
+"""Convention of `count_multiply_adds`."""
 
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 
@@ -63,7 +63,7 @@ def timed(call: Call, device: str) -> float:
 
 
 def timed_with_peak(call: Call, device: str) -> tuple[float, float | None]:
-    """Return the seconds of a call and the MiB it needed at most beyond what was held before.
+    """Return the seconds of a call and its peak additional memory in MiB.
 
     On Linux that is the high-water mark of the resident memory, which the kernel can reset; None
     where there is no such thing. On CUDA it is what PyTorch's allocator counts.

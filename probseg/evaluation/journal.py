@@ -25,7 +25,7 @@ class Journal:
         folder: Of the evaluation; made if need be. What a former one left there is overwritten.
         subject: What is evaluated, as JSON values: whatever can change a number. An evaluation of
             the same subject goes on from here.
-        rank: Number of the process; each has a file of its own.
+        rank: Number of the process; each has a separate file.
         records: Taken over from an unfinished journal, which may lie in the same folder: at no
             moment are they in neither.
     """
@@ -54,7 +54,7 @@ class Journal:
             (folder / ABOUT).write_text(text + "\n", encoding="utf-8")
 
     def add(self, records: Sequence[ObjectRecord]) -> None:
-        """Write records down; they outlive this process at once."""
+        """Write records to the file; they survive the end of this process."""
         with self._path.open("a", newline="", encoding="utf-8") as file:
             write_objects(file, records, header=False)
 
@@ -78,13 +78,13 @@ def fingerprint(subject: Mapping[str, Any]) -> str:
 def find_unfinished(
     folder: Path, subject: Mapping[str, Any], runs: Path | None = None
 ) -> tuple[Path, list[ObjectRecord]]:
-    """Find the records of an evaluation of the same subject that did not come to its end.
+    """Find the records of an unfinished evaluation of the same subject.
 
     The newest journal counts.
 
     Args:
         folder: Of the new evaluation, ``<run>/<test>/<protocol>``, which is looked at, too.
-        subject: What is to be evaluated.
+        subject: Description of the evaluation.
         runs: Folder of runs, in each of which the same place is looked at; None for no others.
 
     Returns:

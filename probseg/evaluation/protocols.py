@@ -1,4 +1,4 @@
-"""Protocols: everything that an evaluation with simulated clicks has to fix in advance."""
+"""Protocols: all settings of an evaluation with simulated clicks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from probseg.types import Sample
 
 @dataclass(frozen=True)
 class Protocol:
-    """How an annotator is simulated and what is measured; `dataclasses.replace` changes a field.
+    """Settings of the simulated annotator and the scores; `dataclasses.replace` changes a field.
 
     Args:
         name: Name of the protocol.
@@ -34,13 +34,13 @@ class Protocol:
         corner_noise: Largest move of a corner coordinate, as a fraction of the box's side.
         crop_padding: Margin around the drawn box, as a fraction of its longer side.
         min_padding: Smallest margin in pixels.
-        mistakes: What the annotator gets wrong; None for a perfect hand.
+        mistakes: Errors of the annotator; None for a perfect annotator.
         scribbles: Whether the strokes of the sample come before the first corrective click, as
             clicks along them.
         initial_mask: Whether the annotator corrects the sample's initial mask: the first click is
             on its errors.
-        previous_mask: Whether the model is handed its last answer with the prompts; a `Segmenter`
-            that was built for it is in any case.
+        previous_mask: Whether the model gets its last answer with the prompts; a `Segmenter` that
+            was built for it is in any case.
         zoom: Name in `probseg.interact.zoom.ZOOMS`: the model then looks closer from the second
             click on; None for no zoom.
         flip: Whether the logits are averaged with those of the mirrored image.
@@ -212,7 +212,7 @@ def get_protocol(name: str) -> Protocol:
 
 
 class View(NamedTuple):
-    """What the model gets to see of an image.
+    """The part of an image that the model sees.
 
     Args:
         crop: The part of the image, half-open, in whole-image pixels.
@@ -226,14 +226,14 @@ class View(NamedTuple):
 def trial_generator(
     seed: int, dataset: str, name: str, trial: int, *purpose: str | int
 ) -> np.random.Generator:
-    """Return the random numbers of one run, whatever ran before it and on which process.
+    """Return the random numbers of one run, independent of other runs and of the process.
 
     Args:
         seed: Seed of the evaluation.
         dataset: Name of the data set.
         name: Name of the object.
         trial: Number of the run.
-        purpose: What they are for, where the run draws for more than its box.
+        purpose: Purpose of the numbers, if a run draws for more than its box.
     """
     key = json.dumps([seed, dataset, name, trial, *purpose]).encode()
     return np.random.default_rng(int.from_bytes(hashlib.sha256(key).digest()))

@@ -1,4 +1,4 @@
-"""Results of tests as the zoo keeps them: the figures, and what it takes to repeat the test."""
+"""Test results in the format of the zoo: the figures, and all settings of the test."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def protocol_of(options: Mapping[str, Any]) -> Protocol:
 
 
 def figures_of(summary: Mapping[str, Any], first: int) -> Figures:
-    """Return the figures that are published of a summary of clicks.
+    """Return the published figures of a summary of clicks.
 
     Args:
         summary: Fields of `probseg.metrics.Summary`.
@@ -139,7 +139,7 @@ def _semantic(results: Mapping[str, Any], metadata: Mapping[str, Any]) -> Evalua
 
 
 def _changes(protocol: Protocol) -> list[str]:
-    """Return in what a protocol differs from the one of its name."""
+    """Return the differences of a protocol from the standard one of its name."""
     standard = PROTOCOLS.get(protocol.name)
     if standard is None:
         return []
@@ -187,7 +187,7 @@ def _data(described: Mapping[str, Any], name: str) -> Description | None:
 
 
 def _portable(described: Any) -> Description | None:  # noqa: ANN401 (any plain value)
-    """Return the description of a data set without places of one machine; None of another class."""
+    """Return the description of a data set without absolute paths; None for another class."""
     if not isinstance(described, Mapping):
         return None
     kind = str(described.get("class_path")).split(".")[-1]
@@ -217,7 +217,7 @@ def _below_data(text: str) -> str:
 
 
 def _name(described: Mapping[str, Any]) -> str | None:
-    """Return the name that a data set has in results."""
+    """Return the name of a data set in results."""
     kind = SETS[described["class_path"].split(".")[-1]]
     arguments: Mapping[str, Any] = described["init_args"]
     if kind is Selected:

@@ -61,7 +61,7 @@ class Step(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A prediction worth looking at: bool, shape ``(h, w)`` of the view, after ``k`` clicks."""
+    """A stored prediction: bool, shape ``(h, w)`` of the view, after ``k`` clicks."""
 
     k: int
     prediction: BoolMap
@@ -118,7 +118,7 @@ class ObjectRecord:
 
     @property
     def clicks(self) -> int:
-        """Number of corrective clicks that were given."""
+        """Number of corrective clicks."""
         return sum(step.x is not None for step in self.steps)
 
 

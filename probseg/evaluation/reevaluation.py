@@ -1,4 +1,4 @@
-"""Tests of published models, made again."""
+"""Repeated tests of published models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from probseg.models.multiscale import predict_classes
 from probseg.zoo.evaluations import Evaluation, Tolerance
 
 REPRODUCED = Tolerance(share=0.005, clicks=0.15)
-"""How far a repeated test may lie from the recorded one: 0.5 points, 0.15 clicks.
+"""Largest difference of a repeated test from the recorded one: 0.5 points, 0.15 clicks.
 
 The same weights, images and random numbers give the same figures but for rounding, which depends on
 processor, number of threads and versions, and of which clicks can make more. The standard errors
@@ -45,7 +45,7 @@ def reevaluate(
 
     Args:
         model: The network, in evaluation mode, on the device.
-        evaluation: What was tested, and how.
+        evaluation: The recorded test.
         device: Of the network.
 
     Returns:
@@ -113,7 +113,7 @@ def _of_classes(
 
 @contextmanager
 def _adapted(model: Segmenter, adaptation: Mapping[str, Any]) -> Iterator[None]:
-    """Give the network the settings of a test for a while."""
+    """Set the adaptation of a test on the network, until the end of the context."""
     with restored(model):
         if adaptation:
             model.adapt(**adaptation)
@@ -122,7 +122,7 @@ def _adapted(model: Segmenter, adaptation: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def _as_asked(model: SemanticSegmenter, options: Mapping[str, Any]) -> Iterator[None]:
-    """Give the network the iterations and the output stride of a test for a while."""
+    """Set iterations and output stride of a test on the network, until the end of the context."""
     with model.output_stride(options["output_stride"]):
         if options["iterations"] is None:
             yield

@@ -1,4 +1,4 @@
-"""An answer and its scores, fast enough to follow every click of an evaluation."""
+"""A prediction and its scores, computed fast enough for every click of an evaluation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _P[_TOP] = _ONE
 
 
 class MaskScorer:
-    """Scores the predictions of one object; what depends on the truth alone is computed once.
+    """Scores the predictions of one object; terms of the ground truth are computed once.
 
     The overlaps are those of the plain functions. ``brier`` and ``ece`` are read off one histogram
     of the probabilities in steps of ``1 / 15360``, whose middles stand for all of a step: they are
@@ -72,7 +72,7 @@ class MaskScorer:
         clicks: Sequence[Click] = (),
         before: npt.NDArray[np.bool_] | None = None,
     ) -> Answer:
-        """Check one prediction, whose scores are then computed when they are asked for.
+        """Check one prediction; its scores are computed on access.
 
         Args:
             prediction: bool, shape ``(H, W)``.

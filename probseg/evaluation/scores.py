@@ -21,7 +21,7 @@ class Score:
     Args:
         name: Column of ``objects.csv``, key of ``results.json``, metric of ``probseg compare``.
         title: Heading of tables.
-        help: What the number is, one sentence; with its range and source.
+        help: Definition in one sentence, with range and source.
         measure: Returns the score of an answer; None where it has none.
         scale: Factor of the tables: 100 for percent.
         digits: Decimal places of the tables.

@@ -1,4 +1,4 @@
-"""Whole runs with a simulated annotator: many at once, scored after each click."""
+"""Runs with a simulated annotator: many at once, scored after each click."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_objects(
     Args:
         model: See `Model`; in evaluation mode.
         samples: The objects. All of them are held in memory with ``len(trials)`` states each.
-        protocol: What is simulated.
+        protocol: Protocol of the simulation.
         trials: Numbers of the runs of each object; None is all of the protocol.
         seed: Seed of the evaluation.
         device: Device of the model.
@@ -124,11 +124,11 @@ def run_object(
 
 
 class _Run:
-    """One object, one trial: where it stands, and what was noted of it.
+    """One object, one trial: its state and its record so far.
 
     Attributes:
         state: The interaction.
-        click: What the annotator does next; None when the run is over.
+        click: The annotator's next click; None when the run is over.
     """
 
     def __init__(

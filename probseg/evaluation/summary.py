@@ -1,4 +1,4 @@
-"""All scores of a data set, from those of every click."""
+"""All scores of a data set, from the scores of every click."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Summary:
     next_seconds: Timing | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return all fields as JSON values; each of the ``scores`` is an entry of its own."""
+        """Return all fields as JSON values; each of the ``scores`` is a separate entry."""
         fields = asdict(self)
         return {
             inner: value
@@ -222,7 +222,7 @@ def _mean_of_known(values: Floats) -> list[float | None]:
 
 
 def _mean(values: Floats) -> float | None:
-    """Return the mean of the values that are no NaN; None without any."""
+    """Return the mean of the values that are not NaN; None without any."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else None
 

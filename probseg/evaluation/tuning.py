@@ -1,4 +1,4 @@
-"""Choosing how a trained network adapts at inference (Gabbur et al., 2021, appendix C.4).
+"""Selection of the adaptation of a trained network (Gabbur et al., 2021, appendix C.4).
 
 The paper searches the precision of the value prior among 0.1, 1, 10 and 100 by the mean number of
 clicks to an IoU of 90 %, on objects held out of both training and test. Here keys come first, at
@@ -71,7 +71,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting and what it gave.
+    """One setting and its results.
 
     Args:
         adaptation: The setting; all None is the network as it was trained.
@@ -127,7 +127,7 @@ def tune(
         model: In evaluation mode, on the device; its own settings stay.
         samples: Objects that are in no test set, and best in no training set.
         protocol: How clicks are simulated. All settings see the same boxes and random numbers.
-        grid: What is tried.
+        grid: The settings to try.
         seed: Seed of the simulated annotator.
         device: Device of the model.
         batch_size: Most images in one call of the model.
@@ -169,7 +169,7 @@ def tune(
 
 
 class _Search:
-    """Counts clicks, and compares them with those of the first setting."""
+    """Counts clicks, and compares the counts with those for the first setting."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The machine, the versions and the commit that a result was made with."""
+"""Machine, versions and commit of a result."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PACKAGES = (
 
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Return what the numbers were made with: versions, commit, machine. JSON values only.
+    """Return versions, commit and machine, as JSON values.
 
     Args:
         device: Device of the model.

@@ -27,12 +27,12 @@ class Units(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What a decoder returns.
+    """Output of a decoder.
 
     Args:
         features: Shape ``(B, C, h, w)``.
-        auxiliary: Coarse logits of the object with a loss of their own, shape ``(B, 1, h, w)``;
-            None where the decoder makes none.
+        auxiliary: Coarse logits of the object with a separate loss, shape ``(B, 1, h, w)``; None
+            where the decoder makes none.
         coarser: Maps of further levels, ever coarser; none of most decoders.
         units: Of a propagation of prompts, where there is one.
     """
@@ -43,7 +43,7 @@ class Decoded(NamedTuple):
     units: Units | None = None
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Decoded:
-        """Return the same with a change of all tensors.
+        """Return a copy with a function applied to all tensors.
 
         Args:
             change: Takes and returns a tensor whose first dimension is that of the batch.
@@ -92,8 +92,8 @@ class Head(nn.Module, ABC):
         Args:
             features: Map of the decoder, shape ``(B, C, h, w)``.
             clicks: Positive and negative click maps, shape ``(B, 2, H, W)``, at the image's size.
-            value_features: Features that know of the prompts where those of the decoder do not,
-                shape ``(B, V, h, w)``; None is ``features``.
+            value_features: Features that depend on the prompts, if the decoder's do not, shape
+                ``(B, V, h, w)``; None is ``features``.
 
         Returns:
             Logits of the object, shape ``(B, 1, H, W)``.

@@ -1,4 +1,4 @@
-"""Where prompts meet the features of a backbone that has not seen them."""
+"""Fusion of prompts with features that do not depend on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from probseg.types import FeatureInfo, Prompts
 
 
 class Fusion(nn.Module, ABC):
-    """Base of the networks that let prompts in behind the decoder.
+    """Base of the networks that add prompts after the decoder.
 
     Besides the head, they are all that runs for each click. Their first two arguments are the
     `FeatureInfo` of the decoder's maps and the number of click maps.
@@ -25,7 +25,7 @@ class Fusion(nn.Module, ABC):
     channels: int
 
     def prepare(self, decoded: Decoded, image: Tensor) -> Decoded:
-        """Compute what depends on the image alone, once for all clicks.
+        """Compute everything that depends on the image alone, once for all clicks.
 
         Args:
             decoded: Result of the decoder.
@@ -51,7 +51,7 @@ class Fusion(nn.Module, ABC):
 
 
 class PromptFusion(Fusion):
-    """Light network from the decoder's finest map and the click maps to features that know of both.
+    """Light network from the decoder's finest map and the click maps to fused features.
 
     Residual depthwise separable convolutions, ever wider apart.
 

@@ -19,11 +19,11 @@ LARGEST_LOGIT = 6.0
 """Logits are clamped to this magnitude."""
 
 DECIDED = math.log(9)
-"""Logit that a pixel has at least on its side of the cut: a probability of 0.9."""
+"""Least magnitude of a pixel's logit after the cut: a probability of 0.9."""
 
 
 class GraphCut(nn.Module):
-    """Moves the contour of a trained network's answer to that of the image.
+    """Aligns the contour of a trained network's mask with the contours of the image.
 
     As in GrabCut (Rother et al., 2004), a minimum cut weighs the evidence of each pixel's colour
     against the contrast along the contour. That evidence comes from probabilistic attention: the

@@ -13,7 +13,7 @@ from probseg.types import FeatureInfo
 
 
 class OCRDecoder(Decoder):
-    """Adds to each pixel what the regions of the image look like to which it belongs.
+    """Adds to each pixel the features of the image regions to which it belongs.
 
     Source: Yuan, Chen and Wang, 2020, "Object-Contextual Representations for Semantic
     Segmentation", section 3, on the concatenated maps of HRNetV2 (Wang et al. 2020); for click
@@ -99,7 +99,7 @@ def gather_regions(pixels: Tensor, logits: Tensor) -> Tensor:
 
 
 class ObjectAttention(nn.Module):
-    """Gives each pixel the average of the regions that it is related to.
+    """Gives each pixel an average of the regions, weighted by their similarity.
 
     ``y_i = output(sum_k w_ik value(f_k))``, where ``w_i`` is the softmax over the regions of
     ``query(x_i)·key(f_k) / sqrt(C)``; the transforms are 1x1 convolutions with normalisation and

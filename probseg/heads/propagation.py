@@ -17,13 +17,13 @@ from probseg.ops.units import grid_units, nearness, with_places
 from probseg.types import FeatureInfo, Prompts
 
 UNKNOWN = 0.02
-"""Weight of a pixel without last answer and box, relative to one with either."""
+"""Weight of a pixel without previous mask and box, relative to one with either."""
 
 FEW = 1e-3
 """Mean weight of the observations near a unit at which they count as much as its prior."""
 
 FEW_CLICKS = 0.01
-"""Share of clicked pixels at which a unit is half as sure as one with many."""
+"""Share of clicked pixels at which a unit has half of the largest confidence."""
 
 REACH = 4.0
 """Squared distances to clicks, in variances of a unit, are divided by twice this number."""
@@ -142,7 +142,7 @@ class PromptPropagation(nn.Module):
             return maps.reshape(len(maps), self.channels, *grid)
 
     def _observed(self, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
-        """Return the weights of pixels, those of the object, positive and negative clicks.
+        """Return the weights of all pixels, of the object, and of positive and negative clicks.
 
         Returns:
             float32, shape ``(B, 4, h, w)``.

@@ -1,4 +1,4 @@
-"""A pyramid of features, and the U-Net in which prompts meet all of its levels."""
+"""A feature pyramid, and a U-Net that fuses prompts with all of its levels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTHS = (32, 48, 96, 128)
 
 
 class PyramidDecoder(Decoder):
-    """Top-down decoder that returns all of its levels, each of a width of its own.
+    """Top-down decoder that returns all of its levels, each with a separate width.
 
     As in a feature pyramid (Lin et al. 2017), each coarser level is enlarged and added to the next
     finer one.
@@ -151,7 +151,7 @@ class PromptUNet(Fusion):
 
 
 class _Residual(nn.Module):
-    """Convolutions of 3 x 3 whose result is added to what they are given."""
+    """3 x 3 convolutions whose output is added to their input."""
 
     def __init__(self, channels: int, depth: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Interaction: prompts in, mask out, and again; without data sets, protocols or reports."""
+"""Interaction loop and predictor, independent of data sets, protocols and reports."""
 
 from probseg.interact.loop import InteractionLoop, Model, OneStep
 from probseg.interact.states import InteractionState, begin, image_tensor

@@ -1,9 +1,9 @@
-"""The interaction: prompts in, answer out, and again.
+"""The interaction loop: a prediction for each new prompt.
 
-`InteractionLoop` is all that validation, testing, the Python predictor and annotation tools share.
-Its states are explicit: every function takes states and returns new ones, and nothing is kept
-between calls. It works on many interactions at once, which the model answers in batches. Clicks and
-boxes in a state are in pixels of the whole image; only the model sees those of what it is shown.
+Validation, testing, the Python predictor and annotation tools share `InteractionLoop`. Its states
+are explicit: every function takes states and returns new ones, and nothing is kept between calls.
+It works on many interactions at once, which the model answers in batches. Clicks and boxes in a
+state are in pixels of the whole image; only the model sees those of what it is shown.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from probseg.types import Click, Prompts
 
 
 class Model(Protocol):
-    """What answers to clicks: `Segmenter`, or anything else with these three functions."""
+    """A model for clicks: `Segmenter`, or any object with these three methods."""
 
     def grid(self, size: tuple[int, int]) -> Hashable:
         """Return what images of size ``(H, W)`` must have in common to be computed together."""
 
     def encode_each(self, images: Sequence[Tensor]) -> Sequence[Any]:
-        """Take in images ``(3, H, W)`` in [0, 1] of one `grid`; called once for each image."""
+        """Encode images ``(3, H, W)`` in [0, 1] of one `grid`; called once for each image."""
 
     def decode_each(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Sequence[Tensor]:
         """Return logits ``(H, W)`` of each image for all its prompts so far (a batch of 1)."""
@@ -52,11 +52,11 @@ class OneStep(NamedTuple):
         return size
 
     def encode_each(self, images: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Hand the images on."""
+        """Return the images unchanged."""
         return images
 
     def decode_each(self, encoded: Sequence[Tensor], prompts: Sequence[Prompts]) -> list[Tensor]:
-        """Ask the function for one after the other."""
+        """Call the function for each image."""
         return [
             self.predict(image[None], given)[0, 0]
             for image, given in zip(encoded, prompts, strict=True)
@@ -136,11 +136,11 @@ class InteractionLoop:
 
     @torch.inference_mode()
     def look(self, state: InteractionState) -> InteractionState:
-        """Return the state after the model has taken in its view, before any answer."""
+        """Return the state after the model has encoded its view, before any answer."""
         return self._encoded([state], [_whole(state)])[0]
 
     def _next_look(self, state: InteractionState) -> tuple[Look, Box | None]:
-        """Return what to show next, and the window to remember."""
+        """Return the next view for the model, and the window to remember."""
         if self.zoom is None:
             return _whole(state), None
         window = next_window(self.zoom, state.window, state.probability, state.clicks)
@@ -152,7 +152,7 @@ class InteractionLoop:
     def _encoded(
         self, states: Sequence[InteractionState], looks: Sequence[Look]
     ) -> list[InteractionState]:
-        """Return the states with these looks encoded; what was seen last is not seen again."""
+        """Return the states with these views encoded; unchanged views are not encoded again."""
         encoded = list(states)
         new: dict[tuple[int, Look], list[int]] = defaultdict(list)  # trials share their image
         for i, look in enumerate(looks):
@@ -177,7 +177,7 @@ class InteractionLoop:
         return encoded
 
     def _decoded(self, states: Sequence[InteractionState]) -> list[Tensor]:
-        """Return the probabilities ``(h, w)`` of what the states have seen."""
+        """Return the probabilities ``(h, w)`` for the encoded views of the states."""
         encoded = [state.encoded[0] for state in states]
         prompts = [self._prompts(state, mirrored=False) for state in states]
         if self.flip:
@@ -201,7 +201,7 @@ class InteractionLoop:
         return [mean.sigmoid() for mean in means]
 
     def _prompts(self, state: InteractionState, mirrored: bool) -> Prompts:
-        """Return box and clicks in pixels of what the model is shown."""
+        """Return box and clicks in pixels of the model's view."""
         assert state.seen is not None, "asked about what was not shown"
         (x0, y0, x1, y1), (height, width) = state.seen
         scale = np.array([width / (x1 - x0), height / (y1 - y0)])
@@ -248,7 +248,7 @@ def _size(box: Box) -> tuple[int, int]:
 
 
 def _shown(image: Tensor, look: Look) -> Tensor:
-    """Cut out and resize what the model is to see, ``(C, H, W)`` to float ``(C, h, w)``."""
+    """Crop and resize the model's view, ``(C, H, W)`` to float ``(C, h, w)``."""
     x0, y0, x1, y1 = look.part
     part = image[:, y0:y1, x0:x1]
     if part.dtype == torch.uint8:
@@ -272,7 +272,7 @@ def _resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 class _Stopwatch:
-    """Measures the work of a device, and not only its queue."""
+    """Measures the time of a device's work, not only of queueing it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""The model as an annotation tool sees it: an image, then clicks, then masks."""
+"""Interface for annotation tools: one image, then clicks, then masks."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Predictor:
 
     @property
     def view(self) -> Box | None:
-        """Part ``(x0, y0, x1, y1)`` of the image that the model saw last, in pixels; None before.
+        """Window ``(x0, y0, x1, y1)`` of the last prediction, in pixels; None before the first.
 
         It moves where a zoom moves, and the model then encodes what it sees once more.
         """
@@ -139,8 +139,13 @@ class Predictor:
             return None
         return self._state.seen.part
 
+<<<<<<< HEAD
     def set_image(self, image: npt.NDArray[np.uint8] | Image.Image | Path | str) -> None:
         """Begin with a new image; box and clicks of the last one are forgotten.
+=======
+    def set_image(self, image: npt.NDArray[np.uint8]) -> None:
+        """Start with a new image; box and clicks of the last one are discarded.
+>>>>>>> h/english
 
         Models whose prompts enter at the head look at it now, all others when they are asked.
 
@@ -278,7 +283,7 @@ class Predictor:
         return self._empty._replace(probability=given.astype(np.float32))
 
     def undo(self) -> Mask | None:
-        """Take the last click back.
+        """Undo the last click.
 
         Returns:
             The mask for the prompts that are left, as it was unless box or settings have changed
@@ -308,9 +313,14 @@ class Predictor:
         return self._answer_again(left)  # clicks came together, or box or settings are others
 
     def reset(self) -> None:
+<<<<<<< HEAD
         """Forget mask, box and clicks; the image stays."""
         self._begun = self._state = self._empty
         self._answers = []
+=======
+        """Discard box and clicks; keep the image."""
+        self._state, self._answers = self._empty, []
+>>>>>>> h/english
 
     def _encoded(self, state: InteractionState) -> InteractionState:
         """Return a state encoded where that does not depend on prompts."""

@@ -20,7 +20,7 @@ OVERHANG = 2.0
 
 
 class Look(NamedTuple):
-    """What the model is shown: a part of the image, at a size.
+    """A view of the model: a part of the image, at a size.
 
     Args:
         part: Box in whole-image pixels.
@@ -72,7 +72,7 @@ def begin(
     clicks: Sequence[Click] = (),
     initial: npt.NDArray[np.bool_] | None = None,
 ) -> InteractionState:
-    """Return the state of an interaction that the model has not been asked about.
+    """Return the initial state of an interaction.
 
     Args:
         image: RGB, uint8, shape ``(3, H, W)``, on the model's device; see `image_tensor`.

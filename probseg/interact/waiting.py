@@ -1,4 +1,4 @@
-"""Notice of threads that wait by spinning while another process needs the processor."""
+"""A warning about threads that spin while another process needs the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REGIONS = 200
 """Small parallel regions that are timed; on an idle processor they take 2 milliseconds in all."""
 
 SLOW = 0.04
-"""Seconds from which on they are called slow."""
+"""Seconds above which they count as slow."""
 
 
 @cache

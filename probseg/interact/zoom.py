@@ -1,4 +1,4 @@
-"""Zoom-in: from the second click on, the model looks closer at where the object seems to be.
+"""Zoom-in: from the second click on, the model gets a window around the predicted object.
 
 The scheme of f-BRS and RITM (Sofiiuk et al., 2020 and 2021): a window around the last prediction
 and the positive clicks is cut out, resized, segmented, and its answer put back; outside it nothing
@@ -19,7 +19,7 @@ from probseg.types import Click
 
 @dataclass(frozen=True)
 class Zoom:
-    """How the model looks closer.
+    """Settings of the zoom-in.
 
     Args:
         target: Longer side in pixels that a window is resized to.
@@ -49,7 +49,7 @@ ZOOMS: dict[str, Zoom] = {
     "fixed_600": Zoom(target=600),
     "ritm_600": Zoom(target=600, stale=True),
 }
-"""Ways to zoom by name; those to 600 pixels are what the field uses on DAVIS."""
+"""Zoom settings by name; those with 600 pixels are standard on DAVIS."""
 
 
 def next_window(

@@ -1,4 +1,4 @@
-"""How good a mask is, and how many clicks it took: plain functions of numpy arrays.
+"""Scores of masks and of interactive segmentation: functions of numpy arrays.
 
 Scores add up over batches and processes in a `torchmetrics.MeanMetric`, which takes the arrays of
 the functions as tensors.

@@ -83,7 +83,7 @@ def clustered_bootstrap(
 
 
 def draw_weights(clusters: int, draws: int, random: np.random.Generator) -> Floats:
-    """Return how often each cluster is drawn in resamples of as many clusters.
+    """Return the number of draws of each cluster in resamples of as many clusters.
 
     Each row is a draw from the multinomial distribution with equal probabilities.
 

@@ -44,7 +44,7 @@ def brier_score(probability: Floats, mask: npt.NDArray[np.uint8]) -> float | Non
 def expected_calibration_error(
     probability: Floats, mask: npt.NDArray[np.uint8], bins: int = BINS
 ) -> float | None:
-    """Return how far the probabilities are from the shares of object pixels that have them.
+    """Return the mean difference between probabilities and observed shares of object pixels.
 
     The expected calibration error of Guo et al. (2017, Eq. 3 and 5), here of the probability of
     the object rather than of the likelier class::

@@ -18,10 +18,10 @@ Bools = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]
 
 DECIMALS = 12
-"""Differences are rounded to so many decimals, so that rounding errors break no tie."""
+"""Number of decimals of differences, so that rounding errors break no tie."""
 
 EXACT_RANKS = 200
-"""Up to so many differences that are not zero, the signed-rank test is exact."""
+"""Largest number of nonzero differences for which the signed-rank test is exact."""
 
 
 class SignedRank(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which class is taken for which, counted photograph by photograph."""
+"""Confusion matrices, accumulated over photographs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from probseg.types import IGNORE, SemanticSample
 
 
 class Confusion:
-    """Counts which class is taken for which, in one process.
+    """Counts confusions of classes, in one process.
 
     Args:
         num_classes: Number of classes.

@@ -27,7 +27,7 @@ def miou_at(ious: Floats) -> Floats:
 
 
 def standard_error_objects(ious: Floats) -> Floats:
-    """Return the standard error over objects: how much the choice of images matters.
+    """Return the standard error over objects: variation with the choice of images.
 
     The standard deviation (with ``objects - 1``) of the objects' means over trials, divided by the
     root of the number of objects. NaN for a single object. Objects count as independent, even if
@@ -40,7 +40,7 @@ def standard_error_objects(ious: Floats) -> Floats:
 
 
 def standard_error_trials(ious: Floats) -> Floats:
-    """Return the standard error over trials: how much the noise of the protocol matters.
+    """Return the standard error over trials: variation with the noise of the protocol.
 
     The standard deviation (with ``trials - 1``) of the trials' means over objects, divided by the
     root of the number of trials; the dispersion that Gabbur et al. (2021) report. It says nothing
@@ -181,7 +181,7 @@ def failures(ious: Floats, threshold: float) -> Failures:
 
 
 class Regressions(NamedTuple):
-    """Clicks that did harm.
+    """Clicks that lowered the IoU.
 
     Args:
         share: Share of the given clicks after which the IoU is lower than before, in [0, 1]; None

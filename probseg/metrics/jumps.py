@@ -9,7 +9,7 @@ import numpy.typing as npt
 def size_jump(
     before: npt.NDArray[np.bool_] | None, prediction: npt.NDArray[np.bool_]
 ) -> float | None:
-    """Return 1 if a mask changed its size by more than half of it with a click, else 0.
+    """Return 1 if a click changed the area of the mask by more than half, else 0.
 
     Args:
         before: The mask before the click, bool, shape ``(H, W)``; None without one.

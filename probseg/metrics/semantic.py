@@ -1,4 +1,4 @@
-"""Scores of semantic segmentation, from how often classes are taken for each other."""
+"""Scores of semantic segmentation, from confusion matrices."""
 
 from __future__ import annotations
 
@@ -69,6 +69,6 @@ def _ratio(part: Floats, whole: Floats) -> Floats:
 
 
 def _mean(values: Floats) -> float:
-    """Return the mean of what is not NaN."""
+    """Return the mean of the values that are not NaN."""
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")

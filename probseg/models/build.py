@@ -1,4 +1,4 @@
-"""Networks from plain data: presets, and descriptions that name the project's own parts alone."""
+"""Networks from plain data: presets, and descriptions that name only parts of probseg."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Changes = dict[str, dict[str, _Plain] | _Plain]
 the parts that they describe, and leaves numbers of dotted options as text."""
 
 Task = Literal["interactive", "semantic"]
-"""What a network is for: one object that an annotator means, or the classes of all pixels."""
+"""Task of a network: one object that an annotator means, or the classes of all pixels."""
 
 _FOLDERS: dict[Task, str] = {"interactive": "model", "semantic": "semantic"}
 
@@ -39,7 +39,7 @@ _LATE: dict[str, type[nn.Module]] = {
     **FUSIONS,
     "PromptPropagation": PromptPropagation,
 }
-"""Parts that wait for the features of the part before them."""
+"""Parts that need the features of the part before them."""
 
 FROM_BEFORE = ("inputs", "value_channels", "prompt_channels")
 """Their arguments that come from the part before them, and from no description."""
@@ -120,7 +120,7 @@ def semantic_variant(of: str, changes: Changes | None = None) -> SemanticSegment
 
 
 def resolved(description: Description) -> Description:
-    """Return the description of the network itself where another one is varied.
+    """Return the full description of a variant of another network.
 
     Args:
         description: A network, or a call of `variant` or `semantic_variant`.
@@ -143,8 +143,8 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
         description: A part, ``{"class_path": ..., "init_args": {...}}``.
         changes: New arguments; the value for an argument that is itself a part is a dictionary of
             changes to that part, or None to leave the part out; other dictionaries, such as
-            ``options``, get these entries beside those that they have. The text ``"None"`` is read
-            as None.
+            ``options``, get these entries in addition to their own. The text ``"None"`` is read as
+            None.
 
     Raises:
         ValueError: If a part is to be changed by something else than a dictionary.
@@ -168,7 +168,7 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
 
 
 def without_downloads(description: Description) -> Description:
-    """Return a description whose backbone starts without weights from elsewhere.
+    """Return a description whose backbone starts without pretrained weights.
 
     It names no weight file either, which another machine would lack.
     """

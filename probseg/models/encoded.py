@@ -1,4 +1,4 @@
-"""Images and prompts in the pixels of a network's grid, and logits back in those of the images."""
+"""Transfer of images and prompts to a network's grid, and of logits back to the images."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Size = tuple[int, int]
 
 
 class Encoded(NamedTuple):
-    """Result of the part of a network that depends on the images alone.
+    """Output of the image encoder: everything that depends on the images alone.
 
     Args:
         size: ``(H, W)`` of the images, whose pixels prompts are given in.
@@ -32,7 +32,7 @@ class Encoded(NamedTuple):
     decoded: Decoded | None
 
     def split(self) -> list[Encoded]:
-        """Return each image by itself, for inference: what is for a loss is left out."""
+        """Return each image separately, for inference: tensors for the loss are dropped."""
         decoded = self.decoded
         kept = self._replace(decoded=None if decoded is None else decoded._replace(auxiliary=None))
         return [
@@ -41,7 +41,7 @@ class Encoded(NamedTuple):
         ]
 
     def repeated(self, times: int) -> Encoded:
-        """Return each image so many times in a row."""
+        """Return each image repeated ``times`` times in a row."""
         return self if times == 1 else self._each(lambda maps: maps.repeat_interleave(times, dim=0))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Encoded:

@@ -1,4 +1,4 @@
-"""What the networks ask of the parts that they are given."""
+"""Requirements of the networks on their parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The straight road from image and prompts to logits."""
+"""The network from image and prompts to logits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Logits(NamedTuple):
 
     Args:
         main: Of the network.
-        auxiliary: Of a decoder with a loss of its own; None without.
+        auxiliary: Of a decoder with a separate loss; None without.
     """
 
     main: Tensor
@@ -73,7 +73,7 @@ class Segmenter(nn.Module):
         refinement: Aligns the answer with colours and contours of the image, in evaluation mode;
             None leaves it as it is.
         temperature: Divides the logits of `decode_each`, whose probabilities are then calibrated
-            (Guo et al. 2017); where the network takes its last answer, it is handed that of
+            (Guo et al. 2017); if the network takes its last answer, it gets that of
             temperature 1. Training and the other functions know no temperature.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The road from an image to the logits of its classes."""
+"""The network from an image to class logits."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class SemanticSegmenter(nn.Module):
         return logits[..., : image.shape[-2], : image.shape[-1]]
 
     def responsibilities(self, image: Tensor) -> Tensor:
-        """Return how far each basis of the head answers for each place, in the last E step.
+        """Return the responsibilities of the head's bases for each position in the last E step.
 
         Args:
             image: RGB in [0, 1], float, shape ``(B, 3, H, W)``.
@@ -87,7 +87,7 @@ class SemanticSegmenter(nn.Module):
 
     @contextmanager
     def iterations(self, number: int) -> Iterator[None]:
-        """Let the head iterate EM so often in evaluation mode, until the end of the context.
+        """Set the EM iterations of the head in evaluation mode, until the end of the context.
 
         Args:
             number: Number of iterations, at least 1.

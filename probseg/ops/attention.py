@@ -21,7 +21,7 @@ LogPrior = Term | tuple[Term, ...]
 
 
 class BackendError(ValueError):
-    """Raised if a backend that was asked for by name cannot serve a call."""
+    """Raised if a backend selected by name does not support a call."""
 
 
 def attend(

@@ -30,7 +30,7 @@ def axial_attention(
     fixed_values: Tensor | None = None,
     fixed_mask: Tensor | None = None,
 ) -> Tensor:
-    """Apply ``probabilistic_attention`` to the lines of a map; each line is a mixture of its own.
+    """Apply ``probabilistic_attention`` to the lines of a map; each line is a separate mixture.
 
     Args:
         queries: ``(B, G, D, H, W)``.

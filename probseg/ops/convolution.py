@@ -14,7 +14,7 @@ def convolve_and_normalise(x: Tensor, convolution: nn.Conv2d, norm: nn.BatchNorm
     Args:
         x: ``(B, C, h, w)``.
         convolution: Of C channels to C'.
-        norm: Of C' channels, with statistics of its own.
+        norm: Of C' channels, with running statistics.
 
     Returns:
         ``(B, C', h', w')``.

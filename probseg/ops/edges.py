@@ -37,7 +37,7 @@ class EdgePosterior(ABC):
 
     @property
     def numbers_per_pair(self) -> int:
-        """How many numbers ``log_probability`` needs in memory for each pair, in round figures."""
+        """Approximate number of values that ``log_probability`` holds in memory for each pair."""
         return 1
 
     def prepared(self) -> EdgePosterior:

@@ -175,7 +175,7 @@ def in_full(mixture: Mixture) -> Mixture:
 
 
 def fix_prior(mixture: Mixture) -> Mixture:
-    """Hold a named prior where it is: ``log pi`` no longer follows keys and values."""
+    """Fix a named prior: ``log pi`` no longer follows keys and values."""
     if not isinstance(mixture.log_prior, str):
         return mixture
     log_pi = prior_scores(mixture).log_softmax(-1).unsqueeze(-2)  # (B, G, 1, M)

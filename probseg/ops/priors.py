@@ -1,4 +1,4 @@
-"""Log priors of pairs that are functions of where query and key are."""
+"""Log priors of pairs that are functions of the positions of query and key."""
 
 from __future__ import annotations
 

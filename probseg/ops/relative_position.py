@@ -92,7 +92,7 @@ class FactoredPosition:
         return replace(self, **tables)
 
     def full(self) -> FullPosition:
-        """Return the same embeddings with one for each offset."""
+        """Return the same embeddings with one vector per offset."""
         sums = (
             None if rows is None or columns is None else rows.unsqueeze(-2) + columns.unsqueeze(-3)
             for rows, columns in (

@@ -1,4 +1,4 @@
-"""Which of several results is better, and how sure is that? Metrics, intervals and tests."""
+"""Comparison of several results: metrics, intervals and tests."""
 
 from __future__ import annotations
 

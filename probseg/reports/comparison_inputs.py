@@ -1,4 +1,4 @@
-"""Folders of results that are to be compared: reading them and pairing their objects."""
+"""Reading of result folders for a comparison, and pairing of their objects."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def _keys(result: Result) -> set[tuple[str, str]]:
 
 
 def _lacking(results: Sequence[Result]) -> list[str]:
-    """Return in words what each result lacks of what others have."""
+    """Return in words what is missing in each result but present in others."""
     every = set.union(*(_keys(result) for result in results))
     lines = []
     for result in results:

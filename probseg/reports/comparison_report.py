@@ -221,7 +221,7 @@ def _sentences(reference: str, other: str, rows: Sequence[Row], of: Curves, n_te
 
 
 def _leading(rows: Sequence[Row]) -> Row:
-    """Return the row of mean IoU after five clicks, or as near below as there is, or the first."""
+    """Return the row of mean IoU after five clicks, or the nearest smaller number, or the first."""
     by_metric = {row.metric: row for row in rows}
     return next((by_metric[metric] for metric in LEADING if metric in by_metric), rows[0])
 

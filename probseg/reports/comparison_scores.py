@@ -17,7 +17,7 @@ Floats = npt.NDArray[np.float64]
 
 
 COMPARED = {name: score for name, score in SCORES.items() if score.compared and name != "iou"}
-"""Scores that are compared after the last click; IoU has metrics of its own."""
+"""Scores that are compared after the last click; IoU has separate metrics."""
 
 
 class Kind(NamedTuple):

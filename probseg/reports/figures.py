@@ -1,4 +1,4 @@
-"""Figures of an evaluation: mean IoU, runs that are not there yet, and a sheet of example runs.
+"""Figures of an evaluation: mean IoU, survival curves, and a sheet of example runs.
 
 Nothing here touches matplotlib's global state, so it works without a display and in threads.
 """

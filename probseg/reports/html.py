@@ -1,4 +1,4 @@
-"""An evaluation as one page that needs no other file, no network and, to be read, no script."""
+"""An evaluation as a single HTML page, readable offline and without scripts."""
 
 from __future__ import annotations
 

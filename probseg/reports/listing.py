@@ -26,7 +26,7 @@ ALL_OBJECTS = 1000
 """Objects in all that are listed; of more only the worst and the best are."""
 
 SOME_OBJECTS = 200
-"""How many of the worst and of the best objects of each data set are then listed."""
+"""Number of the worst and of the best objects of each data set that are then listed."""
 
 LISTED_CLICKS = (1, 3, 5, 10)
 """Numbers of clicks after which the list has the IoU, besides the first answer and the last."""

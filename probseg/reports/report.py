@@ -1,4 +1,4 @@
-"""Results of an evaluation as files: numbers first, then what is drawn from them.
+"""Files of an evaluation: first the numbers, then tables and figures.
 
 ``objects.csv`` has one row per object, trial and number of clicks, and all scores follow from it;
 ``results.json`` has the scores with all that is needed to repeat the evaluation.
@@ -28,7 +28,7 @@ def write_report(
     *,
     brief: bool = False,
 ) -> dict[str, Path]:
-    """Write all files of an evaluation; ``results.json`` comes last: where it is, all are.
+    """Write all files of an evaluation, ``results.json`` last, as a sign of completeness.
 
     ``objects.csv`` holds every click, ``report.md`` the tables, ``report.html`` a page of all that
     needs no other file and no network, ``curve.png`` and ``survival.png`` the figures and

@@ -93,7 +93,7 @@ def as_rich(source: ScoreTable) -> Table:
 
 
 def clicks_so_far(protocol: Protocol) -> str:
-    """Say what the clicks of a protocol come after: "k corrective clicks after the box"."""
+    """Describe the clicks of a protocol: "k corrective clicks after the box"."""
     if protocol.box:
         return "corrective clicks after the box"
     if protocol.scribbles:

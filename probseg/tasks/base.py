@@ -45,7 +45,7 @@ class NetworkTask(L.LightningModule):
         self.batch_seed = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Copy the network, for instance to average it, and share the factories.
+        """Copy the network, for instance for averaging, and share the factories.
 
         The factories that a command line makes refer to the whole command line, with its trainer,
         data and processes, which are large and cannot all be copied.
@@ -75,7 +75,7 @@ class NetworkTask(L.LightningModule):
         self.seed = data.seed if isinstance(data, TrainingData) else torch.initial_seed()
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:  # noqa: ANN401
-        """Let all that is random depend on the batch alone.
+        """Make all random numbers depend on the batch alone.
 
         Also what draws from torch's own generator, such as dropout: a training that goes on after
         an interruption needs no state of a generator.
@@ -84,7 +84,7 @@ class NetworkTask(L.LightningModule):
         torch.manual_seed(mixed(self.batch_seed, self.global_rank))
 
     def on_validation_epoch_start(self) -> None:
-        """Let all processes evaluate the network that is saved, that of the first one.
+        """Make all processes evaluate the saved network, that of the first process.
 
         The averages of normalisation layers are those of each process's own images until the next
         training step takes those of the first.
@@ -96,7 +96,7 @@ class NetworkTask(L.LightningModule):
                 buffer.copy_(shared)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Say which format the checkpoint has, and keep built objects out of it.
+        """Store the format of the checkpoint, and exclude built objects.
 
         The command line hands over descriptions of the network and the data; Python code hands over
         the modules and data sets themselves, whose place is not in a file meant to be read safely.

@@ -1,4 +1,4 @@
-"""A method without learnt weights in the place of a network."""
+"""A task for methods without learnt weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from probseg.types import Sample
 
 
 class Baseline(L.LightningModule):
-    """Lets the callback `InteractiveEvaluation` click through a baseline.
+    """Task through which the callback `InteractiveEvaluation` evaluates a baseline.
 
     ``probseg test`` and ``probseg validate`` only: there is nothing to train, and no checkpoint.
 

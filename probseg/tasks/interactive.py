@@ -120,7 +120,7 @@ class InteractiveSegmentation(NetworkTask):
 
     @property
     def stage(self) -> Stage:
-        """Task of the curriculum in the present epoch."""
+        """Task of the curriculum in the current epoch."""
         return self.curriculum.stage(self.current_epoch)
 
     def setup(self, stage: str) -> None:
@@ -132,7 +132,7 @@ class InteractiveSegmentation(NetworkTask):
                     module.eval()
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Tensor | Prompts]:
-        """Draw prompts for the crops, predict, and return the loss with what led to it.
+        """Draw prompts for the crops, predict, and return the loss with logits and prompts.
 
         Logits and prompts are those of the first annotator of each crop in the last round.
         """
@@ -260,7 +260,7 @@ class InteractiveSegmentation(NetworkTask):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        """Make the optimiser, with a group of its own for a backbone of another rate."""
+        """Make the optimiser, with a separate group for a backbone with another learning rate."""
         learnt = [parameter for parameter in self.parameters() if parameter.requires_grad]
         if self.backbone_rate == 1:
             return self.optimizer(learnt)
@@ -274,12 +274,12 @@ class InteractiveSegmentation(NetworkTask):
         return optimizer
 
     def on_train_epoch_start(self) -> None:
-        """Log which task of the curriculum begins."""
+        """Log the current task of the curriculum."""
         # A reduction over processes would hang: a progress bar asks for it in the first one alone.
         self.log("train/stage", float(STAGES.index(self.stage)), rank_zero_only=True)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Note the curriculum's task."""
+        """Store the curriculum's task."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["curriculum_stage"] = self.stage
 

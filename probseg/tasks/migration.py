@@ -24,7 +24,7 @@ def format_of(checkpoint: Mapping[str, Any]) -> int:
     """Return the format of a checkpoint, at least 1 and at most `FORMAT`.
 
     Args:
-        checkpoint: What the file holds.
+        checkpoint: Content of the file.
 
     Raises:
         WeightsError: If the format is newer than this version of probseg, or is no number.
@@ -53,7 +53,7 @@ def migrate(checkpoint: dict[str, Any]) -> list[str]:
     """Bring a checkpoint to the present format, in place.
 
     Args:
-        checkpoint: What the file holds; its header is that of `header` afterwards if it was older.
+        checkpoint: Content of the file; an older one gets the header of `header`.
 
     Returns:
         What the user must know, one sentence each; nothing for a checkpoint of this format.

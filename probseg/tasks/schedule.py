@@ -46,7 +46,7 @@ class PolynomialDecay(LambdaLR):
     """Polynomial decay to zero, stepped every iteration: ``(1 - iteration / total) ** power``.
 
     The "poly" policy of semantic segmentation, with power 0.9 as in Li et al. (2019, Sec. 6.1).
-    The rate depends on the iteration alone, so that a resumed training goes on with the same one.
+    The rate depends on the iteration alone, so that a resumed training has the same schedule.
 
     Args:
         optimizer: Its learning rates are the starting values.

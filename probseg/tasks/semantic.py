@@ -82,7 +82,7 @@ class SemanticSegmentation(NetworkTask):
         return {"loss": loss, "classes": logits.detach().argmax(dim=1).to(torch.uint8)}
 
     def setup(self, stage: str) -> None:
-        """Check that network and data speak of the same classes.
+        """Check that network and data have the same classes.
 
         Raises:
             UsageError: If they do not, or if the data are of another kind.
@@ -131,7 +131,7 @@ def pixel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def check_classes(num_classes: int, data: Any) -> None:  # noqa: ANN401 (any data module)
-    """Raise unless a data module has photographs of so many classes.
+    """Raise unless a data module has this number of classes.
 
     Args:
         num_classes: Number of classes of the network.

@@ -40,7 +40,7 @@ class InterruptedTransferError(Exception):
 
 
 class ChangedFileError(InterruptedTransferError):
-    """The file on the server is no longer the one of which a part was fetched."""
+    """The file on the server has changed since a part of it was downloaded."""
 
 
 def silent(what: str, done: int, total: int | None) -> None:

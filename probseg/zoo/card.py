@@ -42,7 +42,7 @@ def render_card(
 
     Args:
         entry: Its line in the index.
-        evaluations: What was measured; in this order.
+        evaluations: Evaluations, in the order of the card.
         untrained: The same of the network before training, to compare with.
 
     Returns:
@@ -142,7 +142,7 @@ def _front_matter(entry: Entry, evaluations: Iterable[Evaluation]) -> dict[str, 
 
 
 def label(figure: str) -> str:
-    """Return the name of a figure as tables have it: ``mIoU@5``, ``NoC@90``, ``pixel accuracy``."""
+    """Return the title of a figure in tables: ``mIoU@5``, ``NoC@90``, ``pixel accuracy``."""
     return figure.replace("miou", "mIoU").replace("noc", "NoC").replace("_", " ")
 
 
@@ -195,7 +195,7 @@ def _count(evaluation: Evaluation) -> str:
 
 
 def _about(evaluation: Evaluation) -> str:
-    """Return how the figures were made, and what half precision did to them."""
+    """Return the origin of the figures, and the effect of half precision."""
     protocol = evaluation.protocol
     method = "One pass over each photograph, at its own size."
     if protocol is not None:

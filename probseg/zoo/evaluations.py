@@ -25,7 +25,7 @@ Figures = dict[str, Metric]
 
 
 class Tolerance(NamedTuple):
-    """How far two measurements of the same thing may lie apart.
+    """Largest accepted difference of two measurements.
 
     Args:
         share: For IoUs and accuracies, in [0, 1].
@@ -58,7 +58,7 @@ class Evaluation:
         data: Data module with this test set alone, ``class_path`` and ``init_args``; None where the
             results do not describe one that can be built again.
         count: ``objects`` and ``trials``, or ``photographs``.
-        figures: What was measured.
+        figures: Measured figures by name.
         made_with: ``commit``, ``probseg``, ``torch``, ``device`` and ``precision`` of the test.
         parity: How much the figures of the weights in half precision are larger than those above,
             by name; None where that was not measured.

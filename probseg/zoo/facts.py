@@ -25,11 +25,11 @@ class Facts:
 
     Args:
         description: One sentence on the model.
-        data: What the weights were trained on, one line per data set, with its licence.
+        data: Training data, one line per data set, with its licence.
         license: Licence of the weights, as the hub names it: ``apache-2.0``, ``other``.
-        hardware: What the model was trained on.
+        hardware: Training hardware.
         hours: For how long.
-        limits: What the model is not good at, one line each.
+        limits: Weaknesses of the model, one line each.
         recipe: Command that trains the model; None for that of the run's own settings, which are
             then published as ``training.yaml``.
         seed: Seed of the training; None for that of the run.
@@ -48,7 +48,7 @@ class Facts:
 
 
 def facts_of(entry: Entry) -> Facts:
-    """Return what is known of a published model, for publishing it again."""
+    """Return the facts of a published model, for publishing it again."""
     return Facts(
         description=entry.description,
         data=entry.data,
@@ -66,7 +66,7 @@ def own_recipe(trained: Trained) -> str:
     """Return the command that trains by the settings of the run itself, `TRAINING`.
 
     Args:
-        trained: What the run left.
+        trained: The trained network.
 
     Raises:
         UsageError: If they are not known, or no use elsewhere.

@@ -28,7 +28,7 @@ SHA256 = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class File:
-    """What a file of a model must be.
+    """Expected size and checksum of a model file.
 
     Args:
         sha256: Its checksum in hexadecimal.
@@ -58,7 +58,7 @@ class Entry:
 
     Args:
         name: ``architecture.tag``.
-        task: What it is for.
+        task: Task of the model.
         description: One sentence.
         preset: The preset that it is a variant of.
         arguments: Changes to the preset, as in `probseg.create_model`; with them it is what the
@@ -68,13 +68,13 @@ class Entry:
         input: What it takes: ``working_size``, ``prompts`` and ``previous_mask``, or
             ``num_classes``.
         license: Licence of the weights.
-        data: What the weights were trained on, one line per data set, with its licence.
+        data: Training data, one line per data set, with its licence.
         recipe: Command that trains the model.
         seed: Seed of the training.
         commit: Commit of probseg that it was trained with.
-        hardware: What it was trained on.
+        hardware: Training hardware.
         hours: For how long.
-        limits: What the model is not good at, one line each.
+        limits: Weaknesses of the model, one line each.
         metrics: Measured figures by name, ``data/protocol/figure``.
     """
 

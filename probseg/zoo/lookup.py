@@ -1,4 +1,4 @@
-"""Models by name: those that ship with probseg, and those of the zoo folders in ``PROBSEG_ZOO``."""
+"""Models by name, from the shipped zoo and the zoo folders in ``PROBSEG_ZOO``."""
 
 from __future__ import annotations
 

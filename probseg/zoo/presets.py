@@ -1,4 +1,4 @@
-"""A network as a preset and what differs from it."""
+"""A network as a preset and changes to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from probseg.models.build import Description, Task
 
 
 def task_of(description: Description) -> Task:
-    """Return what the network of a description is for."""
+    """Return the task of the network of a description."""
     name = str(description.get("class_path")).split(".")[-1]
     return "semantic" if name == "SemanticSegmenter" else "interactive"
 
@@ -49,7 +49,7 @@ def as_variant(description: Description, preset: str) -> dict[str, Any]:
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what makes new arguments of old ones; None where one would have to disappear."""
+    """Return the changes from old to new arguments; None if one would have to be removed."""
     if not old.keys() <= new.keys():
         return None
     changes = {}

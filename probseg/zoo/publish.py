@@ -51,7 +51,7 @@ Measure = Callable[[Network, Evaluation], Mapping[str, float]]
 """Measures the figures of an evaluation with a network, by name."""
 
 PARITY = Tolerance(share=0.002, clicks=0.1)
-"""How far half precision may move a figure: 0.2 points, 0.1 clicks."""
+"""Largest change of a figure by half precision: 0.2 points, 0.1 clicks."""
 
 
 def publish(
@@ -167,7 +167,7 @@ def _network(description: Description) -> Network:
 
 
 def _preset_of(name: str, trained: Trained, description: Description) -> str:
-    """Return what a network is a variant of."""
+    """Return the preset of a network."""
     architecture = name.split(".")[0]
     if architecture in list_presets(task_of(description)) or trained.preset is None:
         return architecture
@@ -175,7 +175,7 @@ def _preset_of(name: str, trained: Trained, description: Description) -> str:
 
 
 def _checked(model: Network, evaluation: Evaluation, measure: Measure | None) -> Evaluation:
-    """Return an evaluation with what half precision does to it.
+    """Return an evaluation with the effect of half precision.
 
     Raises:
         UsageError: If a figure moves too far.

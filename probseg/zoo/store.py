@@ -128,7 +128,7 @@ def save(model: nn.Module, description: Description, folder: Path) -> dict[str, 
 
     Args:
         model: The network.
-        description: What it was built from.
+        description: Description of the network.
         folder: Where to; made if need be.
 
     Returns:

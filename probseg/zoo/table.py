@@ -65,7 +65,7 @@ def figure(entry: Entry, key: str) -> str:
 
 
 def class_figures(entry: Entry) -> list[str]:
-    """Return the mean IoUs over classes, in percent, each with the data that it is of."""
+    """Return the mean IoUs over classes, in percent, each with its data set."""
     keys = [key for key in entry.metrics if key.endswith(OF_CLASSES)]
     return [f"{figure(entry, key)} ({key.removesuffix(OF_CLASSES)})" for key in keys]
 
@@ -75,7 +75,7 @@ def with_table(text: str, table: str, source: Path) -> str:
 
     Args:
         text: The page, with `BEGIN` and `END` once each, on lines of their own.
-        table: What comes between them.
+        table: New content between them.
         source: File of the page, for the error.
 
     Raises:
@@ -112,5 +112,5 @@ def write_table(path: Path, table: str, *, check: bool = False) -> None:
 
 
 def _few_words(sentence: str) -> str:
-    """Return a description up to where it says how the model was trained, or to its end."""
+    """Return a description up to its remarks on training, or to its end."""
     return sentence.partition(", trained ")[0].removesuffix(".").replace("|", "\\|")

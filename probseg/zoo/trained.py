@@ -1,4 +1,4 @@
-"""Reading a finished training: the network, its weights, and how it was trained."""
+"""Reading of a finished training: network, weights and settings."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, str | None]:
-    """Return the network that a checkpoint was trained with, and the preset that it varies.
+    """Return the network of a checkpoint, and the preset of which it is a variant.
 
     Args:
         stored: The checkpoint's content.
@@ -243,7 +243,7 @@ def _state(stored: Mapping[str, Any], which: Which | None, path: Path) -> Mappin
 
 
 def _settings(path: Path) -> tuple[int | None, str | None]:
-    """Return seed and settings of a run from its ``config.yaml``, without where it went on from."""
+    """Return seed and settings of a run from its ``config.yaml``, without ``ckpt_path``."""
     if not path.is_file():
         return None, None
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Networks that begin with the weights of another one."""
+"""Networks initialised with the weights of another one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from probseg.zoo.trained import read_trained
 def warm_start(
     of: str, weights: str, fresh: Sequence[str] = (), changes: Changes | None = None
 ) -> Segmenter:
-    """Build a preset that begins with the weights of another network; for configurations.
+    """Build a preset with the weights of another network; for configurations.
 
     Every weight is either copied or named as a fresh one: nothing is left out because its name or
     shape happens to differ.

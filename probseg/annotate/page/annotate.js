@@ -32,12 +32,12 @@ const KEYS = [
   ["A, S", "object, background at the crosshair"],
 ];
 const KNOBS = [
-  { name: "key_iterations", text: "Key iterations", hint: "How often keys adapt to the photograph and the clicks; 0 is plain attention" },
-  { name: "key_prior", text: "Key prior", hint: "Precision that holds keys where they were; 0 is maximum likelihood", prior: true },
-  { name: "value_iterations", text: "Value iterations", hint: "EM iterations in which the clicks spread to like pixels; 0 is none" },
-  { name: "value_prior", text: "Value prior", hint: "Precision that holds values where they were", prior: true },
-  { name: "click_iterations", text: "Click iterations", hint: "EM iterations in which the classifier adapts to the clicks; 0 is none" },
-  { name: "click_prior", text: "Click prior", hint: "Precision that holds the classifier where it was", prior: true, positive: true },
+  { name: "key_iterations", text: "Key iterations", hint: "EM iterations that adapt keys to the photograph; 0 is plain attention" },
+  { name: "key_prior", text: "Key prior", hint: "Prior precision of the keys: larger values adapt less; 0 is maximum likelihood", prior: true },
+  { name: "value_iterations", text: "Value iterations", hint: "EM iterations that spread clicks to similar pixels; 0 is none" },
+  { name: "value_prior", text: "Value prior", hint: "Prior precision of the values: larger values adapt less", prior: true },
+  { name: "click_iterations", text: "Click iterations", hint: "EM iterations that adapt the classifier to the clicks; 0 is none" },
+  { name: "click_prior", text: "Click prior", hint: "Prior precision of the classifier: larger values adapt less", prior: true, positive: true },
 ];
 const PRIORS = [0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100];
 
@@ -229,7 +229,7 @@ function report(error) {
     const reload = element("button", { type: "button", textContent: "Reload", onclick: () => page.open(page.index) });
     banner.show("stale", "This photograph was changed in another tab.", reload);
   } else if (error.status === 401) {
-    banner.show("fatal", "The server was started again with another address: open the one that it printed last.");
+    banner.show("fatal", "The server was restarted with another address: open the one that it printed last.");
   } else if (error.message) banner.show("note", error.message);
 }
 
@@ -364,7 +364,7 @@ const page = {
     buildTheme();
     buildHelp();
     if (!token) {
-      banner.show("fatal", "Open the address that `probseg annotate` printed, with all that follows its #.");
+      banner.show("fatal", "Open the address that `probseg annotate` printed, including everything after the #.");
       return;
     }
     this.clicker = new Clicker($("clicker"), {
@@ -482,7 +482,7 @@ const page = {
     $("unreadable").replaceChildren(
       element("strong", { textContent: "This photograph cannot be read." }),
       element("span", { textContent: reason }),
-      element("span", { textContent: "It is left as it is; N goes on to the next." }),
+      element("span", { textContent: "The file is not changed; N opens the next one." }),
     );
   },
 
@@ -700,14 +700,14 @@ function drawKnobs() {
   $("knobs").replaceChildren(...present.map(knob));
   $("no-knobs").hidden = present.length > 0;
   $("without").hidden = !present.length;
-  const preview = checkbox("Preview under the pointer", true, (on) => page.clicker.setPreview(on), "Shows what a click here would give");
+  const preview = checkbox("Preview under the pointer", true, (on) => page.clicker.setPreview(on), "Shows the mask after a click at the pointer");
   preview.id = "preview";
   const switches = [preview];
   if (settings.avoid_finished != null) {
-    switches.push(checkbox("Keep off finished objects", settings.avoid_finished, (on) => changeSettings({ avoid_finished: on }), "Pixels of finished objects are no part of this one"));
+    switches.push(checkbox("Keep off finished objects", settings.avoid_finished, (on) => changeSettings({ avoid_finished: on }), "This object excludes the pixels of finished objects"));
   }
   const closer = (on) => changeSettings({ zoom: on ? "fixed" : null });
-  switches.push(checkbox("Look closer from the second click", settings.zoom != null, closer, "The model then sees the surroundings of the object, enlarged"));
+  switches.push(checkbox("Zoom in from the second click on", settings.zoom != null, closer, "The model then gets an enlarged window around the object"));
   $("switches").replaceChildren(...switches);
 }
 

@@ -38,12 +38,12 @@ from probseg.ops.numerics import full_precision
 HALF_PRECISION: frozenset[str] = frozenset()
 
 UNDERFLOW = 1e-24
-"""Mass below which a key's sums are taken again in the log: responsibilities are exact in float32
-down to 1e-38, so that 65,536 lost ones change a larger mass by less than 1e-9 of it."""
+"""Mass below which a key's sums are recomputed in the log domain: responsibilities are exact in
+float32 down to 1e-38, so that 65,536 lost ones change a larger mass by less than 1e-9 of it."""
 
 
 def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> None:
-    """Say why a call cannot be served: this backend serves all."""
+    """Return None: this backend supports every call."""
     del queries, keys, payload, terms
 
 
@@ -224,7 +224,7 @@ def _in_the_log(
     log_evidence: Tensor,
     wanted: Tensor,
 ) -> Iterator[tuple[tuple[int, int, Tensor], Tensor, Tensor]]:
-    """Compute some keys' means and log masses from the log of their shares of each query.
+    """Compute means and log masses of some keys in the log domain.
 
     Yields:
         The index of these keys in ``(B, G, M)``, their means and their log masses.

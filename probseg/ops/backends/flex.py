@@ -41,7 +41,7 @@ ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str | None:
-    """Say why a call cannot be served, in words that follow "because"; None if it can be."""
+    """Return why a call is not supported, in words that follow "because"; None if it is."""
     del payload
     device = queries.device.type
     if device != "cuda":
@@ -133,7 +133,7 @@ def _softmax_average(
 
 
 def _pytorch() -> ModuleType:
-    """Import FlexAttention when it is asked for: it takes as long as half of PyTorch."""
+    """Import FlexAttention on first use: this takes half as long as importing PyTorch."""
     from torch.nn.attention import flex_attention
 
     return flex_attention

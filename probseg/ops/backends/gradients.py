@@ -8,7 +8,7 @@ from torch.autograd.function import FunctionCtx
 
 
 class Context(FunctionCtx):
-    """What autograd passes between the two directions, with the attributes it declares nowhere."""
+    """Autograd's context between forward and backward, with its undeclared attributes."""
 
     saved_tensors: tuple[Tensor, ...]
     needs_input_grad: tuple[bool, ...]

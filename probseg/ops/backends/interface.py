@@ -80,7 +80,7 @@ class PairwisePrior(ABC):
 
     @property
     def numbers_per_pair(self) -> int:
-        """How many numbers ``block`` needs in memory for each pair, in round figures."""
+        """Approximate number of values that ``block`` holds in memory for each pair."""
         return 1
 
     @property
@@ -93,7 +93,7 @@ class PairwisePrior(ABC):
         """Compute the log prior of some pairs, in a shape that broadcasts to theirs."""
 
     def part(self, name: str, batch: slice, heads: slice) -> tuple[slice, ...] | None:
-        """Say which part of a tensor a block needs, so that gradients cost no more than that.
+        """Return the part of a tensor that a block needs, to limit the cost of gradients.
 
         Args:
             name: Name of one of the ``tensors``.
@@ -109,7 +109,7 @@ class PairwisePrior(ABC):
 
 
 class ScoredPrior(PairwisePrior):
-    """A log prior of pairs that can also be computed pair by pair, for kernels that ask so."""
+    """A log prior of pairs that can also be computed pair by pair, for kernels that need it."""
 
     @abstractmethod
     def score(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ class Backend(Protocol):
     HALF_PRECISION: frozenset[str]
 
     def refuse(self, queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str | None:
-        """Say why a call cannot be served, in words that follow "because"; None if it can be."""
+        """Return why a call is not supported, in words that follow "because"; None if it is."""
         ...
 
     def attend(

@@ -22,7 +22,7 @@ HALF_PRECISION: frozenset[str] = frozenset()
 
 
 def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> None:
-    """Say why a call cannot be served: this backend serves all."""
+    """Return None: this backend supports every call."""
     del queries, keys, payload, terms
 
 

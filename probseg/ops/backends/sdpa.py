@@ -46,7 +46,7 @@ HIDDEN = 1e30
 
 
 def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str | None:
-    """Say why a call cannot be served."""
+    """Return why a call is not supported; None if it is."""
     del payload
     device = queries.device.type
     if device not in ("cpu", "cuda"):

@@ -35,7 +35,7 @@ class Scratch:
         return torch.softmax(logits, -1, out=self.empty(name, logits.shape, logits))
 
     def empty(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return the memory of this name, whatever is in it; the first tile is the largest."""
+        """Return the memory of this name, uninitialised; the first tile is the largest."""
         count = math.prod(shape)
         if name not in self._memory or self._memory[name].numel() < count:
             self._memory[name] = like.new_empty(count)
@@ -48,7 +48,7 @@ def tile_size(terms: Terms) -> int:
 
 
 def numbers_per_pair(terms: Terms) -> int:
-    """Return how many numbers the terms need in memory for each pair, in round figures."""
+    """Return the approximate number of values that the terms hold in memory for each pair."""
     numbers = [term.numbers_per_pair for term in terms if isinstance(term, PairwisePrior)]
     return max(numbers, default=1)
 

@@ -1,4 +1,4 @@
-"""Slots that compete for inputs, and whose blocks remember (Singh & Buckley, 2023, §4.0.6).
+"""Slots that compete for inputs, with memories for their blocks (Singh & Buckley, 2023, §4.0.6).
 
 Slot attention and Hopfield retrieval are edges of one graph: each input has an edge to one of the
 slots, and each block of a slot's channels has an edge to one of that block's memories. The idea of
@@ -175,7 +175,7 @@ def _checked(inputs: Tensor, slots: Tensor, memories: Memories) -> tuple[Tensor,
 
 
 def _recall(slots: Tensor, memories: Memories, backend: str) -> Attended:
-    """Read the memories for the blocks of all slots, which become heads of their own."""
+    """Read the memories for the blocks of all slots, with blocks as heads."""
     parts = torch.unflatten(slots, -1, (memories.patterns.shape[2], -1)).transpose(2, 3)
     queries, keys = parts.flatten(1, 2), memories.patterns.flatten(1, 2)
     return attend_checked(queries, keys, keys, scale=memories.scale, backend=backend)

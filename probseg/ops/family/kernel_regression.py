@@ -30,8 +30,8 @@ def kernel_edges(
         queries: ``(B, G, N, D)``.
         keys: ``(B, G, M, D)``.
         bandwidth_inverse: ``w``, above 0: a float, or a tensor that broadcasts to ``(B, G, 1)``.
-            All keys of a head share it: units with precisions of their own would also have
-            normalisers of their own, which a kernel does not have.
+            All keys of a head share it: units with individual precisions would also have individual
+            normalisers, which a kernel does not have.
         log_mask: Added to the logits, as ``log_prior`` of ``attend``: 0 for keys that a query sees
             and -inf for others.
 

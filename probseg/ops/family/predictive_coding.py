@@ -46,7 +46,7 @@ class NormalisedErrors(NamedTuple):
 
 
 class Descent(NamedTuple):
-    """Where the free energy of a hierarchy falls.
+    """Free energy of a hierarchy, and its descent directions.
 
     Args:
         directions: Minus the gradient of F with respect to each latent layer, ``(B, G, M_l, D_l)``.
@@ -68,7 +68,7 @@ def normalised_errors(
 ) -> NormalisedErrors:
     """Compare children with their possible predictions, in linear memory.
 
-    For the network of the paper, whose edges have weights of their own, put the children into the
+    For the network of the paper, whose edges have separate weights, put the children into the
     dimension of the heads: children ``(B, N, 1, 1)`` and predictions ``w_ij z_i`` ``(B, N, M, 1)``.
 
     Args:
@@ -229,7 +229,7 @@ class _Generative(NamedTuple):
 
 
 def _generative(weights: Sequence[Tensor], observed: Tensor) -> list[_Generative]:
-    """Find the spectral norms, which are dear and the same in all steps."""
+    """Compute the spectral norms, which are expensive and the same in all steps."""
     dtype = working_dtype(observed.dtype)
     found = []
     with full_precision(observed.device):

@@ -28,7 +28,7 @@ from probseg.ops.numerics import working_dtype
 
 
 class Slots(NamedTuple):
-    """Slots and how much they explain.
+    """Slots and their log masses.
 
     Args:
         slots: After the last update, ``(B, G, K, D)``.
@@ -190,7 +190,7 @@ def slot_free_energy(
 
 
 def holding_sums(inputs: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-    """Bring inputs, and slots in their dtype, to one that holds sums; leave other slots alone."""
+    """Convert inputs, and slots of the same dtype, to a dtype for sums; keep other slots."""
     dtype = working_dtype(inputs.dtype)
     return inputs.to(dtype), slots.to(dtype) if slots.dtype == inputs.dtype else slots
 

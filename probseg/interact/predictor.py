@@ -139,13 +139,8 @@ class Predictor:
             return None
         return self._state.seen.part
 
-<<<<<<< HEAD
     def set_image(self, image: npt.NDArray[np.uint8] | Image.Image | Path | str) -> None:
-        """Begin with a new image; box and clicks of the last one are forgotten.
-=======
-    def set_image(self, image: npt.NDArray[np.uint8]) -> None:
-        """Start with a new image; box and clicks of the last one are discarded.
->>>>>>> h/english
+        """Start with a new image; mask, box and clicks of the last one are discarded.
 
         Models whose prompts enter at the head look at it now, all others when they are asked.
 
@@ -313,14 +308,9 @@ class Predictor:
         return self._answer_again(left)  # clicks came together, or box or settings are others
 
     def reset(self) -> None:
-<<<<<<< HEAD
-        """Forget mask, box and clicks; the image stays."""
+        """Discard mask, box and clicks; the image stays."""
         self._begun = self._state = self._empty
         self._answers = []
-=======
-        """Discard box and clicks; keep the image."""
-        self._state, self._answers = self._empty, []
->>>>>>> h/english
 
     def _encoded(self, state: InteractionState) -> InteractionState:
         """Return a state encoded where that does not depend on prompts."""

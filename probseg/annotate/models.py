@@ -13,14 +13,11 @@ import torch
 
 from probseg.annotate.steps import Step, Work, answer
 from probseg.attention import Adaptation
-from probseg.errors import UsageError
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.states import begin, image_tensor
 from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
-from probseg.models.build import build
 from probseg.zoo import create_interactive, list_models
-from probseg.zoo.trained import read_trained
 
 RECOMMENDED = "lite0_unet_prop"
 """Default model of the zoo."""
@@ -141,16 +138,5 @@ def load(name: str, device: torch.device) -> Segmenter:
     Raises:
         UsageError: If it is a network for semantic segmentation, or there is none.
     """
-    path = Path(name)
-    if path.suffix == ".ckpt" or (
-        (path / "config.yaml").is_file() and (path / "checkpoints").is_dir()
-    ):
-        trained = read_trained(path)
-        network = build(trained.description)
-        network.load_state_dict(trained.weights)
-    else:
-        network = create_interactive(name, pretrained=True)
-    if not isinstance(network, Segmenter):
-        msg = f"{name}: is a network for semantic segmentation; choose one for clicks"
-        raise UsageError(msg)
+    network = create_interactive(name, pretrained=True)
     return network.to(device).to(memory_format=torch.channels_last).eval()

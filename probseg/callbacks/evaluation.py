@@ -18,7 +18,7 @@ from torch import nn
 from probseg.attention import Adaptation, restored
 from probseg.callbacks.collection import Collection
 from probseg.callbacks.logging import log_curve, log_picture
-from probseg.callbacks.provenance import provenance
+from probseg.callbacks.provenance import provenance, tested
 from probseg.callbacks.run_folder import run_folder
 from probseg.clicks import Mistakes
 from probseg.evaluation import (
@@ -137,6 +137,8 @@ class InteractiveEvaluation(L.Callback):
         if isinstance(model, nn.Module):  # convolutions then need not rearrange their maps
             model.to(memory_format=torch.channels_last)
         self._about = provenance(trainer, pl_module, self._options(self.adaptation))
+        if trainer.is_global_zero:
+            print(f"probseg: {tested(self._about)}")
         self._collections = [
             self._collection(trainer, protocol) for protocol in self.test_protocols
         ]

@@ -39,6 +39,22 @@ def provenance(
     }
 
 
+def tested(about: Mapping[str, Any]) -> str:
+    """Return one line that says which weights an evaluation measures.
+
+    Args:
+        about: Of `provenance`.
+    """
+    source = about["checkpoint"]
+    if source is None:
+        model = about["model"] if isinstance(about["model"], Mapping) else {}
+        arguments = {**(model.get("init_args") or {}), **(model.get("dict_kwargs") or {})}
+        trained = arguments.get("pretrained") or "weights" in arguments
+        name = arguments.get("name") or arguments.get("of") or model.get("class_path", "the model")
+        source = f"{name} of the zoo" if trained else f"{name}, no checkpoint"
+    return f"testing {source} (weights {about['weights_sha256'][:12]})"
+
+
 def _settings(pl_module: L.LightningModule) -> str:
     """Return a checksum of the network's parts, and of their numbers and names."""
     model = pl_module.model

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from probseg.attention.bases import Bases
 from probseg.callbacks.logging import log_picture
-from probseg.callbacks.provenance import provenance
+from probseg.callbacks.provenance import provenance, tested
 from probseg.callbacks.run_folder import run_folder
 from probseg.callbacks.semantic_pictures import SemanticPicture, draw_sheet
 from probseg.callbacks.semantic_report import print_scores, write_scores
@@ -116,6 +116,8 @@ class SemanticEvaluation(L.Callback):
     def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Give the network what is asked of it, and forget the last evaluation."""
         self._begin(pl_module)
+        if trainer.is_global_zero:
+            print(f"probseg: {tested(self._about(trainer, 'test'))}")
 
     def on_validation_batch_end(
         self,

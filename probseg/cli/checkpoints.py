@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from probseg.callbacks.last_checkpoint import LAST
 from probseg.callbacks.run_folder import run_folder
 from probseg.errors import UsageError, WeightsError
 from probseg.tasks.migration import format_of
-from probseg.zoo.trained import read_checkpoint
+from probseg.zoo.trained import best_checkpoint, read_checkpoint
 
 HOW = ("batch_size", "crop_size", "eval_batch_size", "max_skipped", "num_workers")
 """Arguments of data modules that may change when a run resumes: the data stay the same."""
@@ -48,6 +48,24 @@ def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
         )
         raise UsageError(msg)
     return max(found, key=lambda path: path.stat().st_mtime)
+
+
+def best_of_run(configs: Sequence[Path]) -> str | None:
+    """Return the best checkpoint of the run that has written one of these configurations.
+
+    Args:
+        configs: Files of ``--config``, of which the last one of a run counts.
+
+    Returns:
+        Its path; None where no configuration is one of a run with checkpoints.
+
+    Raises:
+        UsageError: If there are several, and none is recorded as the best.
+    """
+    for path in reversed(configs):
+        if path.name == "config.yaml" and any((path.parent / "checkpoints").glob("*.ckpt")):
+            return str(best_checkpoint(path.parent))
+    return None
 
 
 def check_readable(path: Path) -> None:

@@ -26,6 +26,7 @@ from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.loggers import make_logger, missing_versions
 from probseg.cli.checkpoints import (
+    best_of_run,
     check_readable,
     find_last,
     last_of,
@@ -87,7 +88,8 @@ class ProbsegCLI(LightningCLI):
         """Parse the arguments and find the checkpoint that they mean.
 
         ``--ckpt_path last`` is the newest ``last.ckpt`` of this configuration's runs; ``fit`` goes
-        on in the folder of that run.
+        on in the folder of that run. A test or validation with the ``config.yaml`` of a run, and
+        without ``--ckpt_path``, takes the run's best checkpoint.
 
         Raises:
             UsageError: If there is no such checkpoint.
@@ -100,6 +102,10 @@ class ProbsegCLI(LightningCLI):
         # Until the classes are made: Lightning would let the hyper-parameters in the checkpoint
         # replace those of the command line.
         self.checkpoint, config.ckpt_path = config.ckpt_path, None
+        if self.checkpoint is None and verb != "fit":
+            self.checkpoint = best_of_run([Path(str(path)) for path in config.config or ()])
+            if self.checkpoint is not None:
+                sys.stderr.write(f"probseg: best checkpoint of the run: {self.checkpoint}\n")
         if self.checkpoint is None or "://" in str(self.checkpoint):
             return
         if str(self.checkpoint) == "best":

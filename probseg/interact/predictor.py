@@ -105,7 +105,7 @@ class Predictor:
     def from_pretrained(
         cls, name: str, device: torch.device | str = "cpu", zoom: str | None = "fixed"
     ) -> Predictor:
-        """Load a model of the zoo, of a local folder or of the hub; see `probseg.create_model`.
+        """Load a model of the zoo, a run, a local folder or the hub; see `probseg.create_model`.
 
         Raises:
             UsageError: If it is a model for semantic segmentation.

@@ -21,7 +21,7 @@ from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import WEIGHTS, description_of
 from probseg.zoo.lookup import all_models, find_model, verify
 from probseg.zoo.presets import task_of
-from probseg.zoo.store import check_folder, load_into, read_config
+from probseg.zoo.store import check_fit, check_folder, load_into, read_config
 
 Network = Segmenter | SemanticSegmenter
 
@@ -62,8 +62,9 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
     Args:
         name: A preset (``"resnet18_conv"``); a zoo model (``"resnet16_csa.objects"``, or
             ``"resnet16_csa"`` for its first tag); the path of a local model folder, which must
-            contain a slash; or a model of the Hugging Face hub, ``"hf-hub:owner/name"`` or
-            ``"hf-hub:owner/name@revision"``.
+            contain a slash; the folder of a run (``"runs/probseg/version_7"``, of which the best
+            checkpoint is taken) or a checkpoint file; or a model of the Hugging Face hub,
+            ``"hf-hub:owner/name"`` or ``"hf-hub:owner/name@revision"``.
         pretrained: Load the weights of the zoo, the folder or the hub, after checking their sha256.
         **changes: Arguments of the network to change, as dictionaries:
             ``head={"attention": "standard"}``.
@@ -77,17 +78,39 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
         FileNotFoundError: If a file of the model is missing.
         ChecksumError: If a file is not the recorded one.
         DownloadError: If the model cannot be fetched from the hub.
-        WeightsError: If the weights do not fit the network, which changes may cause.
+        UsageError: If a run has no checkpoint, or there is no such checkpoint.
+        WeightsError: If the weights do not fit the network, which changes may cause, or a
+            checkpoint is damaged or no training wrote it.
         ZooError: If an index or the model's description is damaged.
     """
+    if _is_run(Path(name)):
+        from probseg.zoo.trained import read_trained  # which imports this module
+
+        trained = read_trained(Path(name))
+        model = _built(override(trained.description, changes))
+        if not pretrained:
+            return model
+        check_fit(model.state_dict(), trained.weights, str(trained.source))
+        model.load_state_dict(trained.weights)
+        return model.eval()
     folder, description = describe(name, pretrained)
-    description = override(description, changes)
-    semantic = task_of(description) == "semantic"
-    model: Network = build_semantic(description) if semantic else build(description)
+    model = _built(override(description, changes))
     if folder is None:
         return model
     load_into(model, folder / WEIGHTS)
     return model.eval()
+
+
+def _built(description: Description) -> Network:
+    semantic = task_of(description) == "semantic"
+    return build_semantic(description) if semantic else build(description)
+
+
+def _is_run(path: Path) -> bool:
+    """Return whether this is a checkpoint, or the folder of a run with checkpoints."""
+    return path.suffix == ".ckpt" or (
+        (path / "config.yaml").is_file() and (path / "checkpoints").is_dir()
+    )
 
 
 def create_interactive(name: str, pretrained: bool = False, **changes: Any) -> Segmenter:  # noqa: ANN401

@@ -98,7 +98,7 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
         return Trained(source, read_config(source), None, weights, _digests(weights, None))
     path = source
     if source.is_dir():
-        path = _checkpoint(source, which or "best")
+        path = best_checkpoint(source) if which in (None, "best") else _last(source)
     elif which == "best":
         msg = f"weights 'best': give the folder of a run to choose from, got the file {source}"
         raise UsageError(msg)
@@ -192,24 +192,35 @@ def _digests(weights: Mapping[str, Tensor], state: Mapping[str, Tensor] | None) 
     return frozenset(weights_digest(of) for of in (half, state) if of is not None)
 
 
-def _checkpoint(run: Path, which: Which) -> Path:
-    """Return the checkpoint of a run."""
+def best_checkpoint(run: Path) -> Path:
+    """Return the checkpoint of a run that its validation prefers.
+
+    A run that was never validated has one checkpoint, ``last.ckpt``, which is returned.
+
+    Raises:
+        UsageError: If there is none, or there are several and none is recorded as the best.
+    """
     folder = run / "checkpoints"
     last = folder / LAST
     files = sorted(path for path in folder.glob("*.ckpt") if path != last)
-    if which != "best":
-        if not last.is_file():
-            msg = f"{last}: no such file; give the path of another checkpoint of this run"
-            raise UsageError(msg)
-        return last
     if len(files) > 1 and last.is_file():
         best = _best_names(read_checkpoint(last))
         files = [path for path in files if path.name in best] or files
+    if not files and last.is_file():
+        return last
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "none"
         msg = f"{folder}: expected one best checkpoint, found {names}; give the path of the file"
         raise UsageError(msg)
     return files[0]
+
+
+def _last(run: Path) -> Path:
+    path = run / "checkpoints" / LAST
+    if not path.is_file():
+        msg = f"{path}: no such file; give the path of another checkpoint of this run"
+        raise UsageError(msg)
+    return path
 
 
 def _best_names(stored: Mapping[str, Any]) -> set[str]:

@@ -117,6 +117,20 @@ def test_a_checkpoint_of_another_network(stored, trained, capsys):
         assert "another architecture" in message
 
 
+@pytest.mark.usefixtures("stored")
+def test_the_configuration_of_a_run_tests_its_best_checkpoint(trained, capsys):
+    config = ("test", "--config", trained[1] / "config.yaml", "--evaluation.pictures=0")
+    best = next(path for path in trained[1].glob("checkpoints/*.ckpt") if path.stem != "last")
+    tested = []
+    for more in ((), ("--ckpt_path", best)):
+        finished(*config, *more)
+        captured = capsys.readouterr()
+        assert (f"best checkpoint of the run: {best}" in captured.err) == (not more)
+        tested += [line for line in captured.out.splitlines() if "testing" in line]
+    assert tested[0] == tested[1]
+    assert str(best) in tested[0]
+
+
 @pytest.fixture
 def evil(tmp_path, monkeypatch):
     """A module that leaves a file behind when it is imported."""

@@ -36,7 +36,7 @@ def tested(tmp_path_factory, repository):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout
     assert "GLOBAL_RANK: 1, MEMBER: 2/2" in done.stdout

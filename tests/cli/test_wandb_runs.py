@@ -208,7 +208,7 @@ def test_weights_and_biases_gets_code_settings_numbers_and_pictures(resumed):
     media = second.folder / "files" / "media"
     for panel in ("train/crops", "val/overlays", "val/curve"):
         files = list((media / "images").glob(f"{panel}_*.png"))
-        assert len(files) == 2, f"{panel}: one picture per epoch"
+        assert len(files) in (2, 3), f"{panel}: each epoch, and a validation that was killed"
         assert all(np.asarray(Image.open(file)).std() > 0 for file in files)
     curve, *_ = (media / "table").glob("val/folder/clicks_*.table.json")
     content = json.loads(curve.read_text())

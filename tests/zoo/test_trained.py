@@ -6,6 +6,7 @@ import torch
 import yaml
 from fakes import micro_model
 
+from probseg import Predictor, create_model
 from probseg.errors import UsageError, WeightsError
 from probseg.models import override, read_preset
 from probseg.zoo.index import CONFIG
@@ -171,3 +172,22 @@ def test_semantic_and_unnamed_networks_are_found_too(tmp_path):
     assert found(**{"path": node["class_path"], "arguments": node["init_args"]}) == (node, None)
     with pytest.raises(WeightsError, match=r"weights\.ckpt"):
         network_of({"state_dict": {}, "hyper_parameters": {}}, tmp_path / "weights.ckpt")
+
+
+def test_runs_and_checkpoints_are_models(run, tmp_path):
+    model = micro_model("micro_csa")
+    with torch.no_grad():
+        model.head.last.value.weight.add_(1)
+    weights = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    best = checkpoint(run / "checkpoints" / "epoch002.ckpt", state_dict=weights)
+    for source in (run, best):
+        loaded = Predictor.from_pretrained(str(source)).model
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], tensor)
+        assert not loaded.training
+    fresh = create_model(str(run), working_size=40)
+    assert (fresh.training, fresh.working_size) == (True, 40)
+    with pytest.raises(WeightsError, match="another architecture"):
+        create_model(str(best), pretrained=True, head={"channels": 16})
+    with pytest.raises(UsageError, match="no such file"):
+        create_model(str(tmp_path / "none.ckpt"), pretrained=True)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 
 import probseg
+from probseg.clicks.boxes import CROP_PADDING, MIN_PADDING
 from probseg.errors import UsageError
 from probseg.export import runner
 from probseg.export.graphs import Graph, trace
@@ -145,6 +146,7 @@ def _description(model: Segmenter, name: str, to: Target) -> dict[str, Any]:
         "mean": model.mean.flatten().tolist(),
         "std": model.std.flatten().tolist(),
         "temperature": model.temperature,
+        "crop_margin": [CROP_PADDING, MIN_PADDING],
     }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import torch
 from skimage.data import astronaut
 from torch import Tensor
 
-from probseg.export.runner import Graph, Runner
+from probseg.export.runner import Array, Graph, Runner
 from probseg.interact.predictor import Predictor
 from probseg.models import Segmenter
 from probseg.types import Click
@@ -52,13 +53,10 @@ class TorchRunner(Runner):
     def load(self, folder: Path, threads: int) -> dict[str, Graph]:
         """Return a function of named arrays for each graph."""
         del threads
-        graphs = {}
-        for name, graph in self.about["graphs"].items():
-            module = torch.export.load(folder / graph["file"]).module()
-            graphs[name] = lambda feed, names=_names(graph), module=module: _run(
-                module, [feed[name] for name in names]
-            )
-        return graphs
+        return {
+            name: partial(_run, torch.export.load(folder / graph["file"]).module())
+            for name, graph in self.about["graphs"].items()
+        }
 
 
 def measure(model: Segmenter, runner: Runner) -> Parity:
@@ -121,12 +119,9 @@ def _images() -> Iterator[npt.NDArray[np.uint8]]:
     yield astronaut()[:401, :477]
 
 
-def _names(graph: Mapping[str, Any]) -> list[str]:
-    return [one["name"] for one in graph["inputs"]]
-
-
 @torch.inference_mode()
-def _run(module: torch.nn.Module, arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-    results = module(*map(torch.from_numpy, arrays))
+def _run(module: torch.nn.Module, feed: Mapping[str, Array]) -> list[Array]:
+    """Run a program whose inputs are in the order of the arrays."""
+    results = module(*map(torch.from_numpy, feed.values()))
     results = results if isinstance(results, tuple) else (results,)
     return [result.numpy() for result in results]

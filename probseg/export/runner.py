@@ -32,7 +32,8 @@ class Runner:
         threads: Threads of ONNX Runtime; 0 lets it choose.
 
     Attributes:
-        logits: Of the last answer as the network gave them, on the padded image that it saw.
+        feed: What the graph of the last answer was given.
+        logits: What it returned, for the padded image.
     """
 
     def __init__(self, folder: Path | str, threads: int = 0) -> None:
@@ -106,7 +107,8 @@ class Runner:
         feed = {**self.seen, **self._prompts(view)}
         last = list(self.about["graphs"])[-1]
         wanted = [one["name"] for one in self.about["graphs"][last]["inputs"]]
-        self.logits = self.graphs[last]({name: feed[name] for name in wanted})[0][0, 0]
+        self.feed = {name: feed[name] for name in wanted}
+        self.logits = self.graphs[last](self.feed)[0][0, 0]
         h, w = self.working_size
         logits = resized(self.logits[:h, :w, None], (y1 - y0, x1 - x0))
         self.previous = np.zeros((height, width, 1), np.float32)
@@ -122,7 +124,9 @@ class Runner:
             return 0, 0, width, height
         crop = self._surroundings(self.box)
         xs, ys = ([math.floor(click[axis]) for click in self.clicks] for axis in (0, 1))
-        if all(crop[0] <= x < crop[2] and crop[1] <= y < crop[3] for x, y in zip(xs, ys, strict=True)):
+        if all(
+            crop[0] <= x < crop[2] and crop[1] <= y < crop[3] for x, y in zip(xs, ys, strict=True)
+        ):
             return crop
         x0, y0, x1, y1 = self.box
         right, bottom = max([x1, *(x + 1 for x in xs)]), max([y1, *(y + 1 for y in ys)])
@@ -131,7 +135,8 @@ class Runner:
     def _surroundings(self, box: Box) -> Box:
         height, width = self.image.shape[:2]
         x0, y0, x1, y1 = box
-        margin = max(16, math.ceil(0.2 * max(x1 - x0, y1 - y0)))
+        share, pixels = self.about["crop_margin"]
+        margin = max(pixels, math.ceil(share * max(x1 - x0, y1 - y0)))
         left, top = max(0, x0 - margin), max(0, y0 - margin)
         return left, top, min(width, x1 + margin), min(height, y1 + margin)
 
@@ -144,7 +149,9 @@ class Runner:
             factor = longest / max(size)
             size = max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
         pixels = resized(self.image[y0:y1, x0:x1].astype(np.float32) / 255, size)
-        pixels = (pixels - np.array(self.about["mean"], np.float32)) / np.array(self.about["std"], np.float32)
+        pixels = (pixels - np.array(self.about["mean"], np.float32)) / np.array(
+            self.about["std"], np.float32
+        )
         self.view, self.working_size = view, size
         self.seen = {"image": self._padded(pixels)}
         if "encode" in self.graphs:

@@ -10,7 +10,8 @@ a corner of the box. Both pad images to the same square. Results go to
   Runtime;
 - `click_ratio`: that of a whole click, from the image's own size to a probability at that size;
 - `differing`: pixels that one calls object and the other background; `undecided`: those of them
-  with a probability within 1e-4 of the threshold.
+  with a probability within 1e-4 of the threshold;
+- `iou`: mean IoU of ONNX Runtime's masks, and `iou_own_padding`: of the network without the square.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ import probseg
 from probseg.clicks.boxes import mask_box
 from probseg.data import GrabCut
 from probseg.export import Runner, export_model
+from probseg.metrics import iou
 from probseg.models import Encoded
 from probseg.types import Prompts
 
@@ -58,16 +60,15 @@ def measured(name: str, threads: int, budget: float) -> Row:
         megabytes = sum(file.stat().st_size for file in folder.glob("*.onnx")) / 1e6
     model.cell = runner.about["side"]
     predictor = probseg.Predictor(model, zoom=None)
-    pixels, differing, undecided = masks(predictor, runner)
+    own = probseg.Predictor(probseg.create_model(name, pretrained=True), zoom=None)
+    compared = masks(predictor, runner, own)
     graph, click = times(predictor, runner, budget)
     return {
         "model": name,
         "threads": threads,
         "megabytes": round(megabytes, 2),
         "logit_difference": parity.logit_difference,
-        "pixels": pixels,
-        "differing": differing,
-        "undecided": undecided,
+        **compared,
         "graph_torch_ms": round(1e3 * median(graph["torch"]), 2),
         "graph_ratio": round(ratio(graph), 2),
         "click_torch_ms": round(1e3 * median(click["torch"]), 2),
@@ -81,22 +82,27 @@ def ratio(seconds: dict[str, list[float]]) -> float:
     return median(one / other for one, other in pairs)
 
 
-def masks(predictor: probseg.Predictor, runner: Runner) -> tuple[int, int, int]:
-    """Return the number of pixels compared, of those that differ, and of undecided ones."""
+def masks(predictor: probseg.Predictor, runner: Runner, own: probseg.Predictor) -> Row:
+    """Compare the masks of all photographs."""
     pixels = differing = undecided = 0
+    ious: dict[str, list[float]] = {"iou": [], "iou_own_padding": []}
     for sample in GrabCut():
-        predictor.set_image(sample.image)
-        runner.set_image(sample.image)
+        for answering in (predictor, runner, own):
+            answering.set_image(sample.image)
         x0, y0, x1, y1 = box = mask_box(sample.mask)
         middle, corner = ((x0 + x1) // 2, (y0 + y1) // 2), (x0, y0)
         for x, y, positive, drawn in ((*middle, True, box), (*corner, False, None)):
-            answer = predictor.predict([probseg.Click(x, y, positive)], drawn)
-            probability = runner.predict([(x, y, positive)], drawn)
-            differs = answer.binary != (probability > 0.5)
+            click = probseg.Click(x, y, positive)
+            answer = predictor.predict([click], drawn)
+            mask = runner.predict([click], drawn) > 0.5
+            differs = answer.binary != mask
             pixels += differs.size
             differing += int(differs.sum())
             undecided += int((differs & (np.abs(answer.probability - 0.5) < NEAR)).sum())
-    return pixels, differing, undecided
+            ious["iou"].append(iou(mask, sample.mask))
+            ious["iou_own_padding"].append(iou(own.predict([click], drawn).binary, sample.mask))
+    means = {name: round(float(np.mean(values)), 4) for name, values in ious.items()}
+    return {"pixels": pixels, "differing": differing, "undecided": undecided, **means}
 
 
 def times(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,11 @@ class Runner:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
-        graphs = {}
+        graphs: dict[str, Graph] = {}
         for name, graph in self.about["graphs"].items():
             file = str(folder / graph["file"])
             session = onnxruntime.InferenceSession(file, options, ["CPUExecutionProvider"])
-            graphs[name] = lambda feed, run=session.run: run(None, feed)
+            graphs[name] = partial(session.run, None)
         return graphs
 
     def set_image(self, image: npt.NDArray[np.uint8]) -> None:
@@ -163,10 +164,10 @@ class Runner:
         x0, y0, x1, y1 = view
         h, w = self.working_size
         corner, scale = (x0, y0), np.array([w / (x1 - x0), h / (y1 - y0)], np.float32)
-        points = np.array([click[:2] for click in self.clicks]).reshape(-1, 2) - corner
+        clicked = np.array([click[:2] for click in self.clicks]).reshape(-1, 2) - corner
         labels = [int(positive) for _, _, positive in self.clicks]
         box = np.full(4, np.nan) if self.box is None else np.subtract(self.box, corner * 2)
-        points = (points.astype(np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
+        points = (clicked.astype(np.float32) + np.float32(0.5)) * scale - np.float32(0.5)
         previous = resized(self.previous[y0:y1, x0:x1], self.working_size)
         # The graphs take two rows at least; those of label -1 are no clicks.
         return {
@@ -194,12 +195,12 @@ def resized(maps: Array, size: tuple[int, int]) -> Array:
         taps = np.floor(centre - reach).astype(int) + np.arange(math.ceil(2 * reach) + 1)
         weights = np.clip(1 - np.abs(taps + 0.5 - centre) / reach, 0, None)
         weights *= (taps >= 0) & (taps < old)
-        weights = (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+        weights /= weights.sum(axis=1, keepdims=True)
         lines = np.moveaxis(maps, axis, 0)
         taps = taps.clip(0, old - 1)
         total = np.zeros((new, *lines.shape[1:]), np.float32)
         for tap, weight in zip(taps.T, weights.T, strict=True):
-            total += weight[:, None, None] * lines[tap]
+            total += weight[:, None, None].astype(np.float32) * lines[tap]
         maps = np.moveaxis(total, 0, axis)
     return maps
 

@@ -73,7 +73,7 @@ def export_model(
     if folder.exists() or not folder.absolute().parent.is_dir():
         msg = f"output must be a new folder in one that exists, got {str(folder)!r}"
         raise UsageError(msg)
-    size = size or model.working_size
+    size = model.working_size if size is None else size
     if size is None or size < 1:
         msg = (
             f"size must be a positive number of pixels for a network without working size, got "

@@ -6,6 +6,7 @@ prompts; the others are one, "whole", which takes both. EM iterations are unroll
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -111,9 +112,12 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
         raise UsageError(msg)
     known = {"image": torch.zeros(1, 3, side, side)}
     features = named_features(model.decoded(known["image"]))
-    graphs = {}
+    graphs, answering = {}, copy.deepcopy(model)
     if features:
-        graphs["encode"] = _graph(Encode(model), known, list(features))
+        # A program holds all weights of its module, also those that it does not use.
+        encoding = copy.deepcopy(model)
+        del encoding.head, answering.backbone, answering.decoder
+        graphs["encode"] = _graph(Encode(encoding), known, list(features))
     known |= features
     known |= {
         "points": torch.zeros(1, 3, 2),
@@ -122,7 +126,8 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
     }
     if model.previous_mask:
         known["previous"] = torch.zeros(1, 1, side, side)
-    graphs["click" if features else "whole"] = _graph(Click(model, list(known)), known, ["logits"])
+    click = Click(answering, list(known))
+    graphs["click" if features else "whole"] = _graph(click, known, ["logits"])
     return graphs
 
 

@@ -22,7 +22,7 @@ FLOORS = [
     {"reports"},
     {"tasks"},
     {"callbacks"},
-    {"annotate"},
+    {"annotate", "export"},
     {"cli"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -34,6 +34,7 @@ CONTENT = {
     "tasks": "training",
     "callbacks": "runs",
     "annotate": "page, server",
+    "export": "ONNX, torch.export",
     "cli": "probseg ...",
 }
 

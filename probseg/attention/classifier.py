@@ -80,14 +80,17 @@ class AdaptiveClassifier(nn.Conv2d):
             return logits
         dtype = working_dtype(features.dtype)
         covered = F.adaptive_avg_pool2d(clicks.to(dtype), (features.shape[-2], features.shape[-1]))
-        covered = covered.flatten(2)  # (B, 2, h w)
-        counts = covered.sum(dim=1)
-        most = int((counts > 0).sum(dim=1).amax())
-        if most == 0:
-            return logits
-        counts, cells = counts.topk(most, dim=1)  # (B, S); padding has none
-        positive, negative = covered.gather(2, cells[:, None].expand(-1, 2, -1)).unbind(dim=1)
-        found = features.flatten(2).gather(2, cells[:, None].expand(-1, features.shape[1], -1))
+        covered, found = covered.flatten(2), features.flatten(2)  # (B, 2, h w), (B, C, h w)
+        if not torch.compiler.is_exporting():  # a graph takes all cells: their number is fixed
+            counts = covered.sum(dim=1)
+            most = int((counts > 0).sum(dim=1).amax())
+            if most == 0:
+                return logits
+            cells = counts.topk(most, dim=1).indices[:, None]  # (B, 1, S); padding has none
+            covered = covered.gather(2, cells.expand(-1, 2, -1))
+            found = found.gather(2, cells.expand(-1, features.shape[1], -1))
+        counts = covered.sum(dim=1)  # (B, S)
+        positive, negative = covered.unbind(dim=1)
         assert self.bias is not None, "a convolution with bias"
         length = self.weight.norm().clamp(min=1e-6)
         scale = torch.cat([self.weight.flatten(), length[None]]).to(dtype)  # (C + 1,)

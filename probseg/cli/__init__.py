@@ -38,6 +38,8 @@ models:
   tune       choose how a model adapts at inference
                                     probseg tune resnet16_csa --data my_folder
   bench      measure models         probseg bench model resnet18_csa
+  export     write a model as ONNX or torch.export graphs
+                                    probseg export lite0_unet_prop --to onnx --output exported
 
 Each verb explains itself: probseg VERB --help. All settings of a run: add --print_config.
 """
@@ -53,6 +55,7 @@ VERBS = {
     "tune": "tune",
     "bench": "bench",
     "annotate": "annotate",
+    "export": "export",
 }
 """The module of each verb, which has a function ``run``."""
 

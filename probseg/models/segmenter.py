@@ -80,6 +80,10 @@ class Segmenter(nn.Module):
         ValueError: If ``working_size`` or ``temperature`` is not positive, ``prompts`` is neither,
             there is a fusion where prompts enter at the stem, or the head is one for semantic
             segmentation.
+
+    Attributes:
+        cell: Images are padded to whole multiples of this number of pixels: a cell of the grids of
+            decoder and head.
     """
 
     mean: Tensor
@@ -132,6 +136,7 @@ class Segmenter(nn.Module):
         else:
             self.fusion = (fusion or PromptFusion)(self.decoder.features, prompt_channels)
             self.head = head(self.decoder.features, self.fusion.channels)
+        self.cell = math.lcm(*self.decoder.features.strides, self.head.stride)
         self.refinement = refinement
         self.temperature = temperature
         self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)
@@ -175,7 +180,20 @@ class Segmenter(nn.Module):
             raise ValueError(msg)
         size = (image.shape[-2], image.shape[-1])
         working_size, pixels = self._prepared(image)
-        return Encoded(size, working_size, pixels, self._decoded(pixels))
+        return Encoded(size, working_size, pixels, self.decoded(pixels))
+
+    def decoded(self, pixels: Tensor) -> Decoded | None:
+        """Compute what does not depend on prompts from normalised, padded images.
+
+        Args:
+            pixels: As in `Encoded.image`.
+
+        Returns:
+            None where prompts enter at the stem.
+        """
+        if self.fusion is None:
+            return None
+        return self.fusion.prepare(self.decoder(self.backbone(pixels)), self._colours(pixels))
 
     def decode(self, encoded: Encoded, prompts: Prompts, refine: bool = True) -> Tensor:
         """Compute the logits of the object for the prompts on encoded images.
@@ -213,7 +231,7 @@ class Segmenter(nn.Module):
             size: ``(H, W)`` of an image.
         """
         height, width = reduced(size, self.working_size)
-        return height + -height % self._cell, width + -width % self._cell
+        return height + -height % self.cell, width + -width % self.cell
 
     def encode_each(self, images: Sequence[Tensor]) -> list[Encoded]:
         """Compute what does not depend on prompts, of images that may differ in size.
@@ -226,7 +244,7 @@ class Segmenter(nn.Module):
         """
         prepared = [self._prepared(image[None]) for image in images]
         pixels = torch.cat([pixels for _, pixels in prepared])
-        decoded = self._decoded(pixels)
+        decoded = self.decoded(pixels)
         sizes = [(image.shape[-2], image.shape[-1]) for image in images]
         parts = Encoded(sizes[0], prepared[0][0], pixels, decoded).split()
         return [
@@ -263,17 +281,6 @@ class Segmenter(nn.Module):
         logits = self.temperature * prompts.previous.logit()
         return prompts._replace(previous=logits.sigmoid())
 
-    @property
-    def _cell(self) -> int:
-        """Pixels of a whole cell of the decoder's and the head's grids."""
-        return math.lcm(*self.decoder.features.strides, self.head.stride)
-
-    def _decoded(self, pixels: Tensor) -> Decoded | None:
-        """Compute what does not depend on prompts from normalised, padded images."""
-        if self.fusion is None:
-            return None
-        return self.fusion.prepare(self.decoder(self.backbone(pixels)), self._colours(pixels))
-
     def _prepared(self, image: Tensor) -> tuple[Size, Tensor]:
         """Return the working size of images of one size, and the pixels that the network sees."""
         working_size = reduced((image.shape[-2], image.shape[-1]), self.working_size)
@@ -282,7 +289,7 @@ class Segmenter(nn.Module):
         # Under true half precision the weights, and with them these buffers, are not float32.
         image = ((image - self.mean) / self.std).to(self.mean.dtype)
         # On part of a cell, resized maps would lie elsewhere than the image.
-        right, bottom = -working_size[1] % self._cell, -working_size[0] % self._cell
+        right, bottom = -working_size[1] % self.cell, -working_size[0] % self.cell
         return working_size, F.pad(image, (0, right, 0, bottom))
 
     def _moved(self, prompts: Prompts, encoded: Encoded) -> Prompts:

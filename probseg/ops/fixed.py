@@ -27,7 +27,13 @@ class FixedTokens(NamedTuple):
 
 
 def fixed_tokens(mask: Tensor) -> FixedTokens:
-    """Find the fixed tokens of a mask ``(B, N)``; their largest number is read on the host."""
+    """Find the fixed tokens of a mask ``(B, N)``; their largest number is read on the host.
+
+    An exported graph reads nothing on the host: there, all tokens are rows, most of them padding.
+    """
+    if torch.compiler.is_exporting():
+        rows = torch.arange(mask.shape[1], device=mask.device).expand(len(mask), -1)
+        return FixedTokens(rows, mask)
     count = int(mask.sum(dim=1).max()) if mask.numel() else 0
     rows = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
     return FixedTokens(rows, mask.gather(1, rows))

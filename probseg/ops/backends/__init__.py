@@ -22,6 +22,8 @@ def preference(primitive: Primitive, device: torch.device) -> list[Backend]:
     of passes over the pairs. "flex" is left to an explicit choice, because it compiles for each new
     shape.
     """
+    if torch.compiler.is_exporting():
+        return [reference]  # of plain operators of any size
     # The loop over the tiles cannot be part of a compiled graph.
     if primitive == "assign" and device.type == "cpu" and not torch.compiler.is_compiling():
         return [chunked]

@@ -1,0 +1,154 @@
+"""A further click by ONNX Runtime and by PyTorch, and the masks of both on photographs.
+
+``python benchmarks/export.py`` exports models of the zoo, asks ONNX Runtime and PyTorch in turns
+for another click on the same photograph with the same number of threads, and compares their masks
+on all photographs of GrabCut: the box around the object with a click on its middle, and then one on
+a corner of the box. Both pad images to the same square. Results go to
+``benchmarks/results/export_cpu.csv``.
+
+- `graph_ratio`: median of the ratios of turns of the graph of a click alone, PyTorch by ONNX
+  Runtime;
+- `click_ratio`: that of a whole click, from the image's own size to a probability at that size;
+- `differing`: pixels that one calls object and the other background; `undecided`: those of them
+  with a probability within 1e-4 of the threshold;
+- `iou`: mean IoU of ONNX Runtime's masks, and `iou_own_padding`: of the network without the square.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from measure import RESULTS, Row, append_row, interleave, provenance
+
+import probseg
+from probseg.clicks.boxes import mask_box
+from probseg.data import GrabCut
+from probseg.export import Runner, export_model
+from probseg.metrics import iou
+from probseg.models import Encoded
+from probseg.types import Prompts
+
+NEAR = 1e-4
+"""Probabilities so near to the threshold are undecided."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=["lite0_unet_prop", "resnet16_csa"])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--budget", type=float, default=30.0, help="seconds of each comparison")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    for name in options.models:
+        row = measured(name, options.threads, options.budget)
+        print(row)
+        append_row(RESULTS / "export_cpu.csv", {**row, **provenance("cpu")})
+
+
+def measured(name: str, threads: int, budget: float) -> Row:
+    """Export a model and compare it."""
+    model = probseg.create_model(name, pretrained=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "graphs"
+        parity = export_model(model, folder)
+        runner = Runner(folder, threads)
+        megabytes = sum(file.stat().st_size for file in folder.glob("*.onnx")) / 1e6
+    model.cell = runner.about["side"]
+    predictor = probseg.Predictor(model, zoom=None)
+    own = probseg.Predictor(probseg.create_model(name, pretrained=True), zoom=None)
+    compared = masks(predictor, runner, own)
+    graph, click = times(predictor, runner, budget)
+    return {
+        "model": name,
+        "threads": threads,
+        "megabytes": round(megabytes, 2),
+        "logit_difference": parity.logit_difference,
+        **compared,
+        "graph_torch_ms": round(1e3 * median(graph["torch"]), 2),
+        "graph_ratio": round(ratio(graph), 2),
+        "click_torch_ms": round(1e3 * median(click["torch"]), 2),
+        "click_ratio": round(ratio(click), 2),
+    }
+
+
+def ratio(seconds: dict[str, list[float]]) -> float:
+    """Return by how much ONNX Runtime is faster, above 1, or slower."""
+    pairs = zip(seconds["torch"], seconds["onnx"], strict=True)
+    return median(one / other for one, other in pairs)
+
+
+def masks(predictor: probseg.Predictor, runner: Runner, own: probseg.Predictor) -> Row:
+    """Compare the masks of all photographs."""
+    pixels = differing = undecided = 0
+    ious: dict[str, list[float]] = {"iou": [], "iou_own_padding": []}
+    for sample in GrabCut():
+        for answering in (predictor, runner, own):
+            answering.set_image(sample.image)
+        x0, y0, x1, y1 = box = mask_box(sample.mask)
+        middle, corner = ((x0 + x1) // 2, (y0 + y1) // 2), (x0, y0)
+        for x, y, positive, drawn in ((*middle, True, box), (*corner, False, None)):
+            click = probseg.Click(x, y, positive)
+            answer = predictor.predict([click], drawn)
+            mask = runner.predict([click], drawn) > 0.5
+            differs = answer.binary != mask
+            pixels += differs.size
+            differing += int(differs.sum())
+            undecided += int((differs & (np.abs(answer.probability - 0.5) < NEAR)).sum())
+            ious["iou"].append(iou(mask, sample.mask))
+            ious["iou_own_padding"].append(iou(own.predict([click], drawn).binary, sample.mask))
+    means = {name: round(float(np.mean(values)), 4) for name, values in ious.items()}
+    return {"pixels": pixels, "differing": differing, "undecided": undecided, **means}
+
+
+def times(
+    predictor: probseg.Predictor, runner: Runner, budget: float
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Time a click in turns: its graph alone, and all of it."""
+    image = GrabCut()[0].image
+    height, width = image.shape[:2]
+    places = [(width * share, height / 2, True) for share in (0.3, 0.5, 0.7)]
+    predictor.set_image(image)
+    runner.set_image(image)
+    predictor.predict([probseg.Click(*place) for place in places])
+    runner.predict(places)
+    feed = runner.feed
+    last = list(runner.graphs)[-1]
+    prompts = Prompts(*(torch.from_numpy(feed[key]) for key in ("points", "labels", "box")))
+    if "previous" in feed:
+        prompts = prompts._replace(previous=torch.from_numpy(feed["previous"]))
+    model = predictor.model
+
+    @torch.inference_mode()
+    def by_torch() -> None:
+        model.decode(encoded, prompts)
+
+    with torch.inference_mode():
+        pixels = torch.from_numpy(feed["image"]).to(memory_format=torch.channels_last)
+        size = (pixels.shape[2], pixels.shape[3])
+        encoded = Encoded(size, size, pixels, model.decoded(pixels))
+    graph = interleave(
+        {"torch": by_torch, "onnx": lambda: runner.graphs[last](feed)},
+        "cpu",
+        budget=budget,
+        minimum=5,
+    )
+    click = interleave(
+        {
+            "torch": lambda: predictor.predict([probseg.Click(*places[0])]),
+            "onnx": lambda: runner.predict(places[:1]),
+        },
+        "cpu",
+        budget=budget,
+        minimum=5,
+        maximum=50,
+    )
+    return graph, click
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The verb export."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from probseg.cli.arguments import Parser, count, positive
+from probseg.cli.output import console
+from probseg.errors import UsageError
+from probseg.export import export_model
+from probseg.zoo.create import create_interactive
+
+SETTINGS = ("key", "value", "click")
+
+EXAMPLES = """\
+examples:
+  probseg export lite0_unet_prop --to onnx --output exported
+  probseg export resnet16_csa --to onnx --output exported --size 256 --key-iterations 0
+  probseg export runs/my_model/ --to torch --output exported
+"""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run ``probseg export``.
+
+    Args:
+        arguments: What follows ``export`` on the command line.
+
+    Raises:
+        UsageError: If an option cannot be used, or see `export_model`.
+        UnknownNameError: If there is no such model.
+    """
+    options = _parser().parse_args(list(arguments))
+    model = create_interactive(options.model, pretrained=True)
+    given = {
+        f"{kind}_{what}": getattr(options, f"{kind}_{what}")
+        for kind in SETTINGS
+        for what in ("iterations", "prior")
+    }
+    if any(value is not None for value in given.values()):
+        try:
+            model.adapt(**given)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    parity = export_model(model, options.output, options.to, options.size, options.model)
+    console().print(
+        f"{parity.answers} answers compared: logits differ by at most "
+        f"{parity.logit_difference:.2g} (largest: {parity.largest_logit:.3g}), "
+        f"{parity.differing_pixels} of {parity.pixels} pixels of the masks\n"
+        f"wrote {options.output}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="probseg export",
+        description="Write a model as graphs for ONNX Runtime or PyTorch, once their answers are "
+        "seen to be those of the model.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("model", help="model of the zoo, or folder/ of one")
+    add("--to", choices=("onnx", "torch"), required=True, help="format of the graphs")
+    add("--output", type=Path, required=True, metavar="FOLDER", help="new folder")
+    add(
+        "--size",
+        type=positive,
+        metavar="N",
+        help="longest side in pixels that the graphs work at; the model's",
+    )
+    for kind in SETTINGS:
+        add(
+            f"--{kind}-iterations",
+            type=count,
+            metavar="N",
+            help=f"EM iterations of the {kind}s; the model's",
+        )
+        add(
+            f"--{kind}-prior",
+            type=float,
+            metavar="P",
+            help="precision of their prior; the model's",
+        )
+    return parser

@@ -1,0 +1,166 @@
+"""Writing a network as graphs into a folder, once they are seen to answer as it does."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import tempfile
+from dataclasses import asdict
+from importlib import metadata as packages
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+import probseg
+from probseg.clicks.boxes import CROP_PADDING, MIN_PADDING
+from probseg.errors import UsageError
+from probseg.export import runner
+from probseg.export.graphs import Graph, trace
+from probseg.export.parity import Parity, TorchRunner, measure
+from probseg.models import Segmenter
+from probseg.transfer import digest
+from probseg.zoo.trained import weights_digest
+
+Target = Literal["onnx", "torch"]
+
+ABOUT = "export.json"
+"""What a runner must know of the graphs."""
+
+PACKAGES: dict[Target, tuple[str, ...]] = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "torch": (),
+}
+"""Packages that a target needs besides those of probseg."""
+
+SUFFIX: dict[Target, str] = {"onnx": ".onnx", "torch": ".pt2"}
+
+TOLERANCE = 1e-3
+"""Largest difference of two logits, relative to the largest logit where that is above 1."""
+
+
+def export_model(
+    model: Segmenter,
+    folder: Path | str,
+    to: Target = "onnx",
+    size: int | None = None,
+    name: str = "",
+) -> Parity:
+    """Write a network as graphs, with a description and a runner.
+
+    Args:
+        model: The network, with the settings that the graphs shall have; it is left as it is.
+        folder: The graphs, ``export.json`` and, for ONNX, ``runner.py``; must not exist yet.
+        to: ``"onnx"`` or ``"torch"``, files of `torch.export.save`.
+        size: Longest side in pixels that the graphs work at; the network's ``working_size`` by
+            default.
+        name: Of the model, for the description.
+
+    Returns:
+        How far the answers of the written graphs are from those of the network.
+
+    Raises:
+        UsageError: If packages are missing, the folder exists, there is no size, the network
+            computes on the host, or the graphs do not answer as the network does; nothing is
+            written then.
+    """
+    folder = Path(folder)
+    if missing := [package for package in PACKAGES[to] if find_spec(package) is None]:
+        msg = f'{", ".join(missing)} not installed; run: pip install "probseg[export]"'
+        raise UsageError(msg)
+    if folder.exists() or not folder.absolute().parent.is_dir():
+        msg = f"output must be a new folder in one that exists, got {str(folder)!r}"
+        raise UsageError(msg)
+    size = model.working_size if size is None else size
+    if size is None or size < 1:
+        msg = (
+            f"size must be a positive number of pixels for a network without working size, got "
+            f"{size}; 320 is a good compromise between contours and time"
+        )
+        raise UsageError(msg)
+    model = copy.deepcopy(model).cpu().float().eval()
+    model.working_size = size
+    model.cell *= -(-size // model.cell)  # one cell is the whole square: all images are padded so
+    with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
+        draft = Path(temporary) / "export"
+        draft.mkdir()
+        graphs = trace(model, model.cell)
+        files = {part: f"{part}{SUFFIX[to]}" for part in graphs}
+        for part, graph in graphs.items():
+            _write(graph, draft / files[part], to)
+        about = _description(model, name, to)
+        about["graphs"] = {
+            part: {
+                "file": files[part],
+                "sha256": digest(draft / files[part]),
+                "inputs": _tensors(graph.inputs),
+                "outputs": _tensors(graph.outputs),
+            }
+            for part, graph in graphs.items()
+        }
+        _write_json(draft / ABOUT, about)
+        written = runner.Runner(draft) if to == "onnx" else TorchRunner(draft)
+        parity = measure(model, written)
+        if parity.logit_difference > TOLERANCE * max(1.0, parity.largest_logit):
+            msg = (
+                f"the graphs must give the network's logits up to {TOLERANCE:g} of the largest, "
+                f"{parity.largest_logit:.3g}, got a difference of {parity.logit_difference:.3g}; "
+                "nothing was written. Other versions of torch, onnxscript or onnxruntime may help"
+            )
+            raise UsageError(msg)
+        _write_json(draft / ABOUT, {**about, "parity": parity._asdict()})
+        if to == "onnx":
+            shutil.copyfile(runner.__file__, draft / "runner.py")
+        draft.rename(folder)
+    return parity
+
+
+def _write(graph: Graph, path: Path, to: Target) -> None:
+    if to == "torch":
+        torch.export.save(graph.program, path)
+        return
+    with torch.no_grad():
+        program = torch.onnx.export(
+            graph.program,
+            input_names=list(graph.inputs),
+            output_names=list(graph.outputs),
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None, "a program for dynamo=True"
+    program.save(path, external_data=False)
+
+
+def _description(model: Segmenter, name: str, to: Target) -> dict[str, Any]:
+    """Return what is known of the graphs besides their inputs and outputs."""
+    versions = {package: packages.version(package) for package in PACKAGES[to]}
+    return {
+        "model": name,
+        "weights_sha256": weights_digest(model.state_dict()),
+        "settings": {k: v for k, v in asdict(model.adaptation()).items() if v is not None},
+        "versions": {"probseg": probseg.__version__, "torch": str(torch.__version__), **versions},
+        "working_size": model.working_size,
+        "side": model.cell,
+        "mean": model.mean.flatten().tolist(),
+        "std": model.std.flatten().tolist(),
+        "temperature": model.temperature,
+        "crop_margin": [CROP_PADDING, MIN_PADDING],
+    }
+
+
+def _tensors(named: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
+    """Describe inputs or outputs; the number of clicks is free."""
+    described = []
+    for name, tensor in named.items():
+        shape: list[int | str] = list(tensor.shape)
+        if name in ("points", "labels"):
+            shape[1] = "clicks"
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        described.append({"name": name, "dtype": dtype, "shape": shape})
+    return described
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,127 @@
+"""Whether exported graphs answer as the network does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from skimage.data import astronaut
+from torch import Tensor
+
+from probseg.export.runner import Array, Graph, Runner
+from probseg.interact.predictor import Predictor
+from probseg.models import Segmenter
+from probseg.types import Click
+
+STEPS: list[tuple[list[tuple[float, float, bool]], tuple[float, float, float, float] | None]] = [
+    ([(0.5, 0.5, True)], None),
+    ([(0.1, 0.15, False)], None),
+    ([(0.62, 0.41, True), (0.9, 0.8, False)], None),
+    ([], (0.2, 0.25, 0.81, 0.9)),
+    ([(0.45, 0.6, True)], None),
+    ([(0.02, 0.97, False)], None),
+]
+"""Clicks and box of each question about an image, in shares of its sides."""
+
+
+class Parity(NamedTuple):
+    """How far the answers of exported graphs are from those of the network.
+
+    Args:
+        answers: Number of answers compared.
+        largest_logit: Largest absolute logit of the network.
+        logit_difference: Largest absolute difference of two logits.
+        pixels: Number of pixels of all masks.
+        differing_pixels: Those that one calls object and the other background.
+    """
+
+    answers: int
+    largest_logit: float
+    logit_difference: float
+    pixels: int
+    differing_pixels: int
+
+
+class TorchRunner(Runner):
+    """Runs graphs written by ``probseg export --to torch``."""
+
+    def load(self, folder: Path, threads: int) -> dict[str, Graph]:
+        """Return a function of named arrays for each graph."""
+        del threads
+        return {
+            name: partial(_run, torch.export.load(folder / graph["file"]).module())
+            for name, graph in self.about["graphs"].items()
+        }
+
+
+def measure(model: Segmenter, runner: Runner) -> Parity:
+    """Compare the answers to clicks and boxes on images of odd sizes, and on a photograph.
+
+    Args:
+        model: In evaluation mode, without refinement; it pads as the graphs do.
+        runner: Of the exported graphs.
+    """
+    predictor = Predictor(model, zoom=None)
+    expected: list[Tensor] = []
+
+    def remember(*hooked: Any) -> None:  # noqa: ANN401
+        expected.append(hooked[-1][0, 0])
+
+    hook = model.head.register_forward_hook(remember)
+    found = [answer for image in _images() for answer in _answers(predictor, runner, image)]
+    hook.remove()
+    logits = [(one.numpy(), answer.logits) for one, answer in zip(expected, found, strict=True)]
+    return Parity(
+        answers=len(found),
+        largest_logit=max(float(np.abs(one).max()) for one, _ in logits),
+        logit_difference=max(float(np.abs(one - other).max()) for one, other in logits),
+        pixels=sum(answer.pixels for answer in found),
+        differing_pixels=sum(answer.differing for answer in found),
+    )
+
+
+class _Answer(NamedTuple):
+    """Logits of the exported graphs, and two masks compared."""
+
+    logits: npt.NDArray[np.float32]
+    pixels: int
+    differing: int
+
+
+def _answers(
+    predictor: Predictor, runner: Runner, image: npt.NDArray[np.uint8]
+) -> Iterator[_Answer]:
+    height, width = image.shape[:2]
+    predictor.set_image(image)
+    runner.set_image(image)
+    for clicks, box in STEPS:
+        asked = [(x * width, y * height, positive) for x, y, positive in clicks]
+        drawn = None
+        if box is not None:
+            drawn = (box[0] * width, box[1] * height, box[2] * width, box[3] * height)
+        mask = predictor.predict([Click(*click) for click in asked], drawn).binary
+        other = runner.predict(asked, drawn) > 0.5
+        yield _Answer(runner.logits, mask.size, int((mask != other).sum()))
+
+
+def _images() -> Iterator[npt.NDArray[np.uint8]]:
+    """Yield noise of odd sizes, and a photograph that most networks reduce."""
+    generator = np.random.default_rng(0)
+    for size in ((97, 143), (211, 85)):
+        coarse = generator.integers(0, 256, (size[0] // 8 + 1, size[1] // 8 + 1, 3), np.uint8)
+        smooth = coarse.repeat(8, axis=0).repeat(8, axis=1)[: size[0], : size[1]]
+        yield smooth ^ generator.integers(0, 16, smooth.shape, np.uint8)
+    yield astronaut()[:401, :477]
+
+
+@torch.inference_mode()
+def _run(module: torch.nn.Module, feed: Mapping[str, Array]) -> list[Array]:
+    """Run a program whose inputs are in the order of the arrays."""
+    results = module(*map(torch.from_numpy, feed.values()))
+    results = results if isinstance(results, tuple) else (results,)
+    return [result.numpy() for result in results]

@@ -1,0 +1,179 @@
+import copy
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from fakes import draw_scene
+from micro import described
+from runs import command, usage_error
+
+import probseg
+from probseg.errors import UsageError
+from probseg.export import Runner, export_model, folder
+from probseg.export.parity import TorchRunner
+from probseg.models import build
+from probseg.transfer import digest
+from probseg.zoo.store import save
+
+SIDE = 64
+WITHOUT_ONNX = [name for name in folder.PACKAGES["onnx"] if importlib.util.find_spec(name) is None]
+needs_onnx = pytest.mark.skipif(
+    bool(WITHOUT_ONNX), reason=f"{', '.join(WITHOUT_ONNX)} not installed: the extra [export]"
+)
+
+CLICKS = [[(20, 31, True)], [(50, 60, False)], [(90.5, 12.25, True), (1, 2, False)]]
+"""Asked one after the other, on an image of twice the working size."""
+
+ALONE = """
+import sys
+sys.modules["torch"] = sys.modules["probseg"] = None  # cannot be imported
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+from runner import Runner
+runner = Runner(sys.argv[1], threads=1)
+runner.set_image(np.load(sys.argv[2]))
+answers = [runner.predict(clicks) for clicks in ASKED]
+np.save(sys.argv[3], np.stack(answers))
+""".replace("ASKED", repr(CLICKS))
+
+
+def network(name):
+    """A micro network whose classifier adapts to clicks where it can, in evaluation mode."""
+    changes = {"head": {"click_iterations": 2}} if name == "micro_previous" else {}
+    model = build(described(name, **changes)).eval()
+    model.working_size = SIDE
+    return model
+
+
+def square():
+    """An image that a network sees without padding."""
+    return draw_scene(2 * SIDE, 2 * SIDE, seed=3)[0]
+
+
+def predicted(model, image, asked):
+    """Probabilities that the network itself gives."""
+    predictor = probseg.Predictor(copy.deepcopy(model), zoom=None)
+    predictor.set_image(image)
+    return [
+        predictor.predict([probseg.Click(*click) for click in clicks]).probability
+        for clicks in asked
+    ]
+
+
+@pytest.fixture(
+    scope="module", params=["micro_fast", "micro_previous", "micro_csa_bp5", "micro_prob_botnet"]
+)
+def exported(request, tmp_path_factory):
+    """A network, the folder of its graphs, and their parity."""
+    torch.manual_seed(0)
+    model, path = network(request.param), tmp_path_factory.mktemp("export") / "graphs"
+    return model, path, export_model(model, path, name=request.param)
+
+
+@needs_onnx
+def test_graphs_answer_as_the_network_does_without_torch(exported, tmp_path):
+    model, path, _ = exported
+    np.save(tmp_path / "image.npy", square())
+    program = [sys.executable, "-c", ALONE, path, tmp_path / "image.npy", tmp_path / "answers.npy"]
+    subprocess.run(program, check=True, cwd=tmp_path)
+    expected = predicted(model, square(), CLICKS)
+    np.testing.assert_allclose(np.load(tmp_path / "answers.npy"), expected, atol=1e-4)
+    assert np.ptp(expected[-1]) > 1e-3
+
+
+@needs_onnx
+def test_description(exported):
+    model, path, parity = exported
+    about = json.loads((path / "export.json").read_text(encoding="utf-8"))
+    assert (about["working_size"], about["parity"]) == (SIDE, parity._asdict())
+    parts = ["whole"] if model.prompts == "stem" else ["encode", "click"]
+    assert list(about["graphs"]) == parts
+    files = {graph["file"]: graph["sha256"] for graph in about["graphs"].values()}
+    assert files == {name: digest(path / name) for name in files}
+    assert {file.name for file in path.iterdir()} == {*files, "export.json", "runner.py"}
+    inputs = {one["name"]: one["shape"] for one in about["graphs"][parts[-1]]["inputs"]}
+    assert inputs["image"] == [1, 3, SIDE, SIDE]
+    assert inputs["points"] == [1, "clicks", 2]
+    assert ("previous" in inputs) == model.previous_mask
+    assert parity.answers == 18
+    assert parity.logit_difference < 1e-3 * max(1, parity.largest_logit)
+
+
+@needs_onnx
+def test_wrong_questions(exported):
+    _, path, _ = exported
+    runner = Runner(path)
+    with pytest.raises(ValueError, match="image"):
+        runner.set_image(np.zeros((8, 8), np.uint8))
+    runner.set_image(square())
+    with pytest.raises(ValueError, match="clicks"):
+        runner.predict()
+    with pytest.raises(ValueError, match="click"):
+        runner.predict([(2 * SIDE, 0, True)])
+    with pytest.raises(ValueError, match="box"):
+        runner.predict(box=(5, 5, 5, 9))
+    first = runner.predict([(9, 9, True)])
+    runner.reset()
+    assert np.array_equal(runner.predict([(9, 9, True)]), first)
+
+
+def test_programs_of_torch(tmp_path):
+    torch.manual_seed(0)
+    model = network("micro_fast")
+    parity = export_model(model, tmp_path / "graphs", to="torch")
+    assert parity.differing_pixels <= parity.pixels * 1e-4
+    runner = TorchRunner(tmp_path / "graphs")
+    runner.set_image(square())
+    answers = [runner.predict(clicks) for clicks in CLICKS]
+    np.testing.assert_allclose(answers, predicted(model, square(), CLICKS), atol=1e-4)
+
+
+def test_graphs_of_another_network_are_not_left(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model, other = network("micro_fast"), network("micro_fast")
+    trace = folder.trace
+    monkeypatch.setattr(folder, "trace", lambda model, side: trace(other, side))
+    with pytest.raises(UsageError, match="logits"):
+        export_model(model, tmp_path / "graphs", to="torch")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_exported_is_refused_before_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "_write", None)
+    with pytest.raises(UsageError, match="output"):
+        export_model(network("micro_fast"), tmp_path, to="torch")
+    model = build(described("micro_conv")).eval()
+    with pytest.raises(UsageError, match="size"):
+        export_model(model, tmp_path / "graphs", to="torch")
+    model.refinement = torch.nn.Identity()
+    with pytest.raises(UsageError, match="refinement"):
+        export_model(model, tmp_path / "graphs", to="torch", size=SIDE)
+    monkeypatch.setattr(folder, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=re.escape("probseg[export]")):
+        export_model(model, tmp_path / "graphs")
+
+
+def test_command(tmp_path, capsys):
+    description = described("micro_previous")
+    save(build(description), description, tmp_path / "model")
+    arguments = ("export", f"{tmp_path}/model/", "--to=torch", f"--output={tmp_path / 'graphs'}")
+    assert command(*arguments, "--size=40", "--click-iterations=1") == 0
+    about = json.loads((tmp_path / "graphs" / "export.json").read_text(encoding="utf-8"))
+    assert (about["working_size"], about["settings"]["click_iterations"]) == (40, 1)
+    assert "18 answers compared" in capsys.readouterr().out
+    assert "output" in usage_error(capsys, *arguments)
+    key = ("--output", tmp_path / "other", "--key-iterations=1")
+    assert "key_iterations" in usage_error(capsys, *arguments[:3], *key)
+
+
+@needs_onnx
+def test_the_shipped_model(tmp_path):
+    model = probseg.create_model("lite0_unet_prop", pretrained=True)
+    parity = export_model(model, tmp_path / "graphs", name="lite0_unet_prop")
+    assert parity.logit_difference < 2e-3
+    assert parity.differing_pixels < 1e-5 * parity.pixels

@@ -18,9 +18,8 @@ from probseg.interact.loop import InteractionLoop
 from probseg.interact.states import begin, image_tensor
 from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
-from probseg.models.build import build
-from probseg.zoo import create_interactive, list_models
-from probseg.zoo.trained import read_trained
+from probseg.zoo import list_models
+from probseg.zoo.trained import load_network
 
 RECOMMENDED = "lite0_unet_prop"
 """Model of the zoo that answers unless another is chosen."""
@@ -141,16 +140,8 @@ def load(name: str, device: torch.device) -> Segmenter:
     Raises:
         UsageError: If it is a network for semantic segmentation, or there is none.
     """
-    path = Path(name)
-    if path.suffix == ".ckpt" or (
-        (path / "config.yaml").is_file() and (path / "checkpoints").is_dir()
-    ):
-        trained = read_trained(path)
-        network = build(trained.description)
-        network.load_state_dict(trained.weights)
-    else:
-        network = create_interactive(name, pretrained=True)
+    network = load_network(name)
     if not isinstance(network, Segmenter):
         msg = f"{name}: is a network for semantic segmentation; choose one for clicks"
         raise UsageError(msg)
-    return network.to(device).to(memory_format=torch.channels_last).eval()
+    return network.to(device).to(memory_format=torch.channels_last)

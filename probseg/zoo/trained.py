@@ -18,10 +18,18 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from probseg.errors import UsageError, WeightsError
-from probseg.models import list_presets, override, read_preset, resolved
+from probseg.models import (
+    build,
+    build_semantic,
+    list_presets,
+    override,
+    read_preset,
+    resolved,
+)
 from probseg.models.build import Description, Task
-from probseg.zoo.create import describe
+from probseg.zoo.create import Network, create_model, describe
 from probseg.zoo.index import CONFIG, WEIGHTS
+from probseg.zoo.presets import task_of
 from probseg.zoo.store import check_folder, read_config
 
 Which = Literal["best", "last", "ema"]
@@ -115,6 +123,45 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
     seed, config = _settings(run / "config.yaml")
     commit = _commits(run / "starts.jsonl")
     return Trained(path, description, preset, weights, digests, seed, commit, config)
+
+
+def description_for(name: str) -> Description:
+    """Return the description of a trained network, whose weights are not read.
+
+    Args:
+        name: As for `load_network`.
+    """
+    if not _is_run(name):
+        return describe(name, pretrained=True)[1]
+    path = Path(name)
+    path = _checkpoint(path, "best") if path.is_dir() else path
+    return network_of(read_checkpoint(path), path)[0]
+
+
+def load_network(name: str) -> Network:
+    """Load a trained network, for clicks or for classes.
+
+    Args:
+        name: A model of the zoo or the hub or a model folder, as for `create_model`; the folder of
+            a run, whose best checkpoint counts; or a checkpoint.
+
+    Returns:
+        The network on the CPU, in evaluation mode.
+    """
+    if not _is_run(name):
+        return create_model(name, pretrained=True)
+    trained = read_trained(Path(name))
+    semantic = task_of(trained.description) == "semantic"
+    network: Network = (build_semantic if semantic else build)(trained.description)
+    network.load_state_dict(trained.weights)
+    return network.eval()
+
+
+def _is_run(name: str) -> bool:
+    path = Path(name)
+    return path.suffix == ".ckpt" or (
+        (path / "config.yaml").is_file() and (path / "checkpoints").is_dir()
+    )
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

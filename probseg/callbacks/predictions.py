@@ -1,4 +1,4 @@
-"""Files of predicted masks, written photograph by photograph, so that a killed run can go on."""
+"""Files of predicted masks, photograph by photograph: a killed prediction can go on."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import numpy.typing as npt
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from PIL import Image
 
 from probseg.formats import coco, png, run_lengths
@@ -65,18 +66,18 @@ class PredictionWriter(L.Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Write the files of the photographs, and then that they are there."""
+        """Write the files of the photographs, and then that they are there.
+
+        Raises:
+            SIGTERMException: If the process is to end, which Lightning only notes.
+        """
         for answer in outputs:
             self._write(answer)
-
-    def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Write the COCO file, once all processes have come to their end."""
-        trainer.strategy.barrier()
-        if trainer.is_global_zero and COCO in self.formats:
-            self.write_annotations()
+        if trainer.received_sigterm:
+            raise SIGTERMException
 
     def write_annotations(self) -> None:
-        """Write one COCO file from all that is recorded."""
+        """Write one COCO file from all that is recorded, once all processes have ended."""
         images: list[coco.Entry] = []
         annotations: list[coco.Entry] = []
         for number, job in enumerate(self.jobs, start=1):
@@ -100,9 +101,7 @@ class PredictionWriter(L.Callback):
                         **coco.measures(rle),
                     }
                 )
-        coco.write(
-            self.folder / ANNOTATIONS, images, annotations, coco.numbered(self.categories)
-        )
+        coco.write(self.folder / ANNOTATIONS, images, annotations, coco.numbered(self.categories))
 
     def failures(self) -> Iterator[tuple[str, str]]:
         """Yield photograph, and object if it is one, with the reason why there is no answer."""
@@ -128,10 +127,13 @@ class PredictionWriter(L.Callback):
         if OVERLAYS in self.formats:
             files.append(Path(OVERLAYS, f"{stem}.png"))
             write_picture(self.folder / files[-1], picture(answer))
+        names = [file.as_posix() for file in files]
+        for file in set(self._record(job).get("files", ())) - set(names):
+            (self.folder / file).unlink(missing_ok=True)  # of objects that are no more
         record = {
             "digest": job.digest,
             "size": pixels.shape[:2],
-            "files": [file.as_posix() for file in files],
+            "files": names,
             "masks": answer.masks,
             "failed": answer.failed,
         }

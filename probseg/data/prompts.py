@@ -189,7 +189,9 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
 
 def _numbered(images: Mapping[str, list[PromptedObject]]) -> PromptFile:
     labels = dict.fromkeys(one.label for objects in images.values() for one in objects)
-    found = tuple(PromptedImage(file, tuple(objects)) for file, objects in images.items() if objects)
+    found = tuple(
+        PromptedImage(file, tuple(objects)) for file, objects in images.items() if objects
+    )
     return PromptFile(found, {label: number for number, label in enumerate(labels, start=1)})
 
 

@@ -11,7 +11,7 @@ import lightning as L
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from probseg.data.images import read_image
 from probseg.data.prompts import PromptedImage, PromptedObject
@@ -91,6 +91,35 @@ class Photographs(Dataset[Photo]):
             reason = f"{job.path}: has the size {pixels.shape[:2]}, its entry {job.image.size}"
             return Photo(job, None, reason)
         return Photo(job, pixels)
+
+
+class PredictionData(L.LightningDataModule):
+    """Gives each process its share of the photographs, each of them to one process.
+
+    Args:
+        jobs: The same in all processes.
+        batch_size: Photographs in memory together.
+        num_workers: Processes that read photographs; 0 reads in the process that predicts.
+    """
+
+    allow_zero_length_dataloader_with_multiple_devices = True  # more processes than photographs
+
+    def __init__(self, jobs: Sequence[Job], batch_size: int, num_workers: int) -> None:
+        super().__init__()
+        self.jobs = jobs
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+
+    def predict_dataloader(self) -> DataLoader[Photo]:
+        """Return the share of this process; the trainer must not divide it again."""
+        assert self.trainer is not None, "Lightning attaches it"
+        share = self.jobs[self.trainer.global_rank :: self.trainer.world_size]
+        return DataLoader(
+            Photographs(share),
+            self.batch_size,
+            collate_fn=list,
+            num_workers=self.num_workers,
+        )
 
 
 class ObjectPrediction(L.LightningModule):

@@ -102,10 +102,10 @@ class PredictionData(L.LightningDataModule):
         num_workers: Processes that read photographs; 0 reads in the process that predicts.
     """
 
-    allow_zero_length_dataloader_with_multiple_devices = True  # more processes than photographs
-
     def __init__(self, jobs: Sequence[Job], batch_size: int, num_workers: int) -> None:
         super().__init__()
+        # There may be more processes than photographs.
+        self.allow_zero_length_dataloader_with_multiple_devices = True
         self.jobs = jobs
         self.batch_size = batch_size
         self.num_workers = num_workers
@@ -116,7 +116,7 @@ class PredictionData(L.LightningDataModule):
         share = self.jobs[self.trainer.global_rank :: self.trainer.world_size]
         return DataLoader(
             Photographs(share),
-            self.batch_size,
+            batch_size=self.batch_size,
             collate_fn=list,
             num_workers=self.num_workers,
         )

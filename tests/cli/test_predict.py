@@ -32,7 +32,7 @@ BOX = (10, 12, 40, 44)
 def place(tmp_path_factory):
     """Six photographs, prompts for them, and two networks with random weights."""
     place = tmp_path_factory.mktemp("predict")
-    torch.manual_seed(0)
+    torch.manual_seed(1)  # whose masks are neither empty nor full
     store.save(micro_model("micro_csa"), described("micro_csa"), place / "clicks")
     classes = read_preset("micro_fcn", "semantic")
     store.save(build_semantic(classes), classes, place / "classes")

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import lightning as L
 import torch
-from lightning.fabric.utilities.rank_zero import rank_zero_only
+from lightning.pytorch.utilities import rank_zero_only
 
 from probseg.annotate.models import RECOMMENDED
 from probseg.callbacks.predictions import (
@@ -259,7 +259,7 @@ def _predict_folder(options: argparse.Namespace) -> None:
                 raise
             sys.stderr.write(f"probseg: stopped by {stopped[1]}; the same command goes on\n")
             raise SystemExit(stopped[0]) from error
-    if rank_zero_only.rank == 0:
+    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         _finish(writer, len(jobs), len(jobs) - len(waiting), options)
 
 
@@ -301,7 +301,7 @@ def _is_semantic(options: argparse.Namespace) -> bool:
 
 
 def _loaded(options: argparse.Namespace) -> Network:
-    return load_network(options.model).to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    return load_network(options.model).to(memory_format=torch.channels_last)
 
 
 def _task(network: Network, batch_size: int) -> ObjectPrediction | ClassPrediction:

@@ -151,7 +151,7 @@ def write_index(
         for number, one in enumerate(image.objects, start=1):
             _lose_label(one, losses)
             if (covered := np.count_nonzero(labels[one.mask])) > 0:
-                losses.counts["pixels of several objects, which the last one gets"] += covered
+                losses.counts["pixels of several objects, which the last one gets"] += int(covered)
             labels[one.mask] = number
         png.write_index(place / f"{stem}.png", labels)
 

@@ -70,19 +70,25 @@ class Answer(NamedTuple):
     failed: dict[str, str]
 
 
-class Photographs(Dataset[Photo]):
-    """Reads the photographs of jobs; the reason why one cannot be read is its answer."""
+class Photographs(Dataset[Photo | None]):
+    """Reads the photographs of jobs; the reason why one cannot be read is its answer.
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    Args:
+        jobs: What to read; None for nothing.
+    """
+
+    def __init__(self, jobs: Sequence[Job | None]) -> None:
         self.jobs = jobs
 
     def __len__(self) -> int:
         """Return the number of jobs."""
         return len(self.jobs)
 
-    def __getitem__(self, index: int) -> Photo:
+    def __getitem__(self, index: int) -> Photo | None:
         """Read one photograph."""
         job = self.jobs[index]
+        if job is None:
+            return None
         try:
             pixels = read_image(job.path)
         except (DataError, OSError) as error:
@@ -91,6 +97,10 @@ class Photographs(Dataset[Photo]):
             reason = f"{job.path}: has the size {pixels.shape[:2]}, its entry {job.image.size}"
             return Photo(job, None, reason)
         return Photo(job, pixels)
+
+
+def _without_gaps(photos: Sequence[Photo | None]) -> list[Photo]:
+    return [photo for photo in photos if photo is not None]
 
 
 class PredictionData(L.LightningDataModule):
@@ -104,20 +114,22 @@ class PredictionData(L.LightningDataModule):
 
     def __init__(self, jobs: Sequence[Job], batch_size: int, num_workers: int) -> None:
         super().__init__()
-        # There may be more processes than photographs.
-        self.allow_zero_length_dataloader_with_multiple_devices = True
         self.jobs = jobs
         self.batch_size = batch_size
         self.num_workers = num_workers
 
-    def predict_dataloader(self) -> DataLoader[Photo]:
-        """Return the share of this process; the trainer must not divide it again."""
+    def predict_dataloader(self) -> DataLoader[Photo | None]:
+        """Return the share of this process; the trainer must not divide it again.
+
+        Where there are more processes than photographs, the others get an empty batch: processes
+        wait for each other, and without any batch Lightning leaves steps of that out.
+        """
         assert self.trainer is not None, "Lightning attaches it"
         share = self.jobs[self.trainer.global_rank :: self.trainer.world_size]
         return DataLoader(
-            Photographs(share),
+            Photographs(share or [None]),
             batch_size=self.batch_size,
-            collate_fn=list,
+            collate_fn=_without_gaps,
             num_workers=self.num_workers,
         )
 
@@ -212,5 +224,5 @@ def prompted_state(image: torch.Tensor, prompted: PromptedObject) -> Interaction
             x1, y1 = min(x1, width), min(y1, height)
         begin(image, box=(x0, y0, x1, y1))  # type: ignore[arg-type] # refuses what is outside
         box = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
-    state = begin(image, box=box, clicks=prompted.clicks)  # type: ignore[arg-type]
+    state = begin(image, box=box, clicks=prompted.clicks)
     return state._replace(view=visible_part(state))

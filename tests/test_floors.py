@@ -14,7 +14,7 @@ FLOORS = [
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},
     {"backbones", "heads"},
-    {"models", "baselines"},
+    {"models", "baselines", "formats"},
     {"zoo"},
     {"interact"},
     {"data"},

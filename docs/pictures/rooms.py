@@ -27,6 +27,7 @@ CONTENT = {
     "models": "Segmenter",
     "data": "data sets",
     "baselines": "without a network",
+    "formats": "PNG, RLE, outlines",
     "zoo": "weights, cards",
     "interact": "loop, Predictor",
     "evaluation": "protocols, scores",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import re
 from collections import defaultdict
@@ -14,43 +12,22 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 from pycocotools import mask as coco_mask
 
-import probseg
 from probseg.annotate.photographs import Photograph
 from probseg.annotate.store import Finished, Store, StoredObject
 from probseg.errors import DataError
+from probseg.formats import coco, png, run_lengths
 from probseg.images import LOSSLESS_SUFFIXES, object_ids, object_mask, read_labels
 from probseg.paths import replacing
-from probseg.types import IGNORE
 
 ANNOTATIONS = "annotations.json"
 
 
-def to_png(labels: npt.NDArray[np.uint8]) -> bytes:
-    """Encode labels ``(H, W)`` (0 background, 1 object, 255 ignored) as a mask file.
-
-    Without ignored pixels the object is 255, so that the file looks right in any viewer;
-    `ImageMaskFolder` reads both.
-    """
-    values = labels if (labels == IGNORE).any() else labels * 255
-    buffer = io.BytesIO()
-    Image.fromarray(values).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def from_png(content: bytes) -> npt.NDArray[np.uint8]:
-    """Decode the output of `to_png`."""
-    values = np.asarray(Image.open(io.BytesIO(content)))
-    return values.copy() if (values == 1).any() else (values // 255).astype(np.uint8)
-
-
 def finished(labels: npt.NDArray[np.uint8]) -> Finished:
-    """Encode labels ``(H, W)`` as they are stored; see `to_png`."""
-    mask = np.asfortranarray((labels == 1).astype(np.uint8))
-    counts = coco_mask.encode(mask)["counts"].decode()
-    return Finished(to_png(labels), counts, int(mask.sum()))
+    """Encode labels ``(H, W)`` as they are stored; see `probseg.formats.png.encode`."""
+    mask = labels == 1
+    return Finished(png.encode(labels), run_lengths.encode(mask)["counts"], int(mask.sum()))
 
 
 def window(one: StoredObject, size: tuple[int, int]) -> list[int]:
@@ -84,7 +61,8 @@ def existing_masks(
     """Read the objects in the mask files of a photograph.
 
     Returns:
-        File and number, and labels ``(H, W)`` as `to_png` takes them, of each object.
+        File and number of each object, and its labels ``(H, W)`` as `probseg.formats.png.encode`
+        takes them.
 
     Raises:
         DataError: If a file cannot be read, or has another size.
@@ -159,19 +137,10 @@ def write_coco(path: Path, photographs: Sequence[Photograph], store: Store) -> N
                     "image_id": numbers[name],
                     "category_id": categories.setdefault(label, len(categories) + 1),
                     "segmentation": lengths,
-                    "area": one.area,
-                    "bbox": coco_mask.toBbox(lengths).tolist(),
-                    "iscrowd": 0,
+                    **coco.measures(lengths),
                     "clicks": [step for step in one.steps[: one.cursor] if step["type"] == "click"],
                     "seconds": round(one.seconds, 1),
                     "model": one.model,
                 }
             )
-    content = {
-        "info": {"description": f"annotated with probseg {probseg.__version__}"},
-        "images": images,
-        "categories": [{"id": n, "name": label} for label, n in categories.items()],
-        "annotations": annotations,
-    }
-    with replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(content), encoding="utf-8")
+    coco.write(path, images, annotations, coco.numbered(categories))

@@ -30,6 +30,7 @@ from probseg.annotate.photographs import Photograph, list_photographs, read_read
 from probseg.annotate.steps import Work, check_step
 from probseg.annotate.store import State, Store, StoredObject
 from probseg.errors import DataError, UsageError
+from probseg.formats import png
 
 MEMORY = 1 << 30
 """Bytes of photographs, encodings and answers that are kept in memory."""
@@ -210,7 +211,7 @@ class Sessions:
         if one.mask is None:
             msg = f"object {number} is not finished"
             raise RequestError(msg)
-        return pack({}, output.from_png(one.mask) == 1)
+        return pack({}, png.decode(one.mask) == 1)
 
     def current_mask(self, photograph: Photograph) -> bytes:
         """Return the frame of the open object."""
@@ -417,7 +418,7 @@ class Sessions:
             raise RequestError(msg)
         labels = mask.astype(np.uint8)
         if one.mask is not None:
-            labels[(output.from_png(one.mask) == 255) & ~mask] = 255
+            labels[(png.decode(one.mask) == 255) & ~mask] = 255
         self.store.set_label(one.id, label)
         self.store.finish(one.id, output.finished(labels), self.answerer.name)
         if label is not None and label not in self.labels:
@@ -450,12 +451,12 @@ class Sessions:
             opened.number, opened.answers = one.id, {}
         known = max((n for n in opened.answers if n <= one.cursor), default=-1)
         if one.mask is not None and known < one.kept <= one.cursor and one.kept > 0:
-            known, mask = one.kept, output.from_png(one.mask) == 1
+            known, mask = one.kept, png.decode(one.mask) == 1
             work = opened.work.corrected(mask, one.steps[:known])
         elif known >= 0:
             work = opened.answers[known]
         elif one.base is not None:
-            known, work = 0, opened.work.corrected(output.from_png(one.base) == 1, ())
+            known, work = 0, opened.work.corrected(png.decode(one.base) == 1, ())
         else:
             known, work = 0, opened.work
         opened.answers[known] = work
@@ -475,7 +476,7 @@ class Sessions:
             opened.finished = np.zeros(mask.shape, np.bool_)
             for one in self.store.objects(photograph.name):
                 if one.mask is not None and not one.open:
-                    opened.finished |= output.from_png(one.mask) == 1
+                    opened.finished |= png.decode(one.mask) == 1
         return mask & ~opened.finished
 
     def _frame(

@@ -5,7 +5,6 @@ Nothing here touches matplotlib's global state, so it works without a display an
 
 from __future__ import annotations
 
-import colorsys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from probseg.formats.colours import distinct_colours
 from probseg.types import IGNORE
 
 Pixels = npt.NDArray[np.uint8]
@@ -28,8 +28,6 @@ TITLE = 0.25  # height of the line above a row of pictures in inches
 LINE = 0.19  # height of a line of the legend in inches
 OF_IGNORED = (255, 255, 255)
 HEAT = colormaps["inferno"]
-_TURN = (5**0.5 - 1) / 2  # golden ratio: hues of neighbouring numbers lie far apart
-_SHADES = ((0.75, 0.95), (0.9, 0.65), (0.45, 0.85), (0.6, 0.45))  # saturation and value
 
 
 class SemanticPicture(NamedTuple):
@@ -58,12 +56,9 @@ def class_colours(classes: Sequence[str]) -> Pixels:
     Args:
         classes: Names in the order of the numbers.
     """
-    colours = []
-    for number, name in enumerate(classes):
-        saturation, value = _SHADES[number % len(_SHADES)]
-        colour = colorsys.hsv_to_rgb(number * _TURN % 1, saturation, value)
-        colours.append((0.0, 0.0, 0.0) if name == "background" else colour)
-    return np.round(255 * np.array(colours)).astype(np.uint8)
+    colours = distinct_colours(len(classes))
+    colours[[name == "background" for name in classes]] = 0
+    return colours
 
 
 def coloured(labels: Pixels, colours: Pixels) -> Pixels:

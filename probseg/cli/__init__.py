@@ -24,8 +24,12 @@ training and evaluation:
   compare    which results are better
                                     probseg compare FOLDER_OF_A FOLDER_OF_B
 
+use:
+  predict    masks of photographs by clicks and boxes, or the classes of their pixels
+                                    probseg predict photo.jpg --click 120,90 --output mask.png
+
 data:
-  data       list, fetch and check data sets
+  data       list, fetch and check data sets, convert masks
                                     probseg data fetch GrabCut
 
 annotation:
@@ -50,6 +54,7 @@ VERBS = {
     "validate": "trainer",
     "test": "trainer",
     "compare": "compare",
+    "predict": "predict",
     "data": "data",
     "zoo": "zoo",
     "tune": "tune",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from probseg.cli.arguments import Parser, new_file
 from probseg.cli.output import console
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
+from probseg.data.conversion import READERS, WRITERS, AnnotatedImage, Losses, Request
 from probseg.data.fetching import fetch
 from probseg.data.leakage import Leak, Photos, find_leaks, photos_of_dataset, photos_of_folder
 from probseg.data.published import PUBLISHED, find_published, get_published
@@ -45,6 +47,7 @@ examples:
   probseg data fetch DAVIS585 --source ~/Downloads/DAVIS585.zip
   probseg data check GrabCut
   probseg data check my_folder --json problems.json
+  probseg data convert annotations.json masks --from coco --to png
   probseg data check SBD --split train --against PascalVOC
 """
 SHOWN = 50
@@ -89,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    verbs = parser.add_subparsers(required=True, metavar="list|fetch|check")
+    verbs = parser.add_subparsers(required=True, metavar="list|fetch|check|convert")
     verb = verbs.add_parser("list", help="names, sizes, folders and licences of all data sets")
     verb.set_defaults(action=_list)
     verb = verbs.add_parser(
@@ -121,6 +124,35 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--against-split", metavar="SPLIT", help="split of TEST")
     verb.add_argument("--json", type=new_file, metavar="FILE", help="write everything to a file")
     verb.set_defaults(action=_check)
+    verb = verbs.add_parser(
+        "convert",
+        help="masks from one file format to another",
+        description="Write the masks of A as B in another format, and print what it cannot hold. "
+        f"Formats to read: {', '.join(READERS)}; to write: {', '.join(WRITERS)}.",
+    )
+    verb.add_argument("source", type=Path, metavar="A", help="a folder, or a JSON file")
+    verb.add_argument("target", type=Path, metavar="B", help="a new folder, or a new JSON file")
+    verb.add_argument(
+        "--from", dest="reader", choices=READERS, metavar="FORMAT", required=True, help="of A"
+    )
+    verb.add_argument(
+        "--to", dest="writer", choices=WRITERS, metavar="FORMAT", required=True, help="of B"
+    )
+    verb.add_argument(
+        "--images",
+        type=Path,
+        metavar="DIR",
+        help="photographs, to read png, index and yolo, which do not have their names and sizes",
+    )
+    verb.add_argument(
+        "--tolerance",
+        type=_tolerance,
+        default=1.0,
+        metavar="PIXELS",
+        help="largest distance of simplified outlines (coco-polygons, yolo) from the exact ones; 0 "
+        "keeps every pixel (default: %(default)s)",
+    )
+    verb.set_defaults(action=_convert)
     return parser
 
 
@@ -185,6 +217,45 @@ def _check(options: argparse.Namespace) -> None:
             options.against, options.against_root, options.against_split, "--against-split"
         )
         _compare(place, options.split, test, options.against_split, options.json)
+
+
+def _convert(options: argparse.Namespace) -> None:
+    source, target = options.source, options.target
+    is_file = options.reader in ("coco", "label-studio")
+    if not (source.is_file() if is_file else source.is_dir()):
+        msg = f"{source}: no such {'file' if is_file else 'folder'}; --from says {options.reader}"
+        raise UsageError(msg)
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        msg = f"{target}: is there already; remove it, or choose another name for B"
+        raise UsageError(msg)
+    losses = Losses()
+    request = Request(options.images, options.tolerance)
+    counts = [0, 0]
+
+    def counted() -> Iterator[AnnotatedImage]:
+        with _bars(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
+            for image in READERS[options.reader](source, request, losses):
+                counts[0] += 1
+                counts[1] += len(image.objects)
+                progress("images", counts[0], None)
+                yield image
+
+    WRITERS[options.writer](target, counted(), request, losses)
+    lines = [f"{counts[1]} objects of {counts[0]} images written to {target} as {options.writer}"]
+    lines += [f"lost: {line}" for line in losses.lines()] or ["nothing is lost"]
+    for line in lines:
+        console().print(line, markup=False, soft_wrap=True, highlight=False)
+
+
+def _tolerance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        msg = f"must be a finite number of at least 0, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return value
 
 
 def _look(place: _Place, split: str | None, json_file: Path | None) -> None:

@@ -16,8 +16,8 @@ from pycocotools import mask as coco_mask
 
 from probseg.data.annotation_index import AnnotationIndex, exact
 from probseg.data.cache import cached
-from probseg.data.run_lengths import check_runs, parse_runs
 from probseg.errors import DataError
+from probseg.formats.run_lengths import check_runs, parse_runs
 
 Entry = Mapping[str, Any]
 Place = Callable[[Entry], str | None]

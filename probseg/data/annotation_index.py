@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from probseg.data.run_lengths import draw_runs, parse_runs
+from probseg.formats.run_lengths import draw_runs, parse_runs
 
 
 class AnnotationIndex(NamedTuple):

@@ -83,7 +83,7 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
             checkpoint is damaged or no training wrote it.
         ZooError: If an index or the model's description is damaged.
     """
-    if _is_run(Path(name)):
+    if is_run(Path(name)):
         from probseg.zoo.trained import read_trained  # which imports this module
 
         trained = read_trained(Path(name))
@@ -106,7 +106,7 @@ def _built(description: Description) -> Network:
     return build_semantic(description) if semantic else build(description)
 
 
-def _is_run(path: Path) -> bool:
+def is_run(path: Path) -> bool:
     """Return whether this is a checkpoint, or the folder of a run with checkpoints."""
     return path.suffix == ".ckpt" or (
         (path / "config.yaml").is_file() and (path / "checkpoints").is_dir()

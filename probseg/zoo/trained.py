@@ -18,7 +18,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from probseg.errors import UsageError, WeightsError
-from probseg.models import list_presets, override, read_preset, resolved
+from probseg.models import (
+    list_presets,
+    override,
+    read_preset,
+    resolved,
+)
 from probseg.models.build import Description, Task
 from probseg.zoo.create import describe
 from probseg.zoo.index import CONFIG, WEIGHTS
@@ -115,6 +120,19 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
     seed, config = _settings(run / "config.yaml")
     commit = _commits(run / "starts.jsonl")
     return Trained(path, description, preset, weights, digests, seed, commit, config)
+
+
+def description_for(name: str) -> Description:
+    """Return the description of a trained network, whose weights are not read.
+
+    Args:
+        name: As for `create_model`.
+    """
+    path = Path(name)
+    if not is_run(path):
+        return describe(name, pretrained=True)[1]
+    path = best_checkpoint(path) if path.is_dir() else path
+    return network_of(read_checkpoint(path), path)[0]
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from pycocotools import mask as coco_mask
 
-from probseg.data.run_lengths import draw_runs, parse_runs
+from probseg.formats.run_lengths import draw_runs, parse_runs
 
 MASKS = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=40))
 

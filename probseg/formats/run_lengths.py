@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+from pycocotools import mask as coco_mask
 
 
 def parse_runs(text: bytes) -> npt.NDArray[np.int64]:
@@ -66,3 +70,53 @@ def draw_runs(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> npt.NDArray
     check_runs(runs, size)
     values = (np.arange(len(runs)) % 2).astype(np.uint8)
     return np.ascontiguousarray(np.repeat(values, runs).reshape(size[::-1]).T)
+
+
+def runs_of(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return the run lengths of a mask, as `draw_runs` takes them.
+
+    Args:
+        mask: bool, shape ``(H, W)``.
+    """
+    pixels = np.concatenate([[False], mask.T.ravel(), [True]])  # both ends are borders of runs
+    borders = np.flatnonzero(pixels[1:] != pixels[:-1])
+    if mask.size and mask[-1, -1]:
+        borders = np.append(borders, mask.size)
+    return np.diff(borders, prepend=0)
+
+
+def encode(mask: npt.NDArray[np.bool_], compressed: bool = True) -> dict[str, Any]:
+    """Return a mask as the ``segmentation`` of an annotation of COCO, ready for JSON.
+
+    Args:
+        mask: bool, shape ``(H, W)``.
+        compressed: Whether ``counts`` is text, as pycocotools writes it, or a list of numbers.
+
+    Returns:
+        ``{"size": [H, W], "counts": ...}``.
+    """
+    size = list(mask.shape)
+    if not compressed:
+        return {"size": size, "counts": runs_of(mask).tolist()}
+    counts: bytes = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))["counts"]
+    return {"size": size, "counts": counts.decode("ascii")}
+
+
+def decode(rle: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
+    """Draw the run lengths of an annotation of COCO, compressed or not.
+
+    Args:
+        rle: ``{"size": [H, W], "counts": ...}``; counts are text, bytes or a list of numbers.
+
+    Returns:
+        bool, shape ``(H, W)``.
+
+    Raises:
+        ValueError: If the runs are damaged, or do not fill the mask.
+    """
+    height, width = rle["size"]
+    counts = rle["counts"]
+    if isinstance(counts, str):
+        counts = counts.encode("ascii", errors="replace")
+    runs = parse_runs(counts) if isinstance(counts, bytes) else np.array(counts, dtype=np.int64)
+    return draw_runs(runs, (height, width)).astype(np.bool_)

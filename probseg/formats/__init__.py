@@ -1,0 +1,13 @@
+"""Masks in the file formats of other tools.
+
+| module | format | keeps |
+|:--|:--|:--|
+| `png` | binary and index PNG | every pixel |
+| `run_lengths` | run lengths of COCO, compressed or not | every pixel |
+| `brush` | run lengths of Label Studio's brush | every pixel |
+| `polygons` | outlines; those of COCO lose holes | every pixel without tolerance |
+| `yolo` | YOLO-seg text | as much as the outlines |
+
+Masks are bool of shape ``(H, W)``. Coordinates of outlines are ``(x, y)`` on the borders of pixels:
+the pixel in column ``c`` and row ``r`` covers ``c <= x < c + 1`` and ``r <= y < r + 1``.
+"""

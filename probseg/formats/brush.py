@@ -1,0 +1,122 @@
+"""Run lengths of Label Studio's brush (``"format": "rle"``).
+
+A stream of bits, highest first in each byte, over the values of an RGBA picture in rows. Its head
+has 32 bits for the number of values, 5 for the bits of a value less 1, and four times 4 for the
+four widths of lengths less 1. Blocks follow: one bit (1 for a run of one value, 0 for single
+values), two bits that choose the width of the length, the length less 1, and the value or values.
+The object is where alpha, the fourth channel, is above 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+CHANNELS = 4
+VALUE_BITS = 8
+LENGTH_BITS = (3, 4, 8, 16)
+"""Widths of lengths; a block has ``2 ** width`` values at most."""
+
+
+def encode(mask: npt.NDArray[np.bool_]) -> list[int]:
+    """Encode a mask as Label Studio writes it: each pixel of the object is 255 in all channels.
+
+    Args:
+        mask: bool, shape ``(H, W)``.
+
+    Returns:
+        Bytes, the value of the key ``rle``.
+    """
+    pixels = mask.ravel()
+    starts = np.flatnonzero(np.diff(pixels, prepend=~pixels[:1]))
+    lengths = CHANNELS * np.diff(starts, append=pixels.size)
+    longest = 1 << LENGTH_BITS[-1]
+    blocks = -(-lengths // longest)
+    sizes = np.full(blocks.sum(), longest, dtype=np.int64)
+    sizes[np.cumsum(blocks) - 1] = lengths - longest * (blocks - 1)
+    values = np.repeat(np.where(pixels[starts], 255, 0), blocks)
+    choice = np.searchsorted([1 << bits for bits in LENGTH_BITS], sizes)
+    widths = np.array(LENGTH_BITS)[choice]
+    head = [(CHANNELS * pixels.size, 32), (VALUE_BITS - 1, 5)]
+    head += [(bits - 1, 4) for bits in LENGTH_BITS]
+    one = np.ones_like(sizes)
+    fields = np.stack([one, choice, sizes - 1, values], axis=1).ravel()
+    bits = np.stack([one, 2 * one, widths, VALUE_BITS * one], axis=1).ravel()
+    numbers = np.concatenate([[number for number, _ in head], fields])
+    counts = np.concatenate([[count for _, count in head], bits])
+    return np.packbits(_bits(numbers, counts)).tolist()
+
+
+def decode(rle: Sequence[int], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Decode a mask.
+
+    Args:
+        rle: Bytes, the value of the key ``rle``.
+        size: ``(H, W)``: ``original_height`` and ``original_width`` of the annotation.
+
+    Returns:
+        bool, shape ``(H, W)``.
+
+    Raises:
+        ValueError: If the bytes are cut off, or do not hold an RGBA picture of this size.
+    """
+    try:
+        stream = _Stream(bytes(rle))
+        count = stream.read(32)
+        if count != CHANNELS * size[0] * size[1]:
+            msg = (
+                f"`rle` has {count} values, an RGBA picture of {size[1]} x {size[0]} has "
+                f"{CHANNELS * size[0] * size[1]}; check original_width and original_height"
+            )
+            raise ValueError(msg)
+        value_bits = stream.read(5) + 1
+        widths = [stream.read(4) + 1 for _ in range(4)]
+        values: npt.NDArray[np.int64] = np.zeros(count, dtype=np.int64)
+        done = 0
+        while done < count:
+            is_run = stream.read(1)
+            end = done + 1 + stream.read(widths[stream.read(2)])
+            if end > count:
+                msg = f"`rle` has a block up to value {end} of {count}; export the file again"
+                raise ValueError(msg)
+            if is_run:
+                values[done:end] = stream.read(value_bits)
+            else:
+                values[done:end] = [stream.read(value_bits) for _ in range(done, end)]
+            done = end
+    except EOFError as error:
+        msg = f"`rle` is cut off after {len(rle)} bytes; export the file again"
+        raise ValueError(msg) from error
+    alpha: npt.NDArray[np.bool_] = values.reshape(*size, CHANNELS)[..., -1] > 0
+    return alpha
+
+
+def _bits(numbers: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Write numbers with so many bits each, highest first."""
+    ends = np.cumsum(counts)
+    shifts = np.repeat(ends, counts) - 1 - np.arange(ends[-1])
+    found: npt.NDArray[np.bool_] = (np.repeat(numbers, counts) >> shifts & 1).astype(bool)
+    return found
+
+
+class _Stream:
+    """Reads numbers from bytes, bit by bit."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._position = 0
+
+    def read(self, count: int) -> int:
+        """Read a number of so many bits.
+
+        Raises:
+            EOFError: If there are fewer.
+        """
+        end = self._position + count
+        if end > 8 * len(self._content):
+            raise EOFError
+        part = self._content[self._position // 8 : -(-end // 8)]
+        self._position = end
+        return int.from_bytes(part, "big") >> (-end % 8) & ((1 << count) - 1)

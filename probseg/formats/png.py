@@ -1,0 +1,116 @@
+"""Masks as PNG: binary (0 and 255), or index PNG (a number per pixel, with a palette)."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from probseg.errors import DataError
+from probseg.formats.colours import distinct_colours
+from probseg.paths import replacing
+from probseg.types import IGNORE
+
+Labels = npt.NDArray[np.uint8]
+
+
+def encode(labels: Labels) -> bytes:
+    """Encode labels as a grey PNG.
+
+    Args:
+        labels: uint8, shape ``(H, W)``: 0 background, 1 object, 255 ignored.
+
+    Returns:
+        The file. Without ignored pixels the object is 255, so that any viewer shows it in white.
+    """
+    values = labels if (labels == IGNORE).any() else labels * 255
+    return _packed(Image.fromarray(values))
+
+
+def decode(content: bytes) -> Labels:
+    """Decode a file written by `encode`: uint8, shape ``(H, W)``, with 0, 1 and 255.
+
+    Raises:
+        DataError: If it is no grey PNG.
+    """
+    values = _values(content, ("L",), "the file")
+    return values if (values == 1).any() else (values // 255).astype(np.uint8)
+
+
+def write_binary(path: Path, mask: npt.NDArray[np.bool_]) -> None:
+    """Write a mask, bool of shape ``(H, W)``, as a PNG with 0 and 255; the file appears whole."""
+    _write(path, encode(mask.astype(np.uint8)))
+
+
+def read_binary(path: Path) -> npt.NDArray[np.bool_]:
+    """Read a PNG of one object: every value but 0 is the object.
+
+    Returns:
+        bool, shape ``(H, W)``.
+
+    Raises:
+        DataError: If the file is missing or no PNG with one channel.
+    """
+    return read_index(path) > 0
+
+
+def write_index(path: Path, labels: Labels, colours: Labels | None = None) -> None:
+    """Write numbers as a palette PNG; the file appears whole.
+
+    The palette is for viewers; programs read the numbers.
+
+    Args:
+        path: The file to be.
+        labels: uint8, shape ``(H, W)``.
+        colours: RGB of the numbers from 0 on, uint8, shape ``(C, 3)`` with ``C <= 256``; by default
+            0 is black and neighbouring numbers have different hues.
+    """
+    if colours is None:
+        colours = distinct_colours(256)
+        colours[0] = 0
+    picture = Image.fromarray(labels)
+    picture.putpalette(colours.ravel().tolist())
+    _write(path, _packed(picture))
+
+
+def read_index(path: Path) -> Labels:
+    """Read the numbers of a palette, grey or 1-bit PNG.
+
+    Returns:
+        uint8, shape ``(H, W)``.
+
+    Raises:
+        DataError: If the file is missing or no PNG with one channel of at most 8 bits.
+    """
+    if not path.is_file():
+        msg = f"{path}: no such file; check the folder and the spelling of the name"
+        raise DataError(msg)
+    return _values(path.read_bytes(), ("1", "L", "P"), str(path))
+
+
+def _values(content: bytes, modes: tuple[str, ...], name: str) -> Labels:
+    try:
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
+            mode = picture.mode
+            values = np.asarray(picture).astype(np.uint8)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        msg = f"{name}: cannot be read as PNG ({error}); replace the file"
+        raise DataError(msg) from error
+    if mode not in modes:
+        msg = f"{name}: expected a PNG of mode {' or '.join(modes)}, got {mode}; save it as such"
+        raise DataError(msg)
+    return values
+
+
+def _packed(picture: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(content)

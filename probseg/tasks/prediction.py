@@ -1,0 +1,228 @@
+"""Masks for many photographs: what `probseg predict` runs through Lightning's ``Trainer``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lightning as L
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from probseg.data.prompts import PromptedImage, PromptedObject
+from probseg.errors import DataError
+from probseg.formats import run_lengths
+from probseg.images import read_image
+from probseg.interact import ZOOMS, InteractionLoop, InteractionState, begin, image_tensor
+from probseg.interact.predictor import visible_part
+from probseg.models import Segmenter, SemanticSegmenter
+from probseg.models.multiscale import predict_classes
+
+SLACK = 1.0
+"""Pixels by which a box may reach out of its image: rounded boxes of data sets do."""
+
+
+class Job(NamedTuple):
+    """A photograph that is to be answered.
+
+    Args:
+        image: Its path and prompts; no prompts for classes.
+        path: The file.
+        digest: Of all that the answer depends on.
+    """
+
+    image: PromptedImage
+    path: Path
+    digest: str
+
+
+class Photo(NamedTuple):
+    """A photograph, read.
+
+    Args:
+        job: What to do.
+        pixels: RGB, uint8, shape ``(H, W, 3)``; None where it cannot be read.
+        error: Why it cannot be read.
+    """
+
+    job: Job
+    pixels: npt.NDArray[np.uint8] | None
+    error: str | None = None
+
+
+class Answer(NamedTuple):
+    """Result of one photograph.
+
+    Args:
+        photo: The photograph.
+        masks: Compressed run lengths of COCO by the places of objects among the prompts.
+        labels: Class numbers, uint8, shape ``(H, W)``; None of networks for clicks.
+        failed: Reasons by the keys of objects that could not be answered.
+    """
+
+    photo: Photo
+    masks: dict[int, dict[str, Any]]
+    labels: npt.NDArray[np.uint8] | None
+    failed: dict[str, str]
+
+
+class Photographs(Dataset[Photo | None]):
+    """Reads the photographs of jobs; the reason why one cannot be read is its answer.
+
+    Args:
+        jobs: What to read; None for nothing.
+    """
+
+    def __init__(self, jobs: Sequence[Job | None]) -> None:
+        self.jobs = jobs
+
+    def __len__(self) -> int:
+        """Return the number of jobs."""
+        return len(self.jobs)
+
+    def __getitem__(self, index: int) -> Photo | None:
+        """Read one photograph."""
+        job = self.jobs[index]
+        if job is None:
+            return None
+        try:
+            pixels = read_image(job.path)
+        except (DataError, OSError) as error:
+            return Photo(job, None, str(error))
+        if job.image.size not in (None, pixels.shape[:2]):
+            reason = f"{job.path}: has the size {pixels.shape[:2]}, its entry {job.image.size}"
+            return Photo(job, None, reason)
+        return Photo(job, pixels)
+
+
+def _without_gaps(photos: Sequence[Photo | None]) -> list[Photo]:
+    return [photo for photo in photos if photo is not None]
+
+
+class PredictionData(L.LightningDataModule):
+    """Gives each process its share of the photographs, each of them to one process.
+
+    Args:
+        jobs: The same in all processes.
+        batch_size: Photographs in memory together.
+        num_workers: Processes that read photographs; 0 reads in the process that predicts.
+    """
+
+    def __init__(self, jobs: Sequence[Job], batch_size: int, num_workers: int) -> None:
+        super().__init__()
+        self.jobs = jobs
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+
+    def predict_dataloader(self) -> DataLoader[Photo | None]:
+        """Return the share of this process; the trainer must not divide it again.
+
+        Where there are more processes than photographs, the others get an empty batch: processes
+        wait for each other, and without any batch Lightning leaves steps of that out.
+        """
+        assert self.trainer is not None, "Lightning attaches it"
+        share = self.jobs[self.trainer.global_rank :: self.trainer.world_size]
+        return DataLoader(
+            Photographs(share or [None]),
+            batch_size=self.batch_size,
+            collate_fn=_without_gaps,
+            num_workers=self.num_workers,
+        )
+
+
+class ObjectPrediction(L.LightningModule):
+    """Masks of prompted objects.
+
+    All prompts of an object are answered at once, with the zoom of `Predictor`: the masks are those
+    of `Predictor.predict`, up to the rounding of batched kernels.
+
+    Args:
+        model: The network, in evaluation mode.
+        batch_size: Objects that are answered together.
+    """
+
+    def __init__(self, model: Segmenter, batch_size: int) -> None:
+        super().__init__()
+        self.model = model
+        self.batch_size = batch_size
+        self._loop = InteractionLoop(
+            model,
+            batch_size=batch_size,
+            zoom=ZOOMS["fixed"],
+            previous_mask=model.previous_mask,
+        )
+
+    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[Answer]:
+        """Answer the prompts of some photographs, so many objects at a time."""
+        answers = [Answer(photo, {}, None, {}) for photo in batch]
+        waiting: list[tuple[Answer, int, InteractionState]] = []
+        for answer in answers:
+            if answer.photo.pixels is None:
+                continue
+            image = image_tensor(answer.photo.pixels, self.device)
+            for place, prompted in enumerate(answer.photo.job.image.objects):
+                try:
+                    waiting.append((answer, place, prompted_state(image, prompted)))
+                except ValueError as error:
+                    answer.failed[prompted.key] = str(error)
+                    continue
+                if len(waiting) == self.batch_size:
+                    self._answer(waiting)
+                    waiting = []
+        self._answer(waiting)
+        return answers
+
+    def _answer(self, waiting: list[tuple[Answer, int, InteractionState]]) -> None:
+        answered = self._loop.answer([state for _, _, state in waiting])
+        for (answer, place, _), state in zip(waiting, answered, strict=True):
+            answer.masks[place] = run_lengths.encode(state.probability > 0.5)
+
+
+class ClassPrediction(L.LightningModule):
+    """Class maps of photographs.
+
+    Args:
+        model: The network, in evaluation mode.
+    """
+
+    def __init__(self, model: SemanticSegmenter) -> None:
+        super().__init__()
+        self.model = model
+
+    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[Answer]:
+        """Predict the classes of one photograph after the other."""
+        return [Answer(photo, {}, self._labels(photo.pixels), {}) for photo in batch]
+
+    def _labels(self, pixels: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8] | None:
+        if pixels is None:
+            return None
+        image = image_tensor(pixels, self.device)[None].float() / 255
+        labels: npt.NDArray[np.uint8] = predict_classes(self.model, image)[0].byte().cpu().numpy()
+        return labels
+
+
+def prompted_state(image: torch.Tensor, prompted: PromptedObject) -> InteractionState:
+    """Return the state of an interaction with all prompts of an object, before the answer.
+
+    Args:
+        image: RGB, uint8, shape ``(3, H, W)``.
+        prompted: A box that reaches out of the image by less than `SLACK` is cut off there.
+
+    Raises:
+        ValueError: If a click or the box is outside the image.
+    """
+    box = prompted.box
+    if box is not None:
+        height, width = image.shape[1:]
+        x0, y0, x1, y1 = box
+        if min(x0, y0, width - x1, height - y1) > -SLACK and x0 < x1 and y0 < y1:
+            x0, y0 = max(x0, 0), max(y0, 0)
+            x1, y1 = min(x1, width), min(y1, height)
+        begin(image, box=(x0, y0, x1, y1))  # type: ignore[arg-type] # refuses what is outside
+        box = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
+    state = begin(image, box=box, clicks=prompted.clicks)
+    return state._replace(view=visible_part(state))

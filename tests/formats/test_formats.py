@@ -1,0 +1,210 @@
+"""Masks through every format and back, and through independent readers of the formats."""
+
+import json
+
+import numpy as np
+import pytest
+from drawn_sets import runs_of as walked_runs
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from PIL import Image
+from pycocotools import mask as coco_mask
+
+from probseg.errors import DataError
+from probseg.formats import brush, png, polygons, run_lengths, yolo
+
+RING = np.zeros((9, 11), dtype=bool)
+RING[1:8, 1:8] = True
+RING[3:6, 3:6] = False
+RING[4, 4] = True  # an island in the hole
+RING[0, 10] = True  # and a part far away
+CORNERS = np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1]], dtype=bool)
+
+MASKS = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=24)) | st.builds(
+    lambda small, y, x: np.kron(small, np.ones((y, x), dtype=bool)),
+    arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=6)),
+    st.integers(1, 9),
+    st.integers(1, 9),
+)
+
+
+def masks(test):
+    """Drawn masks, and those that are easily lost: parts, holes, corners, nothing, everything."""
+    named = (RING, CORNERS, np.zeros((3, 5), bool), np.ones((5, 3), bool), np.ones((1, 1), bool))
+    for mask in named:
+        test = example(mask=mask)(test)
+    return given(mask=MASKS)(test)
+
+
+@masks
+def test_run_lengths_give_the_mask_back(mask):
+    for compressed in (True, False):
+        rle = json.loads(json.dumps(run_lengths.encode(mask, compressed)))
+        np.testing.assert_array_equal(run_lengths.decode(rle), mask)
+    assert rle["counts"] == walked_runs(mask)
+    binary = coco_mask.frPyObjects(rle, *rle["size"])
+    np.testing.assert_array_equal(coco_mask.decode(binary), mask)
+    compressed = run_lengths.encode(mask)
+    np.testing.assert_array_equal(coco_mask.decode(compressed), mask)
+
+
+@masks
+def test_outlines_give_the_mask_back(mask):
+    traced = polygons.trace(mask)
+    np.testing.assert_array_equal(polygons.fill(traced, mask.shape), mask)
+    holes = [hole for polygon in traced for hole in polygon.holes]
+    area = sum(enclosed(p.outer) for p in traced) + sum(map(enclosed, holes))
+    assert area == mask.sum()
+    assert all(enclosed(polygon.outer) > 0 for polygon in traced)
+    assert all(enclosed(hole) < 0 for hole in holes)
+
+
+def enclosed(ring):
+    """Signed area by the triangles to the origin."""
+    corners = ring.tolist()
+    pairs = zip(corners, corners[1:] + corners[:1], strict=True)
+    return sum(x0 * y1 - x1 * y0 for (x0, y0), (x1, y1) in pairs) / 2
+
+
+@masks
+def test_polygons_of_coco_lose_holes_and_nothing_else(mask):
+    traced = polygons.trace(mask)
+    outlines = polygons.to_coco(traced)
+    drawn = polygons.from_coco(outlines, mask.shape)
+    filled = polygons.fill([polygon._replace(holes=()) for polygon in traced], mask.shape)
+    np.testing.assert_array_equal(drawn, filled)
+    assert (drawn >= mask).all()
+
+
+@masks
+def test_a_line_of_yolo_has_parts_and_holes(mask):
+    traced = polygons.trace(mask)
+    if not mask.any():
+        with pytest.raises(ValueError, match="polygons"):
+            yolo.encode(3, traced, mask.shape)
+        return
+    line = yolo.encode(3, traced, mask.shape)
+    number, drawn = yolo.decode(line, mask.shape)
+    assert number == 3
+    np.testing.assert_array_equal(drawn, mask)
+    np.testing.assert_array_equal(read_yolo(line, mask.shape), mask)
+
+
+def read_yolo(line, size):
+    """Parser by the grammar ``class x1 y1 x2 y2 ...``; it counts crossings of rays."""
+    _, *numbers = line.split(" ")
+    assert all(0 <= float(number) <= 1 for number in numbers)
+    height, width = size
+    points = [(float(x) * width, float(y) * height)
+              for x, y in zip(numbers[::2], numbers[1::2], strict=True)]  # fmt: skip
+    found = np.zeros(size, dtype=bool)
+    for (x0, y0), (x1, y1) in zip(points, points[1:] + points[:1], strict=True):
+        for row in range(height):
+            if (y0 > row + 0.5) != (y1 > row + 0.5):
+                x = x0 + (row + 0.5 - y0) / (y1 - y0) * (x1 - x0)
+                found[row] ^= np.arange(width) + 0.5 > x
+    return found
+
+
+@masks
+def test_the_brush_of_label_studio(mask):
+    rle = brush.encode(mask)
+    assert all(0 <= byte < 256 for byte in rle)
+    picture = read_brush(rle).reshape(*mask.shape, 4)
+    np.testing.assert_array_equal(picture, np.repeat(np.where(mask, 255, 0)[..., None], 4, axis=2))
+    np.testing.assert_array_equal(brush.decode(rle, mask.shape), mask)
+
+
+def read_brush(rle):
+    """Decoder by the description of the format, on a text of bits."""
+    bits = iter("".join(f"{byte:08b}" for byte in rle))
+
+    def number(count):
+        return int("".join(next(bits) for _ in range(count)), 2)
+
+    total, word = number(32), number(5) + 1
+    widths = [number(4) + 1 for _ in range(4)]
+    values = []
+    while len(values) < total:
+        run = number(1)
+        length = number(widths[number(2)]) + 1
+        values += [number(word)] * length if run else [number(word) for _ in range(length)]
+    assert "1" not in bits, "more than padding is left"
+    return np.array(values)
+
+
+def test_long_runs_and_single_values_of_the_brush():
+    large = np.zeros((300, 301), dtype=bool)  # 361,200 values: several blocks of 65,536
+    large[100:280, 7:200] = True
+    np.testing.assert_array_equal(brush.decode(brush.encode(large), large.shape), large)
+    values = [0, 0, 0, 7, 1, 2, 3, 0]  # two pixels, of which the first has alpha
+    fields = [(8, 32), (7, 5), (2, 4), (3, 4), (7, 4), (15, 4), (0, 1), (0, 2), (7, 3)]
+    bits = "".join(f"{value:0{count}b}" for value, count in [*fields, *((v, 8) for v in values)])
+    bits += "0" * (-len(bits) % 8)
+    rle = [int(bits[i : i + 8], 2) for i in range(0, len(bits), 8)]
+    np.testing.assert_array_equal(brush.decode(rle, (1, 2)), [[True, False]])
+    with pytest.raises(ValueError, match="original_width"):
+        brush.decode(rle, (2, 2))
+    with pytest.raises(ValueError, match="cut off"):
+        brush.decode(rle[:-3], (1, 2))
+
+
+@masks
+def test_binary_png(mask, tmp_path_factory):
+    path = tmp_path_factory.mktemp("png") / "mask.png"
+    png.write_binary(path, mask)
+    np.testing.assert_array_equal(png.read_binary(path), mask)
+    np.testing.assert_array_equal(np.asarray(Image.open(path)), np.where(mask, 255, 0))
+
+
+@given(labels=arrays(np.uint8, array_shapes(min_dims=2, max_dims=2, max_side=12)))
+def test_index_png(labels, tmp_path_factory):
+    path = tmp_path_factory.mktemp("png") / "labels.png"
+    png.write_index(path, labels)
+    np.testing.assert_array_equal(png.read_index(path), labels)
+    with Image.open(path) as picture:
+        assert picture.mode == "P"
+        np.testing.assert_array_equal(np.asarray(picture), labels)
+
+
+@given(labels=arrays(np.uint8, (5, 7), elements=st.sampled_from([0, 1, 255])))
+def test_png_with_ignored_pixels(labels):
+    decoded = png.decode(png.encode(labels))
+    if (labels == 1).any() or not (labels == 255).any():
+        np.testing.assert_array_equal(decoded, labels)
+
+
+def test_png_that_holds_something_else(tmp_path):
+    with pytest.raises(DataError, match=r"absent\.png"):
+        png.read_index(tmp_path / "absent.png")
+    Image.new("RGB", (3, 3)).save(tmp_path / "colours.png")
+    (tmp_path / "cut.png").write_bytes(png.encode(np.ones((9, 9), np.uint8))[:40])
+    Image.new("L", (3, 3)).save(tmp_path / "jpeg.png", "JPEG")
+    for name in ("colours.png", "cut.png", "jpeg.png"):
+        with pytest.raises(DataError, match=name):
+            png.read_index(tmp_path / name)
+
+
+def test_tolerance_bounds_the_distance_of_the_outline():
+    y, x = np.mgrid[:80, :90]
+    disk = (x - 40) ** 2 + (y - 38) ** 2 < 30**2
+    corners = [sum(len(p.outer) for p in polygons.trace(disk, t)) for t in (0, 1, 3)]
+    assert corners == sorted(corners, reverse=True)
+    assert corners[1] < corners[0] / 3
+    for tolerance in (1, 3):
+        drawn = polygons.fill(polygons.trace(disk, tolerance), disk.shape)
+        assert 0.8 < polygons.round_trip(disk, drawn) < 1
+        changed = np.hypot(x - 40, y - 38)[drawn != disk]
+        assert (abs(changed - 30) <= tolerance + 1.5).all()
+    for wrong in (-1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="tolerance"):
+            polygons.trace(disk, wrong)
+
+
+def test_the_line_of_a_box_or_of_text_is_refused():
+    for line in ("", "0 0.1 0.1 0.5 0.5", "a 0 0 1 0 1 1", "-1 0 0 1 0 1 1", "0 0 0 1 0 1 1 1"):
+        with pytest.raises(ValueError, match="line must be"):
+            yolo.decode(line, (4, 4))
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        yolo.decode("0 0 0 7 0 1 1", (4, 4))

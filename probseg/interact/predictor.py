@@ -216,7 +216,7 @@ class Predictor:
             state = state._replace(box=drawn)
         state = state._replace(clicks=(*state.clicks, *clicks))
         if not state.clicks and state.box is None:
-            msg = "nothing to go by: give at least one click or a box"
+            msg = "`clicks` must have at least one click where there is no `box`, got none"
             raise ValueError(msg)
         if self._answers and not clicks and box is None:
             if self._answers[-1].settings == self._settings:

@@ -30,10 +30,10 @@ class ClickAdaptation:
 
     def __post_init__(self) -> None:
         if self.iterations < 0:
-            msg = f"iterations must be 0 or more, got {self.iterations}"
+            msg = f"`iterations` must be at least 0, got {self.iterations}"
             raise ValueError(msg)
         if not 0.0 < self.prior_precision < math.inf:
-            msg = f"prior must be finite and above 0, got {self.prior_precision}"
+            msg = f"`prior_precision` must be finite and above 0, got {self.prior_precision}"
             raise ValueError(msg)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from probseg.attention import Adaptation
 from probseg.clicks import Mistakes
 from probseg.data import DATASETS, SEMANTIC_DATASETS, Selected
+from probseg.descriptions import class_name, is_description
 from probseg.errors import DataError
 from probseg.evaluation.protocols import PROTOCOLS, Protocol
 from probseg.metrics import REPORTED_CLICKS
@@ -86,7 +87,7 @@ def figures_of(summary: Mapping[str, Any], first: int) -> Figures:
     """Return the published figures of a summary of clicks.
 
     Args:
-        summary: Fields of `probseg.metrics.Summary`.
+        summary: Fields of `probseg.evaluation.summary.Summary`, as in ``results.json``.
         first: Number of clicks of the first result.
     """
     errors = summary["se_objects"]
@@ -190,12 +191,12 @@ def _portable(described: Any) -> Description | None:  # noqa: ANN401 (any plain 
     """Return the description of a data set without absolute paths; None for another class."""
     if not isinstance(described, Mapping):
         return None
-    kind = str(described.get("class_path")).split(".")[-1]
+    kind = class_name(described)
     if kind not in SETS:
         return None
     arguments = dict(described.get("init_args") or {})
     for key, value in arguments.items():
-        if isinstance(value, Mapping) and "class_path" in value:
+        if is_description(value):
             inner = _portable(value)
             if inner is None:
                 return None
@@ -218,7 +219,7 @@ def _below_data(text: str) -> str:
 
 def _name(described: Mapping[str, Any]) -> str | None:
     """Return the name of a data set in results."""
-    kind = SETS[described["class_path"].split(".")[-1]]
+    kind = SETS[class_name(described)]
     arguments: Mapping[str, Any] = described["init_args"]
     if kind is Selected:
         return _name(arguments["dataset"])

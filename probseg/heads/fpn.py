@@ -25,7 +25,10 @@ class FPNDecoder(Decoder):
         super().__init__()
         self.levels = [i for i, s in enumerate(inputs.strides) if s >= stride]
         if not self.levels:
-            msg = f"stride {stride} is coarser than every map of the backbone: {inputs.strides}"
+            msg = (
+                f"`stride` must be at most {inputs.strides[-1]}, the stride of the backbone's "
+                f"coarsest map, got {stride}"
+            )
             raise ValueError(msg)
         self.lateral = nn.ModuleList(
             nn.Conv2d(inputs.channels[i], channels, kernel_size=1) for i in self.levels

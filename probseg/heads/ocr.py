@@ -47,8 +47,8 @@ class OCRDecoder(Decoder):
         self.levels = [i for i, s in enumerate(inputs.strides) if s >= stride]
         if not self.levels:
             msg = (
-                f"stride must be at most that of the backbone's coarsest map, {inputs.strides}, "
-                f"got {stride}; choose one of these"
+                f"`stride` must be at most {inputs.strides[-1]}, the stride of the backbone's "
+                f"coarsest map, got {stride}"
             )
             raise ValueError(msg)
         total = sum(inputs.channels[i] for i in self.levels)

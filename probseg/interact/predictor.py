@@ -316,7 +316,7 @@ class Predictor:
             state = state._replace(box=drawn)
         state = state._replace(clicks=(*state.clicks, *added))
         if not state.clicks and state.box is None:
-            msg = "nothing to go by: give at least one click or a box"
+            msg = "`clicks` must have at least one click where there is no `box`, got none"
             raise ValueError(msg)
         if mask is not None:
             self._begun, self._answers = state._replace(clicks=(), box=None), []

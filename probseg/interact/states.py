@@ -149,8 +149,8 @@ def check_click(click: Click, image: Tensor) -> None:
     height, width = image.shape[1:]
     if not (0 <= click.x < width and 0 <= click.y < height):
         message = (
-            f"click ({click.x}, {click.y}) is outside the image of {width} x {height} pixels; "
-            "clicks are (x, y) = (column, row), counted from 0"
+            f"`click` must satisfy 0 <= x < {width} and 0 <= y < {height} for this image, got "
+            f"({click.x}, {click.y}); clicks are (x, y) = (column, row), counted from 0"
         )
         raise ValueError(message)
 
@@ -161,7 +161,7 @@ def check_box(box: Sequence[float], image: Tensor) -> None:
     x0, y0, x1, y1 = box
     if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
         message = (
-            f"box {tuple(box)} must satisfy 0 <= x0 < x1 <= {width} and "
-            f"0 <= y0 < y1 <= {height} for this image; it is (x0, y0, x1, y1), half-open"
+            f"`box` must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height} for this "
+            f"image, got {tuple(box)}; it is (x0, y0, x1, y1), half-open"
         )
         raise ValueError(message)

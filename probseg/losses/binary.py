@@ -25,8 +25,8 @@ def _prepare(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         or logits.shape[0:1] + logits.shape[2:] != masks.shape
     ):
         msg = (
-            f"expected logits (B, 1, H, W) and masks (B, H, W), got {tuple(logits.shape)} "
-            f"and {tuple(masks.shape)}"
+            "`logits` must have shape (B, 1, H, W) for `masks` of shape (B, H, W), got "
+            f"{tuple(logits.shape)} for {tuple(masks.shape)}"
         )
         raise ValueError(msg)
     valid = (masks != IGNORE).flatten(1)
@@ -106,8 +106,11 @@ class NormalizedFocalLoss(MaskLoss):
 
     def __init__(self, alpha: float = 0.5, gamma: float = 2.0) -> None:
         super().__init__()
-        if not 0 < alpha < 1 or gamma < 0:
-            msg = f"expected 0 < alpha < 1 and gamma >= 0, got alpha={alpha}, gamma={gamma}"
+        if not 0 < alpha < 1:
+            msg = f"`alpha` must be in (0, 1), got {alpha}"
+            raise ValueError(msg)
+        if gamma < 0:
+            msg = f"`gamma` must be at least 0, got {gamma}"
             raise ValueError(msg)
         self.alpha = alpha
         self.gamma = gamma
@@ -139,12 +142,15 @@ class WeightedSum(MaskLoss):
     def __init__(self, losses: Sequence[MaskLoss], weights: Sequence[float] | None = None) -> None:
         super().__init__()
         if not losses:
-            msg = "losses must hold at least one loss, got none"
+            msg = "`losses` must hold at least one loss, got none"
             raise ValueError(msg)
         self.losses = nn.ModuleList(losses)
         self.weights = [1.0] * len(losses) if weights is None else list(weights)
         if len(self.weights) != len(self.losses):
-            msg = f"expected one weight per loss, got {len(self.weights)} for {len(self.losses)}"
+            msg = (
+                f"`weights` must hold one factor for each of the {len(self.losses)} losses, got "
+                f"{len(self.weights)}"
+            )
             raise ValueError(msg)
 
     def forward(self, logits: Tensor, masks: Tensor) -> Tensor:

@@ -21,7 +21,6 @@ from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.errors import UsageError
 from probseg.losses import BinaryCrossEntropy, MaskLoss
-from probseg.models.encoded import Encoded
 from probseg.models.segmenter import Logits, Segmenter
 from probseg.seeds import Draws
 from probseg.tasks.base import NetworkTask
@@ -145,7 +144,7 @@ class InteractiveSegmentation(NetworkTask):
             answers, prompts = self._answers(images, masks, seeds, rounds)
         else:
             prompts = self.draw_prompts(images, masks, seeds, self.stage, rounds)
-            encoded = _repeated(self.model.encode(images), self.annotators)
+            encoded = self.model.encode(images).repeated(self.annotators)
             answers = [(self.model.all_logits(encoded, prompts), masks)]
         loss = torch.stack([self.loss(given.main, truth) for given, truth in answers]).mean()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
@@ -186,7 +185,7 @@ class InteractiveSegmentation(NetworkTask):
             The logits of each round and the masks that they are for, in which rows that had no
             prompt yet are ignored; and the prompts of the last round.
         """
-        encoded = _repeated(self.model.encode(images), len(masks) // len(images))
+        encoded = self.model.encode(images).repeated(len(masks) // len(images))
         answers: list[tuple[Logits, Tensor]] = []
 
         def answer(prompts: Prompts) -> Tensor:
@@ -216,7 +215,7 @@ class InteractiveSegmentation(NetworkTask):
             networks that take a previous mask, as the curriculum has them.
         """
         times = len(masks) // len(images)
-        encoded = cache(lambda: _repeated(self.model.encode(images), times))  # some ask nothing
+        encoded = cache(lambda: self.model.encode(images).repeated(times))  # some ask nothing
 
         def answer(prompts: Prompts) -> Tensor:
             # A refinement learns nothing, and would take longer than all the rest of the step.
@@ -282,10 +281,6 @@ class InteractiveSegmentation(NetworkTask):
         """Store the curriculum's task."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["curriculum_stage"] = self.stage
-
-
-def _repeated(encoded: Encoded, times: int) -> Encoded:
-    return encoded if times == 1 else encoded.repeated(times)
 
 
 def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:

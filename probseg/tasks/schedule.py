@@ -28,11 +28,11 @@ class PolynomialThenConstant(LambdaLR):
         power: float = 0.9,
         final_factor: float = 0.1,
     ) -> None:
-        if decay_epochs < 1 or not 0 <= final_factor <= 1:
-            msg = (
-                "`decay_epochs` must be at least 1 and `final_factor` in [0, 1], got "
-                f"{decay_epochs} and {final_factor}"
-            )
+        if decay_epochs < 1:
+            msg = f"`decay_epochs` must be at least 1, got {decay_epochs}"
+            raise ValueError(msg)
+        if not 0 <= final_factor <= 1:
+            msg = f"`final_factor` must be in [0, 1], got {final_factor}"
             raise ValueError(msg)
 
         def factor(epoch: int) -> float:
@@ -58,8 +58,11 @@ class PolynomialDecay(LambdaLR):
     """
 
     def __init__(self, optimizer: Optimizer, total_steps: int, power: float = 0.9) -> None:
-        if total_steps < 1 or power <= 0:
-            msg = f"expected total_steps >= 1 and power > 0, got {total_steps} and {power}"
+        if total_steps < 1:
+            msg = f"`total_steps` must be at least 1, got {total_steps}"
+            raise ValueError(msg)
+        if power <= 0:
+            msg = f"`power` must be above 0, got {power}"
             raise ValueError(msg)
         super().__init__(optimizer, lambda step: _polynomial(step, total_steps, power))
 

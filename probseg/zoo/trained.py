@@ -17,6 +17,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
+from probseg.descriptions import class_name, is_description
 from probseg.errors import UsageError, WeightsError
 from probseg.models import (
     list_presets,
@@ -25,7 +26,7 @@ from probseg.models import (
     resolved,
 )
 from probseg.models.build import Description, Task
-from probseg.zoo.create import describe
+from probseg.zoo.create import describe, is_run
 from probseg.zoo.index import CONFIG, WEIGHTS
 from probseg.zoo.store import check_folder, read_config
 
@@ -182,13 +183,13 @@ def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, st
         WeightsError: If the training was not started from a configuration.
     """
     description = stored.get("hyper_parameters", {}).get("model")
-    if not isinstance(description, dict) or "class_path" not in description:
+    if not is_description(description):
         msg = (
             f"{source}: does not say what network it holds; only checkpoints written by "
             "`probseg fit` can be published"
         )
         raise WeightsError(msg)
-    maker = str(description["class_path"]).split(".")[-1]
+    maker = class_name(description)
     arguments = dict(description.get("init_args") or {})
     if maker in ("create_model", "create_interactive"):
         arguments |= description.get("dict_kwargs") or {}

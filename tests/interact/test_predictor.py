@@ -101,7 +101,7 @@ def test_a_new_image_starts_again_whatever_its_layout(model, predictor):
     predictor.predict(CLICKS, box=BOX)
     predictor.set_image(photo(30, 40, seed=1)[:, ::-1])
     assert predictor.clicks == ()
-    with pytest.raises(ValueError, match="nothing to go by"):
+    with pytest.raises(ValueError, match="clicks"):
         predictor.predict()
     other = Predictor(model)
     other.set_image(photo(30, 40, seed=1)[:, ::-1].copy())
@@ -251,7 +251,7 @@ def test_the_loop_is_asked_for_what_is_new_only(monkeypatch):
     assert asked[5:] == [encoding]
     predictor.predict()
     assert asked[6:] == [decoding]
-    with pytest.raises(ValueError, match="outside the image"):
+    with pytest.raises(ValueError, match="`click`"):
         predictor.predict([Click(99, 99)])
     assert len(asked) == 7
 

@@ -218,10 +218,13 @@ def test_the_schedule_is_the_formula(total, power):
         schedule.step()
 
 
-@pytest.mark.parametrize(("total", "power"), [(0, 0.9), (10, 0.0), (10, -1.0)])
-def test_a_schedule_that_makes_no_sense(total, power):
+@pytest.mark.parametrize(
+    ("total", "power", "argument"),
+    [(0, 0.9, "total_steps"), (10, 0.0, "power"), (10, -1.0, "power")],
+)
+def test_a_schedule_that_makes_no_sense(total, power, argument):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
-    with pytest.raises(ValueError, match="expected total_steps >= 1 and power > 0"):
+    with pytest.raises(ValueError, match=f"`{argument}`"):
         PolynomialDecay(optimizer, total, power)
 
 

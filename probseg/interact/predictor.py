@@ -228,13 +228,13 @@ class Predictor:
             image = rgb_pixels(image)
         if not isinstance(image, np.ndarray):
             msg = (
-                "image must be an array (H, W, 3), an image of Pillow or a path, got "
+                "`image` must be an array (H, W, 3), an image of Pillow or a path, got "
                 f"{type(image).__name__}"
             )
             raise ValueError(msg)
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
             msg = (
-                f"image must be RGB, uint8, of shape (H, W, 3), got shape {image.shape} and dtype "
+                f"`image` must be RGB, uint8, of shape (H, W, 3), got shape {image.shape} and dtype "
                 f"{image.dtype}; values in [0, 1] become uint8 by (255 * image).astype(np.uint8)"
             )
             raise ValueError(msg)
@@ -332,7 +332,7 @@ class Predictor:
         assert self._empty is not None, "there is an image"
         if not self.model.previous_mask:
             msg = (
-                "mask: this model takes no mask to begin with; choose one with previous_mask, such "
+                "`mask` must be None: this model takes no mask to begin with; choose one with previous_mask, such "
                 "as 'lite0_unet_prop'"
             )
             raise ValueError(msg)
@@ -341,7 +341,7 @@ class Predictor:
         number = given.dtype == np.bool_ or np.issubdtype(given.dtype, np.floating)
         if given.shape != shape or not number or not ((given >= 0) & (given <= 1)).all():
             msg = (
-                f"mask must be bool, or float in [0, 1], of the image's shape {shape}, got "
+                f"`mask` must be bool, or float in [0, 1], of the image's shape {shape}, got "
                 f"{given.dtype} of shape {given.shape}"
             )
             raise ValueError(msg)

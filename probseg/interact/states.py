@@ -113,7 +113,7 @@ def as_click(value: object, name: str) -> Click:
         if all(numbers) and positive in (0, 1):
             return Click(float(x), float(y), bool(positive))
     msg = (
-        f"{name} must be a Click, (x, y) or (x, y, positive), got {value!r}; give a sequence of "
+        f"`{name}` must be a Click, (x, y) or (x, y, positive), got {value!r}; give a sequence of "
         "clicks, such as [(120, 90), (300, 40, False)]"
     )
     raise ValueError(msg)
@@ -128,7 +128,7 @@ def fitted_box(box: Sequence[float], image: Tensor) -> Box:
     try:
         x0, y0, x1, y1 = (float(number) for number in box)
     except (TypeError, ValueError) as error:
-        msg = f"box must be four numbers (x0, y0, x1, y1), got {box!r}"
+        msg = f"`box` must be four numbers (x0, y0, x1, y1), got {box!r}"
         raise ValueError(msg) from error
     height, width = image.shape[1:]
     cut = max(x0, 0.0), max(y0, 0.0), min(x1, float(width)), min(y1, float(height))

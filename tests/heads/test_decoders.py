@@ -168,7 +168,7 @@ def test_pyramid_pooling_gives_each_place_the_mean_of_the_image():
 
 def test_wrong_arguments_are_named():
     for build in (DeepLabV3PlusDecoder, FPNDecoder, OCRDecoder):
-        refused(ValueError, partial(build, PYRAMID, stride=32), "stride", "(2, 4, 8, 16)", 32)
+        refused(ValueError, partial(build, PYRAMID, stride=32), "stride", 32)
     refused(ValueError, partial(DeepLabV3PlusDecoder, PYRAMID, rates=(6, 0)), "rates", "(6, 0)")
 
 

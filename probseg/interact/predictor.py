@@ -332,8 +332,8 @@ class Predictor:
         assert self._empty is not None, "there is an image"
         if not self.model.previous_mask:
             msg = (
-                "`mask` must be None: this model takes no mask to begin with; choose one with previous_mask, such "
-                "as 'lite0_unet_prop'"
+                "`mask` must be None: this model takes no mask to begin with; choose one with "
+                "previous_mask, such as 'lite0_unet_prop'"
             )
             raise ValueError(msg)
         given = np.asarray(mask)

@@ -220,6 +220,8 @@ def test_wrong_input_is_refused():
     refused(ValueError, lambda: loop.step([state], []), "zip")
     for click in (Click(-1, 2), Click(30, 2), Click(3, 20)):
         refused(ValueError, lambda click=click: loop.step([state], [click]), "click", "x < 30")
-        refused(ValueError, lambda click=click: begin(state.image, clicks=[click]), "click", "x < 30")
+        refused(
+            ValueError, lambda click=click: begin(state.image, clicks=[click]), "click", "x < 30"
+        )
     for box in ((-1, 0, 5, 5), (0, 0, 31, 5), (5, 5, 5, 9)):
         refused(ValueError, lambda box=box: begin(state.image, box=box), "box", "x1 <= 30")

@@ -235,7 +235,8 @@ class Predictor:
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
             msg = (
                 f"`image` must be RGB, uint8, of shape (H, W, 3), got shape {image.shape} and "
-                f"dtype {image.dtype}; values in [0, 1] become uint8 by (255 * image).astype(np.uint8)"
+                f"dtype {image.dtype}; values in [0, 1] become uint8 by "
+                "(255 * image).astype(np.uint8)"
             )
             raise ValueError(msg)
         if self.device.type == "cpu":

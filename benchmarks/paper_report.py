@@ -172,7 +172,7 @@ def _sources(results: Sequence[Result]) -> ScoreTable:
     lines = {}
     for result in results:
         source = result.source
-        given = [f"{k} {v:g}" for k, v in source["adaptation"].items() if v is not None]
+        given = [f"{k} {v:g}" for k, v in source["adaptation"].items()]
         lines[result.row, result.seed, source["weights_sha256"], source["commit"]] = [
             result.row,
             source["model"],

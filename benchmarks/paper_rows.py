@@ -149,7 +149,12 @@ def chosen(plan: Plan, names: Sequence[str] | None) -> list[Row]:
 
 def settings_of(row: Row, model: str) -> dict[str, Any]:
     """Return what a result of one of a row's networks says of itself, as JSON values."""
-    return {"model": model, "adaptation": asdict(row.adaptation)}
+    return {"model": model, "adaptation": switched(asdict(row.adaptation))}
+
+
+def switched(adaptation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of an adaptation that are not None: those that differ from training."""
+    return {name: value for name, value in adaptation.items() if value is not None}
 
 
 def place_of(folder: Path, row: Row, number: int, dataset: str) -> Path:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from paper_rows import Plan, place_of, settings_of
+from paper_rows import Plan, place_of, settings_of, switched
 
 from probseg.errors import DataError
 from probseg.paths import replacing
@@ -143,7 +143,9 @@ def _of_folder(place: Path, row: str, seed: int, dataset: str) -> Result | None:
     metadata = result.metadata
     machine = metadata["environment"]
     source = {
-        **{key: metadata[key] for key in ("model", "adaptation", "weights_sha256")},
+        "model": metadata["model"],
+        "adaptation": switched(metadata["adaptation"]),
+        "weights_sha256": metadata["weights_sha256"],
         "protocol": dict(result.protocol),
         "seed": metadata["seed"],
         "commit": machine["commit"] and machine["commit"][:7] + "+" * bool(machine["dirty"]),

@@ -38,7 +38,7 @@ def test_file(measured):
     assert set(record) == {field.name for field in fields(Record)}
     missing = {name for name, value in record.items() if value is None}
     assert "error" in missing
-    assert missing <= {"error", "working_size", "peak_mib"}
+    assert missing <= {"error", "working_size", "zoomed_ms", "peak_mib"}
     assert record["prompts"] == "head"
     assert 0 < record["next_multiply_adds_g"] < 0.3 * record["first_multiply_adds_g"]
 
@@ -54,7 +54,7 @@ def test_table(measured, monkeypatch, capsys):
     assert "measuring micro_csa (2 of 2)" in captured.err
     rows = [line.split() for line in captured.out.splitlines() if line.startswith("  micro_")]
     assert [row[:2] for row in rows] == [["micro_conv", "failed"], ["micro_csa", "head"]]
-    assert len(rows[1]) == 12
+    assert len(rows[1]) == 14
     text = " ".join(captured.out.split())
     for part in ("32 x 48 pixels", "1 multiply-add = 2 FLOPs", "micro_conv failed: ValueError"):
         assert part in text

@@ -17,16 +17,20 @@ from micro import described
 from runs import QUIET, command, usage_error
 
 import probseg.cli.tune as verb
+import probseg.zoo.index as index
 import probseg.zoo.store as store
 from probseg.attention import Adaptation
 from probseg.data import DATASETS
 from probseg.evaluation.tuning import Trial, Tuning
 from probseg.metrics import Interval
-from probseg.models import read_preset
+from probseg.models import build, read_preset
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
-FEW = ("--key-iterations", 1, "--key-priors", 0, 1, "--value-iterations", 1, "--value-priors", 10)
+FEW = (
+    *("--key-iterations", 1, "--key-priors", 0, 1, "--value-iterations", 1, "--value-priors", 10),
+    *("--click-iterations", 2, "--click-priors", 3, 30),
+)
 TRAINED = "micro_csa_bp5"
 OBJECTS = ("tune", "mine/", "--data", "objects")
 
@@ -80,7 +84,7 @@ def test_a_search_and_its_file(here, capsys):
     assert tried[4].endswith("value_iterations 0")
     assert tried[5].endswith("value_iterations 1, value_prior 10")
     files = sorted(path.name for path in (here / "mine").iterdir())
-    assert files == ["adaptation.yaml", store.CONFIG, store.WEIGHTS]
+    assert files == [index.CHECKSUMS, "adaptation.yaml", store.CONFIG, store.WEIGHTS]
     text = (here / "mine" / "adaptation.yaml").read_text(encoding="utf-8")
     assert text.startswith("# Found by `probseg tune` for mine/ on 4 objects of folder")
     assert Adaptation(**yaml.safe_load(text)) == Adaptation(), "random weights segment nothing"
@@ -106,7 +110,8 @@ def test_everything_that_was_asked_for_reaches_the_search(here, search):
     assert not model.training
     assert [sample.name for sample in samples] == ["photo0#1", "photo1#1", "photo2#1"], "spread"
     assert (protocol.name, protocol.trials) == ("human", 3)
-    assert [list(values) for values in vars(grid).values()] == [[1], [0, 1], [1], [10]]
+    values = [list(values) for values in vars(grid).values()]
+    assert values == [[1], [0, 1], [1], [10], [2], [3, 30]]
     assert (given["seed"], given["device"], given["batch_size"]) == (9, "cpu", 5)
     assert command(*OBJECTS, "--protocol", "ritm", "--trials", 7) == 0
     assert search[1][2].trials == 1, "no chance in this protocol"
@@ -196,9 +201,11 @@ def test_training_splits_of_data_sets(here, search):
 
 
 def test_networks_that_cannot_adapt_are_refused(here, capsys):
-    store.save(micro_model("micro_conv"), read_preset("micro_conv"), here / "plain")
+    standard = read_preset("micro_csa")
+    standard["init_args"]["head"]["init_args"]["attention"] = "standard"
+    store.save(build(standard), standard, here / "plain")
     assert command("tune", "plain/", "--data", "objects") == 2
-    assert "probabilistic attention" in capsys.readouterr().err
+    assert "nothing to tune" in capsys.readouterr().err
     assert not (here / "plain" / "adaptation.yaml").exists()
 
 

@@ -81,7 +81,7 @@ def test_area_under_curve_by_hand():
     assert area_under_curve(IOUS, 1)[1, 0] == pytest.approx((0.81 + 0.925) / 2)
     assert area_under_curve(IOUS, 3)[:, 0].tolist() == [0.5, 0.93, 0.9, 0.89]
     for first in (-1, 4):
-        with pytest.raises(ValueError, match=r"first: .* 0 \.\.\. 3"):
+        with pytest.raises(ValueError, match=r"`first` must .* 0 \.\.\. 3"):
             area_under_curve(IOUS, first)
 
 

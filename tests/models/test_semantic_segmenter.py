@@ -338,10 +338,11 @@ def test_the_two_tasks_have_their_own_presets():
 
 
 def test_descriptions_build_the_network_that_they_name():
-    told = "a Segmenter is built by build, a SemanticSegmenter by build_semantic"
-    with pytest.raises(ValueError, match=f"must be a Segmenter, got .*SemanticSegmenter'; {told}"):
+    told = "build makes a Segmenter, build_semantic a SemanticSegmenter"
+    given = "class_path must be that of a"
+    with pytest.raises(ValueError, match=f"{given} Segmenter, got .*SemanticSegmenter'; {told}"):
         build(read_preset("micro_fcn", "semantic"))
-    with pytest.raises(ValueError, match=f"must be a SemanticSegmenter, got .*; {told}"):
+    with pytest.raises(ValueError, match=f"{given} SemanticSegmenter, got .*; {told}"):
         build_semantic(read_preset("micro_conv"))
     whole = {"class_path": "SemanticSegmenter", "init_args": {"head": {"channels": 3}}}
     with pytest.raises(ValueError, match="head must be a part of the network"):

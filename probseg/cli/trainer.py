@@ -34,6 +34,7 @@ from probseg.cli.checkpoints import (
     without_pretrained_backbones,
 )
 from probseg.cli.faults import explain, how_to_continue, interruption
+from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.precision import without_slow_bfloat16
 from probseg.cli.processes import check_processes
 from probseg.data.base import InteractiveDataset
@@ -238,6 +239,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
 
     Args:
         arguments: Verb first, for instance ``["test", "--config", "configs/quickstart.yaml"]``.
+            ``--help.all`` prints all options.
 
     Returns:
         The finished command line, with its trainer, model and data.
@@ -245,6 +247,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
     Raises:
         UsageError: If the arguments are wrong.
     """
+    arguments = ["--help" if argument == ALL else argument for argument in arguments]
     # Lightning advertises other products at each start.
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_not_a_tip)
     # Raised inside Lightning, about torch; nobody who runs probseg can mend it.
@@ -267,7 +270,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
     except ArgumentError as error:
         lines = str(error).splitlines()
         reason = "\n".join(line for line in lines if not NOISE.match(line))
-        msg = f"{reason}\nAll options: probseg {arguments[0]} --help"
+        msg = f"{reason}\nAll options: probseg {arguments[0]} {ALL}"
         raise UsageError(msg) from error
 
 
@@ -313,12 +316,7 @@ def _is_semantic(path: Path) -> bool:
 
 
 def _parser_options() -> dict[str, Any]:
-    examples = {
-        "fit": "probseg fit --config configs/experiment/folder.yaml --data.root my_folder",
-        "validate": "probseg validate --config RUN/config.yaml --ckpt_path CHECKPOINT",
-        "test": "probseg test --config configs/quickstart.yaml",
-    }
-    options: dict[str, Any] = {verb: {"epilog": f"example: {e}"} for verb, e in examples.items()}
+    options: dict[str, Any] = {verb: {"epilog": f"example: {e}"} for verb, e in EXAMPLES.items()}
     return {"version": f"probseg {probseg.__version__}", "exit_on_error": False, **options}
 
 

@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -248,6 +249,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         UsageError: If the arguments are wrong.
     """
     arguments = ["--help" if argument == ALL else argument for argument in arguments]
+    check_configs(arguments)
     # Lightning advertises other products at each start.
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_not_a_tip)
     # Raised inside Lightning, about torch; nobody who runs probseg can mend it.
@@ -272,6 +274,27 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         reason = "\n".join(line for line in lines if not NOISE.match(line))
         msg = f"{reason}\nAll options: probseg {arguments[0]} {ALL}"
         raise UsageError(msg) from error
+
+
+def check_configs(arguments: Sequence[str]) -> None:
+    """Check that files given as configurations have text in them.
+
+    Raises:
+        UsageError: If one is empty or is no text.
+    """
+    for argument, following in pairwise([*arguments, ""]):
+        option, equals, value = argument.partition("=")
+        path = Path(value if equals else following)
+        if option not in ("-c", "--config") or not path.is_file():
+            continue
+        try:
+            empty = not path.read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError as error:
+            msg = f"{option} {path}: must be YAML in UTF-8, got bytes that are no text: {error}"
+            raise UsageError(msg) from error
+        if empty:
+            msg = f"{option} {path}: must have settings, got an empty file"
+            raise UsageError(msg)
 
 
 def with_shipped_configs(arguments: Sequence[str]) -> list[str]:

@@ -128,6 +128,12 @@ SEMANTIC = (
         (("fit", "--data", "probseg.data.FolderDataModule"), ["root"]),
         (("fit", "--config", "configs/experiment/fodler.yaml"), ["fodler.yaml", "not exist"]),
         (("fit", "--config", "mine.yaml"), ["gradient_clip"]),
+        (("fit", "--config", "empty.yaml"), ["empty.yaml", "empty file"]),
+        (("fit", "--config=noise.yaml"), ["noise.yaml", "UTF-8"]),
+        ((*FIT, "--data.batch_size=0"), ["`batch_size`", "0"]),
+        ((*FIT, "--data.num_workers=-1"), ["`num_workers`", "-1"]),
+        ((*FIT, "--model.optimizer.lr=-1"), ["learning rate", "-1"]),
+        ((*FIT, "--model.lr_scheduler.decay_epochs=0"), ["`decay_epochs`", "0"]),
         ((*FIT, "--trainer.max_epchs=3"), ["--trainer.max_epchs"]),
         ((*FIT, "--trainer.max_epochs=many"), ["trainer.max_epochs", "many"]),
         ((*FIT, "--data.val_fractoin=0.5"), ["val_fractoin"]),
@@ -165,6 +171,8 @@ def test_wrong_input_is_named_before_anything_is_written(
     arguments, parts, here, monkeypatch, capsys
 ):
     (here / "mine.yaml").write_text("trainer:\n  max_epochs: 3\n  gradient_clip: 1.0\n")
+    (here / "empty.yaml").touch()
+    (here / "noise.yaml").write_bytes(bytes([0, 1, 255]))
     broken = write_folder(here / "broken", images=1)
     write_folder(here / "single", images=1)
     for path in broken.rglob("photo0.*"):

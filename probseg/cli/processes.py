@@ -20,11 +20,17 @@ def check_processes(accelerator: object, devices: Any) -> None:  # noqa: ANN401 
         devices: ``trainer.devices``; a number, as text too, "auto", or a list.
 
     Raises:
-        UsageError: If there would be more, and ``PROBSEG_MANY_PROCESSES`` is not 1.
+        UsageError: If there would be more, and ``PROBSEG_MANY_PROCESSES`` is not 1; or none.
     """
-    wanted = int(devices) if str(devices).isdecimal() else 1
+    number = str(devices).removeprefix("-").isdecimal()
+    wanted = int(devices) if number else 1
     cores = os.cpu_count() or 1
-    if not on_cpu(accelerator) or wanted <= cores or os.environ.get(FORCE) == "1":
+    if not on_cpu(accelerator):
+        return
+    if wanted < 1:
+        msg = f"--trainer.devices must be at least 1 on the CPU, got {wanted}"
+        raise UsageError(msg)
+    if wanted <= cores or os.environ.get(FORCE) == "1":
         return
     msg = (
         f"--trainer.devices must be at most {cores}, one process for each core of this machine, "

@@ -159,7 +159,8 @@ class FolderDataModule(InteractiveDataModule):
         max_skipped: Most training objects that may turn out to be unreadable.
 
     Raises:
-        ValueError: If fewer than two images have masks.
+        ValueError: If fewer than two images have masks, ``val_fraction`` is not between 0 and 1, or
+            ``split_seed`` is negative.
     """
 
     def __init__(
@@ -188,6 +189,9 @@ class FolderDataModule(InteractiveDataModule):
         )
         if not 0 < val_fraction < 1:
             msg = f"val_fraction must lie between 0 and 1, got {val_fraction}"
+            raise ValueError(msg)
+        if split_seed < 0:
+            msg = f"`split_seed` must be at least 0, got {split_seed}"
             raise ValueError(msg)
         everything = ImageMaskFolder(root)
         photos = sorted({image for image, _, _ in everything.objects})

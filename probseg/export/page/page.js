@@ -12,7 +12,7 @@ class Photograph {
     const context = canvas.getContext("2d");
     context.drawImage(bitmap, 0, 0);
     runner.setImage(context.getImageData(0, 0, width, height));
-    this.objects = []; // of finished ones: {mask, clicks}
+    this.objects = []; // the finished ones: {mask, area, clicks}
     this.last = Promise.resolve();
     this.begin();
   }
@@ -46,12 +46,14 @@ class Photograph {
     } else if (type === "redo" && this.undone.length) await this._give(this.undone.pop());
     else if (type === "clear") this.begin();
     else if (type === "finish" && this.answers.length) {
-      this.objects.push({ mask: this.mask, clicks: this.runner.clicks.length });
+      const { mask } = this;
+      const area = mask.payload.reduce((sum, pixel) => sum + pixel, 0);
+      this.objects.push({ mask, area, clicks: this.runner.clicks.length });
       this.begin();
     }
     const finished = type === "mask" && action.object != null;
     const mask = finished ? this.objects[action.object].mask : this.mask;
-    return { ...this._state(), ...mask, sequence, milliseconds: performance.now() - started };
+    return { ...this.state(), ...mask, sequence, milliseconds: performance.now() - started };
   }
 
   /** Of the current object; nothing before the first prompt. */
@@ -82,7 +84,8 @@ class Photograph {
     Object.assign(this.runner, { clicks, box, previous });
   }
 
-  _state() {
+  /** What the clicker must know besides masks. */
+  state() {
     const marks = this.runner.clicks.map((click) => ({
       ...click,
       x: click.x + 0.5,
@@ -94,8 +97,7 @@ class Photograph {
       undo: this.answers.length > 0,
       redo: this.undone.length > 0,
       current: this.answers.length ? { object: null, clicks: marks, box: this.runner.box } : null,
-      objects: this.objects.map(({ mask, clicks }, id) => {
-        const area = mask.payload?.reduce((sum, pixel) => sum + pixel, 0) ?? 0;
+      objects: this.objects.map(({ mask, area, clicks }, id) => {
         return { id, label: null, area, window: mask.window, clicks };
       }),
     };
@@ -126,28 +128,35 @@ const get = (id) => document.getElementById(id);
 const page = { photograph: null, clicker: null, name: "" };
 window.probsegPage = page;
 
+function say(text) {
+  get("message").textContent = text;
+}
+
 async function open(blob, name) {
   const bitmap = await createImageBitmap(blob, { colorSpaceConversion: "none" });
+  page.clicker.locked = true; // until it shows the new photograph
+  await page.photograph?.last;
   const photograph = new Photograph(page.runner, bitmap);
   Object.assign(page, { photograph, name: name.replace(/\.\w+$/, "") });
   page.clicker.transport = photograph;
-  await page.clicker.open(photograph._state());
-  get("message").textContent = "Click on an object; where its mask is wrong, click again.";
+  await page.clicker.open(photograph.state());
+  say("Click on an object; where its mask is wrong, click again.");
 }
 
 async function start() {
   page.clicker = new Clicker(get("clicker"), null, { tools: ["object", "background", "box"] });
   page.clicker.setPreview(false); // each would be as slow as a click
-  page.clicker.addEventListener("problem", ({ detail }) => (get("message").textContent = detail));
+  page.clicker.addEventListener("problem", ({ detail }) => say(detail));
   document.addEventListener("keydown", (event) => {
-    if (!event.target.matches("button, input") && page.clicker.key(event)) event.preventDefault();
+    const presses = event.target.matches("button, input") && [" ", "Enter"].includes(event.key);
+    if (!presses && page.clicker.key(event)) event.preventDefault();
   });
   page.runner = await Runner.load("./");
   await open(await (await fetch("photo.png")).blob(), "photo.png");
   get("file").disabled = get("save").disabled = false;
-  get("file").addEventListener("change", async () => {
+  get("file").addEventListener("change", () => {
     const [file] = get("file").files;
-    if (file) await open(file, file.name);
+    if (file) open(file, file.name).catch((error) => say(`${file.name}: ${error.message}`));
   });
   get("save").addEventListener("click", () => {
     const { objects, mask } = page.photograph;
@@ -157,4 +166,4 @@ async function start() {
   document.body.dataset.ready = "";
 }
 
-start().catch((error) => (get("message").textContent = error));
+start().catch((error) => say(error.message));

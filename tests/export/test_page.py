@@ -3,6 +3,7 @@
 import functools
 import http.server
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from micro import described
 from pages import Page, browser
 from PIL import Image
 
+import probseg
 from probseg.errors import UsageError
 from probseg.export import Runner, export_model
 from probseg.export.runner import resized
@@ -29,26 +31,19 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A page with a micro network whose classifier adapts, and a photograph of odd size."""
-    torch.manual_seed(0)
-    changes = {"head": {"click_iterations": 2}}
-    model = build(described("micro_previous", **changes)).eval()
-    model.working_size = 64
-    path = tmp_path_factory.mktemp("export") / "site"
+def write(model, path):
+    """Export a network as a page; without npm or a network, skip the test."""
     try:
         export_model(model, path, to="page")
     except UsageError as error:
         if "npm" in str(error):
             pytest.skip(f"ONNX Runtime Web cannot be fetched: {error}")
         raise
-    Image.fromarray(draw_scene(101, 133, seed=3)[0]).save(path / "photo.png")
-    return path
 
 
-@pytest.fixture(scope="module")
-def page(folder):
+@contextmanager
+def served(folder):
+    """Open the page of a folder in a browser."""
     serve = functools.partial(Handler, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -58,6 +53,24 @@ def page(folder):
         opened.close()
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A page with a micro network whose classifier adapts, and a photograph of odd size."""
+    torch.manual_seed(0)
+    model = build(described("micro_previous", head={"click_iterations": 2})).eval()
+    model.working_size = 64
+    path = tmp_path_factory.mktemp("export") / "site"
+    write(model, path)
+    Image.fromarray(draw_scene(101, 133, seed=3)[0]).save(path / "photo.png")
+    return path
+
+
+@pytest.fixture(scope="module")
+def page(folder):
+    with served(folder) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -142,6 +155,18 @@ def test_a_photograph_of_ones_own(fresh, tmp_path):
     np.testing.assert_array_equal(
         np.array(seen, np.float32), (picture.astype(np.float32) / 255).ravel()
     )
+
+
+@pytest.mark.slow
+def test_masks_of_the_shipped_model(tmp_path):
+    write(probseg.create_model("lite0_unet_prop", pretrained=True), tmp_path / "site")
+    clicks = [(288, 133, True), (357, 282, False), (299, 246, True)]  # on the cup
+    masks = [answer > 0.5 for answer in expected(tmp_path / "site", clicks)]
+    with served(tmp_path / "site") as page:
+        for mask, (x, y, positive) in zip(masks, clicks, strict=True):
+            page.click(x + 0.5, y + 0.5, "left" if positive else "right")
+            assert 20_000 < mask.sum() < 100_000
+            assert (page.mask() != mask).sum() <= 10
 
 
 def test_npm_is_named_where_it_is_missing(tmp_path, monkeypatch):

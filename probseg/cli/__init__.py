@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import probseg
+from probseg.cli.help import short_help
 
 USAGE = """\
 usage: probseg [-h] [--version] VERB ...
@@ -88,6 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     if arguments[0] == "--version":
         sys.stdout.write(f"probseg {probseg.__version__}\n")
+        return 0
+    short = short_help(arguments)
+    if short is not None:
+        sys.stdout.write(short)
         return 0
     from probseg.errors import UnknownNameError, user_error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing.connection
 import re
 import traceback
@@ -31,6 +32,7 @@ NO_SHARED_MEMORY = re.compile(
     r"unable to (allocate|open|write|mmap|resize).*(shared memory|torch_)"
 )
 NO_DEVICE_MEMORY = re.compile(r"(CUDA error: out of memory|_STATUS_ALLOC_FAILED)")
+_UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 NO_HOST_MEMORY = re.compile(r"DefaultCPUAllocator: (can't allocate|not enough) memory")
 
 _USER_ERRORS = {f"{kind.__module__}.{kind.__qualname__}" for kind in USER_ERRORS}
@@ -165,6 +167,11 @@ def _explained(error: BaseException, verb: str, config: Namespace, last: Path | 
             return _no_memory("the machine", text, verb, config)
     if isinstance(error, MemoryError):
         return _no_memory("the machine", text, verb, config)
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename:
+        return (
+            f"cannot write {error.filename}: {error.strerror}; choose a folder for the run with "
+            "--trainer.logger.save_dir"
+        )
     return None
 
 

@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +35,7 @@ from probseg.cli.checkpoints import (
     without_pretrained_backbones,
 )
 from probseg.cli.faults import explain, how_to_continue, interruption
+from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.precision import without_slow_bfloat16
 from probseg.cli.processes import check_processes
 from probseg.data.base import InteractiveDataset
@@ -238,6 +240,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
 
     Args:
         arguments: Verb first, for instance ``["test", "--config", "configs/quickstart.yaml"]``.
+            ``--help.all`` prints all options.
 
     Returns:
         The finished command line, with its trainer, model and data.
@@ -245,6 +248,8 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
     Raises:
         UsageError: If the arguments are wrong.
     """
+    arguments = ["--help" if argument == ALL else argument for argument in arguments]
+    check_configs(arguments)
     # Lightning advertises other products at each start.
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_not_a_tip)
     # Raised inside Lightning, about torch; nobody who runs probseg can mend it.
@@ -267,8 +272,29 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
     except ArgumentError as error:
         lines = str(error).splitlines()
         reason = "\n".join(line for line in lines if not NOISE.match(line))
-        msg = f"{reason}\nAll options: probseg {arguments[0]} --help"
+        msg = f"{reason}\nAll options: probseg {arguments[0]} {ALL}"
         raise UsageError(msg) from error
+
+
+def check_configs(arguments: Sequence[str]) -> None:
+    """Check that files given as configurations have text in them.
+
+    Raises:
+        UsageError: If one is empty or is no text.
+    """
+    for argument, following in pairwise([*arguments, ""]):
+        option, equals, value = argument.partition("=")
+        path = Path(value if equals else following)
+        if option not in ("-c", "--config") or not path.is_file():
+            continue
+        try:
+            empty = not path.read_text(encoding="utf-8").strip()
+        except UnicodeDecodeError as error:
+            msg = f"{option} {path}: must be YAML in UTF-8, got bytes that are no text: {error}"
+            raise UsageError(msg) from error
+        if empty:
+            msg = f"{option} {path}: must have settings, got an empty file"
+            raise UsageError(msg)
 
 
 def with_shipped_configs(arguments: Sequence[str]) -> list[str]:
@@ -313,12 +339,7 @@ def _is_semantic(path: Path) -> bool:
 
 
 def _parser_options() -> dict[str, Any]:
-    examples = {
-        "fit": "probseg fit --config configs/experiment/folder.yaml --data.root my_folder",
-        "validate": "probseg validate --config RUN/config.yaml --ckpt_path CHECKPOINT",
-        "test": "probseg test --config configs/quickstart.yaml",
-    }
-    options: dict[str, Any] = {verb: {"epilog": f"example: {e}"} for verb, e in examples.items()}
+    options: dict[str, Any] = {verb: {"epilog": f"example: {e}"} for verb, e in EXAMPLES.items()}
     return {"version": f"probseg {probseg.__version__}", "exit_on_error": False, **options}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
@@ -13,7 +14,7 @@ from probseg.data.base import InteractiveDataset
 from probseg.data.folder import ImageMaskFolder
 from probseg.data.loading import Cut, TrainingData, as_list, check_names, stack_cuts
 from probseg.data.mixing import MixedOrder
-from probseg.data.sampling import Order
+from probseg.data.sampling import Order, Shuffled
 from probseg.data.transforms import TrainingCrop
 from probseg.errors import DataError
 from probseg.types import Sample
@@ -87,7 +88,7 @@ class InteractiveDataModule(TrainingData):
         proportions: list[float] | None = None,
         samples_per_epoch: int | None = None,
     ) -> None:
-        super().__init__(max_skipped)
+        super().__init__(batch_size, num_workers, max_skipped)
         if val_objects is not None and val_objects < 1:
             msg = f"val_objects must be at least 1, or None for all, got {val_objects}"
             raise ValueError(msg)
@@ -106,8 +107,6 @@ class InteractiveDataModule(TrainingData):
         self.test: list[Dataset[Sample]] = [*as_list(test)]
         _check_names("val", self.val)
         _check_names("test", self.test)
-        self.batch_size = batch_size
-        self.num_workers = num_workers
         self.crop = TrainingCrop(crop_size, scale, padding)
 
     def train_dataloader(self) -> DataLoader[TrainBatch]:
@@ -117,8 +116,6 @@ class InteractiveDataModule(TrainingData):
             self.crop,
             _collate,
             of="objects",
-            batch_size=self.batch_size,
-            num_workers=self.num_workers,
             order=self.order,
         )
 
@@ -137,10 +134,15 @@ class InteractiveDataModule(TrainingData):
         return [_object_loader(objects, self.eval_batch_size) for objects in self.test]
 
 
+_LEAST_BATCHES = 4
+"""Batches of an epoch of a small folder."""
+
+
 class FolderDataModule(InteractiveDataModule):
     """Your own folder with ``images/`` and ``masks/``, split into training and validation.
 
-    The split is by image, so that two objects of one photograph never face each other.
+    The split is by image, so that two objects of one photograph never face each other. An epoch of
+    few objects has each of them several times, in other crops, so that it fills four batches.
 
     Args:
         root: The folder; see `ImageMaskFolder` for its layout.
@@ -200,6 +202,13 @@ class FolderDataModule(InteractiveDataModule):
             Subset(everything, [i for i, o in enumerate(objects) if o[0] not in held_out])
         ]
         self.val = [Subset(everything, [i for i, o in enumerate(objects) if o[0] in held_out])]
+        count = len(self.train[0])  # type: ignore[arg-type]
+        rounds = -(-_LEAST_BATCHES * batch_size // count)
+        if rounds > 1:
+            rank_zero_info(
+                f"{root}: an epoch has each of the {count} training objects {rounds} times"
+            )
+        self.order = Shuffled(count, rounds)
         self.test = self.val
 
 

@@ -123,22 +123,31 @@ class TrainingData(L.LightningDataModule):
     """Base of the data modules of both tasks.
 
     Args:
+        batch_size: Training crops per batch and device.
+        num_workers: Processes that read and augment training images; 0 reads in the main process.
         max_skipped: Most training samples that may turn out to be unreadable; another one takes the
             place of each, and one more stops the training with a list. Counted in each process.
 
     Raises:
-        ValueError: If ``max_skipped`` is negative.
+        ValueError: If ``batch_size`` is below 1, or ``num_workers`` or ``max_skipped`` negative.
 
     Attributes:
         seed: Determines the order of the samples, their augmentation and their clicks; by default
             the seed of ``seed_everything``. A resumed training uses the seed of its checkpoint.
     """
 
-    def __init__(self, max_skipped: int) -> None:
+    def __init__(self, batch_size: int, num_workers: int, max_skipped: int) -> None:
         super().__init__()
-        if max_skipped < 0:
-            msg = f"max_skipped must be a number of samples >= 0, got {max_skipped}"
-            raise ValueError(msg)
+        for name, value, least in (
+            ("batch_size", batch_size, 1),
+            ("num_workers", num_workers, 0),
+            ("max_skipped", max_skipped, 0),
+        ):
+            if value < least:
+                msg = f"`{name}` must be at least {least}, got {value}"
+                raise ValueError(msg)
+        self.batch_size = batch_size
+        self.num_workers = num_workers
         self.skips = Skips(max_skipped)
         self.seed = torch.initial_seed()
         self._global_batch_size: int | None = None  # of the training so far
@@ -169,8 +178,6 @@ class TrainingData(L.LightningDataModule):
         collate: Callable[[list[Cut]], _Batch],
         *,
         of: str,
-        batch_size: int,
-        num_workers: int,
         order: Order | None = None,
     ) -> DataLoader[_Batch]:
         """Load training crops in random order; the last incomplete batch is left out.
@@ -180,8 +187,6 @@ class TrainingData(L.LightningDataModule):
             crop: The augmentation.
             collate: Makes a batch of crops.
             of: Kind of samples, a word for the error.
-            batch_size: Crops per batch and device.
-            num_workers: Processes that read and augment; 0 reads in the main process.
             order: Which samples an epoch has; all of them once by default.
 
         Raises:
@@ -193,35 +198,35 @@ class TrainingData(L.LightningDataModule):
         crops = _Crops(ConcatDataset(sets), crop)
         order = Shuffled(len(crops)) if order is None else order
         processes = self.trainer.world_size if self.trainer else 1
-        if len(order) < batch_size * processes:
+        if len(order) < self.batch_size * processes:
             each = f" on each of {processes} devices" if processes > 1 else ""
             msg = (
-                f"batch_size {batch_size}{each} is larger than the {len(order)} training {of}; use "
-                "a smaller one"
+                f"batch_size {self.batch_size}{each} is larger than the {len(order)} training "
+                f"{of}; use a smaller one"
             )
             raise DataError(msg)
         sampler = TrainingSampler(
             order,
             seed=self.seed,
-            batch_size=batch_size,
+            batch_size=self.batch_size,
             processes=processes,
             rank=self.trainer.global_rank if self.trainer else 0,
         )
         if self.trainer is not None:
-            before, now = self._global_batch_size, batch_size * processes
+            before, now = self._global_batch_size, self.batch_size * processes
             if before is not None and before != now:
                 _recount_batches(self.trainer, before, now)
             self._global_batch_size = now
             sampler.go_to(*_position(self.trainer))
         return _TrainingLoader(
             crops,  # type: ignore[arg-type] # the stubs do not know of collate_fn
-            batch_size=batch_size,
+            batch_size=self.batch_size,
             sampler=sampler,
             drop_last=True,
             collate_fn=collate,
-            num_workers=num_workers,
+            num_workers=self.num_workers,
             worker_init_fn=_prepare_worker,
-            persistent_workers=num_workers > 0,
+            persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(),
         )
 

@@ -89,15 +89,13 @@ class SemanticDataModule(TrainingData):
         num_workers: int = 2,
         max_skipped: int = 10,
     ) -> None:
-        super().__init__(max_skipped)
+        super().__init__(batch_size, num_workers, max_skipped)
         self.save_hyperparameters()
         self.train = as_list(train)
         self.val = as_list(val)
         self.test = as_list(test)
         for role, sets in (("val", self.val), ("test", self.test)):
             check_names(role, [of.name for of in sets], "evaluate it in a run of its own")
-        self.batch_size = batch_size
-        self.num_workers = num_workers
         self.crop = SemanticCrop(crop_size, scale)
 
     @property
@@ -133,8 +131,6 @@ class SemanticDataModule(TrainingData):
             self.crop,
             _collate,
             of="photographs",
-            batch_size=self.batch_size,
-            num_workers=self.num_workers,
         )
 
     def val_dataloader(self) -> list[DataLoader[list[SemanticSample]]]:

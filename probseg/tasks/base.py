@@ -116,6 +116,15 @@ class NetworkTask(L.LightningModule):
         check_fit(self.state_dict(), checkpoint["state_dict"], "checkpoint")
 
 
+def trial_optimizer(optimizer: Callable[..., torch.optim.Optimizer]) -> torch.optim.Optimizer:
+    """Return an optimiser of one number: wrong settings are refused before a run writes anything.
+
+    Args:
+        optimizer: Makes the optimiser.
+    """
+    return optimizer([nn.Parameter(torch.zeros(()))])
+
+
 def _is_plain(value: Any) -> bool:  # noqa: ANN401
     """Return whether a value consists of numbers, strings, lists and dictionaries only."""
     if isinstance(value, Mapping):

@@ -23,7 +23,7 @@ from probseg.errors import UsageError
 from probseg.losses import BinaryCrossEntropy, MaskLoss
 from probseg.models.segmenter import Logits, Segmenter
 from probseg.seeds import Draws
-from probseg.tasks.base import NetworkTask
+from probseg.tasks.base import NetworkTask, trial_optimizer
 from probseg.tasks.schedule import PolynomialThenConstant
 from probseg.types import IGNORE, Prompts
 
@@ -99,6 +99,7 @@ class InteractiveSegmentation(NetworkTask):
             msg = f"`annotators` must be at least 1, got {annotators}"
             raise ValueError(msg)
         super().__init__(model, optimizer, lr_scheduler)
+        lr_scheduler(trial_optimizer(optimizer))
         self.model: Segmenter
         self.save_hyperparameters()
         self.loss = loss if loss is not None else BinaryCrossEntropy()

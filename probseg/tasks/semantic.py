@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from probseg.data.semantic_module import SemanticBatch, SemanticDataModule
 from probseg.errors import UsageError
 from probseg.models.semantic import SemanticSegmenter
-from probseg.tasks.base import NetworkTask
+from probseg.tasks.base import NetworkTask, trial_optimizer
 from probseg.tasks.schedule import PolynomialDecay
 from probseg.types import IGNORE
 
@@ -56,6 +56,7 @@ class SemanticSegmentation(NetworkTask):
             )
             raise ValueError(msg)
         super().__init__(model, optimizer, lr_scheduler)
+        lr_scheduler(trial_optimizer(optimizer), 1)
         self.model: SemanticSegmenter
         self.save_hyperparameters()
 

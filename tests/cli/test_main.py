@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from zoos import add_model, ship
 import probseg
 import probseg.cli
 import probseg.cli.trainer as trainer_module
+from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.trainer import with_shipped_configs
 from probseg.paths import configs_dir
 from probseg.zoo.index import WEIGHTS
@@ -43,18 +45,46 @@ def test_help_is_quick_and_threads_wait_without_spinning(chosen):
         assert f"\n  {verb} " in done.stdout
 
 
+@pytest.mark.parametrize("verb", list(EXAMPLES))
+def test_short_help_names_options_that_exist(verb, here, capsys):
+    assert command(verb, "--config", "nowhere.yaml", "--help") == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) < 60
+    assert max(map(len, text.splitlines())) < 100
+    options = set(re.findall(r"--[a-z][a-z_.]*", text)) - {ALL, "--data.help", "--model.help"}
+    assert len(options) > 15
+    config = {"fit": "folder", "validate": "folder", "test": "grabcut"}[verb]
+    with pytest.raises(SystemExit, match=r"^0$"):
+        command(verb, "--config", f"configs/experiment/{config}.yaml", "--print_config")
+    settings = yaml.safe_load(capsys.readouterr().out)
+    for option in options - {"--config", "--print_config"}:
+        found = settings
+        for key in option.removeprefix("--").split("."):
+            found = found["init_args"] if "init_args" in found and key not in found else found
+            assert key in found, option
+            found = found[key]
+
+
 def test_launcher_of_a_checkout(repository):
     launcher = [sys.executable, str(repository / "cli.py"), "--version"]
     done = subprocess.run(launcher, capture_output=True, text=True, check=True)
     assert done.stdout == f"probseg {probseg.__version__}\n"
 
 
+def help_of(verb):
+    """Print the help of a verb; parsers exit after it, the short one returns."""
+    try:
+        status = command(verb, "--help")
+    except SystemExit as end:
+        status = end.code
+    assert status == 0
+
+
 def test_every_verb_explains_itself_by_examples_that_exist(capsys):
     assert command() == 0
     words = capsys.readouterr().out.split()
     for verb in probseg.cli.VERBS:
-        with pytest.raises(SystemExit, match=r"^0$"):
-            command(verb, "--help")
+        help_of(verb)
         text = " ".join(capsys.readouterr().out.split())
         assert f"probseg {verb} " in text.split("example")[1]
         words += text.split()
@@ -98,6 +128,12 @@ SEMANTIC = (
         (("fit", "--data", "probseg.data.FolderDataModule"), ["root"]),
         (("fit", "--config", "configs/experiment/fodler.yaml"), ["fodler.yaml", "not exist"]),
         (("fit", "--config", "mine.yaml"), ["gradient_clip"]),
+        (("fit", "--config", "empty.yaml"), ["empty.yaml", "empty file"]),
+        (("fit", "--config=noise.yaml"), ["noise.yaml", "UTF-8"]),
+        ((*FIT, "--data.batch_size=0"), ["`batch_size`", "0"]),
+        ((*FIT, "--data.num_workers=-1"), ["`num_workers`", "-1"]),
+        ((*FIT, "--model.optimizer.lr=-1"), ["learning rate", "-1"]),
+        ((*FIT, "--model.lr_scheduler.decay_epochs=0"), ["`decay_epochs`", "0"]),
         ((*FIT, "--trainer.max_epchs=3"), ["--trainer.max_epchs"]),
         ((*FIT, "--trainer.max_epochs=many"), ["trainer.max_epochs", "many"]),
         ((*FIT, "--data.val_fractoin=0.5"), ["val_fractoin"]),
@@ -122,7 +158,10 @@ SEMANTIC = (
             (*BY_NAME, "--model.model.name=micro_cas"),
             ["unknown zoo model 'micro_cas'", "'micro_csa'"],
         ),
-        ((*BY_NAME, *SEMANTIC), ["model must be a Segmenter", "SemanticSegmenter"]),
+        (
+            (*BY_NAME, *SEMANTIC),
+            ["'micro_emanet'", "semantic segmentation", 'list_models(task="interactive")'],
+        ),
         ((*FIT, "--ckpt_path=nothing.ckpt"), ["nothing.ckpt", "no such file"]),
         ((*FIT, "--ckpt_path=best"), ["--ckpt_path best"]),
         ((*FIT, "--ckpt_path=last"), ["runs/probseg/*/checkpoints/last.ckpt"]),
@@ -132,6 +171,8 @@ def test_wrong_input_is_named_before_anything_is_written(
     arguments, parts, here, monkeypatch, capsys
 ):
     (here / "mine.yaml").write_text("trainer:\n  max_epochs: 3\n  gradient_clip: 1.0\n")
+    (here / "empty.yaml").touch()
+    (here / "noise.yaml").write_bytes(bytes([0, 1, 255]))
     broken = write_folder(here / "broken", images=1)
     write_folder(here / "single", images=1)
     for path in broken.rglob("photo0.*"):

@@ -238,7 +238,7 @@ def test_two_processes_write_each_photograph_once(here, repository, photos):
 
 
 def test_wrong_usage_is_refused_before_a_network_is_loaded(here, capsys, monkeypatch):
-    monkeypatch.setattr("probseg.cli.predict.load_network", lambda name: pytest.fail("loaded"))
+    monkeypatch.setattr("probseg.cli.predict._loaded", lambda options: pytest.fail("loaded"))
     out = ("--output", here / "m.png")
 
     def refused(*arguments, model="./clicks"):
@@ -246,7 +246,7 @@ def test_wrong_usage_is_refused_before_a_network_is_loaded(here, capsys, monkeyp
 
     assert "absent.jpg" in refused("absent.jpg", *out, "--click=1,1")
     assert "--click" in refused("photos/p0.png", *out)
-    assert "click (64.0, 1.0)" in refused("photos/p0.png", *out, "--click=64,1")
+    assert "(64.0, 1.0)" in refused("photos/p0.png", *out, "--click=64,1")
     assert "box" in refused("photos/p0.png", *out, "--box=0,0,99,9")
     assert "--box" in refused("photos/p0.png", *out, "--box=0,0,9")
     assert "--click" in refused("photos/p0.png", *out, "--click=1,1,1")

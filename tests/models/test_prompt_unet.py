@@ -77,6 +77,7 @@ def test_a_click_costs_fusion_and_head_alone():
 @pytest.mark.parametrize("name", PRESETS)
 def test_images_of_one_grid_together_are_as_one_by_one(name):
     network = model(name)
+    network.temperature = 1.0  # which `decode_each` alone applies
     sizes = [(40, 56), (37, 64), (64, 50)]
     images = [torch.rand(3, *size) for size in sizes]
     given = [drawn(size, seed=n, clicks=n + 1) for n, size in enumerate(sizes)]

@@ -3,6 +3,7 @@
 import math
 from functools import partial
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -26,6 +27,15 @@ from probseg.tasks import InteractiveSegmentation, PolynomialThenConstant
 BOXLESS = {"box_epochs": 0, "random_epochs": 0, "box_dropout": 1.0}
 
 
+class Images(NamedTuple):
+    """An encoding that is the images themselves."""
+
+    pixels: torch.Tensor
+
+    def repeated(self, times):
+        return Images(self.pixels.repeat_interleave(times, dim=0))
+
+
 class Answer(Segmenter):
     """Predicts what a function of images and prompts says, and remembers how it was asked."""
 
@@ -37,11 +47,11 @@ class Answer(Segmenter):
         self.asked = []
 
     def encode(self, image):
-        return image
+        return Images(image)
 
     def all_logits(self, encoded, prompts, refine=True):
         self.asked.append((prompts, self.training, torch.is_grad_enabled()))
-        return Logits(self.answer(encoded, prompts).unsqueeze(1) * self.scale, None)
+        return Logits(self.answer(encoded.pixels, prompts).unsqueeze(1) * self.scale, None)
 
 
 def nothing(image, prompts):

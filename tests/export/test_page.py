@@ -42,24 +42,31 @@ def write(model, path):
 
 
 @contextmanager
-def served(folder):
-    """Open the page of a folder in a browser."""
+def served(folder, chromium):
+    """Open the page of a folder in the browser."""
     serve = functools.partial(Handler, directory=str(folder))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    with browser() as started:
-        opened = Page(started, f"http://127.0.0.1:{server.server_port}/").open()
+    try:
+        opened = Page(chromium, f"http://127.0.0.1:{server.server_port}/").open()
         yield opened
         opened.close()
-    server.shutdown()
-    server.server_close()
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A page with a micro network whose classifier adapts, and a photograph of odd size."""
     torch.manual_seed(0)
-    model = build(described("micro_previous", head={"click_iterations": 2})).eval()
+    model = build(described("micro_previous", head={"click_iterations": 1})).eval()
     model.working_size = 64
     path = tmp_path_factory.mktemp("export") / "site"
     write(model, path)
@@ -68,8 +75,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(folder):
-    with served(folder) as opened:
+def page(folder, chromium):
+    with served(folder, chromium) as opened:
         yield opened
 
 
@@ -158,11 +165,11 @@ def test_a_photograph_of_ones_own(fresh, tmp_path):
 
 
 @pytest.mark.slow
-def test_masks_of_the_shipped_model(tmp_path):
+def test_masks_of_the_shipped_model(tmp_path, chromium):
     write(probseg.create_model("lite0_unet_prop", pretrained=True), tmp_path / "site")
     clicks = [(288, 133, True), (357, 282, False), (299, 246, True)]  # on the cup
     masks = [answer > 0.5 for answer in expected(tmp_path / "site", clicks)]
-    with served(tmp_path / "site") as page:
+    with served(tmp_path / "site", chromium) as page:
         for mask, (x, y, positive) in zip(masks, clicks, strict=True):
             page.click(x + 0.5, y + 0.5, "left" if positive else "right")
             assert 20_000 < mask.sum() < 100_000

@@ -19,6 +19,7 @@ examples:
   probseg export lite0_unet_prop --to onnx --output exported
   probseg export resnet16_csa --to onnx --output exported --size 256 --key-iterations 0
   probseg export runs/my_model/ --to torch --output exported
+  probseg export lite0_unet_prop --to page --output demo
 """
 
 
@@ -59,14 +60,19 @@ def run(arguments: Sequence[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="probseg export",
-        description="Write a model as graphs for ONNX Runtime or PyTorch, once their answers are "
-        "seen to be those of the model.",
+        description="Write a model as graphs for ONNX Runtime, PyTorch or a web page, once their "
+        "answers are seen to be those of the model.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("model", help="model of the zoo, or folder/ of one")
-    add("--to", choices=("onnx", "torch"), required=True, help="format of the graphs")
+    add(
+        "--to",
+        choices=("onnx", "torch", "page"),
+        required=True,
+        help="format of the graphs; page: ONNX with a web page that runs them in the browser",
+    )
     add("--output", type=Path, required=True, metavar="FOLDER", help="new folder")
     add(
         "--size",

@@ -20,11 +20,12 @@ from probseg.errors import UsageError
 from probseg.export import runner
 from probseg.export.graphs import Graph, trace
 from probseg.export.parity import Parity, TorchRunner, measure
+from probseg.export.web import write_page
 from probseg.models import Segmenter
 from probseg.transfer import digest
 from probseg.zoo.trained import weights_digest
 
-Target = Literal["onnx", "torch"]
+Target = Literal["onnx", "torch", "page"]
 
 ABOUT = "export.json"
 """What a runner must know of the graphs."""
@@ -32,10 +33,11 @@ ABOUT = "export.json"
 PACKAGES: dict[Target, tuple[str, ...]] = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "torch": (),
+    "page": ("onnx", "onnxscript", "onnxruntime"),
 }
 """Packages that a target needs besides those of probseg."""
 
-SUFFIX: dict[Target, str] = {"onnx": ".onnx", "torch": ".pt2"}
+SUFFIX: dict[Target, str] = {"onnx": ".onnx", "torch": ".pt2", "page": ".onnx"}
 
 TOLERANCE = 1e-3
 """Largest difference of two logits, relative to the largest logit where that is above 1."""
@@ -53,7 +55,8 @@ def export_model(
     Args:
         model: The network, with the settings that the graphs shall have; it is left as it is.
         folder: The graphs, ``export.json`` and, for ONNX, ``runner.py``; must not exist yet.
-        to: ``"onnx"`` or ``"torch"``, files of `torch.export.save`.
+        to: ``"onnx"``; ``"torch"``, files of `torch.export.save`; or ``"page"``, ONNX graphs with a
+            web page that runs them in the browser.
         size: Longest side in pixels that the graphs work at; the network's ``working_size`` by
             default.
         name: Of the model, for the description.
@@ -63,8 +66,8 @@ def export_model(
 
     Raises:
         UsageError: If packages are missing, the folder exists, there is no size, the network
-            computes on the host, or the graphs do not answer as the network does; nothing is
-            written then.
+            computes on the host, npm cannot fetch ONNX Runtime Web for a page, or the graphs do not
+            answer as the network does; nothing is written then.
     """
     folder = Path(folder)
     if missing := [package for package in PACKAGES[to] if find_spec(package) is None]:
@@ -86,6 +89,8 @@ def export_model(
     with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
         draft = Path(temporary) / "export"
         draft.mkdir()
+        if to == "page":
+            write_page(draft)
         graphs = trace(model, model.cell)
         files = {part: f"{part}{SUFFIX[to]}" for part in graphs}
         for part, graph in graphs.items():
@@ -101,7 +106,7 @@ def export_model(
             for part, graph in graphs.items()
         }
         _write_json(draft / ABOUT, about)
-        written = runner.Runner(draft) if to == "onnx" else TorchRunner(draft)
+        written = TorchRunner(draft) if to == "torch" else runner.Runner(draft)
         parity = measure(model, written)
         if parity.logit_difference > TOLERANCE * max(1.0, parity.largest_logit):
             msg = (

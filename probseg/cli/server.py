@@ -44,5 +44,5 @@ def serve(app: ASGIApp, listening: socket.socket) -> None:
     """Serve an application until Ctrl-C."""
     import uvicorn
 
-    options = {"log_level": "warning", "server_header": False, "timeout_keep_alive": 60}
-    uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[listening])
+    settings = uvicorn.Config(app, log_level="warning", server_header=False, timeout_keep_alive=60)
+    uvicorn.Server(settings).run(sockets=[listening])

@@ -1,10 +1,4 @@
-"""An interactor for agents of CVAT.
-
-cvat-cli --server-host HOST function create-native "probseg" \\
-        --function-module probseg.integrations.cvat -p model=str:lite0_unet_prop
-cvat-cli --server-host HOST function run-agent ID \\
-        --function-module probseg.integrations.cvat -p model=str:lite0_unet_prop
-"""
+"""An interactor for agents of CVAT; docs/integrations.md has the commands that register it."""
 
 from __future__ import annotations
 

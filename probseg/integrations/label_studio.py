@@ -1,7 +1,8 @@
 """The machine learning backend of Label Studio: smart keypoints and rectangles become brush masks.
 
-The routes are those that Label Studio calls: ``GET /health``, ``POST /setup``, ``POST /predict`` and
-``POST /webhook``. Images are read from one folder or from the task itself, never from the network.
+The routes are those that Label Studio calls: ``GET /health``, ``POST /setup``, ``POST /predict``
+and ``POST /webhook``. Images are read from one folder or from the task itself, never from the
+network.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ class Backend:
         """Return the mask of the object under the prompts; no result without prompts.
 
         Raises:
-            ValueError: If the request is malformed, its image cannot be read, or a prompt is outside
-                of it.
+            ValueError: If the request is malformed, its image cannot be read, or a prompt is
+                outside of it.
         """
         try:
             question = asked(body)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -36,31 +38,31 @@ MAX_SMEARED = 6
 
 
 @contextmanager
-def _decoding(path: Path) -> Iterator[None]:
+def _decoding(name: Path | str) -> Iterator[None]:
     """Raise the errors of a decoder as a `DataError` that names the file."""
     try:
         yield
     except (DataError, MemoryError):  # the second says nothing about the file
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise _too_large(path) from error
+        raise _too_large(name) from error
     except Exception as error:  # the decoders of broken files raise a dozen different kinds
-        msg = f"{path}: cannot be read as an image ({error}); replace or remove the file"
+        msg = f"{name}: cannot be read as an image ({error}); replace or remove the file"
         raise DataError(msg) from error
 
 
-def _opened(path: Path) -> Image.Image:
+def _opened(file: Path | BinaryIO, name: Path | str) -> Image.Image:
     """Open an image file without decoding it, unless it is too large to be decoded."""
-    picture = Image.open(path, formats=FORMATS)
+    picture = Image.open(file, formats=FORMATS)
     width, height = picture.size
     if width * height > MAX_PIXELS:  # Pillow itself refuses twice as many
-        raise _too_large(path)
+        raise _too_large(name)
     return picture
 
 
-def _too_large(path: Path) -> DataError:
+def _too_large(name: Path | str) -> DataError:
     return DataError(
-        f"{path}: has more than {MAX_PIXELS / 1e6:.0f} million pixels, and is not decoded as it "
+        f"{name}: has more than {MAX_PIXELS / 1e6:.0f} million pixels, and is not decoded as it "
         "could fill the memory; scale it down, or cut it into several images"
     )
 
@@ -71,7 +73,7 @@ def _open(path: Path) -> Image.Image:
         msg = f"{path}: no such file; check the folder and the spelling of the name"
         raise DataError(msg)
     with _decoding(path):
-        picture = _opened(path)
+        picture = _opened(path, path)
         picture.load()
     return picture
 
@@ -85,7 +87,7 @@ def image_size(path: Path) -> tuple[int, int]:
     Raises:
         DataError: If the file is missing, is not an image, or has more than `MAX_PIXELS`.
     """
-    with _decoding(path), _opened(path) as picture:
+    with _decoding(path), _opened(path, path) as picture:
         width, height = picture.size
         turned = picture.getexif().get(ExifTags.Base.Orientation, 1) >= 5
     return (width, height) if turned else (height, width)
@@ -108,6 +110,25 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
             floating point numbers.
     """
     return rgb_pixels(_open(path), str(path))
+
+
+def decode_image(content: bytes, name: str = "image") -> npt.NDArray[np.uint8]:
+    """Decode the bytes of an image file as 8-bit RGB, as `read_image` does.
+
+    Args:
+        content: Of an image file of any of `FORMATS`.
+        name: Named in the error.
+
+    Returns:
+        uint8, shape ``(H, W, 3)``.
+
+    Raises:
+        DataError: As `read_image`.
+    """
+    with _decoding(name):
+        picture = _opened(io.BytesIO(content), name)
+        picture.load()
+    return rgb_pixels(picture, name)
 
 
 def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint8]:

@@ -32,6 +32,9 @@ OF_THE_FAMILY = (
 OF_TRAINING = ("data.md", "faults.md")
 """Likewise, and they draw nothing from torch's generator."""
 
+OF_PARTS = ("parts.md",)
+"""Likewise, with `torch.compile` and `torch.export`."""
+
 NAMED_TEST = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 
 
@@ -93,7 +96,7 @@ def test_all_pages_of_the_family_are_tested(docs):
     assert sorted(["inference.md", *pages]) == sorted(OF_THE_FAMILY)
 
 
-@pytest.mark.parametrize("page", [*OF_THE_FAMILY, *OF_TRAINING])
+@pytest.mark.parametrize("page", [*OF_THE_FAMILY, *OF_TRAINING, *OF_PARTS])
 def test_examples_run(docs, page):
     text = (docs / page).read_text("utf-8")
     examples = blocks(text, "python")

@@ -23,6 +23,7 @@ FLOORS = [
     {"tasks"},
     {"callbacks"},
     {"annotate", "export"},
+    {"integrations"},
     {"cli"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

@@ -55,7 +55,9 @@ def test_metadata(wheel):
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         metadata = archive.read(name).decode()
         (scripts,) = (n for n in archive.namelist() if n.endswith("entry_points.txt"))
-        assert "probseg = probseg.cli:main" in archive.read(scripts).decode()
+        entries = archive.read(scripts).decode()
+        assert "probseg = probseg.cli:main" in entries
+        assert "probseg = probseg.integrations:napari.yaml" in entries
         assert any(n.endswith("/licenses/LICENSE") for n in archive.namelist())
     assert "Name: probseg" in metadata
     assert "License-Expression: Apache-2.0" in metadata

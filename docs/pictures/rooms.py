@@ -36,6 +36,7 @@ CONTENT = {
     "callbacks": "runs",
     "annotate": "page, server",
     "export": "ONNX, torch.export",
+    "integrations": "CVAT, Label Studio",
     "cli": "probseg ...",
 }
 

@@ -14,7 +14,7 @@ import json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 MAX_BODY = 1 << 20
-"""Most bytes of a request's body."""
+"""Most bytes of a request's body from the page."""
 
 HEADERS = {
     b"content-security-policy": b"default-src 'self'; img-src 'self' blob:; "
@@ -34,10 +34,20 @@ class Guard:
         app: Application that answers the accepted requests.
         hosts: Accepted values of ``Host``, for instance ``"127.0.0.1:8808"``.
         token: Value that the header ``X-Probseg-Token`` must have under ``/api``.
+        max_body: Most bytes of a request's body.
+        way_out: What to do where ``Host`` is refused.
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str], token: str) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: frozenset[str],
+        token: str,
+        max_body: int = MAX_BODY,
+        way_out: str = "use the address that it printed",
+    ) -> None:
         self.app, self.hosts, self.token = app, hosts, token
+        self.max_body, self.way_out = max_body, way_out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -49,7 +59,7 @@ class Guard:
             return
         refused = self._refused(scope)
         if refused is None:
-            body, refused = await _body(scope, receive)
+            body, refused = await _body(receive, self.max_body)
         if refused is not None:
             await _refuse(send, *refused)
             return
@@ -75,7 +85,7 @@ class Guard:
             headers[name] = value
         host = headers.get(b"host", b"").decode("latin-1").lower()
         if host not in self.hosts:
-            return 403, "this name is not one of the server; use the address that it printed"
+            return 403, f"this name is not one of the server; {self.way_out}"
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1").lower() != f"http://{host}":
             return 403, "requests from other sites are refused"
@@ -90,7 +100,7 @@ class Guard:
         return None
 
 
-async def _body(scope: Scope, receive: Receive) -> tuple[bytes, tuple[int, str] | None]:
+async def _body(receive: Receive, most: int) -> tuple[bytes, tuple[int, str] | None]:
     """Read the body of a request, or say why it is refused."""
     parts, size = [], 0
     while True:
@@ -99,8 +109,8 @@ async def _body(scope: Scope, receive: Receive) -> tuple[bytes, tuple[int, str] 
             return b"", (400, "the request ended early")
         part = message.get("body", b"")
         size += len(part)
-        if size > MAX_BODY:
-            return b"", (413, f"the body must be at most {MAX_BODY} bytes")
+        if size > most:
+            return b"", (413, f"the body must be at most {most} bytes")
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts), None

@@ -36,6 +36,8 @@ data:
 annotation:
   annotate   label photographs by clicks, in a browser
                                     probseg annotate my_photographs
+  serve      a model for Label Studio or CVAT
+                                    probseg serve label-studio --images my_photographs
 
 models:
   zoo        list, show, fetch, verify and publish models
@@ -61,6 +63,7 @@ VERBS = {
     "tune": "tune",
     "bench": "bench",
     "annotate": "annotate",
+    "serve": "serve",
     "export": "export",
 }
 """The module of each verb, which has a function ``run``."""

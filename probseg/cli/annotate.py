@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 import secrets
-import socket
 import sys
 import threading
 import webbrowser
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from probseg.cli.arguments import Parser, device
+from probseg.cli.server import listen, need_server, serve
 from probseg.errors import UsageError
 
 PORT = 8808
@@ -36,20 +35,15 @@ def run(arguments: Sequence[str]) -> None:
         DataError: If the folder has no photograph.
     """
     options = _parser().parse_args(list(arguments))
-    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
-    if missing:
-        msg = f'{" and ".join(missing)} not installed; run: pip install "probseg[annotate]"'
-        raise UsageError(msg)
+    need_server()
     if not options.folder.is_dir():
         msg = f"{options.folder}: no such folder; give a folder with photographs"
         raise UsageError(msg)
-    import uvicorn
-
     from probseg.annotate.app import create_app
     from probseg.annotate.models import Answerer
     from probseg.annotate.sessions import Sessions
 
-    listening = _listen(options.host, options.port)
+    listening = listen(options.host, options.port)
     port = listening.getsockname()[1]
     answerer = Answerer(options.model, options.runs, options.device)
     sessions = Sessions(options.folder, options.out, answerer, options.labels)
@@ -64,11 +58,8 @@ def run(arguments: Sequence[str]) -> None:
     sys.stdout.flush()
     if options.browser:
         threading.Timer(0.5, webbrowser.open, [address]).start()
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", server_header=False, timeout_keep_alive=60)
-    )
     try:
-        server.run(sockets=[listening])
+        serve(app, listening)
     finally:
         sessions.close()
 
@@ -110,19 +101,3 @@ def _parser() -> argparse.ArgumentParser:
 
 def _names(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; the names in its requests must be the host's."""
-    if host in ("0.0.0.0", "::", ""):
-        msg = f"--host must be the address of one interface, got {host!r}"
-        raise UsageError(msg)
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-        listening.listen(128)  # requests wait until the server runs
-    except (OSError, OverflowError) as error:
-        msg = f"--host {host} --port {port}: {error}; choose another port, or 0 for any free one"
-        raise UsageError(msg) from error
-    return listening

@@ -1,0 +1,1 @@
+"""Models in other annotation tools: CVAT, Label Studio and napari."""

@@ -238,7 +238,7 @@ def deeplab(w, image, prompts, depth, channels):
 
 
 def checkpoint(w, kind, **settings):
-    """The content of a file of RITM: weights in float32, and the arguments of the network's class."""
+    """The content of a file of RITM: weights in float32, and the arguments of the network."""
     module = {"HRNetModel": "is_hrnet_model", "DeeplabModel": "is_deeplab_model"}[kind]
     given = {
         "use_leaky_relu": True,

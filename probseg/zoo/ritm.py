@@ -69,6 +69,9 @@ _STEM = {
     "maps_transform.3.": "backbone.network.conv1.prompts.",
 }
 
+_TRUNK = ("conv2", "bn2", "layer1", "transition1", "transition2", "transition3")
+_STAGES = ("stage2", "stage3", "stage4")
+
 _CONTEXT = "feature_extractor.ocr_distri_head.object_context_block."
 
 _NAMES: dict[str, dict[str, str]] = {
@@ -78,8 +81,7 @@ _NAMES: dict[str, dict[str, str]] = {
         "feature_extractor.bn1.": "backbone.network.conv1.norm.",
         **{
             f"feature_extractor.{part}.": f"backbone.network.{part}."
-            for part in ("conv2", "bn2", "layer1")
-            + ("transition1", "transition2", "transition3", "stage2", "stage3", "stage4")
+            for part in (*_TRUNK, *_STAGES)
         },
         "feature_extractor.aux_head.0.": "decoder.auxiliary.0.0.",
         "feature_extractor.aux_head.1.": "decoder.auxiliary.0.1.",
@@ -125,8 +127,8 @@ _NAMES: dict[str, dict[str, str]] = {
 }
 """Beginnings of the names in a file, and in our network."""
 
-_BIASED = {"decoder.auxiliary.0": ("0", "1"), "decoder.pixels": ("0", "1")}
-"""Blocks whose convolution has a bias in a file: convolution and normalisation."""
+_BIASED = ("decoder.auxiliary.0", "decoder.pixels")
+"""Blocks whose convolution has a bias in the files of HRNet."""
 
 
 def import_ritm(path: Path, folder: Path) -> Segmenter:
@@ -277,10 +279,9 @@ def convert_ritm(
         weights[beginnings[theirs[0]] + name.removeprefix(theirs[0])] = tensor
     try:
         if config["class"] == HRNET:
-            for block, (convolution, norm) in _BIASED.items():
-                # A bias in front of a normalisation is the same as a lower mean.
-                bias = weights.pop(f"{block}.{convolution}.bias")
-                mean = f"{block}.{norm}.running_mean"
+            for block in _BIASED:
+                # In front of a normalisation, a bias is the same as a lower mean.
+                bias, mean = weights.pop(f"{block}.0.bias"), f"{block}.1.running_mean"
                 weights[mean] = weights[mean] - bias
         first = "backbone.network.conv1.prompts.layers.0.weight"
         # Theirs: the previous mask if there is one, positive, negative. Ours: box, positive,
@@ -344,8 +345,8 @@ def _card(path: Path, config: Mapping[str, Any], model: Segmenter, folder: Path)
 Weights of RITM, converted from `{path.name}` by `probseg zoo import ritm`.
 
 - Source: Sofiiuk, Petrov and Konushin, 2021, *Reviving Iterative Training with Mask Guidance for
-  Interactive Segmentation* ([arXiv:2102.06583](https://arxiv.org/abs/2102.06583)). Training data and
-  licence are those of the file's authors; probseg neither trained nor published these weights.
+  Interactive Segmentation* ([arXiv:2102.06583](https://arxiv.org/abs/2102.06583)). For training
+  data and licence see the authors' page; probseg neither trained nor published these weights.
 - File: `{path.name}`, sha256 `{digest(path)}`.
 - Network: `{config["class"]}` with `{arguments}`; {parameters / 1e6:.2f} M parameters, float32.
 - Changed: tensors are renamed; biases in front of a batch normalisation are part of its mean; the

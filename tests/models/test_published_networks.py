@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 from published import Weights, checkpoint, deeplab, disks, enlarged, hrnet_ocr, normalised
-from torch.nn import functional as F
 
 from probseg.models import build
 from probseg.types import Prompts
 from probseg.zoo.create import create_model
-from probseg.zoo.ritm import convert_ritm, describe_ritm
+from probseg.zoo.ritm import convert_ritm, describe_ritm, read_ritm
 
 POSITIVE, NEGATIVE = [(20, 9), (41, 30)], [(3, 33)]
 SIZES = [(64, 96), (45, 59), (37, 70)]
@@ -32,12 +31,14 @@ def drawn(size, previous=True):
     return image, maps, prompts
 
 
-def ours(weights, kind, **settings):
+def configuration(folder, kind, **settings):
+    """What is read from a file with these settings."""
+    torch.save(checkpoint(Weights(), kind, **settings), folder / "file.pth")
+    return read_ritm(folder / "file.pth")[1]
+
+
+def ours(weights, config):
     """Our network with the weights of theirs, in float64."""
-    config = checkpoint(weights, kind, **settings)["config"]
-    values = {name: param["value"] for name, param in config["params"].items()}
-    defaults = {"conv_extend": False, "clicks_groups": None, "binary_prev_mask": False}
-    config = {**defaults, "small": False, **values, "class": kind}
     model = build(describe_ritm(config, Path("file"))).double().eval()
     model.load_state_dict(convert_ritm(weights.state, config, Path("file")))
     return model
@@ -51,19 +52,21 @@ def logits_in_float64(model, image, maps):
     return model.head(decoded.features, clicks), decoded.auxiliary
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize(
-    ("width", "ocr_width", "small", "previous"),
-    [(18, 48, True, True), (18, 64, False, True), (32, 128, False, False)],
+    ("width", "ocr_width", "small", "previous", "size"),
+    [
+        *((18, 48, True, True, size) for size in SIZES),
+        (18, 64, False, True, (45, 59)),
+        (32, 128, False, False, (45, 59)),
+    ],
 )
-def test_hrnet_with_ocr(width, ocr_width, small, previous, size):
-    if width == 32 and size != SIZES[1]:
-        pytest.skip("the largest network, at one size")
+def test_hrnet_with_ocr(width, ocr_width, small, previous, size, tmp_path):
     weights = Weights()
     image, maps, prompts = drawn(size, previous)
     main, auxiliary = hrnet_ocr(weights, normalised(image), maps, width, ocr_width, small)
     arguments = {"width": width, "ocr_width": ocr_width, "small": small}
-    model = ours(weights, "HRNetModel", **arguments, with_prev_mask=previous)
+    config = configuration(tmp_path, "HRNetModel", **arguments, with_prev_mask=previous)
+    model = ours(weights, config)
     wanted = enlarged(main, size)
     with torch.no_grad():
         got, coarse = logits_in_float64(model, image, maps)
@@ -78,16 +81,16 @@ def test_hrnet_with_ocr(width, ocr_width, small, previous, size):
     assert (answered.auxiliary - aligned).abs().max() < 2e-4 * aligned.std()
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize(("depth", "channels"), [(50, 256), (34, 128)])
-def test_deeplab(depth, channels, size):
-    if depth == 50 and size != SIZES[1]:
-        pytest.skip("the largest network, at one size")
+@pytest.mark.parametrize(
+    ("depth", "channels", "size"),
+    [*((34, 128, size) for size in SIZES), (50, 256, (45, 59))],
+)
+def test_deeplab(depth, channels, size, tmp_path):
     weights = Weights()
     image, maps, prompts = drawn(size)
     wanted = enlarged(deeplab(weights, normalised(image), maps, depth, channels), size)
     arguments = {"backbone": f"resnet{depth}", "deeplab_ch": channels}
-    model = ours(weights, "DeeplabModel", **arguments)
+    model = ours(weights, configuration(tmp_path, "DeeplabModel", **arguments))
     with torch.no_grad():
         got, _ = logits_in_float64(model, image, maps)
         answered = model.float()(image, prompts)
@@ -104,12 +107,10 @@ def test_deeplab(depth, channels, size):
         ("ritm_resnet50_deeplab", "DeeplabModel", {"backbone": "resnet50", "deeplab_ch": 256}),
     ],
 )
-def test_presets_are_the_networks_of_the_files(preset, kind, arguments):
-    defaults = {"conv_extend": False, "clicks_groups": None, "binary_prev_mask": False}
-    config = checkpoint(Weights(), kind, **{"small": False, **arguments})["config"]
-    values = {name: param["value"] for name, param in config["params"].items()}
+def test_presets_are_the_networks_of_the_files(preset, kind, arguments, tmp_path):
+    config = configuration(tmp_path, kind, **arguments)
     with torch.device("meta"):
-        from_file = build(describe_ritm({**defaults, **values, "class": kind}, Path("file")))
+        from_file = build(describe_ritm(config, tmp_path))
         named = create_model(preset)
     assert str(named) == str(from_file)
 
@@ -128,7 +129,7 @@ def test_aligned_branches_have_the_weights_of_the_others():
     plain = create_model("hrnet18s_ocr_conv", backbone={"aligned": False})
     aligned = create_model("hrnet18s_ocr_conv")
     aligned.load_state_dict(plain.state_dict())
-    image = F.pad(torch.rand(1, 6, 64, 64), (0, 0, 0, 0))
+    image = torch.rand(1, 6, 64, 64)
     first = [model.eval().backbone(image)[-1] for model in (plain, aligned)]
     assert first[0].shape == first[1].shape
     assert not torch.allclose(*first)

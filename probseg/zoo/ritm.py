@@ -192,7 +192,7 @@ def read_ritm(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "damaged; expected a checkpoint of RITM, of tensors, numbers and texts"
         )
         raise WeightsError(msg) from error
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
+    except Exception as error:  # PyTorch's reader raises what it happens to stumble over
         msg = f"{path}: cannot be read as a checkpoint; the file is damaged, or of another kind"
         raise WeightsError(msg) from error
     state, config = _parts(content)

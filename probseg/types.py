@@ -104,7 +104,11 @@ class FeatureInfo(NamedTuple):
     Args:
         channels: Number of channels of each map.
         strides: Size of the image over the size of each map.
+        aligned: Whether the maps are resized with their outermost samples on each other
+            (``align_corners=True`` of PyTorch), and the image is not padded; False resizes them as
+            areas of whole cells.
     """
 
     channels: tuple[int, ...]
     strides: tuple[int, ...]
+    aligned: bool = False

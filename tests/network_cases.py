@@ -27,7 +27,7 @@ def maps_of(info: FeatureInfo, batch: int, height: int, width: int) -> list[Tens
     """Random feature maps of an image's size."""
     return [
         torch.randn(batch, channels, -(-height // stride), -(-width // stride))
-        for channels, stride in zip(*info, strict=True)
+        for channels, stride in zip(info.channels, info.strides, strict=True)
     ]
 
 
@@ -66,5 +66,5 @@ def assert_arrived(backbone: nn.Module, weights: dict[str, Tensor], replaced: se
 def assert_described(backbone: nn.Module, image: Tensor) -> None:
     """Assert that the maps of an image have the channels and strides that a backbone describes."""
     height, width = image.shape[-2:]
-    for own, channels, stride in zip(backbone(image), *backbone.features, strict=True):
+    for own, channels, stride in zip(backbone(image), *backbone.features[:2], strict=True):
         assert own.shape == (len(image), channels, -(-height // stride), -(-width // stride))

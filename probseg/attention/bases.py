@@ -40,6 +40,8 @@ class Bases(nn.Module):
         momentum: ``alpha`` of Eq. 15, in [0, 1], for the moving average.
         train_iterations: Number ``T`` of EM iterations in training, at least 1.
         eval_iterations: The same in evaluation.
+        renormalise: Whether `start` normalises the stored bases; False normalises them only as
+            initialised. The moving average of vectors of length 1 is shorter than 1.
 
     Raises:
         UnknownNameError: If there is no such update or normalisation.
@@ -59,6 +61,7 @@ class Bases(nn.Module):
         momentum: float = 0.9,
         train_iterations: int = 3,
         eval_iterations: int = 3,
+        renormalise: bool = True,
     ) -> None:
         super().__init__()
         if update not in get_args(Update):
@@ -82,6 +85,9 @@ class Bases(nn.Module):
         initial = torch.empty(num_heads, num_bases, channels)
         for head in initial:
             nn.init.kaiming_normal_(head)  # of a convolution from D channels to K
+        self.renormalise = renormalise
+        if self.normalise is not None and not renormalise:
+            initial = self.normalise(initial)
         if update == "learnt":
             self.initial = nn.Parameter(initial)
         else:
@@ -103,9 +109,9 @@ class Bases(nn.Module):
         return NORMALISATIONS[self.normalisation]
 
     def start(self, batch: int) -> Tensor:
-        """Return the normalised bases for each picture of a batch, ``(B, G, K, D)``."""
+        """Return the initial bases for each picture of a batch, ``(B, G, K, D)``."""
         # A copy, as the moving average changes the bases before gradients go through them.
-        normalise = self.normalise or torch.clone
+        normalise = (self.normalise if self.renormalise else None) or torch.clone
         return normalise(self.initial).expand(batch, -1, -1, -1)
 
     @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, Literal
 
 import torch
@@ -25,6 +26,12 @@ class EMAU(nn.Module):
     normalisation starts at 0, and with it the unit as the identity, as usual for residual blocks
     (Goyal et al., 2017).
 
+    The authors' released code differs from the paper and from this in three points, which
+    ``released`` reproduces up to its two divisions with 1e-6: the stored bases are not normalised
+    before the first E step, so that the moving average shrinks them; the whole EM attention has no
+    gradient, so that the first convolution stays as it was initialised; and the last normalisation
+    starts at 1.
+
     Args:
         channels: Channels of the map, of the bases and of the result.
         num_bases: Number ``K`` of bases; without effect for ``bases="pixels"``.
@@ -36,10 +43,12 @@ class EMAU(nn.Module):
         eval_iterations: Number of EM iterations in evaluation.
         scale: ``lambda`` of Eq. 12.
         momentum: ``alpha`` of Eq. 15.
+        released: Compute what the authors' code computes.
 
     Raises:
         UnknownNameError: If there are no such bases, or no such normalisation.
-        ValueError: If a number is out of range.
+        ValueError: If a number is out of range, or ``released`` comes with other bases than the
+            moving average with "l2".
     """
 
     def __init__(
@@ -52,8 +61,16 @@ class EMAU(nn.Module):
         eval_iterations: int = 3,
         scale: float = 1.0,
         momentum: float = 0.9,
+        released: bool = False,
     ) -> None:
         super().__init__()
+        if released and (bases, normalisation) != ("moving_average", "l2"):
+            msg = (
+                "released must be False unless bases='moving_average' and normalisation='l2', as "
+                f"in the authors' code, got bases={bases!r} and normalisation={normalisation!r}"
+            )
+            raise ValueError(msg)
+        self.released = released
         self.scale = scale
         self.enter = nn.Conv2d(channels, channels, kernel_size=1)
         self.bases: Bases | None = None
@@ -66,12 +83,16 @@ class EMAU(nn.Module):
                 momentum=momentum,
                 train_iterations=train_iterations,
                 eval_iterations=eval_iterations,
+                renormalise=not released,
             )
         convolution = nn.Conv2d(channels, channels, kernel_size=1, bias=False)
         norm = nn.BatchNorm2d(channels)
         for weight in (self.enter.weight, convolution.weight):
             nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu")
-        nn.init.zeros_(norm.weight)
+        if released:
+            self.enter.requires_grad_(False)  # which no loss reaches
+        else:
+            nn.init.zeros_(norm.weight)
         self.leave = nn.Sequential(convolution, norm)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,8 +131,9 @@ class EMAU(nn.Module):
         return shares.squeeze(1).transpose(-2, -1).reshape(len(x), -1, *x.shape[-2:])
 
     def _read_out(self, x: Tensor) -> Tensor:
-        tokens = self._tokens(x)
-        attention = self._attention(tokens)
+        with torch.no_grad() if self.released else nullcontext():
+            tokens = self._tokens(x)
+            attention = self._attention(tokens)
         if self.bases is not None:
             self.bases.follow(attention.bases)
         return attention.values.squeeze(1).transpose(-2, -1).reshape(x.shape)

@@ -5,8 +5,10 @@ from probseg.backbones.botnet import BoTNet
 from probseg.backbones.hrnet import HRNetV2
 from probseg.backbones.resnet import ResNet
 from probseg.backbones.stem import (
+    EmbeddedPromptStem,
     PromptStem,
     add_prompt_stem,
+    embed_prompts,
     has_prompt_stem,
     rgb_parameters,
 )
@@ -23,11 +25,13 @@ __all__ = [
     "BACKBONES",
     "Backbone",
     "BoTNet",
+    "EmbeddedPromptStem",
     "HRNetV2",
     "PromptStem",
     "ResNet",
     "TimmBackbone",
     "add_prompt_stem",
+    "embed_prompts",
     "has_prompt_stem",
     "rgb_parameters",
 ]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -36,6 +39,60 @@ class PromptStem(nn.Module):
         return features
 
 
+class EmbeddedPromptStem(nn.Module):
+    """First block of a network, to whose result a small network adds the embedded click maps.
+
+    Source: the code of Sofiiuk, Petrov and Konushin, 2021, "Reviving Iterative Training with Mask
+    Guidance" (RITM). The maps are added behind normalisation and activation, to the first 64
+    channels. Their network has biases, so that an image without prompts also gets other features.
+
+    Args:
+        rgb: The network's first convolution, or the convolutions of a deep stem, of stride 2.
+        norm: The normalisation that follows.
+        activation: The activation that follows it.
+        prompt_channels: Number of click maps.
+    """
+
+    def __init__(
+        self, rgb: nn.Module, norm: nn.Module, activation: nn.Module, prompt_channels: int
+    ) -> None:
+        super().__init__()
+        self.rgb = rgb
+        self.norm = norm
+        self.activation = activation
+        self.prompts = PromptEmbedding(prompt_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform ``(B, 3 + P, H, W)``: RGB first, then the ``P`` click maps."""
+        features: Tensor = self.activation(self.norm(self.rgb(x[:, :3])))
+        embedded = self.prompts(x[:, 3:])
+        missing = features.shape[1] - embedded.shape[1]
+        return features + F.pad(embedded, (0, 0, 0, 0, 0, missing))
+
+
+class PromptEmbedding(nn.Module):
+    """Two convolutions of the click maps, and a factor whose sign has no effect."""
+
+    CHANNELS = 64
+
+    def __init__(self, prompt_channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(prompt_channels, 16, kernel_size=1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(16, self.CHANNELS, kernel_size=3, stride=2, padding=1),
+        )
+        self.scale = nn.Parameter(torch.tensor([0.05]))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Embed click maps ``(B, P, H, W)`` as ``(B, 64, h, w)`` of stride 2."""
+        embedded: Tensor = self.layers(maps) * self.scale.abs()
+        return embedded
+
+
+_STEMS = (PromptStem, EmbeddedPromptStem)
+
+
 def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
     """Replace the first convolution of an RGB network by a `PromptStem`, in place.
 
@@ -46,12 +103,7 @@ def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
     Raises:
         ValueError: If no convolution of the network takes 3 channels, or it has a `PromptStem`.
     """
-    if has_prompt_stem(network):
-        msg = (
-            f"network must have no prompt stem yet, got a {type(network).__name__} with one, as a "
-            "Segmenter has added it; build a new one for another Segmenter"
-        )
-        raise ValueError(msg)
+    _refuse_second_stem(network)
     for path, module in network.named_modules():
         if isinstance(module, nn.Conv2d) and module.in_channels == 3 and path:
             parent, _, name = path.rpartition(".")
@@ -61,16 +113,51 @@ def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
     raise ValueError(msg)
 
 
+def embed_prompts(backbone: Any, prompt_channels: int) -> None:  # noqa: ANN401 (see Raises)
+    """Replace the first block of a backbone's network by an `EmbeddedPromptStem`, in place.
+
+    Args:
+        backbone: A backbone whose network begins with timm's ``conv1``, ``bn1`` and ``act1`` of
+            stride 2, as `ResNet` and `HRNetV2` do.
+        prompt_channels: Number of click maps that will follow the RGB channels.
+
+    Raises:
+        ValueError: If the network begins otherwise, or has a stem for prompts.
+    """
+    _refuse_second_stem(backbone)
+    network = getattr(backbone, "network", None)
+    names = ("conv1", "bn1", "act1")
+    first = [getattr(network, name, None) for name in names]
+    if network is None or None in first or first[1].num_features < PromptEmbedding.CHANNELS:
+        msg = (
+            f"prompt_stem 'embedding' needs a network that begins with {', '.join(names)} of at "
+            f"least {PromptEmbedding.CHANNELS} channels, got a {type(backbone).__name__}; use "
+            "ResNet or HRNetV2, or prompt_stem='convolution'"
+        )
+        raise ValueError(msg)
+    network.conv1 = EmbeddedPromptStem(*first, prompt_channels)
+    network.bn1, network.act1 = nn.Identity(), nn.Identity()
+
+
+def _refuse_second_stem(network: nn.Module) -> None:
+    if has_prompt_stem(network):
+        msg = (
+            f"network must have no prompt stem yet, got a {type(network).__name__} with one, as a "
+            "Segmenter has added it; build a new one for another Segmenter"
+        )
+        raise ValueError(msg)
+
+
 def has_prompt_stem(network: nn.Module) -> bool:
-    """Whether the network, or a part of it, takes click maps through a `PromptStem`."""
-    return any(isinstance(module, PromptStem) for module in network.modules())
+    """Whether the network, or a part of it, takes click maps through a stem of this module."""
+    return any(isinstance(module, _STEMS) for module in network.modules())
 
 
 def rgb_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of a network except the click-map convolution of a `PromptStem`.
+    """Return the parameters of a network except the click-map convolutions of its stem.
 
     What was trained before prompts were added is among them, and nothing that was added.
     """
-    stems = [module for module in network.modules() if isinstance(module, PromptStem)]
+    stems = [module for module in network.modules() if isinstance(module, _STEMS)]
     added = {parameter for stem in stems for parameter in stem.prompts.parameters()}
     return [parameter for parameter in network.parameters() if parameter not in added]

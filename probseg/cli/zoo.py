@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich import box
 from rich.console import Console
@@ -32,6 +33,7 @@ examples:
   probseg zoo publish runs/my/version_0 resnet16_csa.mine --facts facts.yaml \\
       --results runs/my/version_1/test/*/results.json --zoo my_zoo
   probseg zoo push resnet16_csa.mine owner/name --zoo my_zoo
+  probseg zoo import ritm coco_lvis_h18s_itermask.pth models/ritm_h18s
 
 environment:
   PROBSEG_ZOO      folders of further zoos, separated by commas
@@ -69,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    known = "list|show|fetch|verify|publish|push|table"
+    known = "list|show|fetch|import|verify|publish|push|table"
     verbs = parser.add_subparsers(required=True, metavar=known)
     verb = verbs.add_parser("list", help="names, sizes and figures of all models")
     verb.set_defaults(action=_list)
@@ -79,6 +81,11 @@ def _parser() -> argparse.ArgumentParser:
     verb = verbs.add_parser("fetch", help="download models of the hub, for use without a network")
     verb.add_argument("name", nargs="+", help="hf-hub:owner/name")
     verb.set_defaults(action=_fetch)
+    verb = verbs.add_parser("import", help="convert a published checkpoint to a model folder")
+    verb.add_argument("kind", choices=("ritm",), help="whose: RITM, HRNet with OCR or DeepLabV3+")
+    verb.add_argument("file", type=Path, help="the checkpoint, .pth; no code in it is run")
+    verb.add_argument("folder", type=Path, help="model folder to write; must not exist")
+    verb.set_defaults(action=_import)
     zoo_verify.add_verb(verbs)
     zoo_publish.add_verbs(verbs)
     return parser
@@ -122,3 +129,15 @@ def _fetch(options: argparse.Namespace) -> None:
         folder = hub_folder(name)
         check_folder(folder)
         sys.stdout.write(f"{name} is in {folder}\n")
+
+
+def _import(options: argparse.Namespace) -> None:
+    from probseg.zoo.ritm import import_ritm  # PyTorch's networks, which other verbs need not load
+
+    import_ritm(options.file, options.folder)
+    name = f"{options.folder.resolve()}/"
+    sys.stdout.write(
+        f"wrote {options.folder}; test it under the protocols with\n"
+        "  probseg test --config configs/experiment/grabcut.yaml --evaluation.protocols "
+        f"'[ritm, gabbur2021]' --model.model.name {name}\n"
+    )

@@ -1,9 +1,9 @@
 """Decoders and heads: from feature maps to logits."""
 
 from probseg.heads.base import Decoded, Decoder, Head
-from probseg.heads.conv import ConvHead
+from probseg.heads.conv import ConvHead, SeparableHead
 from probseg.heads.csa import CorrectiveSelfAttention
-from probseg.heads.deeplab import DeepLabV3PlusDecoder
+from probseg.heads.deeplab import DeepLabV3PlusDecoder, DenseDeepLabDecoder
 from probseg.heads.fpn import FPNDecoder
 from probseg.heads.fusion import Fusion, PromptFusion
 from probseg.heads.graph_cut import GraphCut
@@ -14,6 +14,7 @@ from probseg.heads.semantic import EMAHead, FCNHead, SemanticHead
 
 DECODERS: dict[str, type[Decoder]] = {
     "DeepLabV3PlusDecoder": DeepLabV3PlusDecoder,
+    "DenseDeepLabDecoder": DenseDeepLabDecoder,
     "FPNDecoder": FPNDecoder,
     "OCRDecoder": OCRDecoder,
     "PyramidDecoder": PyramidDecoder,
@@ -22,6 +23,7 @@ FUSIONS: dict[str, type[Fusion]] = {"PromptFusion": PromptFusion, "PromptUNet": 
 HEADS: dict[str, type[Head]] = {
     "ConvHead": ConvHead,
     "CorrectiveSelfAttention": CorrectiveSelfAttention,
+    "SeparableHead": SeparableHead,
 }
 SEMANTIC_HEADS: dict[str, type[SemanticHead]] = {"EMAHead": EMAHead, "FCNHead": FCNHead}
 
@@ -35,6 +37,7 @@ __all__ = [
     "Decoded",
     "Decoder",
     "DeepLabV3PlusDecoder",
+    "DenseDeepLabDecoder",
     "EMAHead",
     "FCNHead",
     "FPNDecoder",
@@ -47,4 +50,5 @@ __all__ = [
     "PromptUNet",
     "PyramidDecoder",
     "SemanticHead",
+    "SeparableHead",
 ]

@@ -169,6 +169,16 @@ class DilatedDepthwise(nn.Conv2d):
         return convolved.to(x.dtype)
 
 
+def depthwise_pointwise(in_channels: int, out_channels: int) -> ConvSequential:
+    """Build a 3x3 convolution of each channel and a 1x1 convolution with norm and ReLU behind it.
+
+    `separable_conv` has norm and ReLU behind the first one too.
+    """
+    return ConvSequential(
+        DilatedDepthwise(in_channels, 1), *conv_norm_relu(in_channels, out_channels, 1)
+    )
+
+
 def separable_conv(in_channels: int, out_channels: int, rate: int = 1) -> ConvSequential:
     """Build a 3x3 convolution of each channel and a 1x1 convolution, each with norm and ReLU."""
     return ConvSequential(

@@ -32,7 +32,8 @@ class CorrectiveSelfAttention(Head):
     the time of the full layout still grows with the square of their number.
 
     Args:
-        inputs: Channels and stride of the decoder's map.
+        inputs: Channels and stride of the decoder's map; an aligned one is enlarged with aligned
+            corners, see `FeatureInfo`.
         value_channels: Channels of the value features, which values are then made of; None takes
             the bottleneck's.
         attention: A name in `ATTENTIONS`: ``"standard"`` or ``"probabilistic"``.
@@ -93,6 +94,7 @@ class CorrectiveSelfAttention(Head):
             )
             raise ValueError(msg)
         self.stride = stride
+        self.aligned = inputs.aligned
         shared: dict[str, Any] = {"head_channels": max(channels // num_heads, 8), **(options or {})}
         self.bottleneck = conv_norm_relu(inputs.channels[0], channels, 1)
         # The first block: along the height, or none where one full block does it all.
@@ -144,8 +146,8 @@ class CorrectiveSelfAttention(Head):
         # The maximum keeps every click, however coarse the grid.
         clicks = F.max_pool2d(clicks, self.stride, ceil_mode=True)  # (B, 2, h, w)
         clicks = clicks.to(features.dtype)
-        x = _resized(self.bottleneck(features), grid)  # (B, C_B, h, w)
-        valued = x if value_features is None else _resized(value_features, grid)
+        x = _resized(self.bottleneck(features), grid, self.aligned)  # (B, C_B, h, w)
+        valued = x if value_features is None else _resized(value_features, grid, self.aligned)
         queried: tuple[Tensor, ...] = (x,)
         if self.height is not None:
             corrected = self.height(x, (valued, clicks))
@@ -172,7 +174,7 @@ class CorrectiveSelfAttention(Head):
         return values[:, None], positive ^ negative
 
 
-def _resized(maps: Tensor, size: list[int]) -> Tensor:
+def _resized(maps: Tensor, size: list[int], aligned: bool = False) -> Tensor:
     if list(maps.shape[-2:]) == size:
         return maps
-    return F.interpolate(maps, size, mode="bilinear", align_corners=False)
+    return F.interpolate(maps, size, mode="bilinear", align_corners=aligned)

@@ -6,7 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.heads.base import Decoded, Decoder, conv_norm_relu, separable_conv
+from probseg.heads.base import (
+    Decoded,
+    Decoder,
+    conv_norm_relu,
+    depthwise_pointwise,
+    separable_conv,
+)
 from probseg.types import FeatureInfo
 
 
@@ -40,13 +46,7 @@ class DeepLabV3PlusDecoder(Decoder):
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        if stride not in inputs.strides:
-            msg = (
-                f"stride must be that of one of the backbone's maps, {inputs.strides}, got "
-                f"{stride}; choose one of these, or a backbone that has such a map"
-            )
-            raise ValueError(msg)
-        self.low_level = inputs.strides.index(stride)
+        self.low_level = _level_of(stride, inputs)
         self.pyramid = AtrousPyramid(
             inputs.channels[-1],
             channels,
@@ -85,9 +85,7 @@ class AtrousPyramid(nn.Module):
         self, in_channels: int, channels: int, rates: tuple[int, ...], dropout: float
     ) -> None:
         super().__init__()
-        if any(rate < 1 for rate in rates):
-            msg = f"rates must be >= 1, got {rates}; 1 is a plain 3x3 convolution"
-            raise ValueError(msg)
+        _check_rates(rates)
         self.point = conv_norm_relu(in_channels, channels, 1)
         self.atrous = nn.ModuleList(separable_conv(in_channels, channels, rate) for rate in rates)
         # No batch normalisation here: an image has one value per channel, of which a batch of one
@@ -104,6 +102,108 @@ class AtrousPyramid(nn.Module):
         branches = [self.point(features), *(conv(features) for conv in self.atrous), pooled]
         result: Tensor = self.dropout(self.project(torch.cat(branches, dim=1)))
         return result
+
+
+class DenseDeepLabDecoder(Decoder):
+    """DeepLabV3+ as in the code of f-BRS and RITM (Sofiiuk et al. 2020, 2021).
+
+    Unlike `DeepLabV3PlusDecoder`, the pyramid's 3x3 convolutions are not separable, its pooled
+    branch has a batch normalisation, the separable convolutions have no norm and no ReLU inside, a
+    1x1 convolution with bias follows them, and maps are enlarged with aligned corners. It is for a
+    backbone of output stride 8.
+
+    In training, the normalisation of the pooled branch needs at least two images in a batch.
+
+    Args:
+        inputs: Channels and strides of the backbone's maps.
+        channels: Number of channels of the pyramid's branches and of the result.
+        low_channels: Number of channels to which the fine map is reduced.
+        stride: Stride of the fine map, and of the result.
+        rates: Atrous rates of the pyramid's 3x3 convolutions.
+        dropout: Probability with which elements of the pyramid's result are dropped.
+
+    Raises:
+        ValueError: If no map has the stride ``stride``, or if a rate is less than 1.
+    """
+
+    def __init__(
+        self,
+        inputs: FeatureInfo,
+        channels: int = 256,
+        low_channels: int = 32,
+        stride: int = 4,
+        rates: tuple[int, ...] = (12, 24, 36),
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.low_level = _level_of(stride, inputs)
+        self.pyramid = DensePyramid(inputs.channels[-1], channels, rates, dropout)
+        self.low = conv_norm_relu(inputs.channels[self.low_level], low_channels, 1)
+        self.fuse = nn.Sequential(
+            depthwise_pointwise(channels + low_channels, channels),
+            depthwise_pointwise(channels, channels),
+            nn.Conv2d(channels, channels, kernel_size=1),
+        )
+        self.features = FeatureInfo((channels,), (stride,), aligned=True)
+
+    def forward(self, maps: list[Tensor]) -> Decoded:
+        """Fuse the coarsest map and the fine one into a map of the fine one's size."""
+        low = self.low(maps[self.low_level])  # (B, L, h, w)
+        context = self.pyramid(maps[-1])
+        context = F.interpolate(context, low.shape[-2:], mode="bilinear", align_corners=True)
+        return Decoded(self.fuse(torch.cat([context, low], dim=1)))
+
+
+class DensePyramid(nn.Module):
+    """Atrous spatial pyramid pooling (Chen et al. 2017, "Rethinking Atrous Convolution", 3.3).
+
+    Args:
+        in_channels: Number of channels of the map.
+        channels: Number of channels of every branch and of the result.
+        rates: Rates of the atrous branches.
+        dropout: Probability with which elements of the result are dropped.
+
+    Raises:
+        ValueError: If a rate is less than 1.
+    """
+
+    def __init__(
+        self, in_channels: int, channels: int, rates: tuple[int, ...], dropout: float
+    ) -> None:
+        super().__init__()
+        _check_rates(rates)
+        self.point = conv_norm_relu(in_channels, channels, 1)
+        self.atrous = nn.ModuleList(conv_norm_relu(in_channels, channels, 3) for _ in rates)
+        for branch, rate in zip(self.atrous, rates, strict=True):
+            branch[0].dilation = branch[0].padding = (rate, rate)
+        self.pool = nn.Sequential(
+            nn.AdaptiveAvgPool2d(1), *conv_norm_relu(in_channels, channels, 1)
+        )
+        self.project = conv_norm_relu((2 + len(rates)) * channels, channels, 1)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map ``(B, C, h, w)`` to ``(B, channels, h, w)``."""
+        pooled = self.pool(features).expand(-1, -1, *features.shape[-2:])
+        branches = [self.point(features), *(conv(features) for conv in self.atrous), pooled]
+        result: Tensor = self.dropout(self.project(torch.cat(branches, dim=1)))
+        return result
+
+
+def _level_of(stride: int, inputs: FeatureInfo) -> int:
+    if stride not in inputs.strides:
+        msg = (
+            f"stride must be that of one of the backbone's maps, {inputs.strides}, got "
+            f"{stride}; choose one of these, or a backbone that has such a map"
+        )
+        raise ValueError(msg)
+    return inputs.strides.index(stride)
+
+
+def _check_rates(rates: tuple[int, ...]) -> None:
+    if any(rate < 1 for rate in rates):
+        msg = f"rates must be >= 1, got {rates}; 1 is a plain 3x3 convolution"
+        raise ValueError(msg)
 
 
 def default_rates(stride: int) -> tuple[int, ...]:

@@ -20,20 +20,22 @@ class OCRDecoder(Decoder):
     based segmentation Sofiiuk, Petrov and Konushin, 2021, "Reviving Iterative Training with Mask
     Guidance" (RITM), whose networks have ``channels`` 48 (HRNet-W18-small), 64 (W18), 128 (W32).
 
-    There is one auxiliary logit. With one region, as in RITM, the softmax over the regions is 1
-    whatever queries and keys are: each pixel gets the same context, and their parameters no
-    gradient. The logit ``a`` describes two regions, however, so here the object gathers pixels by
-    ``a`` and the background by ``-a``, and a pixel chooses between them. This takes not a parameter
-    more than RITM's module.
+    There is one auxiliary logit ``a``. With one region, as in RITM, the object gathers pixels by
+    ``a``; the softmax over the regions is 1 whatever queries and keys are: each pixel gets the same
+    context, and their parameters no gradient. With two regions, the background also gathers pixels,
+    by ``-a``, and a pixel chooses between them, with the same parameters.
+
+    Maps are enlarged with aligned corners where the backbone's are, see `FeatureInfo`.
 
     Args:
         inputs: Channels and strides of the backbone's maps.
         channels: Number of channels ``C`` of queries, keys and values; the result has ``2C``.
         stride: Stride of the finest map used; maps with a smaller stride are left out.
         dropout: Probability with which channels of the result are dropped.
+        regions: 1 for the object alone, 2 for object and background.
 
     Raises:
-        ValueError: If no map has a stride of at least ``stride``.
+        ValueError: If no map has a stride of at least ``stride``, or ``regions`` is another number.
     """
 
     def __init__(
@@ -42,8 +44,14 @@ class OCRDecoder(Decoder):
         channels: int = 64,
         stride: int = 4,
         dropout: float = 0.05,
+        regions: int = 2,
     ) -> None:
         super().__init__()
+        if regions not in (1, 2):
+            msg = f"`regions` must be 1 (object) or 2 (object and background), got {regions}"
+            raise ValueError(msg)
+        self.regions = regions
+        self.aligned = inputs.aligned
         self.levels = [i for i, s in enumerate(inputs.strides) if s >= stride]
         if not self.levels:
             msg = (
@@ -58,42 +66,43 @@ class OCRDecoder(Decoder):
         self.fuse = nn.Sequential(
             conv_norm_relu(4 * channels, 2 * channels, 1), nn.Dropout2d(dropout)
         )
-        self.features = FeatureInfo((2 * channels,), (inputs.strides[self.levels[0]],))
+        finest = inputs.strides[self.levels[0]]
+        self.features = FeatureInfo((2 * channels,), (finest,), inputs.aligned)
 
     def forward(self, maps: list[Tensor]) -> Decoded:
         """Return a map ``(B, 2C, h, w)`` and logits ``(B, 1, h, w)`` of the finest level's size."""
         size = maps[self.levels[0]].shape[-2:]
         enlarged = torch.cat(
             [
-                F.interpolate(maps[i], size, mode="bilinear", align_corners=False)
+                F.interpolate(maps[i], size, mode="bilinear", align_corners=self.aligned)
                 for i in self.levels
             ],
             dim=1,
         )
         logits = self.auxiliary(enlarged)  # (B, 1, h, w)
         pixels = self.pixels(enlarged)  # (B, 2C, h, w)
-        regions = gather_regions(pixels, logits)
+        scores = logits if self.regions == 1 else torch.cat([logits, -logits], dim=1)
+        regions = gather_regions(pixels, scores)
         context = self.attention(pixels, regions)
         return Decoded(self.fuse(torch.cat([context, pixels], dim=1)), logits)
 
 
-def gather_regions(pixels: Tensor, logits: Tensor) -> Tensor:
+def gather_regions(pixels: Tensor, scores: Tensor) -> Tensor:
     """Average the pixels of each soft region (Yuan et al. 2020, section 3).
 
-    ``f_k = sum_i w_ki x_i``, where ``w_k`` is the softmax of the region's logits over positions.
+    ``f_k = sum_i w_ki x_i``, where ``w_k`` is the softmax of the region's scores over positions.
 
     Args:
         pixels: Representations ``x``, shape ``(B, C, h, w)``.
-        logits: Of the object, shape ``(B, 1, h, w)``; the background has their negative.
+        scores: Of the ``K`` regions, shape ``(B, K, h, w)``.
 
     Returns:
-        Representations of object and background, shape ``(B, C, 2, 1)``.
+        Representations of the regions, shape ``(B, C, K, 1)``.
     """
     dtype = working_dtype(pixels.dtype)
-    logits = torch.cat([logits, -logits], dim=1)  # (B, K = 2, h, w)
     # Half precision has no digits for the weight of one among many thousand pixels.
     with full_precision(pixels.device):
-        weights = logits.to(dtype).flatten(2).softmax(dim=-1)  # (B, K, N)
+        weights = scores.to(dtype).flatten(2).softmax(dim=-1)  # (B, K, N)
         regions = pixels.to(dtype).flatten(2) @ weights.mT  # (B, C, K)
     return regions.unsqueeze(-1).to(pixels.dtype)
 

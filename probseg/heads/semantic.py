@@ -63,7 +63,7 @@ class FCNHead(SemanticHead):
     ) -> None:
         super().__init__(num_classes)
         self.reduce = conv_norm_relu(inputs.channels[-1], channels, 3)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout: nn.Module = nn.Dropout(dropout)
         self.classify = nn.Conv2d(channels, num_classes, kernel_size=1)
 
     def forward(self, maps: list[Tensor]) -> Tensor:
@@ -83,6 +83,10 @@ class EMAHead(FCNHead):
     and takes 43.2 G multiply-adds of convolutions and matrix products on a map of 65x65 (Tab. 1:
     10.0 M and 43.1 G; the E step of the read-out is computed once more here, and not stored).
 
+    The authors' released code has 11.15 M without the bases: behind the unit, a 3x3 convolution to half of the
+    channels, of which whole ones are dropped in front of the classifier. ``released`` is this head,
+    with the unit of the code, see `EMAU`.
+
     Args:
         inputs: Channels and strides of the backbone's maps.
         num_classes: Number of classes.
@@ -95,6 +99,10 @@ class EMAHead(FCNHead):
         eval_iterations: Number of EM iterations in evaluation.
         scale: Inverse temperature of the responsibilities.
         momentum: Of the moving average.
+        released: Compute what the authors' code computes.
+
+    Raises:
+        ValueError: As `EMAU` does.
     """
 
     def __init__(
@@ -110,6 +118,7 @@ class EMAHead(FCNHead):
         eval_iterations: int = 3,
         scale: float = 1.0,
         momentum: float = 0.9,
+        released: bool = False,
     ) -> None:
         super().__init__(inputs, num_classes, channels, dropout)
         self.emau = EMAU(
@@ -121,11 +130,17 @@ class EMAHead(FCNHead):
             eval_iterations,
             scale,
             momentum,
+            released,
         )
+        self.narrow: nn.Module = nn.Identity()
+        if released:
+            self.narrow = conv_norm_relu(channels, channels // 2, 3)
+            self.dropout = nn.Dropout2d(dropout)
+            self.classify = nn.Conv2d(channels // 2, num_classes, kernel_size=1)
 
     def transformed(self, features: Tensor) -> Tensor:
-        """Return the features ``(B, channels, h, w)`` behind the `EMAU`."""
-        result: Tensor = self.emau(features)
+        """Return the features to classify, behind the `EMAU`."""
+        result: Tensor = self.narrow(self.emau(features))
         return result
 
     def responsibilities(self, maps: list[Tensor]) -> Tensor:

@@ -47,7 +47,8 @@ def normalized_focal_loss(
 
     The factor ``(1 - p)^gamma`` of the true class's probability p shrinks as the model improves;
     dividing by its mean over the image (a constant for the gradient) keeps the total weight at
-    that of cross-entropy.
+    that of cross-entropy. The quotient is computed from logarithms and needs no floor, so that it
+    holds however sure the logits are; the authors' code adds 1e-12 to the sum of the factors.
 
     Args:
         logits: Shape ``(B, 1, H, W)``.
@@ -56,15 +57,16 @@ def normalized_focal_loss(
         gamma: Focusing exponent, at least 0; 0 is cross-entropy times ``alpha``.
     """
     scores, target, valid = _prepare(logits, masks)
-    cross_entropy = F.binary_cross_entropy_with_logits(scores, target, reduction="none")
-    # At 0 a power below 1 has an infinite slope, which would give NaN as the gradient.
-    weight = (1 - torch.exp(-cross_entropy)).clamp_min(1e-6).pow(gamma) * valid
-    count = valid.sum(dim=1).clamp_min(1)
-    # A perfectly solved image has weights of about 0: the floor keeps the quotient finite.
-    mean_weight = (weight.sum(dim=1) / count).detach().clamp_min(1e-6)
+    true_logit = (2 * target - 1) * scores
+    # Unlike PyTorch's cross-entropy with logits, whose gradient of sure pixels is p - 1 rounded.
+    cross_entropy = -F.logsigmoid(true_logit)
+    log_weight = gamma * F.logsigmoid(-true_logit)  # gamma log(1 - p)
+    log_weight = log_weight.masked_fill(valid == 0, -torch.inf)
+    # An image without valid pixels has a sum of 0, whose logarithm is not finite.
+    log_sum = log_weight.logsumexp(dim=1, keepdim=True).detach().nan_to_num(neginf=0.0)
+    share = torch.exp(log_weight - log_sum)  # of each pixel in the sum of the factors
     balance = alpha * target + (1 - alpha) * (1 - target)
-    total = (balance * weight * cross_entropy).sum(dim=1)
-    return (total / (mean_weight * count)).mean()
+    return (balance * share * cross_entropy).sum(dim=1).mean()
 
 
 def soft_iou_loss(logits: Tensor, masks: Tensor) -> Tensor:

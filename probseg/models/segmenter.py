@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention import Adaptation, adapt, adaptation_of
-from probseg.backbones import Backbone, add_prompt_stem, has_prompt_stem
+from probseg.backbones import Backbone, add_prompt_stem, embed_prompts, has_prompt_stem
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
 from probseg.heads import Decoded, Decoder, Fusion, GraphCut, Head, PromptFusion
@@ -75,15 +75,18 @@ class Segmenter(nn.Module):
         temperature: Divides the logits of `decode_each`, whose probabilities are then calibrated
             (Guo et al. 2017); if the network takes its last answer, it gets that of
             temperature 1. Training and the other functions know no temperature.
+        prompt_stem: How prompts enter at the stem; without effect for ``prompts="head"``.
+            ``"convolution"``: a `PromptStem`. ``"embedding"``: an `EmbeddedPromptStem`, as in
+            RITM.
 
     Raises:
-        ValueError: If ``working_size`` or ``temperature`` is not positive, ``prompts`` is neither,
-            there is a fusion where prompts enter at the stem, or the head is one for semantic
-            segmentation.
+        ValueError: If ``working_size`` or ``temperature`` is not positive, ``prompts`` or
+            ``prompt_stem`` is neither, there is a fusion where prompts enter at the stem, the head
+            is one for semantic segmentation, or the backbone has no place for the stem.
 
     Attributes:
         cell: Images are padded to whole multiples of this number of pixels: a cell of the grids of
-            decoder and head.
+            decoder and head, or of the head alone where the decoder's maps are aligned.
     """
 
     mean: Tensor
@@ -102,6 +105,7 @@ class Segmenter(nn.Module):
         propagated_clicks: PropagatedClicks | None = None,
         refinement: GraphCut | None = None,
         temperature: float = 1.0,
+        prompt_stem: Literal["convolution", "embedding"] = "convolution",
     ) -> None:
         super().__init__()
         if not 0 < temperature < math.inf:
@@ -112,6 +116,9 @@ class Segmenter(nn.Module):
             raise ValueError(msg)
         if prompts not in ("stem", "head"):
             msg = f"prompts must be 'stem' or 'head', got {prompts!r}"
+            raise ValueError(msg)
+        if prompt_stem not in ("convolution", "embedding"):
+            msg = f"prompt_stem must be 'convolution' or 'embedding', got {prompt_stem!r}"
             raise ValueError(msg)
         if fusion is not None and prompts == "stem":
             msg = "fusion is for prompts='head'; with prompts='stem' the first convolution fuses"
@@ -131,12 +138,16 @@ class Segmenter(nn.Module):
         if propagated_clicks is not None:
             prompt_channels += propagated_clicks.channels
         if prompts == "stem":
-            add_prompt_stem(backbone, prompt_channels)
+            add = add_prompt_stem if prompt_stem == "convolution" else embed_prompts
+            add(backbone, prompt_channels)
             self.head: Head = head(self.decoder.features, None)
         else:
             self.fusion = (fusion or PromptFusion)(self.decoder.features, prompt_channels)
             self.head = head(self.decoder.features, self.fusion.channels)
-        self.cell = math.lcm(*self.decoder.features.strides, self.head.stride)
+        decoded = self.decoder.features
+        self.aligned = decoded.aligned
+        strides = () if self.aligned else decoded.strides
+        self.cell = math.lcm(*strides, self.head.stride)
         self.refinement = refinement
         self.temperature = temperature
         self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)
@@ -325,7 +336,9 @@ class Segmenter(nn.Module):
         main = self.head(features, clicks, value_features)
         auxiliary = decoded.auxiliary
         if auxiliary is not None:
-            auxiliary = F.interpolate(auxiliary.float(), size, mode="bilinear", align_corners=False)
+            auxiliary = F.interpolate(
+                auxiliary.float(), size, mode="bilinear", align_corners=self.aligned
+            )
         return main, auxiliary
 
     def _refined(self, logits: Tensor, encoded: Encoded, prompts: Prompts) -> Tensor:

@@ -85,15 +85,16 @@ def has_value_likelihood(mixture: Mixture) -> bool:
 
 
 def prior_scores(mixture: Mixture) -> Tensor:
-    """Return a named ``log pi_j`` before it is normalised over the units, shape ``(B, G, M)``.
+    """Return a named ``log pi_j`` up to a constant of the units, shape ``(B, G, M)``.
 
-    "magnitude" is Gabbur et al., 2021, Eq. 10; "key_magnitude" leaves its values out.
+    "magnitude" is Gabbur et al., 2021, Eq. 10; "key_magnitude" leaves its values out. The constant
+    is that of ``_value_scores``, which the logits leave out too.
     """
     scores = torch.zeros_like(mixture.keys[..., 0])  # (B, G, M)
     if _keys_tied(mixture):
         scores = scores + mixture.query_precision * _half_norms(mixture.keys)
     if _values_tied(mixture) and has_value_likelihood(mixture):
-        scores = scores + mixture.value_precision * _half_norms(mixture.values)
+        scores = scores + _value_scores(mixture)[0]
     return scores
 
 
@@ -154,7 +155,7 @@ def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = Fal
     elif isinstance(position, FullPosition):
         terms = (*terms, position.prior(queries, mixture.keys, alpha))
     if has_value_likelihood(mixture) and _values_tied(mixture) and not values_follow:
-        unit = unit + mixture.value_precision * _half_norms(mixture.values)
+        unit = unit + _value_scores(mixture)[0]
     terms = (*_unit_term(unit), *terms, *mixture.log_mask)
     left, right = _lower(mixture, alpha, left, right)
     return Logits(left, right, terms, scale, expanded.offset)
@@ -166,7 +167,10 @@ def value_logits(mixture: Mixture, values: Tensor, scale: float = 1.0) -> Logits
         values, mixture.values, mixture.value_precision, scale, tied=_values_tied(mixture)
     )
     left, right = _lower(mixture, mixture.value_precision, expanded.left, expanded.right)
-    return Logits(left, right, _unit_term(expanded.unit), scale, expanded.offset)
+    offset = expanded.offset
+    if _values_tied(mixture):
+        offset = offset - _value_scores(mixture)[1]
+    return Logits(left, right, _unit_term(expanded.unit), scale, offset)
 
 
 def in_full(mixture: Mixture) -> Mixture:
@@ -260,6 +264,17 @@ def _keys_tied(mixture: Mixture) -> bool:
 
 def _values_tied(mixture: Mixture) -> bool:
     return mixture.log_prior == "magnitude"
+
+
+def _value_scores(mixture: Mixture) -> tuple[Tensor, Tensor]:
+    """Return ``beta_j/2 |mu_j|²`` less its maximum, ``(B, G, M)``, and the maximum, ``(B, G, 1)``.
+
+    The log evidence is a difference of two sums with this term: for long values, it would lose the
+    digits that the maximum takes.
+    """
+    scores = mixture.value_precision * _half_norms(mixture.values)
+    largest = scores.detach().amax(-1, keepdim=True)
+    return scores - largest, largest
 
 
 def _half_norms(vectors: Tensor) -> Tensor:

@@ -87,9 +87,10 @@ def probabilistic_attention(
 ) -> ProbabilisticAttention:
     """Infer the most likely value of each query in a mixture of M units.
 
-    First the keys adapt to the queries, then the fixed values propagate to the units' value means,
-    then the values are read out: ``v <- sum_j w_ij beta_j mu_j / sum_j w_ij beta_j``, the plain
-    mean for uniform ``beta``. The posterior ``w`` of the units is given the queries alone at first,
+    First the keys adapt to the queries, with responsibilities given the queries alone even where
+    there are ``initial_values``; then the fixed values propagate to the units' value means; then
+    the values are read out: ``v <- sum_j w_ij beta_j mu_j / sum_j w_ij beta_j``, the plain mean for
+    uniform ``beta``. The posterior ``w`` of the units is given the queries alone at first,
     and ``v`` too in later iterations (Gabbur et al., 2021, Eqs. 5, 30-32). It has both Gaussian
     normalisers, where Eq. 28 has ``beta_j`` instead; that is the same for uniform precisions.
     With all defaults this is standard scaled dot-product attention.

@@ -123,13 +123,16 @@ def check_fit(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor], source:
     raise WeightsError(msg)
 
 
-def save(model: nn.Module, description: Description, folder: Path) -> dict[str, File]:
-    """Write weights in half precision, the description of a network, and their checksums.
+def save(
+    model: nn.Module, description: Description, folder: Path, *, half: bool = True
+) -> dict[str, File]:
+    """Write weights, the description of a network, and their checksums.
 
     Args:
         model: The network.
         description: Description of the network.
         folder: Where to; made if need be.
+        half: Whether weights are stored in half precision.
 
     Returns:
         Weights and description, as an index lists them.
@@ -139,11 +142,13 @@ def save(model: nn.Module, description: Description, folder: Path) -> dict[str, 
     """
     weights: dict[str, Tensor] = {}
     for name, tensor in model.state_dict().items():
-        half = tensor.half() if tensor.is_floating_point() else tensor
-        if not torch.isfinite(half).all():
-            msg = f"{name}: has values beyond the range of float16; the training has diverged"
+        stored = tensor.half() if half and tensor.is_floating_point() else tensor
+        if not torch.isfinite(stored).all():
+            msg = (
+                f"{name}: has values beyond the range of {stored.dtype}; the training has diverged"
+            )
             raise ValueError(msg)
-        weights[name] = half.contiguous()
+        weights[name] = stored.contiguous()
     with replacing(folder / WEIGHTS) as draft:
         draft.write_bytes(as_bytes(weights))  # `save_file` would make it readable by us alone
     with replacing(folder / CONFIG) as draft:

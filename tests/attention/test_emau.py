@@ -29,6 +29,72 @@ def test_a_new_unit_is_the_identity():
     torch.testing.assert_close(unit.eval()(x), x)
 
 
+class Released:
+    """The unit of the authors' code, in float64: its moving average, and what has a gradient."""
+
+    def __init__(self, unit: EMAU) -> None:
+        draw = torch.Generator().manual_seed(5)
+        size = (CHANNELS, CHANNELS)
+        self.enter = torch.randn(size, generator=draw, dtype=torch.float64)
+        self.offset = torch.randn(CHANNELS, generator=draw, dtype=torch.float64)
+        self.leave = torch.randn(size, generator=draw, dtype=torch.float64, requires_grad=True)
+        mu = torch.randn(3, CHANNELS, generator=draw, dtype=torch.float64)
+        self.mu = mu / mu.norm(dim=1, keepdim=True)
+        with torch.no_grad():
+            unit.enter.weight.copy_(self.enter[..., None, None])
+            unit.enter.bias.copy_(self.offset)
+            unit.leave[0].weight.copy_(self.leave[..., None, None])
+            unit.bases.initial.copy_(self.mu[None])
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """A step of training: the result, after which the moving average has followed."""
+        read, fitted = [], []
+        with torch.no_grad():
+            for picture in x.flatten(2):  # (C, N)
+                tokens = self.enter @ picture + self.offset[:, None]
+                mu = self.mu  # as it is stored
+                for _ in range(3):
+                    z = (mu @ tokens).softmax(dim=0)  # (K, N)
+                    mu = (z / (1e-6 + z.sum(dim=1, keepdim=True))) @ tokens.T
+                    mu = mu / (1e-6 + mu.norm(dim=1, keepdim=True))
+                read.append((mu.T @ z).relu())
+                fitted.append(mu)
+            self.mu = 0.9 * self.mu + 0.1 * torch.stack(fitted).mean(dim=0)
+        y = self.leave @ torch.stack(read)  # (B, C, N)
+        mean, variance = y.mean(dim=(0, 2)), y.var(dim=(0, 2), unbiased=False)
+        y = (y - mean[:, None]) / (variance[:, None] + 1e-5).sqrt()  # its factor starts at 1
+        return (y.view(x.shape) + x).relu()
+
+
+def test_the_released_code_is_a_variant():
+    unit = EMAU(CHANNELS, num_bases=3, released=True).double()
+    lengths = unit.bases.initial.norm(dim=-1)
+    torch.testing.assert_close(lengths, torch.ones_like(lengths))
+    released = Released(unit)
+    for step in range(4):
+        x, theirs = (features(seed=step).double().requires_grad_() for _ in range(2))
+        found, wanted = unit(x), released(theirs)
+        # Its two divisions with 1e-6 move the bases by as much.
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
+        weights = features(seed=9).double()
+        unit.zero_grad()
+        released.leave.grad = None
+        (found * weights).sum().backward()
+        (wanted * weights).sum().backward()
+        torch.testing.assert_close(x.grad, theirs.grad, rtol=1e-4, atol=1e-4)
+        grad = unit.leave[0].weight.grad[..., 0, 0]
+        torch.testing.assert_close(grad, released.leave.grad, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(unit.bases.initial[0], released.mu, rtol=1e-5, atol=1e-5)
+    assert unit.enter.weight.grad is None
+    assert unit.bases.initial.norm(dim=-1).max() < 0.99  # shorter than the paper's
+
+
+@pytest.mark.parametrize("other", [{"bases": "learnt"}, {"normalisation": "layer"}])
+def test_the_released_code_has_one_kind_of_bases(other):
+    with pytest.raises(ValueError, match="released"):
+        EMAU(CHANNELS, num_bases=3, released=True, **other)
+
+
 def features(batch=2, size=(4, 5), seed=1) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, CHANNELS, *size, generator=generator)

@@ -107,7 +107,7 @@ def test_autocast_stays_close(decoder, dtype):
 def test_gather_keeps_full_precision_under_autocast(dtype):
     pixels, logits = torch.rand(1, 2, 200, 300), torch.randn(1, 1, 200, 300).to(dtype)
     with torch.autocast("cpu", dtype):
-        regions = gather_regions(pixels, logits)
+        regions = gather_regions(pixels, torch.cat([logits, -logits], dim=1))
     both = torch.cat([logits, -logits], dim=1).double()
     weights = both.flatten(2).softmax(-1)  # about 1e-5
     expected = torch.einsum("bkn,bcn->bck", weights, pixels.double().flatten(2))

@@ -16,7 +16,7 @@ PYRAMID = FeatureInfo((4, 5, 6), (2, 4, 8))
 def maps(batch=2, side=9) -> list[torch.Tensor]:
     return [
         torch.randn(batch, channels, 8 * side // stride, 8 * side // stride)
-        for channels, stride in zip(*PYRAMID, strict=True)
+        for channels, stride in zip(PYRAMID.channels, PYRAMID.strides, strict=True)
     ]
 
 
@@ -36,6 +36,35 @@ def test_logits_are_those_of_the_coarsest_map(name):
     for parameter in head.parameters():
         assert parameter.grad.isfinite().all()
         assert parameter.grad.any()
+
+
+def test_the_released_head_narrows_the_features_before_it_classifies():
+    head = EMAHead(PYRAMID, num_classes=3, channels=8, num_bases=5, released=True)
+    head = head.double().eval()
+    given = [one.double() for one in maps()]
+    conv, norm, _ = head.narrow
+    assert conv.weight.shape == (4, 8, 3, 3)
+    x = head.emau(head.reduce(given[-1]))
+    x = nn.functional.conv2d(x, conv.weight, padding=1)
+    x = nn.functional.batch_norm(
+        x, norm.running_mean, norm.running_var, norm.weight, norm.bias, eps=norm.eps
+    )
+    wanted = nn.functional.conv2d(x.relu(), head.classify.weight, head.classify.bias)
+    torch.testing.assert_close(head(given), wanted)
+    head.train()
+    seen = []
+    head.classify.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    for _ in range(30):
+        head(given)
+    dropped = (torch.stack(seen) == 0).flatten(3).all(dim=-1)  # whole channels
+    assert 0 < dropped.double().mean() < 0.5
+
+
+def test_the_released_head_has_the_size_of_the_code():
+    with torch.device("meta"):
+        head = EMAHead(FeatureInfo((2048,), (8,)), num_classes=21, released=True)
+    count = sum(weight.numel() for weight in head.parameters())  # without the bases
+    assert count / 1e6 == pytest.approx(11.15, abs=0.005)
 
 
 def test_dropout_is_for_training():

@@ -60,7 +60,7 @@ def test_normalised_focal_loss(case, alpha, gamma):
         right = np.where(target, p, 1 - p)
         weights = (1 - right) ** gamma
         balance = np.where(target, alpha, 1 - alpha)
-        return mean(balance * weights * -np.log(right)) / max(1e-6, mean(weights))
+        return mean(balance * weights * -np.log(right)) / (mean(weights) or 1)
 
     got = normalized_focal_loss(*tensors(*case), alpha, gamma).item()
     assert got == pytest.approx(mean_over_images(*case, value), rel=1e-3, abs=1e-4)
@@ -84,6 +84,34 @@ def test_the_weights_of_the_focal_loss_are_constants_of_the_gradient():
     (wanted,) = torch.autograd.grad(expected, logits)
     (found,) = torch.autograd.grad(normalized_focal_loss(logits, masks), logits)
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+def published_focal_loss(logits, masks, gamma):
+    """Sofiiuk et al. (2019), Eqs. 8-10, with probabilities of the wrong class from their logits."""
+    wrong = torch.sigmoid(torch.where(masks == 1, -logits, logits))
+    weights = wrong**gamma
+    loss = 0.5 * weights * -torch.log1p(-wrong)
+    return (loss.sum(dim=(1, 2)) / weights.sum(dim=(1, 2)).detach()).mean()
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("size", [2.0, 7.5, 10.0, 20.0, 30.0])
+@pytest.mark.parametrize("mistakes", [0, 3])
+def test_the_focal_loss_stays_normalised_on_sure_images(size, gamma, mistakes):
+    masks = torch.zeros(2, 9, 8, dtype=torch.uint8)
+    masks[:, 2:6, 1:5] = 1
+    generator = torch.Generator().manual_seed(0)
+    sizes = size * (0.9 + 0.1 * torch.rand(2, 9, 8, generator=generator))
+    logits = torch.where(masks == 1, sizes, -sizes)
+    logits.view(2, -1)[:, :mistakes] *= -1
+    exact = logits.double().requires_grad_()
+    wanted = published_focal_loss(exact, masks, gamma)
+    wanted.backward()
+    logits.requires_grad_()
+    got = normalized_focal_loss(logits.unsqueeze(1), masks, gamma=gamma)
+    got.backward()
+    assert got.item() == pytest.approx(wanted.item(), rel=2e-5)
+    torch.testing.assert_close(logits.grad, exact.grad.float(), rtol=1e-4, atol=0)
 
 
 @every_loss

@@ -17,16 +17,18 @@ from probseg.attention import (
     StandardAttention2d,
 )
 from probseg.attention.position import FactoredPositionEmbedding, FullPositionEmbedding
-from probseg.backbones import BoTNet, HRNetV2, ResNet, TimmBackbone
+from probseg.backbones import BoTNet, EmbeddedPromptStem, HRNetV2, ResNet, TimmBackbone
 from probseg.heads import (
     ConvHead,
     CorrectiveSelfAttention,
     DeepLabV3PlusDecoder,
+    DenseDeepLabDecoder,
     FPNDecoder,
     OCRDecoder,
     PromptFusion,
     PromptUNet,
     PyramidDecoder,
+    SeparableHead,
 )
 from probseg.models import build, list_presets
 from probseg.zoo import create_model, list_models
@@ -254,7 +256,7 @@ def check_backbone_attention(name, model):
 
 def check_head(name, head):
     if "_csa" not in name and "fast" not in name:
-        assert isinstance(head, ConvHead)
+        assert isinstance(head, SeparableHead if name == "ritm_resnet50_deeplab" else ConvHead)
         return
     assert isinstance(head, CorrectiveSelfAttention)
     assert {type(layer) for layer in attentions(head)} == {ProbabilisticAttention2d}
@@ -278,6 +280,7 @@ def check_prompts(name, model):
     assert (model.propagated_clicks is not None) == clicks
     assert (model.refinement is not None) == clicks
     if name.startswith("ritm_"):
+        assert any(isinstance(m, EmbeddedPromptStem) for m in model.backbone.modules())
         assert (model.click_maps.clicks, model.click_maps.radius) == ("disk", 5)
 
 
@@ -315,6 +318,14 @@ def check_backbone_and_decoder(name, model):
         assert depth == int(size)
     if "_ocr" in name:
         assert isinstance(model.decoder, OCRDecoder)
+        # As published, but for the network of this project's own with prompts at the head.
+        published = "fast" not in name
+        assert model.backbone.features.aligned == model.aligned == published
+        assert model.decoder.regions == (1 if published else 2)
+    elif name == "ritm_resnet50_deeplab":
+        assert isinstance(model.decoder, DenseDeepLabDecoder)
+        assert model.backbone.features.strides[-1] == 8
+        assert model.aligned
     elif "deeplab" in name or "50" in size:
         assert isinstance(model.decoder, DeepLabV3PlusDecoder)
         assert model.backbone.features.strides[-1] == 16
@@ -348,11 +359,29 @@ def test_hrnets_with_ocr_have_the_published_size(name, millions):
     assert count(meta(name)) / 1e6 == pytest.approx(millions, rel=0.01)  # Sofiiuk et al. 2021
 
 
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("ritm_hrnet18s_ocr", 4.22),
+        ("ritm_hrnet18_ocr", 10.03),
+        ("ritm_hrnet32_ocr", 30.95),
+        ("ritm_resnet50_deeplab", 39.4),
+    ],
+)
+def test_networks_of_ritm_have_its_size(name, millions):
+    # Ours have 16 weights for the box, and no bias in front of a normalisation.
+    assert count(meta(name)) / 1e6 == pytest.approx(millions, rel=0.0015)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FULL_SIZE)
 def test_full_size_presets_segment_and_learn(name):
     model = opened(create_model(name))
-    assert not idle(gradients(model, (64, 64)))
+    unused = idle(gradients(model, (64, 64)))
+    if "_ocr" in name and "fast" not in name:
+        # The softmax over one region is 1 whatever its queries and keys.
+        unused = [one for one in unused if not re.match(r"decoder.attention.(query|key)", one)]
+    assert not unused
     with torch.no_grad():
         logits = model.eval()(torch.rand(1, 3, 96, 129), asked(1, (96, 129)))
     assert logits.shape == (1, 1, 96, 129)

@@ -14,6 +14,7 @@ from probseg.ops import (
     KeyAdaptation,
     ProbabilisticAttention,
     ValuePropagation,
+    assign,
     probabilistic_attention,
 )
 
@@ -199,3 +200,72 @@ def test_logits_of_fixed_tokens_are_not_rounded_to_half_precision(dtype, size, m
     monkeypatch.setattr("probseg.ops.probabilistic.product_dtype", lambda _: dtype)
     result = probabilistic_attention(**options)
     assert relative_error(result.unit_values, wanted.unit_values) < torch.finfo(dtype).eps
+
+
+# --- Long values and large priors ---
+
+
+@pytest.mark.parametrize("beta", [1.0, "of each unit"])
+@pytest.mark.parametrize("length", [100.0, 1000.0])
+def test_the_log_evidence_keeps_its_digits_where_all_values_are_long(length, beta):
+    directions = torch.nn.functional.normalize(draw(1, 1, 20, 4), dim=-1)
+    if beta != 1.0:  # equal scores whatever the precision
+        beta = 0.5 + torch.arange(20).view(1, 1, 20) / 20
+        directions = directions * beta.rsqrt().unsqueeze(-1)
+    arguments = {
+        "queries": draw(1, 1, 50, 8, seed=1).float(),
+        "keys": draw(1, 1, 20, 8, seed=2).float(),
+        "values": (length * directions).float(),
+        "value_precision": beta,
+        "log_prior": "magnitude",
+    }
+    q, k, v = (arguments[name].double() for name in ("queries", "keys", "values"))
+    alpha, score = 8**-0.5, torch.as_tensor(beta) / 2 * v.square().sum(-1)
+    log_pi = (alpha / 2 * k.square().sum(-1) + score).log_softmax(-1)  # Eq. 10
+    normal = torch.distributions.Normal(0.0, alpha**-0.5)
+    density = normal.log_prob(q.unsqueeze(-2) - k.unsqueeze(-3)).sum(-1)
+    wanted = (density + log_pi.unsqueeze(-2)).logsumexp(-1)
+    got = probabilistic_attention(**arguments).log_evidence
+    # Float32 has scores of length²/2 to a relative 6e-8; a log evidence that is the difference of
+    # two sums of this size would have four times that, and more.
+    assert (got - wanted).abs().max() < 1e-7 * length**2 / 2
+
+
+def test_the_evidence_of_queries_and_values_has_the_normaliser_of_its_prior():
+    q, k, v = draw(1, 1, 5, 3), draw(1, 1, 7, 3, seed=1), draw(1, 1, 7, 2, seed=2)
+    observed = draw(1, 1, 5, 2, seed=3)
+    got = probabilistic_attention(
+        q, k, v, query_precision=0.7, value_precision=0.4, initial_values=observed
+    ).log_evidence
+    log_pi = (0.35 * k.square().sum(-1) + 0.2 * v.square().sum(-1)).log_softmax(-1)
+    seen = torch.distributions.Normal(0.0, 0.7**-0.5).log_prob(q.unsqueeze(-2) - k.unsqueeze(-3))
+    said = torch.distributions.Normal(0.0, 0.4**-0.5).log_prob(
+        observed.unsqueeze(-2) - v.unsqueeze(-3)
+    )
+    wanted = (seen.sum(-1) + said.sum(-1) + log_pi.unsqueeze(-2)).logsumexp(-1)
+    torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("level", [1e4, -1e5])
+def test_a_common_level_of_the_prior_costs_the_masses_no_digits(backend, level):
+    n, m, d = 300, 40, 16
+    q, k, o = draw(1, 1, n, d).float(), draw(1, 1, m, d, seed=1).float(), draw(1, 1, n, 5, seed=2)
+    prior = (level + draw(m, seed=3)).float()
+    wanted = assign(
+        q.double(), k.double(), o, log_prior=prior.double(), scale=0.2, backend="reference"
+    )
+    got = assign(q, k, o.float(), log_prior=prior, scale=0.2, backend=backend)
+    # The other backends round the sum of logit and prior, which is a relative 6e-8 of the level.
+    allowed = 2e-5 if backend == "sdpa" else 1e-7 * abs(level)
+    assert (got.log_mass - wanted.log_mass).abs().max() < allowed
+    assert (got.means - wanted.means).abs().max() < allowed
+
+
+def test_keys_adapt_by_the_queries_alone_where_values_are_given_too():
+    q, k, v = draw(1, 1, 6, 3), draw(1, 1, 4, 3, seed=1), draw(1, 1, 4, 2, seed=2)
+    options = {"value_precision": 2.0, "key_adaptation": KeyAdaptation(2, 0.5)}
+    plain = probabilistic_attention(q, k, v, **options)
+    given = probabilistic_attention(q, k, v, initial_values=draw(1, 1, 6, 2, seed=3), **options)
+    assert torch.equal(plain.keys, given.keys)
+    assert not torch.allclose(plain.values, given.values)

@@ -73,6 +73,11 @@ def assign(
 ) -> Assigned:
     """Average the observations of the queries by each key's responsibilities, see ``reference``."""
     prior = _split(terms)
+    if prior.units is not None:
+        # What all keys share changes no responsibility. The log mass is a sum of the prior and of
+        # its negative in the evidence, which would lose the digits of a large one.
+        largest = prior.units.detach().amax(-1, keepdim=True)  # (B, G, 1, 1), sizes may be 1
+        prior = prior._replace(units=prior.units - largest.where(largest > -inf, 0.0))
     _, log_evidence = _fused(queries, keys, keys.detach(), prior, scale)  # (B, G, N)
     # A query that sees no key has no pair that is not hidden, whatever is subtracted there.
     evidence = log_evidence.where(log_evidence > -inf, 0.0).unsqueeze(-2)  # (B, G, 1, N)

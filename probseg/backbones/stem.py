@@ -127,15 +127,16 @@ def embed_prompts(backbone: Any, prompt_channels: int) -> None:  # noqa: ANN401 
     _refuse_second_stem(backbone)
     network = getattr(backbone, "network", None)
     names = ("conv1", "bn1", "act1")
-    first = [getattr(network, name, None) for name in names]
-    if network is None or None in first or first[1].num_features < PromptEmbedding.CHANNELS:
+    conv, norm, act = (getattr(network, name, None) for name in names)
+    channels = getattr(norm, "num_features", 0)
+    if network is None or not (conv and norm and act) or channels < PromptEmbedding.CHANNELS:
         msg = (
             f"prompt_stem 'embedding' needs a network that begins with {', '.join(names)} of at "
             f"least {PromptEmbedding.CHANNELS} channels, got a {type(backbone).__name__}; use "
             "ResNet or HRNetV2, or prompt_stem='convolution'"
         )
         raise ValueError(msg)
-    network.conv1 = EmbeddedPromptStem(*first, prompt_channels)
+    network.conv1 = EmbeddedPromptStem(conv, norm, act, prompt_channels)
     network.bn1, network.act1 = nn.Identity(), nn.Identity()
 
 

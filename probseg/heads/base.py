@@ -128,10 +128,22 @@ class ConvSequential(nn.Sequential):
         return x
 
 
-def conv_norm_relu(in_channels: int, out_channels: int, kernel_size: int) -> ConvSequential:
-    """Build a convolution that keeps the size, a batch normalisation and a ReLU."""
+def conv_norm_relu(
+    in_channels: int, out_channels: int, kernel_size: int, rate: int = 1
+) -> ConvSequential:
+    """Build a convolution that keeps the size, a batch normalisation and a ReLU.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the result.
+        kernel_size: Side of the kernel, odd.
+        rate: Distance of the taps of the kernel, in pixels.
+    """
+    padding = rate * (kernel_size // 2)
     return ConvSequential(
-        nn.Conv2d(in_channels, out_channels, kernel_size, padding=kernel_size // 2, bias=False),
+        nn.Conv2d(
+            in_channels, out_channels, kernel_size, padding=padding, dilation=rate, bias=False
+        ),
         nn.BatchNorm2d(out_channels),
         nn.ReLU(inplace=True),
     )

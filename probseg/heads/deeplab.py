@@ -173,9 +173,7 @@ class DensePyramid(nn.Module):
         super().__init__()
         _check_rates(rates)
         self.point = conv_norm_relu(in_channels, channels, 1)
-        self.atrous = nn.ModuleList(conv_norm_relu(in_channels, channels, 3) for _ in rates)
-        for branch, rate in zip(self.atrous, rates, strict=True):
-            branch[0].dilation = branch[0].padding = (rate, rate)
+        self.atrous = nn.ModuleList(conv_norm_relu(in_channels, channels, 3, r) for r in rates)
         self.pool = nn.Sequential(
             nn.AdaptiveAvgPool2d(1), *conv_norm_relu(in_channels, channels, 1)
         )

@@ -83,9 +83,9 @@ class EMAHead(FCNHead):
     and takes 43.2 G multiply-adds of convolutions and matrix products on a map of 65x65 (Tab. 1:
     10.0 M and 43.1 G; the E step of the read-out is computed once more here, and not stored).
 
-    The authors' released code has 11.15 M without the bases: behind the unit, a 3x3 convolution to half of the
-    channels, of which whole ones are dropped in front of the classifier. ``released`` is this head,
-    with the unit of the code, see `EMAU`.
+    The authors' released code has 11.15 M without the bases: behind the unit, a 3x3 convolution to
+    half of the channels, of which whole ones are dropped in front of the classifier. ``released``
+    is this head, with the unit of the code, see `EMAU`.
 
     Args:
         inputs: Channels and strides of the backbone's maps.

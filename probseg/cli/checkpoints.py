@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,28 @@ def _pattern(trainer: Mapping[str, Any]) -> Path:
     else:
         name = options.get("name") or ""
     return Path(options.get("save_dir") or root).absolute() / name / "*" / "checkpoints" / LAST
+
+
+def beginning(task: Mapping[str, Any]) -> str:
+    """Return a line on the weights that a new training begins with.
+
+    Args:
+        task: Configuration of the task, ``{"class_path": ..., "init_args": {"model": ...}}``.
+    """
+    network = (task.get("init_args") or {}).get("model") or {}
+    given = network.get("init_args") or {}
+    kind = str(network.get("class_path")).rpartition(".")[2]
+    if kind == "warm_start":
+        weights = f"those of {given.get('weights')} where they fit"
+    elif given.get("pretrained"):
+        weights = f"those of {given.get('name')}"
+    else:
+        weights = "random"
+        without = deepcopy(given)
+        without_pretrained_backbones(without)
+        if without != given:
+            weights = "random, of the backbone pretrained"
+    return f"probseg: weights to begin with: {weights}\n"
 
 
 def without_pretrained_backbones(node: dict[str, Any] | Namespace) -> None:

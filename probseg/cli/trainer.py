@@ -27,6 +27,7 @@ from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.loggers import make_logger, missing_versions
 from probseg.cli.checkpoints import (
+    beginning,
     best_of_run,
     check_readable,
     find_last,
@@ -135,6 +136,8 @@ class ProbsegCLI(LightningCLI):
         names = []
         if self.run_to_continue is not None:
             names = missing_versions(config.trainer.get("logger"), self.run_to_continue)
+        if self.config.subcommand == "fit" and self.checkpoint is None:
+            sys.stderr.write(beginning(config.model.as_dict()))
         asked, weights_only = config.model.clone(), config.weights_only
         if weights_only is None:  # Lightning would unpickle checkpoints from addresses
             config.weights_only = True

@@ -13,7 +13,7 @@ from runs import command, finished, folder_fit, train_two_epochs, usage_error
 from tested import FACTS
 
 import probseg
-from probseg.cli.checkpoints import check_readable, find_last
+from probseg.cli.checkpoints import beginning, check_readable, find_last
 from probseg.cli.processes import check_processes
 from probseg.errors import UnknownNameError, UsageError, WeightsError
 from probseg.models import read_preset
@@ -286,3 +286,23 @@ def test_a_folder_of_the_checkpoint_callback_comes_first(tmp_path):
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "last.ckpt").touch()
     assert find_last(trainer, {}) == tmp_path / "kept" / "last.ckpt"
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "weights"),
+    [
+        ("zoo.create_interactive", {"name": "micro_csa", "pretrained": True}, "those of micro_csa"),
+        ("zoo.create_interactive", {"name": "micro_csa", "pretrained": False}, "random"),
+        ("models.variant", {"of": "micro_csa"}, "random"),
+        (
+            "models.variant",
+            {"of": "micro_csa", "changes": {"backbone": {"pretrained": True}}},
+            "random, of the backbone pretrained",
+        ),
+        ("zoo.warm_start", {"weights": "micro_csa"}, "those of micro_csa where they fit"),
+    ],
+)
+def test_a_new_training_names_its_first_weights(kind, arguments, weights):
+    model = {"class_path": f"probseg.{kind}", "init_args": arguments}
+    task = {"class_path": "probseg.tasks.InteractiveSegmentation", "init_args": {"model": model}}
+    assert beginning(task) == f"probseg: weights to begin with: {weights}\n"

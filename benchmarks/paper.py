@@ -27,6 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     try:
         plan = read_plan(args.plan)
+        if args.verb == "train":
+            return _train(plan, args)
         if args.verb == "evaluate":
             return _evaluate(plan, args)
         return _report(plan, args)
@@ -43,6 +45,16 @@ def _evaluate(plan: Plan, args: argparse.Namespace) -> int:
     for sentence in left_out:
         sys.stderr.write(f"paper.py: left out: {sentence}\n")
     return 1 if left_out else 0
+
+
+def _train(plan: Plan, args: argparse.Namespace) -> int:
+    from paper_train import train
+
+    if plan.training is None:
+        sys.stderr.write(f"paper.py: error: {args.plan} has no `training`\n")
+        return 2
+    train(plan.training, args.seed, args.only or [*plan.training.networks])
+    return 0
 
 
 def _report(plan: Plan, args: argparse.Namespace) -> int:
@@ -70,8 +82,9 @@ def _report(plan: Plan, args: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("verb", nargs="?", choices=["evaluate", "report"], default="report")
-    add("--only", nargs="+", metavar="ROW", help="rows to evaluate (default: all)")
+    add("verb", nargs="?", choices=["train", "evaluate", "report"], default="report")
+    add("--only", nargs="+", metavar="NAME", help="networks to train, rows to evaluate; all")
+    add("--seed", type=int, default=0, help="of the training; %(default)s")
     add("--folder", type=Path, default=Path("runs/paper"), help="of the evaluations; %(default)s")
     add("--plan", type=Path, default=PLAN, help="rows, figures and claims; %(default)s")
     add("--results", type=Path, default=RESULTS, help="where reports go; %(default)s")

@@ -1,4 +1,4 @@
-"""What ``paper.yaml`` asks for: rows, the figures that show them, and the claims about them."""
+"""What a plan such as ``paper.yaml`` asks for: rows, figures that show them, claims about them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from probseg.evaluation import Protocol, get_protocol
 from probseg.models.build import Changes
 from probseg.types import Sample
 
-PLAN = Path(__file__).with_name("paper.yaml")
+PLANS = [Path(__file__).with_name(f"{name}.yaml") for name in ("paper", "paper_frozen")]
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Plan:
     training: Training | None = None
 
 
-def read_plan(path: Path = PLAN) -> Plan:
+def read_plan(path: Path) -> Plan:
     """Read and check a plan.
 
     Raises:

@@ -10,6 +10,7 @@ from probseg.attention import LAYOUTS, replacing_convolution
 from probseg.backbones.resnet import ResNet
 from probseg.errors import UnknownNameError
 
+
 class BoTNet(ResNet):
     """A bottleneck ResNet with attention for the 3x3 convolutions of the last stage.
 

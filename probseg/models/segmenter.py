@@ -378,4 +378,6 @@ class Segmenter(nn.Module):
 
     def _before_head(self) -> nn.Module:
         """Return the parts with layers whose keys adapt before those of the head."""
-        return nn.ModuleList([self.backbone] if self.fusion is None else [self.backbone, self.fusion])
+        return nn.ModuleList(
+            [self.backbone] if self.fusion is None else [self.backbone, self.fusion]
+        )

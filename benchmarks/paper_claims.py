@@ -77,7 +77,7 @@ class Finding:
         objects: Number of objects.
         photos: Number of photographs.
         seeds: Number of pairs of networks.
-        p: Two-sided; see `_by_ranks` for one seed and `_by_seeds` for several.
+        p: Two-sided; see `_by_ranks` for one seed and `by_seeds` for several.
         corrected_p: The same after Holm's correction.
         direction: 1 where the test speaks for the claim, -1 where it speaks against it, else 0.
     """
@@ -203,7 +203,7 @@ def examine(figures: Sequence[Figure], scored: Mapping[str, Mapping[str, Scored]
 
 
 @dataclass(frozen=True)
-class _Outcome:
+class Outcome:
     """A test of differences: its p-value, direction and interval, as in `Finding`."""
 
     p: float
@@ -224,7 +224,7 @@ def _test(figure: str, claim: Claim, dataset: str, k: int, better: Scored, than:
     if seeds > 1 and len(means) > 1:
         pairs = 100 * (better.ious - than.ious)[..., k].mean(axis=2)  # (seeds, objects)
         of_photos = np.stack([np.bincount(photos, pair) for pair in pairs])
-        outcome = _by_seeds(np.round(of_photos / np.bincount(photos), DECIMALS))
+        outcome = by_seeds(np.round(of_photos / np.bincount(photos), DECIMALS))
     else:
         outcome = _by_ranks(gains, better.photos)
     return Finding(
@@ -253,7 +253,7 @@ def _test(figure: str, claim: Claim, dataset: str, k: int, better: Scored, than:
     )
 
 
-def _by_ranks(gains: Floats, photos: Sequence[str]) -> _Outcome:
+def _by_ranks(gains: Floats, photos: Sequence[str]) -> Outcome:
     """Test the gains of objects by Wilcoxon's signed ranks of the photographs' means.
 
     The interval is a bootstrap over photographs. It has a direction where ranks and mean agree.
@@ -261,17 +261,18 @@ def _by_ranks(gains: Floats, photos: Sequence[str]) -> _Outcome:
     ranked = signed_rank(gains, photos)
     direction = ranked.direction if ranked.direction * gains.mean() > 0 else 0
     if len(set(photos)) < 2:
-        return _Outcome(ranked.p, direction)
+        return Outcome(ranked.p, direction)
     bounds = clustered_bootstrap(gains, photos, draws=DRAWS, level=LEVEL)
-    return _Outcome(ranked.p, direction, float(bounds.low), float(bounds.high))
+    return Outcome(ranked.p, direction, float(bounds.low), float(bounds.high))
 
 
-def _by_seeds(gains: Floats) -> _Outcome:
+def by_seeds(gains: Floats) -> Outcome:
     """Test gains for other photographs and for other trainings.
 
     Photographs and seeds are crossed random effects of an analysis of variance; the error of the
-    mean has Satterthwaite's degrees of freedom (Clark 1973; Baayen et al. 2008). Where seeds differ
-    no more than chance has it, this is the t-test of the photographs' means.
+    mean has Satterthwaite's degrees of freedom, at least those of the seeds (Clark 1973; Baayen et
+    al. 2008). Where seeds differ no more than chance has it, this is the t-test of the photographs'
+    means.
 
     Args:
         gains: Mean gain of each photograph, shape ``(seeds, photographs)``, at least two of each.
@@ -287,11 +288,11 @@ def _by_seeds(gains: Floats) -> _Outcome:
         squares += [(of_seeds, seeds - 1), (-of_rest, free)]
     total = sum(square for square, _ in squares)
     if total <= 0:
-        return _Outcome(1.0 if mean == 0 else 0.0, int(np.sign(mean)), mean, mean, 0.0)
+        return Outcome(1.0 if mean == 0 else 0.0, int(np.sign(mean)), mean, mean, 0.0)
     error = math.sqrt(total / gains.size)
-    freedom = total**2 / sum(square**2 / of for square, of in squares)
+    freedom = max(seeds - 1, total**2 / sum(square**2 / of for square, of in squares))
     quantile = float(student.ppf((1 + LEVEL) / 2, freedom))
-    return _Outcome(
+    return Outcome(
         p=2 * float(student.sf(abs(mean) / error, freedom)),
         direction=int(np.sign(mean)),
         low=float(mean - quantile * error),

@@ -11,10 +11,11 @@ import torch
 from paper_rows import Training
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils.data import DataLoader
 
 from probseg.clicks.iterated import IteratedClicks
 from probseg.clicks.rounds import drawn_rounds
-from probseg.data import DATASETS, InteractiveDataModule, Selected
+from probseg.data import DATASETS, InteractiveDataModule, Selected, TrainBatch
 from probseg.losses import NormalizedFocalLoss, SoftIoULoss, WeightedSum
 from probseg.models import Segmenter, override, read_preset
 from probseg.models.encoded import Encoded
@@ -25,6 +26,9 @@ from probseg.zoo.store import save
 
 TRUNK = ("backbone.*", "decoder.*")
 """Weights that stay those of the zoo."""
+
+HELD_OUT = 10
+"""One photograph in so many is held out from training."""
 
 LOSS_EVERY = 25
 """Steps that each line of the losses is a mean of."""
@@ -50,7 +54,7 @@ def train(training: Training, seed: int, names: Sequence[str]) -> None:
     learners = {name: _Learner(networks[name], training) for name in names}
     history: list[dict[str, float]] = []
     began = time.perf_counter()
-    for step, batch in enumerate(_data(training, seed).train_dataloader()):
+    for step, batch in enumerate(crops(training, seed)):
         rounds = drawn_rounds(CURRICULUM.rounds, mixed(BATCH, seed, 0, step))
         with torch.no_grad():
             encoded = trunk.encode(batch.images.float() / 255)
@@ -118,11 +122,17 @@ class _Learner:
         return loss.item()
 
 
-def _data(training: Training, seed: int) -> InteractiveDataModule:
-    """Return the crops of a training; one photograph in ten is held out."""
+def crops(training: Training, seed: int, held_out: bool = False) -> DataLoader[TrainBatch]:
+    """Return the crops of a training: a batch for each step.
+
+    Args:
+        training: Settings of the plan.
+        seed: Of their order, augmentation and clicks.
+        held_out: Whether they are of the photographs, one in ten, that no network is trained on.
+    """
     objects = DATASETS[training.data.kind](**training.data.arguments)
     data = InteractiveDataModule(
-        train=Selected(objects, hold_out=10),
+        train=Selected(objects, **{"held_out" if held_out else "hold_out": HELD_OUT}),
         batch_size=training.batch_size,
         crop_size=training.crop_size,
         scale=(0.6, 1.4),
@@ -131,7 +141,7 @@ def _data(training: Training, seed: int) -> InteractiveDataModule:
         samples_per_epoch=training.steps * training.batch_size,
     )
     data.seed = seed
-    return data
+    return data.train_dataloader()
 
 
 def _means(history: Sequence[Mapping[str, float]]) -> dict[str, float]:

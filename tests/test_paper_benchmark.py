@@ -14,7 +14,7 @@ from result_folders import write_result
 import paper
 import paper_rows as rows
 import paper_scores as scores
-from paper_claims import POOLED, _by_seeds, examine, examine_all, score
+from paper_claims import POOLED, by_seeds, examine, examine_all, score
 
 from probseg.errors import DataError, UnknownNameError
 from probseg.evaluation import PROTOCOLS
@@ -200,13 +200,13 @@ def test_a_test_over_seeds_is_about_other_trainings():
     noise = random.normal(0, 1, (repeats, 1, photos)) + random.normal(
         0, 1, (repeats, seeds, photos)
     )
-    rejected = [_by_seeds(gains).p <= 0.05 for gains in of_seeds + noise]
+    rejected = [by_seeds(gains).p <= 0.05 for gains in of_seeds + noise]
     assert np.mean(rejected) < 0.08
     assert (
         np.mean([ttest_1samp(gains.mean(axis=0), 0).pvalue <= 0.05 for gains in of_seeds + noise])
         > 0.3
     )
-    found = [_by_seeds(gains) for gains in 0.9 + 0.1 * of_seeds + noise]
+    found = [by_seeds(gains) for gains in 0.9 + 0.1 * of_seeds + noise]
     power = np.mean([of.p <= 0.05 for of in found])
     assert power > 0.9
     covered = [of.low <= 0.9 <= of.high for of in found]
@@ -216,7 +216,7 @@ def test_a_test_over_seeds_is_about_other_trainings():
 def test_seeds_that_agree_are_one_test_of_photographs():
     random = np.random.default_rng(1)
     gains = random.normal(0.3, 1, 40) + np.array([[1e-9], [-1e-9]])
-    found, expected = _by_seeds(gains), ttest_1samp(gains.mean(axis=0), 0)
+    found, expected = by_seeds(gains), ttest_1samp(gains.mean(axis=0), 0)
     interval = expected.confidence_interval()
     assert found.p == pytest.approx(expected.pvalue, rel=1e-4)
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-4)
@@ -224,7 +224,7 @@ def test_seeds_that_agree_are_one_test_of_photographs():
 
 
 def test_equal_rows_differ_by_nothing():
-    found = _by_seeds(np.zeros((3, 8)))
+    found = by_seeds(np.zeros((3, 8)))
     assert (found.p, found.direction, found.low, found.high) == (1, 0, 0, 0)
 
 

@@ -43,7 +43,7 @@ def _evaluate(plan: Plan, args: argparse.Namespace) -> int:
     from paper_evaluate import evaluate  # what the figures do without
 
     os.environ.setdefault("PROBSEG_ZOO", str(Path(__file__).parent / "zoo"))
-    left_out = evaluate(plan, chosen(plan, args.only), args.folder, args.device)
+    left_out = evaluate(plan, chosen(plan, args.only), args.folder / plan.name, args.device)
     for sentence in left_out:
         sys.stderr.write(f"paper.py: left out: {sentence}\n")
     return 1 if left_out else 0
@@ -62,7 +62,7 @@ def _train(plans: Sequence[Plan], args: argparse.Namespace) -> int:
 
 
 def _report(plan: Plan, args: argparse.Namespace) -> int:
-    results, missing = scores.gather(plan, args.folder, args.results)
+    results, missing = scores.gather(plan, args.folder / plan.name, args.results)
     if not results:
         sys.stderr.write("paper.py: error: nothing was evaluated yet; run `paper.py evaluate`\n")
         return 2
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     add("verb", nargs="?", choices=["train", "evaluate", "report"], default="report")
     add("--only", nargs="+", metavar="NAME", help="networks to train, rows to evaluate; all")
     add("--seed", type=int, default=0, help="of the training; %(default)s")
-    add("--folder", type=Path, default=Path("runs/paper"), help="of the evaluations; %(default)s")
+    add("--folder", type=Path, default=Path("runs"), help="of the evaluations; %(default)s")
     add("--plan", type=Path, nargs="+", default=PLANS, help="rows, figures and claims; default all")
     add("--results", type=Path, default=RESULTS, help="where reports go; %(default)s")
     add("--device", choices=["cpu", "cuda"], default="cpu")

@@ -39,7 +39,7 @@ def place(tmp_path):
     """Writes a plan and toy results, and runs the report."""
 
     class Place:
-        folder, results = tmp_path / "runs", tmp_path / "results"
+        folder, results = tmp_path / "runs" / "paper", tmp_path / "results"
 
         def plan(self, content):
             (tmp_path / "paper.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
@@ -64,7 +64,7 @@ def place(tmp_path):
                 write_result(folder, {name: ious}, PROTOCOL, of_set, **about)
 
         def report(self, folder=None):
-            options = ["--plan", tmp_path / "paper.yaml", "--folder", folder or self.folder]
+            options = ["--plan", tmp_path / "paper.yaml", "--folder", folder or self.folder.parent]
             return paper.main([*map(str, options), "--results", str(self.results)])
 
         def findings(self):

@@ -64,8 +64,9 @@ class Finding:
         than: The other row.
         better_miou: Mean IoU of the one.
         than_miou: Mean IoU of the other.
-        difference: In points: mean over objects, or over photographs with several seeds.
-        low: Lower end of its 95 % interval; None for a single photograph.
+        difference: Of the two, in points.
+        low: Lower end of the 95 % interval, with several seeds of the mean over photographs instead
+            of objects; None for a single photograph.
         high: Upper end.
         detectable: The smallest difference that this test shows in four of five repetitions, before
             any correction, in points; None with one seed.
@@ -224,10 +225,8 @@ def _test(figure: str, claim: Claim, dataset: str, k: int, better: Scored, than:
     if seeds > 1 and len(means) > 1:
         pairs = 100 * (better.ious - than.ious)[..., k].mean(axis=2)  # (seeds, objects)
         of_photos = np.stack([np.bincount(photos, pair) for pair in pairs])
-        of_photos = np.round(of_photos / np.bincount(photos), DECIMALS)
-        outcome, difference = by_seeds(of_photos), of_photos.mean()
+        outcome = by_seeds(np.round(of_photos / np.bincount(photos), DECIMALS))
     else:
-        difference = gains.mean()
         outcome = _by_ranks(gains, better.photos)
     return Finding(
         figure=figure,
@@ -238,7 +237,7 @@ def _test(figure: str, claim: Claim, dataset: str, k: int, better: Scored, than:
         than=claim.than,
         better_miou=float(scores[0].mean()),
         than_miou=float(scores[1].mean()),
-        difference=float(difference),
+        difference=float(gains.mean()),
         low=outcome.low,
         high=outcome.high,
         detectable=outcome.detectable,

@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import yaml
-from scipy.stats import ttest_1samp
 from paper_plans import claim, plan_of  # first: it makes the next ones importable
 from result_folders import write_result
+from scipy.stats import ttest_1samp
 
 # isort: split
 import paper

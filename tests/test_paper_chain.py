@@ -55,7 +55,8 @@ def test_changes_are_nothing_for_equal_layers_and_relative_for_others():
     expected = (new - old).norm(dim=1) / old.norm(dim=1)
     torch.testing.assert_close(keys, expected)
     assert not values.any()
-    assert (posterior > 0).all() and (posterior < 1).all()
+    assert (posterior > 0).all()
+    assert (posterior < 1).all()
     assert (read_out > 0).all()
 
 

@@ -1,4 +1,4 @@
-"""Prompts that meet one level of a pyramid: they spread by the stage's convolutions or attention."""
+"""Prompts that meet one level of a pyramid spread by the stage's convolutions or attention."""
 
 from functools import partial
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from paper_rows import Claim, Figure, Plan
 from paper_scores import Result
+from scipy.stats import t as student
 
 from probseg.errors import DataError
 from probseg.metrics import clustered_bootstrap
@@ -20,12 +22,18 @@ Floats = npt.NDArray[np.float64]
 DRAWS = 10_000
 """Resamples of the bootstrap."""
 
+POWER = 0.8
+"""Of the smallest difference that a test could have shown."""
+
+POOLED = "all photographs"
+"""Name of the union of all data sets."""
+
 HOLDS, NOT_SHOWN, CONTRADICTED = "holds", "not shown", "contradicted"
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """A row on a data set, all its networks together.
+    """A row on a data set, all its networks together; seed by seed they have the same objects.
 
     Args:
         objects: Names of the objects.
@@ -57,8 +65,11 @@ class Finding:
         better_miou: Mean IoU of the one.
         than_miou: Mean IoU of the other.
         difference: Of the two, in points.
-        low: Lower end of its 95 % interval (bootstrap over photographs); None for a single one.
+        low: Lower end of the 95 % interval, with several seeds of the mean over photographs instead
+            of objects; None for a single photograph.
         high: Upper end.
+        detectable: The smallest difference that this test shows in four of five repetitions, before
+            any correction, in points; None with one seed.
         effect_size: Mean over standard deviation of the photographs' mean differences (Cohen's
             d_z); None where all are equal, or there is one.
         ahead: Objects on which the claim's row is better.
@@ -66,10 +77,10 @@ class Finding:
         behind: Objects on which it is worse.
         objects: Number of objects.
         photos: Number of photographs.
-        p: Of Wilcoxon's signed-rank test of the photographs' mean differences, two-sided.
-        corrected_p: The same after Holm's correction over the figure.
-        direction: 1 where ranks and mean speak for the claim, -1 where both speak against it, else
-            0.
+        seeds: Number of pairs of networks.
+        p: Two-sided; see `_by_ranks` for one seed and `by_seeds` for several.
+        corrected_p: The same after Holm's correction.
+        direction: 1 where the test speaks for the claim, -1 where it speaks against it, else 0.
     """
 
     figure: str
@@ -83,12 +94,14 @@ class Finding:
     difference: float
     low: float | None
     high: float | None
+    detectable: float | None
     effect_size: float | None
     ahead: int
     level: int
     behind: int
     objects: int
     photos: int
+    seeds: int
     p: float
     corrected_p: float
     direction: int
@@ -144,10 +157,43 @@ def score(plan: Plan, results: Sequence[Result]) -> dict[str, dict[str, Scored]]
     return scored
 
 
-def examine(figure: Figure, scored: Mapping[str, Mapping[str, Scored]]) -> list[Finding]:
-    """Test the claims of a figure whose rows are there, and correct the p-values together."""
+def examine_all(plan: Plan, scored: Mapping[str, Mapping[str, Scored]]) -> list[Finding]:
+    """Test the claims of a plan, and correct the p-values.
+
+    Args:
+        plan: If it is pooled, claims are tested on the union of its data sets and corrected all
+            together; else on each data set, and corrected within each figure.
+        scored: Result of `score`.
+    """
+    if plan.pooled:
+        return examine(plan.figures, {POOLED: union(scored)})
+    return [finding for figure in plan.figures for finding in examine([figure], scored)]
+
+
+def union(scored: Mapping[str, Mapping[str, Scored]]) -> dict[str, Scored]:
+    """Return the rows that all data sets have, on the objects of all of them."""
+    first, *others = scored.values()
+    together = {}
+    for name in first:
+        if all(name in rows for rows in others):
+            parts = [rows[name] for rows in (first, *others)]
+            together[name] = Scored(
+                tuple(
+                    f"{dataset}/{of}"
+                    for dataset, part in zip(scored, parts, strict=True)
+                    for of in part.objects
+                ),
+                tuple(photo for part in parts for photo in part.photos),
+                np.concatenate([part.ious for part in parts], axis=1),
+            )
+    return together
+
+
+def examine(figures: Sequence[Figure], scored: Mapping[str, Mapping[str, Scored]]) -> list[Finding]:
+    """Test the claims of figures whose rows are there, and correct the p-values together."""
     findings = [
         _test(figure.name, claim, dataset, k, rows[claim.better], rows[claim.than])
+        for figure in figures
         for claim in figure.claims
         for dataset, rows in scored.items()
         if claim.better in rows and claim.than in rows
@@ -157,19 +203,31 @@ def examine(figure: Figure, scored: Mapping[str, Mapping[str, Scored]]) -> list[
     return [replace(of, corrected_p=p) for of, p in zip(findings, corrected, strict=True)]
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """A test of differences: its p-value, direction and interval, as in `Finding`."""
+
+    p: float
+    direction: int
+    low: float | None = None
+    high: float | None = None
+    detectable: float | None = None
+
+
 def _test(figure: str, claim: Claim, dataset: str, k: int, better: Scored, than: Scored) -> Finding:
     """Test one claim; the p-value is not corrected yet."""
     scores = [100 * row.of_objects[:, k] for row in (better, than)]
     gains = np.round(scores[0] - scores[1], DECIMALS)
     photos = np.unique(better.photos, return_inverse=True)[1]
     means = np.bincount(photos, gains) / np.bincount(photos)
-    low = high = effect = None
-    if len(means) > 1:
-        bounds = clustered_bootstrap(gains, better.photos, draws=DRAWS, level=LEVEL)
-        low, high = float(bounds.low), float(bounds.high)
-        spread = float(means.std(ddof=1))
-        effect = float(means.mean()) / spread if spread > 0 else None
-    ranked = signed_rank(gains, better.photos)
+    spread = float(means.std(ddof=1)) if len(means) > 1 else 0.0
+    seeds = len(better.ious) if len(better.ious) == len(than.ious) else 1
+    if seeds > 1 and len(means) > 1:
+        pairs = 100 * (better.ious - than.ious)[..., k].mean(axis=2)  # (seeds, objects)
+        of_photos = np.stack([np.bincount(photos, pair) for pair in pairs])
+        outcome = by_seeds(np.round(of_photos / np.bincount(photos), DECIMALS))
+    else:
+        outcome = _by_ranks(gains, better.photos)
     return Finding(
         figure=figure,
         claim=claim.text,
@@ -180,15 +238,65 @@ def _test(figure: str, claim: Claim, dataset: str, k: int, better: Scored, than:
         better_miou=float(scores[0].mean()),
         than_miou=float(scores[1].mean()),
         difference=float(gains.mean()),
-        low=low,
-        high=high,
-        effect_size=effect,
+        low=outcome.low,
+        high=outcome.high,
+        detectable=outcome.detectable,
+        effect_size=float(means.mean()) / spread if spread > 0 else None,
         ahead=int((gains > 0).sum()),
         level=int((gains == 0).sum()),
         behind=int((gains < 0).sum()),
         objects=len(gains),
         photos=len(means),
-        p=ranked.p,
-        corrected_p=ranked.p,
-        direction=ranked.direction if ranked.direction * gains.mean() > 0 else 0,
+        seeds=seeds,
+        p=outcome.p,
+        corrected_p=outcome.p,
+        direction=outcome.direction,
+    )
+
+
+def _by_ranks(gains: Floats, photos: Sequence[str]) -> Outcome:
+    """Test the gains of objects by Wilcoxon's signed ranks of the photographs' means.
+
+    The interval is a bootstrap over photographs. It has a direction where ranks and mean agree.
+    """
+    ranked = signed_rank(gains, photos)
+    direction = ranked.direction if ranked.direction * gains.mean() > 0 else 0
+    if len(set(photos)) < 2:
+        return Outcome(ranked.p, direction)
+    bounds = clustered_bootstrap(gains, photos, draws=DRAWS, level=LEVEL)
+    return Outcome(ranked.p, direction, float(bounds.low), float(bounds.high))
+
+
+def by_seeds(gains: Floats) -> Outcome:
+    """Test gains for other photographs and for other trainings.
+
+    Photographs and seeds are crossed random effects of an analysis of variance; the error of the
+    mean has Satterthwaite's degrees of freedom, at least those of the seeds (Clark 1973; Baayen et
+    al. 2008). Where seeds differ no more than chance has it, this is the t-test of the photographs'
+    means.
+
+    Args:
+        gains: Mean gain of each photograph, shape ``(seeds, photographs)``, at least two of each.
+    """
+    seeds, photos = gains.shape
+    mean, by_seed, by_photo = gains.mean(), gains.mean(axis=1), gains.mean(axis=0)
+    rest = gains - by_seed[:, None] - by_photo + mean
+    free = (seeds - 1) * (photos - 1)
+    of_photos = seeds * by_photo.var(ddof=1)
+    of_seeds, of_rest = photos * by_seed.var(ddof=1), (rest**2).sum() / free
+    squares = [(of_photos, photos - 1)]
+    if of_seeds > of_rest:
+        squares += [(of_seeds, seeds - 1), (-of_rest, free)]
+    total = sum(square for square, _ in squares)
+    if total <= 0:
+        return Outcome(1.0 if mean == 0 else 0.0, int(np.sign(mean)), mean, mean, 0.0)
+    error = math.sqrt(total / gains.size)
+    freedom = max(seeds - 1, total**2 / sum(square**2 / of for square, of in squares))
+    quantile = float(student.ppf((1 + LEVEL) / 2, freedom))
+    return Outcome(
+        p=2 * float(student.sf(abs(mean) / error, freedom)),
+        direction=int(np.sign(mean)),
+        low=float(mean - quantile * error),
+        high=float(mean + quantile * error),
+        detectable=error * (quantile + float(student.ppf(POWER, freedom))),
     )

@@ -1,4 +1,4 @@
-"""Writes what came out: ``paper.md`` with all tables, and ``paper_claims.csv`` with all tests."""
+"""Writes what came out of a plan: a page with all tables, and a CSV file with all tests."""
 
 from __future__ import annotations
 
@@ -26,9 +26,7 @@ from probseg.reports.tables import ScoreTable, as_markdown, clicks_so_far, count
 PERCENTS = (80, 85, 90)
 
 HOW_TO_READ = """\
-Small networks, trained from scratch on the same photographs: what is compared is how the mechanisms
-of Gabbur et al. (2021) change them, not the published numbers, which come from ImageNet weights,
-larger networks and LVIS or SBD.
+{about}
 
 mIoU@k: mean IoU in percent after k {clicks}, ± standard error over objects ± standard error
 over trials (as the paper has it), and ± standard error over training seeds where a row has several
@@ -36,6 +34,9 @@ networks. NoC@q: mean number of corrective clicks to an IoU of q percent, ± sta
 objects; a run that never gets there counts as {cap}. Protocol `{name}`, version {version}, {trials}
 trials; IoUs are rounded to four digits.
 
+{tests}"""
+
+BY_RANKS = """\
 The tests are paired: each object counts with its mean over trials and networks, photographs with
 the mean over their objects. p is from Wilcoxon's signed-rank test, corrected after Holm over all
 tests of a figure; the interval is a bootstrap over photographs, not corrected; d is the mean of the
@@ -43,6 +44,16 @@ photographs' differences over their standard deviation. A claim holds where the 
 most 0.05 and ranks and mean both speak for it, and is contradicted where both speak against it.
 "Not shown" does not mean that there is no effect. The tests ask whether these networks differ on
 other photographs; how much another training would change, only several seeds tell."""
+
+BY_SEEDS = """\
+The tests are paired by photograph and seed, on the photographs of all data sets together: each
+counts with the mean over its objects and trials. Photographs and seeds are crossed random effects,
+so that p and the 95 % interval are about other photographs and other trainings. p is corrected
+after Holm over all tests of this page; the interval is not. "Detectable" is the difference that
+such a test shows with a power of 80 %, before the correction; d is the mean of the photographs'
+differences over their standard deviation. A claim holds where the corrected p is at most 0.05 and
+the mean speaks for it, and is contradicted where it speaks against it. "Not shown" does not mean
+that there is no effect."""
 
 
 def write_claims(path: Path, findings: Sequence[Finding]) -> None:
@@ -81,8 +92,10 @@ def write_report(
         name=protocol.name,
         version=protocol.version,
         trials=protocol.trials,
+        about=plan.about,
+        tests=BY_SEEDS if plan.pooled else BY_RANKS,
     )
-    lines = ["# The paper's figures with small networks", "", told, ""]
+    lines = [f"# {plan.title}", "", told, ""]
     for dataset, rows in scored.items():
         first = next(iter(rows.values()))
         lines += [f"## {dataset}", ""]
@@ -93,8 +106,13 @@ def write_report(
         drawn = [name for name in figure.rows if any(name in rows for rows in scored.values())]
         if drawn:
             mine = [finding for finding in findings if finding.figure == figure.name]
-            lines += [f"## {figure.title}", "", f"![{figure.title}]({figure_name(figure)})", ""]
-            lines += _claims(figure, mine)
+            lines += [
+                f"## {figure.title}",
+                "",
+                f"![{figure.title}]({figure_name(plan, figure)})",
+                "",
+            ]
+            lines += _claims(plan, figure, mine)
     if missing:
         lines += ["## What is missing", "", *(f"- {without_html(text)}" for text in missing), ""]
     lines += ["## What the numbers come from", "", *as_markdown(_sources(results))]
@@ -102,9 +120,9 @@ def write_report(
         draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def figure_name(figure: Figure) -> str:
+def figure_name(plan: Plan, figure: Figure) -> str:
     """Return the name of a figure's file."""
-    return f"paper_{figure.name}.png"
+    return f"{plan.name}_{figure.name}.png"
 
 
 def _scores(plan: Plan, rows: Mapping[str, Scored]) -> ScoreTable:
@@ -129,7 +147,7 @@ def _scores(plan: Plan, rows: Mapping[str, Scored]) -> ScoreTable:
     return ScoreTable("", "", header, lines)
 
 
-def _claims(figure: Figure, findings: Sequence[Finding]) -> list[str]:
+def _claims(plan: Plan, figure: Figure, findings: Sequence[Finding]) -> list[str]:
     """Return the verdicts on a figure's claims, and the numbers behind them."""
     lines = []
     for claim in figure.claims:
@@ -138,14 +156,15 @@ def _claims(figure: Figure, findings: Sequence[Finding]) -> list[str]:
         told = " ".join(finding.sentence for finding in mine) or "Not tested: a row is missing."
         lines.append(f"- **{claim.text}** {told}")
     if findings:
-        header = ["claim", "data", "k", "mIoU@k", "against", "difference", "95 % interval", "d"]
-        header += ["ahead / level / behind", "p", "corrected p", "verdict"]
-        table = ScoreTable("", "", header, [_cells(finding) for finding in findings])
+        header = ["claim", "data", "k", "mIoU@k", "against", "difference", "95 % interval"]
+        header += ["detectable"] if plan.pooled else []
+        header += ["d", "ahead / level / behind", "p", "corrected p", "verdict"]
+        table = ScoreTable("", "", header, [_cells(plan, finding) for finding in findings])
         lines += ["", *as_markdown(table)]
     return [*lines, ""] if lines else []
 
 
-def _cells(finding: Finding) -> list[str]:
+def _cells(plan: Plan, finding: Finding) -> list[str]:
     interval = effect = "n/a"
     if finding.low is not None and finding.high is not None:
         interval = f"{finding.low:+.2f} to {finding.high:+.2f}"
@@ -159,6 +178,7 @@ def _cells(finding: Finding) -> list[str]:
         f"{finding.than_miou:.2f}",
         f"{finding.difference:+.2f}",
         interval,
+        *([f"{finding.detectable:.2f}"] if plan.pooled and finding.detectable is not None else []),
         effect,
         f"{finding.ahead} / {finding.level} / {finding.behind}",
         f"{finding.p:.2g}",

@@ -1,4 +1,4 @@
-"""What ``paper.yaml`` asks for: rows, the figures that show them, and the claims about them."""
+"""What a plan such as ``paper.yaml`` asks for: rows, figures that show them, claims about them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from probseg.data import DATASETS
 from probseg.data.datamodule import spread
 from probseg.errors import DataError, UnknownNameError
 from probseg.evaluation import Protocol, get_protocol
+from probseg.models.build import Changes
 from probseg.types import Sample
 
-PLAN = Path(__file__).with_name("paper.yaml")
+PLANS = [Path(__file__).with_name(f"{name}.yaml") for name in ("paper", "paper_frozen")]
 
 
 @dataclass(frozen=True)
@@ -93,16 +94,67 @@ class Objects:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything that ``paper.yaml`` says; rows and data sets in its order, by name."""
+class Training:
+    """Networks that are trained side by side on the features of a frozen trunk.
 
+    Args:
+        of: The preset of which all networks are variants; prompts enter behind its trunk.
+        trunk: Zoo model with the weights of backbone and decoder.
+        folder: A model folder ``<folder>/<network>/seed<number>`` is written for each.
+        seeds: Number of seeds, from 0.
+        steps: Training steps.
+        batch_size: Crops per step.
+        crop_size: Side of the crops in pixels.
+        rate: Highest learning rate of the cycle.
+        data: Objects to train on.
+        networks: Changes to the preset, by name.
+    """
+
+    of: str
+    trunk: str
+    folder: str
+    seeds: int
+    steps: int
+    batch_size: int
+    crop_size: int
+    rate: float
+    data: Objects
+    networks: Mapping[str, Changes]
+
+    def place(self, network: str, seed: int) -> Path:
+        """Return the model folder of a network."""
+        return Path(self.folder) / network / f"seed{seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a plan such as ``paper.yaml`` says; rows and data sets in its order, by name.
+
+    Args:
+        name: Stem of its file, with which the names of its results begin.
+        title: Of the report.
+        about: What the networks are, in sentences.
+        protocol: Of the evaluation.
+        datasets: What to evaluate on.
+        rows: What to evaluate.
+        figures: What to draw and to test.
+        pooled: Whether claims are tested on the photographs of all data sets together, instead of
+            each data set by itself.
+        training: Of the networks; None where they are in the zoo.
+    """
+
+    name: str
+    title: str
+    about: str
     protocol: Protocol
     datasets: Mapping[str, Objects]
     rows: Mapping[str, Row]
     figures: tuple[Figure, ...]
+    pooled: bool = False
+    training: Training | None = None
 
 
-def read_plan(path: Path = PLAN) -> Plan:
+def read_plan(path: Path) -> Plan:
     """Read and check a plan.
 
     Raises:
@@ -114,12 +166,14 @@ def read_plan(path: Path = PLAN) -> Plan:
     try:
         protocol = replace(get_protocol(content["protocol"]), trials=content["trials"])
         datasets, rows = {}, {}
+        place = "training"
+        training = _training(**content["training"]) if "training" in content else None
         for name, entry in content["datasets"].items():
             place = f"datasets: {name}"
             datasets[name] = Objects(name=name, **entry)
         for name, entry in content["rows"].items():
             place = f"rows: {name}"
-            rows[name] = _row(name, **entry)
+            rows[name] = _row(name, training, **entry)
         figures = []
         for name, entry in content["figures"].items():
             place = f"figures: {name}"
@@ -133,7 +187,17 @@ def read_plan(path: Path = PLAN) -> Plan:
         _check_known("data set", objects.kind, DATASETS)
     for figure in figures:
         _check(figure, rows, protocol, path)
-    return Plan(protocol, datasets, rows, tuple(figures))
+    return Plan(
+        path.stem,
+        content.get("title", path.stem),
+        content.get("about", ""),
+        protocol,
+        datasets,
+        rows,
+        tuple(figures),
+        content.get("pooled", False),
+        training,
+    )
 
 
 def chosen(plan: Plan, names: Sequence[str] | None) -> list[Row]:
@@ -162,9 +226,24 @@ def place_of(folder: Path, row: Row, number: int, dataset: str) -> Path:
     return folder / row.name / f"seed{number}" / dataset
 
 
+def _training(data: Mapping[str, Any], networks: Mapping[str, Any], **entries: Any) -> Training:  # noqa: ANN401
+    return Training(data=Objects(**data), networks=networks, **entries)
+
+
 def _row(
-    name: str, label: str, models: Sequence[str], adaptation: Mapping[str, Any] | None = None
+    name: str,
+    training: Training | None,
+    label: str,
+    models: Sequence[str] = (),
+    network: str | None = None,
+    adaptation: Mapping[str, Any] | None = None,
 ) -> Row:
+    if network is not None:
+        if training is None or models:
+            msg = "network: names a network of `training`, without `models`"
+            raise ValueError(msg)
+        _check_known("network", network, training.networks)
+        models = [str(training.place(network, seed)) for seed in range(training.seeds)]
     if isinstance(models, str) or not models:
         msg = f"models: expected a list of names, one per seed, got {models!r}"
         raise ValueError(msg)

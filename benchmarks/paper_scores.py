@@ -1,8 +1,8 @@
 """The IoUs of all rows after every click: from folders of results, and as one small file.
 
-``paper_objects.csv.gz`` has a line for each run, with IoUs of four digits; ``paper_sources.json``
-says what each was made with. Tables, tests and figures are made from these two alone, so that they
-are the same with and without the folders.
+Of a plan ``paper.yaml``, ``paper_objects.csv.gz`` has a line for each run, with IoUs of four
+digits; ``paper_sources.json`` says what each was made with. Tables, tests and figures are made from
+these two alone, so that they are the same with and without the folders.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from probseg.reports.comparison_inputs import read_result
 
 Floats = npt.NDArray[np.float64]
 
-OBJECTS, SOURCES = "paper_objects.csv.gz", "paper_sources.json"
+OBJECTS, SOURCES = "{}_objects.csv.gz", "{}_sources.json"
+"""Names of the two files of a plan."""
+
 DIGITS = 4
 RUN = ("row", "seed", "dataset", "object", "photo", "trial")
 
@@ -70,7 +72,7 @@ def gather(plan: Plan, folder: Path, stored: Path) -> tuple[list[Result], list[s
     Returns:
         The results in the plan's order, and a sentence for each that is not there.
     """
-    kept = {result.key: result for result in read(stored)}
+    kept = {result.key: result for result in read(stored, plan.name)}
     results, missing = [], []
     for row in plan.rows.values():
         for seed, model in enumerate(row.models):
@@ -93,16 +95,16 @@ def gather(plan: Plan, folder: Path, stored: Path) -> tuple[list[Result], list[s
     return results, missing
 
 
-def read(folder: Path) -> list[Result]:
-    """Read the two files; without them there are no results.
+def read(folder: Path, plan: str) -> list[Result]:
+    """Read the two files of a plan; without them there are no results.
 
     Raises:
         DataError: If they do not fit together.
     """
-    path = folder / OBJECTS
+    path = folder / OBJECTS.format(plan)
     if not path.is_file():
         return []
-    sources = json.loads((folder / SOURCES).read_text(encoding="utf-8"))
+    sources = json.loads((folder / SOURCES.format(plan)).read_text(encoding="utf-8"))
     runs: dict[tuple[str, int, str], list[list[str]]] = {}
     with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         lines = csv.reader(file)
@@ -110,13 +112,14 @@ def read(folder: Path) -> list[Result]:
         for line in lines:
             runs.setdefault((line[0], int(line[1]), line[2]), []).append(line)
     if [list(key) for key in runs] != [source["result"] for source in sources]:
-        msg = f"{path}: its results are not those of {SOURCES}; restore both, or remove both"
+        other = SOURCES.format(plan)
+        msg = f"{path}: its results are not those of {other}; restore both, or remove both"
         raise DataError(msg)
     return [_of_lines(runs[key], source) for key, source in zip(runs, sources, strict=True)]
 
 
-def write(folder: Path, results: Sequence[Result]) -> None:
-    """Write the two files; the same results give the same bytes."""
+def write(folder: Path, plan: str, results: Sequence[Result]) -> None:
+    """Write the two files of a plan; the same results give the same bytes."""
     clicks = range(max(result.ious.shape[2] for result in results))
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -127,9 +130,9 @@ def write(folder: Path, results: Sequence[Result]) -> None:
                 scores = [f"{iou:.{DIGITS}f}" for iou in ious]
                 writer.writerow([*result.key, name, photo, trial, *scores])
     sources = [{"result": list(result.key), **result.source} for result in results]
-    with replacing(folder / OBJECTS) as draft:
+    with replacing(folder / OBJECTS.format(plan)) as draft:
         draft.write_bytes(gzip.compress(text.getvalue().encode(), mtime=0))
-    with replacing(folder / SOURCES) as draft:
+    with replacing(folder / SOURCES.format(plan)) as draft:
         draft.write_text(json.dumps(sources, indent=1) + "\n", encoding="utf-8")
 
 

@@ -8,18 +8,19 @@ import pytest
 import yaml
 from paper_plans import claim, plan_of  # first: it makes the next ones importable
 from result_folders import write_result
+from scipy.stats import ttest_1samp
 
 # isort: split
 import paper
 import paper_rows as rows
 import paper_scores as scores
-from paper_claims import examine, score
+from paper_claims import POOLED, by_seeds, examine, examine_all, score
 
 from probseg.errors import DataError, UnknownNameError
 from probseg.evaluation import PROTOCOLS
 from probseg.evaluation.records import read_objects
 from probseg.metrics.comparison import holm, signed_rank
-from probseg.models import build, list_presets, read_preset
+from probseg.models import build, list_presets, override, read_preset
 
 PROTOCOL = replace(PROTOCOLS["gabbur2021"], trials=2)
 OBJECTS = 40
@@ -38,11 +39,11 @@ def place(tmp_path):
     """Writes a plan and toy results, and runs the report."""
 
     class Place:
-        folder, results = tmp_path / "runs", tmp_path / "results"
+        folder, results = tmp_path / "runs" / "paper", tmp_path / "results"
 
         def plan(self, content):
-            (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-            return rows.read_plan(tmp_path / "plan.yaml")
+            (tmp_path / "paper.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+            return rows.read_plan(tmp_path / "paper.yaml")
 
         def result(self, row, ious, seed=0, photos=None, model=None, datasets=("GrabCut",)):
             about = {
@@ -63,7 +64,7 @@ def place(tmp_path):
                 write_result(folder, {name: ious}, PROTOCOL, of_set, **about)
 
         def report(self, folder=None):
-            options = ["--plan", tmp_path / "plan.yaml", "--folder", folder or self.folder]
+            options = ["--plan", tmp_path / "paper.yaml", "--folder", folder or self.folder.parent]
             return paper.main([*map(str, options), "--results", str(self.results)])
 
         def findings(self):
@@ -76,9 +77,9 @@ def place(tmp_path):
     return Place()
 
 
-def test_the_rows_of_the_plan_can_be_evaluated():
+def test_the_rows_of_the_first_plan_can_be_evaluated():
     """Their presets exist, and have what is switched in them."""
-    plan = rows.read_plan()
+    plan = rows.read_plan(rows.PLANS[0])
     assert {figure.name for figure in plan.figures} >= {f"fig{n}" for n in (1, 2, 4, 5, 7, 8)}
     assert set(plan.rows) == {name for figure in plan.figures for name in figure.rows}
     networks = {}
@@ -88,6 +89,21 @@ def test_the_rows_of_the_plan_can_be_evaluated():
         if preset not in networks:
             networks[preset] = build(read_preset(preset))
         networks[preset].adapt(**asdict(row.adaptation))
+
+
+def test_the_rows_of_the_second_plan_can_be_trained_and_evaluated():
+    """Their networks can be built, have what is switched in them, and are all evaluated."""
+    plan = rows.read_plan(rows.PLANS[1])
+    training = plan.training
+    assert set(plan.rows) == {name for figure in plan.figures for name in figure.rows}
+    networks = {
+        str(training.place(name, 0)): build(override(read_preset(training.of), changes))
+        for name, changes in training.networks.items()
+    }
+    assert {row.models[0] for row in plan.rows.values()} == set(networks)
+    for row in plan.rows.values():
+        assert len(row.models) == training.seeds
+        networks[row.models[0]].adapt(**asdict(row.adaptation))
 
 
 def test_true_effects_are_found_with_their_sign_and_nothing_else_is(place):
@@ -132,7 +148,7 @@ def test_nothing_is_shown_where_ranks_and_mean_disagree(place):
     place.result("base", base)
     place.result("up", better)
     results, _ = scores.gather(plan, place.folder, place.results)
-    (finding,) = examine(plan.figures[0], score(plan, results))
+    (finding,) = examine(plan.figures, score(plan, results))
     assert finding.p < 0.05
     assert (finding.ahead, finding.behind) == (36, 4)
     assert finding.difference < 0
@@ -145,7 +161,7 @@ def test_objects_of_one_photograph_are_one_piece_of_evidence(place):
     place.result("base", curves(), photos=photos)
     place.result("up", curves(0.02, 1), photos=photos)
     results, _ = scores.gather(plan, place.folder, place.results)
-    (finding,) = examine(plan.figures[0], score(plan, results))
+    (finding,) = examine(plan.figures, score(plan, results))
     gains = 100 * (results[1].ious - results[0].ious).mean(axis=1)[:, 0]
     assert (finding.objects, finding.photos) == (OBJECTS, 10)
     assert finding.p == pytest.approx(signed_rank(gains, photos).p)
@@ -176,6 +192,60 @@ def test_several_seeds_count_together_and_have_an_error_of_their_own(place):
     assert float(first[3]) == pytest.approx(100 * means.std(ddof=1) / 2**0.5, abs=0.06)
 
 
+def test_a_test_over_seeds_is_about_other_trainings():
+    """Without an effect, trainings that differ make the test over photographs alone reject."""
+    random = np.random.default_rng(0)
+    seeds, photos, repeats = 3, 30, 1000
+    of_seeds = random.normal(0, 1, (repeats, seeds, 1))
+    noise = random.normal(0, 1, (repeats, 1, photos)) + random.normal(
+        0, 1, (repeats, seeds, photos)
+    )
+    rejected = [by_seeds(gains).p <= 0.05 for gains in of_seeds + noise]
+    assert np.mean(rejected) < 0.08
+    assert (
+        np.mean([ttest_1samp(gains.mean(axis=0), 0).pvalue <= 0.05 for gains in of_seeds + noise])
+        > 0.3
+    )
+    found = [by_seeds(gains) for gains in 0.9 + 0.1 * of_seeds + noise]
+    power = np.mean([of.p <= 0.05 for of in found])
+    assert power > 0.9
+    covered = [of.low <= 0.9 <= of.high for of in found]
+    assert 0.92 < np.mean(covered) < 0.99
+
+
+def test_seeds_that_agree_are_one_test_of_photographs():
+    random = np.random.default_rng(1)
+    gains = random.normal(0.3, 1, 40) + np.array([[1e-9], [-1e-9]])
+    found, expected = by_seeds(gains), ttest_1samp(gains.mean(axis=0), 0)
+    interval = expected.confidence_interval()
+    assert found.p == pytest.approx(expected.pvalue, rel=1e-4)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-4)
+    assert found.high - found.low < 2 * found.detectable
+
+
+def test_equal_rows_differ_by_nothing():
+    found = by_seeds(np.zeros((3, 8)))
+    assert (found.p, found.direction, found.low, found.high) == (1, 0, 0, 0)
+
+
+def test_a_pooled_plan_tests_all_photographs_together(place):
+    content = plan_of([claim("up", "base")], base=["a", "b"], up=["c", "d"])
+    plan = place.plan({**content, "pooled": True})
+    photos = [f"photo{number}" for number in range(OBJECTS)]
+    for seed, (base, up) in enumerate([("a", "c"), ("b", "d")]):
+        for number, name in enumerate(("GrabCut", "objects")):
+            shared = {"photos": photos, "datasets": (name,), "seed": seed}
+            place.result("base", curves(0, number), model=base, **shared)
+            place.result("up", curves(0.02, 5 + number + 2 * seed), model=up, **shared)
+    results, missing = scores.gather(plan, place.folder, place.results)
+    assert not missing
+    (finding,) = examine_all(plan, score(plan, results))
+    assert (finding.dataset, finding.seeds) == (POOLED, 2)
+    assert (finding.objects, finding.photos) == (2 * OBJECTS, OBJECTS), "of the same name"
+    assert finding.low < 2 < finding.high
+    assert finding.verdict == "holds"
+
+
 def test_the_small_file_says_all_that_the_folders_say(place, tmp_path):
     place.plan(plan_of([claim("up", "base")], base=["base"], up=["up"]))
     place.result("base", curves(), datasets=("GrabCut", "objects"))
@@ -191,7 +261,7 @@ def test_the_small_file_says_all_that_the_folders_say(place, tmp_path):
     }
     assert place.report(folder=tmp_path / "nowhere") == 0
     assert place.files() == files
-    (kept, *_) = scores.read(place.results)
+    (kept, *_) = scores.read(place.results, "paper")
     (run, *_) = read_objects(place.folder / "base" / "seed0" / "GrabCut" / "objects.csv")
     np.testing.assert_allclose(kept.ious[0, 0], [step.iou for step in run.steps], atol=0.5e-4)
     assert kept.source["commit"] == "0123456+"
@@ -211,7 +281,7 @@ def test_results_of_other_settings_are_left_out_and_named(place):
     assert "- up: up has other settings on GrabCut." in text
     assert "- up: up was not evaluated on objects." in text
     assert "- **up beats base.** Not tested: a row is missing." in text
-    assert {result.row for result in scores.read(place.results)} == {"base"}
+    assert {result.row for result in scores.read(place.results, "paper")} == {"base"}
 
 
 def test_without_comparable_results_there_is_no_report(place, capsys):

@@ -18,7 +18,7 @@ class Trials:
     """Evaluates a small network on a drawn folder, and counts the blocks that were clicked."""
 
     def __init__(self, tmp_path, monkeypatch):
-        self.folder, self.blocks, self.patch = tmp_path / "runs", [], monkeypatch
+        self.folder, self.blocks, self.patch = tmp_path / "runs" / "plan", [], monkeypatch
         content = plan_of([], base=["base"])
         root = write_folder(tmp_path / "data", images=3, size=(24, 32))
         arguments = {"root": str(root), "name": "drawn"}
@@ -45,7 +45,7 @@ class Trials:
 
     def evaluate(self, *more):
         self.blocks.clear()
-        options = ("--plan", self.path, "--folder", self.folder, *more)
+        options = ("--plan", self.path, "--folder", self.folder.parent, *more)
         return paper.main(["evaluate", *map(str, options)])
 
 

@@ -1,5 +1,10 @@
 """Attention layers on maps: ``(B, C, H, W) -> (B, C', H, W)``."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
 from probseg.attention.adaptation import (
     UPDATES,
     Adaptation,
@@ -59,9 +64,69 @@ def build_attention(
     return ATTENTIONS[name](in_channels, out_channels, **options)  # type: ignore[arg-type]
 
 
+LAYOUTS = {"full": ("full",), "axial": ("height", "width")}
+"""Axes of the attention layers that replace a convolution, in sequence."""
+
+# Networks are trained without key adaptation; it is for inference (Gabbur et al., 2021, §4.2).
+_DEFAULTS: dict[str, dict[str, Any]] = {"probabilistic": {"key_iterations": 0}}
+
+
+def replacing_convolution(
+    name: str,
+    in_channels: int,
+    out_channels: int,
+    *,
+    layout: str,
+    num_heads: int,
+    position: str | None,
+    position_size: tuple[int, int],
+    options: Mapping[str, Any] | None = None,
+) -> list[Attention2d]:
+    """Build the attention layers that replace a 3x3 convolution (Srinivas et al., 2021).
+
+    Args:
+        name: Name of the layer in ``ATTENTIONS``.
+        in_channels: Channels of the features.
+        out_channels: Channels of the output, which the heads share evenly.
+        layout: "full", where a pixel sees the whole map, or "axial": its column, then its row.
+        num_heads: Number of heads.
+        position: Relative position embeddings: "factored", "full" or None. With the layout "axial",
+            the first two are the same function.
+        position_size: Height and width of the map that they are learnt for.
+        options: Further arguments of the layer's class. Key adaptation of "probabilistic" is off
+            unless it is asked for, ``{"key_iterations": 1, "key_prior": 0.001}``.
+
+    Returns:
+        One layer, or two in sequence.
+
+    Raises:
+        UnknownNameError: If there is no attention, layout or position of that name.
+        ValueError: If another argument does not fit.
+    """
+    if layout not in LAYOUTS:
+        raise UnknownNameError(kind="layout", name=layout, known=LAYOUTS)
+    layers = []
+    for axis in LAYOUTS[layout]:
+        layer = build_attention(
+            name,
+            in_channels,
+            out_channels,
+            num_heads=num_heads,
+            head_channels=out_channels // max(num_heads, 1),  # the layer refuses others
+            axis=axis,
+            position=position,
+            position_size=position_size,
+            **{**_DEFAULTS.get(name, {}), **(options or {})},
+        )
+        layers.append(layer)
+        in_channels = out_channels
+    return layers
+
+
 __all__ = [
     "ATTENTIONS",
     "EMAU",
+    "LAYOUTS",
     "UPDATES",
     "Adaptation",
     "AdaptiveClassifier",
@@ -86,5 +151,6 @@ __all__ = [
     "adaptation_of",
     "build_attention",
     "probabilistic_layers",
+    "replacing_convolution",
     "restored",
 ]

@@ -59,20 +59,20 @@ UPDATES = {"key": KeyAdaptation, "value": ValuePropagation, "click": ClickAdapta
 Layer = ProbabilisticAttention2d | AdaptiveClassifier
 
 
-def adapt(backbone: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
+def adapt(body: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
     """Change the settings of a network's layers in place.
 
     Args:
-        backbone: Its layers' keys adapt.
+        body: What comes before the head; its layers' keys adapt.
         head: Its layers' values propagate, its classifier adapts to clicks, and their keys adapt
-            where the backbone has no layer.
+            where the body has no layer.
         wanted: The settings.
 
     Raises:
         ValueError: If there is no layer to change, or a prior is given for iterations that are 0
             and stay so.
     """
-    layers = _layers(backbone, head)
+    layers = _layers(body, head)
     for kind, found in layers.items():
         _check(kind, wanted, [_update(kind, layer).iterations for layer in found], head)
     for kind, found in layers.items():
@@ -80,13 +80,13 @@ def adapt(backbone: nn.Module, head: nn.Module, wanted: Adaptation) -> None:
             getattr(layer, f"adapt_{kind}s")(*wanted.of(kind))
 
 
-def adaptation_of(backbone: nn.Module, head: nn.Module) -> Adaptation:
+def adaptation_of(body: nn.Module, head: nn.Module) -> Adaptation:
     """Return the settings that `adapt` would change; None for those without a layer.
 
     If layers differ, the settings of the first one are returned.
     """
     present: dict[str, float] = {}
-    for kind, found in _layers(backbone, head).items():
+    for kind, found in _layers(body, head).items():
         if found:
             update = _update(kind, found[0])
             present[f"{kind}_iterations"] = update.iterations
@@ -94,11 +94,11 @@ def adaptation_of(backbone: nn.Module, head: nn.Module) -> Adaptation:
     return Adaptation(**present)  # type: ignore[arg-type]
 
 
-def _layers(backbone: nn.Module, head: nn.Module) -> dict[str, list[Layer]]:
+def _layers(body: nn.Module, head: nn.Module) -> dict[str, list[Layer]]:
     """Return the layers that each kind of update changes."""
     in_head = probabilistic_layers(head)
     return {
-        "key": [*(probabilistic_layers(backbone) or in_head)],
+        "key": [*(probabilistic_layers(body) or in_head)],
         "value": [layer for layer in in_head if layer.settings.can_propagate],
         "click": [part for part in head.modules() if isinstance(part, AdaptiveClassifier)],
     }

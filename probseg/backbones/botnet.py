@@ -6,15 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from probseg.attention import build_attention
+from probseg.attention import LAYOUTS, replacing_convolution
 from probseg.backbones.resnet import ResNet
 from probseg.errors import UnknownNameError
-
-LAYOUTS = {"full": ("full",), "axial": ("height", "width")}
-"""Axes of the attention layers that replace a convolution, in sequence."""
-
-# Networks are trained without key adaptation; it is for inference (Gabbur et al., 2021, §4.2).
-DEFAULTS: dict[str, dict[str, Any]] = {"probabilistic": {"key_iterations": 0}}
 
 
 class BoTNet(ResNet):
@@ -76,21 +70,18 @@ class BoTNet(ResNet):
                 raise ValueError(msg)
             # A block shrinks its map after the attention.
             side = -(-image_size * block.stride // stage_stride)
-            channels = [block.conv2.in_channels, block.conv2.out_channels]
-            layers: list[nn.Module] = []
-            for axis in LAYOUTS[layout]:
-                layer = build_attention(
+            layers: list[nn.Module] = [
+                *replacing_convolution(
                     attention,
-                    *channels,
+                    block.conv2.in_channels,
+                    block.conv2.out_channels,
+                    layout=layout,
                     num_heads=num_heads,
-                    head_channels=channels[1] // max(num_heads, 1),  # the layer refuses others
-                    axis=axis,
                     position=position,
                     position_size=(side, side),
-                    **DEFAULTS.get(attention, {}) | (attention_options or {}),
+                    options=attention_options,
                 )
-                layers.append(layer)
-                channels[0] = channels[1]
+            ]
             if block.conv2.stride == (2, 2):
                 # Sizes round up as those of the convolution did.
                 layers.append(nn.AvgPool2d(2, ceil_mode=True, count_include_pad=False))

@@ -11,6 +11,7 @@ from probseg.heads.ocr import OCRDecoder
 from probseg.heads.propagation import PromptPropagation
 from probseg.heads.pyramid import PromptUNet, PyramidDecoder
 from probseg.heads.semantic import EMAHead, FCNHead, SemanticHead
+from probseg.heads.stage import PromptStage
 
 DECODERS: dict[str, type[Decoder]] = {
     "DeepLabV3PlusDecoder": DeepLabV3PlusDecoder,
@@ -19,7 +20,11 @@ DECODERS: dict[str, type[Decoder]] = {
     "OCRDecoder": OCRDecoder,
     "PyramidDecoder": PyramidDecoder,
 }
-FUSIONS: dict[str, type[Fusion]] = {"PromptFusion": PromptFusion, "PromptUNet": PromptUNet}
+FUSIONS: dict[str, type[Fusion]] = {
+    "PromptFusion": PromptFusion,
+    "PromptStage": PromptStage,
+    "PromptUNet": PromptUNet,
+}
 HEADS: dict[str, type[Head]] = {
     "ConvHead": ConvHead,
     "CorrectiveSelfAttention": CorrectiveSelfAttention,
@@ -47,6 +52,7 @@ __all__ = [
     "OCRDecoder",
     "PromptFusion",
     "PromptPropagation",
+    "PromptStage",
     "PromptUNet",
     "PyramidDecoder",
     "SemanticHead",

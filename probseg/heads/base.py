@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.ops.convolution import convolve_and_normalise
@@ -147,6 +148,22 @@ def conv_norm_relu(
         nn.BatchNorm2d(out_channels),
         nn.ReLU(inplace=True),
     )
+
+
+def conv_norm(
+    in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
+) -> ConvSequential:
+    """Build a convolution and a batch normalisation."""
+    padding = kernel_size // 2
+    return ConvSequential(
+        nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, bias=False),
+        nn.BatchNorm2d(out_channels),
+    )
+
+
+def enlarged_to(x: Tensor, finer: Tensor) -> Tensor:
+    """Enlarge maps ``(B, C, h, w)`` to the size of finer ones."""
+    return F.interpolate(x, finer.shape[-2:], mode="bilinear", align_corners=False)
 
 
 class DilatedDepthwise(nn.Conv2d):

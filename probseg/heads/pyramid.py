@@ -8,7 +8,14 @@ from collections.abc import Callable, Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.heads.base import ConvSequential, Decoded, Decoder, conv_norm_relu
+from probseg.heads.base import (
+    ConvSequential,
+    Decoded,
+    Decoder,
+    conv_norm,
+    conv_norm_relu,
+    enlarged_to,
+)
 from probseg.heads.fusion import Fusion
 from probseg.heads.propagation import PromptPropagation
 from probseg.types import FeatureInfo, Prompts
@@ -44,7 +51,7 @@ class PyramidDecoder(Decoder):
             raise ValueError(msg)
         self.levels = usable[: len(widths)]
         self.lateral = nn.ModuleList(
-            _conv_norm(inputs.channels[level], width, 1)
+            conv_norm(inputs.channels[level], width, 1)
             for level, width in zip(self.levels, widths, strict=True)
         )
         self.enlarged = nn.ModuleList(
@@ -62,7 +69,7 @@ class PyramidDecoder(Decoder):
         for level in reversed(range(len(self.levels))):
             x = self.lateral[level](maps[self.levels[level]])
             if fused:
-                x = x + _enlarged(self.enlarged[level](fused[0]), x)
+                x = x + enlarged_to(self.enlarged[level](fused[0]), x)
             fused.insert(0, self.smooth[level](x))
         return Decoded(fused[0], coarser=tuple(fused[1:]))
 
@@ -102,7 +109,7 @@ class PromptUNet(Fusion):
         self.channels = widths[0]
         self.embed = nn.Conv2d(prompt_channels, widths[0], strides[0], stride=strides[0])
         self.down = nn.ModuleList(
-            _conv_norm(fine, coarse, 3, stride=strides[level + 1] // strides[level])
+            conv_norm(fine, coarse, 3, stride=strides[level + 1] // strides[level])
             for level, (fine, coarse) in enumerate(itertools.pairwise(widths))
         )
         self.blocks = nn.ModuleList(
@@ -145,7 +152,7 @@ class PromptUNet(Fusion):
             x = self.blocks[level](F.relu(x))
             skips.append(x)
         for level in reversed(range(len(pyramid) - 1)):
-            x = skips[level] + _enlarged(self.up[level](x), skips[level])
+            x = skips[level] + enlarged_to(self.up[level](x), skips[level])
             x = self.merge[level](x)
         return x
 
@@ -158,25 +165,9 @@ class _Residual(nn.Module):
         layers: list[nn.Module] = []
         for _ in range(depth - 1):
             layers += conv_norm_relu(channels, channels, 3)
-        self.layers = ConvSequential(*layers, *_conv_norm(channels, channels, 3))
+        self.layers = ConvSequential(*layers, *conv_norm(channels, channels, 3))
 
     def forward(self, x: Tensor) -> Tensor:
         """Transform ``(B, C, h, w)``."""
         result: Tensor = F.relu(x + self.layers(x))
         return result
-
-
-def _conv_norm(
-    in_channels: int, out_channels: int, kernel_size: int, stride: int = 1
-) -> ConvSequential:
-    """Build a convolution and a batch normalisation."""
-    padding = kernel_size // 2
-    return ConvSequential(
-        nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, bias=False),
-        nn.BatchNorm2d(out_channels),
-    )
-
-
-def _enlarged(x: Tensor, finer: Tensor) -> Tensor:
-    """Enlarge maps ``(B, C, h, w)`` to the size of finer ones."""
-    return F.interpolate(x, finer.shape[-2:], mode="bilinear", align_corners=False)

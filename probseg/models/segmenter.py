@@ -355,7 +355,7 @@ class Segmenter(nn.Module):
 
     def adaptation(self) -> Adaptation:
         """Return the settings that `adapt` changes; None for those that the network has not."""
-        return adaptation_of(self.backbone, self.head)
+        return adaptation_of(self._before_head(), self.head)
 
     def adapt(
         self,
@@ -368,8 +368,8 @@ class Segmenter(nn.Module):
     ) -> None:
         """Switch key adaptation and value propagation of the trained network, in place.
 
-        Keys adapt in the probabilistic attention of the backbone, or in that of the head where the
-        backbone has none. Values propagate in heads that were trained with it.
+        Keys adapt in the probabilistic attention of backbone and fusion, or in that of the head
+        where these have none. Values propagate in heads that were trained with it.
 
         Args:
             key_iterations: See `Adaptation`, as for the others; None leaves a setting as it is.
@@ -387,4 +387,10 @@ class Segmenter(nn.Module):
         wanted = Adaptation(
             key_iterations, key_prior, value_iterations, value_prior, click_iterations, click_prior
         )
-        adapt(self.backbone, self.head, wanted)
+        adapt(self._before_head(), self.head, wanted)
+
+    def _before_head(self) -> nn.Module:
+        """Return the parts with layers whose keys adapt before those of the head."""
+        return nn.ModuleList(
+            [self.backbone] if self.fusion is None else [self.backbone, self.fusion]
+        )

@@ -21,6 +21,7 @@ from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.errors import UsageError
 from probseg.losses import BinaryCrossEntropy, MaskLoss
+from probseg.models.encoded import Encoded
 from probseg.models.segmenter import Logits, Segmenter
 from probseg.seeds import Draws
 from probseg.tasks.base import NetworkTask, trial_optimizer
@@ -142,7 +143,8 @@ class InteractiveSegmentation(NetworkTask):
         seeds = self._seeds_of_annotators(batch.seeds)
         rows = slice(None, None, self.annotators)
         if self.every_round:
-            answers, prompts = self._answers(images, masks, seeds, rounds)
+            encoded = self.model.encode(images).repeated(self.annotators)
+            answers, prompts = self.answers(encoded, masks, seeds, rounds)
         else:
             prompts = self.draw_prompts(images, masks, seeds, self.stage, rounds)
             encoded = self.model.encode(images).repeated(self.annotators)
@@ -171,22 +173,21 @@ class InteractiveSegmentation(NetworkTask):
         limits = torch.full((len(seeds), self.annotators), 2**62, device=seeds.device)
         return Draws(seeds).below(limits).flatten()
 
-    def _answers(
-        self, images: Tensor, masks: Tensor, seeds: Tensor, rounds: int
+    def answers(
+        self, encoded: Encoded, masks: Tensor, seeds: Tensor, rounds: int
     ) -> tuple[list[tuple[Logits, Tensor]], Prompts]:
         """Answer all rounds of clicks in training mode.
 
         Args:
-            images: RGB in [0, 1], shape ``(B, 3, H, W)``.
-            masks: Those of ``R`` rows, as many for each image, uint8, shape ``(R, H, W)``.
-            seeds: Of each row, shape ``(R,)``.
+            encoded: Of the images of ``R`` rows.
+            masks: uint8, shape ``(R, H, W)``: 1 object, 0 background, 255 ignored.
+            seeds: Of the random numbers of each row, int64, shape ``(R,)``.
             rounds: Number of rounds after the first answer.
 
         Returns:
             The logits of each round and the masks that they are for, in which rows that had no
             prompt yet are ignored; and the prompts of the last round.
         """
-        encoded = self.model.encode(images).repeated(len(masks) // len(images))
         answers: list[tuple[Logits, Tensor]] = []
 
         def answer(prompts: Prompts) -> Tensor:

@@ -26,6 +26,7 @@ from probseg.heads import (
     FPNDecoder,
     OCRDecoder,
     PromptFusion,
+    PromptStage,
     PromptUNet,
     PyramidDecoder,
     SeparableHead,
@@ -269,8 +270,9 @@ def check_head(name, head):
 
 
 def check_prompts(name, model):
-    fast, unet = "fast" in name.split("_"), "unet" in name.split("_")
-    assert model.prompts == ("head" if fast or unet else "stem")
+    fast, stage, unet = (part in name.split("_") for part in ("fast", "stage", "unet"))
+    assert model.prompts == ("head" if fast or stage or unet else "stem")
+    assert isinstance(model.fusion, PromptStage) == stage
     assert isinstance(model.fusion, PromptFusion) == fast
     assert isinstance(model.fusion, PromptUNet) == unet
     if unet:

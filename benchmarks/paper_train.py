@@ -1,0 +1,155 @@
+"""Trains the networks of a plan side by side on the features of one frozen trunk."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from paper_rows import Training
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import OneCycleLR
+from torch.utils.data import DataLoader
+
+from probseg.clicks.iterated import IteratedClicks
+from probseg.clicks.rounds import drawn_rounds
+from probseg.data import DATASETS, InteractiveDataModule, Selected, TrainBatch
+from probseg.losses import NormalizedFocalLoss, SoftIoULoss, WeightedSum
+from probseg.models import Segmenter, override, read_preset
+from probseg.models.encoded import Encoded
+from probseg.seeds import BATCH, mixed
+from probseg.tasks import InteractiveSegmentation
+from probseg.zoo import warm_start
+from probseg.zoo.store import save
+
+TRUNK = ("backbone.*", "decoder.*")
+"""Weights that stay those of the zoo."""
+
+HELD_OUT = 10
+"""One photograph in so many is held out from training."""
+
+LOSS_EVERY = 25
+"""Steps that each line of the losses is a mean of."""
+
+CURRICULUM = IteratedClicks(
+    most_clicks=6, decay=0.7, boxes=0.7, single=0.5, fewest_rounds=0, most_rounds=2
+)
+
+
+def train(training: Training, seed: int, names: Sequence[str]) -> None:
+    """Train networks from one seed, and write their model folders.
+
+    All of them see the same crops in the same order, with the same random numbers for clicks.
+
+    Args:
+        training: Settings of the plan.
+        seed: Of initial weights, crops and clicks.
+        names: Networks of the plan to train; which others are trained has no effect on them.
+    """
+    torch.manual_seed(seed)
+    networks = initial_networks(training, seed)
+    trunk = networks[names[0]]
+    learners = {name: _Learner(networks[name], training) for name in names}
+    history: list[dict[str, float]] = []
+    began = time.perf_counter()
+    for step, batch in enumerate(crops(training, seed)):
+        rounds = drawn_rounds(CURRICULUM.rounds, mixed(BATCH, seed, 0, step))
+        with torch.no_grad():
+            encoded = trunk.encode(batch.images.float() / 255)
+        losses = {
+            name: learner.step(encoded, batch.masks, batch.seeds, rounds)
+            for name, learner in learners.items()
+        }
+        history.append(losses)
+        if len(history) % LOSS_EVERY == 0:
+            seconds = (time.perf_counter() - began) / len(history)
+            means = _means(history[-LOSS_EVERY:])
+            told = " ".join(f"{name} {loss:.3f}" for name, loss in means.items())
+            print(f"step {len(history)}, {seconds:.2f} s each: {told}", flush=True)
+    for name, learner in learners.items():
+        save(learner.task.model, described(training, name), training.place(name, seed))
+        _write_losses(training.place(name, seed) / "losses.csv", [of[name] for of in history])
+
+
+def described(training: Training, name: str) -> dict[str, object]:
+    """Return the description of a network of the plan."""
+    return override(read_preset(training.of), training.networks[name])
+
+
+def initial_networks(training: Training, seed: int) -> dict[str, Segmenter]:
+    """Build all networks of a plan: what several of them share is equal in all of them.
+
+    Weights of one name and shape have the values of the first network that has them, so that two
+    networks differ by their mechanisms alone.
+    """
+    shared: dict[tuple[str, torch.Size], Tensor] = {}
+    networks = {}
+    for number, (name, changes) in enumerate(training.networks.items()):
+        torch.manual_seed(mixed(seed, number))
+        model = warm_start(training.of, training.trunk, ["fusion.*", "head.*"], dict(changes))
+        for key, tensor in model.state_dict().items():
+            tensor.copy_(shared.setdefault((key, tensor.shape), tensor.clone()))
+        networks[name] = model
+    return networks
+
+
+class _Learner:
+    """A network with its optimiser."""
+
+    def __init__(self, model: Segmenter, training: Training) -> None:
+        loss = WeightedSum([NormalizedFocalLoss(), SoftIoULoss()], [1.0, 0.5])
+        self.task = InteractiveSegmentation(
+            model, loss, curriculum=CURRICULUM, every_round=True, frozen=TRUNK
+        )
+        self.learnt = [weight for weight in model.parameters() if weight.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.learnt, lr=training.rate, weight_decay=0.01)
+        self.schedule = OneCycleLR(self.optimizer, training.rate, training.steps, pct_start=0.15)
+        model.train()
+        for part in (model.backbone, model.decoder):
+            part.eval()
+
+    def step(self, encoded: Encoded, masks: Tensor, seeds: Tensor, rounds: int) -> float:
+        """Learn from a batch; return its loss."""
+        answers, _ = self.task.answers(encoded, masks, seeds, rounds)
+        loss = torch.stack([self.task.loss(given.main, truth) for given, truth in answers]).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.learnt, 1.0)
+        self.optimizer.step()
+        self.schedule.step()
+        return loss.item()
+
+
+def crops(training: Training, seed: int, held_out: bool = False) -> DataLoader[TrainBatch]:
+    """Return the crops of a training: a batch for each step.
+
+    Args:
+        training: Settings of the plan.
+        seed: Of their order, augmentation and clicks.
+        held_out: Whether they are of the photographs, one in ten, that no network is trained on.
+    """
+    objects = DATASETS[training.data.kind](**training.data.arguments)
+    data = InteractiveDataModule(
+        train=Selected(objects, **{"held_out" if held_out else "hold_out": HELD_OUT}),
+        batch_size=training.batch_size,
+        crop_size=training.crop_size,
+        scale=(0.6, 1.4),
+        padding=(0.1, 1.0),
+        num_workers=0,
+        samples_per_epoch=training.steps * training.batch_size,
+    )
+    data.seed = seed
+    return data.train_dataloader()
+
+
+def _means(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: sum(of[name] for of in history) / len(history) for name in history[0]}
+
+
+def _write_losses(path: Path, losses: Sequence[float]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["step", "loss"])
+        writer.writerows((step, f"{loss:.5f}") for step, loss in enumerate(losses))

@@ -1,0 +1,75 @@
+"""Networks of the benchmark ``paper.py`` that are trained side by side on one frozen trunk."""
+
+import pytest
+import torch
+from fakes import write_folder
+from paper_plans import plan_of  # first: it makes the next ones importable
+
+# isort: split
+import paper_train
+import yaml
+from paper_evaluate import load
+from paper_rows import read_plan
+
+from probseg import create_model
+
+NETWORKS = {
+    "conv": {},
+    "standard": {"fusion": {"attention": "standard", "options": {"position_keys": False}}},
+    "prob": {"fusion": {"attention": "probabilistic"}},
+}
+
+
+@pytest.fixture
+def training(tmp_path):
+    root = write_folder(tmp_path / "data", images=30, size=(24, 32))
+    content = plan_of([], prob=["prob"])
+    content["training"] = {
+        "of": "lite0_stage",
+        "trunk": "lite0_unet_prop.objects",
+        "folder": str(tmp_path / "runs"),
+        "seeds": 1,
+        "steps": 2,
+        "batch_size": 2,
+        "crop_size": 64,
+        "rate": 1e-3,
+        "data": {"name": "drawn", "kind": "ImageMaskFolder", "arguments": {"root": str(root)}},
+        "networks": NETWORKS,
+    }
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content))
+    return read_plan(tmp_path / "plan.yaml").training
+
+
+def test_networks_of_one_seed_differ_by_their_mechanism_alone(training):
+    networks = paper_train.initial_networks(training, 0)
+    weights = {name: network.state_dict() for name, network in networks.items()}
+    zoo = create_model(training.trunk, pretrained=True).state_dict()
+    for key, value in weights["prob"].items():
+        if key.startswith(("backbone.", "decoder.")):
+            assert torch.equal(value, zoo[key])
+        for other in (weights["conv"], weights["standard"]):
+            if key in other and other[key].shape == value.shape:
+                assert torch.equal(value, other[key]), key
+    key = "fusion.blocks.0.layers.3.query.weight"
+    assert torch.equal(weights["prob"][key], weights["standard"][key])
+    assert not torch.equal(
+        paper_train.initial_networks(training, 1)["prob"].state_dict()[key], weights["prob"][key]
+    )
+
+
+def test_a_network_learns_alike_alone_and_with_others_and_leaves_the_trunk(training):
+    paper_train.train(training, 0, ["conv", "prob"])
+    place = training.place("prob", 0)
+    together = create_model(str(place), pretrained=True)
+    assert not together.training
+    assert len((place / "losses.csv").read_text().splitlines()) == 1 + training.steps
+    paper_train.train(training, 0, ["prob"])
+    alone = load(str(place))[0].state_dict()
+    first = paper_train.initial_networks(training, 0)["prob"].state_dict()
+    for name, value in together.state_dict().items():
+        assert torch.equal(value, alone[name]), name
+        frozen = name.startswith(("backbone.", "decoder."))
+        if frozen:
+            assert torch.equal(value, first[name]), name
+    changed = "fusion.blocks.0.layers.3.query.weight"
+    assert not torch.equal(together.state_dict()[changed], first[changed].half().float())

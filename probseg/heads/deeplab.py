@@ -69,30 +69,44 @@ class DeepLabV3PlusDecoder(Decoder):
 
 
 class AtrousPyramid(nn.Module):
-    """Atrous spatial pyramid pooling with separable convolutions (Chen et al. 2018, section 3).
+    """Atrous spatial pyramid pooling.
 
     Args:
         in_channels: Number of channels of the map.
         channels: Number of channels of every branch and of the result.
         rates: Rates of the atrous branches.
         dropout: Probability with which elements of the result are dropped.
+        dense: Plain 3x3 convolutions, and a batch normalisation in the pooled branch (Chen et al.
+            2017, "Rethinking Atrous Convolution", 3.3), instead of separable convolutions (Chen
+            et al. 2018, section 3).
 
     Raises:
         ValueError: If a rate is less than 1.
     """
 
     def __init__(
-        self, in_channels: int, channels: int, rates: tuple[int, ...], dropout: float
+        self,
+        in_channels: int,
+        channels: int,
+        rates: tuple[int, ...],
+        dropout: float,
+        dense: bool = False,
     ) -> None:
         super().__init__()
-        _check_rates(rates)
+        if any(rate < 1 for rate in rates):
+            msg = f"`rates` must be at least 1, got {rates}; 1 is a plain 3x3 convolution"
+            raise ValueError(msg)
         self.point = conv_norm_relu(in_channels, channels, 1)
-        self.atrous = nn.ModuleList(separable_conv(in_channels, channels, rate) for rate in rates)
-        # No batch normalisation here: an image has one value per channel, of which a batch of one
-        # image has no variance.
-        self.pool = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), nn.Conv2d(in_channels, channels, 1), nn.ReLU(inplace=True)
-        )
+        if dense:
+            branches = [conv_norm_relu(in_channels, channels, 3, rate) for rate in rates]
+            pooled: nn.Sequential = conv_norm_relu(in_channels, channels, 1)
+        else:
+            branches = [separable_conv(in_channels, channels, rate) for rate in rates]
+            # No batch normalisation here: an image has one value per channel, of which a batch of
+            # one image has no variance.
+            pooled = nn.Sequential(nn.Conv2d(in_channels, channels, 1), nn.ReLU(inplace=True))
+        self.atrous = nn.ModuleList(branches)
+        self.pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), *pooled)
         self.project = conv_norm_relu((2 + len(rates)) * channels, channels, 1)
         self.dropout = nn.Dropout(dropout)
 
@@ -137,7 +151,7 @@ class DenseDeepLabDecoder(Decoder):
     ) -> None:
         super().__init__()
         self.low_level = _level_of(stride, inputs)
-        self.pyramid = DensePyramid(inputs.channels[-1], channels, rates, dropout)
+        self.pyramid = AtrousPyramid(inputs.channels[-1], channels, rates, dropout, dense=True)
         self.low = conv_norm_relu(inputs.channels[self.low_level], low_channels, 1)
         self.fuse = nn.Sequential(
             depthwise_pointwise(channels + low_channels, channels),
@@ -154,40 +168,6 @@ class DenseDeepLabDecoder(Decoder):
         return Decoded(self.fuse(torch.cat([context, low], dim=1)))
 
 
-class DensePyramid(nn.Module):
-    """Atrous spatial pyramid pooling (Chen et al. 2017, "Rethinking Atrous Convolution", 3.3).
-
-    Args:
-        in_channels: Number of channels of the map.
-        channels: Number of channels of every branch and of the result.
-        rates: Rates of the atrous branches.
-        dropout: Probability with which elements of the result are dropped.
-
-    Raises:
-        ValueError: If a rate is less than 1.
-    """
-
-    def __init__(
-        self, in_channels: int, channels: int, rates: tuple[int, ...], dropout: float
-    ) -> None:
-        super().__init__()
-        _check_rates(rates)
-        self.point = conv_norm_relu(in_channels, channels, 1)
-        self.atrous = nn.ModuleList(conv_norm_relu(in_channels, channels, 3, r) for r in rates)
-        self.pool = nn.Sequential(
-            nn.AdaptiveAvgPool2d(1), *conv_norm_relu(in_channels, channels, 1)
-        )
-        self.project = conv_norm_relu((2 + len(rates)) * channels, channels, 1)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Map ``(B, C, h, w)`` to ``(B, channels, h, w)``."""
-        pooled = self.pool(features).expand(-1, -1, *features.shape[-2:])
-        branches = [self.point(features), *(conv(features) for conv in self.atrous), pooled]
-        result: Tensor = self.dropout(self.project(torch.cat(branches, dim=1)))
-        return result
-
-
 def _level_of(stride: int, inputs: FeatureInfo) -> int:
     if stride not in inputs.strides:
         msg = (
@@ -196,12 +176,6 @@ def _level_of(stride: int, inputs: FeatureInfo) -> int:
         )
         raise ValueError(msg)
     return inputs.strides.index(stride)
-
-
-def _check_rates(rates: tuple[int, ...]) -> None:
-    if any(rate < 1 for rate in rates):
-        msg = f"rates must be >= 1, got {rates}; 1 is a plain 3x3 convolution"
-        raise ValueError(msg)
 
 
 def default_rates(stride: int) -> tuple[int, ...]:

@@ -134,15 +134,15 @@ class InteractiveDataModule(TrainingData):
         return [_object_loader(objects, self.eval_batch_size) for objects in self.test]
 
 
-_LEAST_BATCHES = 4
-"""Batches of an epoch of a small folder."""
+_SMALL_EPOCH = 4
+"""Batches of an epoch of a folder whose objects do not fill one."""
 
 
 class FolderDataModule(InteractiveDataModule):
     """Your own folder with ``images/`` and ``masks/``, split into training and validation.
 
-    The split is by image, so that two objects of one photograph never face each other. An epoch of
-    few objects has each of them several times, in other crops, so that it fills four batches.
+    The split is by image, so that two objects of one photograph never face each other. Where
+    the objects do not fill a batch, an epoch has each several times, in other crops: four batches.
 
     Args:
         root: The folder; see `ImageMaskFolder` for its layout.
@@ -207,8 +207,9 @@ class FolderDataModule(InteractiveDataModule):
         ]
         self.val = [Subset(everything, [i for i, o in enumerate(objects) if o[0] in held_out])]
         count = len(self.train[0])  # type: ignore[arg-type]
-        rounds = -(-_LEAST_BATCHES * batch_size // count)
-        if rounds > 1:
+        rounds = 1
+        if count < batch_size:
+            rounds = -(-_SMALL_EPOCH * batch_size // count)
             rank_zero_info(
                 f"{root}: an epoch has each of the {count} training objects {rounds} times"
             )

@@ -480,6 +480,8 @@ def test_keys_of_a_row_adapt_in_tests(layers_in_tests):
         "key_prior": 0.0,
         "value_iterations": None,
         "value_prior": None,
+        "click_iterations": None,
+        "click_prior": None,
     }
     assert len(report["datasets"]) == 2
 

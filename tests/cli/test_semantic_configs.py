@@ -249,7 +249,7 @@ def test_the_schedule_is_set_on_the_command_line():
 
 def test_help_tells_of_both_evaluations(capsys):
     with pytest.raises(SystemExit, match=r"^0$"):
-        command("test", "--help")
+        command("test", "--help.all")
     told = capsys.readouterr().out
     for option in ("scales", "flip", "iterations", "output_stride", "pictures", "bases"):
         assert f"--semantic_evaluation.{option}" in told

@@ -16,7 +16,25 @@ from probseg.heads.base import (
 from probseg.types import FeatureInfo
 
 
-class DeepLabV3PlusDecoder(Decoder):
+class _DeepLab(Decoder):
+    """A pyramid on the coarsest map, joined with a fine one; subclasses make the parts."""
+
+    low_level: int
+    pyramid: AtrousPyramid
+    low: nn.Module
+    fuse: nn.Module
+
+    def forward(self, maps: list[Tensor]) -> Decoded:
+        """Fuse the coarsest map and the fine one into a map of the fine one's size."""
+        low = self.low(maps[self.low_level])  # (B, L, h, w)
+        context = self.pyramid(maps[-1])
+        context = F.interpolate(
+            context, low.shape[-2:], mode="bilinear", align_corners=self.features.aligned
+        )
+        return Decoded(self.fuse(torch.cat([context, low], dim=1)))
+
+
+class DeepLabV3PlusDecoder(_DeepLab):
     """Context of several scales from the coarsest map, edges from a fine one.
 
     Source: Chen, Zhu, Papandreou, Schroff and Adam, 2018, "Encoder-Decoder with Atrous Separable
@@ -59,13 +77,6 @@ class DeepLabV3PlusDecoder(Decoder):
             separable_conv(channels, channels),
         )
         self.features = FeatureInfo((channels,), (stride,))
-
-    def forward(self, maps: list[Tensor]) -> Decoded:
-        """Fuse the coarsest map and the fine one into a map of the fine one's size."""
-        low = self.low(maps[self.low_level])  # (B, L, h, w)
-        context = self.pyramid(maps[-1])
-        context = F.interpolate(context, low.shape[-2:], mode="bilinear", align_corners=False)
-        return Decoded(self.fuse(torch.cat([context, low], dim=1)))
 
 
 class AtrousPyramid(nn.Module):
@@ -118,7 +129,7 @@ class AtrousPyramid(nn.Module):
         return result
 
 
-class DenseDeepLabDecoder(Decoder):
+class DenseDeepLabDecoder(_DeepLab):
     """DeepLabV3+ as in the code of f-BRS and RITM (Sofiiuk et al. 2020, 2021).
 
     Unlike `DeepLabV3PlusDecoder`, the pyramid's 3x3 convolutions are not separable, its pooled
@@ -159,13 +170,6 @@ class DenseDeepLabDecoder(Decoder):
             nn.Conv2d(channels, channels, kernel_size=1),
         )
         self.features = FeatureInfo((channels,), (stride,), aligned=True)
-
-    def forward(self, maps: list[Tensor]) -> Decoded:
-        """Fuse the coarsest map and the fine one into a map of the fine one's size."""
-        low = self.low(maps[self.low_level])  # (B, L, h, w)
-        context = self.pyramid(maps[-1])
-        context = F.interpolate(context, low.shape[-2:], mode="bilinear", align_corners=True)
-        return Decoded(self.fuse(torch.cat([context, low], dim=1)))
 
 
 def _level_of(stride: int, inputs: FeatureInfo) -> int:

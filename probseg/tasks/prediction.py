@@ -19,6 +19,7 @@ from probseg.formats import run_lengths
 from probseg.images import read_image
 from probseg.interact import ZOOMS, InteractionLoop, InteractionState, begin, image_tensor
 from probseg.interact.predictor import visible_part
+from probseg.interact.states import check_box
 from probseg.models import Segmenter, SemanticSegmenter
 from probseg.models.multiscale import predict_classes
 
@@ -222,7 +223,7 @@ def prompted_state(image: torch.Tensor, prompted: PromptedObject) -> Interaction
         if min(x0, y0, width - x1, height - y1) > -SLACK and x0 < x1 and y0 < y1:
             x0, y0 = max(x0, 0), max(y0, 0)
             x1, y1 = min(x1, width), min(y1, height)
-        begin(image, box=(x0, y0, x1, y1))  # type: ignore[arg-type] # refuses what is outside
+        check_box((x0, y0, x1, y1), image)
         box = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
     state = begin(image, box=box, clicks=prompted.clicks)
     return state._replace(view=visible_part(state))

@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 from fakes import write_folder
-from paper_plans import plan_of  # first: it makes the next ones importable
+from paper_plans import plan_of, training_of  # first: it makes the next ones importable
 
 # isort: split
 import paper_chain
@@ -63,18 +63,10 @@ def test_changes_are_nothing_for_equal_layers_and_relative_for_others():
 def test_each_network_and_change_has_a_line(tmp_path, monkeypatch, capsys):
     root = write_folder(tmp_path / "data", images=40, size=(24, 32))
     content = plan_of([], prob=["prob"])
-    content["training"] = {
-        "of": "lite0_stage",
-        "trunk": "lite0_unet_prop.objects",
-        "folder": str(tmp_path / "runs"),
-        "seeds": 2,
-        "steps": 1,
-        "batch_size": 3,
-        "crop_size": 64,
-        "rate": 1e-3,
-        "data": {"name": "drawn", "kind": "ImageMaskFolder", "arguments": {"root": str(root)}},
-        "networks": {"prob": {"fusion": {"attention": "probabilistic"}}, "csa": {"head": CSA}},
-    }
+    networks = {"prob": {"fusion": {"attention": "probabilistic"}}, "csa": {"head": CSA}}
+    content["training"] = training_of(
+        root, tmp_path / "runs", networks, seeds=2, steps=1, batch_size=3
+    )
     path = tmp_path / "drawn.yaml"
     path.write_text(yaml.safe_dump(content))
     training = read_plan(path).training

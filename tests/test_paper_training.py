@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fakes import write_folder
-from paper_plans import plan_of  # first: it makes the next ones importable
+from paper_plans import plan_of, training_of  # first: it makes the next ones importable
 
 # isort: split
 import paper_train
@@ -24,18 +24,9 @@ NETWORKS = {
 def training(tmp_path):
     root = write_folder(tmp_path / "data", images=30, size=(24, 32))
     content = plan_of([], prob=["prob"])
-    content["training"] = {
-        "of": "lite0_stage",
-        "trunk": "lite0_unet_prop.objects",
-        "folder": str(tmp_path / "runs"),
-        "seeds": 1,
-        "steps": 2,
-        "batch_size": 2,
-        "crop_size": 64,
-        "rate": 1e-3,
-        "data": {"name": "drawn", "kind": "ImageMaskFolder", "arguments": {"root": str(root)}},
-        "networks": NETWORKS,
-    }
+    content["training"] = training_of(
+        root, tmp_path / "runs", NETWORKS, seeds=1, steps=2, batch_size=2
+    )
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content))
     return read_plan(tmp_path / "plan.yaml").training
 

@@ -2,9 +2,9 @@
 
 ``python benchmarks/inference.py`` simulates clicks on regions of BSDS500's test photographs (481 x
 321 pixels, none of which the models of the zoo were trained on), and writes
-``benchmarks/results/inference.csv`` and ``inference.png``. A region takes part if at least half of
-the other annotators have one of an IoU of 80 % with it, it covers 1 to 50 % of the photograph and
-at most an eighth of its border; one region of each photograph is drawn at random.
+``benchmarks/results/inference.csv`` and ``docs/images/inference.png``. A region takes part if at
+least half of the other annotators have one of an IoU of 80 % with it, it covers 1 to 50 % of the
+photograph and at most an eighth of its border; one region of each photograph is drawn at random.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from probseg.images import read_image, read_labels
 from probseg.metrics import clustered_bootstrap, noc
 from probseg.metrics.comparison import signed_rank
 from probseg.types import Sample
+
+PICTURE = RESULTS.parent.parent / "docs" / "images" / "inference.png"
 
 
 class Way(NamedTuple):
@@ -98,7 +100,7 @@ def main() -> None:
         )
     axes.set(xlabel="milliseconds per click", ylabel="NoC@90", xscale="log")
     axes.margins(x=0.25, y=0.15)
-    figure.savefig(RESULTS / "inference.png", dpi=150)
+    figure.savefig(PICTURE, dpi=150)
 
 
 def agreed_regions() -> list[Sample]:

@@ -38,7 +38,7 @@ MEMORY = 1 << 30
 STATES: tuple[State, ...] = ("open", "done", "review")
 
 MANY_OBJECTS = 40
-"""With fewer objects, trainings take small batches: a batch must not exceed the training set."""
+"""With fewer objects, trainings take small batches, so that an epoch has several steps."""
 
 LONGEST_LABEL = 100
 """Most characters of a label."""

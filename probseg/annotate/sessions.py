@@ -287,7 +287,7 @@ class Sessions:
         with self._lock:
             avoid = rest.pop("avoid_finished", self.avoid_finished)
             if not isinstance(avoid, bool):
-                msg = f"avoid_finished must be true or false, got {avoid!r}"
+                msg = f"`avoid_finished` must be true or false, got {avoid!r}"
                 raise RequestError(msg)
             try:
                 self.answerer.change(rest)
@@ -307,7 +307,7 @@ class Sessions:
         """
         with self._lock:
             if not isinstance(name, str) or name not in self.answerer.names:
-                msg = f"model must be one of {self.answerer.names}, got {name!r}"
+                msg = f"`model` must be one of {self.answerer.names}, got {name!r}"
                 raise RequestError(msg)
             self.answerer.load(name)
             self._begin_again()
@@ -315,7 +315,7 @@ class Sessions:
     def set_labels(self, labels: object) -> list[str]:
         """Set the classes to choose from."""
         if not isinstance(labels, list) or len(labels) > 1000:
-            msg = "labels must be a list of at most 1000 names"
+            msg = "`labels` must be a list of at most 1000 names"
             raise RequestError(msg)
         names = [_label(label) for label in labels]
         with self._lock:
@@ -364,7 +364,7 @@ class Sessions:
             return True
         if kind == "state":
             if action.get("state") not in STATES:
-                msg = f"state must be one of {list(STATES)}, got {action.get('state')!r}"
+                msg = f"`state` must be one of {list(STATES)}, got {action.get('state')!r}"
                 raise RequestError(msg)
             self.store.set_state(name, action["state"])
             return False
@@ -614,7 +614,7 @@ def _label(label: object) -> str | None:
     if label is None or label == "":
         return None
     if not isinstance(label, str) or len(label) > LONGEST_LABEL or not label.isprintable():
-        msg = f"label must be text of at most {LONGEST_LABEL} characters, got {label!r:.200}"
+        msg = f"`label` must be text of at most {LONGEST_LABEL} characters, got {label!r:.200}"
         raise RequestError(msg)
     return label
 

@@ -74,12 +74,12 @@ def export_model(
         msg = f'{", ".join(missing)} not installed; run: pip install "probseg[export]"'
         raise UsageError(msg)
     if folder.exists() or not folder.absolute().parent.is_dir():
-        msg = f"output must be a new folder in one that exists, got {str(folder)!r}"
+        msg = f"`output` must be a new folder in one that exists, got {str(folder)!r}"
         raise UsageError(msg)
     size = model.working_size if size is None else size
     if size is None or size < 1:
         msg = (
-            f"size must be a positive number of pixels for a network without working size, got "
+            f"`size` must be a positive number of pixels for a network without working size, got "
             f"{size}; 320 is a good compromise between contours and time"
         )
         raise UsageError(msg)

@@ -58,7 +58,7 @@ class Runner:
         """Begin with a new image: RGB, uint8, shape ``(H, W, 3)``, any size."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
             msg = (
-                f"image must be RGB, uint8, of shape (H, W, 3), got {image.dtype} of shape "
+                f"`image` must be RGB, uint8, of shape (H, W, 3), got {image.dtype} of shape "
                 f"{image.shape}"
             )
             raise ValueError(msg)
@@ -87,20 +87,22 @@ class Runner:
         height, width = self.image.shape[:2]
         for x, y, _ in clicks:
             if not (0 <= x < width and 0 <= y < height):
-                msg = f"click ({x}, {y}) is outside the image of {width} x {height} pixels"
+                msg = (
+                    f"`clicks` must satisfy 0 <= x < {width} and 0 <= y < {height}, got ({x}, {y})"
+                )
                 raise ValueError(msg)
         if box is not None:
             x0, y0, x1, y1 = box
             if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
                 msg = (
-                    f"box {tuple(box)} must satisfy 0 <= x0 < x1 <= {width} and "
-                    f"0 <= y0 < y1 <= {height}"
+                    f"`box` must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height}, "
+                    f"got {tuple(box)}"
                 )
                 raise ValueError(msg)
             self.box = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
         self.clicks += clicks
         if not self.clicks and self.box is None:
-            msg = "clicks must be one at least where there is no box, got none"
+            msg = "`clicks` must have at least one click where there is no `box`, got none"
             raise ValueError(msg)
         x0, y0, x1, y1 = view = self._visible()
         if view != self.view:

@@ -45,7 +45,7 @@ class PyramidDecoder(Decoder):
         usable = [i for i, s in enumerate(inputs.strides) if s >= stride]
         if not widths or len(usable) < len(widths):
             msg = (
-                f"widths must be one for each level, at least one and at most {len(usable)} for "
+                f"`widths` must be one for each level, at least one and at most {len(usable)} for "
                 f"the backbone's strides {inputs.strides} from {stride} on, got {list(widths)}"
             )
             raise ValueError(msg)
@@ -104,7 +104,9 @@ class PromptUNet(Fusion):
         super().__init__()
         widths, strides = inputs.channels, inputs.strides
         if len(blocks) != len(widths):
-            msg = f"blocks must be one number for each of {len(widths)} levels, got {list(blocks)}"
+            msg = (
+                f"`blocks` must be one number for each of {len(widths)} levels, got {list(blocks)}"
+            )
             raise ValueError(msg)
         self.channels = widths[0]
         self.embed = nn.Conv2d(prompt_channels, widths[0], strides[0], stride=strides[0])

@@ -93,7 +93,7 @@ def pixel_click(point: Point, positive: bool, size: tuple[int, int]) -> Click:
     """
     (x, y), (height, width) = point, size
     if not (-OVERHANG <= x <= width + OVERHANG and -OVERHANG <= y <= height + OVERHANG):
-        msg = f"`point` must be inside of the image of {width} x {height} pixels, got ({x}, {y})"
+        msg = f"`point` must be inside the image of {width} x {height} pixels, got ({x}, {y})"
         raise ValueError(msg)
     column, row = math.floor(x), math.floor(y)
     return Click(min(max(column, 0), width - 1), min(max(row, 0), height - 1), positive)

@@ -359,7 +359,7 @@ class Predictor:
             RuntimeError: If there is no click to take back.
         """
         if not self.clicks:
-            msg = "no click to undo"
+            msg = "no click to undo; call predict(...) with a click first"
             raise RuntimeError(msg)
         state = self._current()
         left = state._replace(clicks=state.clicks[:-1])

@@ -197,10 +197,10 @@ def test_wrong_arguments_are_named():
         {"widths": (4, 4), "stride": 32},
     ):
         widths = list(arguments["widths"])
-        refused(ValueError, partial(PyramidDecoder, PYRAMID, **arguments), "widths must", widths)
+        refused(ValueError, partial(PyramidDecoder, PYRAMID, **arguments), "`widths`", widths)
     levels = FeatureInfo((4, 5, 6), (4, 8, 16))
     for blocks in ((), (1, 1), (1, 1, 1, 1)):
-        refused(ValueError, partial(PromptUNet, levels, 3, blocks=blocks), "blocks must", 3)
+        refused(ValueError, partial(PromptUNet, levels, 3, blocks=blocks), "`blocks`", 3)
 
 
 @pytest.mark.parametrize("blocks", [(1, 1, 1), (0, 2, 3)])

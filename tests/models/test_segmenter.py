@@ -178,21 +178,21 @@ def test_reduction_averages_instead_of_picking_pixels():
 def test_wrong_input_is_refused():
     fine, model = torch.rand(1, 3, 8, 8), painter(1)
     for image in (fine[0], torch.rand(1, 4, 8, 8), fine.byte(), torch.tensor(0.0)):
-        refused(ValueError, partial(model, image, prompts()), "image must", tuple(image.shape))
+        refused(ValueError, partial(model, image, prompts()), "`image`", tuple(image.shape))
     for given_prompts in (
         prompts(batch=2),
         prompts((1, 1, 1))._replace(points=torch.zeros(1, 2, 2)),
         prompts()._replace(labels=torch.zeros(1, dtype=torch.long)),
         prompts()._replace(boxes=torch.zeros(4)),
     ):
-        refused(ValueError, partial(model, fine, given_prompts), "prompts must")
+        refused(ValueError, partial(model, fine, given_prompts), "`prompts`")
 
 
 def test_wrong_arguments_are_named():
     for size in (0, -5):
-        refused(ValueError, partial(painter, 1, working_size=size), "working_size must", size)
+        refused(ValueError, partial(painter, 1, working_size=size), "`working_size`", size)
     refused(ValueError, lambda: micro_model("micro_csa", fusion=FUSION), "fusion", "'stem'")
-    refused(ValueError, lambda: micro_model("micro_csa", prompts="middle"), "prompts must")
+    refused(ValueError, lambda: micro_model("micro_csa", prompts="middle"), "`prompts`")
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv3_small_100", "convnext_atto"])
@@ -262,8 +262,8 @@ def test_the_grid_is_the_size_that_the_network_sees(height, width, working_size)
 @pytest.mark.parametrize(
     ("asked", "name"),
     [
-        (prompts((1, 1, 1), batch=2), "prompts must"),
-        (prompts()._replace(boxes=torch.zeros(4)), "prompts must"),
+        (prompts((1, 1, 1), batch=2), "`prompts`"),
+        (prompts()._replace(boxes=torch.zeros(4)), "`prompts`"),
         (prompts(previous=torch.zeros(1, 1, 8, 8)), "previous"),
     ],
 )

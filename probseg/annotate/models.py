@@ -93,7 +93,7 @@ class Answerer:
     def begin(self, image: npt.NDArray[np.uint8]) -> Work:
         """Return work without steps on an image, encoded if that does not depend on prompts."""
         state = begin(image_tensor(image, self.device))
-        return Work(self.loop.look(state) if self.model.prompts == "head" else state)
+        return Work(self.loop.encode(state) if self.model.prompts == "head" else state)
 
     def answer(self, work: Work, step: Step) -> Work:
         """Carry out a step; see `probseg.annotate.steps.answer`."""

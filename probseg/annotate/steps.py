@@ -13,8 +13,8 @@ import numpy.typing as npt
 from torch import Tensor
 
 from probseg.interact.loop import InteractionLoop
-from probseg.interact.predictor import Mask, visible_part
-from probseg.interact.states import InteractionState
+from probseg.interact.predictor import Mask
+from probseg.interact.states import InteractionState, prompt_crop
 from probseg.types import Click
 
 MAX_POINTS = 10_000
@@ -143,7 +143,7 @@ def answer(loop: InteractionLoop, work: Work, step: Step) -> Work:
     work = _with_prompt(work, step)
     state, painted = work.state, work.painted
     if step["type"] != "brush":
-        (state,) = loop.answer([state._replace(view=visible_part(state))])
+        (state,) = loop.answer([state._replace(crop=prompt_crop(state))])
     if painted is not None:
         probability = np.where(painted == 0, state.probability, painted > 0).astype(np.float32)
         state = state._replace(probability=probability)

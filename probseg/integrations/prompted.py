@@ -11,8 +11,8 @@ import torch
 
 from probseg.annotate.models import load
 from probseg.interact.loop import InteractionLoop
-from probseg.interact.predictor import Mask, visible_part
-from probseg.interact.states import InteractionState, begin, fitted_box, image_tensor
+from probseg.interact.predictor import Mask
+from probseg.interact.states import InteractionState, begin, fitted_box, image_tensor, prompt_crop
 from probseg.types import Click
 
 OVERHANG = 1.0
@@ -48,7 +48,7 @@ class PromptedModel:
             image: RGB, uint8, shape ``(H, W, 3)``.
         """
         state = begin(image_tensor(image, self._device))
-        return self._loop.look(state) if self._model.prompts == "head" else state
+        return self._loop.encode(state) if self._model.prompts == "head" else state
 
     def answer(
         self,
@@ -81,7 +81,7 @@ class PromptedModel:
         if fitted is None and not positive:
             return Mask(np.zeros(size, np.float32))
         state = encoded._replace(clicks=tuple(clicks), box=fitted)
-        (answered,) = self._loop.answer([state._replace(view=visible_part(state))])
+        (answered,) = self._loop.answer([state._replace(crop=prompt_crop(state))])
         return Mask(answered.probability)
 
 

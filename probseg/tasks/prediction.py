@@ -18,8 +18,7 @@ from probseg.errors import DataError
 from probseg.formats import run_lengths
 from probseg.images import read_image
 from probseg.interact import ZOOMS, InteractionLoop, InteractionState, begin, image_tensor
-from probseg.interact.predictor import visible_part
-from probseg.interact.states import check_box
+from probseg.interact.states import check_box, prompt_crop
 from probseg.models import Segmenter, SemanticSegmenter
 from probseg.models.multiscale import predict_classes
 
@@ -226,4 +225,4 @@ def prompted_state(image: torch.Tensor, prompted: PromptedObject) -> Interaction
         check_box((x0, y0, x1, y1), image)
         box = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
     state = begin(image, box=box, clicks=prompted.clicks)
-    return state._replace(view=visible_part(state))
+    return state._replace(crop=prompt_crop(state))

@@ -12,11 +12,15 @@ import torch
 from probseg.annotate.models import load
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.predictor import Mask
-from probseg.interact.states import InteractionState, begin, fitted_box, image_tensor, prompt_crop
+from probseg.interact.states import (
+    OVERHANG,
+    InteractionState,
+    begin,
+    fitted_box,
+    image_tensor,
+    prompt_crop,
+)
 from probseg.types import Click
-
-OVERHANG = 1.0
-"""Most pixels that a point may lie over the edge of the image, as canvases of tools allow."""
 
 Point = Sequence[float]
 
@@ -63,7 +67,8 @@ class PromptedModel:
 
         Args:
             encoded: The image, from `encode`; it is not changed.
-            positive: Points ``(x, y)`` on the object, at most `OVERHANG` outside of the image.
+            positive: Points ``(x, y)`` on the object, at most 2 pixels over the edge of the image
+                (`OVERHANG`), where they become clicks on the nearest pixel.
             negative: Points on the background, likewise.
             box: Around the object, ``(x0, y0, x1, y1)``; up to 2 pixels over the edge of the image
                 are cut off with a warning.
@@ -86,10 +91,10 @@ class PromptedModel:
 
 
 def pixel_click(point: Point, positive: bool, size: tuple[int, int]) -> Click:
-    """Return a click on the pixel under a point; one just outside is on the border.
+    """Return a click on the pixel under a point, or on the nearest one.
 
     Raises:
-        ValueError: If the point is further outside of an image ``(H, W)`` than `OVERHANG`.
+        ValueError: If the point is further than `OVERHANG` over the edge of an image ``(H, W)``.
     """
     (x, y), (height, width) = point, size
     if not (-OVERHANG <= x <= width + OVERHANG and -OVERHANG <= y <= height + OVERHANG):

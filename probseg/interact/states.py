@@ -16,7 +16,8 @@ from probseg.clicks.boxes import Box, padded_crop
 from probseg.types import Click
 
 OVERHANG = 2.0
-"""Most pixels that a box may reach over the edge of the image, as boxes of detectors do."""
+"""Most pixels that a box of a data set or detector, or a point of a tool, may lie over the edge of the
+image; it is moved to the edge."""
 
 
 class View(NamedTuple):
@@ -148,7 +149,10 @@ def as_click(value: object, name: str) -> Click:
 
 
 def fitted_box(box: Sequence[float], image: Tensor) -> Box:
-    """Return a box of whole pixels, rounded outwards, inside an image ``(3, H, W)``.
+    """Return a box of whole pixels, rounded outwards and cut at the edge of an image ``(3, H, W)``.
+
+    Warns:
+        UserWarning: If the box reaches over the edge by `OVERHANG` or less.
 
     Raises:
         ValueError: If it is no box, or reaches further than `OVERHANG` over the edge.
@@ -163,8 +167,7 @@ def fitted_box(box: Sequence[float], image: Tensor) -> Box:
     over = max(abs(a - b) for a, b in zip(cut, (x0, y0, x1, y1), strict=True))
     if 0 < over <= OVERHANG:
         warnings.warn(
-            f"box {tuple(box)} reaches over the edge of the image of {width} x {height} pixels "
-            f"and is cut to {cut}",
+            f"`box` reaches up to {OVERHANG:g} pixels over the edge of the image, and is cut there",
             stacklevel=3,
         )
         x0, y0, x1, y1 = cut

@@ -16,8 +16,7 @@ from probseg.clicks.boxes import Box, padded_crop
 from probseg.types import Click
 
 OVERHANG = 2.0
-"""Most pixels that a box of a data set or detector, or a point of a tool, may lie over the edge of the
-image; it is moved to the edge."""
+"""Most pixels that a box or a tool's point may lie over the edge of the image, where it is moved."""
 
 
 class View(NamedTuple):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.predictor import Mask
-from probseg.interact.states import InteractionState, prompt_crop
+from probseg.interact.states import InteractionState, with_crop
 from probseg.types import Click
 
 MAX_POINTS = 10_000
@@ -143,7 +143,7 @@ def answer(loop: InteractionLoop, work: Work, step: Step) -> Work:
     work = _with_prompt(work, step)
     state, painted = work.state, work.painted
     if step["type"] != "brush":
-        (state,) = loop.answer([state._replace(crop=prompt_crop(state))])
+        (state,) = loop.answer([with_crop(state)])
     if painted is not None:
         probability = np.where(painted == 0, state.probability, painted > 0).astype(np.float32)
         state = state._replace(probability=probability)
@@ -200,3 +200,20 @@ def _tensor_bytes(value: object) -> int:
     if isinstance(value, Tensor):
         return value.nbytes
     return sum(map(_tensor_bytes, value)) if isinstance(value, tuple) else 0
+
+
+def next_click(work: Work) -> dict[str, Any] | None:
+    """Suggest a click: the middle of the largest region with an entropy above half a bit.
+
+    The click contradicts the present answer there: one that agrees with it would add little.
+    """
+    doubtful = (work.entropy() > 0.5).astype(np.uint8)
+    count, regions, stats, _ = cv2.connectedComponentsWithStats(doubtful)
+    if count < 2:
+        return None
+    largest = 1 + int(stats[1:, cv2.CC_STAT_AREA].argmax())
+    inside = np.pad((regions == largest).astype(np.uint8), 1)
+    distance = cv2.distanceTransform(inside, cv2.DIST_L2, 5)[1:-1, 1:-1]
+    y, x = np.unravel_index(int(distance.argmax()), distance.shape)
+    positive = bool(work.probability[y, x] <= 0.5)
+    return {"x": float(x) + 0.5, "y": float(y) + 0.5, "positive": positive}

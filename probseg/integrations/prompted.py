@@ -18,7 +18,7 @@ from probseg.interact.states import (
     begin,
     fitted_box,
     image_tensor,
-    prompt_crop,
+    with_crop,
 )
 from probseg.types import Click
 
@@ -86,7 +86,7 @@ class PromptedModel:
         if fitted is None and not positive:
             return Mask(np.zeros(size, np.float32))
         state = encoded._replace(clicks=tuple(clicks), box=fitted)
-        (answered,) = self._loop.answer([state._replace(crop=prompt_crop(state))])
+        (answered,) = self._loop.answer([with_crop(state)])
         return Mask(answered.probability)
 
 

@@ -25,7 +25,7 @@ from probseg.interact.states import (
     check_click,
     fitted_box,
     image_tensor,
-    prompt_crop,
+    with_crop,
 )
 from probseg.interact.waiting import warn_of_spinning
 from probseg.interact.zoom import ZOOMS
@@ -394,7 +394,7 @@ class Predictor:
         return self._answer(state._replace(probability=before.probability, window=before.window))
 
     def _answer(self, state: InteractionState) -> Mask:
-        (self._state,) = self._loop.answer([state._replace(crop=prompt_crop(state))])
+        (self._state,) = self._loop.answer([with_crop(state)])
         self._answers.append(_Answered(self._state, self._settings))
         return Mask(self._state.probability)
 

@@ -16,7 +16,7 @@ from probseg.clicks.boxes import Box, padded_crop
 from probseg.types import Click
 
 OVERHANG = 2.0
-"""Most pixels that a box or a tool's point may lie over the edge of the image, where it is moved."""
+"""Most pixels that a box or a point may lie over the edge of the image, where it is moved."""
 
 
 class View(NamedTuple):
@@ -95,15 +95,15 @@ def begin(
     return InteractionState(image, crop or (0, 0, width, height), box, tuple(clicks), probability)
 
 
-def prompt_crop(state: InteractionState) -> Box:
-    """Return the crop for the prompts: the whole image, or the surroundings of the box.
+def with_crop(state: InteractionState) -> InteractionState:
+    """Return a state with the crop for its prompts: the whole image, or the box's surroundings.
 
     The surroundings are those of the protocol ``gabbur2021`` unless a click lies outside, and then
     those of the box with all clicks: a crop that stays the same need not be encoded again.
     """
     height, width = state.image.shape[-2:]
     if state.box is None:
-        return 0, 0, width, height
+        return state._replace(crop=(0, 0, width, height))
     columns = [math.floor(click.x) for click in state.clicks]
     rows = [math.floor(click.y) for click in state.clicks]
     x0, y0, x1, y1 = state.box
@@ -112,15 +112,15 @@ def prompt_crop(state: InteractionState) -> Box:
         crop[0] <= column < crop[2] and crop[1] <= row < crop[3]
         for column, row in zip(columns, rows, strict=True)
     )
-    if inside:
-        return crop
-    around = (
-        min([x0, *columns]),
-        min([y0, *rows]),
-        max([x1, *(column + 1 for column in columns)]),
-        max([y1, *(row + 1 for row in rows)]),
-    )
-    return padded_crop(around, (height, width))
+    if not inside:
+        around = (
+            min([x0, *columns]),
+            min([y0, *rows]),
+            max([x1, *(column + 1 for column in columns)]),
+            max([y1, *(row + 1 for row in rows)]),
+        )
+        crop = padded_crop(around, (height, width))
+    return state._replace(crop=crop)
 
 
 def as_click(value: object, name: str) -> Click:

@@ -17,7 +17,7 @@ from probseg.errors import DataError
 from probseg.formats import run_lengths
 from probseg.images import read_image
 from probseg.interact import ZOOMS, InteractionLoop, InteractionState, begin, image_tensor
-from probseg.interact.states import fitted_box, prompt_crop
+from probseg.interact.states import fitted_box, with_crop
 from probseg.models import Segmenter, SemanticSegmenter
 from probseg.models.multiscale import predict_classes
 
@@ -212,5 +212,4 @@ def prompted_state(image: torch.Tensor, prompted: PromptedObject) -> Interaction
         ValueError: If a click or the box is outside the image.
     """
     box = None if prompted.box is None else fitted_box(prompted.box, image)
-    state = begin(image, box=box, clicks=prompted.clicks)
-    return state._replace(crop=prompt_crop(state))
+    return with_crop(begin(image, box=box, clicks=prompted.clicks))

@@ -34,8 +34,8 @@ class MaskScorer:
     Args:
         mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
         crop: The part ``(x0, y0, x1, y1)`` of the image that the model sees, half-open, in pixels;
-            None is all of it. ``brier`` and ``ece`` count only pixels inside: elsewhere the model
-            said nothing. The overlaps are over the whole image.
+            None is all of it. ``brier`` and ``ece`` count only pixels inside: elsewhere there
+            is no answer. The overlaps are over the whole image.
 
     Raises:
         ValueError: If ``mask`` is not uint8 of rank 2, or ``crop`` is empty or not inside it.

@@ -38,7 +38,7 @@ DRAWS = 20_000
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried.
+    """Settings that a search tries.
 
     Args:
         key_iterations: EM iterations of the keys; 0 is always tried too.

@@ -39,7 +39,7 @@ class Graph(NamedTuple):
 
 
 class Encode(nn.Module):
-    """What does not depend on prompts.
+    """The part of the network that needs no prompts.
 
     Args:
         model: Network whose prompts enter at the head.

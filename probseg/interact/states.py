@@ -78,7 +78,7 @@ def begin(
         image: RGB, uint8, shape ``(3, H, W)``, on the model's device; see `image_tensor`.
         crop: Part of the image that the model may see; None is all of it.
         box: The annotator's box in whole-image pixels, or None.
-        clicks: What the annotator said before the first answer.
+        clicks: Clicks before the first answer.
         initial: A mask to correct, bool, shape ``(H, W)``; without one nothing is object yet.
 
     Raises:
@@ -98,8 +98,8 @@ def begin(
 def with_crop(state: InteractionState) -> InteractionState:
     """Return a state with the crop for its prompts: the whole image, or the box's surroundings.
 
-    The surroundings are those of the protocol ``gabbur2021`` unless a click lies outside, and then
-    those of the box with all clicks: a crop that stays the same need not be encoded again.
+    The margin is that of the protocol ``gabbur2021``. It surrounds the box, and all clicks too if
+    one lies outside: a crop that stays the same need not be encoded again.
     """
     height, width = state.image.shape[-2:]
     if state.box is None:

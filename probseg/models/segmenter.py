@@ -304,7 +304,7 @@ class Segmenter(nn.Module):
         return working_size, F.pad(image, (0, right, 0, bottom))
 
     def _moved(self, prompts: Prompts, encoded: Encoded) -> Prompts:
-        """Express prompts in the pixels of the padded images, once they are seen to fit."""
+        """Check prompts, and express them in the pixels of the padded images."""
         check_prompts(prompts, len(encoded.image), encoded.size, self.previous_mask)
         moved = moved_prompts(prompts, encoded.size, encoded.working_size)
         if not self.previous_mask:

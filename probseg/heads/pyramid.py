@@ -15,6 +15,7 @@ from probseg.heads.base import (
     conv_norm,
     conv_norm_relu,
     enlarged_to,
+    levels_from,
 )
 from probseg.heads.fusion import Fusion
 from probseg.heads.propagation import PromptPropagation
@@ -42,7 +43,7 @@ class PyramidDecoder(Decoder):
         self, inputs: FeatureInfo, widths: Sequence[int] = WIDTHS, stride: int = 4
     ) -> None:
         super().__init__()
-        usable = [i for i, s in enumerate(inputs.strides) if s >= stride]
+        usable = levels_from(inputs, stride)
         if not widths or len(usable) < len(widths):
             msg = (
                 f"`widths` must be one for each level, at least one and at most {len(usable)} for "

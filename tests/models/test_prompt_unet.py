@@ -235,6 +235,20 @@ def test_a_single_clicked_pixel_reaches_every_level(row, column):
         assert (seen[level] != seen[3 + level]).any(dim=1)[0][cell], level
 
 
+def test_the_way_up_adds_the_features_of_the_way_down():
+    decoder = PyramidDecoder(PYRAMID, widths=(4, 5, 6)).eval()
+    fusion = PromptUNet(decoder.features, 3, blocks=(1, 1, 1)).eval()
+    for coarser in fusion.up:
+        nn.init.zeros_(coarser.weight)
+    maps = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        decoded = decoder(maps_of(PYRAMID, 1, 32, 32))
+        finest = fusion.blocks[0]((fusion.embed(maps) + decoded.features).relu())
+        result = fusion(decoded, maps, prompts())
+        torch.testing.assert_close(result, fusion.merge[0](finest))
+    assert result.any()
+
+
 def test_propagations_are_prepared_before_clicks():
     fusion = PromptUNet(
         FeatureInfo((4, 5), (4, 8)), 3, blocks=(1, 1), propagation=PromptPropagation

@@ -259,6 +259,15 @@ def test_the_grid_is_the_size_that_the_network_sees(height, width, working_size)
         assert model.grid((height, width)) == tuple(seen)
 
 
+def test_prompts_move_with_each_side_of_the_image():
+    """As edges of boxes and centres of pixels, along each axis by the scale of that axis."""
+    moved = moved_prompts(
+        prompts((-0.5, -0.5, 1), (29.5, 9.5, 0), box=(0, 0, 30, 10)), (10, 30), (40, 15)
+    )
+    assert moved.boxes.tolist() == [[0, 0, 15, 40]]
+    assert moved.points.tolist() == [[[-0.5, -0.5], [14.5, 39.5]]]
+
+
 @pytest.mark.parametrize(
     ("asked", "name"),
     [

@@ -273,10 +273,10 @@ def test_what_the_network_lacks_is_told_before_anything_runs(model, options, mes
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"scales": []}, "scales must be positive"),
-        ({"scales": [1.0, 0.0]}, "scales must be positive"),
-        ({"pictures": -1}, "pictures must be at least 0, got -1"),
-        ({"bases": [-1]}, "bases must be numbers from 0"),
+        ({"scales": []}, "`scales`"),
+        ({"scales": [1.0, 0.0]}, "`scales`"),
+        ({"pictures": -1}, "`pictures` .* got -1"),
+        ({"bases": [-1]}, "`bases`"),
     ],
 )
 def test_options_that_make_no_sense(options, message):

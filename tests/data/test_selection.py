@@ -233,5 +233,5 @@ def test_hold_outs_that_cannot_be_right_are_refused():
     refused("none of its 4 objects is left", "held_out=10", held_out=10)
     refused("none of its 2 objects is left", "hold_out=3", dataset=Sized([5, 10]), hold_out=3)
     for argument in ("hold_out", "held_out"):
-        with pytest.raises(ValueError, match=f"{argument} must be at least 2.*got 1"):
+        with pytest.raises(ValueError, match=rf"`{argument}` .*got 1"):
             Selected(Sized([1, 2, 3, 4]), **{argument: 1})

@@ -33,5 +33,5 @@ def test_masks_are_those_without_a_temperature_and_probabilities_are_its_own():
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf")])
 def test_a_temperature_out_of_range_is_named(temperature):
-    with pytest.raises(ValueError, match=r"^temperature must"):
+    with pytest.raises(ValueError, match=r"^`temperature`"):
         network(temperature)

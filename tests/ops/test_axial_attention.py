@@ -198,8 +198,8 @@ def test_tables_of_another_line_are_named(kind):
 X = torch.zeros(1, 2, 3, 4, 5)
 WRONG = [
     ({"axis": "heigth"}, UnknownNameError, "unknown axis 'heigth': did you mean 'height'"),
-    ({"axis": "full", "span": 3}, ValueError, "span applies to the axes 'height' and 'width'"),
-    ({"axis": "width", "span": 0}, ValueError, "span"),
+    ({"axis": "full", "span": 3}, ValueError, "`span`"),
+    ({"axis": "width", "span": 0}, ValueError, "`span`"),
     ({"axis": "width", "keys": X[..., :4]}, ValueError, "keys"),
     ({"axis": "width", "values": X.mT}, ValueError, "values"),
     ({"axis": "width", "queries": X.long()}, TypeError, "queries"),

@@ -129,9 +129,9 @@ T = torch.zeros
 BAD_TABLES = [
     (lambda: FactoredPosition(T(4, 3), T(5, 3)), "query_height .*(4, 3).*offsets of a line is odd"),
     (lambda: FactoredPosition(T(3, 3), T(5, 3).long()), "query_width"),
-    (lambda: FactoredPosition(T(3), T(5, 3)), r"query_height .* shape \(2H-1, D\)"),
-    (lambda: FactoredPosition(T(3, 3), T(5, 3), T(3, 3)), "key_height and key_width belong tog"),
-    (lambda: FactoredPosition(T(3, 3), T(5, 3), None, T(5, 3)), "key_height and key_width belong"),
+    (lambda: FactoredPosition(T(3), T(5, 3)), r"`query_height` .* shape \(2H-1, D\)"),
+    (lambda: FactoredPosition(T(3, 3), T(5, 3), T(3, 3)), "`key_height` and `key_width`"),
+    (lambda: FactoredPosition(T(3, 3), T(5, 3), None, T(5, 3)), "`key_height` and `key_width`"),
     (
         lambda: FactoredPosition(T(3, 3), T(5, 3), T(3, 3), T(7, 3)),
         "key_width",
@@ -187,7 +187,7 @@ def test_a_tied_prior_is_not_updated(kind):
         "fixed_values": tokens,
         "fixed_mask": torch.ones(1, 6, dtype=torch.bool),
     }
-    with pytest.raises(ValueError, match="dirichlet_prior updates a prior that position"):
+    with pytest.raises(ValueError, match="`dirichlet_prior`"):
         probabilistic_attention(tokens, tokens, tokens, position=FITS[kind], **options)
 
 

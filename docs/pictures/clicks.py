@@ -11,12 +11,13 @@ import sys
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from style import BLUE, INK, ORANGE, WIDTH, save, show
+from style import INK, WIDTH, save, show
 
 import probseg
 from probseg.clicks.annotators import BoolMap, largest_error_click
 from probseg.data import SamplePhotos
 from probseg.evaluation import get_protocol
+from probseg.formats.colours import CLICK_COLOURS, CLICK_MARKERS
 from probseg.metrics import iou
 from probseg.types import Sample
 
@@ -65,8 +66,8 @@ def _draw(
     show(axes, picture, f"{k} click{'s' * (k > 1)}: IoU {score:.0f}")
     axes.contour(answer, levels=[0.5], colors=[INK], linewidths=0.9)
     for click in clicks:
-        colour = BLUE if click.positive else ORANGE
-        axes.plot(click.x, click.y, "o", ms=5, mfc=colour, mec="white", mew=0.9)
+        colour, marker = CLICK_COLOURS[click.positive], CLICK_MARKERS[click.positive]
+        axes.plot(click.x, click.y, marker, ms=5, mfc=colour, mec="white", mew=0.9)
 
 
 if __name__ == "__main__":

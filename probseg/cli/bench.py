@@ -179,15 +179,15 @@ def _table(records: Sequence[Record], settings: Settings) -> Table:
     title = f"Clicks on an image of {height} x {width} pixels (H x W), {settings.device}"
     if settings.train:
         title += f"; training with {settings.train_batch} x {settings.train_size} pixels"
-    caption = f"Multiply-adds: {CONVENTIONS['multiply_adds']}. ms: median (p95)."
+    caption = f"MACs: {CONVENTIONS['multiply_adds']}. ms: median (p95)."
     table = Table(title=title, caption=caption, box=box.SIMPLE)
     table.add_column("model", no_wrap=True)
     for header in (
         "prompts",
         "works at\npixels",
         "parameters\nM",
-        "first click\nmultiply-adds, G",
-        "next click\nmultiply-adds, G",
+        "first click\nMACs, G",
+        "next click\nMACs, G",
         "first click\nms",
         "next click\nms",
         "zoomed\nms",

@@ -44,7 +44,7 @@ def test_a_row_shows_truth_box_clicks_and_prediction():
         ((15, 3), BOX),
         ((21, 32), BOX),
         ((12, 8), POSITIVE),
-        ((15, 5), (100, 100, 100)),  # beside the corner of a disk
+        ((15, 11), (100, 100, 100)),  # the corner of a disk
         ((24, 33), NEGATIVE),
         ((27, 36), NEGATIVE),  # the corner of a square
         ((0, 0), (100, 100, 100)),  # padding of the clicks

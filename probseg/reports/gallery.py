@@ -20,7 +20,8 @@ from PIL import Image
 
 from probseg.clicks.annotators import BoolMap
 from probseg.evaluation.records import ObjectRecord, Picture
-from probseg.reports.figures import BOX, NEGATIVE, POSITIVE, PREDICTION, TRUTH
+from probseg.formats.colours import CLICK_COLOURS
+from probseg.reports.figures import BOX, PREDICTION, TRUTH
 from probseg.reports.pages import render
 from probseg.reports.tables import count
 from probseg.types import IGNORE, Click
@@ -41,8 +42,8 @@ _COLOURS = {
     "box": BOX,
     "truth": TRUTH,
     "prediction": PREDICTION,
-    "positive": POSITIVE,
-    "negative": NEGATIVE,
+    "positive": CLICK_COLOURS[True],
+    "negative": CLICK_COLOURS[False],
 }
 
 PICTURED = 4
@@ -209,7 +210,7 @@ def _click(scaled: _Scaled, click: Click, mark: float) -> _Mark:
     )  # whole numbers are centres
     side = 15 * mark if click.positive else 13.5 * mark
     corner = side / 2 if click.positive else 0.0
-    return _Mark(x, y, side, corner, POSITIVE if click.positive else NEGATIVE, mark)
+    return _Mark(x, y, side, corner, CLICK_COLOURS[click.positive], mark)
 
 
 def _mask(scaled: _Scaled, inside: BoolMap, ignored: BoolMap, colour: str) -> str:

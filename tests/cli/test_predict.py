@@ -213,7 +213,7 @@ def test_a_killed_prediction_goes_on(place, tmp_path, monkeypatch, capsys):
     assert not list(out.rglob("*.part"))
 
 
-@pytest.mark.parametrize("photos", [6, 1])
+@pytest.mark.parametrize("photos", [6, pytest.param(1, marks=pytest.mark.slow)])
 def test_two_processes_write_each_photograph_once(here, repository, photos):
     prompts = json.loads(Path("prompts.json").read_text())
     kept = {f"p{i}.png": prompts[f"p{i}.png"] for i in range(photos)}

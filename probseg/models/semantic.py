@@ -102,7 +102,7 @@ class SemanticSegmenter(nn.Module):
         layers = [module for module in self.head.modules() if isinstance(module, Bases)]
         if not layers:
             msg = (
-                "`head` must have bases, which EM iterates, got "
+                "`head` must have bases to set the iterations of EM, got "
                 f"{type(self.head).__name__} without any"
             )
             raise ValueError(msg)

@@ -118,7 +118,7 @@ def test_the_classifier_is_reached_and_restored():
         assert model.adaptation().click_prior == 1.0
     assert torch.equal(answer(model), plain)
     for wrong in ({"click_prior": 0.0}, {"click_iterations": -1}):
-        with pytest.raises(ValueError, match=f"^{next(iter(wrong))}: "):
+        with pytest.raises(ValueError, match=f"^`{next(iter(wrong))}`: "):
             model.adapt(**wrong)
     with pytest.raises(ValueError, match=r"click_iterations=1.*no classifier"):
         network(head={}).adapt(click_iterations=1)
@@ -299,6 +299,6 @@ def test_networks_that_cannot_adapt_say_which_can(model, changes, parts):
 def test_numbers_out_of_range_are_refused_before_anything_changes():
     model = network(head={"propagation_iterations": 1})
     before = [layer.settings for layer in probabilistic_layers(model)]
-    with pytest.raises(ValueError, match=r"^value_prior: "):
+    with pytest.raises(ValueError, match=r"^`value_prior`: "):
         model.adapt(key_iterations=4, value_prior=-1.0)
     assert [layer.settings for layer in probabilistic_layers(model)] == before

@@ -184,7 +184,11 @@ def test_causes_are_learnt():
         (AdditiveAttention2d, {"position": "full"}, "not dot products"),
         (PredictiveCodingAttention2d, {"position": "full"}, "no place in the map"),
         (PredictiveCodingAttention2d, {"axis": "height", "span": 3}, "their whole line"),
-        (PredictiveCodingAttention2d, {"num_causes": 0}, "num_causes and steps .* got 0, 3 and 1"),
+        (
+            PredictiveCodingAttention2d,
+            {"num_causes": 0},
+            "`num_causes` and `steps` .* got 0, 3 and 1",
+        ),
         (PredictiveCodingAttention2d, {"steps": 0}, "got 8, 0 and 1"),
         (PredictiveCodingAttention2d, {"prior_precision": 0.0}, "`prior_precision`"),
     ],

@@ -258,7 +258,7 @@ def test_a_network_without_bases(tmp_path):
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("micro_fcn", {"iterations": 3}, "semantic_evaluation: iterations need a head with bases"),
+        ("micro_fcn", {"iterations": 3}, "semantic_evaluation: `head` .*iterations"),
         ("micro_emanet", {"iterations": 0}, "semantic_evaluation: .*at least 1, got 0"),
         ("micro_emanet", {"output_stride": 5}, "semantic_evaluation: .*got 5"),
         ("micro_emanet", {"bases": [0, 4]}, r"has 4 bases, numbered from 0, got \[0, 4\]"),

@@ -81,8 +81,8 @@ def test_samples_are_those_of_the_data_set(tmp_path):
     assert selected[-1] is inner[4]
     with pytest.raises(IndexError):
         selected[3]
-    refused("min_area=3, max_area=None", "inner does not know", dataset=inner, min_area=3)
-    refused("min_area=None, max_area=9", "inner does not know", dataset=inner, max_area=9)
+    refused("`min_area`", "got 3 and None", "inner does not know", dataset=inner, min_area=3)
+    refused("`max_area`", "got None and 9", "inner does not know", dataset=inner, max_area=9)
 
 
 def test_names_of_objects_and_photographs_are_left_out(tmp_path, monkeypatch):

@@ -338,7 +338,7 @@ def test_missing_training_and_test_data_are_named():
         module().train_dataloader()
     with pytest.raises(DataError, match=r"no test data: set `data\.test`"):
         module().test_dataloader()
-    with pytest.raises(DataError, match=r"batch_size 5 .* the 4 training photographs.*smaller"):
+    with pytest.raises(DataError, match=r"`batch_size` .* 4 training photographs .*got 5"):
         module(FakeStreets(4), batch_size=5).train_dataloader()
 
 

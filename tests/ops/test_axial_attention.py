@@ -191,7 +191,7 @@ def test_tables_of_another_line_are_named(kind):
     position = build(draw_tables(kind, (1, 5), 3))
     maps = draw(1, 2, 3, 4, 5)
     along_lines(maps, maps, maps, axis="width", position=position)
-    with pytest.raises(ValueError, match="1 x 5 = 5 tokens of the map that position has tables"):
+    with pytest.raises(ValueError, match="1 x 5 = 5 tokens of the map that `position` has tables"):
         along_lines(maps, maps, maps, axis="height", position=position)
 
 

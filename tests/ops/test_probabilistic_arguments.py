@@ -47,7 +47,7 @@ WRONG = [
     ({"clamp_fixed": True}, ValueError, "fixed_values"),
     (PROPAGATE, ValueError, "fixed_values"),
     ({**FIXED, "value_propagation": ValuePropagation()}, ValueError, "value_precision"),
-    ({**PROPAGATE, **FIXED, "fixed_mask": CLICKS[:1]}, ValueError, r"fixed_mask .*\(2, 4\)"),
+    ({**PROPAGATE, **FIXED, "fixed_mask": CLICKS[:1]}, ValueError, r"`fixed_mask` .*\(2, 4\)"),
     ({**PROPAGATE, **FIXED, "fixed_mask": CLICKS.float()}, TypeError, "fixed_mask"),
     ({**PROPAGATE, **FIXED, "fixed_values": X[..., :1]}, ValueError, "fixed_values"),
     ({"backend": "fast"}, UnknownNameError, "backend"),

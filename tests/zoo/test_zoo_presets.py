@@ -36,7 +36,7 @@ def test_what_only_another_preset_gives_is_refused():
     del description["init_args"]["head"]
     with pytest.raises(UsageError, match="`preset` 'micro_csa'"):
         as_variant(description, "micro_csa")
-    with pytest.raises(UsageError, match="preset 'mine': there is none of this name for inter"):
+    with pytest.raises(UsageError, match="`preset` 'mine': there is none of this name for inter"):
         as_variant(read_preset("micro_csa"), "mine")
     with pytest.raises(UsageError, match=r"'micro_csa': there is none .* semantic"):
         as_variant(read_preset("micro_emanet", "semantic"), "micro_csa")

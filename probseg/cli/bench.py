@@ -154,7 +154,7 @@ def _check(name: str) -> None:
     except OSError as error:
         raise UsageError(str(error)) from error
     if task_of(description) != "interactive":
-        msg = f"name must be a model for clicks, got {name!r}, which is for semantic segmentation"
+        msg = f"`name` must be a model for clicks, got {name!r}, which is for semantic segmentation"
         raise UsageError(msg)
 
 

@@ -156,6 +156,5 @@ def _import(options: argparse.Namespace) -> None:
     name = f"{options.folder.resolve()}/"
     sys.stdout.write(
         f"wrote {options.folder}; test it under the protocols with\n"
-        "  probseg test --config configs/experiment/grabcut.yaml --evaluation.protocols "
-        f"'[ritm, gabbur2021]' --model.model.name {name}\n"
+        f"  probseg test --config configs/experiment/grabcut.yaml --model.model.name {name}\n"
     )

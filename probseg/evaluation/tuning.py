@@ -38,7 +38,7 @@ DRAWS = 20_000
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried.
+    """Settings that a search tries.
 
     Args:
         key_iterations: EM iterations of the keys; 0 is always tried too.
@@ -119,7 +119,7 @@ def settings_of(model: Segmenter, grid: Grid) -> list[list[Adaptation]]:
     stages = [settings for kind in UPDATES if _can(model, (settings := grid.of(kind))[0])]
     if not stages:
         message = (
-            "model must have probabilistic attention, whose keys adapt or whose values "
+            "`model` must have probabilistic attention, whose keys adapt or whose values "
             "propagate, or a classifier that adapts to clicks; this one has nothing to tune"
         )
         raise UsageError(message)

@@ -26,7 +26,7 @@ TRANSFORM = ("scale", "translate", "rotate", "shear", "affine")
 def segment_by_clicks(
     viewer: napari.viewer.Viewer, image: napari.layers.Image, model: str = RECOMMENDED
 ) -> None:
-    """Add layers for points and masks; every new point segments the object anew.
+    """Add layers for points and masks; every new point segments the object again.
 
     The layer ``object`` takes points on the object, ``background`` those that are not. The mask is
     written with the selected label of the layer ``masks``; pixels of other labels are not changed.

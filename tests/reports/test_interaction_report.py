@@ -7,6 +7,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from PIL import ImageColor
 from result_folders import step
 from rich.console import Console
 
@@ -18,6 +19,7 @@ from probseg.evaluation import (
     scores_of,
     summarise_records,
 )
+from probseg.formats.colours import CLICK_COLOURS
 from probseg.interact import OneStep
 from probseg.reports import markdown_table, print_summary, write_report
 from probseg.reports.figures import _first_of_each
@@ -241,7 +243,8 @@ def test_pictures_show_something(report):
     overlays = drawn["overlays"]
     assert overlays.shape[1] > 200 * columns
     assert overlays.shape[0] > 6 * 120
-    for bgr in ((61, 128, 21), (255, 200, 0), (0, 212, 255)):  # click, prediction, truth
+    click = ImageColor.getrgb(CLICK_COLOURS[True])[::-1]
+    for bgr in (click, (255, 200, 0), (0, 212, 255)):  # click, prediction, truth
         assert (np.abs(overlays.astype(int) - bgr).max(axis=2) < 12).sum() > 100
 
 

@@ -25,7 +25,7 @@ def test_a_checkpoint_without_header_is_of_the_first_format():
         task.on_load_checkpoint({"state_dict": task.state_dict()})
     (notice,) = migrate(checkpoint)
     assert "older version" in notice
-    assert "drawn anew" in notice
+    assert "new draws" in notice
     assert checkpoint == {"state_dict": {}, "epoch": 3, HEADER: header()}
     assert migrate(checkpoint) == [], "it is migrated once"
 

@@ -62,10 +62,22 @@ class SemanticSegmenter(nn.Module):
         Raises:
             ValueError: If the image is something else.
         """
-        pixels = self._filled(image)
-        logits = self.head(self.backbone(pixels)).float()
-        logits = F.interpolate(logits, pixels.shape[-2:], mode="bilinear", align_corners=True)
-        return logits[..., : image.shape[-2], : image.shape[-1]]
+        logits = self.head(self.features(image)).float()
+        return enlarged(logits, self.backbone.features.strides[-1], image.shape[-2:])
+
+    def features(self, image: Tensor) -> list[Tensor]:
+        """Compute what the head sees.
+
+        Args:
+            image: RGB in [0, 1], float, shape ``(B, 3, H, W)``.
+
+        Returns:
+            Feature maps of the backbone, finest first.
+
+        Raises:
+            ValueError: If the image is something else.
+        """
+        return self.backbone(self._filled(image))
 
     def responsibilities(self, image: Tensor) -> Tensor:
         """Return the responsibilities of the head's bases for each position in the last E step.
@@ -83,7 +95,7 @@ class SemanticSegmenter(nn.Module):
         if not isinstance(self.head, EMAHead):
             msg = f"responsibilities need an EMAHead, got {type(self.head).__name__}"
             raise ValueError(msg)
-        return self.head.responsibilities(self.backbone(self._filled(image)))
+        return self.head.responsibilities(self.features(image))
 
     @contextmanager
     def iterations(self, number: int) -> Iterator[None]:
@@ -149,3 +161,20 @@ class SemanticSegmenter(nn.Module):
         stride = self.backbone.features.strides[-1]
         height, width = image.shape[-2:]
         return F.pad(image, (0, -(width - 1) % stride, 0, -(height - 1) % stride))
+
+
+def enlarged(logits: Tensor, factor: int, size: tuple[int, int]) -> Tensor:
+    """Enlarge logits bilinearly, so that sample ``i`` comes to lie at pixel ``i * factor``.
+
+    Args:
+        logits: Shape ``(B, C, h, w)``.
+        factor: Pixels per sample.
+        size: Height and width of the result, at most ``(h - 1) * factor + 1`` and the same of
+            ``w``; what lies beyond at the right and at the bottom is cut off.
+
+    Returns:
+        Logits of shape ``(B, C, *size)``.
+    """
+    whole = [(side - 1) * factor + 1 for side in logits.shape[-2:]]
+    result = F.interpolate(logits, whole, mode="bilinear", align_corners=True)
+    return result[..., : size[0], : size[1]]

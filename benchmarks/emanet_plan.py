@@ -2,49 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from probseg.errors import UnknownNameError
+
 PLAN = Path(__file__).with_name("emanet.yaml")
-
-ITERATIONS = 3
-"""EM iterations of a test unless a row says otherwise, as in the paper."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """Networks that are trained side by side.
-
-    Args:
-        name: In tables.
-        epochs: Passes over the 367 frames.
-        frozen: Whether the trunk keeps its ImageNet weights, and is then one for all networks.
-        networks: Names of the networks.
-    """
-
-    name: str
-    epochs: int
-    frozen: bool
-    networks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Row:
-    """A network that is tested with a number of EM iterations.
+    """A network that is tested in one way.
 
     Args:
-        training: Name of its training.
         network: Its name.
-        iterations: Number of EM iterations of the test; None for a network without any.
+        iterations: Number of EM iterations of the test; None for the network's own.
     """
 
-    training: str
     network: str
-    iterations: int | None
+    iterations: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Name in plans and tables, for instance ``ema@6``."""
+        return self.network if self.iterations is None else f"{self.network}@{self.iterations}"
 
 
 @dataclass(frozen=True)
@@ -53,13 +38,46 @@ class Claim:
 
     Args:
         text: The claim in words.
-        better: The row that should have the higher mIoU.
-        than: The other row.
+        better: Name of the row that should have the higher mIoU.
+        than: Name of the other row.
     """
 
     text: str
-    better: Row
-    than: Row
+    better: str
+    than: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """Networks that are trained side by side, and what is asked about them.
+
+    Args:
+        name: Of the training.
+        epochs: Passes over the training frames.
+        frozen: Whether the trunk keeps its ImageNet weights; it is then one for all networks.
+        data: Arguments of the data module.
+        networks: Names of the networks.
+        rows: How they are tested: each with its own number of EM iterations first, then others.
+        claims: About these rows.
+    """
+
+    name: str
+    epochs: int
+    frozen: bool
+    data: Mapping[str, Any]
+    networks: tuple[str, ...]
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...]
+
+    def chosen(self, names: Sequence[str] | None) -> list[str]:
+        """Return the networks of these names, or all of them.
+
+        Raises:
+            UnknownNameError: If the training has no such network.
+        """
+        for name in names or ():
+            _check_known("network", name, self.networks)
+        return [name for name in self.networks if names is None or name in names]
 
 
 @dataclass(frozen=True)
@@ -68,23 +86,20 @@ class Plan:
 
     Args:
         title: Of the report.
+        folder: For the weights.
         seeds: Number of seeds, from 0.
-        data: Arguments of the data module.
-        backbone: Changes to the backbone of all presets.
         rate: Learning rate at the beginning.
-        folder: For the weights, ``<training>/<network>/seed<number>.pt``.
-        networks: Preset and changes to its head, by name.
+        backbone: Changes to the backbone of all presets.
+        networks: By name: label, preset, changes to its head, and the weight with which the last
+            normalisation of the EMAU starts.
         trainings: By name.
-        rows: All that is tested.
-        claims: All that is claimed.
     """
 
     title: str
-    seeds: int
-    data: Mapping[str, Any]
-    backbone: Mapping[str, Any]
-    rate: float
     folder: str
+    seeds: int
+    rate: float
+    backbone: Mapping[str, Any]
     networks: Mapping[str, Mapping[str, Any]]
     trainings: Mapping[str, Training]
 
@@ -94,10 +109,38 @@ class Plan:
 
 
 def read_plan(path: Path = PLAN) -> Plan:
-    """Read a plan."""
+    """Read a plan.
+
+    Raises:
+        UnknownNameError: If a training has an unknown network, or a claim an unknown row.
+    """
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    trainings = {
-        name: Training(name, of["epochs"], of["frozen"], tuple(of["networks"]))
-        for name, of in content.pop("trainings").items()
-    }
+    trainings = {}
+    for name, entry in content.pop("trainings").items():
+        trainings[name] = _training(name, **entry)
+        for network in trainings[name].networks:
+            _check_known("network", network, content["networks"])
     return Plan(trainings=trainings, **content)
+
+
+def _training(
+    name: str,
+    epochs: int,
+    frozen: bool,
+    data: Mapping[str, Any],
+    networks: Sequence[str],
+    swept: Mapping[str, Any],
+    claims: Sequence[Mapping[str, str]],
+) -> Training:
+    rows = [Row(network) for network in networks]
+    rows += [Row(network, n) for network in swept["networks"] for n in swept["iterations"]]
+    read = tuple(Claim(**claim) for claim in claims)
+    for claim in read:
+        for row in (claim.better, claim.than):
+            _check_known("row", row, [row.name for row in rows])
+    return Training(name, epochs, frozen, data, tuple(networks), tuple(rows), read)
+
+
+def _check_known(kind: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> None:
+    if name not in known:
+        raise UnknownNameError(kind=kind, name=name, known=known)

@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 from emanet_plan import Plan, Training
-from torch import Tensor
+from torch import Tensor, nn
 
 from probseg.data import CamVid, SemanticDataModule
 from probseg.data.sampling import TrainingSampler
@@ -38,7 +38,7 @@ def train(plan: Plan, training: Training, seed: int, names: Sequence[str]) -> No
         seed: Of initial weights, crops and dropout.
         names: Networks to train; which others are trained has no effect on them.
     """
-    data = SemanticDataModule(train=CamVid("train"), num_workers=0, **plan.data)
+    data = SemanticDataModule(train=CamVid("train"), num_workers=0, **training.data)
     data.seed = seed
     steps = training.epochs * len(data.train_dataloader())
     learners = {
@@ -78,10 +78,13 @@ def initial_network(plan: Plan, name: str, seed: int) -> SemanticSegmenter:
     network = plan.networks[name]
     torch.manual_seed(seed)
     head = {"num_classes": len(CamVid.classes), **network.get("head", {})}
-    return semantic_variant(network["of"], {"backbone": dict(plan.backbone), "head": head})
+    model = semantic_variant(network["of"], {"backbone": dict(plan.backbone), "head": head})
+    if "last_norm" in network:
+        nn.init.constant_(model.head.emau.leave[-1].weight, network["last_norm"])
+    return model
 
 
-def learnt(model: SemanticSegmenter, training: Training) -> torch.nn.Module:
+def learnt(model: SemanticSegmenter, training: Training) -> nn.Module:
     """Return the part of a network that a training changes."""
     return model.head if training.frozen else model
 

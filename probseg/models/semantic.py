@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -163,18 +163,18 @@ class SemanticSegmenter(nn.Module):
         return F.pad(image, (0, -(width - 1) % stride, 0, -(height - 1) % stride))
 
 
-def enlarged(logits: Tensor, factor: int, size: tuple[int, int]) -> Tensor:
-    """Enlarge logits bilinearly, so that sample ``i`` comes to lie at pixel ``i * factor``.
+def enlarged(maps: Tensor, stride: int, size: Sequence[int]) -> Tensor:
+    """Enlarge maps bilinearly: sample ``i`` of a map comes to lie at pixel ``i * stride``.
 
     Args:
-        logits: Shape ``(B, C, h, w)``.
-        factor: Pixels per sample.
-        size: Height and width of the result, at most ``(h - 1) * factor + 1`` and the same of
-            ``w``; what lies beyond at the right and at the bottom is cut off.
+        maps: Shape ``(B, C, h, w)``.
+        stride: Pixels per sample.
+        size: Height and width of the result, at most ``(h - 1) * stride + 1`` and
+            ``(w - 1) * stride + 1``; the pixels beyond are cut off.
 
     Returns:
-        Logits of shape ``(B, C, *size)``.
+        Maps of shape ``(B, C, *size)``.
     """
-    whole = [(side - 1) * factor + 1 for side in logits.shape[-2:]]
-    result = F.interpolate(logits, whole, mode="bilinear", align_corners=True)
-    return result[..., : size[0], : size[1]]
+    height, width = ((side - 1) * stride + 1 for side in maps.shape[-2:])
+    large = F.interpolate(maps, (height, width), mode="bilinear", align_corners=True)
+    return large[..., : size[0], : size[1]]

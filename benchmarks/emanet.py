@@ -24,22 +24,22 @@ def main(arguments: list[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     try:
         plan = read_plan(args.plan)
+        seeds = range(plan.seeds) if args.seed is None else [args.seed]
         chosen = [
-            (training, seed, training.chosen(args.only))
-            for training in plan.trainings.values()
-            if training.name in (args.training or plan.trainings)
-            for seed in (range(plan.seeds) if args.seed is None else [args.seed])
+            (plan.trainings[name], plan.trainings[name].chosen(args.only))
+            for name in args.training or plan.trainings
         ]
         if "train" in args.verbs:
             from emanet_train import train  # which the report does without
 
-            for training, seed, names in chosen:
-                train(plan, training, seed, names)
+            for training, names in chosen:
+                for seed in seeds:
+                    train(plan, training, seed, names)
         if "evaluate" in args.verbs:
             from emanet_evaluate import evaluate
 
-            for training, seed, names in chosen:
-                counts = evaluate(plan, training, seed, names)
+            for training, names in chosen:
+                counts = evaluate(plan, training, seeds, names)
                 write_counts(args.results, read_counts(args.results) | counts)
         if "report" in args.verbs:
             write_report(args.results, plan, read_counts(args.results))
@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("verbs", nargs="+", choices=["train", "evaluate", "report"])
-    add("--training", nargs="+", metavar="NAME", help="trainings of the plan; all")
+    add("--training", nargs="+", choices=["frozen", "end_to_end"], help="all")
     add("--only", nargs="+", metavar="NAME", help="networks to train and evaluate; all")
     add("--seed", type=int, help="of the trainings; all")
     add("--plan", type=Path, default=PLAN, help="networks, trainings and claims; %(default)s")

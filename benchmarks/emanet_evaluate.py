@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
 import numpy as np
@@ -23,14 +23,16 @@ BLOCK = 10
 
 
 @torch.no_grad()
-def evaluate(plan: Plan, training: Training, seed: int, names: list[str]) -> dict[Key, Block]:
-    """Test the networks of one training and seed.
+def evaluate(
+    plan: Plan, training: Training, seeds: Sequence[int], names: Sequence[str]
+) -> dict[Key, Block]:
+    """Test the networks of one training.
 
     Args:
         plan: Says what the networks are.
         training: One of its trainings.
-        seed: Of the networks.
-        names: Those to test, in all rows that they have.
+        seeds: Of the networks.
+        names: Networks to test, in all rows that they have.
 
     Returns:
         Counts by training, row, seed and name of the block.
@@ -38,30 +40,35 @@ def evaluate(plan: Plan, training: Training, seed: int, names: list[str]) -> dic
     Raises:
         DataError: If a network was not trained.
     """
-    networks = {name: trained_network(plan, training, name, seed) for name in names}
-    rows = [row for row in training.rows if row.network in networks]
+    networks = {
+        (name, seed): trained_network(plan, training, name, seed)
+        for name in names
+        for seed in seeds
+    }
+    first = next(iter(networks))
+    trunks = {key: first if training.frozen else key for key in networks}
+    rows = [(row, seed) for row in training.rows if row.network in names for seed in seeds]
     results = {}
     for block, samples in blocks(CamVid("test")):
-        counted = {row: Confusion(len(CamVid.classes)) for row in rows}
+        counted = {key: Confusion(len(CamVid.classes)) for key in rows}
         for sample in samples:
             image = torch.tensor(sample.image).permute(2, 0, 1).unsqueeze(0).float() / 255
-            trunks = dict.fromkeys(names, names[0]) if training.frozen else dict(zip(names, names))
-            maps = {name: networks[name].features(image) for name in set(trunks.values())}
-            for row, confusion in counted.items():
-                network, asked = networks[row.network], nullcontext()
-                if row.iterations is not None:
-                    asked = network.iterations(row.iterations)
-                with asked:
-                    logits = network.head(maps[trunks[row.network]])
-                stride = network.backbone.features.strides[-1]
+            maps = {key: networks[key].features(image) for key in set(trunks.values())}
+            for (row, seed), confusion in counted.items():
+                key = row.network, seed
+                own = row.iterations is None
+                with nullcontext() if own else networks[key].iterations(row.iterations):
+                    logits = networks[key].head(maps[trunks[key]])
+                stride = networks[key].backbone.features.strides[-1]
                 prediction = enlarged(logits, stride, image.shape[-2:]).argmax(dim=1)
                 confusion.add(sample, prediction.squeeze(0))
-        for row, confusion in counted.items():
+        for (row, seed), confusion in counted.items():
             matrix = confusion.matrix()
             found = matrix.diagonal()
             union = matrix.sum(axis=0) + matrix.sum(axis=1) - found
-            key = training.name, row.name, seed, block
-            results[key] = Block(confusion.photographs, found, union)
+            result = Block(confusion.photographs, found, union)
+            results[training.name, row.name, seed, block] = result
+        print(f"{training.name}: {block} is counted", flush=True)
     return results
 
 

@@ -32,22 +32,26 @@ OWN_ITERATIONS = 3
 VALUES = ["difference", "low", "high", "detectable", "p"]
 
 HOW_TO_READ = """\
-Test frames of CamVid ({frames} in {blocks} blocks), mIoU in percent, means of {seeds} seeds. All networks of a
-seed are trained on the same crops in the same order, from the same initial weights where they have the same parts, with
-dropout from the same random numbers; seeds have other crops, weights and dropout.
+Test frames of CamVid ({frames} in {blocks} blocks), mIoU in percent, means over {seeds} seeds. All
+networks of a seed are trained on the same crops in the same order, with the same dropout, and begin
+with the same weights in all parts that they share.
 
-- `frozen`: {frozen} epochs with the trunk of EfficientNet-Lite0 as ImageNet left it; only the heads learn.
-- `end_to_end`: {end_to_end} epochs of the whole network.
+- `frozen`: {frozen} epochs in which only the heads learn; the trunk, EfficientNet-Lite0, keeps its
+  ImageNet weights.
+- `end_to_end`: {end_to_end} epochs of the whole networks, on smaller crops.
 
-Both trainings are short (the recipe of `emanet_camvid_cpu` has 30 epochs, all weights learning).
+Both trainings are short: the recipe `emanet_camvid_cpu` has 30 epochs of the whole network.
 
-Blocks are stretches of about ten consecutive frames, a second apart, of one drive. Blocks and seeds are crossed random
-effects: a difference of mIoU is the mean over blocks of their linearised contributions (the influence of each block's
-pixels on the IoU of each class), and p and 95 % intervals are about other stretches of the same two drives and about other
-trainings, not about other drives. "Detectable" is the difference that such a test shows with a power of 80 % before any
-correction. The corrected p is Holm's over all claims of this page; intervals are not corrected. A claim holds where the
-corrected p is at most 0.05 and the mean speaks for it, and is contradicted where it speaks against it. "Not shown" does
-not mean that there is no effect."""
+Blocks are stretches of about ten consecutive frames, a second apart, of one drive. The mIoU is
+divided among the blocks by linearisation: the contribution of a block is the mIoU of all frames
+plus the influence of the block's pixels on it. The tests take the differences of contributions,
+with blocks and seeds as crossed random effects. p and 95 % intervals are thus about other stretches
+of the same two drives and about other trainings; two drives permit no statement about other drives.
+"Detectable" is the difference that such a test shows with a power of 80 %, before any correction.
+The p-values of the claims are corrected after Holm over all claims of this page; the intervals are
+not. A claim holds where the corrected p is at most 0.05 and the mean speaks for it, and is
+contradicted where the mean speaks against it. "Not shown" does not mean that
+there is no effect."""
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ class SemanticSegmenter(nn.Module):
         Raises:
             ValueError: If the image is something else.
         """
-        return self.backbone(self._filled(image))
+        maps: list[Tensor] = self.backbone(self._filled(image))
+        return maps
 
     def responsibilities(self, image: Tensor) -> Tensor:
         """Return the responsibilities of the head's bases for each position in the last E step.

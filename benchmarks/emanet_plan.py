@@ -89,6 +89,7 @@ class Plan:
         folder: For the weights.
         seeds: Number of seeds, from 0.
         rate: Learning rate at the beginning.
+        iterations: Numbers of EM iterations of tests, in addition to the networks' own.
         backbone: Changes to the backbone of all presets.
         networks: By name: label, preset, changes to its head, and the weight with which the last
             normalisation of the EMAU starts.
@@ -99,6 +100,7 @@ class Plan:
     folder: str
     seeds: int
     rate: float
+    iterations: Sequence[int]
     backbone: Mapping[str, Any]
     networks: Mapping[str, Mapping[str, Any]]
     trainings: Mapping[str, Training]
@@ -117,7 +119,7 @@ def read_plan(path: Path = PLAN) -> Plan:
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
     trainings = {}
     for name, entry in content.pop("trainings").items():
-        trainings[name] = _training(name, **entry)
+        trainings[name] = _training(name, content["iterations"], **entry)
         for network in trainings[name].networks:
             _check_known("network", network, content["networks"])
     return Plan(trainings=trainings, **content)
@@ -125,15 +127,16 @@ def read_plan(path: Path = PLAN) -> Plan:
 
 def _training(
     name: str,
+    iterations: Sequence[int],
     epochs: int,
     frozen: bool,
     data: Mapping[str, Any],
     networks: Sequence[str],
-    swept: Mapping[str, Any],
     claims: Sequence[Mapping[str, str]],
+    swept: Sequence[str] = (),
 ) -> Training:
     rows = [Row(network) for network in networks]
-    rows += [Row(network, n) for network in swept["networks"] for n in swept["iterations"]]
+    rows += [Row(network, n) for network in swept for n in iterations]
     read = tuple(Claim(**claim) for claim in claims)
     for claim in read:
         for row in (claim.better, claim.than):

@@ -187,39 +187,37 @@ def _write_csv(path: Path, lines: list[list[str]]) -> None:
 
 def _draw(path: Path, plan: Plan, counts: Mapping[Key, Block]) -> None:
     """Draw the differences to the network without an EMAU, and the scores by EM iterations."""
-    canvas = Figure(figsize=(11, 2.2 + 2.0 * len(plan.trainings)), dpi=120, layout="constrained")
-    panels = canvas.subplots(len(plan.trainings), 2, squeeze=False)
-    for (left, right), training in zip(panels, plan.trainings.values(), strict=True):
+    canvas = Figure(figsize=(11, 5.5), dpi=120, layout="constrained")
+    heights = [len(training.networks) for training in plan.trainings.values()]
+    layout = [[name, "iterations"] for name in plan.trainings]
+    panels = canvas.subplot_mosaic(layout, height_ratios=heights)
+    for training in plan.trainings.values():
+        axes = panels[training.name]
         own = [row for row in training.rows if row.iterations is None and row.network != "fcn"]
         for number, row in enumerate(own):
-            of = compare(counts, training.name, row.name, "fcn")
-            ends = [of.outcome.low, of.outcome.high]
-            left.plot(ends, [number, number], color=LINES[0], lw=1.5)
-            left.plot(of.points, number, "o", color=LINES[0], ms=5)
-        left.set_yticks(range(len(own)), [_label(plan, row) for row in own])
-        left.invert_yaxis()
-        left.axvline(0, color="grey", lw=0.8)
-        left.set_xlabel("mIoU less that without the EMAU, 95 % interval")
-        swept = {row.network for row in training.rows if row.iterations is not None}
-        for number, network in enumerate(
-            network for network in training.networks if network in swept
-        ):
-            scores = {
-                row.iterations or OWN_ITERATIONS: contributions(
-                    counts, training.name, row.name
-                ).mean()
-                for row in training.rows
-                if row.network == network
-            }
-            steps = sorted(scores)
+            difference = compare(counts, training.name, row.name, "fcn")
+            ends = [difference.outcome.low, difference.outcome.high]
+            axes.plot(ends, [number, number], color=LINES[0], lw=1.5)
+            axes.plot(difference.points, number, "o", color=LINES[0], ms=5)
+        axes.set_yticks(range(len(own)), [_label(plan, row) for row in own], fontsize=8)
+        axes.invert_yaxis()
+        axes.axvline(0, color="grey", lw=0.8)
+        axes.set_xlabel("mIoU less that without the EMAU, 95 % interval")
+        axes.set_title(training.name, loc="left", fontsize=10)
+        scores: dict[str, dict[int, float]] = {}
+        for row in training.rows:
+            miou = float(contributions(counts, training.name, row.name).mean())
+            scores.setdefault(row.network, {})[row.iterations or OWN_ITERATIONS] = miou
+        swept = [network for network in scores if len(scores[network]) > 1]
+        for number, network in enumerate(swept):
             label = plan.networks[network]["label"]
-            right.plot(
-                steps, [scores[n] for n in steps], "o-", color=LINES[number], ms=4, label=label
+            line = sorted(scores[network].items())
+            panels["iterations"].plot(
+                *zip(*line, strict=True), "o-", color=LINES[number], ms=4, label=label
             )
-        right.set_xlabel("EM iterations in the test")
-        right.set_ylabel("mIoU")
-        right.legend(frameon=False, fontsize=8)
-        for axes in (left, right):
-            axes.set_title(training.name, loc="left", fontsize=10)
-            axes.spines[["top", "right"]].set_visible(False)
+    panels["iterations"].set_xlabel("EM iterations in the test")
+    panels["iterations"].set_ylabel("mIoU, frozen trunk")
+    panels["iterations"].legend(frameon=False, fontsize=8)
+    for axes in panels.values():
+        axes.spines[["top", "right"]].set_visible(False)
     FigureCanvasAgg(canvas).print_png(path)

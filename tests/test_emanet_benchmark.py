@@ -28,6 +28,7 @@ SMALL = {
     "folder": "",
     "seeds": 2,
     "rate": 0.1,
+    "iterations": [1],
     "backbone": {},
     "networks": {
         "fcn": {"label": "without", "of": "micro_fcn"},
@@ -39,7 +40,7 @@ SMALL = {
             "frozen": name == "frozen",
             "data": {"batch_size": 2, "crop_size": 32},
             "networks": ["fcn", "ema"],
-            "swept": {"networks": ["ema"], "iterations": [1]},
+            "swept": ["ema"],
             "claims": [{"text": "It helps.", "better": "ema", "than": "fcn"}],
         }
         for name in ("frozen", "end_to_end")

@@ -53,6 +53,7 @@ class Training:
 
     Args:
         name: Of the training.
+        about: What is trained, in a sentence.
         epochs: Passes over the training frames.
         frozen: Whether the trunk keeps its ImageNet weights; it is then one for all networks.
         data: Arguments of the data module.
@@ -62,6 +63,7 @@ class Training:
     """
 
     name: str
+    about: str
     epochs: int
     frozen: bool
     data: Mapping[str, Any]
@@ -128,6 +130,7 @@ def read_plan(path: Path = PLAN) -> Plan:
 def _training(
     name: str,
     iterations: Sequence[int],
+    about: str,
     epochs: int,
     frozen: bool,
     data: Mapping[str, Any],
@@ -141,7 +144,7 @@ def _training(
     for claim in read:
         for row in (claim.better, claim.than):
             _check_known("row", row, [row.name for row in rows])
-    return Training(name, epochs, frozen, data, tuple(networks), tuple(rows), read)
+    return Training(name, about, epochs, frozen, data, tuple(networks), tuple(rows), read)
 
 
 def _check_known(kind: str, name: str, known: Mapping[str, Any] | Sequence[str]) -> None:

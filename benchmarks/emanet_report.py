@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from paper_claims import Outcome, by_seeds, verdict
 
+from probseg.errors import DataError
 from probseg.metrics import standard_error
 from probseg.metrics.comparison import DECIMALS, holm
 from probseg.paths import replacing
@@ -36,11 +37,7 @@ Test frames of CamVid ({frames} in {blocks} blocks), mIoU in percent, means over
 networks of a seed are trained on the same crops in the same order, with the same dropout, and begin
 with the same weights in all parts that they share.
 
-- `frozen`: {frozen} epochs in which only the heads learn; the trunk, EfficientNet-Lite0, keeps its
-  ImageNet weights.
-- `end_to_end`: {end_to_end} epochs of the whole networks, on smaller crops.
-
-Both trainings are short: the recipe `emanet_camvid_cpu` has 30 epochs of the whole network.
+The trainings are short: the recipe `emanet_camvid_cpu` has 30 epochs of the whole network.
 
 Blocks are stretches of about ten consecutive frames, a second apart, of one drive. The mIoU is
 divided among the blocks by linearisation: the contribution of a block is the mIoU of all frames
@@ -118,15 +115,17 @@ def write_report(folder: Path, plan: Plan, counts: Mapping[Key, Block]) -> None:
     Args:
         folder: Where to write.
         plan: Says what is compared.
-        counts: Of all rows of the plan.
+        counts: Of the rows that were evaluated.
+
+    Raises:
+        DataError: If a training lacks a row that the others are compared with.
     """
     blocks = {block: of.frames for (_, _, _, block), of in counts.items()}
-    epochs = {name: training.epochs for name, training in plan.trainings.items()}
-    about = HOW_TO_READ.format(
-        frames=sum(blocks.values()), blocks=len(blocks), seeds=plan.seeds, **epochs
-    )
+    about = HOW_TO_READ.format(frames=sum(blocks.values()), blocks=len(blocks), seeds=plan.seeds)
+    missing = [name for name in plan.trainings if name not in {key[0] for key in counts}]
+    plan = evaluated(plan, counts)
     lines = [f"# {plan.title}", "", about, "", "![Ablations](emanet.png)", ""]
-    header = ["row", "mIoU", *_compared_with("without"), *_compared_with("default")]
+    header = ["row", "mIoU", *_compared_with("over `fcn`"), *_compared_with("over `ema`")]
     of_rows = [["training", "row", "miou", "standard_error", "than", *VALUES]]
     for training in plan.trainings.values():
         table = ScoreTable("", "", header, [])
@@ -142,10 +141,13 @@ def write_report(folder: Path, plan: Plan, counts: Mapping[Key, Block]) -> None:
                 cells += difference.cells
                 of_rows.append([training.name, row.name, *scores, than, *difference.values])
             table.rows.append(cells)
-        lines += [f"## {training.name}", "", *as_markdown(table), ""]
+        extent = f"{training.about} Epochs: {training.epochs}."
+        lines += [f"## {training.name}", "", extent, "", *as_markdown(table), ""]
     claims = examine(plan, counts)
     of_claims = [["training", "claim", "better", "than", *VALUES, "corrected_p", "verdict"]]
-    table = ScoreTable("", "", ["claim", "training", *_compared_with("than"), "p", "verdict"], [])
+    table = ScoreTable(
+        "", "", ["claim", "training", *_compared_with("difference"), "p", "verdict"], []
+    )
     for claim, difference, p in claims:
         found = verdict(p, difference.outcome.direction)
         names = [difference.training, claim.text, claim.better, claim.than]
@@ -153,11 +155,35 @@ def write_report(folder: Path, plan: Plan, counts: Mapping[Key, Block]) -> None:
         text = f"{claim.text} (`{claim.better}` over `{claim.than}`)"
         table.rows.append([text, difference.training, *difference.cells, f"{p:.2g}", found])
     lines += ["## Claims", "", *as_markdown(table)]
+    for name in missing:
+        lines += ["", f"The training `{name}` was not evaluated."]
     _write_csv(folder / "emanet_rows.csv", of_rows)
     _write_csv(folder / "emanet_claims.csv", of_claims)
     _draw(folder / "emanet.png", plan, counts)
     with replacing(folder / "emanet.md") as draft:
         draft.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def evaluated(plan: Plan, counts: Mapping[Key, Block]) -> Plan:
+    """Return a plan with the trainings, rows and claims that have counts.
+
+    Raises:
+        DataError: If a training lacks a row that the others are compared with.
+    """
+    trainings = {}
+    for training in plan.trainings.values():
+        there = {row for name, row, _, _ in counts if name == training.name}
+        if there and not there.issuperset(REFERENCES):
+            msg = (
+                f"{training.name}: has counts of {sorted(there)} only; run `emanet.py evaluate "
+                f"--training {training.name} --only {' '.join(REFERENCES)}` too"
+            )
+            raise DataError(msg)
+        if there:
+            rows = tuple(row for row in training.rows if row.name in there)
+            claims = tuple(of for of in training.claims if there.issuperset((of.better, of.than)))
+            trainings[training.name] = replace(training, rows=rows, claims=claims)
+    return replace(plan, trainings=trainings)
 
 
 def examine(plan: Plan, counts: Mapping[Key, Block]) -> list[tuple[Claim, Difference, float]]:
@@ -177,7 +203,7 @@ def _label(plan: Plan, row: Row) -> str:
 
 
 def _compared_with(reference: str) -> list[str]:
-    return [f"difference to {reference} (95 % interval)", "detectable"]
+    return [f"{reference} (95 % interval)", "detectable"]
 
 
 def _write_csv(path: Path, lines: list[list[str]]) -> None:
@@ -188,7 +214,7 @@ def _write_csv(path: Path, lines: list[list[str]]) -> None:
 def _draw(path: Path, plan: Plan, counts: Mapping[Key, Block]) -> None:
     """Draw the differences to the network without an EMAU, and the scores by EM iterations."""
     canvas = Figure(figsize=(11, 5.5), dpi=120, layout="constrained")
-    heights = [len(training.networks) for training in plan.trainings.values()]
+    heights = [len(training.rows) for training in plan.trainings.values()]
     layout = [[name, "iterations"] for name in plan.trainings]
     panels = canvas.subplot_mosaic(layout, height_ratios=heights)
     for training in plan.trainings.values():

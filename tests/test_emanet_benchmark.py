@@ -15,7 +15,7 @@ import yaml
 from emanet_counts import Block, read_counts, write_counts
 from emanet_evaluate import blocks, evaluate, trained_network
 from emanet_plan import read_plan
-from emanet_report import compare, contributions, examine, write_report
+from emanet_report import compare, contributions, evaluated, write_report
 
 from probseg.data import CamVid
 from probseg.metrics.confusion import Confusion
@@ -36,6 +36,7 @@ SMALL = {
     },
     "trainings": {
         name: {
+            "about": "Briefly.",
             "epochs": 2,
             "frozen": name == "frozen",
             "data": {"batch_size": 2, "crop_size": 32},
@@ -200,7 +201,13 @@ def test_train_evaluate_and_report_are_one_command(small, tmp_path, capsys):
     options = ["--plan", str(small), "--results", str(results)]
     assert emanet.main(["evaluate", "report", *options]) == 2
     assert "emanet.py train" in capsys.readouterr().err
+    frozen = ["--training", "frozen"]
+    assert emanet.main(["train", "evaluate", "report", *options, *frozen, "--only", "ema"]) == 2
+    assert "fcn" in capsys.readouterr().err
+    assert emanet.main(["train", "evaluate", "report", *options, *frozen, "--only", "fcn"]) == 0
+    assert "`end_to_end` was not evaluated" in (results / "emanet.md").read_text()
     assert emanet.main(["train", "evaluate", "report", *options]) == 0
+    assert "not evaluated" not in (results / "emanet.md").read_text()
     first = {path.name: path.read_bytes() for path in results.iterdir()}
     assert set(first) == {
         *("emanet_blocks.csv.gz", "emanet_rows.csv", "emanet_claims.csv"),
@@ -218,8 +225,9 @@ def test_the_committed_report_follows_from_the_committed_counts(tmp_path):
     write_report(tmp_path, plan, counts)
     for name in ("emanet.md", "emanet_rows.csv", "emanet_claims.csv"):
         assert (tmp_path / name).read_text() == (RESULTS / name).read_text(), name
+    plan = evaluated(plan, counts)
+    assert [row.network for row in plan.trainings["frozen"].rows][:10] == [*plan.networks]
     for training in plan.trainings.values():
         for row in training.rows:
             seeds = {key[2] for key in counts if key[:2] == (training.name, row.name)}
             assert seeds == set(range(plan.seeds)), row
-    assert all(p >= difference.outcome.p for _, difference, p in examine(plan, counts))

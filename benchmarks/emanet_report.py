@@ -214,19 +214,22 @@ def _write_csv(path: Path, lines: list[list[str]]) -> None:
 def _draw(path: Path, plan: Plan, counts: Mapping[Key, Block]) -> None:
     """Draw the differences to the network without an EMAU, and the scores by EM iterations."""
     canvas = Figure(figsize=(11, 5.5), dpi=120, layout="constrained")
-    heights = [len(training.rows) for training in plan.trainings.values()]
+    own = {
+        name: [row for row in training.rows if row.iterations is None and row.network != "fcn"]
+        for name, training in plan.trainings.items()
+    }
     layout = [[name, "iterations"] for name in plan.trainings]
-    panels = canvas.subplot_mosaic(layout, height_ratios=heights)
+    panels = canvas.subplot_mosaic(layout, height_ratios=[1 + len(rows) for rows in own.values()])
     for training in plan.trainings.values():
         axes = panels[training.name]
-        own = [row for row in training.rows if row.iterations is None and row.network != "fcn"]
-        for number, row in enumerate(own):
+        rows = own[training.name]
+        for number, row in enumerate(rows):
             difference = compare(counts, training.name, row.name, "fcn")
             ends = [difference.outcome.low, difference.outcome.high]
             axes.plot(ends, [number, number], color=LINES[0], lw=1.5)
             axes.plot(difference.points, number, "o", color=LINES[0], ms=5)
-        axes.set_yticks(range(len(own)), [_label(plan, row) for row in own], fontsize=8)
-        axes.invert_yaxis()
+        axes.set_yticks(range(len(rows)), [_label(plan, row) for row in rows], fontsize=8)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.axvline(0, color="grey", lw=0.8)
         axes.set_xlabel("mIoU less that without the EMAU, 95 % interval")
         axes.set_title(training.name, loc="left", fontsize=10)

@@ -108,10 +108,8 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """What can be concluded, at a corrected p-value of 0.05."""
-        if self.corrected_p > SIGNIFICANT or self.direction == 0:
-            return NOT_SHOWN
-        return HOLDS if self.direction > 0 else CONTRADICTED
+        """What can be concluded."""
+        return verdict(self.corrected_p, self.direction)
 
     @property
     def sentence(self) -> str:
@@ -125,6 +123,13 @@ class Finding:
             f"{self.verdict.capitalize()} on {self.dataset} after {clicks}: "
             f"{self.difference:+.2f} points ({interval}, {p})."
         )
+
+
+def verdict(corrected_p: float, direction: int) -> str:
+    """Return what can be concluded from a test, at a corrected p-value of 0.05."""
+    if corrected_p > SIGNIFICANT or direction == 0:
+        return NOT_SHOWN
+    return HOLDS if direction > 0 else CONTRADICTED
 
 
 def score(plan: Plan, results: Sequence[Result]) -> dict[str, dict[str, Scored]]:

@@ -11,7 +11,6 @@ import lightning as L
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 from torch import Tensor
 
@@ -28,7 +27,7 @@ from probseg.evaluation import environment
 from probseg.heads.semantic import EMAHead
 from probseg.metrics.semantic import SemanticScores, semantic_scores
 from probseg.models.multiscale import predict_classes
-from probseg.models.semantic import SemanticSegmenter
+from probseg.models.semantic import SemanticSegmenter, enlarged
 from probseg.types import SemanticSample
 
 Stage = Literal["val", "test"]
@@ -273,11 +272,9 @@ def _maps(model: SemanticSegmenter, image: Tensor, bases: Sequence[int]) -> npt.
     height, width = image.shape[-2:]
     if not bases or not _number_of_bases(model):
         return np.zeros((0, height, width), np.float32)
-    shares = model.responsibilities(image)[:, list(bases)]  # sample i lies at pixel i * stride
+    shares = model.responsibilities(image)[:, list(bases)]
     stride = model.backbone.features.strides[-1]
-    size = tuple((side - 1) * stride + 1 for side in shares.shape[-2:])
-    large = F.interpolate(shares, size, mode="bilinear", align_corners=True)
-    maps: npt.NDArray[np.float32] = large[0, :, :height, :width].cpu().numpy()
+    maps: npt.NDArray[np.float32] = enlarged(shares, stride, (height, width))[0].cpu().numpy()
     return maps
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -62,10 +62,23 @@ class SemanticSegmenter(nn.Module):
         Raises:
             ValueError: If the image is something else.
         """
-        pixels = self._filled(image)
-        logits = self.head(self.backbone(pixels)).float()
-        logits = F.interpolate(logits, pixels.shape[-2:], mode="bilinear", align_corners=True)
-        return logits[..., : image.shape[-2], : image.shape[-1]]
+        logits = self.head(self.features(image)).float()
+        return enlarged(logits, self.backbone.features.strides[-1], image.shape[-2:])
+
+    def features(self, image: Tensor) -> list[Tensor]:
+        """Compute what the head sees.
+
+        Args:
+            image: RGB in [0, 1], float, shape ``(B, 3, H, W)``.
+
+        Returns:
+            Feature maps of the backbone, finest first.
+
+        Raises:
+            ValueError: If the image is something else.
+        """
+        maps: list[Tensor] = self.backbone(self._filled(image))
+        return maps
 
     def responsibilities(self, image: Tensor) -> Tensor:
         """Return the responsibilities of the head's bases for each position in the last E step.
@@ -86,7 +99,7 @@ class SemanticSegmenter(nn.Module):
                 f"{type(self.head).__name__}"
             )
             raise ValueError(msg)
-        return self.head.responsibilities(self.backbone(self._filled(image)))
+        return self.head.responsibilities(self.features(image))
 
     @contextmanager
     def iterations(self, number: int) -> Iterator[None]:
@@ -152,3 +165,20 @@ class SemanticSegmenter(nn.Module):
         stride = self.backbone.features.strides[-1]
         height, width = image.shape[-2:]
         return F.pad(image, (0, -(width - 1) % stride, 0, -(height - 1) % stride))
+
+
+def enlarged(maps: Tensor, stride: int, size: Sequence[int]) -> Tensor:
+    """Enlarge maps bilinearly: sample ``i`` of a map comes to lie at pixel ``i * stride``.
+
+    Args:
+        maps: Shape ``(B, C, h, w)``.
+        stride: Pixels per sample.
+        size: Height and width of the result, at most ``(h - 1) * stride + 1`` and
+            ``(w - 1) * stride + 1``; the pixels beyond are cut off.
+
+    Returns:
+        Maps of shape ``(B, C, *size)``.
+    """
+    height, width = ((side - 1) * stride + 1 for side in maps.shape[-2:])
+    large = F.interpolate(maps, (height, width), mode="bilinear", align_corners=True)
+    return large[..., : size[0], : size[1]]

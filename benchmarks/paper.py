@@ -1,6 +1,6 @@
 """The counterparts of the figures of Gabbur et al. (2021) with small networks.
 
-A plan, ``paper.yaml`` or ``paper_frozen.yaml``, says what is compared. ``train`` trains the
+A plan, such as ``paper.yaml`` or ``paper_frozen.yaml``, says what is compared. ``train`` trains the
 networks of one seed, where a plan says how; ``evaluate`` clicks through all objects with the rows
 that have no result yet. Without either, the figures, tables and tests are made again: from the
 folders of results where there are some, else from what ``benchmarks/results`` keeps of them. See

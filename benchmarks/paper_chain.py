@@ -113,7 +113,7 @@ class Layer:
 def main(arguments: list[str] | None = None) -> int:
     """Measure all experiments; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plan", type=Path, default=PLANS[-1])
+    parser.add_argument("--plan", type=Path, default=PLANS[1])
     parser.add_argument("--batches", type=int, default=8, help="of crops; %(default)s")
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args(arguments)

@@ -17,7 +17,7 @@ from probseg.evaluation import Protocol, get_protocol
 from probseg.models.build import Changes
 from probseg.types import Sample
 
-PLANS = [Path(__file__).with_name(f"{name}.yaml") for name in ("paper", "paper_frozen")]
+PLANS = [Path(__file__).with_name(f"{name}.yaml") for name in ("paper", "paper_frozen", "paper_tuned")]
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Objects:
 
 @dataclass(frozen=True)
 class Training:
-    """Networks that are trained side by side on the features of a frozen trunk.
+    """Networks that are trained side by side on the same crops.
 
     Args:
         of: The preset of which all networks are variants; prompts enter behind its trunk.
@@ -108,6 +108,8 @@ class Training:
         rate: Highest learning rate of the cycle.
         data: Objects to train on.
         networks: Changes to the preset, by name.
+        start: Folder of an earlier training with networks of these names, in which all weights
+            learn; None for new stages behind a frozen trunk.
     """
 
     of: str
@@ -120,6 +122,7 @@ class Training:
     rate: float
     data: Objects
     networks: Mapping[str, Changes]
+    start: str | None = None
 
     def place(self, network: str, seed: int) -> Path:
         """Return the model folder of a network."""

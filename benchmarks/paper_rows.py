@@ -17,7 +17,9 @@ from probseg.evaluation import Protocol, get_protocol
 from probseg.models.build import Changes
 from probseg.types import Sample
 
-PLANS = [Path(__file__).with_name(f"{name}.yaml") for name in ("paper", "paper_frozen", "paper_tuned")]
+PLANS = [
+    Path(__file__).with_name(f"{name}.yaml") for name in ("paper", "paper_frozen", "paper_tuned")
+]
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,10 @@ from probseg.types import IGNORE, Sample
 Pixels = npt.NDArray[np.uint8]
 Networks = Mapping[tuple[str, int], Segmenter]
 
+AS_TRAINED = Adaptation()
+NO_KA, NO_BP = Adaptation(key_iterations=0), Adaptation(value_iterations=0)
+KA = Adaptation(key_iterations=1, key_prior=0.0)
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -77,7 +81,7 @@ class Setting:
     """
 
     network: str
-    adaptation: Adaptation = Adaptation()
+    adaptation: Adaptation = AS_TRAINED
     precision: float = 1.0
     rounds: int = 0
     working_size: int | None = None
@@ -85,9 +89,6 @@ class Setting:
 
 CLICKS = 5
 """Rounds of clicks after which values have propagated; keys adapt before the first one."""
-
-KA = Adaptation(key_iterations=1, key_prior=0.0)
-NO_KA, NO_BP = Adaptation(key_iterations=0), Adaptation(value_iterations=0)
 
 SETTINGS = {
     "prob": Setting("prob"),
@@ -189,7 +190,7 @@ def _switched(model: Segmenter, setting: Setting) -> Iterator[list[Probabilistic
     layers = _layers(model)
     usual = model.working_size
     with restored(model):
-        if setting.adaptation != Adaptation():
+        if setting.adaptation != AS_TRAINED:
             model.adapt(**asdict(setting.adaptation))
         if setting.precision != 1:
             for layer in layers:

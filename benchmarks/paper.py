@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import paper_beliefs_report as beliefs
 import paper_scores as scores
 from measure import RESULTS
 from paper_claims import examine_all, score
@@ -79,6 +80,8 @@ def _report(plan: Plan, args: argparse.Namespace) -> int:
         draw(args.results / figure_name(plan, figure), figure, plan, scored)
     write_claims(args.results / f"{plan.name}_claims.csv", findings)
     write_report(args.results / f"{plan.name}.md", plan, scored, findings, results, missing)
+    for test in beliefs.report(args.results, plan.name):
+        print(f"{test.section}: {test.setting}. {test.claim} {test.verdict.capitalize()}.")
     for finding in findings:
         print(f"{finding.figure}: {finding.better} over {finding.than}. {finding.sentence}")
     print(f"wrote {args.results}/{plan.name}.md, {len(missing)} results are missing")

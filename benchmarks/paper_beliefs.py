@@ -116,6 +116,9 @@ FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 PRIORS = (0.0, 0.1, 1.0, 10.0)
 """Precisions of the keys' prior."""
 
+NETWORKS = ("prob", "prob_full", "prob_ka", "csa")
+"""Networks whose evidence of photographs is measured."""
+
 PHOTOGRAPHS = 60
 """Number of photographs, and of video frames."""
 
@@ -359,8 +362,8 @@ def _error_aurocs(
 def _photographs(plan: Plan, most: int) -> Iterator[Sequence[Any]]:
     """Yield `SCORES` of each network, seed, photograph and version of it."""
     assert plan.training is not None, "checked by main"
-    networks = _loaded(plan.training, ("prob", "prob_full", "prob_ka", "csa"))
-    first = networks["prob", 0]
+    networks = _loaded(plan.training, NETWORKS)
+    first = networks[NETWORKS[0], 0]
     reference = _reference(first, plan.training.data)
     mean, spread = reference.mean(dim=0), reference.std(dim=0)
     for number, (photo, versions) in enumerate(_versions(plan.datasets["objects"], most)):

@@ -80,11 +80,12 @@ GAINS = (
 """Pairs of settings that claims compare: with and without an adaptation."""
 
 HOW_TO_READ = """\
-Networks of `{plan}.yaml`, three seeds each; `paper_beliefs.py` measures. A claim holds where the
-difference is above 0 and p, corrected after Holm within its section, is at most 0.05. Photographs
-and seeds are crossed random effects, as in `{plan}.md`; areas under the curve and rank correlations
-enter by the jackknife's pseudo-values of the photographs. "Detectable" is the difference that a
-test shows with a power of 80 %, before the correction."""
+Networks of `{plan}.yaml`, three seeds each; `paper_beliefs.py` measures. Gain: difference of the
+two values, positive where it speaks for the claim. A claim holds where the gain is above 0 and p,
+corrected after Holm within its section, is at most 0.05. Photographs and seeds are crossed random
+effects, as in `{plan}.md`; areas under the curve and rank correlations enter by the jackknife's
+pseudo-values of the photographs. "Detectable" is the gain that a test shows with a power of 80 %,
+before the correction."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,9 @@ class Test:
         setting: Network or setting that it is about.
         value: What was measured.
         against: What it is compared with.
+        gain: Difference of the two, positive where it speaks for the claim.
         photos: Number of photographs.
-        outcome: Of the difference of the two, positive where it speaks for the claim.
+        outcome: Of the gain.
         corrected_p: After Holm's correction.
     """
 
@@ -107,6 +109,7 @@ class Test:
     setting: str
     value: float
     against: float
+    gain: float
     photos: int
     outcome: Outcome
     corrected_p: float = 1.0
@@ -278,7 +281,7 @@ def _of_adaptation(beliefs: Beliefs) -> Iterator[Test]:
     ):
         for on, off in pairs:
             for of in measures:
-                yield _test(section, lower[of], on, -beliefs[on][of], -beliefs[off][of])
+                yield _test(section, lower[of], on, beliefs[on][of], beliefs[off][of], -1)
     for on, off in KEYS:
         values = beliefs[on]["evidence"], beliefs[off]["evidence"]
         yield _test(section, "The log evidence is higher.", on, *values)
@@ -287,12 +290,12 @@ def _of_adaptation(beliefs: Beliefs) -> Iterator[Test]:
         yield _test(section, "The first mask is better (points of IoU).", on, *points)
 
 
-def _test(section: str, claim: str, setting: str, value: Floats, against: Floats) -> Test:
-    outcome = by_seeds(np.round(value - against, 12))
-    photos = value.shape[1]
-    return Test(
-        section, claim, setting, float(value.mean()), float(against.mean()), photos, outcome
-    )
+def _test(
+    section: str, claim: str, setting: str, value: Floats, against: Floats, sign: int = 1
+) -> Test:
+    gains = np.round(sign * (value - against), 12)
+    means = [float(of.mean()) for of in (value, against, gains)]
+    return Test(section, claim, setting, *means, value.shape[1], by_seeds(gains))
 
 
 def _cells(test: Test) -> list[str]:
@@ -305,7 +308,7 @@ def _cells(test: Test) -> list[str]:
         f"`{test.setting}`",
         f"{test.value:.3f}",
         f"{test.against:.3f}",
-        f"{test.value - test.against:+.3f}",
+        f"{test.gain:+.3f}",
         f"{outcome.low:+.3f} to {outcome.high:+.3f}",
         f"{outcome.detectable:.3f}",
         f"{outcome.p:.2g}",
@@ -319,7 +322,7 @@ COLUMNS = (
     "setting",
     "value",
     "against",
-    "difference",
+    "gain",
     "95 % interval",
     "detectable",
     "p",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
 
+from probseg.attention import probabilistic_layers
 from probseg.clicks.iterated import IteratedClicks
 from probseg.clicks.rounds import drawn_rounds
 from probseg.data import DATASETS, InteractiveDataModule, Selected, TrainBatch
@@ -89,11 +89,14 @@ def initial_networks(training: Training, seed: int) -> dict[str, Segmenter]:
     two networks differ by their mechanisms alone.
     """
     if training.start is not None:
-        earlier = replace(training, folder=training.start)
-        return {
-            name: warm_start(training.of, str(earlier.place(name, seed)), changes=changes)
+        started = {
+            name: warm_start(training.of, str(training.started(name, seed)), changes=changes)
             for name, changes in training.networks.items()
         }
+        for name in training.tied:
+            for layer in probabilistic_layers(started[name].fusion):
+                layer.key = layer.query
+        return started
     shared: dict[tuple[str, torch.Size], Tensor] = {}
     networks = {}
     for number, (name, changes) in enumerate(training.networks.items()):

@@ -72,16 +72,23 @@ def test_networks_start_from_an_earlier_training_and_learn_with_their_trunk(trai
     paper_train.train(training, 0, ["conv", "prob"])
     later = replace(
         training,
-        start=training.folder,
+        start={of: f"{training.folder}/{of[:4]}" for of in ("prob", "conv", "prob_tied")},
         folder=str(tmp_path / "later"),
-        networks={name: NETWORKS[name] for name in ("prob", "conv")},
+        networks={of: NETWORKS[of[:4]] for of in ("prob", "conv", "prob_tied")},
+        tied=["prob_tied"],
     )
     first = paper_train.initial_networks(later, 0)
-    for name, network in first.items():
+    for name in ("prob", "conv"):
         earlier = load(str(training.place(name, 0)))[0].state_dict()
-        for key, value in network.state_dict().items():
+        for key, value in first[name].state_dict().items():
             assert torch.equal(value, earlier[key]), key
-    paper_train.train(later, 0, ["prob", "conv"])
+    paper_train.train(later, 0, [*first])
+    tied = load(str(later.place("prob_tied", 0)))[0].state_dict()
+    started = load(str(training.place("prob", 0)))[0].state_dict()
+    query, key = (f"fusion.blocks.0.layers.3.{of}.weight" for of in ("query", "key"))
+    assert torch.equal(tied[query], tied[key])
+    assert not torch.equal(tied[query], started[query])
+    assert not torch.equal(started[query], started[key])
     before = first["prob"].state_dict()
     after = load(str(later.place("prob", 0)))[0].state_dict()
     changed = {

@@ -1,14 +1,14 @@
-"""What the mixture of Gaussians says beyond its masks, in the networks of ``paper_frozen.yaml``.
+"""Evidence and entropy of the mixture of Gaussians in the networks of ``paper_frozen.yaml``.
 
 ``python benchmarks/paper_beliefs.py`` writes three files, means over the layers of probabilistic
 attention:
 
 - ``paper_frozen_precisions.csv``: the first mask on crops of the photographs held out from training
   for precisions of the queries and of the keys' prior, from which the fitted settings are chosen;
-- ``paper_frozen_beliefs.csv.gz``: for each object, entropy of the posterior over the units beside
-  that of the output, errors of the mask and calibration, with and without adaptation;
-- ``paper_frozen_evidence.csv.gz``: log evidence of whole photographs, of altered ones and of video
-  frames from a car, beside simple baselines.
+- ``paper_frozen_beliefs.csv.gz``: for each object, entropies of the posterior over the units and
+  of the output, errors of the mask and calibration, with and without adaptation;
+- ``paper_frozen_evidence.csv.gz``: log evidence and simple baselines of whole photographs, of
+  altered ones and of video frames from a car.
 
 ``paper.py`` tests and draws them (`paper_beliefs_report.py`).
 """
@@ -351,7 +351,7 @@ def _error_aurocs(
     wrong: npt.NDArray[np.bool_],
     counted: npt.NDArray[np.bool_],
 ) -> list[float]:
-    """Return how well posterior, output, and both tell wrong pixels, one pixel in four."""
+    """Return the areas under the curve of posterior, output and both, one pixel in four."""
     some = np.zeros_like(counted)
     some[::2, ::2] = True
     some &= counted

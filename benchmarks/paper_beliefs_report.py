@@ -37,9 +37,9 @@ MEASURES = (
     "auroc_both",
 )
 """Of each object: entropy of the posterior relative to that of equal weights and entropy of the
-output in bits, means over pixels; log evidence; IoU; calibration error; Brier score; and how well
-wrong pixels are told by the entropy of the posterior, of the output, and by the sum of the ranks of
-both (area under the curve)."""
+output in bits, means over pixels; log evidence; IoU; calibration error; Brier score; and the areas
+under the curve for the detection of wrong pixels by the entropy of the posterior, by that of the
+output, and by the sum of the ranks of both."""
 
 SCORES = {
     "evidence": ("log evidence", -1),
@@ -60,7 +60,7 @@ VERSIONS = {
     "texture": "enlarged texture",
     "driving": "CamVid frames",
 }
-"""What photographs are told from."""
+"""Images out of the distribution."""
 
 ERRORS_OF = ("prob", "prob_full", "csa", "csa_bp5")
 KEYS = (
@@ -207,7 +207,7 @@ def _read(path: Path) -> list[dict[str, str]]:
 
 
 def _areas(versions: Mapping[str, Mapping[str, Floats]], version: str, score: str) -> Floats:
-    """Return pseudo-values of the area with which a score tells photographs from a version."""
+    """Return pseudo-values of the area under the curve of a score for a version."""
     sign = SCORES[score][1]
     usual, other = (sign * versions[name][score] for name in ("photograph", version))
     return np.stack([_pairs_area(*pair) for pair in zip(usual, other, strict=True)])
@@ -241,8 +241,12 @@ def _of_evidence(evidence: Evidence) -> Iterator[Test]:
     section = "Log evidence in and out of distribution"
     for version, words in VERSIONS.items():
         areas, surest = (_areas(evidence["prob"], version, of) for of in ("evidence", "surest"))
-        yield _test(section, f"It tells photographs from: {words}.", "prob", areas, 0.5 + 0 * areas)
-        yield _test(section, f"It does so better than the output: {words}.", "prob", areas, surest)
+        yield _test(
+            section, f"It is lower than for photographs: {words}.", "prob", areas, 0.5 + 0 * areas
+        )
+        yield _test(
+            section, f"It detects them better than the output: {words}.", "prob", areas, surest
+        )
 
 
 def _of_errors(beliefs: Beliefs) -> Iterator[Test]:
@@ -253,15 +257,15 @@ def _of_errors(beliefs: Beliefs) -> Iterator[Test]:
         kept = np.isfinite(pixels).all(axis=(0, 1))  # photographs with an error in every network
         posterior, output, both = (area[:, kept] for area in pixels)
         tests: list[tuple[str, Floats, Floats]] = [
-            ("It tells wrong pixels.", posterior, 0.5 + 0 * posterior),
-            ("It tells them better than the output's.", posterior, output),
-            ("Both together tell them better than the output's alone.", both, output),
+            ("It detects wrong pixels.", posterior, 0.5 + 0 * posterior),
+            ("It detects them better than the output's.", posterior, output),
+            ("Both together detect them better than the output's alone.", both, output),
         ]
         of_masks = _correlations(of["entropy"], of["iou"])
         of_outputs = _correlations(of["output_entropy"], of["iou"])
         tests += [
-            ("Its mean tells bad masks (rank correlation).", of_masks, 0 * of_masks),
-            ("Its mean tells them better than the output's.", of_masks, of_outputs),
+            ("Its mean predicts bad masks (rank correlation).", of_masks, 0 * of_masks),
+            ("Its mean predicts them better than the output's.", of_masks, of_outputs),
         ]
         for claim, value, against in tests:
             yield _test(section, claim, setting, value, against)
@@ -341,7 +345,12 @@ def _write_tests(path: Path, tests: Sequence[Test]) -> None:
 def _write_page(
     path: Path, plan: str, tests: Sequence[Test], evidence: Evidence, beliefs: Beliefs
 ) -> None:
-    lines = ["# What the mixture says beyond its masks", "", HOW_TO_READ.format(plan=plan), ""]
+    lines = [
+        "# Evidence and entropy of the mixture of Gaussians",
+        "",
+        HOW_TO_READ.format(plan=plan),
+        "",
+    ]
     lines += [f"![Areas under the curve]({plan}_beliefs.png)", ""]
     for section in dict.fromkeys(test.section for test in tests):
         mine = [test for test in tests if test.section == section]
@@ -353,7 +362,7 @@ def _write_page(
         for version in VERSIONS
         for network, areas in _mean_areas(evidence, version).items()
     ]
-    lines += ["## Photographs told from others, areas under the curve", ""]
+    lines += ["## Detection of other images, areas under the curve", ""]
     lines += [*as_markdown(ScoreTable("", "", header, rows)), ""]
     rows = [
         [f"`{setting}`", *(f"{np.nanmean(of[name]):.3f}" for name in MEASURES)]
@@ -373,7 +382,7 @@ def _mean_areas(evidence: Evidence, version: str) -> Mapping[str, list[float]]:
 
 
 def _draw(path: Path, evidence: Evidence, beliefs: Beliefs) -> None:
-    """Draw the areas under the curve: of photographs told from others, and of wrong pixels."""
+    """Draw the areas under the curve for other images and for wrong pixels."""
     canvas = Canvas(figsize=(11, 4.2), dpi=150, layout="constrained")
     left, right = canvas.subplots(1, 2, width_ratios=[3, 2])
     versions = evidence["prob"]
@@ -382,7 +391,7 @@ def _draw(path: Path, evidence: Evidence, beliefs: Beliefs) -> None:
         left,
         {words: [_areas(versions, of, name) for of in VERSIONS] for words, name in shown.items()},
         [*VERSIONS.values()],
-        "probabilistic attention: photographs told from ...",
+        "probabilistic attention: detection of ...",
     )
     names = {"posterior": "posterior", "output": "output", "both": "both"}
     _bars(
@@ -392,7 +401,7 @@ def _draw(path: Path, evidence: Evidence, beliefs: Beliefs) -> None:
             for name, words in names.items()
         },
         [*ERRORS_OF],
-        "wrong pixels told by the entropy of ...",
+        "detection of wrong pixels by the entropy of ...",
     )
     left.set_ylabel("area under the curve")
     FigureCanvasAgg(canvas).print_png(path)
@@ -417,7 +426,7 @@ def _bars(
         axes.bar(places, means, width, yerr=spread, error_kw={"elinewidth": 0.8}, **style)
     axes.axhline(0.5, color="black", lw=0.8)
     axes.set_xticks(range(len(labels)), labels, rotation=25, ha="right", fontsize=8)
-    axes.set_ylim(0, 1)
+    axes.set_ylim(0, 1.3)  # the legend is above the bars
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=7.5, frameon=False, ncols=2)

@@ -1,4 +1,4 @@
-"""What the mixture says beyond its masks: measurements, and tests that find known effects."""
+"""Evidence and entropy of the mixture: measurements, and tests that find known effects."""
 
 import csv
 import gzip
@@ -83,7 +83,7 @@ def write_lines(path, lines):
 
 
 def drawn(random, photos=30, seeds=3):
-    """Measurements in which evidence tells noise, entropy follows errors, and keys lose a point."""
+    """Measurements: evidence is low for noise, entropy follows errors, and adapted keys lose."""
     settings = {of for pair in (*report.GAINS, *report.VALUES) for of in pair}
     ease = random.uniform(0, 1, photos)
     beliefs, evidence = [], []
@@ -116,11 +116,11 @@ def test_known_effects_are_found_with_their_sign_and_nothing_else_is(tmp_path):
     write_lines(tmp_path / report.EVIDENCE.format("toy"), evidence)
     tests = report.report(tmp_path, "toy")
     verdicts = {(test.setting, test.claim): test.verdict for test in tests}
-    assert verdicts["prob", "It tells photographs from: noise."] == "holds"
-    assert verdicts["prob", "It tells photographs from: blurred."] == "not shown"
-    assert verdicts["csa", "It tells wrong pixels."] == "contradicted"
-    assert verdicts["csa", "It tells them better than the output's."] == "contradicted"
-    assert verdicts["csa", "Its mean tells bad masks (rank correlation)."] == "holds"
+    assert verdicts["prob", "It is lower than for photographs: noise."] == "holds"
+    assert verdicts["prob", "It is lower than for photographs: blurred."] == "not shown"
+    assert verdicts["csa", "It detects wrong pixels."] == "contradicted"
+    assert verdicts["csa", "It detects them better than the output's."] == "contradicted"
+    assert verdicts["csa", "Its mean predicts bad masks (rank correlation)."] == "holds"
     better = "The first mask is better (points of IoU)."
     assert verdicts["prob_ka1", better] == "contradicted"
     assert verdicts["csa_ka1", better] == "not shown"

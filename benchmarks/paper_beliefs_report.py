@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -302,18 +302,22 @@ def _test(
     return Test(section, claim, setting, *means, value.shape[1], by_seeds(gains))
 
 
-def _cells(test: Test) -> list[str]:
-    outcome = test.outcome
+def _interval(outcome: Outcome) -> tuple[float, float]:
     assert outcome.low is not None, "there are several photographs and seeds"
     assert outcome.high is not None, "there are several photographs and seeds"
-    assert outcome.detectable is not None, "there are several photographs and seeds"
+    return outcome.low, outcome.high
+
+
+def _cells(test: Test) -> list[str]:
+    outcome = test.outcome
+    low, high = _interval(outcome)
     return [
         test.claim,
         f"`{test.setting}`",
         f"{test.value:.3f}",
         f"{test.against:.3f}",
         f"{test.gain:+.3f}",
-        f"{outcome.low:+.3f} to {outcome.high:+.3f}",
+        f"{low:+.3f} to {high:+.3f}",
         f"{outcome.detectable:.3f}",
         f"{outcome.p:.2g}",
         f"{test.corrected_p:.2g}",
@@ -412,15 +416,11 @@ def _bars(
 ) -> None:
     """Draw groups of bars with 95 % intervals over photographs and seeds."""
     width = 0.8 / len(lines)
-    interval: Callable[[Floats], Outcome] = by_seeds
     for number, (words, groups) in enumerate(lines.items()):
         kept = [group[:, np.isfinite(group).all(axis=0)] for group in groups]
         means = np.array([group.mean() for group in kept])
-        bounds = [interval(group) for group in kept]
-        spread = [
-            [mean - (of.low or mean) for mean, of in zip(means, bounds, strict=True)],
-            [(of.high or mean) - mean for mean, of in zip(means, bounds, strict=True)],
-        ]
+        low, high = np.transpose([_interval(by_seeds(group)) for group in kept])
+        spread = [means - low, high - means]
         places = np.arange(len(groups)) + (number - (len(lines) - 1) / 2) * width
         style = {"color": LINES[number % len(LINES)], "label": words}
         axes.bar(places, means, width, yerr=spread, error_kw={"elinewidth": 0.8}, **style)

@@ -17,6 +17,11 @@ from probseg.types import IGNORE
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 LOSSLESS_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
+UNREAD_SUFFIXES = (
+    *(".heic", ".heif", ".avif", ".jxl"),
+    *(".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".raf", ".rw2"),
+)
+"""Formats of phones and cameras that are not read; of raw files Pillow would give the preview."""
 
 FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM")
 """Formats that are decoded under any suffix; for some others Pillow runs other programs."""
@@ -51,8 +56,40 @@ def _decoding(name: Path | str) -> Iterator[None]:
         raise DataError(msg) from error
 
 
+def not_supported(name: Path | str) -> str | None:
+    """Return why a photograph of this name is not read and what to do, None for other formats."""
+    suffix = Path(name).suffix
+    if suffix.lower() not in UNREAD_SUFFIXES:
+        return None
+    return f"{suffix[1:].upper()} is not supported; convert it to JPEG or PNG"
+
+
+def unread_files(folder: Path) -> list[Path]:
+    """Return the photographs in a folder that are of a format of `UNREAD_SUFFIXES`, by name."""
+    return sorted(path for path in folder.glob("[!.]*") if not_supported(path))
+
+
+def refuse_only_unread(folder: Path) -> None:
+    """Raise for a folder without pictures if the reason is the format of its photographs.
+
+    Args:
+        folder: A folder without pictures that can be read; it may be missing.
+
+    Raises:
+        DataError: If it has files of `UNREAD_SUFFIXES`.
+    """
+    unread = unread_files(folder)
+    if unread:
+        reason = f"`{unread[0].name}`: {not_supported(unread[0])}"
+        msg = f"`{folder}`: has no picture that can be read; {reason}"
+        raise DataError(msg)
+
+
 def _opened(file: Path | BinaryIO, name: Path | str) -> Image.Image:
     """Open an image file without decoding it, unless it is too large to be decoded."""
+    if reason := not_supported(name):
+        msg = f"`{name}`: {reason}"
+        raise DataError(msg)
     picture = Image.open(file, formats=FORMATS)
     width, height = picture.size
     if width * height > MAX_PIXELS:  # Pillow itself refuses twice as many

@@ -34,6 +34,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep the files in their order: by default, those of few and long tests come last, alone."""
+    config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than cores: tests also wait, for processes that they start, kill and resume."""
+    return (os.cpu_count() or 1) + 1
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)

@@ -28,6 +28,7 @@ class Trials:
         self.model = micro_model("micro_conv")
         monkeypatch.setattr(evaluation, "OBJECTS_AT_ONCE", 1)
         monkeypatch.setattr(evaluation, "load", lambda name: (self.model, {}))
+        monkeypatch.setenv("PROBSEG_ZOO", str(tmp_path))  # else set by the command
         self.clicked = evaluation.run_objects
         monkeypatch.setattr(evaluation, "run_objects", self.run_objects)
         self.most = 99

@@ -7,21 +7,26 @@ largest error, as in the protocol ``ritm``.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
-from style import BLUE, INK, ORANGE, WIDTH, save, show
+from style import INK, WIDTH, save, show
 
 import probseg
 from probseg.clicks.annotators import BoolMap, largest_error_click
 from probseg.data import SamplePhotos
 from probseg.evaluation import get_protocol
+from probseg.formats.colours import CLICK_COLOURS, CLICK_MARKERS
 from probseg.metrics import iou
 from probseg.types import Sample
 
 OBJECTS = ("cat", "coffee/cup", "rocket")
 SHOWN = (1, 2, 3, 5)
+
+Step = tuple[BoolMap, tuple[probseg.Click, ...]]
+"""A mask and the clicks that led to it."""
 
 
 def main(model: str = "lite0_unet_prop") -> None:
@@ -43,17 +48,23 @@ def main(model: str = "lite0_unet_prop") -> None:
 
 def _interact(predictor: probseg.Predictor, sample: Sample, row: np.ndarray) -> None:
     """Click on an object, and draw some of the answers."""
+    for k, (answer, clicks) in enumerate(interaction(predictor, sample, max(SHOWN)), start=1):
+        if k in SHOWN:
+            _draw(row[SHOWN.index(k)], sample, answer, clicks, k)
+
+
+def interaction(predictor: probseg.Predictor, sample: Sample, count: int) -> Iterator[Step]:
+    """Click on an object, and yield the answer to each click, with all clicks so far."""
     predictor.set_image(sample.image)
     answer: BoolMap = np.zeros(sample.mask.shape, dtype=np.bool_)
     clicks: tuple[probseg.Click, ...] = ()
-    for k in range(1, max(SHOWN) + 1):
+    for _ in range(count):
         click = largest_error_click(answer, sample.mask, clicks)
         if click is not None:
             clicks += (click,)
-            mask = predictor.predict(clicks=list(clicks))
+            mask = predictor.predict(clicks=[click])
             answer = mask.probability > get_protocol("ritm").threshold
-        if k in SHOWN:
-            _draw(row[SHOWN.index(k)], sample, answer, clicks, k)
+        yield answer, clicks
 
 
 def _draw(
@@ -65,8 +76,8 @@ def _draw(
     show(axes, picture, f"{k} click{'s' * (k > 1)}: IoU {score:.0f}")
     axes.contour(answer, levels=[0.5], colors=[INK], linewidths=0.9)
     for click in clicks:
-        colour = BLUE if click.positive else ORANGE
-        axes.plot(click.x, click.y, "o", ms=5, mfc=colour, mec="white", mew=0.9)
+        colour, marker = CLICK_COLOURS[click.positive], CLICK_MARKERS[click.positive]
+        axes.plot(click.x, click.y, marker, ms=5, mfc=colour, mec="white", mew=0.9)
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
 
     def export(body: dict[str, Any]) -> dict[str, Any]:
         if body.get("format") != "coco":
-            msg = f"format must be 'coco', got {body.get('format')!r:.200}"
+            msg = f"`format` must be 'coco', got {body.get('format')!r:.200}"
             raise RequestError(msg)
         return {"path": str(sessions.export())}
 

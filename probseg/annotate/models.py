@@ -93,7 +93,7 @@ class Answerer:
     def begin(self, image: npt.NDArray[np.uint8]) -> Work:
         """Return work without steps on an image, encoded if that does not depend on prompts."""
         state = begin(image_tensor(image, self.device))
-        return Work(self.loop.look(state) if self.model.prompts == "head" else state)
+        return Work(self.loop.encode(state) if self.model.prompts == "head" else state)
 
     def answer(self, work: Work, step: Step) -> Work:
         """Carry out a step; see `probseg.annotate.steps.answer`."""
@@ -112,7 +112,7 @@ class Answerer:
         rest = dict(wanted)
         zoom = rest.pop("zoom", self.zoom)
         if zoom is not None and zoom not in ZOOM_NAMES:
-            msg = f"zoom must be one of {[*ZOOM_NAMES, None]}, got {zoom!r:.200}"
+            msg = f"`zoom` must be one of {[*ZOOM_NAMES, None]}, got {zoom!r:.200}"
             raise ValueError(msg)
         unknown = sorted(set(rest) - set(KNOBS))
         if unknown:
@@ -121,7 +121,7 @@ class Answerer:
         for name, value in rest.items():
             wrong = type(value) is not int if name.endswith("iterations") else not _real(value)
             if value is not None and (wrong or not 0 <= value <= 1e6):
-                msg = f"{name} must be a number of at least 0, got {value!r:.200}"
+                msg = f"`{name}` must be a number of at least 0, got {value!r:.200}"
                 raise ValueError(msg)
         if any(value is not None for value in rest.values()):
             self.model.adapt(**rest)

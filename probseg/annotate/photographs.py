@@ -14,12 +14,20 @@ import numpy.typing as npt
 from PIL import ExifTags, Image
 
 from probseg.errors import DataError
-from probseg.images import FORMATS, IMAGE_SUFFIXES, image_size, read_image
+from probseg.images import (
+    FORMATS,
+    IMAGE_SUFFIXES,
+    UNREAD_SUFFIXES,
+    image_size,
+    not_supported,
+    read_image,
+    refuse_only_unread,
+)
 
 THUMBNAIL = 160
 """Longer side of a thumbnail in pixels."""
 
-OTHER_SUFFIXES = (".heic", ".heif", ".avif", ".jxl", ".gif", ".cr2", ".nef", ".arw", ".dng")
+OTHER_SUFFIXES = (*UNREAD_SUFFIXES, ".gif")
 """Photographs of formats that are not read; they are listed with the reason."""
 
 _SHOWN = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
@@ -79,8 +87,10 @@ def list_photographs(folder: Path) -> list[Photograph]:
             error = "the name has bytes that are not text; rename the file"
         elif path.stem in stems:
             error = f"has the same stem as {stems[path.stem]}; rename one of them"
-        elif suffix in OTHER_SUFFIXES:
-            error = f"{suffix} files are not read; convert it to JPEG or PNG"
+        elif suffix == ".gif":
+            error = "GIF is not supported; convert it to JPEG or PNG"
+        elif reason := not_supported(path):
+            error = reason
         else:
             try:
                 size = image_size(path)
@@ -89,7 +99,8 @@ def list_photographs(folder: Path) -> list[Photograph]:
         if error is None:
             stems[path.stem] = path.name
         found.append(Photograph(name, path, size, error))
-    if not found:
+    if not any(photograph.path.suffix.lower() in IMAGE_SUFFIXES for photograph in found):
+        refuse_only_unread(place)
         msg = (
             f"{place}: holds no photograph; expected files with one of the suffixes "
             f"{', '.join(IMAGE_SUFFIXES)}"

@@ -1,8 +1,7 @@
 """Annotation of a folder: masks from the steps of a client.
 
 All changes and all calls of the model are made under one lock, in the order in which they come.
-Objects are rows of steps in the `Store`; what the model answered to them is kept in memory, within
-a budget, and computed from the steps when it is missing.
+Objects are rows of steps in the `Store`; `Answers` holds the answers to them.
 """
 
 from __future__ import annotations
@@ -11,29 +10,23 @@ import os
 import shlex
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import cv2
 import numpy as np
-import numpy.typing as npt
 
 from probseg.annotate import output
+from probseg.annotate.answers import Answers
 from probseg.annotate.frames import pack
 from probseg.annotate.models import ZOOM_NAMES, Answerer
 from probseg.annotate.photographs import Photograph, list_photographs, read_readable
-from probseg.annotate.steps import Work, check_step
+from probseg.annotate.steps import check_step, next_click
 from probseg.annotate.store import State, Store, StoredObject
 from probseg.errors import DataError, UsageError
 from probseg.formats import png
-
-MEMORY = 1 << 30
-"""Bytes of photographs, encodings and answers that are kept in memory."""
 
 STATES: tuple[State, ...] = ("open", "done", "review")
 
@@ -50,22 +43,6 @@ class RequestError(ValueError):
 
 class MissingError(KeyError):
     """There is no such photograph or object."""
-
-
-@dataclass
-class _Opened:
-    """A photograph in memory, and the answers to the steps of its open object."""
-
-    work: Work
-    finished: npt.NDArray[np.bool_] | None = None  # of all finished objects
-    number: int | None = None  # of the object that `work` is of
-    answers: dict[int, Work] = field(default_factory=dict)  # by number of steps of it
-
-    @property
-    def size(self) -> int:
-        """Return the bytes that it holds."""
-        finished = 0 if self.finished is None else self.finished.nbytes
-        return finished + self.work.size + sum(work.own_size for work in self.answers.values())
 
 
 class Sessions:
@@ -102,9 +79,9 @@ class Sessions:
         self.answerer = answerer
         known = self.store.setting("labels") or []
         self.labels = list(dict.fromkeys([*labels, *known]))
-        self.avoid_finished = bool(self.store.setting("avoid_finished") in (None, True))
+        avoid_finished = bool(self.store.setting("avoid_finished") in (None, True))
+        self.answers = Answers(answerer, self.store, avoid_finished)
         self.closed = False
-        self._opened: OrderedDict[str, _Opened] = OrderedDict()
         self._lock = threading.RLock()
         self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ahead: list[Future[None]] = []
@@ -163,7 +140,7 @@ class Sessions:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of inference; None for those that the network has not."""
-        return {**self.answerer.settings(), "avoid_finished": self.avoid_finished}
+        return {**self.answerer.settings(), "avoid_finished": self.answers.avoid_finished}
 
     def _train_command(self, objects: int) -> str:
         """Return the command that fine-tunes the recommended model on the objects of the folder.
@@ -226,10 +203,9 @@ class Sessions:
             return None
         try:
             began = time.perf_counter()
-            opened = self._open(photograph)
-            work = self.answerer.answer(self._current_work(photograph, opened), step)
+            work = self.answers.with_step(photograph, step)
             header = _header(request, began)
-            return pack(header, self._visible(photograph, opened, work))
+            return pack(header, self.answers.mask(photograph, work))
         finally:
             self._lock.release()
 
@@ -237,10 +213,9 @@ class Sessions:
         """Return the frame of the entropy of each pixel, and where to click next."""
         with self._lock:
             began = time.perf_counter()
-            work = self._current_work(photograph, self._open(photograph))
-        entropy = work.entropy()
-        header = {**_header({}, began), "suggestion": _suggestion(entropy, work.probability)}
-        return pack(header, np.rint(entropy * 255).astype(np.uint8))
+            work = self.answers.current(photograph)
+        header = {**_header({}, began), "suggestion": next_click(work)}
+        return pack(header, np.rint(work.entropy() * 255).astype(np.uint8))
 
     # What clients change
 
@@ -267,13 +242,10 @@ class Sessions:
                     if not files_change:
                         self.store.keep_written(name)
             except BaseException:
-                if photograph.id in self._opened:  # the steps of its answers were not stored
-                    self._opened[photograph.id].answers.clear()
+                self.answers.drop(photograph)  # their steps were not stored
                 raise
             if files_change:
-                opened = self._opened.get(photograph.id)
-                if opened is not None:
-                    opened.finished = None
+                self.answers.drop_finished(photograph)
                 self._write(name)
             return self._frame(photograph, request, began, files_change, state)
 
@@ -285,15 +257,15 @@ class Sessions:
         """
         rest = dict(wanted)
         with self._lock:
-            avoid = rest.pop("avoid_finished", self.avoid_finished)
+            avoid = rest.pop("avoid_finished", self.answers.avoid_finished)
             if not isinstance(avoid, bool):
-                msg = f"avoid_finished must be true or false, got {avoid!r}"
+                msg = f"`avoid_finished` must be true or false, got {avoid!r}"
                 raise RequestError(msg)
             try:
                 self.answerer.change(rest)
             except (TypeError, ValueError) as error:
                 raise RequestError(str(error)) from error
-            self.avoid_finished = avoid
+            self.answers.avoid_finished = avoid
             self.store.set_setting("avoid_finished", avoid)
             if rest:
                 self._begin_again()
@@ -307,7 +279,7 @@ class Sessions:
         """
         with self._lock:
             if not isinstance(name, str) or name not in self.answerer.names:
-                msg = f"model must be one of {self.answerer.names}, got {name!r}"
+                msg = f"`model` must be one of {self.answerer.names}, got {name!r}"
                 raise RequestError(msg)
             self.answerer.load(name)
             self._begin_again()
@@ -315,7 +287,7 @@ class Sessions:
     def set_labels(self, labels: object) -> list[str]:
         """Set the classes to choose from."""
         if not isinstance(labels, list) or len(labels) > 1000:
-            msg = "labels must be a list of at most 1000 names"
+            msg = "`labels` must be a list of at most 1000 names"
             raise RequestError(msg)
         names = [_label(label) for label in labels]
         with self._lock:
@@ -334,7 +306,7 @@ class Sessions:
         """Remember model and settings, and forget what was encoded with others."""
         inference = {"model": self.answerer.name, "settings": self.answerer.settings()}
         self.store.set_setting("inference", inference)
-        self._opened.clear()
+        self.answers.clear()
 
     def _carry_out(self, photograph: Photograph, action: Mapping[str, Any]) -> bool:
         """Carry out an action inside a transaction; return whether finished objects changed."""
@@ -344,7 +316,7 @@ class Sessions:
             self._step(photograph, self._checked(action, photograph))
             return False
         if kind in ("undo", "redo", "clear"):
-            one = self._current(photograph)
+            one = self.store.open_object(photograph.name)
             if one is None:
                 msg = f"nothing to {kind}: no object is open"
                 raise RequestError(msg)
@@ -355,7 +327,7 @@ class Sessions:
             self.store.move_cursor(one.id, cursor)
             return False
         if kind == "finish":
-            one = self._current(photograph)
+            one = self.store.open_object(photograph.name)
             if one is None:
                 msg = "no object is open; click on one first"
                 raise RequestError(msg)
@@ -364,7 +336,7 @@ class Sessions:
             return True
         if kind == "state":
             if action.get("state") not in STATES:
-                msg = f"state must be one of {list(STATES)}, got {action.get('state')!r}"
+                msg = f"`state` must be one of {list(STATES)}, got {action.get('state')!r}"
                 raise RequestError(msg)
             self.store.set_state(name, action["state"])
             return False
@@ -375,14 +347,15 @@ class Sessions:
             elif kind == "label":
                 self.store.set_label(one.id, _label(action.get("label")))
             elif not one.open:
-                current = self._current(photograph)
-                if current is not None and self._has_mask(photograph):
-                    self._finish(photograph, current, current.label)
-                elif current is not None:
-                    self.store.delete(current.id)
+                current = self.store.open_object(photograph.name)
+                if current is not None:
+                    mask = self.answers.mask(photograph)
+                    if mask is not None and mask.any():
+                        self._finish(photograph, current, current.label)
+                    else:
+                        self.store.delete(current.id)
                 self.store.reopen(one.id)
-                if photograph.id in self._opened:  # the finished mask is the answer from now on
-                    self._opened[photograph.id].answers.clear()
+                self.answers.drop(photograph)  # the finished mask is the answer from now on
             return True
         msg = f"unknown action {kind!r}"
         raise RequestError(msg)
@@ -397,22 +370,14 @@ class Sessions:
 
     def _step(self, photograph: Photograph, step: dict[str, Any]) -> None:
         """Answer a step, and add it to the open object or to a new one."""
-        opened = self._open(photograph)
-        before = self._current_work(photograph, opened)
-        work = self.answerer.answer(before, step)
-        one = self._current(photograph)
+        work = self.answers.with_step(photograph, step)
+        one = self.store.open_object(photograph.name)
         number = self.store.begin(photograph.name, None) if one is None else one.id
         self.store.add_step(number, step)
-        done = 1 if one is None else one.cursor + 1
-        if opened.number != number:
-            opened.number, opened.answers = number, {}
-        opened.answers = {n: work for n, work in opened.answers.items() if n < done}
-        opened.answers[done] = work
-        self._bound_memory(photograph)
+        self.answers.keep(photograph, number, 1 if one is None else one.cursor + 1, work)
 
     def _finish(self, photograph: Photograph, one: StoredObject, label: str | None) -> None:
-        opened = self._open(photograph)
-        mask = self._visible(photograph, opened, self._current_work(photograph, opened))
+        mask = self.answers.mask(photograph)
         if mask is None or not mask.any():
             msg = "the object has no pixel; click on it, or clear it"
             raise RequestError(msg)
@@ -425,59 +390,11 @@ class Sessions:
             self.labels.append(label)
             self.store.set_setting("labels", self.labels)
 
-    def _has_mask(self, photograph: Photograph) -> bool:
-        opened = self._open(photograph)
-        mask = self._visible(photograph, opened, self._current_work(photograph, opened))
-        return mask is not None and bool(mask.any())
-
-    def _current(self, photograph: Photograph) -> StoredObject | None:
-        return next(iter(self.store.objects(photograph.name, only_open=True)), None)
-
     def _object(self, photograph: Photograph, number: object) -> StoredObject:
         for one in self.store.objects(photograph.name):
             if one.id == number:
                 return one
         raise MissingError(str(number))
-
-    def _current_work(self, photograph: Photograph, opened: _Opened) -> Work:
-        """Return the answer to the steps of the open object, computed where it is missing.
-
-        An object that was opened again goes on from its finished mask.
-        """
-        one = self._current(photograph)
-        if one is None:
-            return opened.work
-        if opened.number != one.id:
-            opened.number, opened.answers = one.id, {}
-        known = max((n for n in opened.answers if n <= one.cursor), default=-1)
-        if one.mask is not None and known < one.kept <= one.cursor and one.kept > 0:
-            known, mask = one.kept, png.decode(one.mask) == 1
-            work = opened.work.corrected(mask, one.steps[:known])
-        elif known >= 0:
-            work = opened.answers[known]
-        elif one.base is not None:
-            known, work = 0, opened.work.corrected(png.decode(one.base) == 1, ())
-        else:
-            known, work = 0, opened.work
-        opened.answers[known] = work
-        for n, step in enumerate(one.steps[known : one.cursor], start=known + 1):
-            work = opened.answers[n] = self.answerer.answer(work, step)
-            self._bound_memory(photograph)
-        return work
-
-    def _visible(
-        self, photograph: Photograph, opened: _Opened, work: Work
-    ) -> npt.NDArray[np.bool_] | None:
-        """Return the mask that an answer shows; None without any."""
-        mask = work.mask()
-        if mask is None or not self.avoid_finished:
-            return mask
-        if opened.finished is None:
-            opened.finished = np.zeros(mask.shape, np.bool_)
-            for one in self.store.objects(photograph.name):
-                if one.mask is not None and not one.open:
-                    opened.finished |= png.decode(one.mask) == 1
-        return mask & ~opened.finished
 
     def _frame(
         self,
@@ -496,8 +413,7 @@ class Sessions:
             header["state"] = described["state"]
         mask = None
         if described["current"] is not None and photograph.error is None:
-            opened = self._open(photograph)
-            mask = self._visible(photograph, opened, self._current_work(photograph, opened))
+            mask = self.answers.mask(photograph)
         return pack({**header, **_header(request, began)}, mask)
 
     def _described(self, photograph: Photograph) -> dict[str, Any]:
@@ -531,37 +447,13 @@ class Sessions:
                 self.store.add_finished(name, source, output.finished(labels))
             self.store.keep_written(name)
 
-    def _open(self, photograph: Photograph, image: npt.NDArray[np.uint8] | None = None) -> _Opened:
-        """Return a photograph in memory, encoded where that does not depend on prompts."""
-        opened = self._opened.get(photograph.id)
-        if opened is None:
-            image = read_readable(photograph) if image is None else image
-            opened = self._opened[photograph.id] = _Opened(self.answerer.begin(image))
-        self._opened.move_to_end(photograph.id)
-        self._bound_memory(photograph)
-        return opened
-
-    def _bound_memory(self, photograph: Photograph) -> None:
-        """Drop other photographs, then answers, until the memory budget is met."""
-        total = self._opened_size()
-        for name in list(self._opened):
-            if total <= MEMORY or name == photograph.id:
-                break
-            total -= self._opened.pop(name).size
-        opened = self._opened[photograph.id]
-        while opened.size > MEMORY and len(opened.answers) > 1:  # undo computes them again
-            del opened.answers[min(opened.answers)]
-
-    def _opened_size(self) -> int:
-        return sum(opened.size for opened in self._opened.values())
-
     def _prepare(self, photograph: Photograph) -> None:
-        if photograph.id in self._opened:
+        if photograph in self.answers:
             return
         with suppress(DataError):  # the request that needs it says why
             image = read_readable(photograph)  # clicks on another one are answered meanwhile
             with self._lock:
-                self._open(photograph, image)
+                self.answers.open(photograph, image)
 
     def _write(self, name: str) -> None:
         """Write the mask files of a photograph now, and the COCO file soon."""
@@ -614,24 +506,6 @@ def _label(label: object) -> str | None:
     if label is None or label == "":
         return None
     if not isinstance(label, str) or len(label) > LONGEST_LABEL or not label.isprintable():
-        msg = f"label must be text of at most {LONGEST_LABEL} characters, got {label!r:.200}"
+        msg = f"`label` must be text of at most {LONGEST_LABEL} characters, got {label!r:.200}"
         raise RequestError(msg)
     return label
-
-
-def _suggestion(
-    entropy: npt.NDArray[np.float32], probability: npt.NDArray[np.float32]
-) -> dict[str, Any] | None:
-    """Return the middle of the largest region that is more than half as uncertain as can be.
-
-    The sign contradicts the present answer there: a click that agrees with it would add little.
-    """
-    doubtful = (entropy > 0.5).astype(np.uint8)
-    count, regions, stats, _ = cv2.connectedComponentsWithStats(doubtful)
-    if count < 2:
-        return None
-    largest = 1 + int(stats[1:, cv2.CC_STAT_AREA].argmax())
-    inside = np.pad((regions == largest).astype(np.uint8), 1)
-    distance = cv2.distanceTransform(inside, cv2.DIST_L2, 5)[1:-1, 1:-1]
-    y, x = np.unravel_index(int(distance.argmax()), distance.shape)
-    return {"x": float(x) + 0.5, "y": float(y) + 0.5, "positive": bool(probability[y, x] <= 0.5)}

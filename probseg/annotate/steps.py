@@ -13,8 +13,8 @@ import numpy.typing as npt
 from torch import Tensor
 
 from probseg.interact.loop import InteractionLoop
-from probseg.interact.predictor import Mask, visible_part
-from probseg.interact.states import InteractionState
+from probseg.interact.predictor import Mask
+from probseg.interact.states import InteractionState, with_crop
 from probseg.types import Click
 
 MAX_POINTS = 10_000
@@ -92,40 +92,43 @@ def check_step(step: Mapping[str, Any], size: tuple[int, int]) -> Step:
     if kind == "click":
         x, y = (_number(step, name) for name in ("x", "y"))
         if not (0 <= x < width and 0 <= y < height):
-            msg = f"click ({x}, {y}) is outside of the photograph of {width} x {height} pixels"
+            msg = f"`x` and `y` must satisfy 0 <= x < {width} and 0 <= y < {height}, got ({x}, {y})"
             raise ValueError(msg)
         return {"type": kind, "x": x, "y": y, "positive": _sign(step)}
     if kind == "box":
         box = step.get("box")
         if not isinstance(box, list) or len(box) != 4:
-            msg = f"box must be four numbers [x0, y0, x1, y1], got {box!r:.200}"
+            msg = f"`box` must be four numbers [x0, y0, x1, y1], got {box!r:.200}"
             raise ValueError(msg)
         x0, y0, x1, y1 = (_number({"box": value}, "box") for value in box)
         if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-            msg = f"box {box} must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height}"
+            msg = (
+                f"`box` must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height}, "
+                f"got {box}"
+            )
             raise ValueError(msg)
         whole = [math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1)]
         return {"type": kind, "box": whole}
     if kind == "brush":
         radius, points = _number(step, "radius"), step.get("points")
         if not 0 < radius <= MAX_RADIUS:
-            msg = f"radius must be above 0 and at most {MAX_RADIUS}, got {radius}"
+            msg = f"`radius` must be above 0 and at most {MAX_RADIUS}, got {radius}"
             raise ValueError(msg)
         if not isinstance(points, list) or not 0 < len(points) <= MAX_POINTS:
-            msg = f"points must be a list of 1 to {MAX_POINTS} pairs"
+            msg = f"`points` must be a list of 1 to {MAX_POINTS} pairs, got {points!r:.200}"
             raise ValueError(msg)
         pairs = []
         for point in points:
             if not isinstance(point, list) or len(point) != 2:
-                msg = f"points must be pairs [x, y], got {point!r:.200}"
+                msg = f"`points` must be pairs [x, y], got {point!r:.200}"
                 raise ValueError(msg)
             x, y = (_number({"points": value}, "points") for value in point)
             if not (-width <= x <= 2 * width and -height <= y <= 2 * height):
-                msg = f"points must be near the photograph, got [{x}, {y}]"
+                msg = f"`points` must be near the photograph, got [{x}, {y}]"
                 raise ValueError(msg)
             pairs.append([x, y])
         return {"type": kind, "radius": radius, "points": pairs, "positive": _sign(step)}
-    msg = f"type must be 'click', 'box' or 'brush', got {kind!r:.200}"
+    msg = f"`type` must be 'click', 'box' or 'brush', got {kind!r:.200}"
     raise ValueError(msg)
 
 
@@ -140,7 +143,7 @@ def answer(loop: InteractionLoop, work: Work, step: Step) -> Work:
     work = _with_prompt(work, step)
     state, painted = work.state, work.painted
     if step["type"] != "brush":
-        (state,) = loop.answer([state._replace(view=visible_part(state))])
+        (state,) = loop.answer([with_crop(state)])
     if painted is not None:
         probability = np.where(painted == 0, state.probability, painted > 0).astype(np.float32)
         state = state._replace(probability=probability)
@@ -180,14 +183,14 @@ def _number(step: Mapping[str, Any], name: str) -> float:
     value = step.get(name)
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e9:
         return float(value)
-    msg = f"{name} must be a number, got {value!r:.200}"
+    msg = f"`{name}` must be a number, got {value!r:.200}"
     raise ValueError(msg)
 
 
 def _sign(step: Mapping[str, Any]) -> bool:
     positive = step.get("positive", True)
     if not isinstance(positive, bool):
-        msg = f"positive must be true or false, got {positive!r:.200}"
+        msg = f"`positive` must be true or false, got {positive!r:.200}"
         raise ValueError(msg)
     return positive
 
@@ -197,3 +200,20 @@ def _tensor_bytes(value: object) -> int:
     if isinstance(value, Tensor):
         return value.nbytes
     return sum(map(_tensor_bytes, value)) if isinstance(value, tuple) else 0
+
+
+def next_click(work: Work) -> dict[str, Any] | None:
+    """Suggest a click: the middle of the largest region with an entropy above half a bit.
+
+    The click contradicts the present answer there: one that agrees with it would add little.
+    """
+    doubtful = (work.entropy() > 0.5).astype(np.uint8)
+    count, regions, stats, _ = cv2.connectedComponentsWithStats(doubtful)
+    if count < 2:
+        return None
+    largest = 1 + int(stats[1:, cv2.CC_STAT_AREA].argmax())
+    inside = np.pad((regions == largest).astype(np.uint8), 1)
+    distance = cv2.distanceTransform(inside, cv2.DIST_L2, 5)[1:-1, 1:-1]
+    y, x = np.unravel_index(int(distance.argmax()), distance.shape)
+    positive = bool(work.probability[y, x] <= 0.5)
+    return {"x": float(x) + 0.5, "y": float(y) + 0.5, "positive": positive}

@@ -189,11 +189,18 @@ class Store:
         """Note whether a photograph is done; inside `change`."""
         self._db.execute("UPDATE photographs SET state = ? WHERE name = ?", (state, photo))
 
-    def objects(self, photo: str, only_open: bool = False) -> list[StoredObject]:
+    def objects(self, photo: str) -> list[StoredObject]:
         """Return the objects of a photograph in the order in which they were begun."""
+        return self._objects("photo = ?", photo)
+
+    def open_object(self, photo: str) -> StoredObject | None:
+        """Return the open object of a photograph; None where there is none."""
+        return next(iter(self._objects("photo = ? AND open = 1", photo)), None)
+
+    def _objects(self, condition: str, photo: str) -> list[StoredObject]:
         sql = (
             "SELECT id, label, open, cursor, kept, mask, counts, area, base, model, seconds "
-            f"FROM objects WHERE photo = ? {'AND open = 1' if only_open else ''} ORDER BY id"
+            f"FROM objects WHERE {condition} ORDER BY id"
         )
         rows = self._db.execute(sql, (photo,)).fetchall()
         return [

@@ -153,7 +153,7 @@ class Clicker(anywidget.AnyWidget):
             case "open" | "mask" | "undo" | "redo" | "finish" | "uncertainty":
                 pass  # nothing to change
             case _:
-                message = f"`type` of the action: expected one of the notebook's, got {kind!r}"
+                message = f"`type` must be an action of the notebook, got {kind!r}"
                 raise ValueError(message)
 
     def _begin(self) -> None:

@@ -45,7 +45,7 @@ class Adaptation:
                 try:
                     update(**({} if value is None else {field: value}))
                 except ValueError as error:
-                    msg = f"{of}_{argument}: {error}"
+                    msg = f"`{of}_{argument}`: {error}"
                     raise ValueError(msg) from error
 
     def of(self, kind: str) -> tuple[int | None, float | None]:
@@ -133,7 +133,10 @@ def _check(kind: str, wanted: Adaptation, present: list[int], head: nn.Module) -
         raise ValueError(msg)
     idle = not any(present) if iterations is None else iterations == 0
     if prior is not None and idle:
-        msg = f"{kind}_prior={prior} changes nothing with 0 iterations; set {kind}_iterations too"
+        msg = (
+            f"`{kind}_prior` changes nothing with 0 iterations, got {prior}; set "
+            f"`{kind}_iterations` too"
+        )
         raise ValueError(msg)
 
 

@@ -70,7 +70,7 @@ class BahdanauDecoderStep(nn.Module):
             ValueError: If a shape is wrong.
         """
         if encoder_states.ndim != 3:
-            msg = f"encoder_states must have shape (B, T, E), got {tuple(encoder_states.shape)}"
+            msg = f"`encoder_states` must have shape (B, T, E), got {tuple(encoder_states.shape)}"
             raise ValueError(msg)
         batch, length, _ = encoder_states.shape
         check_shape(

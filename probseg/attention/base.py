@@ -93,16 +93,16 @@ class Attention2d(nn.Module, ABC):
         ):
             if value is not None and reason is not None:
                 msg = (
-                    f"{type(self).__name__} cannot use {option}={value!r}: {reason}; set {option} "
-                    "to None (null in a configuration)"
+                    f"`{option}` must be None (null in a configuration) for {type(self).__name__}, "
+                    f"got {value!r}: {reason}"
                 )
                 raise ValueError(msg)
         if position is not None and position not in POSITIONS:
             raise UnknownNameError(kind="position", name=position, known=POSITIONS)
         if num_heads < 1 or out_channels % num_heads:
             msg = (
-                f"out_channels must be divisible by num_heads, got {out_channels} and {num_heads}; "
-                "each head infers out_channels // num_heads of the channels"
+                f"`out_channels` must be divisible by `num_heads`, got {out_channels} and "
+                f"{num_heads}; each head infers `out_channels // num_heads` of the channels"
             )
             raise ValueError(msg)
         self.num_heads = num_heads
@@ -145,8 +145,8 @@ class Attention2d(nn.Module, ABC):
         if channels != self.value_in_channels:
             name = "features" if value_features is None else "value_features"
             msg = (
-                f"{name} must have {self.value_in_channels} channels to project values from, got "
-                f"{channels}; set value_in_channels or pass value_features"
+                f"`{name}` must have {self.value_in_channels} channels to project values from, got "
+                f"{channels}; set `value_in_channels` or pass `value_features`"
             )
             raise ValueError(msg)
         values = self._by_heads(_project(self.value, sources))

@@ -70,10 +70,10 @@ class Bases(nn.Module):
             known = get_args(Normalisation)
             raise UnknownNameError(kind="normalisation", name=str(normalisation), known=known)
         if num_bases < 1:
-            msg = f"num_bases must be at least 1, got {num_bases}; Li et al. (2019) use 64"
+            msg = f"`num_bases` must be at least 1, got {num_bases}; Li et al. (2019) use 64"
             raise ValueError(msg)
         if not 0.0 <= momentum <= 1.0:
-            msg = f"momentum must be in [0, 1], got {momentum}; Li et al. (2019) use 0.9"
+            msg = f"`momentum` must be in [0, 1], got {momentum}; Li et al. (2019) use 0.9"
             raise ValueError(msg)
         self.update: Update = update
         self.normalisation = normalisation

@@ -54,12 +54,12 @@ class BlockSlotAttention2d(SlotAttention2d):
         )
         if num_blocks < 1 or self.head_channels % num_blocks:
             msg = (
-                f"head_channels must be divisible by num_blocks, got {self.head_channels} and "
+                f"`head_channels` must be divisible by `num_blocks`, got {self.head_channels} and "
                 f"{num_blocks}; each block has its own memories"
             )
             raise ValueError(msg)
         if num_memories < 1:
-            msg = f"num_memories must be at least 1, got {num_memories}; use 'slot' for none"
+            msg = f"`num_memories` must be at least 1, got {num_memories}; use 'slot' for none"
             raise ValueError(msg)
         shape = (self.num_heads, num_blocks, num_memories, self.head_channels // num_blocks)
         self.memories = nn.Parameter(torch.randn(shape))

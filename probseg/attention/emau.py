@@ -66,7 +66,7 @@ class EMAU(nn.Module):
         super().__init__()
         if released and (bases, normalisation) != ("moving_average", "l2"):
             msg = (
-                "released must be False unless bases='moving_average' and normalisation='l2', as "
+                "`released` must be False unless bases='moving_average' and normalisation='l2', as "
                 f"in the authors' code, got bases={bases!r} and normalisation={normalisation!r}"
             )
             raise ValueError(msg)
@@ -122,7 +122,7 @@ class EMAU(nn.Module):
         """
         if self.bases is None:
             msg = (
-                "responsibilities need bases, but here the pixels are the bases; build the unit "
+                "`bases` must not be the pixels, which have no responsibilities; build the unit "
                 "with bases='moving_average', 'learnt' or 'fixed'"
             )
             raise ValueError(msg)

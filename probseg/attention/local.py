@@ -35,7 +35,7 @@ class LocalAttention2d(Attention2d):
     ) -> None:
         super().__init__(in_channels, out_channels, **shared)
         if radius < 0:
-            msg = f"radius must be 0 or more pixels of the map, got {radius}"
+            msg = f"`radius` must be 0 or more pixels of the map, got {radius}"
             raise ValueError(msg)
         self.radius = radius
 

@@ -28,7 +28,9 @@ class PositionEmbedding(nn.Module, ABC):
         super().__init__()
         for name, size in (("height", height), ("width", width)):
             if size < 1:
-                msg = f"{name} must be at least 1, got {size}; a line is a map of one row or column"
+                msg = (
+                    f"`{name}` must be at least 1, got {size}; a line is a map of one row or column"
+                )
                 raise ValueError(msg)
         self.channels = channels
 

@@ -58,7 +58,7 @@ class PredictiveCodingAttention2d(Attention2d):
         super().__init__(in_channels, out_channels, **shared)
         if num_causes < 1 or steps < 1 or not prior_precision > 0.0:
             msg = (
-                "num_causes and steps must be at least 1 and prior_precision above 0, got "
+                "`num_causes` and `steps` must be at least 1 and `prior_precision` above 0, got "
                 f"{num_causes}, {steps} and {prior_precision}"
             )
             raise ValueError(msg)

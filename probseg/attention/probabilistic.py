@@ -79,7 +79,10 @@ class ProbabilisticAttention2d(Attention2d):
         super().__init__(in_channels, out_channels, **shared)
         position = shared.get("position")
         if position is not None and log_prior == "uniform":
-            msg = "position embeddings need the log_prior 'magnitude' or 'key_magnitude' (Eq. 26)"
+            msg = (
+                "`log_prior` must be 'magnitude' or 'key_magnitude' with position embeddings (Eq. "
+                "26)"
+            )
             raise ValueError(msg)
         self.log_key_prior: nn.Parameter | None = None
         self.log_value_prior: nn.Parameter | None = None
@@ -154,7 +157,10 @@ class ProbabilisticAttention2d(Attention2d):
         queries, keys, values = self.projected(features, value_features)
         if fixed_values is not None:
             if not self.settings.propagates:
-                msg = "fixed_values do not propagate with propagation_iterations=0; set or omit it"
+                msg = (
+                    "`fixed_values` must be None with propagation_iterations=0, which propagates "
+                    "nothing"
+                )
                 raise ValueError(msg)
             expected = (len(values), self.value.out_channels, *values.shape[-2:])
             check_shape("fixed_values", fixed_values, expected, "(B, out_channels, H, W)")
@@ -216,6 +222,6 @@ def _exp(log_precision: Tensor) -> Tensor:
 
 def _log_parameter(name: str, precision: float, num_heads: int) -> nn.Parameter:
     if precision <= 0.0:
-        msg = f"{name} must be above 0 to be learnt, got {precision}; start with a small value"
+        msg = f"`{name}` must be above 0 to be learnt, got {precision}; start with a small value"
         raise ValueError(msg)
     return nn.Parameter(torch.full((num_heads, 1), math.log(precision)))  # (G, 1)

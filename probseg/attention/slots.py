@@ -57,7 +57,7 @@ class SlotAttention2d(Attention2d):
         super().__init__(in_channels, out_channels, **shared)
         check_iterations(iterations)
         if num_slots < 1:
-            msg = f"num_slots must be at least 1, got {num_slots}; pixels look at nothing else"
+            msg = f"`num_slots` must be at least 1, got {num_slots}; pixels look at nothing else"
             raise ValueError(msg)
         self.iterations = iterations
         self.scale = 1.0

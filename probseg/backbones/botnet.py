@@ -55,7 +55,7 @@ class BoTNet(ResNet):
         if layout not in LAYOUTS:
             raise UnknownNameError(kind="layout", name=layout, known=LAYOUTS)
         if image_size < 1:
-            msg = f"image_size must be at least 1 pixel, got {image_size}; 256 is usual"
+            msg = f"`image_size` must be at least 1 pixel, got {image_size}; 256 is usual"
             raise ValueError(msg)
         super().__init__(name, pretrained, output_stride, options=options)
         from timm.models.resnet import Bottleneck
@@ -64,8 +64,8 @@ class BoTNet(ResNet):
         for block in self.last_stage():
             if not isinstance(block, Bottleneck):
                 msg = (
-                    f"name must be a ResNet with bottleneck blocks, got {name!r}; the smallest are "
-                    "'resnet26.bt_in1k' and 'resnet50.tv_in1k'"
+                    f"`name` must be a ResNet with bottleneck blocks, got {name!r}; the smallest "
+                    "are 'resnet26.bt_in1k' and 'resnet50.tv_in1k'"
                 )
                 raise ValueError(msg)
             # A block shrinks its map after the attention.

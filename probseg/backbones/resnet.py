@@ -42,15 +42,15 @@ class ResNet(TimmBackbone):
         options: dict[str, Any] | None = None,
     ) -> None:
         if multi_grid is not None and any(factor < 1 for factor in multi_grid):
-            msg = f"multi_grid must have factors of at least 1, got {list(multi_grid)}"
+            msg = f"`multi_grid` must have factors of at least 1, got {list(multi_grid)}"
             raise ValueError(msg)
         super().__init__(name, pretrained, output_stride, options)
         from timm.models.resnet import BasicBlock, Bottleneck
 
         if not all(isinstance(block, BasicBlock | Bottleneck) for block in self.last_stage()):
             msg = (
-                "name must be a ResNet of basic or bottleneck blocks whose last stage is among the "
-                f"feature maps, got {name!r}; use TimmBackbone for other networks"
+                "`name` must be a ResNet of basic or bottleneck blocks whose last stage is among "
+                f"the feature maps, got {name!r}; use TimmBackbone for other networks"
             )
             raise ValueError(msg)
         if multi_grid is not None:
@@ -113,8 +113,8 @@ def _convolution_pairs(own: nn.Module, twin: nn.Module) -> list[tuple[nn.Conv2d,
             alike = False
         if not alike:
             msg = (
-                f"the output stride cannot be changed, as {name!r} would be {other} instead of "
-                f"{one}; build the network with the output_stride that is wanted"
+                f"`output_stride` cannot be changed, as {name!r} would be {other} instead of "
+                f"{one}; build the network with the wanted `output_stride`"
             )
             raise ValueError(msg)
     return pairs
@@ -123,7 +123,7 @@ def _convolution_pairs(own: nn.Module, twin: nn.Module) -> list[tuple[nn.Conv2d,
 def _dilate(blocks: Sequence[Any], factors: Sequence[int]) -> None:
     if len(factors) != len(blocks):
         msg = (
-            f"multi_grid must have {len(blocks)} factors, one for each block of the last stage, "
+            f"`multi_grid` must have {len(blocks)} factors, one for each block of the last stage, "
             f"got {list(factors)}"
         )
         raise ValueError(msg)

@@ -109,7 +109,7 @@ def add_prompt_stem(network: nn.Module, prompt_channels: int) -> None:
             parent, _, name = path.rpartition(".")
             setattr(network.get_submodule(parent), name, PromptStem(module, prompt_channels))
             return
-    msg = f"{type(network).__name__} has no convolution with 3 input channels to add prompts to"
+    msg = f"`network` must have a convolution of 3 input channels, got a {type(network).__name__}"
     raise ValueError(msg)
 
 
@@ -131,7 +131,7 @@ def embed_prompts(backbone: Any, prompt_channels: int) -> None:  # noqa: ANN401 
     channels = getattr(norm, "num_features", 0)
     if network is None or not (conv and norm and act) or channels < PromptEmbedding.CHANNELS:
         msg = (
-            f"prompt_stem 'embedding' needs a network that begins with {', '.join(names)} of at "
+            f"`prompt_stem` 'embedding' needs a network that begins with {', '.join(names)} of at "
             f"least {PromptEmbedding.CHANNELS} channels, got a {type(backbone).__name__}; use "
             "ResNet or HRNetV2, or prompt_stem='convolution'"
         )
@@ -143,8 +143,8 @@ def embed_prompts(backbone: Any, prompt_channels: int) -> None:  # noqa: ANN401 
 def _refuse_second_stem(network: nn.Module) -> None:
     if has_prompt_stem(network):
         msg = (
-            f"network must have no prompt stem yet, got a {type(network).__name__} with one, as a "
-            "Segmenter has added it; build a new one for another Segmenter"
+            f"`network` must have no prompt stem yet, got a {type(network).__name__} with one, as "
+            "a Segmenter has added it; build a new one for another Segmenter"
         )
         raise ValueError(msg)
 

@@ -46,12 +46,12 @@ class TimmBackbone(Backbone):
     ) -> None:
         super().__init__()
         if output_stride not in OUTPUT_STRIDES:
-            msg = f"output_stride must be one of {OUTPUT_STRIDES}, got {output_stride}"
+            msg = f"`output_stride` must be one of {OUTPUT_STRIDES}, got {output_stride}"
             raise ValueError(msg)
         if weights is not None and pretrained:
             msg = (
-                f"weights must be None with pretrained=True, got {weights!r}; set pretrained=False "
-                "to load these, or leave weights out for timm's"
+                f"`weights` must be None with pretrained=True, got {weights!r}; set "
+                "pretrained=False to load these, or leave `weights` out for timm's"
             )
             raise ValueError(msg)
         _check_name(name, pretrained)
@@ -87,7 +87,7 @@ def _created(name: str, pretrained: bool, output_stride: int, options: dict[str,
         if output_stride == 32 or not of_stride:
             raise
         msg = (
-            f"output_stride must be 32 for {name!r}, whose stages timm cannot dilate, got "
+            f"`output_stride` must be 32 for {name!r}, whose stages timm cannot dilate, got "
             f"{output_stride}; leave it at 32 or choose another network, such as 'resnet18'"
         )
         raise ValueError(msg) from error
@@ -95,7 +95,7 @@ def _created(name: str, pretrained: bool, output_stride: int, options: dict[str,
         if not pretrained:
             raise
         msg = (
-            f"pretrained=True: the weights {name!r} could not be fetched ({error}); set "
+            f"`pretrained`: the weights {name!r} could not be fetched ({error}); set "
             "backbone.pretrained to false, and training starts from scratch, or fill the Hugging "
             "Face cache on a machine with internet and point HF_HOME to a copy of it"
         )
@@ -117,5 +117,5 @@ def _check_name(name: str, pretrained: bool) -> None:
             if tagged in timm.list_pretrained()
             else "timm has none for it by default; set pretrained=False"
         )
-        msg = f"name must have a tag that says which weights are loaded, got {name!r}; {way_out}"
+        msg = f"`name` must have a tag that says which weights are loaded, got {name!r}; {way_out}"
         raise ValueError(msg)

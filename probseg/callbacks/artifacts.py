@@ -50,8 +50,8 @@ class ArtifactLogger(WandbLogger):
     ) -> None:
         if log_model and (offline or kwargs.get("mode") == "offline"):
             msg = (
-                f"log_model of WandbLogger must be False in an offline run, got {log_model}; leave "
-                "out log_model or offline"
+                f"`log_model` of WandbLogger must be False in an offline run, got {log_model}; "
+                "leave out `log_model` or `offline`"
             )
             raise UsageError(msg)
         if kwargs.get("resume") is None:  # as a parsed configuration has it for what was not given

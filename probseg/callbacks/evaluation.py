@@ -87,16 +87,16 @@ class InteractiveEvaluation(L.Callback):
         adaptation: Adaptation | None = None,
     ) -> None:
         if not protocols:
-            msg = "protocols must name at least one protocol, for instance ['gabbur2021']"
+            msg = "`protocols` must name at least one protocol, for instance ['gabbur2021']"
             raise ValueError(msg)
         if val_clicks < 5:
-            msg = f"val_clicks must be at least 5, since val/miou@5 is logged; got {val_clicks}"
+            msg = f"`val_clicks` must be at least 5, since val/miou@5 is logged; got {val_clicks}"
             raise ValueError(msg)
         if batch_size < 1:
-            msg = f"batch_size must be at least 1, got {batch_size}"
+            msg = f"`batch_size` must be at least 1, got {batch_size}"
             raise ValueError(msg)
         if len(set(protocols)) < len(protocols):
-            msg = f"protocols must name each protocol once, got {', '.join(protocols)}"
+            msg = f"`protocols` must name each protocol once, got {', '.join(protocols)}"
             raise ValueError(msg)
         chosen = [_changed(get_protocol(name), changes or {}) for name in protocols]
         self.val_protocol = dataclasses.replace(chosen[0], max_clicks=val_clicks, trials=1)
@@ -130,7 +130,7 @@ class InteractiveEvaluation(L.Callback):
         if self.adaptation is not None:
             if not isinstance(model, Segmenter):
                 kind = type(model).__name__
-                msg = f"adaptation must be None unless the model is a Segmenter, got {kind}"
+                msg = f"`adaptation` must be None unless the model is a Segmenter, got {kind}"
                 raise TypeError(msg)
             self._adapted.enter_context(restored(model))
             model.adapt(**dataclasses.asdict(self.adaptation))
@@ -256,7 +256,7 @@ def _changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
     known = {field.name for field in dataclasses.fields(Protocol)}
     if strange := sorted(changes.keys() - known):
         names = ", ".join(sorted(known))
-        msg = f"changes must be fields of a protocol ({names}), got {strange[0]!r}"
+        msg = f"`changes` must be fields of a protocol ({names}), got {strange[0]!r}"
         raise ValueError(msg)
     if not changes:
         return protocol
@@ -268,7 +268,7 @@ def _changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
             protocol, **{"description": f"{protocol.description} Changed: {described}.", **changes}
         )
     except (TypeError, ValueError) as error:
-        msg = f"changes of protocol {protocol.name} ({described}): {error}"
+        msg = f"`changes` of protocol {protocol.name} ({described}): {error}"
         raise ValueError(msg) from error
 
 

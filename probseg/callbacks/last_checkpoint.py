@@ -57,7 +57,7 @@ class LastCheckpoint(Checkpoint):
         super().__init__()
         for name, value in (("every_minutes", every_minutes), ("every_steps", every_steps)):
             if value is not None and value <= 0:
-                msg = f"{name} must be positive, or None, got {value}"
+                msg = f"`{name}` must be positive, or None, got {value}"
                 raise ValueError(msg)
         self.every_minutes = every_minutes
         self.every_steps = every_steps

@@ -20,7 +20,7 @@ from probseg.tasks.prediction import Answer, Job
 
 MASKS, OVERLAYS, COCO = "masks", "overlays", "coco"
 FORMATS = (MASKS, COCO, OVERLAYS)
-"""What can be written: a PNG per object (or class map), one COCO JSON, pictures."""
+"""Kinds of results: a PNG per object (or class map), one COCO JSON, pictures."""
 
 ANNOTATIONS = "annotations.json"
 

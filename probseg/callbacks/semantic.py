@@ -70,13 +70,13 @@ class SemanticEvaluation(L.Callback):
         bases: Sequence[int] = (0, 1, 2, 3),
     ) -> None:
         if not scales or min(scales) <= 0:
-            msg = f"scales must be positive numbers, at least one, got {list(scales)}"
+            msg = f"`scales` must be positive numbers, at least one, got {list(scales)}"
             raise ValueError(msg)
         if pictures < 0:
-            msg = f"pictures must be at least 0, got {pictures}"
+            msg = f"`pictures` must be at least 0, got {pictures}"
             raise ValueError(msg)
         if any(base < 0 for base in bases):
-            msg = f"bases must be numbers from 0, got {list(bases)}"
+            msg = f"`bases` must be numbers from 0, got {list(bases)}"
             raise ValueError(msg)
         self.scales = tuple(scales)
         self.flip = flip
@@ -104,7 +104,7 @@ class SemanticEvaluation(L.Callback):
         known = _number_of_bases(model)
         if known and self.pictures and max(self.bases, default=0) >= known:
             msg = (
-                f"semantic_evaluation.bases: the network has {known} bases, numbered from 0, got "
+                f"`semantic_evaluation.bases`: the network has {known} bases, numbered from 0, got "
                 f"{list(self.bases)}"
             )
             raise UsageError(msg)

@@ -10,12 +10,14 @@ import cv2
 import lightning as L
 import numpy as np
 import numpy.typing as npt
+from PIL import ImageColor
 from torch import Tensor
 
 from probseg.callbacks.logging import log_picture
 from probseg.callbacks.semantic_pictures import class_colours, coloured
 from probseg.data import TrainBatch
 from probseg.data.semantic_module import SemanticBatch
+from probseg.formats.colours import CLICK_COLOURS
 from probseg.types import IGNORE, Prompts
 
 COLOURS = class_colours([""] * IGNORE)
@@ -132,7 +134,11 @@ def _draw(
         x0, y0, x1, y1 = (int(value) for value in prompts.boxes)
         cv2.rectangle(seen, (x0, y0), (x1 - 1, y1 - 1), (255, 160, 0), 1)
     for (x, y), label in zip(prompts.points.tolist(), prompts.labels.tolist(), strict=True):
-        if label >= 0:
-            cv2.circle(seen, (int(x), int(y)), 3, (0, 200, 0) if label else (230, 0, 0), -1)
+        column, row = int(x), int(y)
+        colour = ImageColor.getrgb(CLICK_COLOURS[label > 0])
+        if label > 0:
+            cv2.circle(seen, (column, row), 3, colour, -1)
+        elif label == 0:
+            cv2.rectangle(seen, (column - 3, row - 3), (column + 3, row + 3), colour, -1)
     predicted = np.repeat((probability * 255).astype(np.uint8)[..., None], 3, axis=2)
     return np.concatenate([seen, predicted], axis=1)

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from probseg.errors import UsageError
+from probseg.errors import UnknownNameError, UsageError
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises `UsageError` for wrong usage, as the verbs do for wrong input."""
+    """Raises `UsageError` for wrong usage, as the verbs do for wrong input.
+
+    Options are not abbreviated; of an unknown one the nearest names are given.
+    """
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(allow_abbrev=False, **options)
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the arguments, of this parser alone or of a verb of it.
+
+        Raises:
+            UnknownNameError: If there is an option that does not exist.
+        """
+        found, rest = super().parse_known_args(args, namespace)
+        for name in rest:
+            if name.startswith("--"):
+                option = name.partition("=")[0]
+                kind = f"option of {self.prog}"
+                raise UnknownNameError(kind, option, self._option_string_actions)
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         """Raise the error instead of printing the usage and leaving the process."""

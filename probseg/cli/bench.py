@@ -20,6 +20,7 @@ from probseg.errors import UnknownNameError, UsageError
 from probseg.evaluation.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
 from probseg.evaluation.versions import environment
 from probseg.models import list_presets
+from probseg.models.encoded import reduced
 from probseg.paths import replacing
 from probseg.zoo import list_models
 from probseg.zoo.create import describe
@@ -27,7 +28,8 @@ from probseg.zoo.presets import task_of
 
 EXAMPLES = """\
 examples:
-  probseg bench model resnet18_csa
+  probseg bench model resnet18_csa fast_resnet18_csa
+  probseg bench model resnet16_csa.objects lite0_unet_prop.objects --working-size own
   probseg bench model "micro_*" --size 256 --device cpu --threads 2 --json micro.json
   probseg bench model resnet18_csa --prompts head --key-iterations 0 --no-train
 """
@@ -99,7 +101,12 @@ def _add_options(verb: argparse.ArgumentParser) -> None:
     add("--prompts", choices=["stem", "head"], help="where prompts enter; the model's choice")
     add("--key-iterations", type=count, metavar="N", help="EM iterations of the keys; the model's")
     add("--value-iterations", type=count, metavar="N", help="EM iterations of values; the model's")
-    add("--native", action="store_true", help="never reduce the image to the model's working size")
+    add(
+        "--working-size",
+        choices=["image", "own"],
+        default=default.working_size,
+        help="image: all models work at the image's size; own: each at its own; %(default)s",
+    )
     add("--json", type=new_file, metavar="FILE", help="write the numbers to a file")
 
 
@@ -147,7 +154,7 @@ def _check(name: str) -> None:
     except OSError as error:
         raise UsageError(str(error)) from error
     if task_of(description) != "interactive":
-        msg = f"name must be a model for clicks, got {name!r}, which is for semantic segmentation"
+        msg = f"`name` must be a model for clicks, got {name!r}, which is for semantic segmentation"
         raise UsageError(msg)
 
 
@@ -172,15 +179,15 @@ def _table(records: Sequence[Record], settings: Settings) -> Table:
     title = f"Clicks on an image of {height} x {width} pixels (H x W), {settings.device}"
     if settings.train:
         title += f"; training with {settings.train_batch} x {settings.train_size} pixels"
-    caption = f"Multiply-adds: {CONVENTIONS['multiply_adds']}. ms: median (p95)."
+    caption = f"MACs: {CONVENTIONS['multiply_adds']}. ms: median (p95)."
     table = Table(title=title, caption=caption, box=box.SIMPLE)
     table.add_column("model", no_wrap=True)
     for header in (
         "prompts",
-        "works at",
+        "works at\npixels",
         "parameters\nM",
-        "first click\nmultiply-adds, G",
-        "next click\nmultiply-adds, G",
+        "first click\nMACs, G",
+        "next click\nMACs, G",
         "first click\nms",
         "next click\nms",
         "zoomed\nms",
@@ -190,16 +197,16 @@ def _table(records: Sequence[Record], settings: Settings) -> Table:
     ):
         table.add_column(header, justify="right")
     for record in records:
-        table.add_row(*_row(record))
+        table.add_row(*_row(record, settings))
     return table
 
 
-def _row(record: Record) -> list[str]:
-    works_at = "native" if record.working_size is None else f"≤ {record.working_size}"
+def _row(record: Record, settings: Settings) -> list[str]:
+    height, width = reduced(settings.size, record.working_size)
     return [
         record.model,
         record.prompts or "failed",
-        works_at if record.prompts else "",
+        f"{height}x{width}" if record.prompts else "",
         _number(record.parameters_m, 3),
         _number(record.first_multiply_adds_g, 3),
         _number(record.next_multiply_adds_g, 3),

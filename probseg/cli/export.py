@@ -60,8 +60,8 @@ def run(arguments: Sequence[str]) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="probseg export",
-        description="Write a model as graphs for ONNX Runtime, PyTorch or a web page, once their "
-        "answers are seen to be those of the model.",
+        description="Write a model as graphs for ONNX Runtime, PyTorch or a web page, after a "
+        "check that they give the answers of the model.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -31,7 +31,7 @@ from probseg.data.prompts import PromptedImage, PromptedObject, PromptFile, read
 from probseg.errors import UsageError
 from probseg.formats import png, run_lengths
 from probseg.formats.colours import distinct_colours
-from probseg.images import IMAGE_SUFFIXES, read_image
+from probseg.images import IMAGE_SUFFIXES, read_image, unread_files
 from probseg.interact import image_tensor
 from probseg.models import Segmenter, SemanticSegmenter
 from probseg.tasks.prediction import (
@@ -212,7 +212,8 @@ def _predict_folder(options: argparse.Namespace) -> None:
                 "and writes no coco; leave them out"
             )
             raise UsageError(msg)
-        names = [path.name for path in picture_files(options.images).values()]
+        pictures = [*picture_files(options.images).values(), *unread_files(options.images)]
+        names = sorted(path.name for path in pictures)
         prompts = PromptFile(tuple(PromptedImage(name, ()) for name in names), {})
         if not names:
             msg = f"{options.images}: has no file with a suffix of {', '.join(IMAGE_SUFFIXES)}"

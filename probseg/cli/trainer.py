@@ -37,6 +37,7 @@ from probseg.cli.checkpoints import (
 )
 from probseg.cli.faults import explain, how_to_continue, interruption
 from probseg.cli.help import ALL, EXAMPLES
+from probseg.cli.nearest import nearest_options
 from probseg.cli.precision import without_slow_bfloat16
 from probseg.cli.processes import check_processes
 from probseg.data.base import InteractiveDataset
@@ -51,6 +52,9 @@ NOISE = re.compile(
     r"Given value type:|Given value: (Namespace|NestedArg)\()"
 )
 """Lines of the parser's messages about types, of which each class argument has several."""
+
+VALUE = re.compile(r" Got value: Namespace\(.*")
+"""The end of some of its messages, with all arguments of a class."""
 
 FORMER_NAME = re.compile(r"(class_path\W+)probseg(?:\.zoo(?:\.create)?)?\.create_model\b")
 """The function that configurations named before `probseg.zoo.create_interactive`."""
@@ -97,10 +101,20 @@ class ProbsegCLI(LightningCLI):
         without ``--ckpt_path``, takes the run's best checkpoint.
 
         Raises:
-            UsageError: If there is no such checkpoint.
+            UsageError: If there is no such checkpoint, or an argument is wrong.
             WeightsError: If it cannot be read.
         """
-        super().parse_arguments(parser, args)
+        try:
+            super().parse_arguments(parser, args)
+        except ArgumentError as error:
+            verb = args[0]  # type: ignore[index]
+            lines = [line for line in str(error).splitlines() if not NOISE.match(line)]
+            lines = [VALUE.sub("", line) for line in lines]
+            options = self._parser(verb).get_defaults(skip_validation=True).keys()
+            nearest = nearest_options(str(error), options)
+            lines += [] if nearest is None else [nearest]
+            msg = "\n".join([*lines, f"All options: probseg {verb} {ALL}"])
+            raise UsageError(msg) from error
         self.run_to_continue: Path | None = None
         verb = self.config.subcommand
         config = self.config[verb]
@@ -259,24 +273,18 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
     warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
     # The arguments come both ways on purpose: processes that Lightning starts read sys.argv.
     warnings.filterwarnings("ignore", "LightningCLI's args parameter", UserWarning)
-    try:
-        return ProbsegCLI(
-            L.LightningModule,
-            L.LightningDataModule,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            save_config_callback=SaveConfig,
-            auto_configure_optimizers=False,
-            seed_everything_default=0,
-            parser_class=ConfigParser,
-            parser_kwargs=_parser_options(),
-            args=with_whole_models(with_shipped_configs(arguments)),
-        )
-    except ArgumentError as error:
-        lines = str(error).splitlines()
-        reason = "\n".join(line for line in lines if not NOISE.match(line))
-        msg = f"{reason}\nAll options: probseg {arguments[0]} {ALL}"
-        raise UsageError(msg) from error
+    return ProbsegCLI(
+        L.LightningModule,
+        L.LightningDataModule,
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        save_config_callback=SaveConfig,
+        auto_configure_optimizers=False,
+        seed_everything_default=0,
+        parser_class=ConfigParser,
+        parser_kwargs=_parser_options(),
+        args=with_whole_models(with_shipped_configs(arguments)),
+    )
 
 
 def check_configs(arguments: Sequence[str]) -> None:
@@ -343,7 +351,8 @@ def _is_semantic(path: Path) -> bool:
 
 def _parser_options() -> dict[str, Any]:
     options: dict[str, Any] = {verb: {"epilog": f"example: {e}"} for verb, e in EXAMPLES.items()}
-    return {"version": f"probseg {probseg.__version__}", "exit_on_error": False, **options}
+    version = f"probseg {probseg.__version__}"
+    return {"version": version, "exit_on_error": False, "allow_abbrev": False, **options}
 
 
 def _not_a_tip(record: logging.LogRecord) -> bool:

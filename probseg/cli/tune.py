@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,7 +21,7 @@ from probseg.data.datamodule import spread
 from probseg.data.published import find_published
 from probseg.errors import DataError, UsageError
 from probseg.evaluation import get_protocol
-from probseg.evaluation.tuning import Grid, Trial, tune
+from probseg.evaluation.tuning import Grid, Trial, settings_of, tune
 from probseg.zoo import create_interactive
 from probseg.zoo.create import describe
 
@@ -74,8 +76,18 @@ def run(arguments: Sequence[str]) -> None:
         "for all settings together)"
     )
 
+    total = 1 + sum(map(len, settings_of(model, grid)))  # and the network as it was trained
+    runs = len(samples) * protocol.trials
+    console.print(
+        f"{total} evaluations, each of {runs} runs of at most {protocol.max_clicks} clicks"
+    )
+    begin, done = time.monotonic(), itertools.count(1)
+
     def tell(trial: Trial) -> None:
-        console.print(f"  {_in_words(trial)}")
+        number = next(done)
+        left = (time.monotonic() - begin) / number * (total - number)
+        progress = f"[{number} of {total}, {_rough(left)} left]"
+        console.print(f"  {_in_words(trial)} {progress}", soft_wrap=True, markup=False)
 
     tuning = tune(
         model,
@@ -148,6 +160,13 @@ def _in_words(trial: Trial) -> str:
         return text
     low, high = trial.difference
     return f"{text} ({low:+.2f} to {high:+.2f})" if math.isfinite(low) else text
+
+
+def _rough(seconds: float) -> str:
+    """Return a time in the unit that fits."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _objects(options: argparse.Namespace) -> InteractiveDataset:

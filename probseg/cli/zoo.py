@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,6 +47,9 @@ COLUMNS = {
     "mIoU@5\ngabbur2021": "GrabCut/gabbur2021/miou@5",
 }
 """Figures of models for clicks in the list, all on GrabCut."""
+
+TABLE = re.compile(r"^\|.*(?:\n\|.*)+", re.MULTILINE)
+"""A table in Markdown."""
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -116,7 +120,21 @@ def _list(options: argparse.Namespace) -> None:
 def _show(options: argparse.Namespace) -> None:
     card = find_model(options.name).folder / CARD
     text = card.read_text(encoding="utf-8").split("---\n", 2)[-1]  # without the front matter
-    Console().print(Markdown(text))
+    terminal = Console()
+    whole = TABLE.sub(lambda table: _narrow(table[0], terminal.width), text)
+    terminal.print(Markdown(whole))
+
+
+def _narrow(table: str, width: int) -> str:
+    """Turn rows of a Markdown table into columns if it is too wide for a terminal."""
+    header, _, *body = (
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n")
+    )
+    columns = list(zip(header, *body, strict=True))
+    if sum(2 + max(map(len, column)) for column in columns) <= width:
+        return table
+    first, *others = ("|".join(column) for column in columns)
+    return "\n".join([first, "|".join([":--"] + ["--:"] * len(body)), *others])
 
 
 def _fetch(options: argparse.Namespace) -> None:
@@ -138,6 +156,5 @@ def _import(options: argparse.Namespace) -> None:
     name = f"{options.folder.resolve()}/"
     sys.stdout.write(
         f"wrote {options.folder}; test it under the protocols with\n"
-        "  probseg test --config configs/experiment/grabcut.yaml --evaluation.protocols "
-        f"'[ritm, gabbur2021]' --model.model.name {name}\n"
+        f"  probseg test --config configs/experiment/grabcut.yaml --model.model.name {name}\n"
     )

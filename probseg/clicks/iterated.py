@@ -80,7 +80,7 @@ class IteratedClicks:
         }
         for name, (fine, expected) in checks.items():
             if not fine:
-                msg = f"{name} must be {expected}, got {getattr(self, name)}"
+                msg = f"`{name}` must be {expected}, got {getattr(self, name)}"
                 raise ValueError(msg)
 
     @property

@@ -135,13 +135,13 @@ class ClickMaps(nn.Module):
     ) -> None:
         super().__init__()
         if radius <= 0:
-            msg = f"radius must be a positive number of pixels, got {radius}"
+            msg = f"`radius` must be a positive number of pixels, got {radius}"
             raise ValueError(msg)
         if clicks not in ("disk", "distance"):
-            msg = f"clicks must be 'disk' or 'distance', got {clicks!r}"
+            msg = f"`clicks` must be 'disk' or 'distance', got {clicks!r}"
             raise ValueError(msg)
         if box not in ("corners", "filled"):
-            msg = f"box must be 'corners' or 'filled', got {box!r}"
+            msg = f"`box` must be 'corners' or 'filled', got {box!r}"
             raise ValueError(msg)
         self.clicks: ClickEncoding = clicks
         self.radius = radius

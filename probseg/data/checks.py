@@ -23,10 +23,13 @@ from probseg.images import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
     check_same_size,
+    not_supported,
     object_ids,
     object_mask,
     read_image,
     read_labels,
+    refuse_only_unread,
+    unread_files,
 )
 from probseg.transfer import Progress, silent
 from probseg.types import IGNORE, Sample
@@ -135,6 +138,7 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
 
     Raises:
         DatasetNotFoundError: If one of the two folders is missing or has no pictures.
+        DataError: If all its photographs are of a format that is not supported.
     """
     problems: list[Problem] = []
     images = _files(root, images_folder(root), IMAGE_SUFFIXES, problems)
@@ -199,7 +203,9 @@ def _files(
             problems.append(Problem(str(path), f"has the same stem as {found[stem].name}"))
         else:
             found[stem] = path
+    problems += [Problem(str(path), str(not_supported(path))) for path in unread_files(place)]
     if not found:
+        refuse_only_unread(place)
         raise DatasetNotFoundError(
             dataset,
             root,

@@ -57,10 +57,10 @@ class AnnotatedImage(NamedTuple):
 
 @dataclass
 class Losses:
-    """What a conversion loses.
+    """Information that a conversion loses.
 
     Args:
-        counts: How often, by what is lost.
+        counts: Number of losses by their description.
         ious: IoU of each object that was written as outlines with what a reader makes of them.
     """
 

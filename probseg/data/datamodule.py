@@ -90,10 +90,10 @@ class InteractiveDataModule(TrainingData):
     ) -> None:
         super().__init__(batch_size, num_workers, max_skipped)
         if val_objects is not None and val_objects < 1:
-            msg = f"val_objects must be at least 1, or None for all, got {val_objects}"
+            msg = f"`val_objects` must be at least 1, or None for all, got {val_objects}"
             raise ValueError(msg)
         if eval_batch_size < 1:
-            msg = f"eval_batch_size must be at least 1, got {eval_batch_size}"
+            msg = f"`eval_batch_size` must be at least 1, got {eval_batch_size}"
             raise ValueError(msg)
         self.save_hyperparameters()
         self.val_objects = val_objects
@@ -188,7 +188,7 @@ class FolderDataModule(InteractiveDataModule):
             max_skipped=max_skipped,
         )
         if not 0 < val_fraction < 1:
-            msg = f"val_fraction must lie between 0 and 1, got {val_fraction}"
+            msg = f"`val_fraction` must lie between 0 and 1, got {val_fraction}"
             raise ValueError(msg)
         if split_seed < 0:
             msg = f"`split_seed` must be at least 0, got {split_seed}"

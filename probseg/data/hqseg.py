@@ -97,7 +97,7 @@ class HQSeg44K(InteractiveDataset):
     def _find(self, index: int) -> tuple[str, int]:
         """Return the part of an object and its number there."""
         if not -len(self) <= index < len(self):
-            msg = f"object {index} of {len(self)}"
+            msg = f"`index` must be in 0 ... {len(self) - 1} for {self.name}, got {index}"
             raise IndexError(msg)
         index %= len(self)
         place = int(np.searchsorted(self.ends, index, side="right"))

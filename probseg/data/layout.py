@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probseg.errors import DataError
-from probseg.images import IMAGE_SUFFIXES
+from probseg.images import IMAGE_SUFFIXES, refuse_only_unread
 from probseg.paths import data_dir
 
 
@@ -34,7 +34,8 @@ def picture_files(place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> dict
         The paths in the order of their names; empty if there are none.
 
     Raises:
-        DataError: If two files have the same stem.
+        DataError: If two files have the same stem, or all photographs are of a format that is not
+            supported.
     """
     found: dict[str, Path] = {}
     for path in sorted(place.iterdir()) if place.is_dir() else []:
@@ -45,6 +46,8 @@ def picture_files(place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> dict
             msg = f"{path}: has the same stem as {found[path.stem]}; remove one of them"
             raise DataError(msg)
         found[path.stem] = path
+    if not found:
+        refuse_only_unread(place)
     return found
 
 

@@ -15,7 +15,7 @@ from probseg.data.base import PublishedDataset
 from probseg.data.layout import first_words
 from probseg.data.threads import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
-from probseg.images import FORMATS, GREY_WEIGHTS, IMAGE_SUFFIXES
+from probseg.images import FORMATS, GREY_WEIGHTS, IMAGE_SUFFIXES, refuse_only_unread
 from probseg.transfer import Progress, silent
 
 SIDE = 24
@@ -110,10 +110,12 @@ def photos_of_folder(root: Path) -> Photos:
 
     Raises:
         DatasetNotFoundError: If there are none.
+        DataError: If all are of a format that is not supported.
     """
     place = root / "images" if (root / "images").is_dir() else root
     paths = _pictures(place, "**/*")
     if not paths:
+        refuse_only_unread(place)
         name, expected = str(root), "pictures, or a folder images/ with pictures"
         raise DatasetNotFoundError(name, root, expected, "Name the folder that has them.")
     return Photos(str(root), paths)

@@ -201,8 +201,8 @@ class TrainingData(L.LightningDataModule):
         if len(order) < self.batch_size * processes:
             each = f" on each of {processes} devices" if processes > 1 else ""
             msg = (
-                f"batch_size {self.batch_size}{each} is larger than the {len(order)} training "
-                f"{of}; use a smaller one"
+                f"`batch_size`{each} must be at most {len(order) // processes}, with {len(order)} "
+                f"training {of} in all, got {self.batch_size}"
             )
             raise DataError(msg)
         sampler = TrainingSampler(

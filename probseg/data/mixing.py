@@ -61,8 +61,8 @@ class MixedOrder:
             _check_proportions(proportions, names)
         if samples_per_epoch is not None and samples_per_epoch < 1:
             msg = (
-                f"samples_per_epoch must be at least 1, or null for the number of all objects, got "
-                f"{samples_per_epoch}"
+                "`samples_per_epoch` must be at least 1, or null for the number of all objects, "
+                f"got {samples_per_epoch}"
             )
             raise DataError(msg)
         self.samples = sum(self.sizes) if samples_per_epoch is None else samples_per_epoch
@@ -72,8 +72,8 @@ class MixedOrder:
             if count == 0:
                 msg = (
                     f"{name}: its share {share} of {sum(shares)} is none of the {self.samples} "
-                    "samples of an epoch; raise samples_per_epoch or its proportion, or leave the "
-                    "data set out of `train`"
+                    "samples of an epoch; raise `samples_per_epoch` or its proportion, or leave "
+                    "the data set out of `train`"
                 )
                 raise DataError(msg)
 
@@ -105,7 +105,7 @@ class MixedOrder:
 def _check_proportions(proportions: Sequence[float], names: Sequence[str]) -> None:
     if len(proportions) != len(names):
         msg = (
-            f"proportions must have one number for each data set of `train` ({len(names)}: "
+            f"`proportions` must have one number for each data set of `train` ({len(names)}: "
             f"{', '.join(names) or 'none'}), got {len(proportions)}: {list(proportions)}; null "
             "takes all objects of all sets"
         )
@@ -113,7 +113,7 @@ def _check_proportions(proportions: Sequence[float], names: Sequence[str]) -> No
     for name, share in zip(names, proportions, strict=True):
         if not (share > 0 and math.isfinite(share)):
             msg = (
-                f"proportions must be positive numbers, got {share} for {name}; leave a data set "
+                f"`proportions` must be positive numbers, got {share} for {name}; leave a data set "
                 "that is not wanted out of `train`"
             )
             raise DataError(msg)

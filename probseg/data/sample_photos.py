@@ -163,7 +163,7 @@ class SamplePhotos(InteractiveDataset):
             IndexError: If there is no such object.
         """
         if not -len(self) <= index < len(self):
-            msg = f"index {index} is out of range: {self.name} has {len(self)} objects"
+            msg = f"`index` must be in 0 ... {len(self) - 1} for {self.name}, got {index}"
             raise IndexError(msg)
         entry = self._entries[index]
         image = read_image(entry.path)  # (H, W, 3)

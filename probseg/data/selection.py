@@ -122,8 +122,9 @@ def _of_size(
     areas = dataset.areas
     if areas is None:
         msg = (
-            f"min_area={min_area}, max_area={max_area}: {dataset.name} does not know the areas of "
-            "its objects; set both to null, or use an argument of the data set itself"
+            f"`min_area` and `max_area` must be null, got {min_area} and {max_area}: "
+            f"{dataset.name} does not know the areas of its objects; set both to null, or use an "
+            "argument of the data set itself"
         )
         raise DataError(msg)
     if min_area is not None:
@@ -180,7 +181,7 @@ def _to_hold_out(dataset: InteractiveDataset, count: int) -> npt.NDArray[np.bool
 def _held_out(dataset: InteractiveDataset, argument: str, count: int) -> npt.NDArray[np.bool_]:
     """Return True for objects whose photograph is held out."""
     if count < 2:
-        msg = f"{argument} must be at least 2, for one photograph in so many, got {count}"
+        msg = f"`{argument}` must be at least 2, for one photograph in so many, got {count}"
         raise ValueError(msg)
     names = (dataset.object_name(index) for index in range(len(dataset)))
     photos = [name.rpartition("#")[0] or name for name in names]

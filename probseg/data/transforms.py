@@ -49,12 +49,13 @@ class TrainingCrop:
         padding: tuple[float, float] = (0.1, 0.8),
     ) -> None:
         if size < 32:
-            msg = f"size must be at least 32 pixels, got {size}"
+            msg = f"`size` must be at least 32 pixels, got {size}"
             raise ValueError(msg)
         _check_scale(scale)
         if not 0 <= padding[0] <= padding[1]:
             msg = (
-                f"padding must be (smallest, largest) with 0 <= smallest <= largest, got {padding}"
+                "`padding` must be (smallest, largest) with 0 <= smallest <= largest, got "
+                f"{padding}"
             )
             raise ValueError(msg)
         self.size = size
@@ -141,7 +142,7 @@ class SemanticCrop:
     ) -> None:
         height, width = (size, size) if isinstance(size, int) else size
         if min(height, width) < 32:
-            msg = f"size must be at least 32 pixels, got {size}"
+            msg = f"`size` must be at least 32 pixels, got {size}"
             raise ValueError(msg)
         _check_scale(scale)
         self.size = (height, width)
@@ -164,7 +165,7 @@ class SemanticCrop:
 
 def _check_scale(scale: tuple[float, float]) -> None:
     if not 0 < scale[0] <= scale[1]:
-        msg = f"scale must be (smallest, largest) with 0 < smallest <= largest, got {scale}"
+        msg = f"`scale` must be (smallest, largest) with 0 < smallest <= largest, got {scale}"
         raise ValueError(msg)
 
 

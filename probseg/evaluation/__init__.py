@@ -2,7 +2,7 @@
 
 from probseg.evaluation.arrays import Scores, scores_of
 from probseg.evaluation.journal import Journal, find_unfinished, retire
-from probseg.evaluation.protocols import PROTOCOLS, Protocol, View, draw_view, get_protocol
+from probseg.evaluation.protocols import PROTOCOLS, DrawnCrop, Protocol, draw_crop, get_protocol
 from probseg.evaluation.records import (
     Frame,
     ObjectRecord,
@@ -32,6 +32,7 @@ __all__ = [
     "PROTOCOLS",
     "SCORES",
     "Answer",
+    "DrawnCrop",
     "Frame",
     "Journal",
     "MaskScorer",
@@ -43,9 +44,8 @@ __all__ = [
     "Step",
     "Summary",
     "Timing",
-    "View",
     "checksum",
-    "draw_view",
+    "draw_crop",
     "environment",
     "find_unfinished",
     "get_protocol",

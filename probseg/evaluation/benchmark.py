@@ -69,7 +69,8 @@ class Settings:
         prompts: Where prompts enter, see `Segmenter`; None leaves that to the model.
         key_iterations: See `Segmenter.adapt`.
         value_iterations: See `Segmenter.adapt`.
-        native: Whether networks work at the image's own size, whatever their ``working_size``.
+        working_size: "image": every network works at the image's size, so that their costs compare.
+            "own": each reduces the image to its own ``working_size``, as in use.
     """
 
     size: tuple[int, int] = (512, 512)
@@ -85,7 +86,7 @@ class Settings:
     prompts: Literal["stem", "head"] | None = None
     key_iterations: int | None = None
     value_iterations: int | None = None
-    native: bool = False
+    working_size: Literal["image", "own"] = "image"
 
     def autocast(self) -> torch.autocast:
         """Return the context that the network computes in."""
@@ -209,7 +210,7 @@ def _create(name: str, settings: Settings) -> tuple[Segmenter, bool]:
     if folder is not None:
         load_into(model, folder / WEIGHTS)
     model.adapt(key_iterations=settings.key_iterations, value_iterations=settings.value_iterations)
-    if settings.native:
+    if settings.working_size == "image":
         model.working_size = None
     return model, folder is not None
 

@@ -41,7 +41,7 @@ class Protocol:
             on its errors.
         previous_mask: Whether the model gets its last answer with the prompts; a `Segmenter` that
             was built for it is in any case.
-        zoom: Name in `probseg.interact.zoom.ZOOMS`: the model then looks closer from the second
+        zoom: Name in `probseg.interact.zoom.ZOOMS`: the model then gets a window from the second
             click on; None for no zoom.
         flip: Whether the logits are averaged with those of the mirrored image.
         target_iou: A run ends as soon as its IoU reaches this; None gives every run all clicks.
@@ -211,11 +211,11 @@ def get_protocol(name: str) -> Protocol:
     return PROTOCOLS[name]
 
 
-class View(NamedTuple):
-    """The part of an image that the model sees.
+class DrawnCrop(NamedTuple):
+    """Crop and box of one run.
 
     Args:
-        crop: The part of the image, half-open, in whole-image pixels.
+        crop: Part of the image that the model may see, half-open, in whole-image pixels.
         box: The drawn box, half-open, in whole-image pixels; None where none was drawn.
     """
 
@@ -239,7 +239,7 @@ def trial_generator(
     return np.random.default_rng(int.from_bytes(hashlib.sha256(key).digest()))
 
 
-def draw_view(sample: Sample, protocol: Protocol, *, trial: int = 0, seed: int = 0) -> View:
+def draw_crop(sample: Sample, protocol: Protocol, *, trial: int = 0, seed: int = 0) -> DrawnCrop:
     """Draw the box of one run and the crop around it, or return the whole image without a box.
 
     The box is that of the mask with noise on its corners; the object is inside the crop always.
@@ -260,8 +260,8 @@ def draw_view(sample: Sample, protocol: Protocol, *, trial: int = 0, seed: int =
         message = f"{sample.dataset}/{sample.name}: {error}; leave the object out"
         raise DataError(message) from error
     if not protocol.box:
-        return View(crop=(0, 0, size[1], size[0]), box=None)
+        return DrawnCrop(crop=(0, 0, size[1], size[0]), box=None)
     generator = trial_generator(seed, sample.dataset, sample.name, trial)
     box = jitter_box(tight, protocol.corner_noise, size, generator)
     crop = padded_crop(box, size, padding=protocol.crop_padding, min_padding=protocol.min_padding)
-    return View(crop=crop, box=box)
+    return DrawnCrop(crop=crop, box=box)

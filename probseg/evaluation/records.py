@@ -61,7 +61,7 @@ class Step(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A stored prediction: bool, shape ``(h, w)`` of the view, after ``k`` clicks."""
+    """A stored prediction: bool, shape ``(h, w)`` of the crop, after ``k`` clicks."""
 
     k: int
     prediction: BoolMap
@@ -70,7 +70,7 @@ class Frame(NamedTuple):
 
 @dataclass(frozen=True)
 class Picture:
-    """The pictures of a run, for drawing; all coordinates are in pixels of the view.
+    """The pictures of a run, for drawing; all coordinates are in pixels of the crop.
 
     Args:
         image: RGB, uint8, shape ``(h, w, 3)``.

@@ -33,24 +33,24 @@ class MaskScorer:
 
     Args:
         mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
-        view: The part ``(x0, y0, x1, y1)`` of the image that the model sees, half-open, in pixels;
-            None is all of it. ``brier`` and ``ece`` count only pixels inside: elsewhere the model
-            said nothing. The overlaps are over the whole image.
+        crop: The part ``(x0, y0, x1, y1)`` of the image that the model sees, half-open, in pixels;
+            None is all of it. ``brier`` and ``ece`` count only pixels inside: elsewhere there
+            is no answer. The overlaps are over the whole image.
 
     Raises:
-        ValueError: If ``mask`` is not uint8 of rank 2, or ``view`` is empty or not inside it.
+        ValueError: If ``mask`` is not uint8 of rank 2, or ``crop`` is empty or not inside it.
     """
 
     def __init__(
-        self, mask: npt.NDArray[np.uint8], view: tuple[int, int, int, int] | None = None
+        self, mask: npt.NDArray[np.uint8], crop: tuple[int, int, int, int] | None = None
     ) -> None:
         if mask.ndim != 2 or mask.dtype != np.uint8:
             message = f"`mask` must be uint8 of shape (H, W), got {mask.dtype} of {mask.shape}"
             raise ValueError(message)
         height, width = mask.shape
-        x0, y0, x1, y1 = view or (0, 0, width, height)
+        x0, y0, x1, y1 = crop or (0, 0, width, height)
         if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
-            message = f"`view` must be a box in an image of {width} x {height}, got {view}"
+            message = f"`crop` must be a box in an image of {width} x {height}, got {crop}"
             raise ValueError(message)
         self.mask = mask
         self.truth = (mask == 1).view(np.uint8)
@@ -59,11 +59,11 @@ class MaskScorer:
         self.area = cv2.countNonZero(self.truth)
         self.width = boundary_width(mask.shape)
         self.boundary = boundary_region(self.truth, self.width)
-        self.view = slice(y0, y1), slice(x0, x1)
-        seen, counted = mask[self.view], counted[self.view]
-        self.seen_count = cv2.countNonZero(counted)
-        codes = np.where(seen == IGNORE, 2, seen == 1) * _CODES
-        self.seen_codes = codes.astype(np.uint16)  # (h, w)
+        self.crop = slice(y0, y1), slice(x0, x1)
+        cropped, counted = mask[self.crop], counted[self.crop]
+        self.crop_count = cv2.countNonZero(counted)
+        codes = np.where(cropped == IGNORE, 2, cropped == 1) * _CODES
+        self.crop_codes = codes.astype(np.uint16)  # (h, w)
 
     def __call__(
         self,
@@ -144,13 +144,13 @@ class Answer:
 
     @cached_property
     def _calibration(self) -> tuple[float, float] | tuple[None, None]:
-        """Brier score and calibration error inside the view."""
-        count = self._scorer.seen_count
+        """Brier score and calibration error inside the crop."""
+        count = self._scorer.crop_count
         if self.probability is None or not count:
             return None, None
-        seen = np.ascontiguousarray(self.probability[self._scorer.view], dtype=np.float32)
-        levels = (seen * np.float32(_TOP)).astype(np.uint16)  # (h, w), rounded down
-        levels += self._scorer.seen_codes
+        cropped = np.ascontiguousarray(self.probability[self._scorer.crop], dtype=np.float32)
+        levels = (cropped * np.float32(_TOP)).astype(np.uint16)  # (h, w), rounded down
+        levels += self._scorer.crop_codes
         counts = cv2.calcHist([levels], [0], None, [3 * _CODES], [0, 3 * _CODES])
         # In whole numbers, whose sums do not depend on the order, nor on where in memory they lie.
         background, there, _ = counts.reshape(3, _CODES).astype(np.int64)

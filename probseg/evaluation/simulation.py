@@ -13,7 +13,7 @@ from probseg.clicks.boxes import Box
 from probseg.clicks.mistakes import human_click
 from probseg.clicks.scribbles import scribble_clicks
 from probseg.errors import DataError
-from probseg.evaluation.protocols import Protocol, draw_view, trial_generator
+from probseg.evaluation.protocols import Protocol, draw_crop, trial_generator
 from probseg.evaluation.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture, Step, checksum
 from probseg.evaluation.scorer import MaskScorer
 from probseg.evaluation.scores import SCORES
@@ -142,18 +142,18 @@ class _Run:
         pixels: str,
         pictured: bool,
     ) -> None:
-        view = draw_view(sample, protocol, trial=trial, seed=seed)
+        drawn = draw_crop(sample, protocol, trial=trial, seed=seed)
         self._sample, self._protocol, self._trial, self._seed = sample, protocol, trial, seed
         self._pixels = pixels
-        self._scorer = MaskScorer(sample.mask, view.crop)
+        self._scorer = MaskScorer(sample.mask, drawn.crop)
         self._prediction: BoolMap | None = None
         self._steps: list[Step] = []
         self._kept: dict[int, BoolMap] | None = {} if pictured else None
         self.click: Click | None = None
         self.state = begin(
             image,
-            view=view.crop,
-            box=view.box,
+            crop=drawn.crop,
+            box=drawn.box,
             clicks=_strokes(sample) if protocol.scribbles else (),
             initial=_initial(sample) if protocol.initial_mask else None,
         )
@@ -180,7 +180,7 @@ class _Run:
             self._kept[k] = self._prediction
         self.click = self._next_click(self._prediction, before)
         if self.click is None:
-            self.state = state._replace(seen=None, encoded=None)  # memory that others can use
+            self.state = state._replace(view=None, encoded=None)  # memory that others can use
 
     def record(self) -> ObjectRecord:
         """Return the run with its last scores held up to the protocol's last click."""
@@ -215,7 +215,7 @@ class _Run:
         return human_click(rule, rules.mistakes, prediction, before, sample.mask, clicks, generator)
 
     def _picture(self, kept: dict[int, BoolMap]) -> Picture:
-        x0, y0, x1, y1 = self.state.view
+        x0, y0, x1, y1 = self.state.crop
         sample, rows, columns = self._sample, slice(y0, y1), slice(x0, x1)
         return Picture(
             image=sample.image[rows, columns].copy(),

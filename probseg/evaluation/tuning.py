@@ -38,7 +38,7 @@ DRAWS = 20_000
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried.
+    """Settings that a search tries.
 
     Args:
         key_iterations: EM iterations of the keys; 0 is always tried too.
@@ -110,6 +110,22 @@ class Tuning:
         return lines + yaml.safe_dump(asdict(self.best.adaptation), sort_keys=False)
 
 
+def settings_of(model: Segmenter, grid: Grid) -> list[list[Adaptation]]:
+    """Return the settings to try of each kind of update that a network has, in order.
+
+    Raises:
+        UsageError: If the network has no layer that adapts.
+    """
+    stages = [settings for kind in UPDATES if _can(model, (settings := grid.of(kind))[0])]
+    if not stages:
+        message = (
+            "`model` must have probabilistic attention, whose keys adapt or whose values "
+            "propagate, or a classifier that adapts to clicks; this one has nothing to tune"
+        )
+        raise UsageError(message)
+    return stages
+
+
 def tune(
     model: Segmenter,
     samples: Sequence[Sample],
@@ -136,13 +152,7 @@ def tune(
     Raises:
         UsageError: If the network has no layer that adapts.
     """
-    stages = [settings for kind in UPDATES if _can(model, (settings := grid.of(kind))[0])]
-    if not stages:
-        message = (
-            "model must have probabilistic attention, whose keys adapt or whose values "
-            "propagate, or a classifier that adapts to clicks; this one has nothing to tune"
-        )
-        raise UsageError(message)
+    stages = settings_of(model, grid)
     search = _Search(
         partial(
             run_objects, model, protocol=protocol, seed=seed, device=device, batch_size=batch_size

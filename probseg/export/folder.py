@@ -1,4 +1,4 @@
-"""Writing a network as graphs into a folder, once they are seen to answer as it does."""
+"""Writing a network as graphs into a folder, after a check of their answers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from probseg.zoo.trained import weights_digest
 Target = Literal["onnx", "torch", "page"]
 
 ABOUT = "export.json"
-"""What a runner must know of the graphs."""
+"""File with the settings of the graphs, for runners."""
 
 PACKAGES: dict[Target, tuple[str, ...]] = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "torch": (),
     "page": ("onnx", "onnxscript", "onnxruntime"),
 }
-"""Packages that a target needs besides those of probseg."""
+"""Packages that a target needs, beyond the dependencies of probseg."""
 
 SUFFIX: dict[Target, str] = {"onnx": ".onnx", "torch": ".pt2", "page": ".onnx"}
 
@@ -62,7 +62,7 @@ def export_model(
         name: Of the model, for the description.
 
     Returns:
-        How far the answers of the written graphs are from those of the network.
+        Differences between the answers of the written graphs and of the network.
 
     Raises:
         UsageError: If packages are missing, the folder exists, there is no size, the network
@@ -74,12 +74,12 @@ def export_model(
         msg = f'{", ".join(missing)} not installed; run: pip install "probseg[export]"'
         raise UsageError(msg)
     if folder.exists() or not folder.absolute().parent.is_dir():
-        msg = f"output must be a new folder in one that exists, got {str(folder)!r}"
+        msg = f"`output` must be a new folder in one that exists, got {str(folder)!r}"
         raise UsageError(msg)
     size = model.working_size if size is None else size
     if size is None or size < 1:
         msg = (
-            f"size must be a positive number of pixels for a network without working size, got "
+            f"`size` must be a positive number of pixels for a network without working size, got "
             f"{size}; 320 is a good compromise between contours and time"
         )
         raise UsageError(msg)
@@ -139,7 +139,7 @@ def _write(graph: Graph, path: Path, to: Target) -> None:
 
 
 def _description(model: Segmenter, name: str, to: Target) -> dict[str, Any]:
-    """Return what is known of the graphs besides their inputs and outputs."""
+    """Return the description of the graphs, without their inputs and outputs."""
     versions = {package: packages.version(package) for package in PACKAGES[to]}
     return {
         "model": name,

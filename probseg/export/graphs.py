@@ -39,7 +39,7 @@ class Graph(NamedTuple):
 
 
 class Encode(nn.Module):
-    """What does not depend on prompts.
+    """The part of the network that needs no prompts.
 
     Args:
         model: Network whose prompts enter at the head.
@@ -106,7 +106,7 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
     """
     if model.refinement is not None:
         msg = (
-            f"model must have no refinement, which no graph can hold, got a "
+            f"`model` must have no refinement, which no graph can hold, got a "
             f"{type(model.refinement).__name__}; set model.refinement = None, and export that"
         )
         raise UsageError(msg)

@@ -30,7 +30,7 @@ STEPS: list[tuple[list[tuple[float, float, bool]], tuple[float, float, float, fl
 
 
 class Parity(NamedTuple):
-    """How far the answers of exported graphs are from those of the network.
+    """Differences between the answers of exported graphs and of the network.
 
     Args:
         answers: Number of answers compared.

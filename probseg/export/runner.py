@@ -58,13 +58,13 @@ class Runner:
         """Begin with a new image: RGB, uint8, shape ``(H, W, 3)``, any size."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
             msg = (
-                f"image must be RGB, uint8, of shape (H, W, 3), got {image.dtype} of shape "
+                f"`image` must be RGB, uint8, of shape (H, W, 3), got {image.dtype} of shape "
                 f"{image.shape}"
             )
             raise ValueError(msg)
         self.image = image
-        self.view: Box | None = None
-        self.seen: dict[str, Array] = {}
+        self.crop: Box | None = None
+        self.encoded: dict[str, Array] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -87,25 +87,27 @@ class Runner:
         height, width = self.image.shape[:2]
         for x, y, _ in clicks:
             if not (0 <= x < width and 0 <= y < height):
-                msg = f"click ({x}, {y}) is outside the image of {width} x {height} pixels"
+                msg = (
+                    f"`clicks` must satisfy 0 <= x < {width} and 0 <= y < {height}, got ({x}, {y})"
+                )
                 raise ValueError(msg)
         if box is not None:
             x0, y0, x1, y1 = box
             if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
                 msg = (
-                    f"box {tuple(box)} must satisfy 0 <= x0 < x1 <= {width} and "
-                    f"0 <= y0 < y1 <= {height}"
+                    f"`box` must satisfy 0 <= x0 < x1 <= {width} and 0 <= y0 < y1 <= {height}, "
+                    f"got {tuple(box)}"
                 )
                 raise ValueError(msg)
             self.box = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
         self.clicks += clicks
         if not self.clicks and self.box is None:
-            msg = "clicks must be one at least where there is no box, got none"
+            msg = "`clicks` must have at least one click where there is no `box`, got none"
             raise ValueError(msg)
-        x0, y0, x1, y1 = view = self._visible()
-        if view != self.view:
-            self._look(view)
-        feed = {**self.seen, **self._prompts(view)}
+        x0, y0, x1, y1 = crop = self._crop()
+        if crop != self.crop:
+            self._encode(crop)
+        feed = {**self.encoded, **self._prompts(crop)}
         last = list(self.about["graphs"])[-1]
         wanted = [one["name"] for one in self.about["graphs"][last]["inputs"]]
         self.feed = {name: feed[name] for name in wanted}
@@ -118,7 +120,7 @@ class Runner:
         probability[y0:y1, x0:x1] = sigmoid(logits[..., 0] / self.about["temperature"])
         return probability
 
-    def _visible(self) -> Box:
+    def _crop(self) -> Box:
         """Return the part of the image that the network sees: all, or the surroundings of a box."""
         height, width = self.image.shape[:2]
         if self.box is None:
@@ -141,9 +143,9 @@ class Runner:
         left, top = max(0, x0 - margin), max(0, y0 - margin)
         return left, top, min(width, x1 + margin), min(height, y1 + margin)
 
-    def _look(self, view: Box) -> None:
-        """Compute what depends on this part of the image alone."""
-        x0, y0, x1, y1 = view
+    def _encode(self, crop: Box) -> None:
+        """Encode the crop, which is needed once for all clicks in it."""
+        x0, y0, x1, y1 = crop
         size = (y1 - y0, x1 - x0)
         longest = self.about["working_size"]
         if max(size) > longest:
@@ -153,15 +155,15 @@ class Runner:
         pixels = (pixels - np.array(self.about["mean"], np.float32)) / np.array(
             self.about["std"], np.float32
         )
-        self.view, self.working_size = view, size
-        self.seen = {"image": self._padded(pixels)}
+        self.crop, self.working_size = crop, size
+        self.encoded = {"image": self._padded(pixels)}
         if "encode" in self.graphs:
             names = [one["name"] for one in self.about["graphs"]["encode"]["outputs"]]
-            self.seen.update(zip(names, self.graphs["encode"](self.seen), strict=True))
+            self.encoded.update(zip(names, self.graphs["encode"](self.encoded), strict=True))
 
-    def _prompts(self, view: Box) -> dict[str, Array]:
+    def _prompts(self, crop: Box) -> dict[str, Array]:
         """Return the prompts as the network takes them, in pixels of what it sees."""
-        x0, y0, x1, y1 = view
+        x0, y0, x1, y1 = crop
         h, w = self.working_size
         corner, scale = (x0, y0), np.array([w / (x1 - x0), h / (y1 - y0)], np.float32)
         clicked = np.array([click[:2] for click in self.clicks]).reshape(-1, 2) - corner

@@ -161,6 +161,22 @@ def conv_norm(
     )
 
 
+def levels_from(inputs: FeatureInfo, stride: int) -> list[int]:
+    """Return the numbers of the maps with at least a stride, finest first.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    levels = [level for level, own in enumerate(inputs.strides) if own >= stride]
+    if not levels:
+        msg = (
+            f"`stride` must be at most {inputs.strides[-1]}, the stride of the backbone's coarsest "
+            f"map, got {stride}"
+        )
+        raise ValueError(msg)
+    return levels
+
+
 def enlarged_to(x: Tensor, finer: Tensor) -> Tensor:
     """Enlarge maps ``(B, C, h, w)`` to the size of finer ones."""
     return F.interpolate(x, finer.shape[-2:], mode="bilinear", align_corners=False)

@@ -79,18 +79,20 @@ class CorrectiveSelfAttention(Head):
     ) -> None:
         super().__init__()
         if stride < 1:
-            msg = f"stride must be a whole number >= 1, got {stride}"
+            msg = f"`stride` must be a whole number >= 1, got {stride}"
             raise ValueError(msg)
         if layout not in ("axial", "full"):
-            msg = f"layout must be 'axial' or 'full', got {layout!r}"
+            msg = f"`layout` must be 'axial' or 'full', got {layout!r}"
             raise ValueError(msg)
         if num_heads < 1 or channels % num_heads:
-            msg = f"channels must be divisible by num_heads >= 1, got {channels} and {num_heads}"
+            msg = (
+                f"`channels` must be divisible by `num_heads` >= 1, got {channels} and {num_heads}"
+            )
             raise ValueError(msg)
         if propagation_iterations and attention != "probabilistic":
             msg = (
-                f"propagation_iterations={propagation_iterations} needs attention='probabilistic', "
-                f"got {attention!r}; leave it 0 for another attention"
+                f"`propagation_iterations` must be 0 with attention={attention!r}, got "
+                f"{propagation_iterations}; only attention='probabilistic' propagates"
             )
             raise ValueError(msg)
         self.stride = stride

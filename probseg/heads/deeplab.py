@@ -175,7 +175,7 @@ class DenseDeepLabDecoder(_DeepLab):
 def _level_of(stride: int, inputs: FeatureInfo) -> int:
     if stride not in inputs.strides:
         msg = (
-            f"stride must be that of one of the backbone's maps, {inputs.strides}, got "
+            f"`stride` must be that of one of the backbone's maps, {inputs.strides}, got "
             f"{stride}; choose one of these, or a backbone that has such a map"
         )
         raise ValueError(msg)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.heads.base import Decoded, Decoder, conv_norm_relu
+from probseg.heads.base import Decoded, Decoder, conv_norm_relu, enlarged_to, levels_from
 from probseg.types import FeatureInfo
 
 
@@ -23,13 +22,7 @@ class FPNDecoder(Decoder):
 
     def __init__(self, inputs: FeatureInfo, channels: int = 96, stride: int = 4) -> None:
         super().__init__()
-        self.levels = [i for i, s in enumerate(inputs.strides) if s >= stride]
-        if not self.levels:
-            msg = (
-                f"`stride` must be at most {inputs.strides[-1]}, the stride of the backbone's "
-                f"coarsest map, got {stride}"
-            )
-            raise ValueError(msg)
+        self.levels = levels_from(inputs, stride)
         self.lateral = nn.ModuleList(
             nn.Conv2d(inputs.channels[i], channels, kernel_size=1) for i in self.levels
         )
@@ -42,8 +35,7 @@ class FPNDecoder(Decoder):
         for level in reversed(range(len(self.levels))):
             lateral = self.lateral[level](maps[self.levels[level]])
             if fused is not None:
-                size = lateral.shape[-2:]
-                lateral = lateral + F.interpolate(fused, size, mode="bilinear", align_corners=False)
+                lateral = lateral + enlarged_to(fused, lateral)
             fused = self.smooth[level](lateral)
         assert fused is not None, "there is at least one level"  # checked in the constructor
         return Decoded(fused)

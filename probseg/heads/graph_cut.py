@@ -68,7 +68,7 @@ class GraphCut(nn.Module):
         }
         for name, weight in weights.items():
             if not 0 <= weight <= 1000:
-                msg = f"{name} must be a number in [0, 1000], got {weight}"
+                msg = f"`{name}` must be a number in [0, 1000], got {weight}"
                 raise ValueError(msg)
         self.logit_weight, self.colour_weight = logit_weight, colour_weight
         self.smoothness = smoothness

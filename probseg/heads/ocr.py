@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.heads.base import Decoded, Decoder, conv_norm_relu
+from probseg.heads.base import Decoded, Decoder, conv_norm_relu, levels_from
 from probseg.ops import attend
 from probseg.ops.numerics import full_precision, working_dtype
 from probseg.types import FeatureInfo
@@ -52,13 +52,7 @@ class OCRDecoder(Decoder):
             raise ValueError(msg)
         self.regions = regions
         self.aligned = inputs.aligned
-        self.levels = [i for i, s in enumerate(inputs.strides) if s >= stride]
-        if not self.levels:
-            msg = (
-                f"`stride` must be at most {inputs.strides[-1]}, the stride of the backbone's "
-                f"coarsest map, got {stride}"
-            )
-            raise ValueError(msg)
+        self.levels = levels_from(inputs, stride)
         total = sum(inputs.channels[i] for i in self.levels)
         self.auxiliary = nn.Sequential(conv_norm_relu(total, total, 1), nn.Conv2d(total, 1, 1))
         self.pixels = conv_norm_relu(total, 2 * channels, 3)

@@ -73,7 +73,7 @@ class PromptPropagation(nn.Module):
         }
         for name, number in numbers.items():
             if number < 1:
-                msg = f"{name} must be at least 1, got {number}"
+                msg = f"`{name}` must be at least 1, got {number}"
                 raise ValueError(msg)
         self.spaces, self.dims, self.units = spaces, dims, units
         self.key_iterations = key_iterations

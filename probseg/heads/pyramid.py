@@ -15,6 +15,7 @@ from probseg.heads.base import (
     conv_norm,
     conv_norm_relu,
     enlarged_to,
+    levels_from,
 )
 from probseg.heads.fusion import Fusion
 from probseg.heads.propagation import PromptPropagation
@@ -42,10 +43,10 @@ class PyramidDecoder(Decoder):
         self, inputs: FeatureInfo, widths: Sequence[int] = WIDTHS, stride: int = 4
     ) -> None:
         super().__init__()
-        usable = [i for i, s in enumerate(inputs.strides) if s >= stride]
+        usable = levels_from(inputs, stride)
         if not widths or len(usable) < len(widths):
             msg = (
-                f"widths must be one for each level, at least one and at most {len(usable)} for "
+                f"`widths` must be one for each level, at least one and at most {len(usable)} for "
                 f"the backbone's strides {inputs.strides} from {stride} on, got {list(widths)}"
             )
             raise ValueError(msg)
@@ -104,7 +105,9 @@ class PromptUNet(Fusion):
         super().__init__()
         widths, strides = inputs.channels, inputs.strides
         if len(blocks) != len(widths):
-            msg = f"blocks must be one number for each of {len(widths)} levels, got {list(blocks)}"
+            msg = (
+                f"`blocks` must be one number for each of {len(widths)} levels, got {list(blocks)}"
+            )
             raise ValueError(msg)
         self.channels = widths[0]
         self.embed = nn.Conv2d(prompt_channels, widths[0], strides[0], stride=strides[0])

@@ -28,7 +28,9 @@ class SemanticHead(nn.Module, ABC):
     def __init__(self, num_classes: int) -> None:
         super().__init__()
         if num_classes < 2:
-            msg = f"num_classes must be at least 2, got {num_classes}; count the background as one"
+            msg = (
+                f"`num_classes` must be at least 2, got {num_classes}; count the background as one"
+            )
             raise ValueError(msg)
         self.num_classes = num_classes
 

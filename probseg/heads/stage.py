@@ -62,12 +62,12 @@ class PromptStage(Fusion):
         super().__init__()
         if not 0 <= level < len(inputs.strides):
             msg = (
-                f"level must be one of the {len(inputs.strides)} levels of the decoder, from 0 for "
-                f"the finest, got {level}"
+                f"`level` must be one of the {len(inputs.strides)} levels of the decoder, from 0 "
+                f"for the finest, got {level}"
             )
             raise ValueError(msg)
         if blocks < 1:
-            msg = f"blocks must be at least 1, got {blocks}"
+            msg = f"`blocks` must be at least 1, got {blocks}"
             raise ValueError(msg)
         self.level = level
         self.channels = out_channels

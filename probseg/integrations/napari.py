@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.annotate.models import RECOMMENDED
+from probseg.formats.colours import CLICK_COLOURS, CLICK_MARKERS
 from probseg.integrations.prompted import PromptedModel
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ TRANSFORM = ("scale", "translate", "rotate", "shear", "affine")
 def segment_by_clicks(
     viewer: napari.viewer.Viewer, image: napari.layers.Image, model: str = RECOMMENDED
 ) -> None:
-    """Add layers for points and masks; every new point segments the object anew.
+    """Add layers for points and masks; every new point segments the object again.
 
     The layer ``object`` takes points on the object, ``background`` those that are not. The mask is
     written with the selected label of the layer ``masks``; pixels of other labels are not changed.
@@ -56,9 +57,14 @@ def segment_by_clicks(
     masks = viewer.add_labels(np.zeros(pixels.shape[:2], np.int32), name="masks", **place)
     points = {
         name: viewer.add_points(
-            ndim=2, name=name, face_color=colour, size=max(3, max(pixels.shape) / 80), **place
+            ndim=2,
+            name=name,
+            face_color=CLICK_COLOURS[positive],
+            symbol=CLICK_MARKERS[positive],
+            size=max(3, max(pixels.shape) / 80),
+            **place,
         )
-        for name, colour in (("background", "red"), ("object", "lime"))
+        for name, positive in (("background", False), ("object", True))
     }
 
     def answer(event: Any) -> None:  # noqa: ANN401

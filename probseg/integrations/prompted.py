@@ -11,12 +11,16 @@ import torch
 
 from probseg.annotate.models import load
 from probseg.interact.loop import InteractionLoop
-from probseg.interact.predictor import Mask, visible_part
-from probseg.interact.states import InteractionState, begin, fitted_box, image_tensor
+from probseg.interact.predictor import Mask
+from probseg.interact.states import (
+    OVERHANG,
+    InteractionState,
+    begin,
+    fitted_box,
+    image_tensor,
+    with_crop,
+)
 from probseg.types import Click
-
-OVERHANG = 1.0
-"""Most pixels that a point may lie over the edge of the image, as canvases of tools allow."""
 
 Point = Sequence[float]
 
@@ -48,7 +52,7 @@ class PromptedModel:
             image: RGB, uint8, shape ``(H, W, 3)``.
         """
         state = begin(image_tensor(image, self._device))
-        return self._loop.look(state) if self._model.prompts == "head" else state
+        return self._loop.encode(state) if self._model.prompts == "head" else state
 
     def answer(
         self,
@@ -63,7 +67,8 @@ class PromptedModel:
 
         Args:
             encoded: The image, from `encode`; it is not changed.
-            positive: Points ``(x, y)`` on the object, at most `OVERHANG` outside of the image.
+            positive: Points ``(x, y)`` on the object, at most 2 pixels over the edge of the image
+                (`OVERHANG`), where they become clicks on the nearest pixel.
             negative: Points on the background, likewise.
             box: Around the object, ``(x0, y0, x1, y1)``; up to 2 pixels over the edge of the image
                 are cut off with a warning.
@@ -81,19 +86,19 @@ class PromptedModel:
         if fitted is None and not positive:
             return Mask(np.zeros(size, np.float32))
         state = encoded._replace(clicks=tuple(clicks), box=fitted)
-        (answered,) = self._loop.answer([state._replace(view=visible_part(state))])
+        (answered,) = self._loop.answer([with_crop(state)])
         return Mask(answered.probability)
 
 
 def pixel_click(point: Point, positive: bool, size: tuple[int, int]) -> Click:
-    """Return a click on the pixel under a point; one just outside is on the border.
+    """Return a click on the pixel under a point, or on the nearest one.
 
     Raises:
-        ValueError: If the point is further outside of an image ``(H, W)`` than `OVERHANG`.
+        ValueError: If the point is further than `OVERHANG` over the edge of an image ``(H, W)``.
     """
     (x, y), (height, width) = point, size
     if not (-OVERHANG <= x <= width + OVERHANG and -OVERHANG <= y <= height + OVERHANG):
-        msg = f"`point` must be inside of the image of {width} x {height} pixels, got ({x}, {y})"
+        msg = f"`point` must be inside the image of {width} x {height} pixels, got ({x}, {y})"
         raise ValueError(msg)
     column, row = math.floor(x), math.floor(y)
     return Click(min(max(column, 0), width - 1), min(max(row, 0), height - 1), positive)

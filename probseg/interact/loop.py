@@ -3,7 +3,7 @@
 Validation, testing, the Python predictor and annotation tools share `InteractionLoop`. Its states
 are explicit: every function takes states and returns new ones, and nothing is kept between calls.
 It works on many interactions at once, which the model answers in batches. Clicks and boxes in a
-state are in pixels of the whole image; only the model sees those of what it is shown.
+state are in pixels of the whole image; only the model gets those of its view.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.boxes import Box
-from probseg.interact.states import InteractionState, Look, check_click
+from probseg.interact.states import InteractionState, View, check_click
 from probseg.interact.zoom import Zoom, next_window, scaled_size
 from probseg.types import Click, Prompts
 
@@ -71,7 +71,7 @@ class InteractionLoop:
         model: In evaluation mode.
         batch_size: Most images in one call of the model, at least 2 with ``flip``; bounds its
             memory.
-        zoom: How the model looks closer; None for not at all.
+        zoom: Settings of the zoom-in; None for none.
         flip: Whether the logits are averaged with those of the mirrored image.
         previous_mask: Whether the model is handed its last answer with the prompts.
 
@@ -115,17 +115,17 @@ class InteractionLoop:
         """Return the states with the model's answers to all their prompts.
 
         Raises:
-            ValueError: If the model's logits are not of the shape of what it was shown.
+            ValueError: If the model's logits are not of the view's shape.
         """
-        looks, windows = [], []
+        views, windows = [], []
         for state in states:
-            look, window = self._next_look(state)
-            looks.append(look)
+            view, window = self._next_view(state)
+            views.append(view)
             windows.append(window)
-        current = self._encoded([state._replace(seconds=0.0) for state in states], looks)
+        current = self._encoded([state._replace(seconds=0.0) for state in states], views)
         current = [s._replace(window=w) for s, w in zip(current, windows, strict=True)]
         answered = list(current)
-        for part in self._together(looks):
+        for part in self._together(views):
             timed = _Stopwatch(current[part[0]].image.device)
             probabilities = self._decoded([current[i] for i in part])
             share = timed.seconds() / len(part)
@@ -135,42 +135,42 @@ class InteractionLoop:
         return answered
 
     @torch.inference_mode()
-    def look(self, state: InteractionState) -> InteractionState:
-        """Return the state after the model has encoded its view, before any answer."""
+    def encode(self, state: InteractionState) -> InteractionState:
+        """Return the state with its crop encoded, before any answer."""
         return self._encoded([state], [_whole(state)])[0]
 
-    def _next_look(self, state: InteractionState) -> tuple[Look, Box | None]:
+    def _next_view(self, state: InteractionState) -> tuple[View, Box | None]:
         """Return the next view for the model, and the window to remember."""
         if self.zoom is None:
             return _whole(state), None
         window = next_window(self.zoom, state.window, state.probability, state.clicks)
         if window is not None:
-            return Look(window, scaled_size(_size(window), self.zoom.target)), window
+            return View(window, scaled_size(_size(window), self.zoom.target)), window
         forgets = len(state.clicks) <= self.zoom.skip_clicks or not self.zoom.stale
         return _whole(state), None if forgets else state.window
 
     def _encoded(
-        self, states: Sequence[InteractionState], looks: Sequence[Look]
+        self, states: Sequence[InteractionState], views: Sequence[View]
     ) -> list[InteractionState]:
         """Return the states with these views encoded; unchanged views are not encoded again."""
         encoded = list(states)
-        new: dict[tuple[int, Look], list[int]] = defaultdict(list)  # trials share their image
-        for i, look in enumerate(looks):
-            if states[i].seen != look:
-                new[id(states[i].image), look].append(i)
+        new: dict[tuple[int, View], list[int]] = defaultdict(list)  # trials share their image
+        for i, view in enumerate(views):
+            if states[i].view != view:
+                new[id(states[i].image), view].append(i)
         firsts = [alike[0] for alike in new.values()]
-        for part in self._together(looks, firsts):
+        for part in self._together(views, firsts):
             timed = _Stopwatch(states[part[0]].image.device)
-            images = [_shown(states[i].image, looks[i]) for i in part]
+            images = [_shown(states[i].image, views[i]) for i in part]
             mirrored = [image.flip(-1) for image in images] if self.flip else []
             made = self.model.encode_each([*images, *mirrored])
             sides = [made[: len(part)], made[len(part) :]] if self.flip else [made]
-            groups = [new[id(states[i].image), looks[i]] for i in part]
+            groups = [new[id(states[i].image), views[i]] for i in part]
             share = timed.seconds() / sum(map(len, groups))
             for both, alike in zip(zip(*sides, strict=True), groups, strict=True):
                 for i in alike:
                     encoded[i] = states[i]._replace(
-                        seen=looks[i],
+                        view=views[i],
                         encoded=both,
                         seconds=(states[i].seconds or 0.0) + share,
                     )
@@ -184,7 +184,7 @@ class InteractionLoop:
             encoded += [state.encoded[1] for state in states]
             prompts += [self._prompts(state, mirrored=True) for state in states]
         logits = self.model.decode_each(encoded, prompts)
-        expected = [state.seen.size for state in states if state.seen is not None]
+        expected = [state.view.size for state in states if state.view is not None]
         for one, size in zip(logits, expected * (1 + self.flip), strict=True):
             if tuple(one.shape) != size:
                 message = (
@@ -201,9 +201,9 @@ class InteractionLoop:
         return [mean.sigmoid() for mean in means]
 
     def _prompts(self, state: InteractionState, mirrored: bool) -> Prompts:
-        """Return box and clicks in pixels of the model's view."""
-        assert state.seen is not None, "asked about what was not shown"
-        (x0, y0, x1, y1), (height, width) = state.seen
+        """Return box and clicks in pixels of the view."""
+        assert state.view is not None, "decoded before it was encoded"
+        (x0, y0, x1, y1), (height, width) = state.view
         scale = np.array([width / (x1 - x0), height / (y1 - y0)])
         points = np.array([[c.x - x0, c.y - y0] for c in state.clicks]).reshape(-1, 2) * scale
         box = np.full((2, 2), np.nan)
@@ -216,7 +216,7 @@ class InteractionLoop:
         previous = None
         if self.previous_mask:
             probability = torch.from_numpy(state.probability).to(device)
-            previous = _shown(probability[None], state.seen)[None]  # (1, 1, h, w)
+            previous = _shown(probability[None], state.view)[None]  # (1, 1, h, w)
             previous = previous.flip(-1) if mirrored else previous
         return Prompts(
             points=torch.tensor(points, dtype=torch.float32, device=device)[None],
@@ -228,37 +228,37 @@ class InteractionLoop:
         )
 
     def _together(
-        self, looks: Sequence[Look], chosen: Sequence[int] | None = None
+        self, views: Sequence[View], chosen: Sequence[int] | None = None
     ) -> Iterator[list[int]]:
-        """Yield the numbers of looks that the model can take in one call."""
+        """Yield the numbers of views that the model can take in one call."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
-        for i in range(len(looks)) if chosen is None else chosen:
-            groups[self.model.grid(looks[i].size)].append(i)
+        for i in range(len(views)) if chosen is None else chosen:
+            groups[self.model.grid(views[i].size)].append(i)
         most = max(1, self.batch_size // 2) if self.flip else self.batch_size
         for group in groups.values():
             yield from (group[first : first + most] for first in range(0, len(group), most))
 
 
-def _whole(state: InteractionState) -> Look:
-    return Look(state.view, _size(state.view))
+def _whole(state: InteractionState) -> View:
+    return View(state.crop, _size(state.crop))
 
 
 def _size(box: Box) -> tuple[int, int]:
     return box[3] - box[1], box[2] - box[0]
 
 
-def _shown(image: Tensor, look: Look) -> Tensor:
-    """Crop and resize the model's view, ``(C, H, W)`` to float ``(C, h, w)``."""
-    x0, y0, x1, y1 = look.part
+def _shown(image: Tensor, view: View) -> Tensor:
+    """Cut a view out of an image ``(C, H, W)`` and resize it, to float ``(C, h, w)``."""
+    x0, y0, x1, y1 = view.box
     part = image[:, y0:y1, x0:x1]
     if part.dtype == torch.uint8:
         part = part.float() / 255
-    return part if look.size == _size(look.part) else _resize(part, look.size)
+    return part if view.size == _size(view.box) else _resize(part, view.size)
 
 
 def _put_back(state: InteractionState, probability: Tensor) -> InteractionState:
     """Return the state with the probabilities ``(h, w)`` where they belong, and 0 elsewhere."""
-    x0, y0, x1, y1 = place = state.window or state.view
+    x0, y0, x1, y1 = place = state.window or state.crop
     if tuple(probability.shape) != _size(place):
         probability = _resize(probability[None], _size(place))[0]
     whole = np.zeros(state.probability.shape, dtype=np.float32)

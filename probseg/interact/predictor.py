@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from probseg.clicks.boxes import Box, padded_crop
+from probseg.clicks.boxes import Box
 from probseg.errors import UnknownNameError
 from probseg.formats import png, run_lengths
 from probseg.formats.polygons import Polygon, trace
@@ -26,6 +25,7 @@ from probseg.interact.states import (
     check_click,
     fitted_box,
     image_tensor,
+    with_crop,
 )
 from probseg.interact.waiting import warn_of_spinning
 from probseg.interact.zoom import ZOOMS
@@ -201,18 +201,18 @@ class Predictor:
 
     @property
     def view(self) -> Box | None:
-        """Window ``(x0, y0, x1, y1)`` of the last prediction, in pixels; None before the first.
+        """Box ``(x0, y0, x1, y1)`` of the last view, in pixels; None before the first prediction.
 
-        It moves where a zoom moves, and the model then encodes what it sees once more.
+        It moves with the window of a zoom, and the model then encodes the new view.
         """
-        if self._state is None or self._state.seen is None:
+        if self._state is None or self._state.view is None:
             return None
-        return self._state.seen.part
+        return self._state.view.box
 
     def set_image(self, image: npt.NDArray[np.uint8] | Image.Image | Path | str) -> None:
         """Start with a new image; mask, box and clicks of the last one are discarded.
 
-        Models whose prompts enter at the head look at it now, all others when they are asked.
+        Models whose prompts enter at the head encode it now, all others at each prediction.
 
         Args:
             image: RGB, uint8, shape ``(H, W, 3)``, any size; or an image of Pillow or the path of
@@ -274,10 +274,10 @@ class Predictor:
         self._settings += 1
         if self._empty is not None and self._begun is not None and self._state is not None:
             # What was encoded with other keys is out of date.
-            self._empty = self._encoded(self._empty._replace(seen=None, encoded=None))
-            seen, encoded = self._empty.seen, self._empty.encoded
-            self._begun = self._begun._replace(seen=seen, encoded=encoded)
-            self._state = self._state._replace(seen=seen, encoded=encoded)
+            self._empty = self._encoded(self._empty._replace(view=None, encoded=None))
+            view, encoded = self._empty.view, self._empty.encoded
+            self._begun = self._begun._replace(view=view, encoded=encoded)
+            self._state = self._state._replace(view=view, encoded=encoded)
 
     def predict(
         self,
@@ -359,7 +359,7 @@ class Predictor:
             RuntimeError: If there is no click to take back.
         """
         if not self.clicks:
-            msg = "no click to undo"
+            msg = "no click to undo; call predict(...) with a click first"
             raise RuntimeError(msg)
         state = self._current()
         left = state._replace(clicks=state.clicks[:-1])
@@ -385,7 +385,7 @@ class Predictor:
 
     def _encoded(self, state: InteractionState) -> InteractionState:
         """Return a state encoded where that does not depend on prompts."""
-        return self._loop.look(state) if self.model.prompts == "head" else state
+        return self._loop.encode(state) if self.model.prompts == "head" else state
 
     def _answer_again(self, state: InteractionState) -> Mask:
         """Answer the prompts of a state, which correct the last answer that is kept."""
@@ -394,7 +394,7 @@ class Predictor:
         return self._answer(state._replace(probability=before.probability, window=before.window))
 
     def _answer(self, state: InteractionState) -> Mask:
-        (self._state,) = self._loop.answer([state._replace(view=visible_part(state))])
+        (self._state,) = self._loop.answer([with_crop(state)])
         self._answers.append(_Answered(self._state, self._settings))
         return Mask(self._state.probability)
 
@@ -403,31 +403,3 @@ class Predictor:
             msg = "no image: call set_image(image) before predict(...)"
             raise RuntimeError(msg)
         return self._state
-
-
-def visible_part(state: InteractionState) -> Box:
-    """Return the part of the image that the model sees: all, or the surroundings of the box.
-
-    The surroundings are those of the protocol ``gabbur2021`` unless a click lies outside, and then
-    those of the box with all clicks: a crop that stays the same need not be encoded again.
-    """
-    height, width = state.image.shape[-2:]
-    if state.box is None:
-        return 0, 0, width, height
-    columns = [math.floor(click.x) for click in state.clicks]
-    rows = [math.floor(click.y) for click in state.clicks]
-    x0, y0, x1, y1 = state.box
-    crop = padded_crop(state.box, (height, width))
-    inside = all(
-        crop[0] <= column < crop[2] and crop[1] <= row < crop[3]
-        for column, row in zip(columns, rows, strict=True)
-    )
-    if inside:
-        return crop
-    around = (
-        min([x0, *columns]),
-        min([y0, *rows]),
-        max([x1, *(column + 1 for column in columns)]),
-        max([y1, *(row + 1 for row in rows)]),
-    )
-    return padded_crop(around, (height, width))

@@ -12,22 +12,22 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from probseg.clicks.boxes import Box
+from probseg.clicks.boxes import Box, padded_crop
 from probseg.types import Click
 
 OVERHANG = 2.0
-"""Most pixels that a box may reach over the edge of the image, as boxes of detectors do."""
+"""Most pixels that a box or a point may lie over the edge of the image, where it is moved."""
 
 
-class Look(NamedTuple):
-    """A view of the model: a part of the image, at a size.
+class View(NamedTuple):
+    """Input of the model: a box of the image, resized.
 
     Args:
-        part: Box in whole-image pixels.
+        box: Crop or window, in whole-image pixels.
         size: ``(H, W)`` that it is resized to; its own without a zoom.
     """
 
-    part: Box
+    box: Box
     size: tuple[int, int]
 
 
@@ -36,24 +36,24 @@ class InteractionState(NamedTuple):
 
     Args:
         image: RGB, uint8, on the model's device, shape ``(3, H, W)``.
-        view: The part of the image that the model may look at.
+        crop: Part of the image that the model may see, in whole-image pixels.
         box: The annotator's box, or None.
         clicks: The clicks so far.
-        probability: Of the object, float32, shape ``(H, W)``; 0 where the model did not look.
-        window: The part that a zoom looked at last; None before, and without one.
-        seen: What ``encoded`` is of; None before the model has looked.
-        encoded: What the model made of it.
+        probability: Of the object, float32, shape ``(H, W)``; 0 outside the last view.
+        window: Part of the image that a zoom chose last; None before, and without one.
+        view: The view that ``encoded`` belongs to; None before the first.
+        encoded: The model's encoding of the view.
         seconds: Time of the last answer, with the encoding of the image if it was new; where
             several were computed together, the share of one. None before the first.
     """
 
     image: Tensor
-    view: Box
+    crop: Box
     box: Box | None
     clicks: tuple[Click, ...]
     probability: npt.NDArray[np.float32]
     window: Box | None = None
-    seen: Look | None = None
+    view: View | None = None
     encoded: Any = None
     seconds: float | None = None
 
@@ -67,7 +67,7 @@ def image_tensor(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu
 def begin(
     image: Tensor,
     *,
-    view: Box | None = None,
+    crop: Box | None = None,
     box: Box | None = None,
     clicks: Sequence[Click] = (),
     initial: npt.NDArray[np.bool_] | None = None,
@@ -76,9 +76,9 @@ def begin(
 
     Args:
         image: RGB, uint8, shape ``(3, H, W)``, on the model's device; see `image_tensor`.
-        view: The part of the image that the model is to see; None is all of it.
+        crop: Part of the image that the model may see; None is all of it.
         box: The annotator's box in whole-image pixels, or None.
-        clicks: What the annotator said before the first answer.
+        clicks: Clicks before the first answer.
         initial: A mask to correct, bool, shape ``(H, W)``; without one nothing is object yet.
 
     Raises:
@@ -92,7 +92,35 @@ def begin(
     if initial is None:
         initial = np.zeros((height, width), dtype=np.bool_)
     probability = initial.astype(np.float32)
-    return InteractionState(image, view or (0, 0, width, height), box, tuple(clicks), probability)
+    return InteractionState(image, crop or (0, 0, width, height), box, tuple(clicks), probability)
+
+
+def with_crop(state: InteractionState) -> InteractionState:
+    """Return a state with the crop for its prompts: the whole image, or the box's surroundings.
+
+    The margin is that of the protocol ``gabbur2021``. It surrounds the box, and all clicks too if
+    one lies outside: a crop that stays the same need not be encoded again.
+    """
+    height, width = state.image.shape[-2:]
+    if state.box is None:
+        return state._replace(crop=(0, 0, width, height))
+    columns = [math.floor(click.x) for click in state.clicks]
+    rows = [math.floor(click.y) for click in state.clicks]
+    x0, y0, x1, y1 = state.box
+    crop = padded_crop(state.box, (height, width))
+    inside = all(
+        crop[0] <= column < crop[2] and crop[1] <= row < crop[3]
+        for column, row in zip(columns, rows, strict=True)
+    )
+    if not inside:
+        around = (
+            min([x0, *columns]),
+            min([y0, *rows]),
+            max([x1, *(column + 1 for column in columns)]),
+            max([y1, *(row + 1 for row in rows)]),
+        )
+        crop = padded_crop(around, (height, width))
+    return state._replace(crop=crop)
 
 
 def as_click(value: object, name: str) -> Click:
@@ -120,7 +148,10 @@ def as_click(value: object, name: str) -> Click:
 
 
 def fitted_box(box: Sequence[float], image: Tensor) -> Box:
-    """Return a box of whole pixels, rounded outwards, inside an image ``(3, H, W)``.
+    """Return a box of whole pixels, rounded outwards and cut at the edge of an image ``(3, H, W)``.
+
+    Warns:
+        UserWarning: If the box reaches over the edge by `OVERHANG` or less.
 
     Raises:
         ValueError: If it is no box, or reaches further than `OVERHANG` over the edge.
@@ -135,8 +166,7 @@ def fitted_box(box: Sequence[float], image: Tensor) -> Box:
     over = max(abs(a - b) for a, b in zip(cut, (x0, y0, x1, y1), strict=True))
     if 0 < over <= OVERHANG:
         warnings.warn(
-            f"box {tuple(box)} reaches over the edge of the image of {width} x {height} pixels "
-            f"and is cut to {cut}",
+            f"`box` reaches up to {OVERHANG:g} pixels over the edge of the image, and is cut there",
             stacklevel=3,
         )
         x0, y0, x1, y1 = cut

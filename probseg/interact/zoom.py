@@ -62,7 +62,7 @@ def next_window(
 
     Args:
         zoom: The rules.
-        window: Where the model looked for the last answer; None for the whole image.
+        window: Window of the last answer; None for the whole image.
         probability: The last answer, shape ``(H, W)``.
         clicks: All clicks, the new one included.
     """

@@ -46,7 +46,7 @@ class Confusion:
         if most >= self._metric.num_classes:
             msg = (
                 f"{sample.dataset}, {sample.name}: has a pixel of class {most}, and the network "
-                f"tells the classes 0 to {self._metric.num_classes - 1} apart; set num_classes "
+                f"tells the classes 0 to {self._metric.num_classes - 1} apart; set `num_classes` "
                 "of its head to the number of classes of the data"
             )
             raise DataError(msg)

@@ -45,7 +45,7 @@ def semantic_scores(confusion: Counts) -> SemanticScores:
         ValueError: If the matrix is not square.
     """
     if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
-        msg = f"confusion must have shape (C, C), got {confusion.shape}"
+        msg = f"`confusion` must have shape (C, C), got {confusion.shape}"
         raise ValueError(msg)
     right = confusion.diagonal().astype(np.float64)
     truth = confusion.sum(axis=1).astype(np.float64)

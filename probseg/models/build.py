@@ -155,7 +155,7 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
         if is_description(old) and value is not None:
             if not isinstance(value, Mapping):
                 msg = (
-                    f"{key} must be a dictionary of arguments to change, e.g. "
+                    f"`{key}` must be a dictionary of arguments to change, e.g. "
                     f"{key}={{'channels': 64}}, got {value!r}"
                 )
                 raise ValueError(msg)
@@ -211,7 +211,7 @@ def _network(description: Description, kind: type[_Network]) -> _Network:
     model = build_described(resolved(description), _PARTS, "part of a network", _made)
     if not isinstance(model, kind):
         msg = (
-            f"class_path must be that of a {kind.__name__}, got {description['class_path']!r}; "
+            f"`class_path` must be that of a {kind.__name__}, got {description['class_path']!r}; "
             "build makes a Segmenter, build_semantic a SemanticSegmenter"
         )
         raise ValueError(msg)
@@ -259,11 +259,11 @@ def _made(name: str, arguments: Description) -> Any:  # noqa: ANN401 (a module, 
         if name not in _NETWORKS:
             continue
         if value is None and parameters[key].default is not None:
-            msg = f"{key} must be a part of the network, got None; no network is without one"
+            msg = f"`{key}` must be a part of the network, got None; no network is without one"
             raise ValueError(msg)
         if isinstance(value, Mapping):  # a described part is built by now
             msg = (
-                f"{key} must be a part of the network, got {dict(value)}; give it as "
+                f"`{key}` must be a part of the network, got {dict(value)}; give it as "
                 "{'class_path': ..., 'init_args': {...}}"
             )
             raise ValueError(msg)

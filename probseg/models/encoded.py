@@ -167,7 +167,7 @@ def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool)
     )
     if points != (*labels, 2) or labels[:1] != (batch,) or boxes != (batch, 4):
         msg = (
-            f"prompts must have points (B, S, 2), labels (B, S) and boxes (B, 4) of {batch} "
+            f"`prompts` must have `points` (B, S, 2), labels (B, S) and boxes (B, 4) of {batch} "
             f"images, got {points}, {labels} and {boxes}"
         )
         raise ValueError(msg)
@@ -175,14 +175,15 @@ def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool)
         return
     if not previous_mask:
         msg = (
-            "prompts.previous must be None for a network without previous mask, got a mask; choose "
-            "a protocol without previous_mask, or a network that is built with previous_mask=True"
+            "`prompts.previous` must be None for a network without previous mask, got a mask; "
+            "choose a protocol without `previous_mask`, or a network that is built with "
+            "previous_mask=True"
         )
         raise ValueError(msg)
     shape, wanted = tuple(prompts.previous.shape), (batch, 1, *size)
     if shape != wanted or not prompts.previous.is_floating_point():
         msg = (
-            f"prompts.previous must be probabilities, float of shape {wanted}, got "
+            f"`prompts.previous` must be probabilities, float of shape {wanted}, got "
             f"{prompts.previous.dtype} of shape {shape}"
         )
         raise ValueError(msg)

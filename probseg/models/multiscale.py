@@ -35,7 +35,7 @@ def predict_classes(
         ValueError: If there is no scale, or one is not positive.
     """
     if not scales or min(scales) <= 0:
-        msg = f"scales must be positive numbers, at least one, got {tuple(scales)}"
+        msg = f"`scales` must be positive numbers, at least one, got {tuple(scales)}"
         raise ValueError(msg)
     if tuple(scales) == (1.0,) and not flip:  # the order of logits is that of probabilities
         logits: Tensor = model(image)

@@ -25,7 +25,7 @@ def check_head(head: Callable[..., nn.Module], wanted: type[nn.Module], network:
     made: Any = head.func if isinstance(head, partial) else head
     if isinstance(made, type) and not issubclass(made, wanted):
         msg = (
-            f"head must be a {wanted.__name__}, which a {network} is built with, got "
+            f"`head` must be a {wanted.__name__}, which a {network} is built with, got "
             f"{made.__name__}; a Segmenter takes the heads of interactive segmentation, a "
             "SemanticSegmenter those of semantic segmentation"
         )

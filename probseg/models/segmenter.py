@@ -109,22 +109,22 @@ class Segmenter(nn.Module):
     ) -> None:
         super().__init__()
         if not 0 < temperature < math.inf:
-            msg = f"temperature must be finite and above 0, got {temperature}"
+            msg = f"`temperature` must be finite and above 0, got {temperature}"
             raise ValueError(msg)
         if working_size is not None and working_size < 1:
-            msg = f"working_size must be a positive number of pixels or None, got {working_size}"
+            msg = f"`working_size` must be a positive number of pixels or None, got {working_size}"
             raise ValueError(msg)
         if prompts not in ("stem", "head"):
-            msg = f"prompts must be 'stem' or 'head', got {prompts!r}"
+            msg = f"`prompts` must be 'stem' or 'head', got {prompts!r}"
             raise ValueError(msg)
         if prompt_stem not in ("convolution", "embedding"):
-            msg = f"prompt_stem must be 'convolution' or 'embedding', got {prompt_stem!r}"
+            msg = f"`prompt_stem` must be 'convolution' or 'embedding', got {prompt_stem!r}"
             raise ValueError(msg)
         if fusion is not None and prompts == "stem":
-            msg = "fusion is for prompts='head'; with prompts='stem' the first convolution fuses"
+            msg = "`fusion` must be None with prompts='stem', whose first convolution fuses"
             raise ValueError(msg)
         if prompts == "head" and has_prompt_stem(backbone):
-            msg = "backbone has a stem for prompts already; prompts='head' needs a fresh one"
+            msg = "`backbone` must have no stem for prompts with prompts='head'; build a fresh one"
             raise ValueError(msg)
         check_head(head, Head, "Segmenter")
         self.working_size = working_size
@@ -185,7 +185,7 @@ class Segmenter(nn.Module):
         """
         if image.ndim != 4 or image.shape[1] != 3 or not image.is_floating_point():
             msg = (
-                "image must be float in [0, 1] of shape (B, 3, H, W), got "
+                "`image` must be float in [0, 1] of shape (B, 3, H, W), got "
                 f"{image.dtype} of shape {tuple(image.shape)}"
             )
             raise ValueError(msg)
@@ -304,7 +304,7 @@ class Segmenter(nn.Module):
         return working_size, F.pad(image, (0, right, 0, bottom))
 
     def _moved(self, prompts: Prompts, encoded: Encoded) -> Prompts:
-        """Express prompts in the pixels of the padded images, once they are seen to fit."""
+        """Check prompts, and express them in the pixels of the padded images."""
         check_prompts(prompts, len(encoded.image), encoded.size, self.previous_mask)
         moved = moved_prompts(prompts, encoded.size, encoded.working_size)
         if not self.previous_mask:

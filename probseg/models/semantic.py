@@ -81,7 +81,10 @@ class SemanticSegmenter(nn.Module):
             ValueError: If the head has no bases.
         """
         if not isinstance(self.head, EMAHead):
-            msg = f"responsibilities need an EMAHead, got {type(self.head).__name__}"
+            msg = (
+                "`head` must be an EMAHead to have responsibilities, got "
+                f"{type(self.head).__name__}"
+            )
             raise ValueError(msg)
         return self.head.responsibilities(self.backbone(self._filled(image)))
 
@@ -99,8 +102,8 @@ class SemanticSegmenter(nn.Module):
         layers = [module for module in self.head.modules() if isinstance(module, Bases)]
         if not layers:
             msg = (
-                "iterations need a head with bases, which EM is iterated for; "
-                f"got {type(self.head).__name__} without any"
+                "`head` must have bases to set the iterations of EM, got "
+                f"{type(self.head).__name__} without any"
             )
             raise ValueError(msg)
         before = [layer.eval_iterations for layer in layers]
@@ -129,8 +132,8 @@ class SemanticSegmenter(nn.Module):
             return
         if not isinstance(self.backbone, ResNet):
             msg = (
-                f"output_stride can be changed for the backbone ResNet, got "
-                f"{type(self.backbone).__name__}; leave it out"
+                f"`backbone` must be a ResNet to change its output stride, got "
+                f"{type(self.backbone).__name__}; leave the output stride out"
             )
             raise ValueError(msg)
         with self.backbone.at_output_stride(number):
@@ -140,7 +143,7 @@ class SemanticSegmenter(nn.Module):
         """Return the pixels that the backbone sees."""
         if image.ndim != 4 or image.shape[1] != 3 or not image.is_floating_point():
             msg = (
-                "image must be float in [0, 1] of shape (B, 3, H, W), got "
+                "`image` must be float in [0, 1] of shape (B, 3, H, W), got "
                 f"{image.dtype} of shape {tuple(image.shape)}"
             )
             raise ValueError(msg)

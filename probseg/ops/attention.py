@@ -170,7 +170,10 @@ def checked_terms(queries: Tensor, keys: Tensor, log_prior: LogPrior | None, sca
         TypeError: If the prior has a wrong type or dtype.
     """
     if isinstance(scale, Tensor) or not math.isfinite(scale):
-        msg = f"scale must be a finite number, got {scale!r}; multiply queries by a tensor instead"
+        msg = (
+            f"`scale` must be a finite number, got {scale!r}; multiply `queries` by a tensor "
+            "instead"
+        )
         raise ValueError(msg)
     return as_terms("log_prior", log_prior, queries, keys)
 
@@ -201,7 +204,7 @@ def _find_backend(
             if implementation.refuse(queries, keys, payload, terms) is None
         ]
         msg = (
-            f"backend {name!r} cannot serve this call of {primitive}, because {reason}; choose "
+            f"`backend` {name!r} cannot serve this call of {primitive}, because {reason}; choose "
             f"one of {able_names}, or 'auto'"
         )
         raise BackendError(msg)

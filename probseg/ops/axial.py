@@ -65,7 +65,7 @@ def axial_attention(
     for name, maps in named.items():
         if maps.ndim != 5:
             msg = (
-                f"{name} must be a map of shape (B, G, C, H, W), got {tuple(maps.shape)}; use "
+                f"`{name}` must be a map of shape (B, G, C, H, W), got {tuple(maps.shape)}; use "
                 "probabilistic_attention for tokens"
             )
             raise ValueError(msg)
@@ -159,8 +159,8 @@ def check_axis(axis: str, span: int | None) -> None:
     if axis not in get_args(Axis):
         raise UnknownNameError(kind="axis", name=axis, known=get_args(Axis))
     if span is not None and axis == "full":
-        msg = f"span applies to the axes 'height' and 'width', got span={span} with axis='full'"
+        msg = f"`span` must be None with axis='full', got {span}; choose axis 'height' or 'width'"
         raise ValueError(msg)
     if span is not None and span < 1:
-        msg = f"span must be at least 1 (the pixel itself), got {span}; None is the whole line"
+        msg = f"`span` must be at least 1 (the pixel itself), got {span}; None is the whole line"
         raise ValueError(msg)

@@ -38,30 +38,30 @@ def check_units(
     for name, tensor in named.items():
         if tensor.ndim != 4:
             msg = (
-                f"{name} must have shape {layout[name]}, got {tuple(tensor.shape)}; "
+                f"`{name}` must have shape {layout[name]}, got {tuple(tensor.shape)}; "
                 "add the missing batch or head dimension with unsqueeze"
             )
             raise ValueError(msg)
         if not tensor.dtype.is_floating_point:
-            msg = f"{name} must be floating point, got {tensor.dtype}; convert it with .float()"
+            msg = f"`{name}` must be floating point, got {tensor.dtype}; convert it with .float()"
             raise TypeError(msg)
         check_like(name, tensor, queries)
         if tensor.shape[:2] != queries.shape[:2]:
             msg = (
-                f"{name} must have the batch and head sizes {tuple(queries.shape[:2])} of queries, "
-                f"got {tuple(tensor.shape[:2])}; expand it to them"
+                f"`{name}` must have the batch and head sizes {tuple(queries.shape[:2])} of "
+                f"`queries`, got {tuple(tensor.shape[:2])}; expand it to them"
             )
             raise ValueError(msg)
     if keys.shape[-1] != queries.shape[-1]:
         msg = (
-            f"keys must have the {queries.shape[-1]} channels of queries, got {keys.shape[-1]}; "
-            "project both to the same width"
+            f"`keys` must have the {queries.shape[-1]} channels of `queries`, got "
+            f"{keys.shape[-1]}; project both to the same width"
         )
         raise ValueError(msg)
     if payload.shape[-2] != named[payload_of].shape[-2]:
         msg = (
-            f"{payload_name} must have one row for each of the {named[payload_of].shape[-2]} "
-            f"{payload_of}, got {payload.shape[-2]}; its dimensions are {layout[payload_name]}"
+            f"`{payload_name}` must have one row for each of the {named[payload_of].shape[-2]} "
+            f"`{payload_of}`, got {payload.shape[-2]}; its dimensions are {layout[payload_name]}"
         )
         raise ValueError(msg)
 
@@ -70,7 +70,7 @@ def check_like(name: str, tensor: Tensor, queries: Tensor) -> None:
     """Check that a tensor has the dtype and the device of the queries."""
     if tensor.dtype != queries.dtype:
         msg = (
-            f"{name} must have the dtype {queries.dtype} of queries, got {tensor.dtype}; "
+            f"`{name}` must have the dtype {queries.dtype} of `queries`, got {tensor.dtype}; "
             "convert it with .to(queries.dtype)"
         )
         raise TypeError(msg)
@@ -81,7 +81,7 @@ def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
     """Check that a tensor is where the queries are."""
     if tensor.device != device:
         msg = (
-            f"{name} must be on the device {device} of queries, got {tensor.device}; "
+            f"`{name}` must be on the device {device} of `queries`, got {tensor.device}; "
             "move it with .to(queries.device)"
         )
         raise ValueError(msg)
@@ -91,7 +91,7 @@ def check_shape(name: str, tensor: Tensor, expected: Sequence[int], letters: str
     """Check that a tensor has exactly the expected shape, e.g. ``(B, G, N, V)`` in letters."""
     if tuple(tensor.shape) != tuple(expected):
         msg = (
-            f"{name} must have shape {letters} = {tuple(expected)}, got {tuple(tensor.shape)}; "
+            f"`{name}` must have shape {letters} = {tuple(expected)}, got {tuple(tensor.shape)}; "
             "permute or expand it"
         )
         raise ValueError(msg)
@@ -119,7 +119,7 @@ def pairwise(name: str, prior: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
     target = (*queries.shape[:-1], keys.shape[-2])  # (B, G, N, M)
     if not prior.dtype.is_floating_point:
         msg = (
-            f"{name} must be floating point, got {prior.dtype}; turn a mask of visible keys into "
+            f"`{name}` must be floating point, got {prior.dtype}; turn a mask of visible keys into "
             "0 and -inf, e.g. with torch.where(visible, 0.0, -torch.inf)"
         )
         raise TypeError(msg)
@@ -132,7 +132,7 @@ def pairwise(name: str, prior: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
         view = prior
     if not _broadcasts(view.shape, target):
         msg = (
-            f"{name} must have shape (M,), (N, M), (B, G, M) or (B, G, N, M) with "
+            f"`{name}` must have shape (M,), (N, M), (B, G, M) or (B, G, N, M) with "
             f"(B, G, N, M) = {target}, got {tuple(prior.shape)}; use size 1 where it is constant"
         )
         raise ValueError(msg)
@@ -163,14 +163,14 @@ def as_terms(
             continue
         if not isinstance(term, PairwisePrior):
             msg = (
-                f"{name} must be a tensor, a PairwisePrior or a tuple of them, got "
+                f"`{name}` must be a tensor, a PairwisePrior or a tuple of them, got "
                 f"{type(term).__name__}"
             )
             raise TypeError(msg)
         if term.shape[2:] != target[2:] or not _broadcasts(term.shape, target):
             msg = (
-                f"{name} must broadcast to (B, G, N, M) = {target}, got a {type(term).__name__} of "
-                f"shape {term.shape}; build it for this number of tokens"
+                f"`{name}` must broadcast to (B, G, N, M) = {target}, got a {type(term).__name__} "
+                f"of shape {term.shape}; build it for this number of tokens"
             )
             raise ValueError(msg)
         for field, tensor in term.tensors.items():
@@ -197,14 +197,16 @@ def as_precision(
     if not isinstance(precision, Tensor):
         if not (0.0 <= precision < math.inf) or (precision == 0.0 and not zero):
             wanted = "0 or more" if zero else "above 0"
-            msg = f"{name} must be finite and {wanted}, got {precision}; it is an inverse variance"
+            msg = (
+                f"`{name}` must be finite and {wanted}, got {precision}; it is an inverse variance"
+            )
             raise ValueError(msg)
         return float(precision)
     check_device(name, precision, keys.device)
     view = precision[(None,) * max(0, 3 - precision.ndim)]
     if not _broadcasts(view.shape, keys.shape[:-1]):
         msg = (
-            f"{name} must broadcast to (B, G, M) = {tuple(keys.shape[:-1])}, got "
+            f"`{name}` must broadcast to (B, G, M) = {tuple(keys.shape[:-1])}, got "
             f"{tuple(precision.shape)}; use size 1 where it is shared"
         )
         raise ValueError(msg)
@@ -214,5 +216,5 @@ def as_precision(
 def check_iterations(iterations: int, name: str = "iterations") -> None:
     """Raise a ValueError if a number of updates, of this name, is below 1."""
     if iterations < 1:
-        msg = f"{name} must be at least 1, got {iterations}; 0 would infer nothing"
+        msg = f"`{name}` must be at least 1, got {iterations}; 0 would infer nothing"
         raise ValueError(msg)

@@ -48,8 +48,9 @@ def minimum_cut(advantage: Floats, image: Floats, smoothness: float) -> npt.NDAr
     largest = float(np.abs(advantage).max(initial=0.0))
     if not (largest <= LARGEST_COST and 0 <= smoothness <= LARGEST_COST):
         msg = (
-            f"advantage and smoothness must be finite and at most {LARGEST_COST:g}, smoothness not "
-            f"negative, got advantages up to {largest:g} and smoothness {smoothness:g}"
+            f"`advantage` and `smoothness` must be finite and at most {LARGEST_COST:g}, "
+            f"`smoothness` not negative, got advantages up to {largest:g} and smoothness "
+            f"{smoothness:g}"
         )
         raise ValueError(msg)
     height, width = advantage.shape

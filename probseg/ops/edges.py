@@ -195,7 +195,7 @@ def widened(values: Tensor, queries: Tensor) -> Tensor:
     """Bring values to the dtype of the queries, which autocast may have left alone."""
     if torch.promote_types(values.dtype, queries.dtype) != queries.dtype:
         msg = (
-            f"values must not be more precise than the queries, got {values.dtype} and "
+            f"`values` must not be more precise than `queries`, got {values.dtype} and "
             f"{queries.dtype}; convert one of them"
         )
         raise TypeError(msg)

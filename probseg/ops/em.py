@@ -142,7 +142,7 @@ def em_attention(
         UnknownNameError: If there is no backend of this name.
     """
     if iterations < 0:
-        msg = f"iterations must be at least 0, got {iterations}; 0 leaves the bases as they are"
+        msg = f"`iterations` must be at least 0, got {iterations}; 0 leaves the bases as they are"
         raise ValueError(msg)
     terms, backend = _checked(tokens, bases, log_prior, scale, backend)
     previous = bases

@@ -34,10 +34,10 @@ def logistic_em(
         ValueError: If ``prior`` is not positive or ``steps`` is negative.
     """
     if not prior > 0:
-        msg = f"prior must be a positive precision, got {prior}"
+        msg = f"`prior` must be a positive precision, got {prior}"
         raise ValueError(msg)
     if steps < 0:
-        msg = f"steps must be at least 0, got {steps}"
+        msg = f"`steps` must be at least 0, got {steps}"
         raise ValueError(msg)
     dtype = working_dtype(rows.dtype)
     rows, evidence, counts = rows.to(dtype), evidence.to(dtype), counts.to(dtype)

@@ -35,10 +35,12 @@ class DistancePrior(ScoredPrior):
     def __post_init__(self) -> None:
         _check_positions(self.query_positions, self.key_positions)
         if not isinstance(self.length, Tensor) or not self.length.is_floating_point():
-            msg = f"length must be a floating-point tensor, got {self.length}; wrap a number in one"
+            msg = (
+                f"`length` must be a floating-point tensor, got {self.length}; wrap a number in one"
+            )
             raise TypeError(msg)
         if self.length.ndim > 2:
-            msg = f"length must have shape (), (G,) or (B, G), got {tuple(self.length.shape)}"
+            msg = f"`length` must have shape (), (G,) or (B, G), got {tuple(self.length.shape)}"
             raise ValueError(msg)
 
     @classmethod
@@ -120,7 +122,7 @@ class WindowPrior(ScoredPrior):
     def __post_init__(self) -> None:
         _check_positions(self.query_positions, self.key_positions)
         if not self.radius >= 0:
-            msg = f"radius must be 0 or more, got {self.radius}; 0 is the same place alone"
+            msg = f"`radius` must be 0 or more, got {self.radius}; 0 is the same place alone"
             raise ValueError(msg)
 
     @classmethod
@@ -183,16 +185,16 @@ def _check_positions(query_positions: Tensor, key_positions: Tensor) -> None:
     ):
         if positions.ndim != 2 or not positions.is_floating_point() or not positions.shape[1]:
             msg = (
-                f"{name} must be floating point of shape (tokens, coordinates >= 1), got "
+                f"`{name}` must be floating point of shape (tokens, coordinates >= 1), got "
                 f"{positions.dtype} {tuple(positions.shape)}"
             )
             raise ValueError(msg)
         if positions.requires_grad:
-            msg = f"{name} must not require a gradient, which positions do not get; detach them"
+            msg = f"`{name}` must not require a gradient, which positions do not get; detach them"
             raise ValueError(msg)
     if query_positions.shape[1] != key_positions.shape[1]:
         msg = (
-            "query_positions and key_positions must have the same number of coordinates, got "
+            "`query_positions` and `key_positions` must have the same number of coordinates, got "
             f"{query_positions.shape[1]} and {key_positions.shape[1]}"
         )
         raise ValueError(msg)

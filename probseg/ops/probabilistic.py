@@ -152,13 +152,16 @@ def probabilistic_attention(
     )
     check_units(queries, keys, values, payload_name="values", payload_of="keys")
     if fixed_values is None and fixed_mask is None and (settings.propagates or clamp_fixed):
-        msg = "value_propagation and clamp_fixed need fixed_values and fixed_mask, got None"
+        msg = (
+            "`fixed_values` and `fixed_mask` must be given for `value_propagation` and "
+            "`clamp_fixed`"
+        )
         raise ValueError(msg)
     fixed = as_fixed(fixed_values, fixed_mask, queries, values)
     if fixed is not None and value_propagation is None and not clamp_fixed:
         msg = (
-            "fixed_values have no effect without value_propagation or clamp_fixed=True; set one of "
-            "them or leave fixed_values and fixed_mask out"
+            "`fixed_values` have no effect without `value_propagation` or clamp_fixed=True; set "
+            "one of them or leave `fixed_values` and `fixed_mask` out"
         )
         raise ValueError(msg)
     if initial_values is not None:
@@ -206,7 +209,7 @@ def infer(
         dtype, and the mixture of the read-out.
     """
     if keys.shape[-2] == 0:
-        msg = "keys must be at least one unit, got none: nothing explains the queries"
+        msg = "`keys` must be at least one unit, got none: nothing explains the queries"
         raise ValueError(msg)
     if position is not None:
         _check_position(position, settings, queries, keys)
@@ -268,7 +271,7 @@ def as_fixed(
     if fixed_values is None and fixed_mask is None:
         return None
     if fixed_values is None or fixed_mask is None:
-        msg = "fixed_values and fixed_mask belong together, got one without the other"
+        msg = "`fixed_values` and `fixed_mask` belong together, got one without the other"
         raise ValueError(msg)
     check_like("fixed_values", fixed_values, queries)
     shape = (*queries.shape[:-1], values.shape[-1])
@@ -276,7 +279,7 @@ def as_fixed(
     check_device("fixed_mask", fixed_mask, queries.device)
     check_shape("fixed_mask", fixed_mask, (queries.shape[0], queries.shape[2]), "(B, N)")
     if fixed_mask.dtype != torch.bool:
-        msg = f"fixed_mask must be bool, got {fixed_mask.dtype}; compare it, e.g. mask > 0"
+        msg = f"`fixed_mask` must be bool, got {fixed_mask.dtype}; compare it, e.g. mask > 0"
         raise TypeError(msg)
     # Elsewhere the values may be anything, NaN too, and padding of the clicked rows reads them.
     read = fixed_values.where(fixed_mask[:, None, :, None], 0.0)  # (B, G, N, V)
@@ -291,14 +294,14 @@ def _check_position(
     prior = settings.log_prior
     if prior not in ("magnitude", "key_magnitude"):
         msg = (
-            "position embeddings are half of a prior that follows the keys (Eq. 26): log_prior "
-            "must be 'magnitude' or 'key_magnitude' with them, got "
+            "`log_prior` must be 'magnitude' or 'key_magnitude' with position embeddings, which "
+            "are half of a prior that follows the keys (Eq. 26), got "
             f"{prior if isinstance(prior, str) else type(prior).__name__!r}"
         )
         raise ValueError(msg)
     if settings.value_propagation.dirichlet_prior is not None:
         msg = (
-            "dirichlet_prior updates a prior that position embeddings tie to the keys (Eq. 26); "
+            "`dirichlet_prior` updates a prior that position embeddings tie to the keys (Eq. 26); "
             "leave one of them out"
         )
         raise ValueError(msg)

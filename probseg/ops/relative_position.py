@@ -59,7 +59,7 @@ class FactoredPosition:
 
     def __post_init__(self) -> None:
         if (self.key_height is None) != (self.key_width is None):
-            msg = "key_height and key_width belong together, got one without the other"
+            msg = "`key_height` and `key_width` belong together, got one without the other"
             raise ValueError(msg)
         for name, table in _tables(self).items():
             _check_table(name, table, (2, 3), "(2H-1, D) or (G, 2H-1, D)", odd=(-2,))
@@ -67,8 +67,8 @@ class FactoredPosition:
             query, key = getattr(self, f"query_{name}"), getattr(self, f"key_{name}")
             if key is not None and key.shape[-2:] != query.shape[-2:]:
                 msg = (
-                    f"key_{name} must have the size {tuple(query.shape[-2:])} of query_{name}, got "
-                    f"{tuple(key.shape[-2:])}"
+                    f"`key_{name}` must have the size {tuple(query.shape[-2:])} of `query_{name}`, "
+                    f"got {tuple(key.shape[-2:])}"
                 )
                 raise ValueError(msg)
 
@@ -159,7 +159,7 @@ class FullPosition:
             _check_table(name, table, (3, 4), letters, odd=(-3, -2))
         if self.key is not None and self.key.shape[-3:] != self.query.shape[-3:]:
             msg = (
-                f"key must have the size {tuple(self.query.shape[-3:])} of query, got "
+                f"`key` must have the size {tuple(self.query.shape[-3:])} of `query`, got "
                 f"{tuple(self.key.shape[-3:])}"
             )
             raise ValueError(msg)
@@ -219,8 +219,8 @@ def check_position(position: RelativePosition, queries: Tensor, keys: Tensor) ->
     for name, tokens in (("queries", queries), ("keys", keys)):
         if tokens.shape[-2] != height * width:
             msg = (
-                f"{name} must be the {height} x {width} = {height * width} tokens of the map that "
-                f"position has tables for, got {tokens.shape[-2]}; use position.resized"
+                f"`{name}` must be the {height} x {width} = {height * width} tokens of the map "
+                f"that `position` has tables for, got {tokens.shape[-2]}; use `position.resized`"
             )
             raise ValueError(msg)
     channel_count, heads = queries.shape[-1], queries.shape[1]
@@ -228,8 +228,8 @@ def check_position(position: RelativePosition, queries: Tensor, keys: Tensor) ->
     for name, table in _tables(position).items():
         if table.shape[-1] != channel_count or (table.ndim > shared and table.shape[0] != heads):
             msg = (
-                f"position.{name} must have {channel_count} channels, and {heads} heads if it has "
-                f"any, got shape {tuple(table.shape)}; build it for the heads' width"
+                f"`position.{name}` must have {channel_count} channels, and {heads} heads if it "
+                f"has any, got shape {tuple(table.shape)}; build it for the heads' width"
             )
             raise ValueError(msg)
         check_device(f"position.{name}", table, queries.device)
@@ -237,7 +237,7 @@ def check_position(position: RelativePosition, queries: Tensor, keys: Tensor) ->
 
 def _check_size(height: int, width: int) -> None:
     if height < 1 or width < 1:
-        msg = f"the size of a map must be at least 1 x 1, got {height} x {width}"
+        msg = f"`height` and `width` must be at least 1, got {height} and {width}"
         raise ValueError(msg)
 
 
@@ -252,7 +252,7 @@ def _check_table(
     fits = table.ndim in ranks and all(table.shape[dim] % 2 == 1 for dim in odd)
     if not fits or not table.is_floating_point():
         msg = (
-            f"{name} must be floating point of shape {letters}, got {table.dtype} "
+            f"`{name}` must be floating point of shape {letters}, got {table.dtype} "
             f"{tuple(table.shape)}; the number of offsets of a line is odd"
         )
         raise ValueError(msg)

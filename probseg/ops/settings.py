@@ -39,20 +39,20 @@ class InferenceSettings:
     def __post_init__(self) -> None:
         prior: Any = self.log_prior
         if prior is None:
-            msg = f"log_prior must be one of {PRIOR_NAMES} or a tensor, got None; see 'uniform'"
+            msg = f"`log_prior` must be one of {PRIOR_NAMES} or a tensor, got None; see 'uniform'"
             raise TypeError(msg)
         if isinstance(prior, str) and prior not in PRIOR_NAMES:
             raise UnknownNameError(kind="log prior", name=prior, known=PRIOR_NAMES)
         if self.value_iterations < 1:
             msg = (
-                "value_iterations must be at least 1 (the read-out itself), got "
+                "`value_iterations` must be at least 1 (the read-out itself), got "
                 f"{self.value_iterations}"
             )
             raise ValueError(msg)
         beta = self.value_precision
         if self.propagates and not isinstance(beta, Tensor) and beta == 0.0:
             msg = (
-                "value_precision must be above 0 where values propagate, got 0: without a value "
+                "`value_precision` must be above 0 where values propagate, got 0: without a value "
                 "likelihood nothing propagates (Gabbur et al., 2021, use 0.1)"
             )
             raise ValueError(msg)

@@ -37,12 +37,12 @@ class PixelMixture(nn.Module):
         numbers = {"units": units, "key_iterations": key_iterations, "stride": stride}
         for name, number in numbers.items():
             if number < 1:
-                msg = f"{name} must be at least 1, got {number}"
+                msg = f"`{name}` must be at least 1, got {number}"
                 raise ValueError(msg)
         if not scales or any(min(pair) < 0 or max(pair) <= 0 for pair in scales):
             msg = (
-                "scales must be pairs of numbers >= 0 for colours and places, not both 0, such as "
-                f"(22.0, 8.0), got {list(scales)}"
+                "`scales` must be pairs of numbers >= 0 for colours and places, not both 0, such "
+                f"as (22.0, 8.0), got {list(scales)}"
             )
             raise ValueError(msg)
         self.units, self.key_iterations, self.stride = units, key_iterations, stride

@@ -30,10 +30,10 @@ class GammaPrior:
 
     def __post_init__(self) -> None:
         if not isinstance(self.shape, Tensor) and not 1.0 <= self.shape < math.inf:
-            msg = f"GammaPrior.shape must be finite and at least 1, got {self.shape}"
+            msg = f"`GammaPrior.shape` must be finite and at least 1, got {self.shape}"
             raise ValueError(msg)
         if not isinstance(self.rate, Tensor) and not 0.0 < self.rate < math.inf:
-            msg = f"GammaPrior.rate must be finite and above 0, got {self.rate}"
+            msg = f"`GammaPrior.rate` must be finite and above 0, got {self.rate}"
             raise ValueError(msg)
 
 
@@ -54,7 +54,7 @@ class DirichletPrior:
     def __post_init__(self) -> None:
         theta = self.concentration
         if not isinstance(theta, Tensor) and not 1.0 <= theta < math.inf:
-            msg = f"DirichletPrior.concentration must be finite and at least 1, got {theta}"
+            msg = f"`DirichletPrior.concentration` must be finite and at least 1, got {theta}"
             raise ValueError(msg)
 
 
@@ -138,12 +138,12 @@ def check_update(update: Update, keys: Tensor) -> Update:
 def _check_update(update: KeyAdaptation | ValuePropagation) -> None:
     name = type(update).__name__
     if update.iterations < 0:
-        msg = f"{name}.iterations must be 0 or more, got {update.iterations}"
+        msg = f"`{name}.iterations` must be 0 or more, got {update.iterations}"
         raise ValueError(msg)
     precision = update.prior_precision
     if not isinstance(precision, Tensor) and not 0.0 <= precision < math.inf:
         msg = (
-            f"{name}.prior_precision must be finite and not negative, got {precision}; 0 is "
+            f"`{name}.prior_precision` must be finite and not negative, got {precision}; 0 is "
             "maximum likelihood"
         )
         raise ValueError(msg)

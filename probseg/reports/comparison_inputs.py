@@ -17,7 +17,7 @@ from probseg.evaluation.records import read_objects, unique
 from probseg.evaluation.summary import percents_up_to
 
 MAY_DIFFER = ("description", "trials")
-"""What protocols of comparable runs may differ in: words, and how often each object was run."""
+"""Fields in which protocols of comparable runs may differ: words and the number of runs."""
 
 NEEDED = ("name", "version", "max_clicks", "box", "scribbles", "initial_mask")
 """Options that the protocol of a result must have."""

@@ -62,9 +62,9 @@ def object_scores(
     """Return the score of each object by metric.
 
     ``miou@k`` is the IoU after k clicks, ``auc`` the normalised area under its curve and ``noc@q``
-    the number of clicks to an IoU of q percent; those of `COMPARED` are those after the last click.
-    All are means over trials. ``failures@q`` is 1 where the majority of the
-    trials, more than half, never reached the IoU, else 0.
+    the number of clicks to an IoU of q percent; the scores of `COMPARED` are of the answer to the
+    last click. All are means over trials. ``failures@q`` is 1 where more than half of the trials
+    never reached the IoU, else 0.
 
     Args:
         scores: Of one result on one data set.

@@ -24,12 +24,12 @@ from probseg.clicks.annotators import BoolMap
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture
 from probseg.evaluation.summary import Summary
+from probseg.formats.colours import CLICK_COLOURS, CLICK_MARKERS
 from probseg.reports.tables import clicks_so_far, count
 
 LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito (2008)
 LIGHT, DARK = ("#1b1f24", "#ffffff"), ("#e4e7eb", "#171b20")  # ink and paper
 TRUTH, PREDICTION, BOX = "#ffd400", "#00c8ff", "#ff9f1c"
-POSITIVE, NEGATIVE = "#15803d", "#cc1f1f"
 MAX_ROWS = 8
 TILE = 2.2  # width of a picture in inches
 TITLE = 0.3  # height of the line above a row of pictures in inches
@@ -164,8 +164,7 @@ def _draw_frame(axes: Axes, picture: Picture, frame: Frame, title: str) -> None:
     """Draw a prediction with the clicks that led to it, numbered, and its IoU."""
     _draw(axes, picture.image, title, frame.prediction, PREDICTION)
     for number, click in enumerate(picture.clicks[: frame.k], start=1):
-        colour = POSITIVE if click.positive else NEGATIVE
-        marker = "o" if click.positive else "s"
+        colour, marker = CLICK_COLOURS[click.positive], CLICK_MARKERS[click.positive]
         (mark,) = axes.plot(click.x, click.y, marker, ms=8, mfc=colour, mec="white", mew=0.8)
         mark.set(clip_on=False, in_layout=False)  # marks need no room; measuring them takes long
         axes.annotate(

@@ -20,7 +20,8 @@ from PIL import Image
 
 from probseg.clicks.annotators import BoolMap
 from probseg.evaluation.records import ObjectRecord, Picture
-from probseg.reports.figures import BOX, NEGATIVE, POSITIVE, PREDICTION, TRUTH
+from probseg.formats.colours import CLICK_COLOURS
+from probseg.reports.figures import BOX, PREDICTION, TRUTH
 from probseg.reports.pages import render
 from probseg.reports.tables import count
 from probseg.types import IGNORE, Click
@@ -41,8 +42,8 @@ _COLOURS = {
     "box": BOX,
     "truth": TRUTH,
     "prediction": PREDICTION,
-    "positive": POSITIVE,
-    "negative": NEGATIVE,
+    "positive": CLICK_COLOURS[True],
+    "negative": CLICK_COLOURS[False],
 }
 
 PICTURED = 4
@@ -80,7 +81,7 @@ class _Tile(NamedTuple):
     clicks: Sequence[_Mark] = ()
 
 
-class _View(NamedTuple):
+class _Scaled(NamedTuple):
     """A picture on the page.
 
     Args:
@@ -138,13 +139,13 @@ def render_run(record: ObjectRecord, area: float, identifier: str) -> Markup:
     )
     drawn: dict[str, Any] = {"tiles": [], "width": 0, "height": 0, "mark": 0.0, "photo": ""}
     if record.picture is not None:
-        view = _view(record.picture)
+        scaled = _scaled(record.picture)
         drawn = {
-            "tiles": _tiles(record.name, view),
-            "width": view.width,
-            "height": view.height,
-            "mark": view.mark,
-            "photo": _photo(view),
+            "tiles": _tiles(record.name, scaled),
+            "width": scaled.width,
+            "height": scaled.height,
+            "mark": scaled.mark,
+            "photo": _photo(scaled),
         }
     return render(
         "run",
@@ -162,21 +163,21 @@ def data_uri(content: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _view(picture: Picture) -> _View:
+def _scaled(picture: Picture) -> _Scaled:
     height, width = picture.mask.shape
     scale = min(1.0, LARGEST_SIDE / max(height, width))
     size = max(1, round(width * scale)), max(1, round(height * scale))
     mark = max(size[0] / _TILE[0], size[1] / _TILE[1])
-    return _View(picture, *size, scale, mark)
+    return _Scaled(picture, *size, scale, mark)
 
 
-def _tiles(name: str, view: _View) -> list[_Tile]:
+def _tiles(name: str, scaled: _Scaled) -> list[_Tile]:
     """Return image, truth, and the predictions of a run."""
-    picture = view.picture
+    picture = scaled.picture
     ignored = picture.mask == IGNORE
     words = "image and box" if picture.box else "image"
-    box = tuple(view.scale * edge for edge in picture.box or ())
-    truth = _mask(view, picture.mask == 1, ignored, TRUTH)
+    box = tuple(scaled.scale * edge for edge in picture.box or ())
+    truth = _mask(scaled, picture.mask == 1, ignored, TRUTH)
     tiles = [
         _Tile(words, f"{name}: {words}", boxes=[box] if box else []),
         _Tile("truth", f"{name}: truth", mask=truth),
@@ -185,33 +186,36 @@ def _tiles(name: str, view: _View) -> list[_Tile]:
         if frame.k or picture.box or frame.prediction.any():  # else the empty mask of no answer
             caption = count(frame.k, "click")
             alternative = f"{name}: prediction after {caption}, IoU {frame.iou:.3f}"
-            mask = _mask(view, frame.prediction, np.zeros_like(frame.prediction), PREDICTION)
-            mark = view.mark if frame.k <= MANY_CLICKS else 0.75 * view.mark
-            clicks = [_click(view, click, mark) for click in picture.clicks[: frame.k]]
+            mask = _mask(scaled, frame.prediction, np.zeros_like(frame.prediction), PREDICTION)
+            mark = scaled.mark if frame.k <= MANY_CLICKS else 0.75 * scaled.mark
+            clicks = [_click(scaled, click, mark) for click in picture.clicks[: frame.k]]
             tiles.append(_Tile(caption, alternative, frame.iou, mask, clicks=clicks))
     return tiles
 
 
-def _photo(view: _View) -> str:
+def _photo(scaled: _Scaled) -> str:
     """Return the address of the photograph itself."""
     file = io.BytesIO()
-    Image.fromarray(view.picture.image).resize((view.width, view.height)).save(
+    Image.fromarray(scaled.picture.image).resize((scaled.width, scaled.height)).save(
         file, "JPEG", quality=84
     )
     return data_uri(file.getvalue(), "image/jpeg")
 
 
-def _click(view: _View, click: Click, mark: float) -> _Mark:
+def _click(scaled: _Scaled, click: Click, mark: float) -> _Mark:
     """Return a disk on the object, or a square on the background."""
-    x, y = view.scale * (click.x + 0.5), view.scale * (click.y + 0.5)  # whole numbers are centres
+    x, y = (
+        scaled.scale * (click.x + 0.5),
+        scaled.scale * (click.y + 0.5),
+    )  # whole numbers are centres
     side = 15 * mark if click.positive else 13.5 * mark
     corner = side / 2 if click.positive else 0.0
-    return _Mark(x, y, side, corner, POSITIVE if click.positive else NEGATIVE, mark)
+    return _Mark(x, y, side, corner, CLICK_COLOURS[click.positive], mark)
 
 
-def _mask(view: _View, inside: BoolMap, ignored: BoolMap, colour: str) -> str:
+def _mask(scaled: _Scaled, inside: BoolMap, ignored: BoolMap, colour: str) -> str:
     """Return the address of a mask in colour; the photograph outside of it looks darker."""
-    inside, ignored = _small(view, inside), _small(view, ignored)
+    inside, ignored = _small(scaled, inside), _small(scaled, ignored)
     inner = cv2.erode(inside.astype(np.uint8), np.ones((3, 3), np.uint8)) > 0
     classes = np.where(inner, _INSIDE, np.where(inside, _EDGE, _OUTSIDE)).astype(np.uint8)
     classes[ignored] = _IGNORED
@@ -223,7 +227,7 @@ def _mask(view: _View, inside: BoolMap, ignored: BoolMap, colour: str) -> str:
     return data_uri(file.getvalue(), "image/png")
 
 
-def _small(view: _View, mask: BoolMap) -> BoolMap:
-    size = view.width, view.height
+def _small(scaled: _Scaled, mask: BoolMap) -> BoolMap:
+    size = scaled.width, scaled.height
     small: BoolMap = cv2.resize(mask.astype(np.uint8), size, interpolation=cv2.INTER_NEAREST) > 0
     return small

@@ -82,7 +82,7 @@ class InteractiveSegmentation(NetworkTask):
     ) -> None:
         if not isinstance(model, Segmenter):  # a name in a configuration may be that of another
             msg = (
-                "model must be a Segmenter, for interactive segmentation, got a "
+                "`model` must be a Segmenter, for interactive segmentation, got a "
                 f"{type(model).__name__}; choose another, see "
                 'probseg.list_models(task="interactive")'
             )
@@ -299,7 +299,9 @@ def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     for pattern in patterns:
         found = fnmatch.filter(parameters, pattern)
         if not found:
-            msg = f"frozen: {pattern!r} matches no weight of the network; see its named_parameters"
+            msg = (
+                f"`frozen`: {pattern!r} matches no weight of the network; see its named_parameters"
+            )
             raise ValueError(msg)
         for name in found:
             parameters[name].requires_grad_(False)

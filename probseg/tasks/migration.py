@@ -66,6 +66,6 @@ def migrate(checkpoint: dict[str, Any]) -> list[str]:
     checkpoint[HEADER] = header()
     return [
         "the checkpoint is of an older version of probseg, which did not note the position inside "
-        "an epoch: weights, optimiser, schedule and epoch go on, but crops and clicks are drawn "
-        "anew, and so is the order of the rest of an epoch that had begun"
+        "an epoch: weights, optimiser, schedule and epoch go on, but crops and clicks are new "
+        "draws, and so is the order of the rest of an epoch that had begun"
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +17,9 @@ from probseg.errors import DataError
 from probseg.formats import run_lengths
 from probseg.images import read_image
 from probseg.interact import ZOOMS, InteractionLoop, InteractionState, begin, image_tensor
-from probseg.interact.predictor import visible_part
-from probseg.interact.states import check_box
+from probseg.interact.states import fitted_box, with_crop
 from probseg.models import Segmenter, SemanticSegmenter
 from probseg.models.multiscale import predict_classes
-
-SLACK = 1.0
-"""Pixels by which a box may reach out of its image: rounded boxes of data sets do."""
 
 
 class Job(NamedTuple):
@@ -211,19 +206,10 @@ def prompted_state(image: torch.Tensor, prompted: PromptedObject) -> Interaction
 
     Args:
         image: RGB, uint8, shape ``(3, H, W)``.
-        prompted: A box that reaches out of the image by less than `SLACK` is cut off there.
+        prompted: The prompts; see `fitted_box` for a box over the edge of the image.
 
     Raises:
         ValueError: If a click or the box is outside the image.
     """
-    box = prompted.box
-    if box is not None:
-        height, width = image.shape[1:]
-        x0, y0, x1, y1 = box
-        if min(x0, y0, width - x1, height - y1) > -SLACK and x0 < x1 and y0 < y1:
-            x0, y0 = max(x0, 0), max(y0, 0)
-            x1, y1 = min(x1, width), min(y1, height)
-        check_box((x0, y0, x1, y1), image)
-        box = (math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1))
-    state = begin(image, box=box, clicks=prompted.clicks)
-    return state._replace(view=visible_part(state))
+    box = None if prompted.box is None else fitted_box(prompted.box, image)
+    return with_crop(begin(image, box=box, clicks=prompted.clicks))

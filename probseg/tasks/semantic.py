@@ -51,7 +51,7 @@ class SemanticSegmentation(NetworkTask):
     ) -> None:
         if model.num_classes > IGNORE:
             msg = (
-                f"num_classes must be at most {IGNORE}, as labels have 8 bits, of which {IGNORE} "
+                f"`num_classes` must be at most {IGNORE}, as labels have 8 bits, of which {IGNORE} "
                 f"means ignored; got {model.num_classes}"
             )
             raise ValueError(msg)

@@ -73,14 +73,14 @@ def own_recipe(trained: Trained) -> str:
     """
     if trained.config is None:
         msg = (
-            f"recipe: {trained.source} has no config.yaml of its run; give the command that trains "
-            "the model among the facts"
+            f"`recipe`: {trained.source} has no config.yaml of its run; give the command that "
+            "trains the model among the facts"
         )
         raise UsageError(msg)
     for where, value in _texts(yaml.safe_load(trained.config)):
         if Path(value).is_absolute():
             msg = (
-                f"recipe: the run's setting {where} is {value}, a place of one machine; give the "
+                f"`recipe`: the run's setting {where} is {value}, a place of one machine; give the "
                 "command that trains the model among the facts"
             )
             raise UsageError(msg)

@@ -222,7 +222,7 @@ def _check_names(entry: Entry, where: str) -> None:
 
 def _refuse(where: str, expected: str, got: object) -> NoReturn:
     msg = (
-        f"{where} must be {expected}, got {got!r:.80}; the index is damaged: restore it, or update "
-        "probseg"
+        f"{where}: expected {expected}, got {got!r:.80}; the index is damaged: restore it, or "
+        "update probseg"
     )
     raise ZooError(msg)

@@ -7,9 +7,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from probseg.errors import UnknownNameError, UsageError
+from probseg.models import list_presets
+from probseg.models.build import Task
 from probseg.paths import zoo_dir
 from probseg.zoo.index import INDEX, Entry, read_index
 from probseg.zoo.store import check_files
+
+EXAMPLES: dict[Task, str] = {
+    "interactive": "probseg fit --config configs/experiment/folder.yaml --data.root FOLDER "
+    "--model.model configs/model/{}.yaml",
+    "semantic": "probseg fit --config configs/experiment/emanet_camvid_cpu.yaml "
+    "--model.model configs/semantic/{}.yaml",
+}
+"""Commands that train a preset."""
 
 
 class ZooModel(NamedTuple):
@@ -59,6 +69,7 @@ def find_model(name: str, root: Path | None = None) -> ZooModel:
         FileNotFoundError: If there is no index.
         ZooError: If an index is damaged or of another schema.
         UnknownNameError: If no zoo has the model; the message lists the nearest names.
+        UsageError: If it is a preset without weights.
     """
     known: set[str] = set()
     for folder in zoo_folders() if root is None else [root]:
@@ -68,6 +79,14 @@ def find_model(name: str, root: Path | None = None) -> ZooModel:
         if found is not None:
             return ZooModel(entries[found], folder)
         known |= {*entries, *(full.split(".")[0] for full in entries)}
+    for task, example in EXAMPLES.items():
+        if name in list_presets(task):
+            trained = sorted(full for full in known if "." in full)
+            msg = (
+                f"`{name}` is known, but not trained. Models with weights: {', '.join(trained)}. "
+                f"To train it: {example.format(name)}"
+            )
+            raise UsageError(msg)
     raise UnknownNameError(kind="zoo model", name=name, known=known)
 
 

@@ -34,7 +34,7 @@ def as_variant(description: Description, preset: str) -> dict[str, Any]:
     task = task_of(description)
     if preset not in list_presets(task):
         msg = (
-            f"preset {preset!r}: there is none of this name for {task} segmentation; name the "
+            f"`preset` {preset!r}: there is none of this name for {task} segmentation; name the "
             "model after the preset that it is a variant of, or give the name of one"
         )
         raise UsageError(msg)
@@ -42,7 +42,7 @@ def as_variant(description: Description, preset: str) -> dict[str, Any]:
     changes = _changes(base["init_args"], description["init_args"])
     if changes is None or override(base, changes) != description:
         msg = (
-            f"preset {preset!r}: the network cannot be described as a variant of it, which has "
+            f"`preset` {preset!r}: the network cannot be described as a variant of it, which has "
             "arguments that the network lacks; give the name of another preset"
         )
         raise UsageError(msg)

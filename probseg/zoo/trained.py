@@ -97,7 +97,9 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
     """
     if (source / CONFIG).is_file() and (source / WEIGHTS).is_file():
         if which is not None:
-            msg = f"weights {which!r}: {source} is a model folder, which has one set; leave it out"
+            msg = (
+                f"`weights` {which!r}: {source} is a model folder, which has one set; leave it out"
+            )
             raise UsageError(msg)
         check_folder(source)
         weights = load_file(source / WEIGHTS)
@@ -106,7 +108,7 @@ def read_trained(source: Path, which: Which | None = None) -> Trained:
     if source.is_dir():
         path = best_checkpoint(source) if which in (None, "best") else _last(source)
     elif which == "best":
-        msg = f"weights 'best': give the folder of a run to choose from, got the file {source}"
+        msg = f"`weights` 'best': give the folder of a run to choose from, got the file {source}"
         raise UsageError(msg)
     stored = read_checkpoint(path)
     description, preset = network_of(stored, path)
@@ -254,7 +256,7 @@ def _state(stored: Mapping[str, Any], which: Which | None, path: Path) -> Mappin
     state: Mapping[str, Tensor] = stored["state_dict"]
     if which == "ema" and AVERAGED not in stored:
         msg = (
-            f"weights 'ema': {path} has no average; train with the callback "
+            f"`weights` 'ema': {path} has no average; train with the callback "
             "lightning.pytorch.callbacks.EMAWeightAveraging, or choose 'best' or 'last'"
         )
         raise UsageError(msg)

@@ -44,7 +44,9 @@ def warm_start(
     own, given = model.state_dict(), _read(weights)
     for pattern in fresh:
         if not fnmatch.filter([*own, *given], pattern):
-            msg = f"fresh: {pattern!r} matches no weight of {of} or {weights}; see its state_dict()"
+            msg = (
+                f"`fresh`: {pattern!r} matches no weight of {of} or {weights}; see its state_dict()"
+            )
             raise WeightsError(msg)
     given = _without(given, fresh)
     check_fit(_without(own, fresh), given, f"{weights}, for {of} with fresh={list(fresh)}")

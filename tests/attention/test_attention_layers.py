@@ -128,7 +128,7 @@ def test_lookup():
 def test_wrong_arguments_are_named(name):
     with pytest.raises(ValueError, match="out_channels"):
         build_attention(name, 8, 6, num_heads=4)
-    with pytest.raises(ValueError, match="span applies to the axes"):
+    with pytest.raises(ValueError, match="`span`"):
         build_attention(name, 8, 6, span=3)
     with pytest.raises(UnknownNameError, match="unknown axis"):
         build_attention(name, 8, 6, axis="diagonal")

@@ -176,7 +176,7 @@ def test_looking_at_responsibilities_moves_nothing():
 
 
 def test_pixels_have_no_responsibilities():
-    with pytest.raises(ValueError, match="the pixels are the bases"):
+    with pytest.raises(ValueError, match="`bases`"):
         build(bases="pixels").responsibilities(features())
 
 

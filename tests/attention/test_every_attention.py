@@ -129,10 +129,9 @@ def test_options_are_taken_or_refused_with_a_reason(name, option):
     if reason is None:
         assert build_attention(name, 8, 6, **options)(draw(1, 8, 4, 5)).shape == (1, 6, 4, 5)
         return
-    with pytest.raises(ValueError, match=f"cannot use {option}=") as raised:
+    with pytest.raises(ValueError, match=f"`{option}`") as raised:
         build_attention(name, 8, 6, **options)
     assert reason in str(raised.value)
-    assert f"set {option} to None (null in a configuration)" in str(raised.value)
 
 
 @pytest.mark.parametrize("name", [name for name in ATTENTIONS if refused(name)["span"] is None])

@@ -184,9 +184,13 @@ def test_causes_are_learnt():
         (AdditiveAttention2d, {"position": "full"}, "not dot products"),
         (PredictiveCodingAttention2d, {"position": "full"}, "no place in the map"),
         (PredictiveCodingAttention2d, {"axis": "height", "span": 3}, "their whole line"),
-        (PredictiveCodingAttention2d, {"num_causes": 0}, "num_causes and steps .* got 0, 3 and 1"),
+        (
+            PredictiveCodingAttention2d,
+            {"num_causes": 0},
+            "`num_causes` and `steps` .* got 0, 3 and 1",
+        ),
         (PredictiveCodingAttention2d, {"steps": 0}, "got 8, 0 and 1"),
-        (PredictiveCodingAttention2d, {"prior_precision": 0.0}, "prior_precision above 0"),
+        (PredictiveCodingAttention2d, {"prior_precision": 0.0}, "`prior_precision`"),
     ],
 )
 def test_wrong_arguments_are_named(kind, options, message):

@@ -124,7 +124,7 @@ def test_priors_that_are_not_used_are_not_learnt():
 def test_wrong_priors_are_named():
     with pytest.raises(UnknownNameError, match="unknown log prior 'magnitud'"):
         build(log_prior="magnitud")
-    with pytest.raises(ValueError, match="position embeddings need the log_prior 'magnitude'"):
+    with pytest.raises(ValueError, match="`log_prior`"):
         build(log_prior="uniform", position="full")
 
 
@@ -201,8 +201,8 @@ def test_fixed_values_under_autocast():
 
 FIXED = draw(1, 6, 4, 5)
 WRONG = [
-    ({"fixed_mask": click(1, 1)}, "fixed_values and fixed_mask belong together"),
-    ({"fixed_values": FIXED}, "fixed_values and fixed_mask belong together"),
+    ({"fixed_mask": click(1, 1)}, "`fixed_values` and `fixed_mask`"),
+    ({"fixed_values": FIXED}, "`fixed_values` and `fixed_mask`"),
     ({"fixed_values": FIXED[..., :4], "fixed_mask": click(1, 1)}, "fixed_values"),
     ({"fixed_values": FIXED[:, :4], "fixed_mask": click(1, 1)}, "fixed_values"),
     ({"fixed_values": FIXED[:, :5], "fixed_mask": click(1, 1)}, "fixed_values"),

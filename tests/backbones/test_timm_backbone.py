@@ -155,7 +155,7 @@ def test_why_weights_could_not_be_fetched_is_said(kind, monkeypatch):
     [*((MICRO, n) for n in (0, 4, 12, 64)), ("hrnet_w18", 16), ("swin_tiny_patch4_window7_224", 8)],
 )
 def test_other_output_strides_are_refused(name, output_stride):
-    with pytest.raises(ValueError, match=f"output_stride .* got {output_stride}"):
+    with pytest.raises(ValueError, match=rf"`output_stride` .* got {output_stride}"):
         TimmBackbone(name, output_stride=output_stride)
 
 

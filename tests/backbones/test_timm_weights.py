@@ -153,7 +153,7 @@ def test_what_cannot_be_read_is_refused(tmp_path):
     ):
         refused(WeightsError, partial(TimmBackbone, LITE, weights=str(weights)), *parts)
     name = "test_resnet.r160_in1k"
-    refused(ValueError, lambda: TimmBackbone(name, True, weights="a_package"), "weights must")
+    refused(ValueError, lambda: TimmBackbone(name, True, weights="a_package"), "`weights` must")
 
 
 def wider(state):

@@ -5,18 +5,20 @@ import pytest
 import torch
 from fakes import FakeObjects, micro_model
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from PIL import Image
+from PIL import Image, ImageColor
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trainings import quiet_trainer
 
 from probseg.callbacks import VisualLog
 from probseg.clicks.curriculum import Curriculum
 from probseg.data import InteractiveDataModule, TrainBatch
+from probseg.formats.colours import CLICK_COLOURS
 from probseg.tasks import InteractiveSegmentation
 from probseg.types import IGNORE, Prompts
 
 CROP = 40
-OUTLINE, BOX, POSITIVE, NEGATIVE = (255, 220, 0), (255, 160, 0), (0, 200, 0), (230, 0, 0)
+OUTLINE, BOX = (255, 220, 0), (255, 160, 0)
+POSITIVE, NEGATIVE = (ImageColor.getrgb(CLICK_COLOURS[positive]) for positive in (True, False))
 
 
 def test_a_row_shows_truth_box_clicks_and_prediction():
@@ -42,7 +44,9 @@ def test_a_row_shows_truth_box_clicks_and_prediction():
         ((15, 3), BOX),
         ((21, 32), BOX),
         ((12, 8), POSITIVE),
+        ((15, 11), (100, 100, 100)),  # the corner of a disk
         ((24, 33), NEGATIVE),
+        ((27, 36), NEGATIVE),  # the corner of a square
         ((0, 0), (100, 100, 100)),  # padding of the clicks
         ((35, 20), (50, 50, 50)),  # ignored
     ):

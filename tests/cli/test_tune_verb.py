@@ -1,6 +1,7 @@
 """The verb tune, on a small network and drawn data."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -72,7 +73,12 @@ def refused(capsys, search, *arguments):
 
 def test_a_search_and_its_file(here, capsys):
     assert command(*OBJECTS, "--objects", 4, *FEW) == 0
-    first, *lines = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr().out
+    first, *lines = printed.splitlines()
+    total = int(re.search(r"^(\d+) evaluations, each of 4 runs", printed, re.MULTILINE)[1])
+    progress = re.findall(r"\[(\d+) of (\d+), \d+ s left\]", printed)
+    assert progress == [(str(number), str(total)) for number in range(1, total + 1)]
+    assert f"[{total} of {total}, 0 s left]" in printed
     assert "mine/ on 4 objects of folder, protocol gabbur2021" in first
     tried = [line.split(":")[0].strip() for line in lines if line.startswith("  ")][:6]
     assert tried[:4] == [

@@ -58,6 +58,26 @@ def test_show_prints_the_card(zoos, capsys):
     assert "did you mean 'micro_csa'" in usage_error(capsys, "zoo", "show", "micro_cas")
 
 
+@pytest.mark.parametrize("columns", [80, 200])
+def test_figures_of_a_card_are_whole_at_any_width(columns, zoos, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    names = [f"mIoU@{clicks}" for clicks in range(9)]
+    figures = [f"{60 + clicks}.5 ± 2.9" for clicks in range(9)]
+    rows = [["data", *names], ["--"] * 10, ["GrabCut", *figures], ["DAVIS", *figures[::-1]]]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    card = zoos / "own" / "micro_csa.own" / index.CARD
+    card.write_text(f"---\nlicense: x\n---\n# Card\n\n{table}\nMore text.\n", encoding="utf-8")
+    shown = [line.split() for line in printed(capsys, "show", "micro_csa").splitlines()]
+    flat = [" ".join(words) for words in shown]
+    if columns == 200:
+        assert " ".join(["GrabCut", *figures]) in flat
+    else:
+        assert "data GrabCut DAVIS" in flat
+        for name, one, other in zip(names, figures, figures[::-1], strict=True):
+            assert f"{name} {one} {other}" in flat
+    assert "More text." in flat
+
+
 def test_only_models_of_the_hub_are_fetched(zoos, capsys, monkeypatch):
     monkeypatch.setenv("PROBSEG_OFFLINE", "1")
     shown = usage_error(capsys, "zoo", "fetch", "hf-hub:someone/not_here")

@@ -36,7 +36,7 @@ def test_tasks_can_be_left_out(box, random, expected):
     ],
 )
 def test_wrong_arguments_are_named(arguments):
-    with pytest.raises(ValueError, match=f"{next(iter(arguments))} must"):
+    with pytest.raises(ValueError, match=f"`{next(iter(arguments))}`"):
         Curriculum(**arguments)
 
 

@@ -274,7 +274,7 @@ WRONG = {
 def test_wrong_arguments_are_named():
     for name, values in WRONG.items():
         for value in values:
-            refused(ValueError, partial(IteratedClicks, **{name: value}), f"{name} must", value)
+            refused(ValueError, partial(IteratedClicks, **{name: value}), f"`{name}`", value)
 
 
 def test_nothing_is_answered_before_the_first_prompt():

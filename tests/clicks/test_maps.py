@@ -126,5 +126,5 @@ def test_half_precision_prompts_are_drawn_in_full_precision():
 @pytest.mark.parametrize("arguments", [{"radius": 0}, {"clicks": "disc"}, {"box": "full"}])
 def test_wrong_arguments_are_named(arguments):
     (name,) = arguments
-    with pytest.raises(ValueError, match=f"^{name} must"):
+    with pytest.raises(ValueError, match=f"^`{name}`"):
         ClickMaps(**arguments)

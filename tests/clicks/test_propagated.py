@@ -117,5 +117,5 @@ def test_sizes_need_not_be_whole_cells(size):
     ],
 )
 def test_wrong_arguments_are_named(arguments):
-    with pytest.raises(ValueError, match=f"{next(iter(arguments))} must"):
+    with pytest.raises(ValueError, match=f"`{next(iter(arguments))}`"):
         PropagatedClicks(**arguments)

@@ -145,7 +145,7 @@ def test_missing_and_too_few_data_are_named():
     refused(ValueError, module().train_dataloader, "no training data", "`data.train`")
     refused(ValueError, module().test_dataloader, "no test data", "`data.test`")
     data = module(FakeObjects(4), batch_size=5)
-    refused(ValueError, data.train_dataloader, "batch_size 5", "4 training objects")
+    refused(ValueError, data.train_dataloader, "`batch_size`", "4 training objects", "got 5")
     sets = [FakeObjects(1, name=name) for name in ("one", "twice", "twice")]
     for role in ("val", "test"):
         words = (f"{role}: ", "got one, twice, twice", "`name`")

@@ -230,7 +230,7 @@ def test_empty_sets_and_epochs_smaller_than_a_batch_are_refused():
     refused(DataError, lambda: MixedOrder(sets(5, 0), [1, 1]), "set1_: has no object")
     refused(DataError, lambda: InteractiveDataModule(proportions=[1, 1]), "(0: none), got 2")
     data = InteractiveDataModule(sets(20), batch_size=8, samples_per_epoch=7)
-    refused(DataError, data.train_dataloader, "batch_size 8", "7 training objects")
+    refused(DataError, data.train_dataloader, "`batch_size`", "7 training objects", "got 8")
 
 
 class Named(FakeObjects):

@@ -54,7 +54,7 @@ def test_samples(samples):
     assert {"cat", "coffee/cup", "cameraman/tripod", "motorcycle"} <= set(names)
     assert SamplePhotos()[-1].name == names[-1]
     for index in (len(samples), -len(samples) - 1):
-        with pytest.raises(IndexError, match="out of range"):
+        with pytest.raises(IndexError, match="`index`"):
             SamplePhotos()[index]
     for s in samples:
         assert s.dataset == "SamplePhotos"

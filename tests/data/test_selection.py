@@ -81,8 +81,8 @@ def test_samples_are_those_of_the_data_set(tmp_path):
     assert selected[-1] is inner[4]
     with pytest.raises(IndexError):
         selected[3]
-    refused("min_area=3, max_area=None", "inner does not know", dataset=inner, min_area=3)
-    refused("min_area=None, max_area=9", "inner does not know", dataset=inner, max_area=9)
+    refused("`min_area`", "got 3 and None", "inner does not know", dataset=inner, min_area=3)
+    refused("`max_area`", "got None and 9", "inner does not know", dataset=inner, max_area=9)
 
 
 def test_names_of_objects_and_photographs_are_left_out(tmp_path, monkeypatch):
@@ -233,5 +233,5 @@ def test_hold_outs_that_cannot_be_right_are_refused():
     refused("none of its 4 objects is left", "held_out=10", held_out=10)
     refused("none of its 2 objects is left", "hold_out=3", dataset=Sized([5, 10]), hold_out=3)
     for argument in ("hold_out", "held_out"):
-        with pytest.raises(ValueError, match=f"{argument} must be at least 2.*got 1"):
+        with pytest.raises(ValueError, match=rf"`{argument}` .*got 1"):
             Selected(Sized([1, 2, 3, 4]), **{argument: 1})

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from probseg.errors import DataError, UnknownNameError
-from probseg.evaluation import PROTOCOLS, draw_view, get_protocol
+from probseg.evaluation import PROTOCOLS, draw_crop, get_protocol
 from probseg.evaluation.protocols import trial_generator
 from probseg.types import Sample
 
@@ -104,29 +104,29 @@ def test_the_noise_of_a_run_is_its_own():
         for seed in range(3)
     ]
 
-    def view(run):
+    def crop(run):
         name, dataset, trial, seed = run
-        return draw_view(sample(name, dataset), GABBUR, trial=trial, seed=seed)
+        return draw_crop(sample(name, dataset), GABBUR, trial=trial, seed=seed)
 
-    forwards = [view(run) for run in runs]
-    backwards = [view(run) for run in reversed(runs)][::-1]
+    forwards = [crop(run) for run in runs]
+    backwards = [crop(run) for run in reversed(runs)][::-1]
     assert forwards == backwards
     assert len(set(forwards)) > 0.9 * len(runs)  # chance repeats a box now and then
 
 
 def test_the_noise_is_the_same_on_every_machine():
-    assert draw_view(sample(), GABBUR, trial=3, seed=7) == ((21, 12, 104, 100), (37, 28, 88, 84))
-    assert draw_view(sample(), RITM) == ((0, 0, 150, 120), None)
+    assert draw_crop(sample(), GABBUR, trial=3, seed=7) == ((21, 12, 104, 100), (37, 28, 88, 84))
+    assert draw_crop(sample(), RITM) == ((0, 0, 150, 120), None)
     empty = sample("cat 7")._replace(mask=np.full((120, 150), 255, dtype=np.uint8))
     with pytest.raises(DataError, match="Toy/cat 7"):
-        draw_view(empty, RITM)
+        draw_crop(empty, RITM)
 
 
 @pytest.mark.parametrize("box", [(0, 0, 150, 120), (0, 50, 3, 52), (149, 119, 150, 120)])
 def test_the_object_is_always_inside_the_crop(box):
     x0, y0, x1, y1 = box
     for trial in range(30):
-        crop, drawn = draw_view(sample(box=box), GABBUR, trial=trial)
+        crop, drawn = draw_crop(sample(box=box), GABBUR, trial=trial)
         assert crop[0] <= min(x0, drawn[0])
         assert crop[1] <= min(y0, drawn[1])
         assert crop[2] >= max(x1, drawn[2])

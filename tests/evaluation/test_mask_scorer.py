@@ -30,11 +30,11 @@ def test_scorer_agrees_with_the_plain_functions(case, data):
     height, width = mask.shape
     x0, y0 = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
     x1, y1 = data.draw(st.integers(x0 + 1, width)), data.draw(st.integers(y0 + 1, height))
-    view = data.draw(st.sampled_from([None, (x0, y0, x1, y1)]))
+    crop = data.draw(st.sampled_from([None, (x0, y0, x1, y1)]))
     clicks = [Click(x0, y0, True), Click(x1 - 1, y1 - 1, False)]
-    seen = np.s_[:, :] if view is None else np.s_[y0:y1, x0:x1]
+    seen = np.s_[:, :] if crop is None else np.s_[y0:y1, x0:x1]
 
-    scores = MaskScorer(mask, view)(prediction, probability, clicks)
+    scores = MaskScorer(mask, crop)(prediction, probability, clicks)
     assert scores.iou == iou(prediction, mask)
     assert scores.boundary_iou == boundary_iou(prediction, mask)
     brier = brier_score(probability[seen], mask[seen])
@@ -58,7 +58,7 @@ def draw_maps(seed, shape=(120, 160)):
 def test_threads_may_share_a_scorer_which_changes_no_argument():
     maps = [draw_maps(seed)[0] for seed in range(16)]
     before = [probability.copy() for probability in maps]
-    scorer = MaskScorer(draw_maps(0)[1], view=(10, 20, 150, 110))
+    scorer = MaskScorer(draw_maps(0)[1], crop=(10, 20, 150, 110))
     alone = [scored(scorer(p > 0.5, p)) for p in maps]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(lambda p: scored(scorer(p > 0.5, p)), maps)) == alone
@@ -70,14 +70,14 @@ def test_without_answer_or_pixels_there_is_no_calibration():
     nothing = scored(MaskScorer(mask)(np.zeros(mask.shape, dtype=bool), None))
     assert nothing == {"iou": 0, "boundary_iou": 0}
     mask = np.array([[1, 0, IGNORE]], dtype=np.uint8)
-    scores = MaskScorer(mask, view=(2, 0, 3, 1))(mask == 1, np.zeros(mask.shape, dtype=np.float32))
+    scores = MaskScorer(mask, crop=(2, 0, 3, 1))(mask == 1, np.zeros(mask.shape, dtype=np.float32))
     assert scored(scores) == {"iou": 1, "boundary_iou": 1}
 
 
 def test_what_the_model_did_not_see_counts_for_the_overlap_only():
     mask = np.array([[1, 1, 1, 0]], dtype=np.uint8)
     probability = np.array([[0, 1, 1, 0]], dtype=np.float32)
-    scores = MaskScorer(mask, view=(1, 0, 4, 1))(probability > 0.5, probability)
+    scores = MaskScorer(mask, crop=(1, 0, 4, 1))(probability > 0.5, probability)
     assert scores.iou == scores.boundary_iou == 2 / 3
     assert scores.brier == pytest.approx(0, abs=1e-8)
     assert scores.ece == pytest.approx(0, abs=3.4e-5)
@@ -99,21 +99,21 @@ def test_a_jump_is_a_change_of_size_by_more_than_half():
     assert SCORES["jump"].measure(scorer(ten, None, before=ten & ~ten)) is None
 
 
-@pytest.mark.parametrize("place", [(0, 0), (100, 100)])  # within the view and outside
+@pytest.mark.parametrize("place", [(0, 0), (100, 100)])  # within the crop and outside
 def test_nan_is_refused(place):
     probability, mask = draw_maps(3)
     probability[place] = np.nan
     with pytest.raises(ValueError, match="NaN at 1 of 19200 pixels"):
-        MaskScorer(mask, view=(0, 0, 50, 50))(mask == 1, probability)
+        MaskScorer(mask, crop=(0, 0, 50, 50))(mask == 1, probability)
 
 
 def test_wrong_arguments_are_refused():
     probability, mask = draw_maps(4)
     with pytest.raises(ValueError, match="mask"):
         MaskScorer(mask.astype(np.int64))
-    for view in ((0, 0, 0, 5), (0, 0, 161, 5), (-1, 0, 5, 5), (5, 0, 4, 5)):
-        with pytest.raises(ValueError, match="view"):
-            MaskScorer(mask, view)
+    for crop in ((0, 0, 0, 5), (0, 0, 161, 5), (-1, 0, 5, 5), (5, 0, 4, 5)):
+        with pytest.raises(ValueError, match="crop"):
+            MaskScorer(mask, crop)
     scorer = MaskScorer(mask)
     with pytest.raises(ValueError, match="prediction"):
         scorer(probability, probability)

@@ -24,7 +24,7 @@ from toy_models import (
 from probseg.clicks import CLICK_RULES, Mistakes
 from probseg.clicks.scribbles import scribble_clicks
 from probseg.errors import DataError
-from probseg.evaluation import PROTOCOLS, draw_view, run_object, run_objects
+from probseg.evaluation import PROTOCOLS, draw_crop, run_object, run_objects
 from probseg.interact import OneStep
 from probseg.metrics import click_compliance, iou
 from probseg.types import IGNORE, Click, Prompts
@@ -178,7 +178,7 @@ def test_a_target_that_the_box_reaches_needs_no_click():
 
 def replay(model, sample, protocol, record, seed):
     """Check a run against the model asked by hand, with the clicks that the run noted."""
-    (x0, y0, x1, y1), box = draw_view(sample, protocol, trial=record.trial, seed=seed)
+    (x0, y0, x1, y1), box = draw_crop(sample, protocol, trial=record.trial, seed=seed)
     pixels = torch.tensor(sample.image[y0:y1, x0:x1]).permute(2, 0, 1)[None] / 255
     drawn = torch.full((1, 4), torch.nan)
     if box is not None:
@@ -375,7 +375,7 @@ def test_pictures_keep_some_predictions_in_crop_pixels():
     thing = toy_sample()
     protocol = short("gabbur2021", 7)
     record = run_object(paints_disks(4), thing, protocol, keep_picture=True)
-    x0, y0, x1, y1 = draw_view(thing, protocol).crop
+    x0, y0, x1, y1 = draw_crop(thing, protocol).crop
     picture = record.picture
     assert [frame.k for frame in picture.frames] == [0, 1, 3, 5, 7]
     assert np.array_equal(picture.image, thing.image[y0:y1, x0:x1])
@@ -384,7 +384,7 @@ def test_pictures_keep_some_predictions_in_crop_pixels():
         assert iou(frame.prediction, picture.mask) == frame.iou
     for click, entry in zip(picture.clicks, record.steps[1:], strict=True):
         assert (click.x + x0, click.y + y0, click.positive) == (entry.x, entry.y, entry.positive)
-    drawn = np.array(draw_view(thing, protocol).box) - (x0, y0, x0, y0)
+    drawn = np.array(draw_crop(thing, protocol).box) - (x0, y0, x0, y0)
     assert picture.box == tuple(drawn)
     assert run_object(paints_disks(4), thing, protocol).picture is None
     records = run_objects(paints_disks(4), [thing], short("human"), keep_pictures=True)

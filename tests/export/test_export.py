@@ -66,7 +66,13 @@ def predicted(model, image, asked):
 
 
 @pytest.fixture(
-    scope="module", params=["micro_fast", "micro_previous", "micro_csa_bp5", "micro_prob_botnet"]
+    scope="module",
+    params=[
+        "micro_previous",
+        "micro_csa_bp5",
+        pytest.param("micro_fast", marks=pytest.mark.slow),
+        pytest.param("micro_prob_botnet", marks=pytest.mark.slow),
+    ],
 )
 def exported(request, tmp_path_factory):
     """A network, the folder of its graphs, and their parity."""
@@ -172,6 +178,7 @@ def test_command(tmp_path, capsys):
 
 
 @needs_onnx
+@pytest.mark.slow
 def test_the_shipped_model(tmp_path):
     model = probseg.create_model("lite0_unet_prop", pretrained=True)
     parity = export_model(model, tmp_path / "graphs", name="lite0_unet_prop")

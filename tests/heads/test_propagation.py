@@ -269,5 +269,5 @@ def test_autocast_changes_the_embedding_alone(module):
 
 @pytest.mark.parametrize("name", ["spaces", "dims", "units", "key_iterations"])
 def test_numbers_below_one_are_named(name):
-    with pytest.raises(ValueError, match=f"{name} must"):
+    with pytest.raises(ValueError, match=f"`{name}`"):
         PromptPropagation(FeatureInfo((3,), (4,)), **{name: 0})

@@ -57,13 +57,13 @@ def test_nothing_is_object_without_a_positive_point_or_a_box(model):
 
 @pytest.mark.parametrize(
     ("point", "pixel"),
-    [((0, 0), (0, 0)), ((3.9, 4.0), (3, 4)), ((20, 10), (19, 9)), ((-0.3, 10.4), (0, 9))],
+    [((0, 0), (0, 0)), ((3.9, 4.0), (3, 4)), ((20, 10), (19, 9)), ((-2, 12), (0, 9))],
 )
 def test_points_are_in_the_pixel_that_they_lie_on(point, pixel):
     assert pixel_click(point, False, (10, 20)) == Click(*pixel, False)
 
 
-@pytest.mark.parametrize("point", [(-1.5, 3), (3, 12), (float("nan"), 3)])
+@pytest.mark.parametrize("point", [(-2.5, 3), (3, 12.5), (float("nan"), 3)])
 def test_points_outside_are_refused(point):
     with pytest.raises(ValueError, match="point"):
         pixel_click(point, True, (10, 20))

@@ -37,11 +37,11 @@ def test_the_threshold_is_exclusive_and_the_protocols():
 
 def test_states_are_not_changed():
     loop = InteractionLoop(paints_disks(3))
-    before = begin(noise(20, 30), view=(5, 0, 30, 18))
+    before = begin(noise(20, 30), crop=(5, 0, 30, 18))
     (after,) = loop.step([before], [Click(10, 8)])
     (last,) = loop.step([after], [Click(5, 17, positive=False)])
     assert before.clicks == ()
-    assert before.seconds is before.seen is before.encoded is None
+    assert before.seconds is before.view is before.encoded is None
     assert not before.probability.any()
     assert (after.probability > 0.5).sum() == 29  # a disk of radius 3
     assert after.probability[8, 10] > 0.5
@@ -82,7 +82,7 @@ def test_a_state_begins_with_what_the_annotator_brings():
     initial = np.zeros((6, 7), dtype=bool)
     initial[2:4, 3] = True
     state = begin(noise(6, 7), box=(1, 2, 3, 4), clicks=[Click(1, 1)], initial=initial)
-    assert (state.view, state.box, state.clicks) == ((0, 0, 7, 6), (1, 2, 3, 4), (Click(1, 1),))
+    assert (state.crop, state.box, state.clicks) == ((0, 0, 7, 6), (1, 2, 3, 4), (Click(1, 1),))
     np.testing.assert_array_equal(state.probability, initial)
     assert state.probability.dtype == np.float32
 
@@ -93,7 +93,7 @@ def test_a_state_begins_with_what_the_annotator_brings():
 def test_states_of_different_sizes_and_numbers_of_clicks_are_answered_in_their_order():
     sizes = [(12, 20), (20, 12), (12, 20), (7, 9), (12, 20)]
     states = [
-        begin(noise(*size, seed), view=(1, 0, *size[::-1])) for seed, size in enumerate(sizes)
+        begin(noise(*size, seed), crop=(1, 0, *size[::-1])) for seed, size in enumerate(sizes)
     ]
     clicks = [Click(n + 2, n, positive=n % 2 == 0) for n in range(5)]
     states = [
@@ -125,16 +125,16 @@ def test_an_image_is_taken_in_once():
     model = Spy(paints_disks(2))
     loop = InteractionLoop(model, batch_size=2)
     states = [begin(noise(9, 9, seed)) for seed in range(3)]
-    states[0] = loop.look(states[0])
+    states[0] = loop.encode(states[0])
     assert model.encoded == [[(9, 9)]]
     for n in range(3):
         states = loop.step(states, [Click(n, 1)] * 3)
     assert model.encoded == [[(9, 9)]] * 1 + [[(9, 9)] * 2]
     assert [len(prompts) for prompts in model.decoded] == [2, 1] * 3
-    states = loop.answer([states[0]._replace(view=(0, 0, 5, 9)), states[1]])
+    states = loop.answer([states[0]._replace(crop=(0, 0, 5, 9)), states[1]])
     assert model.encoded[2:] == [[(9, 5)]]
-    looked = loop.look(begin(noise(9, 9), clicks=[Click(3, 3)]))
-    assert not looked.probability.any(), "looking is no answer"
+    encoded = loop.encode(begin(noise(9, 9), clicks=[Click(3, 3)]))
+    assert not encoded.probability.any(), "encoding is no answer"
 
 
 # --- the mirrored image -------------------------------------------------------------------------
@@ -183,12 +183,12 @@ def test_image_and_mirror_image_share_a_call(batch_size, largest):
 # --- the previous mask --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("flip", "view"), [(False, None), (True, (3, 2, 17, 9))])
-def test_the_previous_mask_is_exactly_the_last_probability(view, flip):
+@pytest.mark.parametrize(("flip", "crop"), [(False, None), (True, (3, 2, 17, 9))])
+def test_the_previous_mask_is_exactly_the_last_probability(crop, flip):
     model = Spy(shades)
     loop = InteractionLoop(model, flip=flip, previous_mask=True)
-    states = [begin(noise(10, 20, seed), view=view) for seed in range(2)]
-    x0, y0, x1, y1 = view or (0, 0, 20, 10)
+    states = [begin(noise(10, 20, seed), crop=crop) for seed in range(2)]
+    x0, y0, x1, y1 = crop or (0, 0, 20, 10)
     before = []
     for n in range(3):
         before.append([state.probability[y0:y1, x0:x1] for state in states])

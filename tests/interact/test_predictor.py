@@ -8,7 +8,7 @@ from refusals import refused
 
 from probseg.backbones import Backbone
 from probseg.errors import UnknownNameError
-from probseg.evaluation import PROTOCOLS, draw_view
+from probseg.evaluation import PROTOCOLS, draw_crop
 from probseg.heads import ConvHead, FPNDecoder
 from probseg.interact import ZOOMS, InteractionLoop, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor
@@ -134,16 +134,16 @@ def test_it_answers_as_the_evaluation_does(preset, box):
     model = micro_model(preset)
     predictor, image = Predictor(model), photo(220, 230)
     predictor.set_image(image)
-    view = None
+    crop = None
     if box is not None:
         mask = np.zeros((120, 130), np.uint8)
         mask[box[1] : box[3], box[0] : box[2]] = 1
         protocol = replace(PROTOCOLS["gabbur2021"], corner_noise=0.0, trials=1)
-        view = draw_view(Sample(image, mask, "a", "Toy"), protocol)
-        assert view.box == box
-        view = view.crop
+        drawn = draw_crop(Sample(image, mask, "a", "Toy"), protocol)
+        assert drawn.box == box
+        crop = drawn.crop
     loop = InteractionLoop(predictor.model, zoom=ZOOMS["fixed"])
-    state = begin(image_tensor(image), view=view, box=box)
+    state = begin(image_tensor(image), crop=crop, box=box)
     if box is not None:
         (state,) = loop.answer([state])
         np.testing.assert_array_equal(predictor.predict(box=box).probability, state.probability)

@@ -102,12 +102,12 @@ def test_only_the_projects_own_names_are_known():
         (TypeError, {"worksize": 8}, ["Segmenter", "'worksize'", "'working_size'"]),
         (TypeError, {"haed": {"channels": 8}}, ["Segmenter", "'haed'", "'head'"]),
         (TypeError, {"head": {"options": {"key_iteration": 1}}}, ["'key_iteration'"]),
-        (ValueError, {"head": "ConvHead"}, ["head must be", "'ConvHead'"]),
-        (ValueError, {"head": 5}, ["head must be", 5]),
-        (ValueError, {"backbone": None}, ["backbone must be", None]),
-        (ValueError, {"decoder": None}, ["decoder must be", None]),
-        (ValueError, {"head": None}, ["head must be", None]),
-        (ValueError, {"click_maps": {"radius": 3}}, ["click_maps must be", "class_path"]),
+        (ValueError, {"head": "ConvHead"}, ["`head`", "'ConvHead'"]),
+        (ValueError, {"head": 5}, ["`head`", 5]),
+        (ValueError, {"backbone": None}, ["`backbone`", None]),
+        (ValueError, {"decoder": None}, ["`decoder`", None]),
+        (ValueError, {"head": None}, ["`head`", None]),
+        (ValueError, {"click_maps": {"radius": 3}}, ["`click_maps`", "class_path"]),
     ],
 )
 def test_wrong_changes_are_named(error, changes, parts):

@@ -73,5 +73,5 @@ def test_nothing_is_resized_without_need(monkeypatch):
 
 @pytest.mark.parametrize("scales", [(), (0.0, 1.0), (-1.0,)])
 def test_sizes_that_make_no_sense(scales):
-    with pytest.raises(ValueError, match="scales must"):
+    with pytest.raises(ValueError, match="`scales`"):
         predict_classes(Lopsided(), torch.rand(1, 3, 8, 8), scales)

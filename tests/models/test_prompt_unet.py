@@ -197,10 +197,10 @@ def test_wrong_arguments_are_named():
         {"widths": (4, 4), "stride": 32},
     ):
         widths = list(arguments["widths"])
-        refused(ValueError, partial(PyramidDecoder, PYRAMID, **arguments), "widths must", widths)
+        refused(ValueError, partial(PyramidDecoder, PYRAMID, **arguments), "`widths`", widths)
     levels = FeatureInfo((4, 5, 6), (4, 8, 16))
     for blocks in ((), (1, 1), (1, 1, 1, 1)):
-        refused(ValueError, partial(PromptUNet, levels, 3, blocks=blocks), "blocks must", 3)
+        refused(ValueError, partial(PromptUNet, levels, 3, blocks=blocks), "`blocks`", 3)
 
 
 @pytest.mark.parametrize("blocks", [(1, 1, 1), (0, 2, 3)])
@@ -233,6 +233,20 @@ def test_a_single_clicked_pixel_reaches_every_level(row, column):
     for level in range(3):
         cell = row // (4 << level), column // (4 << level)
         assert (seen[level] != seen[3 + level]).any(dim=1)[0][cell], level
+
+
+def test_the_way_up_adds_the_features_of_the_way_down():
+    decoder = PyramidDecoder(PYRAMID, widths=(4, 5, 6)).eval()
+    fusion = PromptUNet(decoder.features, 3, blocks=(1, 1, 1)).eval()
+    for coarser in fusion.up:
+        nn.init.zeros_(coarser.weight)
+    maps = torch.rand(1, 3, 32, 32)
+    with torch.no_grad():
+        decoded = decoder(maps_of(PYRAMID, 1, 32, 32))
+        finest = fusion.blocks[0]((fusion.embed(maps) + decoded.features).relu())
+        result = fusion(decoded, maps, prompts())
+        torch.testing.assert_close(result, fusion.merge[0](finest))
+    assert result.any()
 
 
 def test_propagations_are_prepared_before_clicks():

@@ -178,21 +178,21 @@ def test_reduction_averages_instead_of_picking_pixels():
 def test_wrong_input_is_refused():
     fine, model = torch.rand(1, 3, 8, 8), painter(1)
     for image in (fine[0], torch.rand(1, 4, 8, 8), fine.byte(), torch.tensor(0.0)):
-        refused(ValueError, partial(model, image, prompts()), "image must", tuple(image.shape))
+        refused(ValueError, partial(model, image, prompts()), "`image`", tuple(image.shape))
     for given_prompts in (
         prompts(batch=2),
         prompts((1, 1, 1))._replace(points=torch.zeros(1, 2, 2)),
         prompts()._replace(labels=torch.zeros(1, dtype=torch.long)),
         prompts()._replace(boxes=torch.zeros(4)),
     ):
-        refused(ValueError, partial(model, fine, given_prompts), "prompts must")
+        refused(ValueError, partial(model, fine, given_prompts), "`prompts`")
 
 
 def test_wrong_arguments_are_named():
     for size in (0, -5):
-        refused(ValueError, partial(painter, 1, working_size=size), "working_size must", size)
+        refused(ValueError, partial(painter, 1, working_size=size), "`working_size`", size)
     refused(ValueError, lambda: micro_model("micro_csa", fusion=FUSION), "fusion", "'stem'")
-    refused(ValueError, lambda: micro_model("micro_csa", prompts="middle"), "prompts must")
+    refused(ValueError, lambda: micro_model("micro_csa", prompts="middle"), "`prompts`")
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv3_small_100", "convnext_atto"])
@@ -259,11 +259,20 @@ def test_the_grid_is_the_size_that_the_network_sees(height, width, working_size)
         assert model.grid((height, width)) == tuple(seen)
 
 
+def test_prompts_move_with_each_side_of_the_image():
+    """As edges of boxes and centres of pixels, along each axis by the scale of that axis."""
+    moved = moved_prompts(
+        prompts((-0.5, -0.5, 1), (29.5, 9.5, 0), box=(0, 0, 30, 10)), (10, 30), (40, 15)
+    )
+    assert moved.boxes.tolist() == [[0, 0, 15, 40]]
+    assert moved.points.tolist() == [[[-0.5, -0.5], [14.5, 39.5]]]
+
+
 @pytest.mark.parametrize(
     ("asked", "name"),
     [
-        (prompts((1, 1, 1), batch=2), "prompts must"),
-        (prompts()._replace(boxes=torch.zeros(4)), "prompts must"),
+        (prompts((1, 1, 1), batch=2), "`prompts`"),
+        (prompts()._replace(boxes=torch.zeros(4)), "`prompts`"),
         (prompts(previous=torch.zeros(1, 1, 8, 8)), "previous"),
     ],
 )

@@ -170,9 +170,7 @@ def test_weights_come_back(model):
     "image", [torch.rand(3, 9, 9), torch.rand(1, 4, 9, 9), torch.zeros(1, 3, 9, 9).byte()]
 )
 def test_other_images_are_refused(image):
-    with pytest.raises(
-        ValueError, match=r"image must be float in \[0, 1\] of shape \(B, 3, H, W\)"
-    ):
+    with pytest.raises(ValueError, match="`image`"):
         SemanticSegmenter(Sampling(), Identity)(image)
 
 
@@ -188,9 +186,9 @@ def test_responsibilities_add_up_to_one():
 
 
 def test_without_bases_there_are_no_responsibilities():
-    with pytest.raises(ValueError, match="need an EMAHead, got FCNHead"):
+    with pytest.raises(ValueError, match=r"`head` .*got FCNHead"):
         micro("micro_fcn").responsibilities(torch.rand(1, 3, 9, 9))
-    with pytest.raises(ValueError, match="the pixels are the bases"):
+    with pytest.raises(ValueError, match="`bases`"):
         micro(head={"bases": "pixels"}).responsibilities(torch.rand(1, 3, 9, 9))
 
 
@@ -214,7 +212,7 @@ def test_iterations_are_those_of_evaluation_and_come_back():
 def test_iterations_need_bases():
     with pytest.raises(ValueError, match="got FCNHead without any"):
         micro("micro_fcn").iterations(2).__enter__()
-    with pytest.raises(ValueError, match="number must be at least 1, got 0"):
+    with pytest.raises(ValueError, match=r"`number` .*got 0"):
         micro().iterations(0).__enter__()
 
 
@@ -248,9 +246,9 @@ def test_the_own_output_stride_needs_no_choice():
 
 def test_output_strides_that_cannot_be():
     model = micro()
-    with pytest.raises(ValueError, match=r"output_stride must be one of \(8, 16, 32\), got 4"):
+    with pytest.raises(ValueError, match=r"`output_stride` .*got 4"):
         model.output_stride(4).__enter__()
-    with pytest.raises(ValueError, match="for the backbone ResNet, got Sampling"):
+    with pytest.raises(ValueError, match=r"`backbone` .*got Sampling"):
         SemanticSegmenter(Sampling(), Identity).output_stride(16).__enter__()
     # At stride 8 without more channels, timm leaves the projection of the shortcut out.
     same = micro(backbone={"options": {"channels": [8, 8, 8, 8]}})
@@ -320,7 +318,7 @@ def test_presets_are_varied():
         semantic_variant("micro_emanet", {"head": {"num_clases": 5}})
     with pytest.raises(TypeError, match="'inputs'"):
         semantic_variant("micro_emanet", {"head": {"inputs": 5}})
-    with pytest.raises(ValueError, match="head must be a part of the network, got None"):
+    with pytest.raises(ValueError, match=r"`head` .*got None"):
         semantic_variant("micro_emanet", {"head": None})
 
 
@@ -339,13 +337,13 @@ def test_the_two_tasks_have_their_own_presets():
 
 def test_descriptions_build_the_network_that_they_name():
     told = "build makes a Segmenter, build_semantic a SemanticSegmenter"
-    given = "class_path must be that of a"
-    with pytest.raises(ValueError, match=f"{given} Segmenter, got .*SemanticSegmenter'; {told}"):
+    given = "`class_path` must be that of a"
+    with pytest.raises(ValueError, match=rf"{given} Segmenter, got .*SemanticSegmenter'; {told}"):
         build(read_preset("micro_fcn", "semantic"))
-    with pytest.raises(ValueError, match=f"{given} SemanticSegmenter, got .*; {told}"):
+    with pytest.raises(ValueError, match=rf"{given} SemanticSegmenter, got .*; {told}"):
         build_semantic(read_preset("micro_conv"))
     whole = {"class_path": "SemanticSegmenter", "init_args": {"head": {"channels": 3}}}
-    with pytest.raises(ValueError, match="head must be a part of the network"):
+    with pytest.raises(ValueError, match="`head`"):
         build_semantic(whole)
     varied = {
         "class_path": "probseg.models.semantic_variant",
@@ -356,11 +354,11 @@ def test_descriptions_build_the_network_that_they_name():
 
 
 def test_heads_of_the_other_task_are_refused():
-    with pytest.raises(ValueError, match=r"head must be a SemanticHead, .*, got ConvHead"):
+    with pytest.raises(ValueError, match=r"`head` .*got ConvHead"):
         SemanticSegmenter(Sampling(), ConvHead)
-    with pytest.raises(ValueError, match=r"head must be a SemanticHead, .*, got ConvHead"):
+    with pytest.raises(ValueError, match=r"`head` .*got ConvHead"):
         semantic_variant("micro_fcn", {"head": {"class_path": "ConvHead"}})
-    with pytest.raises(ValueError, match=r"head must be a Head, .*, got EMAHead"):
+    with pytest.raises(ValueError, match=r"`head` .*got EMAHead"):
         variant("micro_conv", {"head": {"class_path": "EMAHead", "init_args": {"num_bases": 4}}})
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import draw_sample
+from network_cases import prompts
 
 from probseg.evaluation import get_protocol, run_objects
 from probseg.models import variant
@@ -31,7 +32,23 @@ def test_masks_are_those_without_a_temperature_and_probabilities_are_its_own():
         assert not np.allclose(*errors)
 
 
+def test_a_previous_answer_is_the_logits_at_temperature_1():
+    plain, calibrated = network(), network(0.4)
+    image, logits = torch.rand(3, 40, 56), 2 * torch.randn(1, 1, 40, 56)
+    with torch.no_grad():
+        expected, answer = (
+            model.decode_each(
+                model.encode_each([image]),
+                [prompts((9, 7, 1), previous=(logits / model.temperature).sigmoid())],
+            )[0]
+            for model in (plain, calibrated)
+        )
+        unmasked = plain.decode_each(plain.encode_each([image]), [prompts((9, 7, 1))])[0]
+    torch.testing.assert_close(answer * 0.4, expected)
+    assert not torch.allclose(unmasked, expected, rtol=0.01)
+
+
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf")])
 def test_a_temperature_out_of_range_is_named(temperature):
-    with pytest.raises(ValueError, match=r"^temperature must"):
+    with pytest.raises(ValueError, match=r"^`temperature`"):
         network(temperature)

@@ -191,15 +191,15 @@ def test_tables_of_another_line_are_named(kind):
     position = build(draw_tables(kind, (1, 5), 3))
     maps = draw(1, 2, 3, 4, 5)
     along_lines(maps, maps, maps, axis="width", position=position)
-    with pytest.raises(ValueError, match="1 x 5 = 5 tokens of the map that position has tables"):
+    with pytest.raises(ValueError, match="1 x 5 = 5 tokens of the map that `position` has tables"):
         along_lines(maps, maps, maps, axis="height", position=position)
 
 
 X = torch.zeros(1, 2, 3, 4, 5)
 WRONG = [
     ({"axis": "heigth"}, UnknownNameError, "unknown axis 'heigth': did you mean 'height'"),
-    ({"axis": "full", "span": 3}, ValueError, "span applies to the axes 'height' and 'width'"),
-    ({"axis": "width", "span": 0}, ValueError, "span"),
+    ({"axis": "full", "span": 3}, ValueError, "`span`"),
+    ({"axis": "width", "span": 0}, ValueError, "`span`"),
     ({"axis": "width", "keys": X[..., :4]}, ValueError, "keys"),
     ({"axis": "width", "values": X.mT}, ValueError, "values"),
     ({"axis": "width", "queries": X.long()}, TypeError, "queries"),

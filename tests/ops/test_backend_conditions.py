@@ -215,7 +215,7 @@ def test_sdpa_names_what_it_cannot_do_and_who_can():
     distances = DistancePrior(draw(3, 2), draw(4, 2, seed=1), torch.tensor(2.0))
     able = r"choose one of \['reference', 'chunked'.*\], or 'auto'"
     for primitive, payload in ((attend, k), (assign, q)):
-        named = f"backend 'sdpa' cannot serve this call of {primitive.__name__}"
+        named = f"`backend` 'sdpa' cannot serve this call of {primitive.__name__}"
         with pytest.raises(BackendError, match=f"{named}.*gradient.*prior of pairs; {able}"):
             primitive(q, k, payload, log_prior=pairs, backend="sdpa")
         with pytest.raises(BackendError, match=f"{named}.*pairs of a DistancePrior; {able}"):

@@ -80,5 +80,5 @@ def test_costs_of_a_whole_photograph_do_not_overflow():
     ("advantage", "smoothness"), [(np.nan, 1.0), (np.inf, 1.0), (2e6, 1.0), (0.0, -1.0)]
 )
 def test_costs_that_do_not_fit_are_refused(advantage, smoothness):
-    with pytest.raises(ValueError, match="must be finite and at most 1e\\+06"):
+    with pytest.raises(ValueError, match="`advantage` and `smoothness`"):
         minimum_cut(np.full((2, 2), advantage), np.zeros((2, 2, 3)), smoothness)

@@ -127,17 +127,20 @@ def test_gradients_flow_through_resizing(kind, new):
 
 T = torch.zeros
 BAD_TABLES = [
-    (lambda: FactoredPosition(T(4, 3), T(5, 3)), "query_height .*(4, 3).*offsets of a line is odd"),
+    (
+        lambda: FactoredPosition(T(4, 3), T(5, 3)),
+        "`query_height` .*(4, 3).*offsets of a line is odd",
+    ),
     (lambda: FactoredPosition(T(3, 3), T(5, 3).long()), "query_width"),
-    (lambda: FactoredPosition(T(3), T(5, 3)), r"query_height .* shape \(2H-1, D\)"),
-    (lambda: FactoredPosition(T(3, 3), T(5, 3), T(3, 3)), "key_height and key_width belong tog"),
-    (lambda: FactoredPosition(T(3, 3), T(5, 3), None, T(5, 3)), "key_height and key_width belong"),
+    (lambda: FactoredPosition(T(3), T(5, 3)), r"`query_height` .* shape \(2H-1, D\)"),
+    (lambda: FactoredPosition(T(3, 3), T(5, 3), T(3, 3)), "`key_height` and `key_width`"),
+    (lambda: FactoredPosition(T(3, 3), T(5, 3), None, T(5, 3)), "`key_height` and `key_width`"),
     (
         lambda: FactoredPosition(T(3, 3), T(5, 3), T(3, 3), T(7, 3)),
         "key_width",
     ),
-    (lambda: FullPosition(T(3, 4, 3)), r"query .*\(2H-1, 2W-1, D\).*\(3, 4, 3\).* odd"),
-    (lambda: FullPosition(T(3, 3, 3), T(2, 3, 3)), r"key .*\(2, 3, 3\).* odd"),
+    (lambda: FullPosition(T(3, 4, 3)), r"`query` .*\(2H-1, 2W-1, D\).*\(3, 4, 3\).* odd"),
+    (lambda: FullPosition(T(3, 3, 3), T(2, 3, 3)), r"`key` .*\(2, 3, 3\).* odd"),
     (lambda: FullPosition(T(3, 3)), "query"),
     (lambda: FullPosition(T(3, 3, 3).int()), "query"),
     (lambda: FullPosition(T(3, 3, 3), T(3, 5, 3)), "key"),
@@ -152,8 +155,8 @@ def test_wrong_tables_are_named(make, message):
 
 FITS = {"factored": FactoredPosition(T(3, 2), T(5, 2)), "full": FullPosition(T(3, 5, 2))}
 MISFITS = [
-    (FullPosition(T(3, 3, 2)), {}, "2 x 2 = 4 tokens of the map .* got 6; use position.resized"),
-    (FactoredPosition(T(3, 2), T(3, 2)), {}, "2 x 2 = 4 tokens .* got 6; use position.resized"),
+    (FullPosition(T(3, 3, 2)), {}, "2 x 2 = 4 tokens of the map .* got 6; use `position.resized`"),
+    (FactoredPosition(T(3, 2), T(3, 2)), {}, "2 x 2 = 4 tokens .* got 6; use `position.resized`"),
     (FullPosition(T(3, 5, 4)), {}, "position.query"),
     (FactoredPosition(T(3, 2), T(5, 3)), {}, "position.query_width"),
     (FullPosition(T(4, 3, 5, 2)), {}, "position.query"),
@@ -187,7 +190,7 @@ def test_a_tied_prior_is_not_updated(kind):
         "fixed_values": tokens,
         "fixed_mask": torch.ones(1, 6, dtype=torch.bool),
     }
-    with pytest.raises(ValueError, match="dirichlet_prior updates a prior that position"):
+    with pytest.raises(ValueError, match="`dirichlet_prior`"):
         probabilistic_attention(tokens, tokens, tokens, position=FITS[kind], **options)
 
 

@@ -30,7 +30,7 @@ def propagating(*arguments, **options):
 WRONG = [
     ({"query_precision": 0.0}, ValueError, "query_precision"),
     ({"query_precision": inf}, ValueError, "query_precision"),
-    ({"query_precision": torch.ones(3)}, ValueError, r"query_precision .*\(2, 1, 4\)"),
+    ({"query_precision": torch.ones(3)}, ValueError, r"`query_precision` .*\(2, 1, 4\)"),
     ({"value_precision": -1.0}, ValueError, "value_precision"),
     ({"value_precision": torch.ones(1, 2, 1, 4)}, ValueError, "value_precision"),
     ({"log_prior": "magnitud"}, UnknownNameError, "log prior.*'magnitude'"),
@@ -47,7 +47,7 @@ WRONG = [
     ({"clamp_fixed": True}, ValueError, "fixed_values"),
     (PROPAGATE, ValueError, "fixed_values"),
     ({**FIXED, "value_propagation": ValuePropagation()}, ValueError, "value_precision"),
-    ({**PROPAGATE, **FIXED, "fixed_mask": CLICKS[:1]}, ValueError, r"fixed_mask .*\(2, 4\)"),
+    ({**PROPAGATE, **FIXED, "fixed_mask": CLICKS[:1]}, ValueError, r"`fixed_mask` .*\(2, 4\)"),
     ({**PROPAGATE, **FIXED, "fixed_mask": CLICKS.float()}, TypeError, "fixed_mask"),
     ({**PROPAGATE, **FIXED, "fixed_values": X[..., :1]}, ValueError, "fixed_values"),
     ({"backend": "fast"}, UnknownNameError, "backend"),
@@ -63,12 +63,12 @@ WRONG = [
     (
         {"key_adaptation": KeyAdaptation(1, torch.ones(3))},
         ValueError,
-        r"KeyAdaptation.prior_precision .*\(2, 1, 4\)",
+        r"`KeyAdaptation.prior_precision` .*\(2, 1, 4\)",
     ),
     (
         {"key_adaptation": KeyAdaptation(precision_prior=GammaPrior(1.0, torch.ones(1, 1, 1, 4)))},
         ValueError,
-        r"KeyAdaptation.precision_prior.rate .*\(2, 1, 4\)",
+        r"`KeyAdaptation.precision_prior.rate` .*\(2, 1, 4\)",
     ),
     (propagating(1, torch.ones(2, 3, 4)), ValueError, "ValuePropagation.prior_precision"),
     (

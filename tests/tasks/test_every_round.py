@@ -207,7 +207,7 @@ def test_frozen_weights_stay_and_others_change():
 
 @pytest.mark.parametrize("pattern", ["model.backbone.*", ""])
 def test_patterns_that_match_nothing_are_refused(pattern):
-    with pytest.raises(ValueError, match=r"frozen: .* matches no weight") as caught:
+    with pytest.raises(ValueError, match="`frozen`") as caught:
         micro_task(frozen=["backbone.*", pattern])
     assert repr(pattern) in str(caught.value)
 

@@ -127,7 +127,7 @@ def test_a_step_hands_back_the_predicted_classes():
 
 def test_more_classes_than_labels_can_tell_apart_are_refused():
     SemanticSegmentation(micro(255))
-    with pytest.raises(ValueError, match=r"num_classes must be at most 255, .*got 256"):
+    with pytest.raises(ValueError, match=r"`num_classes` .*got 256"):
         SemanticSegmentation(micro(256))
 
 

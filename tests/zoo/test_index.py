@@ -64,12 +64,12 @@ def test_files_that_are_no_json_are_refused():
 
 def test_other_documents_are_refused(index):
     documents = [
-        ([], "schema must be"),
-        ({}, "schema must be"),
-        ({"schema": 2}, "models must be a list, got None"),
-        ({"schema": 2, "models": {}}, "models must be a list"),
-        ({"schema": 2, "models": [3]}, r"models\[0\] must be an object, got 3"),
-        ({**index, "models": 2 * index["models"]}, r"models\[3\]\.name must be"),
+        ([], "schema: expected"),
+        ({}, "schema: expected"),
+        ({"schema": 2}, "models: expected a list, got None"),
+        ({"schema": 2, "models": {}}, "models: expected a list"),
+        ({"schema": 2, "models": [3]}, r"models\[0\]: expected an object, got 3"),
+        ({**index, "models": 2 * index["models"]}, r"models\[3\]\.name: expected"),
     ]
     for content, message in documents:
         with pytest.raises(ZooError, match=f"index.json: {message}"):
@@ -79,36 +79,36 @@ def test_other_documents_are_refused(index):
 def test_missing_and_surplus_keys_are_named(index):
     for key in list(index["models"][1]):
         row = {name: value for name, value in index["models"][1].items() if name != key}
-        with pytest.raises(ZooError, match=rf"models\[1\]\.{key} must be a value, got 'nothing'"):
+        with pytest.raises(ZooError, match=rf"models\[1\]\.{key}: expected a value, got 'nothing'"):
             parsed({**index, "models": [index["models"][0], row]})
     index["models"][1]["pickle"] = "weights.pt"
-    with pytest.raises(ZooError, match=r"models\[1\]\.pickle must be one of the keys name, task"):
+    with pytest.raises(ZooError, match=r"models\[1\]\.pickle: expected one of the keys name, task"):
         parsed(index)
 
 
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("name", "micro_conv", r"name must be architecture\.tag"),
-        ("name", "micro_conv.a/..", "name must be"),
-        ("name", "micro_conv.a\n", "name must be"),
-        ("name", None, "name must be"),
-        ("task", "detection", "task must be interactive or semantic"),
-        ("task", ["semantic"], "task must be"),
-        ("description", 3, "description must be text"),
-        ("arguments", [], "arguments must be an object"),
-        ("parameters", 3.5, "parameters must be a whole number"),
-        ("parameters", -1, "parameters must be a whole number"),
-        ("data", "text", "data must be a list"),
-        ("data", [3], r"data\[0\] must be text"),
-        ("hours", "1.5", "hours must be a finite number"),
-        ("hours", float("inf"), "hours must be a finite number"),
-        ("metrics", {"a": 0.5}, r"metrics\.a must be an object"),
-        ("metrics", {"a": {"value": 1}}, r"metrics\.a\.error must be a value"),
-        ("metrics", {"a": {"value": "1", "error": None}}, r"metrics\.a\.value must be a finite"),
-        ("metrics", {"a": {"value": 1, "error": "0"}}, r"metrics\.a\.error must be a finite"),
-        ("files", [], "files must be an object"),
-        ("files", {}, r"files\.model\.safetensors must be a file, got 'nothing'"),
+        ("name", "micro_conv", r"name: expected architecture\.tag"),
+        ("name", "micro_conv.a/..", "name: expected"),
+        ("name", "micro_conv.a\n", "name: expected"),
+        ("name", None, "name: expected"),
+        ("task", "detection", "task: expected interactive or semantic"),
+        ("task", ["semantic"], "task: expected"),
+        ("description", 3, "description: expected text"),
+        ("arguments", [], "arguments: expected an object"),
+        ("parameters", 3.5, "parameters: expected a whole number"),
+        ("parameters", -1, "parameters: expected a whole number"),
+        ("data", "text", "data: expected a list"),
+        ("data", [3], r"data\[0\]: expected text"),
+        ("hours", "1.5", "hours: expected a finite number"),
+        ("hours", float("inf"), "hours: expected a finite number"),
+        ("metrics", {"a": 0.5}, r"metrics\.a: expected an object"),
+        ("metrics", {"a": {"value": 1}}, r"metrics\.a\.error: expected a value"),
+        ("metrics", {"a": {"value": "1", "error": None}}, r"metrics\.a\.value: expected a finite"),
+        ("metrics", {"a": {"value": 1, "error": "0"}}, r"metrics\.a\.error: expected a finite"),
+        ("files", [], "files: expected an object"),
+        ("files", {}, r"files\.model\.safetensors: expected a file, got 'nothing'"),
     ],
 )
 def test_wrong_values_are_named(index, key, value, told):
@@ -122,7 +122,7 @@ def test_files_cannot_leave_the_folder_of_their_model(index):
     names = ("../x", "a/b", "/etc/x", "..", ".", ".hidden", "a\\b", "C:x", "", "a\0b", "a\n")
     for name in names:
         index["models"][0]["files"] = {**files, name: {"sha256": "0" * 64, "bytes": 1}}
-        with pytest.raises(ZooError, match=r"models\[0\]\.files must be names of files"):
+        with pytest.raises(ZooError, match=r"models\[0\]\.files: expected names of files"):
             parsed(index)
 
 
@@ -131,7 +131,7 @@ def test_files_cannot_leave_the_folder_of_their_model(index):
 )
 def test_what_files_must_be_is_checked(index, key, value):
     index["models"][0]["files"]["config.json"][key] = value
-    with pytest.raises(ZooError, match=rf"models\[0\]\.files\.config\.json\.{key} must be"):
+    with pytest.raises(ZooError, match=rf"models\[0\]\.files\.config\.json\.{key}: expected"):
         parsed(index)
 
 

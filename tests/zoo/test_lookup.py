@@ -1,17 +1,20 @@
 """Models by name in the shipped zoo and in the folders of PROBSEG_ZOO."""
 
 import dataclasses
+import re
 import shutil
+from functools import partial
 
 import pytest
 from refusals import refused
 from zoos import add_model, ship
 
+from probseg import Predictor
 from probseg.errors import ChecksumError, UnknownNameError, UsageError, ZooError
 from probseg.zoo import create_model, list_models
 from probseg.zoo.index import CHECKSUMS, CONFIG, INDEX, WEIGHTS, read_index, write_index
 from probseg.zoo.lookup import all_models, find_model, verify
-from probseg.zoo.trained import read_trained
+from probseg.zoo.trained import description_for, read_trained
 
 
 @pytest.fixture
@@ -45,12 +48,20 @@ def test_zoos_are_searched_in_order_and_the_first_tag_counts(zoos, monkeypatch):
     assert list_models("*csa*", pretrained=True) == ["micro_csa.x", "micro_csa.y"]
     assert not create_model("micro_csa.y", pretrained=True).training
     monkeypatch.delenv("PROBSEG_ZOO")
-    refused(UnknownNameError, lambda: find_model("micro_csa"), "micro_csa", "micro_conv")
+    refused(UsageError, lambda: find_model("micro_csa"), "not trained")
 
 
 def test_unknown_names_list_the_nearest_of_all_zoos(zoos):
     refused(UnknownNameError, lambda: find_model("micro_cas"), "did you mean 'micro_csa'")
     refused(UnknownNameError, lambda: find_model("micro_conv.c"), "micro_conv.a")
+
+
+@pytest.mark.parametrize("name", ["resnet50_deeplab", "emanet_resnet50"])
+def test_a_preset_without_weights_names_those_with_weights_and_its_training(name):
+    for load in (Predictor.from_pretrained, description_for, find_model):
+        message = refused(UsageError, partial(load, name), name, "not trained", "lite0_unet_prop.")
+        (preset,) = re.findall(r"configs/\S+/(\w+)\.yaml$", message)
+        assert preset == name
 
 
 @pytest.mark.parametrize("value", ["https://host/zoo", "no/such/folder", "{tests}"])

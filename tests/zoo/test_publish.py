@@ -117,7 +117,7 @@ def test_semantic_networks(tmp_path):
 
 def test_a_network_that_is_no_variant_of_its_name_needs_a_preset(tmp_path):
     trained = trained_of(micro_model("micro_conv"), read_preset("micro_conv"))
-    with pytest.raises(UsageError, match="preset 'mine': there is none"):
+    with pytest.raises(UsageError, match="`preset` 'mine': there is none"):
         publish(trained, "mine.one", tmp_path, facts())
     entry = publish(trained, "mine.one", tmp_path, facts(), preset="micro_conv")
     assert entry.preset == "micro_conv"

@@ -85,7 +85,7 @@ def test_the_run_tells_seed_commits_and_settings(run):
 
 
 def test_what_there_is_not_is_refused_in_words(run, tmp_path):
-    with pytest.raises(UsageError, match=r"weights 'ema': .*epoch001\.ckpt has no average"):
+    with pytest.raises(UsageError, match=r"`weights` 'ema': .*epoch001\.ckpt has no average"):
         read_trained(run / "checkpoints" / "epoch001.ckpt", "ema")
     with pytest.raises(UsageError, match="'best': give the folder of a run"):
         read_trained(run / "checkpoints" / "last.ckpt", "best")
@@ -124,7 +124,7 @@ def test_a_model_folder_can_be_published_again(tmp_path):
         for name, tensor in model.state_dict().items()
     }
     assert trained.digests == {weights_digest(rounded)}
-    with pytest.raises(UsageError, match=r"weights 'ema'.*which has one set"):
+    with pytest.raises(UsageError, match=r"`weights` 'ema'.*which has one set"):
         read_trained(tmp_path / "zoo" / "micro_csa.a", "ema")
 
 

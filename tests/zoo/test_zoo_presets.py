@@ -34,9 +34,9 @@ def test_a_part_that_lost_an_argument_is_given_whole():
 def test_what_only_another_preset_gives_is_refused():
     description = read_preset("micro_csa")
     del description["init_args"]["head"]
-    with pytest.raises(UsageError, match="preset 'micro_csa': the network cannot be described"):
+    with pytest.raises(UsageError, match="`preset` 'micro_csa'"):
         as_variant(description, "micro_csa")
-    with pytest.raises(UsageError, match="preset 'mine': there is none of this name for inter"):
+    with pytest.raises(UsageError, match="`preset` 'mine': there is none of this name for inter"):
         as_variant(read_preset("micro_csa"), "mine")
     with pytest.raises(UsageError, match=r"'micro_csa': there is none .* semantic"):
         as_variant(read_preset("micro_emanet", "semantic"), "micro_csa")

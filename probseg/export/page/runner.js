@@ -24,8 +24,8 @@ export class Runner {
     for (let i = 0, j = 0; i < data.length; i += 4) {
       for (let channel = 0; channel < 3; channel++) this.image.data[j++] = data[i + channel] / 255;
     }
-    this.view = null;
-    this.seen = {};
+    this.crop = null;
+    this.encoded = {};
     this.reset();
   }
 
@@ -43,30 +43,30 @@ export class Runner {
       this.box = [...box.slice(0, 2).map(Math.floor), ...box.slice(2).map(Math.ceil)];
     }
     this.clicks = [...this.clicks, ...clicks];
-    const view = this._visible();
-    if (String(view) !== String(this.view)) await this._look(view);
+    const crop = this._crop();
+    if (String(crop) !== String(this.crop)) await this._encode(crop);
     const [last, { inputs }] = Object.entries(this.about.graphs).at(-1);
-    const feed = { ...this.seen, ...this._prompts(view) };
+    const feed = { ...this.encoded, ...this._prompts(crop) };
     const wanted = inputs.map(({ name }) => [name, copied(feed[name])]);
-    const { logits } = await this.graphs[last].run(Object.fromEntries(wanted));
-    const [x0, y0, x1, y1] = view;
+    const output = await this.graphs[last].run(Object.fromEntries(wanted));
+    const [x0, y0, x1, y1] = crop;
     const { side } = this.about;
-    const padded = { data: logits.data, height: side, width: side, channels: 1 };
+    const padded = { data: output.logits.data, height: side, width: side, channels: 1 };
     const [h, w] = this.workingSize;
-    const seen = resized(cut(padded, [0, 0, w, h]), [y1 - y0, x1 - x0]);
+    const logits = resized(cut(padded, [0, 0, w, h]), [y1 - y0, x1 - x0]);
     this.previous = map(height, width, 1);
     const probability = map(height, width, 1);
     for (let y = y0, i = 0; y < y1; y++) {
       for (let x = x0; x < x1; x++, i++) {
-        this.previous.data[y * width + x] = sigmoid(seen.data[i]);
-        probability.data[y * width + x] = sigmoid(seen.data[i] / this.about.temperature);
+        this.previous.data[y * width + x] = sigmoid(logits.data[i]);
+        probability.data[y * width + x] = sigmoid(logits.data[i] / this.about.temperature);
       }
     }
     return probability;
   }
 
   /** The part of the image that the network sees: all, or the surroundings of a box. */
-  _visible() {
+  _crop() {
     const { height, width } = this.image;
     if (!this.box) return [0, 0, width, height];
     const crop = this._surroundings(this.box);
@@ -87,28 +87,28 @@ export class Runner {
     return [left, top, Math.min(width, x1 + margin), Math.min(height, y1 + margin)];
   }
 
-  /** Compute what depends on this part of the image alone. */
-  async _look(view) {
-    const [x0, y0, x1, y1] = view;
+  /** Encode the crop, which is needed once for all clicks in it. */
+  async _encode(crop) {
+    const [x0, y0, x1, y1] = crop;
     let size = [y1 - y0, x1 - x0];
     const longest = this.about.working_size;
     if (Math.max(...size) > longest) {
       const factor = longest / Math.max(...size);
       size = size.map((length) => Math.max(1, halfToEven(length * factor)));
     }
-    const pixels = resized(cut(this.image, view), size);
+    const pixels = resized(cut(this.image, crop), size);
     const [mean, std] = [this.about.mean, this.about.std].map((values) => Float32Array.from(values));
     for (let i = 0; i < pixels.data.length; i++) {
       pixels.data[i] = Math.fround(pixels.data[i] - mean[i % 3]) / std[i % 3];
     }
     const image = this._padded(pixels);
-    this.seen = { image, ...(await this.graphs.encode?.run({ image: copied(image) })) };
-    [this.view, this.workingSize] = [view, size];
+    this.encoded = { image, ...(await this.graphs.encode?.run({ image: copied(image) })) };
+    [this.crop, this.workingSize] = [crop, size];
   }
 
   /** The prompts as the network takes them, in pixels of what it sees. */
-  _prompts(view) {
-    const [x0, y0, x1, y1] = view;
+  _prompts(crop) {
+    const [x0, y0, x1, y1] = crop;
     const [h, w] = this.workingSize;
     const scale = Float32Array.of(w / (x1 - x0), h / (y1 - y0));
     // The graphs take two rows at least; those of label -1 are no clicks.
@@ -120,12 +120,12 @@ export class Runner {
       labels[n] = BigInt(positive);
     });
     const box = new Float32Array(4).fill(NaN);
-    this.box?.forEach((place, n) => (box[n] = (place - view[n % 2]) * scale[n % 2]));
+    this.box?.forEach((place, n) => (box[n] = (place - crop[n % 2]) * scale[n % 2]));
     return {
       points: new ort.Tensor("float32", points, [1, labels.length, 2]),
       labels: new ort.Tensor("int64", labels, [1, labels.length]),
       box: new ort.Tensor("float32", box, [1, 4]),
-      previous: this._padded(resized(cut(this.previous, view), this.workingSize)),
+      previous: this._padded(resized(cut(this.previous, crop), this.workingSize)),
     };
   }
 

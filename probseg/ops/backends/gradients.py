@@ -18,7 +18,7 @@ def refuse_double_backward(backend: str) -> None:
     """Raise where autograd records the backward pass to differentiate it again."""
     if torch.is_grad_enabled():
         msg = (
-            f"backend {backend!r} cannot be differentiated twice (create_graph=True); use "
+            f"`backend` {backend!r} cannot be differentiated twice (create_graph=True); use "
             "backend='reference'"
         )
         raise RuntimeError(msg)

@@ -47,13 +47,13 @@ class Memories:
     def __post_init__(self) -> None:
         if self.patterns.ndim != 5:
             msg = (
-                "patterns must have shape (B, G, P, L, D / P), got "
+                "`patterns` must have shape (B, G, P, L, D / P), got "
                 f"{tuple(self.patterns.shape)}; unsqueeze a dimension for a single block"
             )
             raise ValueError(msg)
         check_positive("scale", self.scale)
         if not 0.0 <= self.strength < math.inf:
-            msg = f"strength must be finite and 0 or more, got {self.strength}; 0 is no memory"
+            msg = f"`strength` must be finite and 0 or more, got {self.strength}; 0 is no memory"
             raise ValueError(msg)
 
 
@@ -165,7 +165,7 @@ def _checked(inputs: Tensor, slots: Tensor, memories: Memories) -> tuple[Tensor,
     blocks, stored = patterns.shape[2:4]
     if blocks == 0 or channels % blocks:
         msg = (
-            f"patterns must have a number of blocks P that divides the {channels} channels of "
+            f"`patterns` must have a number of blocks P that divides the {channels} channels of "
             f"slots, got {blocks}"
         )
         raise ValueError(msg)

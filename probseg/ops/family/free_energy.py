@@ -66,5 +66,5 @@ def edge_energy(log_evidence: Tensor, scale: float = 1.0) -> Tensor:
 def check_positive(name: str, value: float) -> None:
     """Raise a ValueError unless a number is finite and above 0."""
     if not 0.0 < value < math.inf:
-        msg = f"{name} must be finite and above 0, got {value}; the free energy falls only then"
+        msg = f"`{name}` must be finite and above 0, got {value}; the free energy falls only then"
         raise ValueError(msg)

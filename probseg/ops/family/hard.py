@@ -85,8 +85,8 @@ def take_values(values: Tensor, indices: Tensor) -> Tensor:
     """
     if values.ndim != 4 or indices.ndim != 3 or values.shape[:2] != indices.shape[:2]:
         msg = (
-            "values must have shape (B, G, M, V) and indices (B, G, N) with the same B and G, got "
-            f"{tuple(values.shape)} and {tuple(indices.shape)}"
+            "`values` must have shape (B, G, M, V) and `indices` (B, G, N) with the same B and G, "
+            f"got {tuple(values.shape)} and {tuple(indices.shape)}"
         )
         raise ValueError(msg)
     missing = (indices < 0).unsqueeze(-1)  # (B, G, N, 1)
@@ -143,7 +143,7 @@ def score_function_loss(
     )
     if not fits:
         msg = (
-            f"cost must broadcast to (B, G, N) = {tuple(log_probability.shape)}, got "
+            f"`cost` must broadcast to (B, G, N) = {tuple(log_probability.shape)}, got "
             f"{tuple(cost.shape)}; use (B, 1, 1) for one cost of an item"
         )
         raise ValueError(msg)

@@ -54,7 +54,7 @@ def posterior_divergence(approximation: EdgePosterior, exact: EdgePosterior) -> 
     """
     if approximation.shape != exact.shape:
         msg = (
-            "approximation and exact must be posteriors over the same edges (B, G, N, M), "
+            "`approximation` and `exact` must be posteriors over the same edges (B, G, N, M), "
             f"got {approximation.shape} and {exact.shape}; ask both layers for the same features"
         )
         raise ValueError(msg)

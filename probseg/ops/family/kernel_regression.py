@@ -42,14 +42,14 @@ def kernel_edges(
     if isinstance(bandwidth_inverse, Tensor):
         if bandwidth_inverse.ndim and bandwidth_inverse.shape[-1] != 1:
             msg = (
-                "bandwidth_inverse must be shared by the keys, with a last size of 1, got shape "
+                "`bandwidth_inverse` must be shared by the keys, with a last size of 1, got shape "
                 f"{tuple(bandwidth_inverse.shape)}; for precisions of single units, use "
                 "gaussian_edges"
             )
             raise ValueError(msg)
     elif not 0.0 < bandwidth_inverse < math.inf:
         msg = (
-            f"bandwidth_inverse must be finite and above 0, got {bandwidth_inverse}; near 0 all "
+            f"`bandwidth_inverse` must be finite and above 0, got {bandwidth_inverse}; near 0 all "
             "keys have the same weight"
         )
         raise ValueError(msg)

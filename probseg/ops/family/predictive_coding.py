@@ -93,7 +93,7 @@ def normalised_errors(
     )
     if not fits:
         msg = (
-            "children must have shape (B, G, N, D) and predictions (B, G, M, D), got "
+            "`children` must have shape (B, G, N, D) and `predictions` (B, G, M, D), got "
             f"{tuple(children.shape)} and {tuple(predictions.shape)}; expand or project them"
         )
         raise ValueError(msg)
@@ -195,10 +195,12 @@ def predictive_coding_inference(
         TypeError: If a dtype is wrong.
     """
     if steps < 0:
-        msg = f"steps must be 0 or more, got {steps}"
+        msg = f"`steps` must be 0 or more, got {steps}"
         raise ValueError(msg)
     if not 0.0 < rate < 2.0:
-        msg = f"rate must be above 0 and below 2, got {rate}; beyond, the free energy can increase"
+        msg = (
+            f"`rate` must be above 0 and below 2, got {rate}; beyond, the free energy can increase"
+        )
         raise ValueError(msg)
     _check_hierarchy(observed, states, weights, precisions, prior_precision)
     dtype = working_dtype(observed.dtype)
@@ -282,18 +284,20 @@ def _check_hierarchy(
 ) -> None:
     if not len(states) == len(weights) == len(precisions) or not states:
         msg = (
-            "there must be one state, weight and precision for each latent layer, got "
+            "`states`, `weights` and `precisions` must have one item for each latent layer, got "
             f"{len(states)}, {len(weights)} and {len(precisions)}"
         )
         raise ValueError(msg)
     if not prior_precision > 0.0:
-        msg = f"prior_precision must be above 0, got {prior_precision}; use a small number for none"
+        msg = (
+            f"`prior_precision` must be above 0, got {prior_precision}; use a small number for none"
+        )
         raise ValueError(msg)
     below = observed
     for level, (state, weight) in enumerate(zip(states, weights, strict=True)):
         if weight.ndim != 3:
             msg = (
-                f"weights[{level}] must have shape (G, D_below, D_above), got "
+                f"`weights[{level}]` must have shape (G, D_below, D_above), got "
                 f"{tuple(weight.shape)}; add the dimension of the heads with unsqueeze"
             )
             raise ValueError(msg)

@@ -191,5 +191,5 @@ def test_wrong_arguments_are_named():
         take_values(torch.zeros(3, 1, 5, 2), edges.indices)
     with pytest.raises(ValueError, match="cost"):
         score_function_loss(torch.zeros(2), edges.log_probability)
-    with pytest.raises(ValueError, match=r"cost - baseline must have shape"):
+    with pytest.raises(ValueError, match="`cost - baseline`"):
         score_function_loss(torch.zeros(2, 1, 1), edges.log_probability, torch.zeros(2, 1, 4))

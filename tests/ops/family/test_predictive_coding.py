@@ -226,9 +226,9 @@ def test_wrong_arguments_are_named():
         predictive_coding_inference(x, [x], [w, w], precisions=[1.0])
     with pytest.raises(ValueError, match="got 0, 0 and 0"):
         predictive_coding_inference(x, [], [], precisions=[])
-    with pytest.raises(ValueError, match=r"weights\[0\] must have shape .* = \(2, 3, 3\)"):
+    with pytest.raises(ValueError, match=r"`weights\[0\]` .* = \(2, 3, 3\)"):
         predictive_coding_inference(x, [x], [w[..., :2]], precisions=[1.0])
-    with pytest.raises(ValueError, match=r"weights\[0\] must have shape .*got \(3, 3\)"):
+    with pytest.raises(ValueError, match=r"`weights\[0\]` .*got \(3, 3\)"):
         predictive_coding_inference(x, [x], [w[0]], precisions=[1.0])
     with pytest.raises(ValueError, match="rate"):
         predictive_coding_inference(x, [x], [w], precisions=[1.0], rate=2)

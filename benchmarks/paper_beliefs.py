@@ -50,7 +50,7 @@ from probseg.data import DATASETS, Selected
 from probseg.data.camvid import CamVid
 from probseg.errors import USER_ERRORS
 from probseg.evaluation import Protocol
-from probseg.evaluation.protocols import draw_view
+from probseg.evaluation.protocols import draw_crop
 from probseg.metrics import iou
 from probseg.metrics.calibration import brier_score, expected_calibration_error
 from probseg.models import Segmenter
@@ -281,10 +281,10 @@ def _masks(plan: Plan, results: Path, most: int | None) -> Iterator[Sequence[Any
 
 def _shown(sample: Sample, protocol: Protocol) -> tuple[Tensor, Tensor, Tensor]:
     """Return what the protocol shows of an object: crop, mask ``(1, H, W)`` and box ``(1, 4)``."""
-    view = draw_view(sample, protocol)
-    assert view.box is not None, "the protocol of the plan has boxes"
-    x0, y0, x1, y1 = view.crop
-    box = torch.tensor([view.box]) - torch.tensor([x0, y0, x0, y0])
+    drawn = draw_crop(sample, protocol)
+    assert drawn.box is not None, "the protocol of the plan has boxes"
+    x0, y0, x1, y1 = drawn.crop
+    box = torch.tensor([drawn.box]) - torch.tensor([x0, y0, x0, y0])
     mask = torch.from_numpy(np.ascontiguousarray(sample.mask[y0:y1, x0:x1]))
     return _as_batch(sample.image[y0:y1, x0:x1]), mask[None], box.float()
 

@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         for name in rest:
             if name.startswith("--"):
                 option = name.partition("=")[0]
-                kind = f"option of {self.prog}"
+                kind = f"{self.prog} option"
                 raise UnknownNameError(kind, option, self._option_string_actions)
         return found, rest
 

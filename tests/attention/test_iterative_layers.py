@@ -180,17 +180,17 @@ def test_hopfield_layers_have_the_parameters_of_standard_ones():
 def test_wrong_arguments_are_named(layer):
     with pytest.raises(ValueError, match="iterations"):
         build(layer, iterations=0)
-    with pytest.raises(ValueError, match=r"cannot use position='factored': its .* set position"):
+    with pytest.raises(ValueError, match=r"`position` .*got 'factored'"):
         build(layer, position="factored")
 
 
 def test_wrong_arguments_of_slots_are_named(slot_layer):
     with pytest.raises(ValueError, match="num_slots"):
         build(slot_layer, num_slots=0)
-    with pytest.raises(ValueError, match=r"cannot use span=3: its slots are shared .* set span"):
+    with pytest.raises(ValueError, match=r"`span` .*got 3: its slots are shared"):
         build(slot_layer, axis="width", span=3)
     if slot_layer is BlockSlotAttention2d:
-        with pytest.raises(ValueError, match="divisible by num_blocks, got 4 and 3"):
+        with pytest.raises(ValueError, match=r"`num_blocks`, got 4 and 3"):
             build(slot_layer, num_blocks=3)
         with pytest.raises(ValueError, match="num_memories"):
             build(slot_layer, num_memories=0)

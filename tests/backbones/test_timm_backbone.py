@@ -131,7 +131,7 @@ def test_only_pretrained_networks_look_for_weights(tmp_path):
     options = {"cache_dir": tmp_path}
     TimmBackbone(MICRO, options=options)
     assert not list(tmp_path.iterdir())  # as the tests are offline
-    parts = ("pretrained=True", repr(MICRO), "backbone.pretrained to false", "HF_HOME")
+    parts = ("`pretrained`", repr(MICRO), "backbone.pretrained to false", "HF_HOME")
     refused(WeightsError, lambda: TimmBackbone(MICRO, True, options=options), *parts)
 
 

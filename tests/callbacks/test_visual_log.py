@@ -42,7 +42,8 @@ def test_a_row_shows_truth_box_clicks_and_prediction():
         ((19, 29), OUTLINE),
         ((8, 20), BOX),
         ((15, 3), BOX),
-        ((21, 32), BOX),
+        ((21, 20), BOX),
+        ((15, 32), BOX),
         ((12, 8), POSITIVE),
         ((15, 11), (100, 100, 100)),  # the corner of a disk
         ((24, 33), NEGATIVE),

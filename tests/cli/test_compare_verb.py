@@ -69,7 +69,7 @@ def test_output_lies_in_the_working_folder_by_default(folders, tmp_path, monkeyp
     ("arguments", "part"),
     [
         (lambda f: [], "FOLDER; see probseg compare --help"),
-        (lambda f: [*f, "--bogus"], "--bogus; see probseg compare --help"),
+        (lambda f: [*f, "--bogus"], "unknown probseg compare option '--bogus'"),
         (lambda f: [f[0]], "at least twice"),
         (lambda f: [f[0], f[0]], "different"),
         (lambda f: [f[0], f[1].parent], "no such file"),

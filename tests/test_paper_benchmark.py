@@ -304,7 +304,7 @@ def test_without_comparable_results_there_is_no_report(place, capsys):
         (
             lambda c: c["rows"]["base"].update(adaptation={"key_prior": -1}),
             DataError,
-            "rows: base: key_prior",
+            "rows: base: `key_prior`",
         ),
         (lambda c: c["datasets"]["objects"].update(kind="nobody"), UnknownNameError, "data set"),
         (lambda c: c["figures"]["fig2"]["rows"].append("none"), UnknownNameError, "row 'none'"),

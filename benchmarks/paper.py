@@ -1,6 +1,6 @@
 """The counterparts of the figures of Gabbur et al. (2021) with small networks.
 
-A plan, ``paper.yaml`` or ``paper_frozen.yaml``, says what is compared. ``train`` trains the
+A plan, such as ``paper.yaml`` or ``paper_frozen.yaml``, says what is compared. ``train`` trains the
 networks of one seed, where a plan says how; ``evaluate`` clicks through all objects with the rows
 that have no result yet. Without either, the figures, tables and tests are made again: from the
 folders of results where there are some, else from what ``benchmarks/results`` keeps of them. See
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import paper_beliefs_report as beliefs
 import paper_scores as scores
 from measure import RESULTS
 from paper_claims import examine_all, score
@@ -79,6 +80,8 @@ def _report(plan: Plan, args: argparse.Namespace) -> int:
         draw(args.results / figure_name(plan, figure), figure, plan, scored)
     write_claims(args.results / f"{plan.name}_claims.csv", findings)
     write_report(args.results / f"{plan.name}.md", plan, scored, findings, results, missing)
+    for test in beliefs.report(args.results, plan.name):
+        print(f"{test.section}: {test.setting}. {test.claim} {test.verdict.capitalize()}.")
     for finding in findings:
         print(f"{finding.figure}: {finding.better} over {finding.than}. {finding.sentence}")
     print(f"wrote {args.results}/{plan.name}.md, {len(missing)} results are missing")

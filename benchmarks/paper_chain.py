@@ -39,7 +39,7 @@ from probseg.metrics import iou
 from probseg.models import Segmenter
 from probseg.ops.axial import to_lines
 from probseg.ops.edges import SoftmaxEdges
-from probseg.ops.mixture import query_logits
+from probseg.ops.mixture import prior_scores, query_logits
 from probseg.ops.probabilistic import as_fixed, infer
 from probseg.ops.settings import NO_KEY_ADAPTATION, NO_VALUE_PROPAGATION
 from probseg.ops.updates import KeyAdaptation, ValuePropagation
@@ -98,22 +98,26 @@ class Layer:
     """What a layer computes; the lines of the map are the first dimension ``B``.
 
     Args:
+        queries: Shape ``(B, G, N, D)``.
         keys: After adaptation, shape ``(B, G, M, D)``.
         values: Of the units, after propagation, shape ``(B, G, M, V)``.
         posterior: Over the units, shape ``(B, G, N, M)``.
         read_out: Shape ``(B, G, N, V)``.
+        log_evidence: As in `ProbabilisticAttention`, shape ``(B, G, N)``.
     """
 
+    queries: Tensor
     keys: Tensor
     values: Tensor
     posterior: Tensor
     read_out: Tensor
+    log_evidence: Tensor
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Measure all experiments; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--plan", type=Path, default=PLANS[-1])
+    parser.add_argument("--plan", type=Path, default=PLANS[1])
     parser.add_argument("--batches", type=int, default=8, help="of crops; %(default)s")
     parser.add_argument("--results", type=Path, default=RESULTS)
     args = parser.parse_args(arguments)
@@ -192,17 +196,15 @@ def _compared(
     masks: Tensor,
 ) -> Floats:
     """Return `STEPS` of each crop for one change, shape ``(crops, steps)``."""
-    inputs: list[tuple[Any, ...]] = []
     before = answer()
     with contextlib.ExitStack() as stack:
         for layer in layers:
             stack.enter_context(restored(layer))
             layer.settings = change(layer.settings)
-            hook = layer.register_forward_pre_hook(lambda _, given: inputs.append(given))
-            stack.callback(hook.remove)
-        after = answer()
-        changed = [_layer(*pair) for pair in zip(layers, inputs, strict=True)]
-    plain = [_layer(layer, given[:2]) for layer, given in zip(layers, inputs, strict=True)]
+        with watched(layers) as inputs:
+            after = answer()
+        changed = [computed(*pair) for pair in zip(layers, inputs, strict=True)]
+    plain = [computed(layer, given[:2]) for layer, given in zip(layers, inputs, strict=True)]
     pairs = zip(plain, changed, strict=True)
     steps = torch.stack([_changes(*pair, len(masks)) for pair in pairs]).mean(dim=0)
     logits = (after - before).abs().mean(dim=(1, 2, 3))
@@ -214,7 +216,18 @@ def _compared(
     return np.column_stack([steps, logits, pixels, gains])
 
 
-def _layer(layer: ProbabilisticAttention2d, given: tuple[Any, ...]) -> Layer:
+@contextlib.contextmanager
+def watched(layers: Sequence[ProbabilisticAttention2d]) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield a list to which each call of a layer inside the block adds its arguments."""
+    inputs: list[tuple[Any, ...]] = []
+    with contextlib.ExitStack() as stack:
+        for layer in layers:
+            hook = layer.register_forward_pre_hook(lambda _, given: inputs.append(given))
+            stack.callback(hook.remove)
+        yield inputs
+
+
+def computed(layer: ProbabilisticAttention2d, given: tuple[Any, ...]) -> Layer:
     """Compute a layer step by step.
 
     Args:
@@ -240,7 +253,8 @@ def _layer(layer: ProbabilisticAttention2d, given: tuple[Any, ...]) -> Layer:
     joint = query_logits(mixture, queries)
     edges = SoftmaxEdges(joint.queries, joint.keys, joint.log_prior or None, joint.scale)
     posterior = edges.log_probability(slice(None)).exp()
-    return Layer(mixture.keys, mixture.values, posterior, inferred.values)
+    log_evidence = inferred.log_evidence - prior_scores(mixture).logsumexp(-1, keepdim=True)
+    return Layer(queries, mixture.keys, mixture.values, posterior, inferred.values, log_evidence)
 
 
 def _changes(before: Layer, after: Layer, crops: int) -> Tensor:

@@ -17,7 +17,9 @@ from probseg.evaluation import Protocol, get_protocol
 from probseg.models.build import Changes
 from probseg.types import Sample
 
-PLANS = [Path(__file__).with_name(f"{name}.yaml") for name in ("paper", "paper_frozen")]
+PLANS = [
+    Path(__file__).with_name(f"{name}.yaml") for name in ("paper", "paper_frozen", "paper_tuned")
+]
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Objects:
 
 @dataclass(frozen=True)
 class Training:
-    """Networks that are trained side by side on the features of a frozen trunk.
+    """Networks that are trained side by side on the same crops.
 
     Args:
         of: The preset of which all networks are variants; prompts enter behind its trunk.
@@ -108,6 +110,9 @@ class Training:
         rate: Highest learning rate of the cycle.
         data: Objects to train on.
         networks: Changes to the preset, by name.
+        start: Folder of the networks of all seeds, by name, in which all weights learn then; None
+            for new stages behind a frozen trunk.
+        tied: Networks whose keys in the stage are their queries.
     """
 
     of: str
@@ -120,10 +125,17 @@ class Training:
     rate: float
     data: Objects
     networks: Mapping[str, Changes]
+    start: Mapping[str, str] | None = None
+    tied: Sequence[str] = ()
 
     def place(self, network: str, seed: int) -> Path:
         """Return the model folder of a network."""
-        return Path(self.folder) / network / f"seed{seed}"
+        return _of_seed(f"{self.folder}/{network}", seed)
+
+    def started(self, network: str, seed: int) -> Path:
+        """Return the model folder that a network starts from."""
+        assert self.start is not None, "networks start from others"
+        return _of_seed(self.start[network], seed)
 
 
 @dataclass(frozen=True)
@@ -224,6 +236,10 @@ def switched(adaptation: Mapping[str, Any]) -> dict[str, Any]:
 def place_of(folder: Path, row: Row, number: int, dataset: str) -> Path:
     """Return the folder of a result: that of a network of a row on a data set."""
     return folder / row.name / f"seed{number}" / dataset
+
+
+def _of_seed(folder: str, seed: int) -> Path:
+    return Path(folder) / f"seed{seed}"
 
 
 def _training(data: Mapping[str, Any], networks: Mapping[str, Any], **entries: Any) -> Training:  # noqa: ANN401

@@ -1,4 +1,4 @@
-"""Trains the networks of a plan side by side on the features of one frozen trunk."""
+"""Trains the networks of a plan side by side, on the features of one frozen trunk or entirely."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader
 
+from probseg.attention import probabilistic_layers
 from probseg.clicks.iterated import IteratedClicks
 from probseg.clicks.rounds import drawn_rounds
 from probseg.data import DATASETS, InteractiveDataModule, Selected, TrainBatch
@@ -25,7 +26,7 @@ from probseg.zoo import warm_start
 from probseg.zoo.store import save
 
 TRUNK = ("backbone.*", "decoder.*")
-"""Weights that stay those of the zoo."""
+"""Weights that a frozen trunk keeps; its normalisation layers keep their averages in any case."""
 
 HELD_OUT = 10
 """One photograph in so many is held out from training."""
@@ -50,16 +51,19 @@ def train(training: Training, seed: int, names: Sequence[str]) -> None:
     """
     torch.manual_seed(seed)
     networks = initial_networks(training, seed)
-    trunk = networks[names[0]]
+    trunk = networks[names[0]]  # the same in all networks while it is frozen
     learners = {name: _Learner(networks[name], training) for name in names}
     history: list[dict[str, float]] = []
     began = time.perf_counter()
     for step, batch in enumerate(crops(training, seed)):
         rounds = drawn_rounds(CURRICULUM.rounds, mixed(BATCH, seed, 0, step))
+        images = batch.images.float() / 255
         with torch.no_grad():
-            encoded = trunk.encode(batch.images.float() / 255)
+            shared = trunk.encode(images) if training.start is None else None
         losses = {
-            name: learner.step(encoded, batch.masks, batch.seeds, rounds)
+            name: learner.step(
+                shared or networks[name].encode(images), batch.masks, batch.seeds, rounds
+            )
             for name, learner in learners.items()
         }
         history.append(losses)
@@ -79,11 +83,20 @@ def described(training: Training, name: str) -> dict[str, object]:
 
 
 def initial_networks(training: Training, seed: int) -> dict[str, Segmenter]:
-    """Build all networks of a plan: what several of them share is equal in all of them.
+    """Build all networks of a plan, or load those that it starts from.
 
-    Weights of one name and shape have the values of the first network that has them, so that two
-    networks differ by their mechanisms alone.
+    New weights of one name and shape have the values of the first network that has them, so that
+    two networks differ by their mechanisms alone.
     """
+    if training.start is not None:
+        started = {
+            name: warm_start(training.of, str(training.started(name, seed)), changes=changes)
+            for name, changes in training.networks.items()
+        }
+        for name in training.tied:
+            for layer in probabilistic_layers(started[name].fusion):
+                layer.key = layer.query
+        return started
     shared: dict[tuple[str, torch.Size], Tensor] = {}
     networks = {}
     for number, (name, changes) in enumerate(training.networks.items()):
@@ -99,9 +112,10 @@ class _Learner:
     """A network with its optimiser."""
 
     def __init__(self, model: Segmenter, training: Training) -> None:
+        frozen = TRUNK if training.start is None else ()
         loss = WeightedSum([NormalizedFocalLoss(), SoftIoULoss()], [1.0, 0.5])
         self.task = InteractiveSegmentation(
-            model, loss, curriculum=CURRICULUM, every_round=True, frozen=TRUNK
+            model, loss, curriculum=CURRICULUM, every_round=True, frozen=frozen
         )
         self.learnt = [weight for weight in model.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.AdamW(self.learnt, lr=training.rate, weight_decay=0.01)

@@ -91,9 +91,10 @@ def test_the_rows_of_the_first_plan_can_be_evaluated():
         networks[preset].adapt(**asdict(row.adaptation))
 
 
-def test_the_rows_of_the_second_plan_can_be_trained_and_evaluated():
+@pytest.mark.parametrize("path", rows.PLANS[1:], ids=lambda path: path.stem)
+def test_the_rows_of_other_plans_can_be_trained_and_evaluated(path):
     """Their networks can be built, have what is switched in them, and are all evaluated."""
-    plan = rows.read_plan(rows.PLANS[1])
+    plan = rows.read_plan(path)
     training = plan.training
     assert set(plan.rows) == {name for figure in plan.figures for name in figure.rows}
     networks = {

@@ -38,7 +38,7 @@ def test_a_layer_step_by_step_is_the_layer(axis):
     cases = [(adapting, (features,)), (propagating, (features, None, known, where))]
     for attention, given in cases:
         with torch.no_grad():
-            found, expected = paper_chain._layer(attention, given), attention(*given)
+            found, expected = paper_chain.computed(attention, given), attention(*given)
         lines = paper_chain.to_lines(expected.unflatten(1, (1, 2)), axis)
         torch.testing.assert_close(found.read_out, lines)
         torch.testing.assert_close(found.posterior @ found.values, lines)
@@ -47,8 +47,8 @@ def test_a_layer_step_by_step_is_the_layer(axis):
 def test_changes_are_nothing_for_equal_layers_and_relative_for_others():
     features = torch.randn(3, 6, 4, 5)
     with torch.no_grad():
-        plain = paper_chain._layer(layer("full", key_iterations=0), (features,))
-        moved = paper_chain._layer(layer("full"), (features,))
+        plain = paper_chain.computed(layer("full", key_iterations=0), (features,))
+        moved = paper_chain.computed(layer("full"), (features,))
     assert not paper_chain._changes(plain, plain, 3).any()
     keys, values, posterior, read_out = paper_chain._changes(plain, moved, 3).unbind(dim=1)
     old, new = (of.keys.flatten(1) for of in (plain, moved))

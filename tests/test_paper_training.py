@@ -1,4 +1,6 @@
-"""Networks of the benchmark ``paper.py`` that are trained side by side on one frozen trunk."""
+"""Networks of the benchmark ``paper.py`` that are trained side by side."""
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -64,3 +66,40 @@ def test_a_network_learns_alike_alone_and_with_others_and_leaves_the_trunk(train
             assert torch.equal(value, first[name]), name
     changed = "fusion.blocks.0.layers.3.query.weight"
     assert not torch.equal(together.state_dict()[changed], first[changed].half().float())
+
+
+def test_networks_start_from_an_earlier_training_and_learn_with_their_trunk(training, tmp_path):
+    paper_train.train(training, 0, ["conv", "prob"])
+    later = replace(
+        training,
+        start={of: f"{training.folder}/{of[:4]}" for of in ("prob", "conv", "prob_tied")},
+        folder=str(tmp_path / "later"),
+        networks={of: NETWORKS[of[:4]] for of in ("prob", "conv", "prob_tied")},
+        tied=["prob_tied"],
+    )
+    first = paper_train.initial_networks(later, 0)
+    for name in ("prob", "conv"):
+        earlier = load(str(training.place(name, 0)))[0].state_dict()
+        for key, value in first[name].state_dict().items():
+            assert torch.equal(value, earlier[key]), key
+    paper_train.train(later, 0, [*first])
+    tied = load(str(later.place("prob_tied", 0)))[0].state_dict()
+    started = load(str(training.place("prob", 0)))[0].state_dict()
+    query, key = (f"fusion.blocks.0.layers.3.{of}.weight" for of in ("query", "key"))
+    assert torch.equal(tied[query], tied[key])
+    assert not torch.equal(tied[query], started[query])
+    assert not torch.equal(started[query], started[key])
+    before = first["prob"].state_dict()
+    after = load(str(later.place("prob", 0)))[0].state_dict()
+    changed = {
+        key.split(".")[0] for key in after if not after[key].equal(before[key].half().float())
+    }
+    assert changed == {"backbone", "decoder", "fusion", "head"}
+    averages = [key for key in after if key.startswith("backbone.") and "running_mean" in key]
+    assert averages
+    for key in averages:
+        assert torch.equal(after[key], before[key].half().float()), key
+    assert not torch.equal(
+        after["backbone.network.conv_stem.weight"],
+        load(str(later.place("conv", 0)))[0].state_dict()["backbone.network.conv_stem.weight"],
+    )

@@ -29,6 +29,7 @@ from probseg.errors import USER_ERRORS
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; return its exit status."""
     args = _parser().parse_args(arguments)
+    os.environ.setdefault("PROBSEG_ZOO", str(Path(__file__).parent / "zoo"))
     try:
         plans = [read_plan(path) for path in args.plan]
         if args.verb == "train":
@@ -43,7 +44,6 @@ def main(arguments: list[str] | None = None) -> int:
 def _evaluate(plan: Plan, args: argparse.Namespace) -> int:
     from paper_evaluate import evaluate  # what the figures do without
 
-    os.environ.setdefault("PROBSEG_ZOO", str(Path(__file__).parent / "zoo"))
     left_out = evaluate(plan, chosen(plan, args.only), args.folder / plan.name, args.device)
     for sentence in left_out:
         sys.stderr.write(f"paper.py: left out: {sentence}\n")

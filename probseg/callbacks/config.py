@@ -36,9 +36,13 @@ class SaveConfig(SaveConfigCallback):
         """Write the files; called by Lightning once per start, on the first process."""
         folder = run_folder(trainer)
         folder.mkdir(parents=True, exist_ok=True)
-        # A resumed run keeps its folder; its configuration is replaced.
+        # A resumed run keeps its folder; its configuration is replaced. That of a training names no
+        # checkpoint: a test with it takes the best one of the run, and a training begins at the start.
+        kept = self.config.clone()
+        if stage == "fit":
+            kept.ckpt_path = None
         self.parser.save(
-            self.config,
+            kept,
             folder / "config.yaml",
             skip_validation=True,
             overwrite=True,

@@ -207,6 +207,10 @@ class FolderDataModule(InteractiveDataModule):
         ]
         self.val = [Subset(everything, [i for i, o in enumerate(objects) if o[0] in held_out])]
         count = len(self.train[0])  # type: ignore[arg-type]
+        rank_zero_info(
+            f"{root}: {count} objects of {len(photos) - len(held_out)} photographs to train on, "
+            f"{len(objects) - count} of {len(held_out)} to validate on"
+        )
         rounds = 1
         if count < batch_size:
             rounds = -(-_SMALL_EPOCH * batch_size // count)

@@ -22,6 +22,7 @@ from probseg.images import (
     object_mask,
     read_image,
     read_labels,
+    unread_files,
 )
 from probseg.paths import data_dir, find_data
 from probseg.types import IGNORE, Sample
@@ -135,7 +136,7 @@ def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict
         raise DatasetNotFoundError(
             name,
             root,
-            "the folders images/ and masks/",
+            f"the folders images/ and masks/, and {folder}/ is missing",
             "Check the `root` argument; a relative one is also looked for in "
             f"{data_dir()} ($PROBSEG_DATA).",
         )
@@ -174,9 +175,11 @@ def _pair(images: dict[str, Path], masks: dict[str, Path], root: Path) -> dict[s
         )
         raise DataError(msg)
     if orphans:
+        unread = [path.name for path in unread_files(root / images_folder(root))]
+        hint = f"; convert {unread[:3]} to JPEG or PNG, as their formats are not read" if unread else ""
         msg = (
-            f"{root}: {len(orphans)} masks have no image, among them {orphans[:3]}; add the images "
-            "or remove the masks"
+            f"{root}: masks without an image: {len(orphans)}, among them {orphans[:3]}; add the "
+            f"images or remove the masks{hint}"
         )
         raise DataError(msg)
     return dict(pairs)

@@ -112,8 +112,9 @@ def read_result(folder: Path, name: str) -> Result:
     path = folder / "results.json"
     for needed in (path, folder / "objects.csv"):
         if not needed.is_file():
-            below = sorted(str(found.parent) for found in folder.glob("**/results.json"))
-            hint = f", for instance {below[0]}" if below else ""
+            below = [str(found.parent) for found in folder.glob("**/results.json")]
+            tests = sorted(below, key=lambda path: ("/test/" not in path, path))[:3]
+            hint = f", here {' or '.join(tests)}" if tests else ""
             msg = f"{needed}: no such file; expected a folder that `probseg test` wrote{hint}"
             raise DataError(msg)
     try:

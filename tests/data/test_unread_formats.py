@@ -42,6 +42,12 @@ def test_a_photograph_names_its_format(phone):
         assert str(refused.value) == f"`{photo}`: {HEIC}"
 
 
+def test_a_mask_of_an_unread_photograph_says_why_it_has_no_image(phone):
+    write_folder(phone, images=2, size=(8, 8))
+    with pytest.raises(DataError, match=r"photo\.png.*convert \['photo\.heic'\]"):
+        ImageMaskFolder(phone)
+
+
 def test_the_preview_of_a_raw_photograph_is_not_taken_for_it(tmp_path):
     Image.fromarray(draw_scene(8, 8)[0]).save(tmp_path / "photo.DNG", format="TIFF")
     with pytest.raises(DataError, match="DNG is not supported"):

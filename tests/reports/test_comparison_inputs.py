@@ -83,7 +83,7 @@ def test_a_broken_folder_is_refused(tmp_path, break_it, told):
 
 def test_other_folders_are_refused(tmp_path):
     folder = write_result(tmp_path / "run" / "test" / "toy", {"Toy": rising(2)})
-    with pytest.raises(DataError, match=f"for instance {folder}"):
+    with pytest.raises(DataError, match=f"here {folder}"):
         read_result(tmp_path / "run", "run")
     folder = write_result(tmp_path / "a", {"Toy": rising(2, clicks=4)})
     with pytest.raises(DataError, match="0 to 5 clicks of each run, got 5"):

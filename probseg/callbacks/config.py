@@ -36,8 +36,8 @@ class SaveConfig(SaveConfigCallback):
         """Write the files; called by Lightning once per start, on the first process."""
         folder = run_folder(trainer)
         folder.mkdir(parents=True, exist_ok=True)
-        # A resumed run keeps its folder; its configuration is replaced. That of a training names no
-        # checkpoint: a test with it takes the best one of the run, and a training begins at the start.
+        # A resumed run keeps its folder; its configuration is replaced. A training's names no
+        # checkpoint: with it, a test takes the best one of the run, and a training starts again.
         kept = self.config.clone()
         if stage == "fit":
             kept.ckpt_path = None

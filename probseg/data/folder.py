@@ -176,7 +176,7 @@ def _pair(images: dict[str, Path], masks: dict[str, Path], root: Path) -> dict[s
         raise DataError(msg)
     if orphans:
         unread = [path.name for path in unread_files(root / images_folder(root))]
-        hint = f"; convert {unread[:3]} to JPEG or PNG, as their formats are not read" if unread else ""
+        hint = f"; convert {unread[:3]} to JPEG or PNG: unreadable formats" if unread else ""
         msg = (
             f"{root}: masks without an image: {len(orphans)}, among them {orphans[:3]}; add the "
             f"images or remove the masks{hint}"

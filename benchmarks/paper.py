@@ -1,10 +1,10 @@
 """The counterparts of the figures of Gabbur et al. (2021) with small networks.
 
-A plan, such as ``paper.yaml`` or ``paper_frozen.yaml``, says what is compared. ``train`` trains the
-networks of one seed, where a plan says how; ``evaluate`` clicks through all objects with the rows
-that have no result yet. Without either, the figures, tables and tests are made again: from the
-folders of results where there are some, else from what ``benchmarks/results`` keeps of them. See
-benchmarks/README.md.
+A plan, such as ``paper.yaml`` or ``paper_frozen.yaml``, lists what is compared. ``train`` trains
+its networks, where the plan has a training; ``evaluate`` clicks through all objects with the rows
+that have no result yet; ``repeat`` does both for the rows of ``--only`` and compares their results
+with the published ones. Without a verb, figures, tables and tests are made again, from the folders
+of results or else from the files in ``benchmarks/results``. See benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import paper_beliefs_report as beliefs
@@ -32,34 +31,47 @@ def main(arguments: list[str] | None = None) -> int:
     os.environ.setdefault("PROBSEG_ZOO", str(Path(__file__).parent / "zoo"))
     try:
         plans = [read_plan(path) for path in args.plan]
-        if args.verb == "train":
-            return _train(plans, args)
-        work = _evaluate if args.verb == "evaluate" else _report
-        return max([work(plan, args) for plan in plans])
+        work = {"train": _train, "evaluate": _evaluate, "repeat": _repeat, "report": _report}
+        return max([work[args.verb](plan, args) for plan in plans])
     except USER_ERRORS as error:
         sys.stderr.write(f"paper.py: error: {error}\n")
         return 2
 
 
-def _evaluate(plan: Plan, args: argparse.Namespace) -> int:
-    from paper_evaluate import evaluate  # what the figures do without
+def _train(plan: Plan, args: argparse.Namespace) -> int:
+    from paper_train import train  # needs more than the figures do
 
-    left_out = evaluate(plan, chosen(plan, args.only), args.folder / plan.name, args.device)
+    if plan.training is None:
+        sys.stderr.write(f"paper.py: {plan.name} has no `training`; see paper_frozen.yaml\n")
+        return 0
+    for seed in args.seed or range(plan.training.seeds):
+        train(plan.training, seed, args.only or [*plan.training.networks])
+    return 0
+
+
+def _evaluate(plan: Plan, args: argparse.Namespace) -> int:
+    from paper_evaluate import evaluate
+
+    rows = chosen(plan, args.only)
+    left_out = evaluate(plan, rows, args.folder / plan.name, args.device, args.seed)
     for sentence in left_out:
         sys.stderr.write(f"paper.py: left out: {sentence}\n")
     return 1 if left_out else 0
 
 
-def _train(plans: Sequence[Plan], args: argparse.Namespace) -> int:
-    from paper_train import train
+def _repeat(plan: Plan, args: argparse.Namespace) -> int:
+    from paper_train import train_missing
 
-    trainings = [plan.training for plan in plans if plan.training is not None]
-    if not trainings:
-        sys.stderr.write("paper.py: error: no plan has a `training`; see paper_frozen.yaml\n")
+    if args.only is None:
+        sys.stderr.write("paper.py: error: `repeat` needs rows, such as --only prob\n")
         return 2
-    for training in trainings:
-        train(training, args.seed, args.only or [*training.networks])
-    return 0
+    rows = chosen(plan, args.only)
+    if plan.training is not None:
+        train_missing(plan.training, [model for row in rows for model in row.models], args.seed)
+    status = _evaluate(plan, args)
+    for line in scores.differences(plan, rows, args.folder / plan.name, args.results):
+        print(line)
+    return status
 
 
 def _report(plan: Plan, args: argparse.Namespace) -> int:
@@ -91,9 +103,9 @@ def _report(plan: Plan, args: argparse.Namespace) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("verb", nargs="?", choices=["train", "evaluate", "report"], default="report")
+    add("verb", nargs="?", choices=["train", "evaluate", "repeat", "report"], default="report")
     add("--only", nargs="+", metavar="NAME", help="networks to train, rows to evaluate; all")
-    add("--seed", type=int, default=0, help="of the training; %(default)s")
+    add("--seed", type=int, nargs="+", help="of trainings and evaluations; default all")
     add("--folder", type=Path, default=Path("runs"), help="of the evaluations; %(default)s")
     add("--plan", type=Path, nargs="+", default=PLANS, help="rows, figures and claims; default all")
     add("--results", type=Path, default=RESULTS, help="where reports go; %(default)s")

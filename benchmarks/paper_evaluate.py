@@ -37,7 +37,13 @@ OBJECTS_AT_ONCE = 16
 BATCH_SIZE = 8
 
 
-def evaluate(plan: Plan, rows: Sequence[Row], folder: Path, device: str) -> list[str]:
+def evaluate(
+    plan: Plan,
+    rows: Sequence[Row],
+    folder: Path,
+    device: str,
+    seeds: Sequence[int] | None = None,
+) -> list[str]:
     """Evaluate what has no result yet, or one of other weights or settings.
 
     Args:
@@ -45,6 +51,7 @@ def evaluate(plan: Plan, rows: Sequence[Row], folder: Path, device: str) -> list
         rows: What to evaluate.
         folder: A result goes to ``<folder>/<row>/seed<number>/<data set>/``.
         device: "cpu" or "cuda".
+        seeds: Numbers of the networks of each row to evaluate; None for all.
 
     Returns:
         Why networks were left out, one sentence each.
@@ -53,6 +60,8 @@ def evaluate(plan: Plan, rows: Sequence[Row], folder: Path, device: str) -> list
     left_out = []
     for row in rows:
         for number, name in enumerate(row.models):
+            if seeds is not None and number not in seeds:
+                continue
             try:
                 model, network = load(name)
             except (*USER_ERRORS, FileNotFoundError) as error:

@@ -13,12 +13,13 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from paper_rows import Plan, place_of, settings_of, switched
+from paper_rows import Plan, Row, place_of, settings_of, switched
 
 from probseg.errors import DataError
 from probseg.paths import replacing
@@ -93,6 +94,39 @@ def gather(plan: Plan, folder: Path, stored: Path) -> tuple[list[Result], list[s
                 why = "has other settings" if found else "was not evaluated"
                 missing.append(f"{row.name}: {model} {why} on {dataset}.")
     return results, missing
+
+
+def differences(plan: Plan, rows: Sequence[Row], folder: Path, stored: Path) -> list[str]:
+    """Compare results in folders with the stored ones of the same objects.
+
+    Args:
+        plan: The rows and data sets.
+        rows: Rows to compare.
+        folder: Of the evaluations.
+        stored: Folder with the two files of earlier results.
+
+    Returns:
+        A line for each network and data set: mean IoUs in percent, stored and repeated, and the
+        largest difference of a single IoU.
+    """
+    kept = {result.key: result for result in read(stored, plan.name)}
+    lines = []
+    for row in rows:
+        for seed, dataset in product(range(len(row.models)), plan.datasets):
+            there = _of_folder(place_of(folder, row, seed, dataset), row.name, seed, dataset)
+            if there is None:
+                continue
+            place = f"{row.name}, seed {seed}, {dataset}"
+            before = kept.get(there.key)
+            if before is None or before.ious.shape != there.ious.shape:
+                lines.append(f"{place}: there is no stored result of these runs")
+                continue
+            means = [100 * result.ious.mean((0, 1)) for result in (before, there)]
+            clicks = sorted({0, 1, min(5, len(means[0]) - 1), len(means[0]) - 1})
+            figures = (f"@{k} {means[0][k]:.2f} -> {means[1][k]:.2f}" for k in clicks)
+            most = 100 * np.abs(before.ious - there.ious).max()
+            lines.append(f"{place}: mIoU{', '.join(figures)}; largest difference {most:.2f}")
+    return lines
 
 
 def read(folder: Path, plan: str) -> list[Result]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -23,6 +23,7 @@ from probseg.models.encoded import Encoded
 from probseg.seeds import BATCH, mixed
 from probseg.tasks import InteractiveSegmentation
 from probseg.zoo import warm_start
+from probseg.zoo.index import WEIGHTS
 from probseg.zoo.store import save
 
 TRUNK = ("backbone.*", "decoder.*")
@@ -75,6 +76,28 @@ def train(training: Training, seed: int, names: Sequence[str]) -> None:
     for name, learner in learners.items():
         save(learner.task.model, described(training, name), training.place(name, seed))
         _write_losses(training.place(name, seed) / "losses.csv", [of[name] for of in history])
+
+
+def train_missing(
+    training: Training, places: Collection[str], seeds: Sequence[int] | None = None
+) -> None:
+    """Train networks that have no weights yet.
+
+    Args:
+        training: Settings of the plan.
+        places: Model folders of the networks to train.
+        seeds: Seeds to train; None for all.
+    """
+    for seed in range(training.seeds) if seeds is None else seeds:
+        missing = [
+            name
+            for name in training.networks
+            if str(training.place(name, seed)) in places
+            and not (training.place(name, seed) / WEIGHTS).is_file()
+        ]
+        if missing:
+            print(f"seed {seed}: {', '.join(missing)}", flush=True)
+            train(training, seed, missing)
 
 
 def described(training: Training, name: str) -> dict[str, object]:

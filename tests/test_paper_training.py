@@ -1,5 +1,6 @@
 """Networks of the benchmark ``paper.py`` that are trained side by side."""
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from fakes import write_folder
 from paper_plans import plan_of, training_of  # first: it makes the next ones importable
 
 # isort: split
+import paper
 import paper_train
 import yaml
 from paper_evaluate import load
@@ -66,6 +68,39 @@ def test_a_network_learns_alike_alone_and_with_others_and_leaves_the_trunk(train
             assert torch.equal(value, first[name]), name
     changed = "fusion.blocks.0.layers.3.query.weight"
     assert not torch.equal(together.state_dict()[changed], first[changed].half().float())
+
+
+def test_one_command_repeats_a_row_from_training_to_comparison(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("PROBSEG_ZOO", "")  # else set by the command
+    root = write_folder(tmp_path / "data", images=30, size=(24, 32))
+    content = plan_of([], prob=["prob"])
+    content["training"] = training_of(root, tmp_path / "nets", NETWORKS, 2, steps=1, batch_size=2)
+    arguments = {"root": str(write_folder(tmp_path / "test", images=2, size=(24, 32)))}
+    content["datasets"] = {"drawn": {"kind": "ImageMaskFolder", "arguments": arguments}}
+    content["rows"] = {"prob": {"label": "PROB", "network": "prob"}}
+    plan, results = tmp_path / "plan.yaml", tmp_path / "results"
+    plan.write_text(yaml.safe_dump(content))
+
+    def lines(*verb):
+        folders = ("--folder", str(tmp_path / "runs"), "--results", str(results))
+        assert paper.main([*verb, "--plan", str(plan), *folders]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert paper.main(["repeat", "--plan", str(plan)]) == 2, "without rows"
+    first = lines("repeat", "--only", "prob", "--seed", "1")
+    assert first[0] == "seed 1: prob"
+    assert first[-1] == "prob, seed 1, drawn: there is no stored result of these runs"
+    assert [path.name for path in (tmp_path / "nets").iterdir()] == ["prob"]
+    lines("repeat", "--only", "prob")
+    lines()  # stores the results
+    shutil.rmtree(tmp_path / "nets" / "prob" / "seed0")
+    shutil.rmtree(tmp_path / "runs")
+    again = lines("repeat", "--only", "prob")
+    assert again[0] == "seed 0: prob"
+    assert "seed 1: prob" not in again
+    for seed, line in enumerate(again[-2:]):
+        assert line.startswith(f"prob, seed {seed}, drawn: mIoU@0 ")
+        assert line.endswith("largest difference 0.00")
 
 
 def test_networks_start_from_an_earlier_training_and_learn_with_their_trunk(training, tmp_path):

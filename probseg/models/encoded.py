@@ -162,13 +162,11 @@ def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool)
         ValueError: If shapes do not fit together, or there is a previous mask that the network does
             not take.
     """
-    points, labels, boxes = (
-        tuple(tensor.shape) for tensor in (prompts.points, prompts.labels, prompts.boxes)
-    )
+    points, labels, boxes = prompts.points.shape, prompts.labels.shape, prompts.boxes.shape
     if points != (*labels, 2) or labels[:1] != (batch,) or boxes != (batch, 4):
         msg = (
             f"`prompts` must have `points` (B, S, 2), labels (B, S) and boxes (B, 4) of {batch} "
-            f"images, got {points}, {labels} and {boxes}"
+            f"images, got {tuple(points)}, {tuple(labels)} and {tuple(boxes)}"
         )
         raise ValueError(msg)
     if prompts.previous is None:

@@ -58,7 +58,9 @@ def reduced(size: Size, longest: int | None) -> Size:
 
 
 def resized(maps: Tensor, size: Size) -> Tensor:
-    """Reduce maps ``(B, C, H, W)`` to a size, as images are reduced to the working size."""
+    """Resize maps ``(B, C, H, W)``, without aliasing; those of this size are returned as given."""
+    if tuple(maps.shape[-2:]) == size:
+        return maps
     return F.interpolate(maps, size, mode="bilinear", align_corners=False, antialias=True)
 
 

@@ -23,6 +23,11 @@ def as_batch(*given: Prompts) -> Prompts:
     return Prompts(*(torch.cat(parts) for parts in zip(*(one[:3] for one in given), strict=True)))
 
 
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    """Draw normal numbers in float32; `ops_cases.draw` makes others, in float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
 def maps_of(info: FeatureInfo, batch: int, height: int, width: int) -> list[Tensor]:
     """Random feature maps of an image's size."""
     return [

@@ -226,8 +226,7 @@ class Attention2d(nn.Module, ABC):
             projected: Tensor = convolution(maps)
         else:  # as of their concatenation
             weights = torch.split(convolution.weight, [part.shape[1] for part in maps], dim=1)
-            shares = [F.conv2d(part, weight) for part, weight in zip(maps, weights, strict=True)]
-            projected = functools.reduce(torch.add, shares)
+            projected = functools.reduce(torch.add, map(F.conv2d, maps, weights))
         return torch.unflatten(projected, 1, (self.num_heads, -1))
 
     def position_tables(self, height: int, width: int) -> RelativePosition | None:

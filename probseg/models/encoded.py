@@ -139,6 +139,8 @@ def joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
     Args:
         prompts: Of each image; all of them with previous masks of one size, or all without.
     """
+    if len(prompts) == 1:
+        return prompts[0]
     previous = [given.previous for given in prompts if given.previous is not None]
     most = max(given.labels.shape[1] for given in prompts)
     missing = [most - given.labels.shape[1] for given in prompts]

@@ -14,6 +14,9 @@ _BITS = 2**64
 _STEP = 0x9E3779B97F4A7C15
 _ROUNDS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
+# The same as int64, whose products wrap around: all of them are above 2**63.
+_SIGNED_STEP = _STEP - _BITS
+_SIGNED_ROUNDS = tuple((shift, factor - _BITS) for shift, factor in _ROUNDS)
 
 ORDER, SET, CROP, BATCH = range(4)
 """Purpose of a seed, its first part: seeds of different purposes never coincide."""
@@ -87,15 +90,11 @@ class Draws:
         """Return the next numbers in [0, 2**63), shape ``(B, count)``."""
         first, self._drawn = self._drawn + 1, self._drawn + count
         steps = torch.arange(first, self._drawn + 1, device=self.seeds.device)
-        bits = self.seeds[:, None] + steps * _signed(_STEP)  # int64 wraps around
-        for shift, factor in _ROUNDS:
-            bits = (bits ^ _shifted(bits, shift)) * _signed(factor)
+        bits = self.seeds[:, None] + steps * _SIGNED_STEP
+        for shift, factor in _SIGNED_ROUNDS:
+            bits = (bits ^ _shifted(bits, shift)) * factor
         bits = bits ^ _shifted(bits, _LAST_SHIFT)
         return _shifted(bits, 1)
-
-
-def _signed(number: int) -> int:
-    return number - _BITS if number >= _BITS // 2 else number
 
 
 def _shifted(bits: Tensor, count: int) -> Tensor:

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from probseg.attention import ATTENTIONS, EMAU, build_attention
 from probseg.backbones import add_prompt_stem
 from probseg.types import FeatureInfo, Prompts
 
@@ -23,6 +24,11 @@ def as_batch(*given: Prompts) -> Prompts:
     return Prompts(*(torch.cat(parts) for parts in zip(*(one[:3] for one in given), strict=True)))
 
 
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    """Draw normal numbers in float32; `ops_cases.draw` makes others, in float64."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
 def maps_of(info: FeatureInfo, batch: int, height: int, width: int) -> list[Tensor]:
     """Random feature maps of an image's size."""
     return [
@@ -37,6 +43,16 @@ def opened(model: nn.Module) -> nn.Module:
         if isinstance(module, nn.BatchNorm2d):
             nn.init.ones_(module.weight)
     return model
+
+
+def attention_layer(name: str, channels: int) -> nn.Module:
+    """One of the `ATTENTIONS`, or an EMAU with bases of two kinds, "emau" and "non-local"."""
+    torch.manual_seed(0)
+    if name in ATTENTIONS:
+        return build_attention(name, channels, 8, num_heads=2, head_channels=channels // 2)
+    unit = EMAU(channels, num_bases=3, bases="moving_average" if name == "emau" else "pixels")
+    nn.init.ones_(unit.leave[1].weight)
+    return unit
 
 
 def assert_all_learn(module: nn.Module, least: float = 0.0) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
+from ops_cases import draw
 from torch import Tensor
 
 from probseg.ops import (
@@ -22,12 +23,6 @@ from probseg.ops import (
 
 SIZES = [(1, 1), (1, 4), (5, 1), (2, 3), (3, 3), (3, 2)]
 ALPHAS = ("default", "float", "scalar", "unit")
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    """Draw normal numbers."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
 def draw_tables(

@@ -141,7 +141,8 @@ class Attention2d(nn.Module, ABC):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Project queries, keys ``(B, G, D, H, W)`` and values ``(B, G, V, H, W)``."""
         sources = features if value_features is None else value_features
-        channels = sum(part.shape[1] for part in _parts(sources))
+        parts = (sources,) if isinstance(sources, Tensor) else sources
+        channels = sum([part.shape[1] for part in parts])
         if channels != self.value_in_channels:
             name = "features" if value_features is None else "value_features"
             msg = (
@@ -149,7 +150,7 @@ class Attention2d(nn.Module, ABC):
                 f"{channels}; set `value_in_channels` or pass `value_features`"
             )
             raise ValueError(msg)
-        values = self._by_heads(_project(self.value, sources))
+        values = self._project(self.value, sources)
         return *self._queries_and_keys(features), values
 
     def posterior(self, features: Maps) -> EdgePosterior:
@@ -214,13 +215,19 @@ class Attention2d(nn.Module, ABC):
 
     def _queries_and_keys(self, features: Maps) -> tuple[Tensor, Tensor]:
         """Project both, each ``(B, G, D, H, W)``."""
-        queries = self._by_heads(_project(self.query, features))
+        queries = self._project(self.query, features)
         if self.key is None:
             return queries, queries
-        return queries, self._by_heads(_project(self.key, features))
+        return queries, self._project(self.key, features)
 
-    def _by_heads(self, maps: Tensor) -> Tensor:
-        return torch.unflatten(maps, 1, (self.num_heads, -1))
+    def _project(self, convolution: nn.Conv2d, maps: Maps) -> Tensor:
+        """Apply a 1x1 convolution without bias, and tell its heads apart."""
+        if isinstance(maps, Tensor):
+            projected: Tensor = convolution(maps)
+        else:  # as of their concatenation
+            weights = torch.split(convolution.weight, [part.shape[1] for part in maps], dim=1)
+            projected = functools.reduce(torch.add, map(F.conv2d, maps, weights))
+        return torch.unflatten(projected, 1, (self.num_heads, -1))
 
     def position_tables(self, height: int, width: int) -> RelativePosition | None:
         """Return the position embeddings for the lines of a map of this size."""
@@ -235,21 +242,6 @@ class Attention2d(nn.Module, ABC):
 def line_size(axis: Axis, height: int, width: int) -> tuple[int, int]:
     """Return the size of a map that is one of the lines along the axis."""
     return (height if axis != "width" else 1), (width if axis != "height" else 1)
-
-
-def _parts(maps: Maps) -> tuple[Tensor, ...]:
-    return (maps,) if isinstance(maps, Tensor) else maps
-
-
-def _project(convolution: nn.Conv2d, maps: Maps) -> Tensor:
-    """Apply a 1x1 convolution without bias to a map, or to the concatenation of several."""
-    parts = _parts(maps)
-    if len(parts) == 1:
-        projected: Tensor = convolution(parts[0])
-        return projected
-    weights = torch.split(convolution.weight, [part.shape[1] for part in parts], dim=1)
-    projections = [F.conv2d(part, weight) for part, weight in zip(parts, weights, strict=True)]
-    return functools.reduce(torch.add, projections)
 
 
 def _projection(in_channels: int, out_channels: int) -> nn.Conv2d:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from probseg.attention.base import Attention2d, Maps, Shared
-from probseg.ops.axial import axial_attention
+from probseg.ops.axial import infer_lines
 from probseg.ops.checks import check_shape
 from probseg.ops.edges import EdgePosterior, gaussian_edges
 from probseg.ops.mixture import PriorName
@@ -165,7 +165,7 @@ class ProbabilisticAttention2d(Attention2d):
             expected = (len(values), self.value.out_channels, *values.shape[-2:])
             check_shape("fixed_values", fixed_values, expected, "(B, out_channels, H, W)")
             fixed_values = fixed_values.reshape(values.shape).to(values.dtype)  # under autocast
-        inferred = axial_attention(
+        inferred = infer_lines(
             queries,
             keys,
             values,

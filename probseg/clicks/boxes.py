@@ -17,7 +17,7 @@ CROP_PADDING, MIN_PADDING = 0.2, 16
 """Margin around a box: share of its longer side, least pixels (Gabbur et al. 2021, App. C.3)."""
 
 
-def mask_box(mask: npt.NDArray[np.uint8]) -> Box:
+def mask_box(mask: npt.NDArray[np.uint8 | np.bool_]) -> Box:
     """Return the smallest box that holds the object.
 
     Args:

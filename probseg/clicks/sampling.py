@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.seeds import Draws
-from probseg.types import IGNORE
 
 
 def random_points(
@@ -56,8 +55,8 @@ def random_clicks(
     positive_region: Tensor,
     negative_region: Tensor,
     draws: Draws,
-    positive_range: tuple[int, int] = (1, 3),
-    negative_range: tuple[int, int] = (0, 3),
+    positive_range: tuple[int, int],
+    negative_range: tuple[int, int],
 ) -> tuple[Tensor, Tensor]:
     """Draw a random number of positive and negative clicks from two regions.
 
@@ -170,4 +169,4 @@ def drop_boxes(boxes: Tensor, probability: float, draws: Draws) -> Tensor:
 
 def object_and_background(masks: Tensor) -> tuple[Tensor, Tensor]:
     """Object and background pixels of masks ``(B, H, W)``; ignored pixels are in neither."""
-    return masks == 1, (masks != 1) & (masks != IGNORE)
+    return masks == 1, masks == 0

@@ -115,16 +115,11 @@ class ConvSequential(nn.Sequential):
             for layer in self:
                 x = layer(x)
             return x
-        convolution: nn.Conv2d | None = None
-        for layer in [*self, nn.Identity()]:
-            if convolution is not None and isinstance(layer, nn.BatchNorm2d):
-                x, convolution = convolve_and_normalise(x, convolution, layer), None
-                continue
-            if convolution is not None:
-                x, convolution = convolution(x), None
-            if isinstance(layer, nn.Conv2d):
-                convolution = layer  # what it is to do depends on the next layer
-            else:
+        layers, joined = list(self), None
+        for layer, after in zip(layers, [*layers[1:], None], strict=True):
+            if isinstance(layer, nn.Conv2d) and isinstance(after, nn.BatchNorm2d):
+                x, joined = convolve_and_normalise(x, layer, after), after
+            elif layer is not joined:
                 x = layer(x)
         return x
 

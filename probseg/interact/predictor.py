@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from probseg.clicks.boxes import Box
+from probseg.clicks.boxes import Box, mask_box
 from probseg.errors import UnknownNameError
 from probseg.formats import png, run_lengths
 from probseg.formats.polygons import Polygon, trace
@@ -116,13 +116,7 @@ class Mask:
         if not binary.any():
             msg = "the mask is empty: there is nothing to crop; add a click on the object"
             raise ValueError(msg)
-        rows, columns = (np.flatnonzero(binary.any(axis=axis)) for axis in (1, 0))
-        x0, y0, x1, y1 = box = (
-            int(columns[0]),
-            int(rows[0]),
-            int(columns[-1]) + 1,
-            int(rows[-1]) + 1,
-        )
+        x0, y0, x1, y1 = box = mask_box(binary)
         alpha = np.where(binary, 255, 0).astype(np.uint8)
         return np.dstack([image, alpha])[y0:y1, x0:x1], box
 

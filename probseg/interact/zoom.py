@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from probseg.clicks.boxes import Box
+from probseg.clicks.boxes import Box, mask_box
 from probseg.types import Click
 
 
@@ -88,12 +88,12 @@ def scaled_size(size: tuple[int, int], target: int) -> tuple[int, int]:
 def _object_window(
     zoom: Zoom, predicted: npt.NDArray[np.bool_], positive: Sequence[tuple[int, int]]
 ) -> Box:
-    rows, columns = (np.flatnonzero(predicted.any(axis=axis)) for axis in (1, 0))
-    ys = [rows[0], rows[-1], *(y for _, y in positive)]
-    xs = [columns[0], columns[-1], *(x for x, _ in positive)]
+    x0, y0, x1, y1 = mask_box(predicted)
+    xs = [x0, x1 - 1, *(x for x, _ in positive)]
+    ys = [y0, y1 - 1, *(y for _, y in positive)]
     height, width = predicted.shape
-    y0, y1 = _widened(min(ys), max(ys), zoom, height)
     x0, x1 = _widened(min(xs), max(xs), zoom, width)
+    y0, y1 = _widened(min(ys), max(ys), zoom, height)
     return x0, y0, x1, y1
 
 
@@ -109,8 +109,8 @@ def _widened(first: int, last: int, zoom: Zoom, length: int) -> tuple[int, int]:
     Returns:
         The new interval, half-open.
     """
-    centre = 0.5 * (int(first) + int(last))
-    side = max(zoom.expansion * (int(last) - int(first) + 1), zoom.min_side)
+    centre = 0.5 * (first + last)
+    side = max(zoom.expansion * (last - first + 1), zoom.min_side)
     return max(0, round(centre - 0.5 * side)), min(length - 1, round(centre + 0.5 * side)) + 1
 
 

@@ -58,7 +58,9 @@ def reduced(size: Size, longest: int | None) -> Size:
 
 
 def resized(maps: Tensor, size: Size) -> Tensor:
-    """Reduce maps ``(B, C, H, W)`` to a size, as images are reduced to the working size."""
+    """Resize maps ``(B, C, H, W)``, without aliasing; those of this size are returned as given."""
+    if tuple(maps.shape[-2:]) == size:
+        return maps
     return F.interpolate(maps, size, mode="bilinear", align_corners=False, antialias=True)
 
 
@@ -137,6 +139,8 @@ def joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
     Args:
         prompts: Of each image; all of them with previous masks of one size, or all without.
     """
+    if len(prompts) == 1:
+        return prompts[0]
     previous = [given.previous for given in prompts if given.previous is not None]
     most = max(given.labels.shape[1] for given in prompts)
     missing = [most - given.labels.shape[1] for given in prompts]
@@ -162,13 +166,11 @@ def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool)
         ValueError: If shapes do not fit together, or there is a previous mask that the network does
             not take.
     """
-    points, labels, boxes = (
-        tuple(tensor.shape) for tensor in (prompts.points, prompts.labels, prompts.boxes)
-    )
+    points, labels, boxes = prompts.points.shape, prompts.labels.shape, prompts.boxes.shape
     if points != (*labels, 2) or labels[:1] != (batch,) or boxes != (batch, 4):
         msg = (
             f"`prompts` must have `points` (B, S, 2), labels (B, S) and boxes (B, 4) of {batch} "
-            f"images, got {points}, {labels} and {boxes}"
+            f"images, got {tuple(points)}, {tuple(labels)} and {tuple(boxes)}"
         )
         raise ValueError(msg)
     if prompts.previous is None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from probseg.models.encoded import resized
 from probseg.models.semantic import SemanticSegmenter
 
 
@@ -63,17 +62,11 @@ def class_probabilities(
     size = image.shape[-2], image.shape[-1]
     total: Tensor | None = None
     for scale in scales:
-        scaled = _resized(image, (max(1, round(scale * size[0])), max(1, round(scale * size[1]))))
+        scaled = resized(image, (max(1, round(scale * size[0])), max(1, round(scale * size[1]))))
         for mirrored in (False, True) if flip else (False,):
             logits = model(scaled.flip(-1) if mirrored else scaled)
-            probabilities = _resized(logits.softmax(dim=1), size)
+            probabilities = resized(logits.softmax(dim=1), size)
             probabilities = probabilities.flip(-1) if mirrored else probabilities
             total = probabilities if total is None else total.add_(probabilities)
     assert total is not None, "at least one scale"
     return total / (len(scales) * (1 + flip))
-
-
-def _resized(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    if maps.shape[-2:] == torch.Size(size):
-        return maps
-    return F.interpolate(maps, size, mode="bilinear", align_corners=False, antialias=True)

@@ -1,4 +1,4 @@
-"""Requirements of the networks on their parts."""
+"""What both networks ask of their images and of their parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 
 def check_head(head: Callable[..., nn.Module], wanted: type[nn.Module], network: str) -> None:
@@ -30,3 +30,19 @@ def check_head(head: Callable[..., nn.Module], wanted: type[nn.Module], network:
             "SemanticSegmenter those of semantic segmentation"
         )
         raise ValueError(msg)
+
+
+def check_image(image: Tensor) -> None:
+    """Raise a ValueError unless images are RGB, float, of shape ``(B, 3, H, W)``."""
+    if image.ndim != 4 or image.shape[1] != 3 or not image.is_floating_point():
+        msg = (
+            "`image` must be float in [0, 1] of shape (B, 3, H, W), got "
+            f"{image.dtype} of shape {tuple(image.shape)}"
+        )
+        raise ValueError(msg)
+
+
+def normalised(image: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return images with the mean and the deviation that the backbone expects, in its dtype."""
+    # Under true half precision the weights, and with them the network's buffers, are not float32.
+    return ((image - mean) / std).to(mean.dtype)

@@ -28,7 +28,7 @@ from probseg.models.encoded import (
     resized,
     without_padding,
 )
-from probseg.models.parts import check_head
+from probseg.models.parts import check_head, check_image, normalised
 from probseg.types import FeatureInfo, Prompts
 
 
@@ -183,12 +183,7 @@ class Segmenter(nn.Module):
         Raises:
             ValueError: If it is something else.
         """
-        if image.ndim != 4 or image.shape[1] != 3 or not image.is_floating_point():
-            msg = (
-                "`image` must be float in [0, 1] of shape (B, 3, H, W), got "
-                f"{image.dtype} of shape {tuple(image.shape)}"
-            )
-            raise ValueError(msg)
+        check_image(image)
         size = (image.shape[-2], image.shape[-1])
         working_size, pixels = self._prepared(image)
         return Encoded(size, working_size, pixels, self.decoded(pixels))
@@ -295,10 +290,7 @@ class Segmenter(nn.Module):
     def _prepared(self, image: Tensor) -> tuple[Size, Tensor]:
         """Return the working size of images of one size, and the pixels that the network sees."""
         working_size = reduced((image.shape[-2], image.shape[-1]), self.working_size)
-        if working_size != tuple(image.shape[-2:]):
-            image = resized(image, working_size)
-        # Under true half precision the weights, and with them these buffers, are not float32.
-        image = ((image - self.mean) / self.std).to(self.mean.dtype)
+        image = normalised(resized(image, working_size), self.mean, self.std)
         # On part of a cell, resized maps would lie elsewhere than the image.
         right, bottom = -working_size[1] % self.cell, -working_size[0] % self.cell
         return working_size, F.pad(image, (0, right, 0, bottom))

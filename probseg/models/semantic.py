@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from probseg.attention.bases import Bases
 from probseg.backbones import Backbone, ResNet
 from probseg.heads.semantic import EMAHead, SemanticHead
-from probseg.models.parts import check_head
+from probseg.models.parts import check_head, check_image, normalised
 from probseg.ops.checks import check_iterations
 from probseg.types import FeatureInfo
 
@@ -154,14 +154,8 @@ class SemanticSegmenter(nn.Module):
 
     def _filled(self, image: Tensor) -> Tensor:
         """Return the pixels that the backbone sees."""
-        if image.ndim != 4 or image.shape[1] != 3 or not image.is_floating_point():
-            msg = (
-                "`image` must be float in [0, 1] of shape (B, 3, H, W), got "
-                f"{image.dtype} of shape {tuple(image.shape)}"
-            )
-            raise ValueError(msg)
-        # Under true half precision the weights, and with them these buffers, are not float32.
-        image = ((image - self.mean) / self.std).to(self.mean.dtype)
+        check_image(image)
+        image = normalised(image, self.mean, self.std)
         stride = self.backbone.features.strides[-1]
         height, width = image.shape[-2:]
         return F.pad(image, (0, -(width - 1) % stride, 0, -(height - 1) % stride))

@@ -17,7 +17,7 @@ from probseg.ops.attention import assign_checked
 from probseg.ops.backends.interface import Assigned
 from probseg.ops.fixed import FixedTokens, backend_of_few, fixed_tokens, take_terms, take_tokens
 from probseg.ops.mixture import (
-    Logits,
+    LogJoint,
     Mixture,
     Precision,
     fix_prior,
@@ -90,7 +90,7 @@ def propagate_values(
     return mixture if dirichlet is None else mixture._replace(log_prior=weights)
 
 
-def _pair_logits(joint: Logits, fixed: FixedTokens) -> Tensor:
+def _pair_logits(joint: LogJoint, fixed: FixedTokens) -> Tensor:
     """Write out the logits of the fixed tokens, ``(B, G, S, M)``."""
     pairs = joint.scale * (take_tokens(joint.queries, fixed) @ joint.keys.mT)
     for term in take_terms(joint.log_prior, fixed):
@@ -107,7 +107,7 @@ class _Step(NamedTuple):
 
 
 def _em_step(
-    joint: Logits,
+    joint: LogJoint,
     observations: Tensor,
     prior_mean: Tensor,
     precision: Precision,
@@ -137,7 +137,7 @@ def _em_step(
     return _Step(fitted, fitted_precision, log_mass)
 
 
-def _assign(joint: Logits, observations: Tensor, backend: str) -> Assigned:
+def _assign(joint: LogJoint, observations: Tensor, backend: str) -> Assigned:
     dtype = joint.queries.dtype  # half only where the backend multiplies in half precision
     assigned = assign_checked(
         joint.queries, joint.keys, observations.to(dtype), joint.log_prior, joint.scale, backend

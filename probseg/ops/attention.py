@@ -187,13 +187,9 @@ def _find_backend(
     terms: tuple[Term, ...],
 ) -> Backend:
     if name == "auto":
-        candidates = preference(primitive, queries.device)
-        able = (
-            implementation
-            for implementation in candidates
-            if implementation.refuse(queries, keys, payload, terms) is None
-        )
-        return next(able)  # the last candidate never refuses
+        for implementation in preference(primitive, queries.device):  # the last never refuses
+            if implementation.refuse(queries, keys, payload, terms) is None:
+                return implementation
     if name not in BACKENDS:
         raise UnknownNameError(kind="backend", name=name, known=[*BACKENDS, "auto"])
     reason = BACKENDS[name].refuse(queries, keys, payload, terms)

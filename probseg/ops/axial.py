@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from probseg.errors import UnknownNameError
-from probseg.ops.checks import as_terms, check_like, check_shape, check_units
+from probseg.ops.checks import check_like, check_shape, check_units
+from probseg.ops.numerics import working_dtype
 from probseg.ops.probabilistic import as_fixed, infer
 from probseg.ops.relative_position import RelativePosition
 from probseg.ops.settings import STANDARD, InferenceSettings
@@ -72,24 +73,52 @@ def axial_attention(
         channels = values.shape[2] if name.endswith("values") else queries.shape[2]
         expected = (*queries.shape[:2], channels, *queries.shape[-2:])
         check_shape(name, maps, expected, "(B, G, C, H, W)")
-    height, width = queries.shape[-2:]
-    lines, unit_keys, unit_values = (to_lines(maps, axis) for maps in (queries, keys, values))
-    check_units(lines, unit_keys, unit_values, payload_name="values", payload_of="keys")
     if initial_values is not None:
         check_like("initial_values", initial_values, queries)
+    lines, units, unit_values = (to_lines(maps, axis) for maps in (queries, keys, values))
+    check_units(lines, units, unit_values, payload_name="values", payload_of="keys")
+    return infer_lines(
+        queries,
+        keys,
+        values,
+        settings,
+        axis=axis,
+        span=span,
+        position=position,
+        initial_values=initial_values,
+        fixed_values=fixed_values,
+        fixed_mask=fixed_mask,
+    )
+
+
+def infer_lines(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    settings: InferenceSettings,
+    *,
+    axis: Axis,
+    span: int | None,
+    position: RelativePosition | None,
+    initial_values: Tensor | None = None,
+    fixed_values: Tensor | None = None,
+    fixed_mask: Tensor | None = None,
+) -> Tensor:
+    """Compute `axial_attention` for maps that are known to fit together; it checks the mask."""
+    height, width = queries.shape[-2:]
+    lines, unit_values = to_lines(queries, axis), to_lines(values, axis)
     if fixed_values is not None:
         fixed_values = to_lines(fixed_values, axis)
     if fixed_mask is not None:
         check_shape("fixed_mask", fixed_mask, (len(queries), height, width), "(B, H, W)")
         fixed_mask = to_lines(fixed_mask[:, None, None], axis)[:, 0, :, 0]  # (B * lines, length)
+    mask = line_mask(axis, height, width, span, queries.device)
     inferred, _ = infer(
         lines,
-        unit_keys,
+        to_lines(keys, axis),
         unit_values,
         settings,
-        log_mask=as_terms(
-            "span", line_mask(axis, height, width, span, queries.device), lines, unit_keys
-        ),
+        log_mask=() if mask is None else (mask[None, None].to(working_dtype(queries.dtype)),),
         initial_values=None if initial_values is None else to_lines(initial_values, axis),
         fixed=as_fixed(fixed_values, fixed_mask, lines, unit_values),
         position=position,

@@ -45,6 +45,8 @@ def check_units(
         if not tensor.dtype.is_floating_point:
             msg = f"`{name}` must be floating point, got {tensor.dtype}; convert it with .float()"
             raise TypeError(msg)
+        if tensor is queries:
+            continue
         check_like(name, tensor, queries)
         if tensor.shape[:2] != queries.shape[:2]:
             msg = (

@@ -52,7 +52,7 @@ class Mixture(NamedTuple):
     product_dtype: torch.dtype = torch.float32
 
 
-class Logits(NamedTuple):
+class LogJoint(NamedTuple):
     """Arguments of the primitives whose logits are the log joint up to ``offset``.
 
     Args:
@@ -98,7 +98,7 @@ def prior_scores(mixture: Mixture) -> Tensor:
     return scores
 
 
-def logits(mixture: Mixture, queries: Tensor, observed_values: Tensor | None = None) -> Logits:
+def logits(mixture: Mixture, queries: Tensor, observed_values: Tensor | None = None) -> LogJoint:
     """Expand the log joint of the units with queries and, where given, values.
 
     The normaliser of a named prior is left out: it is the same for all units.
@@ -113,7 +113,7 @@ def logits(mixture: Mixture, queries: Tensor, observed_values: Tensor | None = N
     joint = query_logits(mixture, queries, values_follow=True)
     seen = value_logits(mixture, observed_values, joint.scale)
     # Where one of the two is in half precision and the other cannot be, both are not.
-    return Logits(
+    return LogJoint(
         torch.cat([joint.queries, seen.queries], dim=-1),  # (B, G, N, D + V + ...)
         torch.cat([joint.keys, seen.keys], dim=-1),  # (B, G, M, D + V + ...)
         (*joint.log_prior, *seen.log_prior),
@@ -122,7 +122,7 @@ def logits(mixture: Mixture, queries: Tensor, observed_values: Tensor | None = N
     )
 
 
-def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = False) -> Logits:
+def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = False) -> LogJoint:
     """Expand the log joint with the queries alone.
 
     Args:
@@ -158,10 +158,10 @@ def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = Fal
         unit = unit + _value_scores(mixture)[0]
     terms = (*_unit_term(unit), *terms, *mixture.log_mask)
     left, right = _lower(mixture, alpha, left, right)
-    return Logits(left, right, terms, scale, expanded.offset)
+    return LogJoint(left, right, terms, scale, expanded.offset)
 
 
-def value_logits(mixture: Mixture, values: Tensor, scale: float = 1.0) -> Logits:
+def value_logits(mixture: Mixture, values: Tensor, scale: float = 1.0) -> LogJoint:
     """Expand the value term of the log joint for observed values ``(B, G, N, V)``."""
     expanded = _expand(
         values, mixture.values, mixture.value_precision, scale, tied=_values_tied(mixture)
@@ -170,7 +170,7 @@ def value_logits(mixture: Mixture, values: Tensor, scale: float = 1.0) -> Logits
     offset = expanded.offset
     if _values_tied(mixture):
         offset = offset - _value_scores(mixture)[1]
-    return Logits(left, right, _unit_term(expanded.unit), scale, offset)
+    return LogJoint(left, right, _unit_term(expanded.unit), scale, offset)
 
 
 def in_full(mixture: Mixture) -> Mixture:

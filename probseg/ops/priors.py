@@ -153,7 +153,8 @@ class WindowPrior(ScoredPrior):
     def block(self, block: Block) -> Tensor:
         """See ``PairwisePrior``."""
         rows, columns = self.query_positions[block.rows], self.key_positions[block.columns]
-        return self._scores(rows[:, None], columns)[None, None]  # (1, 1, n, m)
+        seen = ((rows[:, None] - columns).abs() <= self.radius).all(-1)  # (n, m)
+        return torch.where(seen, 0.0, -math.inf)[None, None]
 
     def score(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
         """See ``PairwisePrior``."""
@@ -165,10 +166,6 @@ class WindowPrior(ScoredPrior):
             for axis in range(self.query_positions.shape[1])
         ]
         return torch.where(functools.reduce(torch.logical_and, seen), 0.0, -math.inf)
-
-    def _scores(self, rows: Tensor, columns: Tensor) -> Tensor:
-        seen = ((rows - columns).abs() <= self.radius).all(-1)
-        return torch.where(seen, 0.0, -math.inf)
 
 
 def _pixels(height: int, width: int, device: torch.device | None) -> Tensor:

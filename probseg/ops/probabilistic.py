@@ -35,7 +35,7 @@ from probseg.ops.mixture import (
 from probseg.ops.numerics import full_precision, product_dtype, working_dtype
 from probseg.ops.relative_position import RelativePosition, check_position
 from probseg.ops.settings import NO_KEY_ADAPTATION, NO_VALUE_PROPAGATION, InferenceSettings
-from probseg.ops.updates import KeyAdaptation, ValuePropagation, check_update
+from probseg.ops.updates import KeyAdaptation, ValuePropagation, with_checked_tensors
 
 
 class ProbabilisticAttention(NamedTuple):
@@ -214,8 +214,8 @@ def infer(
     if position is not None:
         _check_position(position, settings, queries, keys)
     mixture = build_mixture(queries, keys, values, settings, log_mask, position)
-    key_adaptation = check_update(settings.key_adaptation, keys)
-    value_propagation = check_update(settings.value_propagation, keys)
+    key_adaptation = with_checked_tensors("KeyAdaptation", settings.key_adaptation, keys)
+    value_propagation = with_checked_tensors("ValuePropagation", settings.value_propagation, keys)
     tokens = queries.to(mixture.keys.dtype)
     if initial_values is not None:
         initial_values = initial_values.to(mixture.keys.dtype)

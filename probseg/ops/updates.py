@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeVar
 
 from torch import Tensor
@@ -115,24 +115,28 @@ class ValuePropagation:
 Update = TypeVar("Update", KeyAdaptation, ValuePropagation)
 
 
-def check_update(update: Update, keys: Tensor) -> Update:
-    """Check the shapes of the tensors of an update against the keys ``(B, G, M, D)``."""
-    name = type(update).__name__
+Checked = TypeVar("Checked", bound=KeyAdaptation | ValuePropagation | GammaPrior | DirichletPrior)
 
-    def checked(field: str, value: Precision) -> Precision:
-        return as_precision(f"{name}.{field}", value, keys, zero=True)
 
+def with_checked_tensors(name: str, settings: Checked, keys: Tensor) -> Checked:
+    """Check the tensors of an update and of its priors against the keys.
+
+    Args:
+        name: Of the settings, for messages.
+        settings: Their numbers were checked when they were made.
+        keys: ``(B, G, M, D)``.
+
+    Returns:
+        The settings with tensors of three dimensions in the working dtype.
+    """
     changes: dict[str, Any] = {}
-    changes["prior_precision"] = checked("prior_precision", update.prior_precision)
-    gamma = update.precision_prior
-    if gamma is not None:
-        shape = checked("precision_prior.shape", gamma.shape)
-        rate = checked("precision_prior.rate", gamma.rate)
-        changes["precision_prior"] = GammaPrior(shape, rate)
-    if isinstance(update, ValuePropagation) and update.dirichlet_prior is not None:
-        theta = checked("dirichlet_prior.concentration", update.dirichlet_prior.concentration)
-        changes["dirichlet_prior"] = replace(update.dirichlet_prior, concentration=theta)
-    return replace(update, **changes)
+    for field in fields(settings):
+        value, own = getattr(settings, field.name), f"{name}.{field.name}"
+        if isinstance(value, Tensor):
+            changes[field.name] = as_precision(own, value, keys, zero=True)
+        elif isinstance(value, GammaPrior | DirichletPrior):
+            changes[field.name] = with_checked_tensors(own, value, keys)
+    return replace(settings, **changes) if changes else settings
 
 
 def _check_update(update: KeyAdaptation | ValuePropagation) -> None:

@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 from fakes import micro_model
+from network_cases import draw
 from torch import nn
 
 from probseg.attention import (
@@ -26,10 +27,6 @@ PROPAGATES = {"value_precision": 0.5, "propagation_iterations": 1, "value_prior"
 def updates(layer):
     settings = layer.inference()
     return settings.key_adaptation, settings.value_propagation
-
-
-def draw(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def build(**options):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from network_cases import draw
 
 from probseg.attention import (
     Attention2d,
@@ -19,10 +19,6 @@ VIEWS = [
     {"axis": "height", "span": 3},
     {"axis": "width", "span": 2},
 ]
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture(params=["standard", "probabilistic"])
@@ -45,23 +41,6 @@ def test_without_adaptation_it_is_the_standard_layer(view):
     features = draw(2, 8, 5, 7)
     assert torch.equal(plain(features), standard(features))
     assert (adapted(features) - standard(features)).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_the_standard_layer_is_softmax_attention(view):
-    layer = StandardAttention2d(8, 6, num_heads=2, head_channels=4, **view)
-    features = draw(1, 8, 4, 5)
-    q, k, v = (
-        projection(features).reshape(2, -1, 20).mT
-        for projection in (layer.query, layer.key, layer.value)
-    )
-    y, x = torch.arange(20) // 5, torch.arange(20) % 5
-    along, across = {"height": (y, x), "width": (x, y), "full": (0 * x, 0 * x)}[view["axis"]]
-    seen = (across[:, None] == across) & (
-        (along[:, None] - along).abs() <= view.get("span", 99) // 2
-    )
-    expected = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-    torch.testing.assert_close(layer(features), expected.mT.reshape(1, 6, 4, 5))
 
 
 def test_a_click_reaches_all_pixels_in_sight(name):

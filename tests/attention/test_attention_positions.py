@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from network_cases import draw
 from torch import Tensor
 
 from probseg.attention import Attention2d, build_attention
@@ -13,10 +14,6 @@ from probseg.errors import UnknownNameError
 VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width", "span": 3}]
 NAMES = ("standard", "probabilistic")
 PLACES = [(name, position) for name in NAMES for position in POSITIONS]
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def build(name: str, position: str | None, **options: object) -> Attention2d:

@@ -4,13 +4,10 @@ import math
 
 import pytest
 import torch
+from ops_cases import draw
 from torch import Tensor, nn
 
 from probseg.attention.bahdanau import BahdanauDecoderStep
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def problem() -> tuple[BahdanauDecoderStep, Tensor, Tensor, Tensor]:

@@ -4,9 +4,10 @@ import copy
 
 import pytest
 import torch
+from network_cases import attention_layer
 from torch import Tensor, nn
 
-from probseg.attention import ATTENTIONS, EMAU, build_attention
+from probseg.attention import ATTENTIONS
 
 BROKEN = ("additive", "local")
 """Layers with a prior that needs the loop over tiles, which is left out of the graph."""
@@ -16,15 +17,6 @@ NAMES = [
     name if name in QUICK else pytest.param(name, marks=pytest.mark.slow)
     for name in (*ATTENTIONS, "emau", "non-local")
 ]
-
-
-def build(name: str) -> nn.Module:
-    torch.manual_seed(0)
-    if name in ATTENTIONS:
-        return build_attention(name, 8, 8, num_heads=2, head_channels=4)
-    unit = EMAU(8, num_bases=3, bases="moving_average" if name == "emau" else "pixels")
-    nn.init.ones_(unit.leave[1].weight)
-    return unit
 
 
 def features() -> Tensor:
@@ -38,7 +30,7 @@ def compiled(name: str, layer: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_layers_learn_the_same(name):
-    layer = build(name)
+    layer = attention_layer(name, 8)
     other = copy.deepcopy(layer)  # a moving average changes the layer
 
     def derived(called: nn.Module, module: nn.Module) -> dict[str, Tensor]:

@@ -9,16 +9,13 @@ import torch
 import yaml
 from fakes import micro_model
 from micro import described
+from network_cases import draw
 from runs import QUIET, finished
 from torch import Tensor
 
 from probseg.attention import ATTENTIONS, Attention2d, HardAttention2d, build_attention
 from probseg.ops.family.information import posterior_divergence, posterior_entropy
 from probseg.types import Prompts
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture(params=ATTENTIONS)

@@ -1,9 +1,10 @@
-"""Hard, kernel, additive and predictive coding attention as layers."""
+"""Standard, hard, kernel, additive and predictive coding attention as layers."""
 
 import math
 
 import pytest
 import torch
+from ops_cases import draw
 from torch import Tensor
 
 from probseg.attention.additive import AdditiveAttention2d
@@ -12,7 +13,12 @@ from probseg.attention.kernel_regression import KernelRegressionAttention2d
 from probseg.attention.predictive_coding import PredictiveCodingAttention2d
 from probseg.attention.standard import StandardAttention2d
 
-WITH_KEYS = [HardAttention2d, KernelRegressionAttention2d, AdditiveAttention2d]
+WITH_KEYS = [
+    StandardAttention2d,
+    HardAttention2d,
+    KernelRegressionAttention2d,
+    AdditiveAttention2d,
+]
 VIEWS = [
     {"axis": "full"},
     {"axis": "height"},
@@ -20,10 +26,6 @@ VIEWS = [
     {"axis": "height", "span": 3},
     {"axis": "width", "span": 2},
 ]
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def projected(layer: torch.nn.Module, features: Tensor, name: str) -> Tensor:

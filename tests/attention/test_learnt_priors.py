@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from network_cases import draw
 from torch import Tensor
 
 from probseg.attention import ProbabilisticAttention2d, StandardAttention2d
@@ -15,10 +16,6 @@ VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width"}, {"axis": "widt
 
 TIED = [(None, "uniform")]  # position embeddings need a prior that follows the keys
 TIED += [(p, prior) for p in (None, *POSITIONS) for prior in ("magnitude", "key_magnitude")]
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def build(**options: object) -> ProbabilisticAttention2d:

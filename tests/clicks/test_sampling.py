@@ -126,12 +126,14 @@ def test_boxes_are_dropped_with_the_given_probability():
 def test_what_an_image_gets_depends_on_its_seed_alone():
     region = torch.rand(5, 9, 9, generator=torch.Generator().manual_seed(0)) < 0.5
     draws = Draws(torch.tensor([3, 4, 5, 6, 7]))
-    points, labels = random_clicks(region, ~region, draws)
+    most = (1, 3), (0, 3)
+    points, labels = random_clicks(region, ~region, draws, *most)
     for n in range(5):
-        alone = random_clicks(region[n, None], ~region[n, None], Draws(draws.seeds[n, None]))
+        own = Draws(draws.seeds[n, None])
+        alone = random_clicks(region[n, None], ~region[n, None], own, *most)
         assert torch.equal(alone[0][0], points[n])
         assert torch.equal(alone[1][0], labels[n])
-    other = random_clicks(region, ~region, Draws(draws.seeds + 1))
+    other = random_clicks(region, ~region, Draws(draws.seeds + 1), *most)
     assert not torch.equal(other[0], points)
 
 

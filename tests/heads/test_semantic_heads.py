@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from network_cases import maps_of
 from torch import nn
 
 from probseg.errors import UnknownNameError
@@ -13,13 +14,6 @@ from probseg.types import FeatureInfo
 PYRAMID = FeatureInfo((4, 5, 6), (2, 4, 8))
 
 
-def maps(batch=2, side=9) -> list[torch.Tensor]:
-    return [
-        torch.randn(batch, channels, 8 * side // stride, 8 * side // stride)
-        for channels, stride in zip(PYRAMID.channels, PYRAMID.strides, strict=True)
-    ]
-
-
 @pytest.mark.parametrize("name", SEMANTIC_HEADS)
 def test_logits_are_those_of_the_coarsest_map(name):
     head = SEMANTIC_HEADS[name](PYRAMID, num_classes=7, channels=8)
@@ -27,7 +21,7 @@ def test_logits_are_those_of_the_coarsest_map(name):
     assert head.num_classes == 7
     if isinstance(head, EMAHead):  # new ones are the identity
         nn.init.ones_(head.emau.leave[1].weight)
-    given = [one.requires_grad_() for one in maps()]
+    given = [one.requires_grad_() for one in maps_of(PYRAMID, 2, 72, 72)]
     logits = head(given)
     assert logits.shape == (2, 7, 9, 9)
     logits.square().sum().backward()
@@ -41,7 +35,7 @@ def test_logits_are_those_of_the_coarsest_map(name):
 def test_the_released_head_narrows_the_features_before_it_classifies():
     head = EMAHead(PYRAMID, num_classes=3, channels=8, num_bases=5, released=True)
     head = head.double().eval()
-    given = [one.double() for one in maps()]
+    given = [one.double() for one in maps_of(PYRAMID, 2, 72, 72)]
     conv, norm, _ = head.narrow
     assert conv.weight.shape == (4, 8, 3, 3)
     x = head.emau(head.reduce(given[-1]))
@@ -69,7 +63,7 @@ def test_the_released_head_has_the_size_of_the_code():
 
 def test_dropout_is_for_training():
     head = FCNHead(PYRAMID, num_classes=3, channels=8, dropout=0.5)
-    given = maps()
+    given = maps_of(PYRAMID, 2, 72, 72)
     assert not torch.equal(head(given), head(given))
     head.eval()
     assert torch.equal(head(given), head(given))
@@ -96,7 +90,7 @@ def test_arguments_of_the_unit_arrive():
 
 
 def test_responsibilities_are_those_of_the_unit():
-    head, given = EMAHead(PYRAMID, channels=8, num_bases=5).eval(), maps()
+    head, given = EMAHead(PYRAMID, channels=8, num_bases=5).eval(), maps_of(PYRAMID, 2, 72, 72)
     shares = head.responsibilities(given)
     assert shares.shape == (2, 5, 9, 9)
     torch.testing.assert_close(shares.sum(1), torch.ones(2, 9, 9))

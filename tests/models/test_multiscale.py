@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-import probseg.models.multiscale as multiscale
 from probseg.models.multiscale import class_probabilities, predict_classes
 
 
@@ -66,7 +65,7 @@ def test_nothing_is_resized_without_need(monkeypatch):
     model, image = Lopsided(), torch.rand(1, 3, 8, 12, dtype=torch.float64)
     class_probabilities(model, image, (0.5, 1.5), flip=True)
     assert model.seen == [(4, 6)] * 2 + [(12, 18)] * 2
-    monkeypatch.setattr(multiscale.F, "interpolate", None)
+    monkeypatch.setattr(F, "interpolate", None)
     assert torch.equal(predict_classes(model, image), model(image).argmax(dim=1))
     assert predict_classes(model, image, (1.0,), flip=True).shape == (1, 8, 12)
 

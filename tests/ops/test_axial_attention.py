@@ -6,8 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ops_cases import draw
 from position_cases import build, draw_tables
-from torch import Tensor
 
 from probseg.errors import UnknownNameError
 from probseg.ops import (
@@ -18,12 +18,6 @@ from probseg.ops import (
     probabilistic_attention,
 )
 from probseg.ops.axial import from_lines, line_mask, span_mask, to_lines
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
 
 OF_THE_MAP = ("axis", "span", "position", "initial_values", "fixed_values", "fixed_mask")
 

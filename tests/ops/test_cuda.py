@@ -4,9 +4,10 @@ from math import inf
 
 import pytest
 import torch
-from torch import Tensor, nn
+from network_cases import attention_layer
+from torch import Tensor
 
-from probseg.attention import ATTENTIONS, EMAU, build_attention
+from probseg.attention import ATTENTIONS
 from probseg.ops import DistancePrior, KeyAdaptation, assign, attend, probabilistic_attention
 from probseg.ops.attention import BACKENDS
 
@@ -89,21 +90,12 @@ def test_key_adaptation(dtype, backend):
     close(found.keys, wanted.keys, TOLERANCE[dtype])
 
 
-def build_layer(name: str) -> nn.Module:
-    torch.manual_seed(0)
-    if name in ATTENTIONS:
-        return build_attention(name, 16, 8, num_heads=2, head_channels=8)
-    unit = EMAU(16, num_bases=5, bases="moving_average" if name == "emau" else "pixels")
-    nn.init.ones_(unit.leave[1].weight)
-    return unit
-
-
 @pytest.mark.parametrize("name", [*ATTENTIONS, "emau", "non-local"])
 @pytest.mark.parametrize("training", [True, False])
 def test_layers_do_on_the_device_what_they_do_without(name, training):
     def derived(device: str, dtype: torch.dtype) -> dict[str, Tensor]:
         # Hard attention draws on its device: its training is compared by the expectation.
-        layer = build_layer("standard" if name == "hard" and training else name)
+        layer = attention_layer("standard" if name == "hard" and training else name, 16)
         layer = layer.to(device, dtype).train(training)
         x = torch.randn(2, 16, 6, 7, generator=torch.Generator().manual_seed(1))
         x = x.to(device, dtype).requires_grad_()
@@ -121,7 +113,7 @@ def test_layers_do_on_the_device_what_they_do_without(name, training):
 
 @pytest.mark.parametrize("name", [*ATTENTIONS, "emau", "non-local"])
 def test_layers_under_autocast_on_the_device(name):
-    layer = build_layer(name).cuda()
+    layer = attention_layer(name, 16).cuda()
     x = torch.randn(2, 16, 6, 7, device="cuda", requires_grad=True)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         output = layer(x)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ops_cases import draw
 from torch import Tensor
 
 from probseg.ops import FactoredPosition, attend, probabilistic_attention
@@ -17,11 +18,6 @@ from probseg.ops.family.information import posterior_divergence, posterior_entro
 from probseg.ops.priors import DistancePrior, WindowPrior
 
 ALL = slice(None)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def softmax_rows(logits: Tensor) -> Tensor:

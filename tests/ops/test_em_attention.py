@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ops_cases import draw
 from torch import Tensor
 
 from probseg.ops import attend
@@ -20,11 +21,6 @@ from probseg.ops.em import (
 
 NORMALISATIONS = [None, l2_normalise, layer_normalise]
 BACKENDS = ["auto", "reference", "chunked"]
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def tokens_and_bases(n=7, k=3, d=4, *, seed=0) -> tuple[Tensor, Tensor]:

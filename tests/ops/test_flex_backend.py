@@ -9,6 +9,7 @@ from math import inf
 
 import pytest
 import torch
+from ops_cases import draw
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.nn.attention import flex_attention as pytorch
@@ -31,11 +32,6 @@ needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="compiles 
 Sizes = tuple[int, int, int, int, int, int]  # (B, G, N, M, D, V)
 Leaves = dict[str, Tensor]
 SIZES = (2, 3, 5, 7, 4, 6)
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def make_leaves(kind: str, sizes: Sizes) -> tuple[Leaves, set[str]]:

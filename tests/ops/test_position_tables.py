@@ -4,7 +4,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from position_cases import build, draw, draw_tables
+from ops_cases import draw
+from position_cases import build, draw_tables
 
 from probseg.ops import (
     BackendError,

@@ -4,14 +4,13 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from ops_cases import tiles_of
+from ops_cases import draw, tiles_of
 from position_cases import (
     ALPHAS,
     SIZES,
     PositionCase,
     assert_same,
     build,
-    draw,
     draw_tables,
     position_cases,
 )

@@ -139,9 +139,9 @@ def take_block(term: Term, block: Block, dtype: torch.dtype) -> Tensor:
     if not isinstance(term, Tensor):
         return term.block(block).to(dtype)
     # Sizes of 1 stand for any number of pairs.
-    batch, heads, rows, columns = (
+    batch, heads, rows, columns = [
         part if size > 1 else slice(None) for part, size in zip(block, term.shape, strict=True)
-    )
+    ]
     return term[batch, heads][:, :, rows][..., columns].to(dtype)
 
 

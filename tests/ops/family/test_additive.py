@@ -13,9 +13,8 @@ from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from probseg.ops import BackendError, Block, assign, attend
+from probseg.ops.backends.interface import EVERYTHING
 from probseg.ops.family.additive import AdditiveScores, additive_edges
-
-EVERYTHING = Block(*(slice(None),) * 4)
 
 
 def dense(queries: Tensor, keys: Tensor, weights: Tensor) -> Tensor:

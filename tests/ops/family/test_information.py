@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from ops_cases import draw
 from torch import Tensor
 
 from probseg.evaluation.gauges import timed_with_peak
@@ -15,11 +16,6 @@ from probseg.ops.family.bases import BasesEdges
 from probseg.ops.family.hard import sample_edges
 from probseg.ops.family.information import posterior_divergence, posterior_entropy
 from probseg.ops.priors import WindowPrior
-
-
-def draw(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def entropy(p: Tensor) -> Tensor:

@@ -332,7 +332,7 @@ LISTED = {
     "COCOInstances": ("val2017/1.jpg", ["1.jpg", "no such file", "unpack val2017.zip"]),
     "COCOLVIS": ("val/images/000000002000.jpg", ["000000002000.jpg", "1 in all"]),
     "DAVIS585": ("bear/00009.jpg", ["['00009'] (1 in all)", "unpack"]),
-    "ImageMaskFolder": ("images/photo1.jpg", ["2 masks have no image", "photo1_1.png"]),
+    "ImageMaskFolder": ("images/photo1.jpg", ["masks without an image: 2", "photo1_1.png"]),
     "LVIS": ("val2017/000000002001.jpg", ["2001.jpg", "1 missing", "unpack val2017.zip"]),
     "OpenImages": (f"validation/masks/2/20{7 * 'a0'}_m01g317_00000002.png", ["no such file"]),
     "PascalVOC": ("SegmentationObject/2007_000201.png", ["000201.png", "val.txt", "unpack"]),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from probseg.data.base import PublishedDataset
 from probseg.data.layout import first_words
-from probseg.data.mat_files import load_known_mat, load_mat
+from probseg.data.mat_files import broken_as_data_error, load_known_mat, load_mat
 from probseg.data.reading import index_objects
 from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
@@ -141,16 +141,9 @@ def _instances(path: Path, load: Callable[[Path, str], Any]) -> npt.NDArray[np.u
     if not path.is_file():
         msg = f"{path}: no such file, but its image is listed; unpack the archive again"
         raise DataError(msg)
-    try:
+    expected = "instances, expected a struct GTinst with the field Segmentation"
+    with broken_as_data_error(path, expected):
         labels = np.asarray(load(path, "GTinst")["Segmentation"][0, 0])
-    except (DataError, MemoryError):  # these say what is wrong
-        raise
-    except Exception as error:  # broken files raise a dozen different kinds
-        msg = (
-            f"{path}: cannot be read as instances, expected a struct GTinst with the field "
-            f"Segmentation ({error!r}); unpack the archive again"
-        )
-        raise DataError(msg) from error
     whole = labels.ndim == 2 and np.issubdtype(labels.dtype, np.integer)
     if not whole or not labels.size or labels.min() < 0 or labels.max() > 255:
         msg = (

@@ -17,6 +17,7 @@ from pycocotools import mask as coco_mask
 from probseg.data.annotation_index import AnnotationIndex, exact
 from probseg.data.cache import cached
 from probseg.errors import DataError
+from probseg.formats.polygons import signed_area
 from probseg.formats.run_lengths import check_runs, parse_runs
 
 Entry = Mapping[str, Any]
@@ -245,9 +246,9 @@ def _near(polygon: list[float]) -> bool:
 
 
 def _enclosed(polygon: list[float]) -> float:
-    """Return the area of a polygon, by the shoelace formula."""
-    x, y = np.array(polygon[: len(polygon) // 2 * 2], dtype=np.float64).reshape(-1, 2).T
-    return float(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2)
+    """Return the area of a polygon; half a corner at its end does not count."""
+    corners = np.array(polygon[: len(polygon) // 2 * 2], dtype=np.float64).reshape(-1, 2)
+    return abs(signed_area(corners))
 
 
 def _found(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:

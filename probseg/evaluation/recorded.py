@@ -21,9 +21,9 @@ from probseg.paths import data_dir
 from probseg.zoo.evaluations import Evaluation, Figures
 from probseg.zoo.index import Metric
 
-SETS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (*DATASETS.values(), *SEMANTIC_DATASETS.values(), Selected)
-}
+_KINDS: list[type[Any]] = [*DATASETS.values(), *SEMANTIC_DATASETS.values(), Selected]
+
+SETS = {kind.__name__: kind for kind in _KINDS}
 """Data sets that may be built from a description, by the names of their classes."""
 
 FREE = ("name", "version", "description", "trials")

@@ -6,7 +6,7 @@ import codecs
 import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import ijson
@@ -16,6 +16,7 @@ from pycocotools import mask as coco_mask
 
 from probseg.data.annotation_index import AnnotationIndex, exact
 from probseg.data.cache import cached
+from probseg.data.layout import leads_outside
 from probseg.errors import DataError
 from probseg.formats.polygons import signed_area
 from probseg.formats.run_lengths import check_runs, parse_runs
@@ -161,8 +162,7 @@ class _Reader:
         file = self.place(entry)
         if file is None:
             return
-        path = PureWindowsPath(file)  # which knows / as well as \\, and C:
-        if path.anchor or ".." in path.parts or not path.parts:
+        if leads_outside(file):
             msg = "its path must lead to a file inside the folder of the images"
             raise ValueError(msg)
         self.images.append(entry["id"])

@@ -51,7 +51,7 @@ class COCOMVal(ImageMaskPairs):
     def __init__(self, root: Path | str | None = None) -> None:
         super().__init__(root)
         for image, _ in self.pairs:
-            digits = self.photo(image.name.split(".")[0])
+            digits = self.photo(image.stem)
             if len(digits) < 12 or not (digits.isascii() and digits.isdigit()):
                 msg = (
                     f"{image}: expected a name that ends in the twelve digits of a photograph of "

@@ -79,7 +79,7 @@ class GrabCut(ImageMaskPairs):
                 "flandrade/dataset-interactive-algorithms there, with each file named as its image "
                 "(124084 is 124080 here), or leave `scribbles` out.",
             )
-        stems = [image.name.split(".")[0] for image, _ in self.pairs]
+        stems = [image.stem for image, _ in self.pairs]
         missing = [stem for stem in stems if stem not in files]
         refuse_missing(self.root / folder, "scribble", missing, self.image_folder)
         return [files[stem] for stem in stems]

@@ -32,6 +32,7 @@ class COCOMVal(ImageMaskPairs):
     name = "COCO_MVal"
     image_folder = "img"
     mask_folder = "gt"
+    licence = "annotations CC BY 4.0; photographs: terms of Flickr"
     source = Source(
         places=("COCO_MVal", "coco_mval"),
         full={"": Full(800, 722)},
@@ -43,7 +44,6 @@ class COCOMVal(ImageMaskPairs):
                 holds=("img", "gt"),
             ),
         ),
-        licence="annotations CC BY 4.0; photographs: terms of Flickr",
         photos="img/*",
         ids="COCO",
     )

@@ -20,7 +20,7 @@ from probseg.types import Sample
 
 
 class SBD(PublishedDataset):
-    """Instances of SBD as objects: 20172 for training and 6671 for validation.
+    """Instances on photographs of PASCAL VOC: 20172 for training and 6671 for validation.
 
     Layout: ``img/<id>.jpg``, ``inst/<id>.mat`` and the lists ``<split>.txt``, in the folder itself
     or in its ``benchmark_RELEASE/dataset``. All ``.mat`` files of the split are read when the data
@@ -40,6 +40,7 @@ class SBD(PublishedDataset):
     """
 
     name = "SBD"
+    licence = "none stated; photographs: terms of Flickr"
     source = Source(
         places=("SBD", "sbd"),
         full={"train": Full(20172, 8498), "val": Full(6671, 2857), "train_noval": Full()},
@@ -60,7 +61,6 @@ class SBD(PublishedDataset):
                 md5="79bff800c5f0b1ec6b21080a3c066722",
             ),
         ),
-        licence="none stated; photographs: terms of Flickr",
         photos="img/*",
         listed="{split}.txt",
         inner="benchmark_RELEASE/dataset",

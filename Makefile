@@ -1,4 +1,4 @@
-.PHONY: help quick style types test thorough docs
+.PHONY: help quick style types test thorough docs tables
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 quick: style types ## style, types and the fastest tests
@@ -14,3 +14,5 @@ thorough: ## all tests with many examples of each property, and networks of full
 	HYPOTHESIS_PROFILE=thorough pytest -q -n auto --dist loadfile -m ""
 docs: ## the documentation as a site
 	mkdocs build --strict
+tables: ## tables of the documentation that are made from the code
+	python docs/tables.py

@@ -1,17 +1,53 @@
-"""Test sets of the field, drawn at test time in the folder layouts and masks of their archives."""
+"""Data sets of objects, drawn at test time in the folder layouts and masks of their archives.
+
+`SETS` has all of them, with the objects that each must read.
+"""
 
 from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from fakes import Pixels, draw_scene, save, with_band
+from fakes import (
+    Pixels,
+    draw_scene,
+    polygons_of,
+    save,
+    with_band,
+    write_berkeley,
+    write_bsds500,
+    write_folder,
+    write_grabcut,
+    write_lvis,
+    write_sbd,
+)
 from PIL import Image
 from pycocotools import mask as coco_mask
+
+from probseg.data import (
+    BSDS500,
+    COCO,
+    COCOLVIS,
+    DAVIS,
+    DAVIS585,
+    LVIS,
+    SBD,
+    Berkeley,
+    COCOInstances,
+    COCOMVal,
+    GrabCut,
+    HQSeg44K,
+    ImageMaskFolder,
+    ImagePairs,
+    OpenImages,
+    PascalVOC,
+)
 
 
 def write_davis(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
@@ -241,13 +277,6 @@ def write_coco(
     return annotations
 
 
-def polygons_of(mask: npt.NDArray[np.bool_]) -> list[list[float]]:
-    """Outline of a mask whose rows have one run each, as a polygon for each row."""
-    rows = [(y, np.flatnonzero(row)) for y, row in enumerate(mask) if row.any()]
-    spans = [(float(y), float(x[0]), float(x[-1] + 1)) for y, x in rows]
-    return [[x0, y, x1, y, x1, y + 1, x0, y + 1] for y, x0, x1 in spans]
-
-
 def runs_of(mask: npt.NDArray[np.bool_]) -> list[int]:
     """Run lengths down the columns, the first of background."""
     runs, last = [0], False
@@ -257,3 +286,146 @@ def runs_of(mask: npt.NDArray[np.bool_]) -> list[int]:
         runs[-1] += 1
         last = pixel
     return runs
+
+
+class Drawn(NamedTuple):
+    """How a data set is written and opened; photo, name, image and mask of its objects."""
+
+    write: Callable
+    open: Callable
+    objects: list
+
+
+def scene(number, seed, objects=2, size=(48, 64)):
+    """Image of some ellipses, and the mask of one of them."""
+    image, labels = draw_scene(*size, objects, seed)
+    return image, labels == number
+
+
+def write_pairs(root):
+    write_folder(root, images=2, style="black_and_white")
+
+
+def write_all_coco(root):
+    write_coco(root / "all.json", root / "images")
+
+
+def write_coco_val(root):
+    write_coco(root / "annotations" / "instances_val2017.json", root / "val2017", 2)
+
+
+def coco_objects(photos):
+    pairs = [(p, n) for p in range(1, photos + 1) for n in (1, 2)]
+    return [(f"{p}", f"{p}#{10 * p + n - 1}", *scene(n, p)) for p, n in pairs]
+
+
+def bsds_objects():
+    for i, k, n in ((i, k, n) for i in range(3) for k in range(2) for n in (1, 2)):
+        image, mask = scene(n, i)
+        yield f"{200 + i}", f"{200 + i}_a{k}#{n + 1}", image, np.roll(mask, k, axis=1)
+
+
+def cocolvis_objects():
+    for i in range(3):
+        image, labels = draw_scene(96, 128, 2, seed=i)
+        masks = (labels == 1, labels == 2, second_layer(labels) == 1)
+        yield from ((f"{2000 + i:012d}", f"{2000 + i:012d}#{k}", image, masks[k]) for k in range(3))
+
+
+def grabcut_objects():
+    for name, seed in (("Cross", 1), ("banana", 0), ("llama", 2)):
+        image, labels = draw_scene(seed=seed)
+        if name != "llama":
+            band = with_band(labels, 128)
+            labels = np.where(band == 128, 255, band == 255)
+        yield name, name, image, labels
+
+
+def open_images_objects():
+    for i, n in ((i, n) for i in range(3) for n in (1, 2)):
+        image, mask = scene(n, i, size=(96, 128))
+        if i == 0:  # whose masks have half the size
+            mask = mask[::2, ::2].repeat(2, axis=0).repeat(2, axis=1)
+        key = f"2{i}" + 7 * "a0"
+        yield key, f"{key}_m01g317_{n:08x}", image, mask
+
+
+def voc_objects():
+    for i, n in ((i, n) for i in range(3) for n in (1, 2)):
+        image, labels = draw_scene(objects=2, seed=3 + i)
+        labels = voc_labels(labels)
+        mask = np.where(labels == 255, 255, labels == n)
+        yield f"2007_00020{i}", f"2007_00020{i}#{n}", image, mask
+
+
+def stray_values():
+    image, labels = draw_scene()
+    labels[0, 1] = 255  # grey 128; the 10 to its left is background
+    return image, labels
+
+
+SETS = {
+    "BSDS500": Drawn(
+        write_bsds500, lambda root, **o: BSDS500("val", root, **o), list(bsds_objects())
+    ),
+    "Berkeley": Drawn(write_berkeley, Berkeley, [
+        ("189011", "189011", *scene(1, 1)),
+        ("189011", "189011a", *scene(2, 1)),
+        ("8023", "8023", *stray_values()),
+    ]),
+    "COCO": Drawn(
+        write_all_coco, lambda root, **o: COCO(root / "all.json", root / "images", **o),
+        coco_objects(3),
+    ),
+    "COCOInstances": Drawn(
+        write_coco_val,
+        lambda root, **o: COCOInstances("val", root, **{"min_area": 0, **o}), coco_objects(2),
+    ),
+    "COCOLVIS": Drawn(
+        write_cocolvis, lambda root, **o: COCOLVIS("val", root, **o), list(cocolvis_objects())
+    ),
+    "COCO_MVal": Drawn(write_coco_mval, COCOMVal, [
+        ("000000000285", "bear10_000000000285", *scene(1, 285)),
+        ("000000000139", "bicycle01_000000000139", *scene(1, 139)),
+        ("000000000139", "dining_table04_000000000139", *scene(2, 139)),
+    ]),
+    "DAVIS": Drawn(write_davis, DAVIS, [
+        (f"00{i}", f"00{i}", image, labels > 0)
+        for i, (image, labels) in enumerate(draw_scene(objects=n, seed=i) for i, n in
+                                            enumerate((2, 1, 1)))
+    ]),
+    "DAVIS585": Drawn(write_davis585, DAVIS585, [
+        ("bear", "bear/object1_00009", *scene(1, 1)),
+        ("bear", "bear/object2_00009", *scene(2, 1)),
+        ("bear", "bear/object1_00018", *scene(1, 0, 1)),
+        ("camel", "camel/object1_00000", *scene(1, 2, 1)),
+    ]),
+    "GrabCut": Drawn(write_grabcut, GrabCut, list(grabcut_objects())),
+    "HQSeg44K": Drawn(
+        write_hqseg, lambda root: HQSeg44K("val", root, ["COIFT", "HRSOD"]),
+        [(2 * (f"{part}/1#Bag#0_o",)) + scene(1, 0, 1) for part in ("COIFT", "HRSOD")],
+    ),
+    "ImageMaskFolder": Drawn(
+        lambda root: write_folder(root, images=2, objects=2, style="files"), ImageMaskFolder,
+        [(f"photo{i}", f"photo{i}_{n}#1", *scene(n, i)) for i in range(2) for n in (1, 2)],
+    ),
+    "ImagePairs": Drawn(
+        write_pairs, lambda root: ImagePairs(root / "images", root / "masks"),
+        [(f"photo{i}", f"photo{i}", *scene(1, i, 1)) for i in range(2)],
+    ),
+    "LVIS": Drawn(
+        write_lvis, lambda root, **o: LVIS("val", root, **{"min_area": 50, **o}),
+        [(f"{2000 + i:012d}", f"{2000 + i:012d}#{4000 + 2 * i + n}", *scene(n, i))
+         for i in range(3) for n in (1, 2)],
+    ),
+    "OpenImages": Drawn(
+        write_open_images, lambda root, **o: OpenImages("validation", root, **o),
+        list(open_images_objects()),
+    ),
+    "PascalVOC": Drawn(write_voc, lambda root: PascalVOC(root=root), list(voc_objects())),
+    "SBD": Drawn(
+        write_sbd, lambda root, **o: SBD("val", root, **o),
+        [(f"2008_00020{i}", f"2008_00020{i}#{n}", *scene(n, i))
+         for i in range(3) for n in (1, 2)],
+    ),
+}  # fmt: skip

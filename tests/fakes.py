@@ -261,15 +261,11 @@ def write_lvis(root: Path, images: int = 3, size: tuple[int, int] = (48, 64)) ->
             listed.append({"id": key, "height": size[0], "width": size[1], "coco_url": url})
             for number in (1, 2):
                 mask = labels == number
-                rows, columns = np.nonzero(mask)
-                spans = [(y, columns[rows == y].min(), columns[rows == y].max() + 1)
-                         for y in np.unique(rows)]  # fmt: skip
-                polygons = [[x0, y, x1, y, x1, y + 1, x0, y + 1] for y, x0, x1 in spans]
                 annotations.append(
                     {
                         "area": float(mask.sum()),
                         "id": 2 * key + number,
-                        "segmentation": [[float(value) for value in p] for p in polygons],
+                        "segmentation": polygons_of(mask),
                         "image_id": key,
                         "bbox": [0.0, 0.0, float(size[1]), float(size[0])],
                         "category_id": number,
@@ -284,6 +280,13 @@ def write_lvis(root: Path, images: int = 3, size: tuple[int, int] = (48, 64)) ->
         }
         (root / f"lvis_v1_{split}.json").write_text(json.dumps(content))
     return root
+
+
+def polygons_of(mask: npt.NDArray[np.bool_]) -> list[list[float]]:
+    """Outline of a mask whose rows have one run each, as a polygon for each row."""
+    rows = [(y, np.flatnonzero(row)) for y, row in enumerate(mask) if row.any()]
+    spans = [(float(y), float(x[0]), float(x[-1] + 1)) for y, x in rows]
+    return [[x0, y, x1, y, x1, y + 1, x0, y + 1] for y, x0, x1 in spans]
 
 
 def ignore_border(mask: Pixels, width: int = 2) -> Pixels:

@@ -2,13 +2,13 @@
 
 import ast
 import re
+import runpy
 
 import pytest
 import torch
 import yaml
 
 from probseg.attention import ATTENTIONS
-from probseg.data import DATASETS
 from probseg.models import variant
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -156,9 +156,14 @@ def test_every_fault_has_tests_that_exist(docs, repository):
             assert test in names_of_tests(files[file]), f"{file} has no {test}"
 
 
-def test_the_page_of_data_names_every_data_set(docs):
-    text = (docs / "data.md").read_text("utf-8")
-    assert not [name for name in DATASETS if f"`{name}`" not in text]
+def test_tables_made_from_the_code_are_those_of_the_code(docs):
+    tables = runpy.run_path(str(docs / "tables.py"))
+    found = set()
+    for page in docs.rglob("*.md"):
+        text = page.read_text("utf-8")
+        found |= {name for _, name, _ in tables["MARKED"].findall(text)}
+        assert tables["with_tables"](text) == text, f"{page} is not up to date: run `make tables`"
+    assert found == set(tables["TABLES"])
 
 
 def test_the_page_of_training_names_every_recipe(docs, repository):

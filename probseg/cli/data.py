@@ -170,7 +170,7 @@ def _list(options: argparse.Namespace) -> None:
         root = source.folder()
         missing = source.missing(root)
         there = "no" if not root.is_dir() else "in part" if missing else "yes"
-        notes = f"{source.licence}; {source.way}" if source.way else source.licence
+        notes = f"{dataset.licence}; {source.way}" if source.way else dataset.licence
         table.add_row(
             name,
             _counts(source, 0),

@@ -6,7 +6,7 @@ import codecs
 import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import ijson
@@ -16,7 +16,9 @@ from pycocotools import mask as coco_mask
 
 from probseg.data.annotation_index import AnnotationIndex, exact
 from probseg.data.cache import cached
+from probseg.data.layout import leads_outside
 from probseg.errors import DataError
+from probseg.formats.polygons import signed_area
 from probseg.formats.run_lengths import check_runs, parse_runs
 
 Entry = Mapping[str, Any]
@@ -160,8 +162,7 @@ class _Reader:
         file = self.place(entry)
         if file is None:
             return
-        path = PureWindowsPath(file)  # which knows / as well as \\, and C:
-        if path.anchor or ".." in path.parts or not path.parts:
+        if leads_outside(file):
             msg = "its path must lead to a file inside the folder of the images"
             raise ValueError(msg)
         self.images.append(entry["id"])
@@ -245,9 +246,9 @@ def _near(polygon: list[float]) -> bool:
 
 
 def _enclosed(polygon: list[float]) -> float:
-    """Return the area of a polygon, by the shoelace formula."""
-    x, y = np.array(polygon[: len(polygon) // 2 * 2], dtype=np.float64).reshape(-1, 2).T
-    return float(abs(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2)
+    """Return the area of a polygon; half a corner at its end does not count."""
+    corners = np.array(polygon[: len(polygon) // 2 * 2], dtype=np.float64).reshape(-1, 2)
+    return abs(signed_area(corners))
 
 
 def _found(numbers: npt.NDArray[np.int64], places: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:

@@ -19,9 +19,11 @@ class InteractiveDataset(Dataset[Sample], ABC):
 
     Attributes:
         name: Name of the data set as it appears in tables and log names.
+        licence: Licence or terms of use, as far as they are known.
     """
 
     name: str
+    licence: ClassVar[str] = "yours"
 
     @abstractmethod
     def __len__(self) -> int:

@@ -33,6 +33,7 @@ class Berkeley(ImageMaskPairs):
     name = "Berkeley"
     image_folder = "images"
     mask_folder = "masks"
+    licence = "photographs: BSDS, non-commercial research and education"
     source = Source(
         places=("Berkeley", "berkeley"),
         full={"": Full(100, 96)},
@@ -44,7 +45,6 @@ class Berkeley(ImageMaskPairs):
                 holds=("images", "masks"),
             ),
         ),
-        licence="photographs: BSDS, non-commercial research and education",
         photos="images/*",
         ids="BSDS",
     )

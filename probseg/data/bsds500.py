@@ -18,7 +18,7 @@ from probseg.types import Sample
 
 
 class BSDS500(PublishedDataset):
-    """Segments of BSDS500 as objects, one per region and annotator.
+    """Segments by several people, as objects: 7665 on 155 photographs for training.
 
     Layout: ``images/<split>/<id>.jpg`` and ``labels/<split>/<id>_a<k>.png``, one map of region
     numbers (from 1) per annotator. All maps of the split are read when the data set is built for
@@ -39,6 +39,7 @@ class BSDS500(PublishedDataset):
     """
 
     name = "BSDS500"
+    licence = "non-commercial research and education"
     source = Source(
         places=("bsds500",),
         full={"train": Full(None, 200), "val": Full(None, 100), "test": Full(None, 200)},
@@ -51,7 +52,6 @@ class BSDS500(PublishedDataset):
                 holds=("images/train", "images/val", "images/test"),
             ),
         ),
-        licence="non-commercial research and education",
         photos="images/{split}/*",
         convert=convert,
         made=("labels/train", "labels/val", "labels/test", "splits/exclude_from_training.tsv"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from probseg.data.mat_files import load_mat
+from probseg.data.mat_files import broken_as_data_error, load_mat
 from probseg.errors import DataError
 
 IN_GRABCUT = (
@@ -51,15 +51,10 @@ def convert(folder: Path) -> None:
     for path in files:
         place = folder / "labels" / path.parent.name
         place.mkdir(parents=True, exist_ok=True)
-        try:
+        with broken_as_data_error(path, "maps of BSDS500"):
             maps = [
                 entry["Segmentation"][0, 0] for entry in load_mat(path, "groundTruth").ravel()
             ]  # each (H, W)
-        except (DataError, MemoryError):
-            raise
-        except Exception as error:  # broken files raise a dozen different kinds
-            msg = f"{path}: cannot be read as maps of BSDS500 ({error!r}); fetch the archive again"
-            raise DataError(msg) from error
         for k, regions in enumerate(maps):
             if regions.max() > 255:
                 msg = f"{path}: {regions.max()} regions, but the maps of BSDS500 have at most 255"

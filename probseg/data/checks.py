@@ -173,14 +173,10 @@ def _pair_checks(
             image,
             [mask],
             lambda path: {"object": reader.read_mask(path)},
-            reader.photo(_stem(mask)),
+            reader.photo(mask.stem),
         )
         for image, mask in partners
     ]
-
-
-def _stem(path: Path) -> str:
-    return path.name.split(".")[0]
 
 
 def _files(
@@ -196,13 +192,12 @@ def _files(
     for path in sorted(place.iterdir()) if place.is_dir() else []:
         if path.name.startswith(".") or path.suffix.lower() not in IMAGE_SUFFIXES + suffixes:
             continue
-        stem = path.stem if dataset == "folder" else _stem(path)
         if path.suffix.lower() not in suffixes:
             problems.append(Problem(str(path), f"is not lossless; expected {', '.join(suffixes)}"))
-        elif stem in found:
-            problems.append(Problem(str(path), f"has the same stem as {found[stem].name}"))
+        elif path.stem in found:
+            problems.append(Problem(str(path), f"has the same stem as {found[path.stem].name}"))
         else:
-            found[stem] = path
+            found[path.stem] = path
     problems += [Problem(str(path), str(not_supported(path))) for path in unread_files(place)]
     if not found:
         refuse_only_unread(place)

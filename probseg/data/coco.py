@@ -85,7 +85,7 @@ class COCO(AnnotatedObjects):
 
 
 class COCOInstances(COCO):
-    """Instances of COCO 2017 as objects.
+    """Instances of COCO 2017 as objects, of 80 categories.
 
     Layout: ``annotations/instances_<split>2017.json``, ``train2017/`` and ``val2017/``. Crowds are
     left out. See `AnnotatedObjects` for the masks, and for the index that is made of the JSON the
@@ -102,6 +102,7 @@ class COCOInstances(COCO):
     """
 
     name = "COCO"
+    licence = "annotations CC BY 4.0; photographs: terms of Flickr"
 
     def __init__(
         self,

@@ -32,6 +32,7 @@ class COCOMVal(ImageMaskPairs):
     name = "COCO_MVal"
     image_folder = "img"
     mask_folder = "gt"
+    licence = "annotations CC BY 4.0; photographs: terms of Flickr"
     source = Source(
         places=("COCO_MVal", "coco_mval"),
         full={"": Full(800, 722)},
@@ -43,7 +44,6 @@ class COCOMVal(ImageMaskPairs):
                 holds=("img", "gt"),
             ),
         ),
-        licence="annotations CC BY 4.0; photographs: terms of Flickr",
         photos="img/*",
         ids="COCO",
     )
@@ -51,7 +51,7 @@ class COCOMVal(ImageMaskPairs):
     def __init__(self, root: Path | str | None = None) -> None:
         super().__init__(root)
         for image, _ in self.pairs:
-            digits = self.photo(image.name.split(".")[0])
+            digits = self.photo(image.stem)
             if len(digits) < 12 or not (digits.isascii() and digits.isdigit()):
                 msg = (
                     f"{image}: expected a name that ends in the twelve digits of a photograph of "

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from probseg.data.class_names import COCO_STUFF
 from probseg.data.layout import chosen_root
-from probseg.data.mat_files import load_mat
+from probseg.data.mat_files import broken_as_data_error, load_mat
 from probseg.data.semantic import SemanticFiles, folder_pairs, listed_pairs
-from probseg.errors import DataError, DatasetNotFoundError
+from probseg.errors import DatasetNotFoundError
 
 _UNUSED = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)
 """Categories of COCO, 1 to 182, without any label."""
@@ -61,20 +61,13 @@ class COCOStuff10k(SemanticFiles):
 
     def read_labels(self, path: Path) -> npt.NDArray[np.uint8]:
         """Read the categories of a ``.mat`` file: uint8, shape ``(H, W)``."""
-        try:
+        expected = "labels, expected a field S with whole numbers in 0..182 for every pixel"
+        with broken_as_data_error(path, expected):
             values = np.asarray(load_mat(path, "S"))
             numbers = values.astype(np.uint8)
             if values.ndim != 2 or (numbers != values).any():
                 msg = f"got {values.dtype} of shape {values.shape}"
                 raise ValueError(msg)
-        except (DataError, MemoryError):
-            raise
-        except Exception as error:  # broken files raise a dozen different kinds
-            msg = (
-                f"{path}: cannot be read as labels, expected a field S with whole numbers in "
-                f"0..182 for every pixel ({error!r}); unpack the archive again"
-            )
-            raise DataError(msg) from error
         return numbers
 
 

@@ -52,6 +52,7 @@ class COCOLVIS(InteractiveDataset):
     """
 
     name = "COCOLVIS"
+    licence = "that of COCO and LVIS; photographs: terms of Flickr"
 
     def __init__(
         self,

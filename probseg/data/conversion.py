@@ -18,7 +18,8 @@ from probseg.data.annotation_files import read_index
 from probseg.data.layout import picture_files
 from probseg.errors import DataError
 from probseg.formats import brush, coco, png, polygons, run_lengths, yolo
-from probseg.images import image_size, object_ids
+from probseg.images import check_same_size, image_size, object_ids
+from probseg.metrics import iou
 from probseg.paths import replacing
 from probseg.types import IGNORE
 
@@ -114,7 +115,7 @@ def read_pngs(place: Path, request: Request, losses: Losses) -> Iterator[Annotat
         size, objects = image_size(photo), []
         for path in files[stem]:
             labels = png.read_index(path)
-            _check_size(path, labels.shape, size)
+            check_same_size(size, labels.shape, photo, path)
             numbers = object_ids(labels, path) if labels.any() else []
             objects += [LabelledMask(labels == number) for number in numbers]
             if numbers != [IGNORE] and (labels == IGNORE).any():
@@ -150,8 +151,8 @@ def write_index(
         labels = np.zeros(image.size, dtype=np.uint8)
         for number, one in enumerate(image.objects, start=1):
             _lose_label(one, losses)
-            if (covered := np.count_nonzero(labels[one.mask])) > 0:
-                losses.counts["pixels of several objects, which the last one gets"] += int(covered)
+            if covered := int((labels[one.mask] > 0).sum()):
+                losses.counts["pixels of several objects, which the last one gets"] += covered
             labels[one.mask] = number
         png.write_index(place / f"{stem}.png", labels)
 
@@ -160,12 +161,10 @@ def read_coco(place: Path, request: Request, losses: Losses) -> Iterator[Annotat
     """Read a JSON file in the format of COCO; polygons are drawn as pycocotools does."""
     index = read_index("COCO", place, lambda entry: str(entry["file_name"]))
     names = index.categories()
-    if (index.owners < 0).any():
-        losses.counts["annotations of images that the file does not list"] += int(
-            (index.owners < 0).sum()
-        )
-    if index.crowds.any():
-        losses.counts["crowds, which become objects"] += int(index.crowds.sum())
+    if strays := int((index.owners < 0).sum()):
+        losses.counts["annotations of images that the file does not list"] += strays
+    if crowds := int(index.crowds.sum()):
+        losses.counts["crowds, which become objects"] += crowds
     order = np.argsort(index.owners, kind="stable")
     borders = np.searchsorted(index.owners[order], np.arange(len(index.image_sizes) + 1))
     for owner, (begin, end) in enumerate(pairwise(borders.tolist())):
@@ -182,9 +181,7 @@ def read_coco(place: Path, request: Request, losses: Losses) -> Iterator[Annotat
         yield AnnotatedImage(index.file(owner), (height, width), objects)
 
 
-def _coco_writer(
-    outline: Callable[[LabelledMask, Request, Losses], Any],
-) -> Writer:
+def _coco_writer(outline: Callable[[LabelledMask, Request, Losses], Any]) -> Writer:
     """Return a writer of COCO files whose ``segmentation`` a function makes."""
 
     def write(
@@ -215,16 +212,23 @@ def _coco_writer(
 
 
 def _coco_polygons(one: LabelledMask, request: Request, losses: Losses) -> list[list[float]] | None:
-    parts = polygons.trace(one.mask, request.tolerance)
+    parts = _traced(one, request, losses)
     if not parts:
-        losses.counts["objects without an outline, left out"] += 1
         return None
     if any(part.holes for part in parts):
         losses.counts["objects whose holes are filled, as polygons of COCO have none"] += 1
     outlines = polygons.to_coco(parts)
     drawn = polygons.from_coco(outlines, (one.mask.shape[0], one.mask.shape[1]))
-    losses.ious.append(polygons.round_trip(one.mask, drawn))
+    losses.ious.append(iou(drawn, one.mask.astype(np.uint8)))
     return outlines
+
+
+def _traced(one: LabelledMask, request: Request, losses: Losses) -> list[polygons.Polygon]:
+    """Return the outlines of an object; none where it is left out."""
+    parts = polygons.trace(one.mask, request.tolerance)
+    if not parts:
+        losses.counts["objects without an outline, left out"] += 1
+    return parts
 
 
 def read_yolo(place: Path, request: Request, losses: Losses) -> Iterator[AnnotatedImage]:
@@ -255,23 +259,21 @@ def write_yolo(
     for image, stem in _stems(images):
         lines = []
         for one in image.objects:
-            parts = polygons.trace(one.mask, request.tolerance)
+            parts = _traced(one, request, losses)
             if not parts:
-                losses.counts["objects without an outline, left out"] += 1
                 continue
             number = classes.setdefault(one.label, len(classes))
             lines.append(yolo.encode(number, parts, image.size))
             _, drawn = yolo.decode(lines[-1], image.size)
-            losses.ious.append(polygons.round_trip(one.mask, drawn))
+            losses.ious.append(iou(drawn, one.mask.astype(np.uint8)))
         _write_text(place / f"{stem}.txt", "".join(f"{line}\n" for line in lines))
     _write_text(place / CLASSES, "".join(f"{name}\n" for name in classes))
 
 
 def read_label_studio(place: Path, request: Request, losses: Losses) -> Iterator[AnnotatedImage]:
     """Read tasks exported as JSON; of each, the brush labels of its first annotation."""
-    tasks = json.loads(place.read_text(encoding="utf-8"))
     try:
-        for task in tasks:
+        for task in json.loads(place.read_text(encoding="utf-8")):
             file = PurePosixPath(str(task["data"]["image"])).name
             annotations = task["annotations"]
             if len(annotations) > 1:
@@ -384,12 +386,6 @@ def _stems(images: Iterable[AnnotatedImage]) -> Iterator[tuple[AnnotatedImage, P
 def _lose_label(one: LabelledMask, losses: Losses) -> None:
     if one.label != NO_NAME:
         losses.counts["names of classes of objects"] += 1
-
-
-def _check_size(path: Path, found: tuple[int, ...], size: tuple[int, int]) -> None:
-    if found != size:
-        msg = f"{path}: the mask has the size {found}, its photograph {size} (height, width)"
-        raise DataError(msg)
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -12,11 +12,17 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.folder import ImageMaskFolder
-from probseg.data.loading import Cut, TrainingData, as_list, check_names, stack_cuts
+from probseg.data.loading import (
+    Cut,
+    TrainingData,
+    as_list,
+    check_names,
+    refuse_none,
+    stack_cuts,
+)
 from probseg.data.mixing import MixedOrder
 from probseg.data.sampling import Order, Shuffled
 from probseg.data.transforms import TrainingCrop
-from probseg.errors import DataError
 from probseg.types import Sample
 
 
@@ -105,19 +111,18 @@ class InteractiveDataModule(TrainingData):
         self.train: list[Dataset[Sample]] = [*sets]
         self.val: list[Dataset[Sample]] = [*as_list(val)]
         self.test: list[Dataset[Sample]] = [*as_list(test)]
-        _check_names("val", self.val)
-        _check_names("test", self.test)
+        for role, of_role in (("val", self.val), ("test", self.test)):
+            check_names(
+                role,
+                [of.name for of in of_role if isinstance(of, InteractiveDataset)],
+                "give it another name, as ImageMaskFolder does by its `name` argument, or test it "
+                "in a run of its own",
+            )
         self.crop = TrainingCrop(crop_size, scale, padding)
 
     def train_dataloader(self) -> DataLoader[TrainBatch]:
         """Shuffled training crops; the last incomplete batch is left out."""
-        return self.training_loader(
-            self.train,
-            self.crop,
-            _collate,
-            of="objects",
-            order=self.order,
-        )
+        return self.training_loader(self.train, self.crop, _collate, of="objects", order=self.order)
 
     def val_dataloader(self) -> list[DataLoader[list[Sample]]]:
         """One loader of lists of objects per validation set."""
@@ -128,9 +133,7 @@ class InteractiveDataModule(TrainingData):
 
     def test_dataloader(self) -> list[DataLoader[list[Sample]]]:
         """One loader of lists of objects per test set."""
-        if not self.test:
-            msg = "no test data: set `data.test` to a data set"
-            raise DataError(msg)
+        refuse_none(self.test, "test", "test")
         return [_object_loader(objects, self.eval_batch_size) for objects in self.test]
 
 
@@ -219,15 +222,6 @@ class FolderDataModule(InteractiveDataModule):
             )
         self.order = Shuffled(count, rounds)
         self.test = self.val
-
-
-def _check_names(role: str, sets: list[Dataset[Sample]]) -> None:
-    check_names(
-        role,
-        [of.name for of in sets if isinstance(of, InteractiveDataset)],
-        "give it another name, as ImageMaskFolder does by its `name` argument, or test it in a run "
-        "of its own",
-    )
 
 
 def spread(objects: Dataset[Sample], most: int | None) -> Dataset[Sample]:

@@ -33,6 +33,7 @@ class DAVIS(ImageMaskPairs):
     name = "DAVIS"
     image_folder = "img"
     mask_folder = "gt"
+    licence = "terms of https://davischallenge.org"
     source = Source(
         places=("DAVIS", "davis", "DAVIS345"),
         full={"": Full(345, 345)},
@@ -44,7 +45,6 @@ class DAVIS(ImageMaskPairs):
                 holds=("img", "gt"),
             ),
         ),
-        licence="terms of https://davischallenge.org",
         photos="img/*",
     )
 

@@ -51,13 +51,13 @@ class DAVIS585(PublishedDataset):
     """
 
     name = "DAVIS585"
+    licence = "terms of https://davischallenge.org"
     source = Source(
         places=("DAVIS585", "DAVIS-585", "davis585"),
         full={"": Full(585, None)},
         archives=(
             Archive(None, size=0, unpacked=500 * MEGABYTE, holds=("*/*.jpg", "*/object1_*.png")),
         ),
-        licence="terms of https://davischallenge.org",
         photos="*/*.jpg",
         way="it is on a cloud drive that needs a browser, with a link in the README of "
         "https://github.com/alibaba/ClickSEG",

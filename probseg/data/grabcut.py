@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from probseg.data.layout import picture_files, refuse_missing
 from probseg.data.pairs import ImageMaskPairs
-from probseg.data.source import MEGABYTE, RESEARCH, RITM, Archive, Full, Source
+from probseg.data.source import MEGABYTE, RITM, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.images import check_same_size, read_labels
 from probseg.types import IGNORE, Sample
@@ -42,6 +42,7 @@ class GrabCut(ImageMaskPairs):
     name = "GrabCut"
     image_folder = "data_GT"
     mask_folder = "boundary_GT"
+    licence = "none stated; released for research"
     source = Source(
         places=("GrabCut", "grabcut"),
         full={"": Full(50, 50)},
@@ -53,7 +54,6 @@ class GrabCut(ImageMaskPairs):
                 holds=("data_GT", "boundary_GT"),
             ),
         ),
-        licence=RESEARCH,
         photos="data_GT/*",
         ids="BSDS",
     )
@@ -79,7 +79,7 @@ class GrabCut(ImageMaskPairs):
                 "flandrade/dataset-interactive-algorithms there, with each file named as its image "
                 "(124084 is 124080 here), or leave `scribbles` out.",
             )
-        stems = [image.name.split(".")[0] for image, _ in self.pairs]
+        stems = [image.stem for image, _ in self.pairs]
         missing = [stem for stem in stems if stem not in files]
         refuse_missing(self.root / folder, "scribble", missing, self.image_folder)
         return [files[stem] for stem in stems]

@@ -47,12 +47,12 @@ PARTS: dict[str, dict[str, _Part]] = {
 
 
 class HQSeg44K(InteractiveDataset):
-    """Objects of HQSeg-44K, one to a photograph: 44320 for training and 1537 for validation.
+    """Finely drawn objects, one to a photograph: 44320 for training and 1537 for validation.
 
     Layout: the folders ``DIS5K``, ``thin_object_detection`` and ``cascade_psp`` of the authors'
     archives, with ``<stem>.jpg`` and ``<stem>.png`` in folders for images and masks or, inside
     ``cascade_psp``, in one for both. Grey values above 128 are the object. All masks are read once;
-    see `ImagePairs`. DIS5K and ThinObject5K may be for research only: see their terms.
+    see `ImagePairs`.
 
     Args:
         split: ``"train"`` or ``"val"``.
@@ -67,6 +67,7 @@ class HQSeg44K(InteractiveDataset):
     """
 
     name = "HQSeg44K"
+    licence = "that of its parts; DIS5K and ThinObject5K may be for research only: see their terms"
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 from probseg.errors import DataError
 from probseg.images import IMAGE_SUFFIXES, refuse_only_unread
@@ -66,6 +66,12 @@ def refuse_missing(folder: Path, kind: str, missing: list[str], others: str) -> 
             f"names or remove those in {others}/"
         )
         raise DataError(msg)
+
+
+def leads_outside(file: str) -> bool:
+    """Whether a path names no file inside a folder that it starts from, on any system."""
+    path = PureWindowsPath(file)  # which knows / as well as \\, and C:
+    return bool(path.anchor) or ".." in path.parts or not path.parts
 
 
 def first_words(path: Path) -> list[str]:

@@ -247,7 +247,7 @@ def _namesakes(train: Photos, test: Photos) -> set[tuple[int, int]]:
 
 def _names(path: Path, dataset: type[PublishedDataset] | None) -> set[tuple[str, str]]:
     """Return collection and name of a photograph; several where the collection is not known."""
-    stem = path.name.split(".")[0]
+    stem = path.stem
     if dataset is None:
         names = {("", stem)}
         for known, pattern in PATTERNS.items():

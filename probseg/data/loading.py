@@ -192,9 +192,7 @@ class TrainingData(L.LightningDataModule):
         Raises:
             DataError: If there is no data set, or fewer samples than a batch of all devices has.
         """
-        if not sets:
-            msg = "no training data: set `data.train` to a data set"
-            raise DataError(msg)
+        refuse_none(sets, "training", "train")
         crops = _Crops(ConcatDataset(sets), crop)
         order = Shuffled(len(crops)) if order is None else order
         processes = self.trainer.world_size if self.trainer else 1
@@ -290,6 +288,19 @@ def stack_cuts(
     skipped = [message for cut in cuts for message in cut.skipped]
     names = [cut.name for cut in cuts]
     return images.permute(0, 3, 1, 2).contiguous(), labels, seeds, names, skipped
+
+
+def refuse_none(sets: Sequence[object], use: str, role: str) -> None:
+    """Raise a `DataError` if there is no data set for a use.
+
+    Args:
+        sets: The data sets.
+        use: "training" or "test".
+        role: The argument that has the data sets.
+    """
+    if not sets:
+        msg = f"no {use} data: set `data.{role}` to a data set"
+        raise DataError(msg)
 
 
 def as_list(sets: _Set | list[_Set] | None) -> list[_Set]:

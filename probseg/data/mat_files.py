@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,23 @@ def load_known_mat(path: Path, name: str) -> Any:  # noqa: ANN401 (whatever the 
         Exception: As `load_mat`.
     """
     return loadmat(path, variable_names=[name])[name]
+
+
+@contextmanager
+def broken_as_data_error(path: Path, expected: str) -> Iterator[None]:
+    """Raise whatever broken files raise as a `DataError`.
+
+    Args:
+        path: The file that is read inside the context.
+        expected: What it should be.
+    """
+    try:
+        yield
+    except (DataError, MemoryError):  # the second says nothing about the file
+        raise
+    except Exception as error:  # broken files raise a dozen different kinds
+        msg = f"{path}: cannot be read as {expected} ({error!r}); unpack the archive again"
+        raise DataError(msg) from error
 
 
 def _unpacked(path: Path) -> Iterator[int]:

@@ -57,6 +57,7 @@ class OpenImages(InteractiveDataset):
     """
 
     name = "OpenImages"
+    licence = "annotations CC BY 4.0; photographs listed as CC BY 2.0"
 
     def __init__(
         self,

@@ -74,5 +74,5 @@ class ImageMaskPairs(PublishedDataset):
         return Sample(image, mask, stem, self.name, self.photo(stem))
 
     def object_name(self, index: int) -> str:
-        """Return the name of a mask up to its first dot."""
-        return self.pairs[index][1].name.split(".")[0]
+        """Return the stem of a mask."""
+        return self.pairs[index][1].stem

@@ -36,6 +36,7 @@ class PascalVOC(PublishedDataset):
     """
 
     name = "PascalVOC"
+    licence = "photographs: terms of Flickr"
     source = Source(
         places=("VOCdevkit/VOC2012", "VOC2012", "PascalVOC"),
         full={
@@ -53,7 +54,6 @@ class PascalVOC(PublishedDataset):
                 md5="6cd6e144f989b92b3379bac3b3de84fd",
             ),
         ),
-        licence="photographs: terms of Flickr",
         photos="JPEGImages/*",
         listed="ImageSets/Segmentation/{split}.txt",
         ids="VOC",

@@ -6,9 +6,10 @@ import csv
 import json
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from probseg.data.layout import leads_outside
 from probseg.errors import DataError
 from probseg.types import Click
 
@@ -98,8 +99,7 @@ def read_prompts(path: Path) -> PromptFile:
         msg = f"{path}: has no prompt; add a box or a click"
         raise DataError(msg)
     for image in found.images:
-        place = PureWindowsPath(image.file)  # which knows / as well as \\, and C:
-        if place.anchor or ".." in place.parts or not place.parts:
+        if leads_outside(image.file):
             msg = f"{path}: {image.file!r} must be a path inside the folder of photographs"
             raise DataError(msg)
     return found

@@ -135,6 +135,7 @@ class SamplePhotos(InteractiveDataset):
     """
 
     name = "SamplePhotos"
+    licence = "those of scikit-image and matplotlib"
 
     def __init__(self) -> None:
         self._entries: list[_Entry] = []

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from probseg.data.base import PublishedDataset
 from probseg.data.layout import first_words
-from probseg.data.mat_files import load_known_mat, load_mat
+from probseg.data.mat_files import broken_as_data_error, load_known_mat, load_mat
 from probseg.data.reading import index_objects
 from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
@@ -20,7 +20,7 @@ from probseg.types import Sample
 
 
 class SBD(PublishedDataset):
-    """Instances of SBD as objects: 20172 for training and 6671 for validation.
+    """Instances on photographs of PASCAL VOC: 20172 for training and 6671 for validation.
 
     Layout: ``img/<id>.jpg``, ``inst/<id>.mat`` and the lists ``<split>.txt``, in the folder itself
     or in its ``benchmark_RELEASE/dataset``. All ``.mat`` files of the split are read when the data
@@ -40,6 +40,7 @@ class SBD(PublishedDataset):
     """
 
     name = "SBD"
+    licence = "none stated; photographs: terms of Flickr"
     source = Source(
         places=("SBD", "sbd"),
         full={"train": Full(20172, 8498), "val": Full(6671, 2857), "train_noval": Full()},
@@ -60,7 +61,6 @@ class SBD(PublishedDataset):
                 md5="79bff800c5f0b1ec6b21080a3c066722",
             ),
         ),
-        licence="none stated; photographs: terms of Flickr",
         photos="img/*",
         listed="{split}.txt",
         inner="benchmark_RELEASE/dataset",
@@ -141,16 +141,9 @@ def _instances(path: Path, load: Callable[[Path, str], Any]) -> npt.NDArray[np.u
     if not path.is_file():
         msg = f"{path}: no such file, but its image is listed; unpack the archive again"
         raise DataError(msg)
-    try:
+    expected = "instances, expected a struct GTinst with the field Segmentation"
+    with broken_as_data_error(path, expected):
         labels = np.asarray(load(path, "GTinst")["Segmentation"][0, 0])
-    except (DataError, MemoryError):  # these say what is wrong
-        raise
-    except Exception as error:  # broken files raise a dozen different kinds
-        msg = (
-            f"{path}: cannot be read as instances, expected a struct GTinst with the field "
-            f"Segmentation ({error!r}); unpack the archive again"
-        )
-        raise DataError(msg) from error
     whole = labels.ndim == 2 and np.issubdtype(labels.dtype, np.integer)
     if not whole or not labels.size or labels.min() < 0 or labels.max() > 255:
         msg = (

@@ -8,7 +8,14 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 
-from probseg.data.loading import Cut, TrainingData, as_list, check_names, stack_cuts
+from probseg.data.loading import (
+    Cut,
+    TrainingData,
+    as_list,
+    check_names,
+    refuse_none,
+    stack_cuts,
+)
 from probseg.data.semantic import SemanticDataset
 from probseg.data.transforms import SemanticCrop
 from probseg.errors import DataError
@@ -126,12 +133,7 @@ class SemanticDataModule(TrainingData):
         Raises:
             DataError: If there is nothing to train on, or less than a batch.
         """
-        return self.training_loader(
-            self.train,
-            self.crop,
-            _collate,
-            of="photographs",
-        )
+        return self.training_loader(self.train, self.crop, _collate, of="photographs")
 
     def val_dataloader(self) -> list[DataLoader[list[SemanticSample]]]:
         """One loader per validation set, of lists of one photograph in its own size."""
@@ -143,9 +145,7 @@ class SemanticDataModule(TrainingData):
         Raises:
             DataError: If there is no test set.
         """
-        if not self.test:
-            msg = "no test data: set `data.test` to a data set"
-            raise DataError(msg)
+        refuse_none(self.test, "test", "test")
         return [self._photographs(of) for of in self.test]
 
     def _photographs(self, of: SemanticDataset) -> DataLoader[list[SemanticSample]]:

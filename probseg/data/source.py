@@ -1,4 +1,4 @@
-"""Facts of published data sets: addresses, sizes, checksums and licences."""
+"""Facts of published data sets: addresses, sizes and checksums."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ RITM = "https://github.com/saic-vul/fbrs_interactive_segmentation/releases/downl
 
 BERKELEY = "https://www2.eecs.berkeley.edu/Research/Projects/CS/vision/grouping"
 """Archives of BSDS500 and SBD."""
-
-RESEARCH = "none stated; released for research"
 
 
 class Archive(NamedTuple):
@@ -61,7 +59,6 @@ class Source:
         places: Usual names of its folder in ``$PROBSEG_DATA`` or ``./data``.
         full: Size of the complete set by split; by ``""`` where there are no splits.
         archives: Files to download.
-        licence: Licence or terms of use.
         photos: Pattern of its photographs; ``{split}`` stands for the split.
         splits: The splits that are checked by default.
         listed: File with the stems of a split's photographs, where one folder has all splits.
@@ -76,7 +73,6 @@ class Source:
     places: tuple[str, ...]
     full: Mapping[str, Full] = field(default_factory=dict)
     archives: tuple[Archive, ...] = ()
-    licence: str = ""
     photos: str = ""
     splits: tuple[str, ...] = ()
     listed: str | None = None

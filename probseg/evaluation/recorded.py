@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from probseg.attention import Adaptation
 from probseg.clicks import Mistakes
-from probseg.data import DATASETS, SEMANTIC_DATASETS, Selected
+from probseg.data import DATASETS, DAVIS585, SEMANTIC_DATASETS, Selected
 from probseg.descriptions import class_name, is_description
 from probseg.errors import DataError
 from probseg.evaluation.protocols import PROTOCOLS, Protocol
@@ -21,8 +21,10 @@ from probseg.paths import data_dir
 from probseg.zoo.evaluations import Evaluation, Figures
 from probseg.zoo.index import Metric
 
-SETS: dict[str, type[Any]] = {**DATASETS, **SEMANTIC_DATASETS, "Selected": Selected}
-"""Data sets that may be built from a description."""
+_KINDS: list[type[Any]] = [*DATASETS.values(), *SEMANTIC_DATASETS.values(), Selected]
+
+SETS = {kind.__name__: kind for kind in _KINDS}
+"""Data sets that may be built from a description, by the names of their classes."""
 
 FREE = ("name", "version", "description", "trials")
 """Fields of a protocol in which a test may differ from the standard one under the same key."""
@@ -217,7 +219,7 @@ def _below_data(text: str) -> str:
     return str(path.relative_to(place)) if path.is_relative_to(place) else path.name
 
 
-def _name(described: Mapping[str, Any]) -> str | None:
+def _name(described: Mapping[str, Any]) -> str:
     """Return the name of a data set in results."""
     kind = SETS[class_name(described)]
     arguments: Mapping[str, Any] = described["init_args"]
@@ -225,7 +227,9 @@ def _name(described: Mapping[str, Any]) -> str | None:
         return _name(arguments["dataset"])
     if "name" in arguments:
         return str(arguments["name"])
-    parameters: Sequence[str] = list(inspect.signature(kind).parameters)
+    parameters = inspect.signature(kind).parameters
     if "name" in parameters:
-        return str(inspect.signature(kind).parameters["name"].default)
-    return str(kind.name) if hasattr(kind, "name") else None
+        return str(parameters["name"].default)
+    if kind is DAVIS585 and arguments.get("initial"):
+        return f"{kind.name}_{arguments['initial']}"
+    return str(kind.name)

@@ -45,18 +45,6 @@ def write_binary(path: Path, mask: npt.NDArray[np.bool_]) -> None:
     _write(path, encode(mask.astype(np.uint8)))
 
 
-def read_binary(path: Path) -> npt.NDArray[np.bool_]:
-    """Read a PNG of one object: every value but 0 is the object.
-
-    Returns:
-        bool, shape ``(H, W)``.
-
-    Raises:
-        DataError: If the file is missing or no PNG with one channel.
-    """
-    return read_index(path) > 0
-
-
 def write_index(path: Path, labels: Labels, colours: Labels | None = None) -> None:
     """Write numbers as a palette PNG; the file appears whole.
 

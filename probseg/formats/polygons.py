@@ -17,8 +17,6 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from probseg.metrics import iou
-
 Mask = npt.NDArray[np.bool_]
 Points = npt.NDArray[np.float64]
 
@@ -65,7 +63,7 @@ def trace(mask: Mask, tolerance: float = 0.0) -> list[Polygon]:
         simple = _simplified(ring, tolerance)
         if len(simple) < 3:
             continue
-        if _signed_area(ring) > 0:
+        if signed_area(ring) > 0:
             outer[part] = simple
         else:
             holes.setdefault(part, []).append(simple)
@@ -117,11 +115,6 @@ def from_coco(outlines: Sequence[Sequence[float]], size: tuple[int, int]) -> Mas
     return np.ascontiguousarray(drawn)
 
 
-def round_trip(mask: Mask, back: Mask) -> float:
-    """Return the IoU of a mask with what a reader makes of its outlines; 1 if both are empty."""
-    return iou(back, mask.astype(np.uint8))
-
-
 def _rings(mask: Mask) -> list[tuple[Points, tuple[int, int]]]:
     """Return the closed lines between object and background, the object at their right hand.
 
@@ -167,7 +160,8 @@ def _simplified(ring: Points, tolerance: float) -> Points:
     return simple
 
 
-def _signed_area(ring: Points) -> float:
+def signed_area(ring: Points) -> float:
+    """Return the area that a ring of shape ``(N, 2)`` encloses; negative counterclockwise."""
     x, y = ring.T
     return float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2
 

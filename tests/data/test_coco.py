@@ -9,8 +9,8 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-from drawn_sets import polygons_of, runs_of, write_coco
-from fakes import draw_scene, save, write_lvis
+from drawn_sets import runs_of, write_coco
+from fakes import draw_scene, polygons_of, save, write_lvis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask

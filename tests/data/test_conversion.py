@@ -139,3 +139,5 @@ def test_wrong_usage(tmp_path, capsys, monkeypatch):
     assert "masks" in refused("images", "masks", "--from=png", "--to=png", "--images=images")
     assert "images" in refused("masks", "b", "--from=png", "--to=yolo")
     assert "tolerance" in refused("masks", "b", "--from=png", "--to=yolo", "--tolerance=-1")
+    (tmp_path / "a.json").write_text("{")
+    assert "export it as JSON" in refused("a.json", "b", "--from=label-studio", "--to=png")

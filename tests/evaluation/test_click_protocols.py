@@ -71,16 +71,19 @@ def test_limits_of_the_fields_are_accepted():
 
 
 def test_when_the_first_answer_comes_and_what_trials_are_for():
-    first = {name: protocol.first_answer for name, protocol in PROTOCOLS.items()}
-    assert first == {
-        "ritm": 1, "ritm_zoom": 1, "human": 1, "scribbles": 0, "correction": 0, "gabbur2021": 0,
-        "box": 0,
-    }  # fmt: skip
-    asked = {name for name, protocol in PROTOCOLS.items() if protocol.answers_at_once}
-    assert asked == {"scribbles", "gabbur2021", "box"}
-    random = {name for name, protocol in PROTOCOLS.items() if protocol.is_random}
-    assert random == {"human", "gabbur2021", "box"}
-    assert {protocol.trials > 1 for name, protocol in PROTOCOLS.items() if name in random} == {True}
+    for name, first, at_once, random in (
+        ("ritm", 1, False, False),
+        ("ritm_zoom", 1, False, False),
+        ("human", 1, False, True),
+        ("scribbles", 0, True, False),
+        ("correction", 0, False, False),
+        ("gabbur2021", 0, True, True),
+        ("box", 0, True, True),
+    ):
+        protocol = PROTOCOLS[name]
+        seen = (protocol.first_answer, protocol.answers_at_once, protocol.is_random)
+        assert seen == (first, at_once, random), name
+    assert all(p.trials > 1 for p in PROTOCOLS.values() if p.is_random)
     assert replace(RITM, click_rule="random").is_random
 
 

@@ -159,6 +159,28 @@ def test_a_selection_is_named_after_its_set(clicks, evaluations, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("kind", "options", "name"),
+    [
+        ("COCOMVal", {"root": None}, "COCO_MVal"),
+        ("COCOInstances", {"split": "val", "root": None}, "COCO"),
+        ("DAVIS585", {"root": None, "initial": "stm"}, "DAVIS585_stm"),
+        ("DAVIS585", {"root": None, "initial": None}, "DAVIS585"),
+    ],
+)
+def test_sets_are_found_by_their_class_and_their_name_in_results(
+    clicks, evaluations, tmp_path, kind, options, name
+):
+    described = {"class_path": f"probseg.data.{kind}", "init_args": options}
+    results = content_of(clicks.results[0])
+    results["datasets"] = {name: results["datasets"]["GrabCut"]}
+    results["metadata"]["data"]["test"] = [described, FOLDER]
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(results))
+    (evaluation,) = read_results(path)
+    assert evaluation.data["init_args"]["test"] == described
+
+
+@pytest.mark.parametrize(
     "data",
     [
         None,

@@ -21,7 +21,7 @@ from probseg.evaluation.benchmark import CONVENTIONS, Record, Settings, measure_
 from probseg.evaluation.versions import environment
 from probseg.models import list_presets
 from probseg.models.encoded import reduced
-from probseg.paths import replacing
+from probseg.paths import write_text
 from probseg.zoo import list_models
 from probseg.zoo.create import describe
 from probseg.zoo.presets import task_of
@@ -167,8 +167,7 @@ def _write_json(path: Path, records: Sequence[Record], settings: Settings) -> No
         "records": [asdict(record) for record in records],
     }
     try:
-        with replacing(path) as draft:
-            draft.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(result, indent=2) + "\n")
     except OSError as error:
         msg = f"--json {path}: cannot be written: {error}"
         raise UsageError(msg) from error

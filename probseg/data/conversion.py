@@ -19,7 +19,7 @@ from probseg.data.layout import picture_files
 from probseg.errors import DataError
 from probseg.formats import brush, coco, png, polygons, run_lengths, yolo
 from probseg.images import image_size, object_ids
-from probseg.paths import replacing
+from probseg.paths import write_text
 from probseg.types import IGNORE
 
 CLASSES = "classes.txt"
@@ -393,5 +393,4 @@ def _check_size(path: Path, found: tuple[int, ...], size: tuple[int, int]) -> No
 
 
 def _write_text(path: Path, text: str) -> None:
-    with replacing(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
+    write_text(path, text)

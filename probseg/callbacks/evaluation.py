@@ -10,7 +10,6 @@ from typing import Any, Literal, cast
 
 import lightning as L
 import torch
-import torch.distributed as dist
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from torch import nn
@@ -18,6 +17,7 @@ from torch import nn
 from probseg.attention import Adaptation, restored
 from probseg.callbacks.collection import Collection
 from probseg.callbacks.logging import log_curve, log_picture
+from probseg.callbacks.processes import from_all_processes
 from probseg.callbacks.provenance import provenance, tested
 from probseg.callbacks.run_folder import run_folder
 from probseg.clicks import Mistakes
@@ -293,11 +293,7 @@ def _network(trainer: L.Trainer) -> Model:
 
 def _gathered(records: list[ObjectRecord]) -> list[ObjectRecord]:
     """Collect the records of all processes; `write_report` drops repeated ones."""
-    if not dist.is_initialized():
-        return records
-    parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, records)
-    return [record for part in parts for record in part]
+    return [record for part in from_all_processes(records) for record in part]
 
 
 def _log(

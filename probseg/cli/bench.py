@@ -58,7 +58,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="probseg bench",
         description="Measure the cost of models, each in a separate process.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(required=True, metavar="model")
     verb = verbs.add_parser(
@@ -67,7 +66,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure parameters, multiply-adds, milliseconds of the first and of a later "
         "click, memory and training throughput of models.",
         epilog=f"{EXAMPLES}\n{NOTES}\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verb.set_defaults(action=_model)
     _add_options(verb)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -88,7 +87,6 @@ def _parser() -> Parser:
         description="Compare results with the first one, paired by object: differences, confidence "
         "intervals and tests.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add(

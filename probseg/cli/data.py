@@ -90,7 +90,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="probseg data",
         description="Published data sets, and your own folders.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(required=True, metavar="list|fetch|check|convert")
     verb = verbs.add_parser("list", help="names, sizes, folders and licences of all data sets")

@@ -63,7 +63,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Write a model as graphs for ONNX Runtime, PyTorch or a web page, after a "
         "check that they give the answers of the model.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("model", help="model of the zoo, or folder/ of one")

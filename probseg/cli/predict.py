@@ -90,7 +90,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Write the masks of objects that clicks and boxes point at, in a photograph or "
         "in a folder of them; or the class of each pixel, with a model for semantic segmentation.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("images", type=Path, metavar="PHOTO|FOLDER")

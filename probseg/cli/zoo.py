@@ -73,7 +73,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="probseg zoo",
         description="Trained models of probseg and of other zoos.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     known = "list|show|fetch|import|verify|publish|push|table"
     verbs = parser.add_subparsers(required=True, metavar=known)

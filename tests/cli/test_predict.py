@@ -198,7 +198,7 @@ def test_a_killed_prediction_goes_on(place, tmp_path, monkeypatch, capsys):
     process = started(tmp_path, ("predict", *given, "--model", f"{place}/clicks"))
     end = time.monotonic() + 200
     while not records.is_dir() or len(list(records.glob("*.json"))) < 3:
-        assert process.is_alive(), (tmp_path / "told.txt").read_text()
+        assert process.is_alive(), (tmp_path / "output.txt").read_text()
         assert time.monotonic() < end
         time.sleep(0.005)
     process.kill()

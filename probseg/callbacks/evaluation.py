@@ -11,7 +11,6 @@ from typing import Any, Literal, cast
 import lightning as L
 import torch
 from lightning.pytorch.utilities import rank_zero_only
-from rich.console import Console
 from torch import nn
 
 from probseg.attention import Adaptation, restored
@@ -36,6 +35,7 @@ from probseg.evaluation.summary import Summary
 from probseg.interact import Model
 from probseg.models import Segmenter
 from probseg.reports import print_summary, write_report
+from probseg.terminal import console, print_paths
 from probseg.types import Sample
 
 
@@ -312,7 +312,7 @@ def _log(
 
 @rank_zero_only
 def _print(summaries: Mapping[str, Summary], protocol: Protocol, folder: Path) -> None:
-    console = Console(width=None if Console().is_terminal else 160)
-    print_summary(console, summaries, protocol)
-    for name in ("report.html", "curve.png", "overlays.png", "objects.csv"):
-        console.print(f"  {folder / name}", highlight=False, soft_wrap=True, markup=False)
+    terminal = console()
+    print_summary(terminal, summaries, protocol)
+    names = ("report.html", "curve.png", "overlays.png", "objects.csv")
+    print_paths(terminal, (folder / name for name in names))

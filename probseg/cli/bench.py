@@ -15,13 +15,13 @@ from rich import box
 from rich.table import Table
 
 from probseg.cli.arguments import Parser, count, device, new_file, positive
-from probseg.cli.output import console
 from probseg.errors import UnknownNameError, UsageError
 from probseg.evaluation.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
 from probseg.evaluation.versions import environment
 from probseg.models import list_presets
 from probseg.models.encoded import reduced
 from probseg.paths import write_text
+from probseg.terminal import console
 from probseg.zoo import list_models
 from probseg.zoo.create import describe
 from probseg.zoo.presets import task_of

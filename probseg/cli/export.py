@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probseg.cli.arguments import Parser, count, positive
-from probseg.cli.output import console
 from probseg.errors import UsageError
 from probseg.export import export_model
+from probseg.terminal import console
 from probseg.zoo.create import create_interactive
 
 SETTINGS = ("key", "value", "click")

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from probseg.cli.arguments import device
-from probseg.cli.output import console
 from probseg.errors import DatasetNotFoundError, UsageError
+from probseg.terminal import console
 from probseg.zoo.create import create_model
 from probseg.zoo.evaluations import Evaluation, is_clicks, read_evaluations
 from probseg.zoo.index import Entry

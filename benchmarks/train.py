@@ -39,7 +39,7 @@ class Case(NamedTuple):
 CASES = (
     Case("micro_csa", 144, 16),
     Case("resnet16_csa", 144, 16),
-    Case("hrnet18s_ocr_csa", 256, 4),
+    Case("hrnet18_ocr_csa", 256, 4),
 )
 
 

@@ -69,3 +69,9 @@ def replacing(path: Path) -> Iterator[Path]:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file in UTF-8 so that it appears whole, see `replacing`."""
+    with replacing(path) as draft:
+        draft.write_text(text, encoding="utf-8")

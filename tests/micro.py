@@ -43,6 +43,10 @@ CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     "micro_csa_bp5": ("micro_csa", {"head": {"propagation_iterations": 5}}),
     "micro_csa_full": ("micro_csa", {"head": {"layout": "full", "stride": 8, "span": None}}),
     "micro_deeplab": ("micro_conv", {"decoder": DEEPLAB}),
+    "micro_fast": (
+        "micro_csa",
+        {"head": {"propagation_iterations": 5}, "prompts": "head", "fusion": FUSION},
+    ),
     "micro_ocr_csa": ("micro_csa", {"decoder": OCR, "head": {"propagation_iterations": 5}}),
     "micro_previous": ("micro_conv", {"previous_mask": True}),
     "micro_prob_botnet": ("micro_botnet", {"backbone": PROBABILISTIC}),

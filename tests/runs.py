@@ -6,6 +6,7 @@ import functools
 import multiprocessing
 import os
 import re
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,8 @@ MICRO = ("--model.model", "configs/model/micro_csa.yaml")
 
 MICRO_EMANET = ("--model.model.of=micro_emanet", "--model.model.changes={head: {num_classes: 11}}")
 """Flags that put a small network into a recipe for CamVid."""
+
+LAUNCHER = Path(__file__).parents[1] / "cli.py"
 
 QUIET = (
     "--trainer.accelerator=cpu",
@@ -145,6 +148,27 @@ def started(
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     return process
+
+
+def separately(place: Path, *arguments: object, **variables: str) -> str:
+    """Run a command line by the checkout's launcher, in a process of its own; return its output.
+
+    Args:
+        place: Working directory.
+        *arguments: Verb and options.
+        **variables: Of the environment.
+    """
+    done = subprocess.run(
+        [sys.executable, str(LAUNCHER), *map(str, arguments)],
+        cwd=place,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def train_two_epochs(place: Path) -> tuple[Path, Path]:

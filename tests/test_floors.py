@@ -10,7 +10,7 @@ import pytest
 import probseg
 
 FLOORS = [
-    {"types", "errors", "images", "paths", "seeds", "transfer", "descriptions"},
+    {"types", "errors", "images", "paths", "seeds", "terminal", "transfer", "descriptions"},
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},
     {"backbones", "heads"},

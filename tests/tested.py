@@ -52,25 +52,25 @@ def network_for_clicks(place: Path, *more: object) -> Tested:
         *more,
     )
     node = {"class_path": "probseg.models.variant", "init_args": {"of": "micro_csa"}}
-    return _test(place, arguments, node, "test/*/results.json")
+    return _test(place, arguments, node)
 
 
-def network_for_classes(place: Path, *more: object) -> Tested:
+def network_for_classes(place: Path) -> Tested:
     """Test a network for classes on a drawn CamVid."""
     write_camvid(place / "data" / "camvid")
     arguments = (
         *("test", "--config", "configs/experiment/emanet_camvid_cpu.yaml", *QUIET),
-        *(*MICRO_EMANET, "--trainer.precision=32-true", *more),
+        *(*MICRO_EMANET, "--trainer.precision=32-true"),
     )
     changes = {"head": {"num_classes": 11}}
     node = {
         "class_path": "probseg.models.semantic_variant",
         "init_args": {"of": "micro_emanet", "changes": changes},
     }
-    return _test(place, arguments, node, "test/*/results.json")
+    return _test(place, arguments, node)
 
 
-def _test(place: Path, arguments: Any, node: dict[str, Any], pattern: str) -> Tested:
+def _test(place: Path, arguments: Any, node: dict[str, Any]) -> Tested:
     with working_in(place), pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROBSEG_DATA", "data")
         cli = finished(*arguments)
@@ -80,4 +80,4 @@ def _test(place: Path, arguments: Any, node: dict[str, Any], pattern: str) -> Te
     checkpoint.parent.mkdir()
     state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     torch.save({"hyper_parameters": {"model": node}, "state_dict": state}, checkpoint)
-    return Tested(model, checkpoint, sorted(run.glob(pattern)), place / "data")
+    return Tested(model, checkpoint, sorted(run.glob("test/*/results.json")), place / "data")

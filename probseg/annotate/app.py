@@ -16,7 +16,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-import probseg
 from probseg.annotate.photographs import shown, thumbnail
 from probseg.annotate.security import Guard
 from probseg.annotate.sessions import MissingError, RequestError, Sessions
@@ -52,12 +51,9 @@ def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
     def small(name: str) -> bytes:
         return thumbnail(sessions.photograph(name))
 
-    def session() -> dict[str, Any]:
-        return {"version": probseg.__version__, **sessions.session()}
-
     def model(body: dict[str, Any]) -> dict[str, Any]:
         sessions.choose_model(body.get("name"))
-        return session()
+        return sessions.session()
 
     def preview(name: str, body: dict[str, Any]) -> Response:
         frame = sessions.preview(sessions.photograph(name), body)
@@ -80,7 +76,7 @@ def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
     routes = [
         Route("/", _page("index.html", "text/html")),
         *(Route(f"/static/{name}", _page(name, media)) for name, media in FILES.items()),
-        _get("/api/session", session),
+        _get("/api/session", sessions.session),
         _get("/api/photos/{name}", lambda name: sessions.describe(photo(name))),
         _post("/api/photos/{name}/open", lambda name, body: sessions.open(photo(name))),
         _get("/api/photos/{name}/image", image),

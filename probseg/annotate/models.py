@@ -86,10 +86,6 @@ class Answerer:
         self.change({**settings, **dict.fromkeys(off, 1)})  # no prior is taken without iterations
         self.change(off)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the name of the model, and where its prompts enter."""
-        return {"name": self.name, "prompts": self.model.prompts}
-
     def begin(self, image: npt.NDArray[np.uint8]) -> Work:
         """Return work without steps on an image, encoded if that does not depend on prompts."""
         state = begin(image_tensor(image, self.device))

@@ -21,7 +21,7 @@ import numpy as np
 from probseg.annotate import output
 from probseg.annotate.answers import Answers
 from probseg.annotate.frames import pack
-from probseg.annotate.models import ZOOM_NAMES, Answerer
+from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import Photograph, list_photographs, read_readable
 from probseg.annotate.steps import check_step, next_click
 from probseg.annotate.store import State, Store, StoredObject
@@ -127,12 +127,10 @@ class Sessions:
                 }
             )
         return {
-            "model": self.answerer.describe(),
+            "model": {"name": self.answerer.name},
             "models": self.answerer.names,
             "labels": self.labels,
             "settings": self.settings(),
-            "zooms": list(ZOOM_NAMES),
-            "formats": ["coco"],
             "photographs": rows,
             "train_command": self._train_command(total),
             "folder": self.folder.name,
@@ -372,7 +370,7 @@ class Sessions:
         """Answer a step, and add it to the open object or to a new one."""
         work = self.answers.with_step(photograph, step)
         one = self.store.open_object(photograph.name)
-        number = self.store.begin(photograph.name, None) if one is None else one.id
+        number = self.store.begin(photograph.name) if one is None else one.id
         self.store.add_step(number, step)
         self.answers.keep(photograph, number, 1 if one is None else one.cursor + 1, work)
 

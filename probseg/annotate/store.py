@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,15 +143,12 @@ class Store:
         self._db.close()
 
     @contextmanager
-    def change(self, photo: str, revision: int | None) -> Iterator[int]:
+    def change(self, photo: str, revision: int | None) -> Iterator[None]:
         """Make all changes of a block one transaction on a photograph.
 
         Args:
             photo: Name of the photograph.
             revision: What the client has read; None for a change of the server's own.
-
-        Yields:
-            The new revision.
 
         Raises:
             StaleRevisionError: If the photograph is at another revision.
@@ -164,7 +161,7 @@ class Store:
                 raise StaleRevisionError
             sql = "UPDATE photographs SET revision = revision + 1 WHERE name = ?"
             self._db.execute(sql, (photo,))
-            yield now + 1
+            yield
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:  # SQLite has ended it itself if the disk is full
@@ -212,10 +209,10 @@ class Store:
         sql = "SELECT body FROM steps WHERE object = ? ORDER BY position"
         return tuple(json.loads(body) for (body,) in self._db.execute(sql, (number,)))
 
-    def begin(self, photo: str, label: str | None) -> int:
+    def begin(self, photo: str) -> int:
         """Begin an object; inside `change`."""
-        sql = "INSERT INTO objects (photo, label, open, touched) VALUES (?, ?, 1, ?)"
-        number = self._db.execute(sql, (photo, label, time.time())).lastrowid
+        sql = "INSERT INTO objects (photo, open, touched) VALUES (?, 1, ?)"
+        number = self._db.execute(sql, (photo, time.time())).lastrowid
         assert number is not None, "a row was inserted"
         return number
 
@@ -290,6 +287,6 @@ class Store:
         sql = "INSERT OR REPLACE INTO settings VALUES (?, ?)"
         self._db.execute(sql, (name, json.dumps(value)))
 
-    def names(self) -> Sequence[str]:
+    def names(self) -> list[str]:
         """Return the names of all photographs with objects or a state."""
         return [name for (name,) in self._db.execute("SELECT name FROM photographs ORDER BY name")]

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from probseg.errors import UsageError
 from probseg.evaluation import environment
-from probseg.paths import replacing
+from probseg.paths import write_text
 
 RECORD = "artifacts.json"
 """File in the folder of the checkpoints: the artifact of each upload, by its checksum."""
@@ -95,8 +95,7 @@ class ArtifactLogger(WandbLogger):
                 about = {"monitor": callback.monitor, "score": scores.get(path)}
                 is_best = path == best and callback.monitor is not None
                 known[checksum] = self._upload(path, about, ["best"] if is_best else [])
-                with replacing(path.parent / RECORD) as draft:
-                    draft.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+                write_text(path.parent / RECORD, json.dumps(known, indent=1) + "\n")
 
     def _upload(self, path: Path, about: dict[str, Any], aliases: list[str]) -> dict[str, str]:
         """Upload a checkpoint; return its entry for the record."""

@@ -52,17 +52,17 @@ class Collection:
             Whether that was done. If not, the objects have to be run: a run is missing, a pixel of
             a sample has changed, or a picture is needed.
         """
-        runs = [
-            (self._left.get((sample.dataset, sample.name, trial)), pixels)
-            for sample, pixels in ((s, checksum(s)) for s in (samples if self._left else ()))
-            for trial in range(self.protocol.trials)
-        ]
-        fitting = [run for run, pixels in runs if run is not None and run.pixels == pixels]
-        if not runs or len(fitting) < len(runs) or self._shows_more(samples):
+        if not self._left or self._shows_more(samples):
             return False
-        if any(run.key in self._unpictured for run in fitting):
-            return False
-        self._records |= {run.key: run for run in fitting}
+        runs: list[ObjectRecord] = []
+        for sample in samples:
+            pixels = checksum(sample)
+            for trial in range(self.protocol.trials):
+                run = self._left.get((sample.dataset, sample.name, trial))
+                if run is None or run.pixels != pixels or run.key in self._unpictured:
+                    return False
+                runs.append(run)
+        self._records |= {run.key: run for run in runs}
         return True
 
     def wants_pictures(self, samples: Sequence[Sample]) -> bool:

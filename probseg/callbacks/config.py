@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import WandbLogger
 from probseg.callbacks.artifacts import ArtifactLogger, use_checkpoint
 from probseg.callbacks.run_folder import STARTS, run_folder, version_name
 from probseg.evaluation import environment
-from probseg.paths import replacing
+from probseg.paths import write_text
 
 
 class SaveConfig(SaveConfigCallback):
@@ -59,8 +59,7 @@ class SaveConfig(SaveConfigCallback):
         }
         starts = folder / STARTS
         earlier = starts.read_text(encoding="utf-8") if starts.is_file() else ""
-        with replacing(starts) as draft:
-            draft.write_text(earlier + json.dumps(start) + "\n", encoding="utf-8")
+        write_text(starts, earlier + json.dumps(start) + "\n")
         for logger in trainer.loggers:
             if isinstance(logger, WandbLogger):
                 known = {"config": self.config.as_dict(), "stage": stage, "environment": code}

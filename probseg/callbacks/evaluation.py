@@ -10,14 +10,13 @@ from typing import Any, Literal, cast
 
 import lightning as L
 import torch
-import torch.distributed as dist
 from lightning.pytorch.utilities import rank_zero_only
-from rich.console import Console
 from torch import nn
 
 from probseg.attention import Adaptation, restored
 from probseg.callbacks.collection import Collection
 from probseg.callbacks.logging import log_curve, log_picture
+from probseg.callbacks.processes import from_all_processes
 from probseg.callbacks.provenance import provenance, tested
 from probseg.callbacks.run_folder import run_folder
 from probseg.clicks import Mistakes
@@ -36,6 +35,7 @@ from probseg.evaluation.summary import Summary
 from probseg.interact import Model
 from probseg.models import Segmenter
 from probseg.reports import print_summary, write_report
+from probseg.terminal import console, print_paths
 from probseg.types import Sample
 
 
@@ -293,11 +293,7 @@ def _network(trainer: L.Trainer) -> Model:
 
 def _gathered(records: list[ObjectRecord]) -> list[ObjectRecord]:
     """Collect the records of all processes; `write_report` drops repeated ones."""
-    if not dist.is_initialized():
-        return records
-    parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, records)
-    return [record for part in parts for record in part]
+    return [record for part in from_all_processes(records) for record in part]
 
 
 def _log(
@@ -316,7 +312,7 @@ def _log(
 
 @rank_zero_only
 def _print(summaries: Mapping[str, Summary], protocol: Protocol, folder: Path) -> None:
-    console = Console(width=None if Console().is_terminal else 160)
-    print_summary(console, summaries, protocol)
-    for name in ("report.html", "curve.png", "overlays.png", "objects.csv"):
-        console.print(f"  {folder / name}", highlight=False, soft_wrap=True, markup=False)
+    terminal = console()
+    print_summary(terminal, summaries, protocol)
+    names = ("report.html", "curve.png", "overlays.png", "objects.csv")
+    print_paths(terminal, (folder / name for name in names))

@@ -19,8 +19,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from probseg.callbacks.run_folder import run_folder
-
-LAST = "last.ckpt"
+from probseg.zoo.trained import LAST
 
 NOTHING, SAVE, STOP = range(3)
 """Requests of a process after a batch; of several processes, the greatest counts."""

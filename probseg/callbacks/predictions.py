@@ -15,7 +15,7 @@ from PIL import Image
 
 from probseg.formats import coco, png, run_lengths
 from probseg.formats.colours import distinct_colours, overlay
-from probseg.paths import replacing
+from probseg.paths import replacing, write_text
 from probseg.tasks.prediction import Answer, Job
 
 MASKS, OVERLAYS, COCO = "masks", "overlays", "coco"
@@ -140,8 +140,7 @@ class PredictionWriter(L.Callback):
         self._keep(job, record)
 
     def _keep(self, job: Job, record: Mapping[str, Any]) -> None:
-        with replacing(self._place(job)) as unfinished:
-            unfinished.write_text(json.dumps(record), encoding="utf-8")
+        write_text(self._place(job), json.dumps(record))
 
     def _record(self, job: Job) -> dict[str, Any]:
         place = self._place(job)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import lightning as L
 import numpy as np
 import numpy.typing as npt
 import torch
-from rich.console import Console
 from torch import Tensor
 
 from probseg.attention.bases import Bases
@@ -28,6 +26,7 @@ from probseg.heads.semantic import EMAHead
 from probseg.metrics.semantic import SemanticScores, semantic_scores
 from probseg.models.multiscale import predict_classes
 from probseg.models.semantic import SemanticSegmenter, enlarged
+from probseg.terminal import console, print_paths
 from probseg.types import SemanticSample
 
 Stage = Literal["val", "test"]
@@ -229,7 +228,7 @@ class SemanticEvaluation(L.Callback):
         model = _network(trainer.lightning_module)
         classes = _class_names(trainer, model.num_classes)
         bases = self.bases if _number_of_bases(model) else ()
-        console = Console(width=None if Console().is_terminal else 160)
+        terminal = console()
         for name, counted in every.items():
             folder = run_folder(trainer) / stage / name
             facts = {**about, "photographs": counted.photographs}
@@ -239,8 +238,8 @@ class SemanticEvaluation(L.Callback):
                 draw_sheet(sheet, [picture for _, picture in counted.pictures], classes, bases)
                 log_picture(trainer, f"{stage}/{name}/overlays", sheet)
             if stage == "test":
-                print_scores(console, name, classes, scores[name])
-                _print_files(console, folder)
+                print_scores(terminal, name, classes, scores[name])
+                print_paths(terminal, sorted(folder.iterdir()))
 
     def _about(self, trainer: L.Trainer, stage: Stage) -> dict[str, Any]:
         """Return settings and versions of the evaluation, as JSON values."""
@@ -284,8 +283,3 @@ def _class_names(trainer: L.Trainer, num_classes: int) -> tuple[str, ...]:
     if isinstance(data, SemanticDataModule):
         return data.classes
     return tuple(str(number) for number in range(num_classes))
-
-
-def _print_files(console: Console, folder: Path) -> None:
-    for path in sorted(folder.iterdir()):
-        console.print(f"  {path}", highlight=False, soft_wrap=True, markup=False)

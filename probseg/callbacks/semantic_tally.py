@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
+from probseg.callbacks.processes import from_all_processes
 from probseg.callbacks.semantic_pictures import SemanticPicture
 from probseg.metrics.confusion import Confusion
 from probseg.metrics.semantic import Counts
@@ -57,16 +57,14 @@ def gathered(tallies: dict[str, Tally], pictures: int) -> dict[str, Counted]:
         The same in all processes, by data set.
     """
     mine = {name: tally.counted() for name, tally in tallies.items()}
-    parts: list[Any] = [mine]
-    if dist.is_initialized():
-        parts = [None] * dist.get_world_size()
-        dist.all_gather_object(parts, mine)
     every: dict[str, Counted] = {}
-    for part in parts:
+    for part in from_all_processes(mine):
         for name, counted in part.items():
             every[name] = _sum(every[name], counted) if name in every else counted
     return {
-        name: counted._replace(pictures=sorted(counted.pictures, key=_place)[:pictures])
+        name: counted._replace(
+            pictures=sorted(counted.pictures, key=lambda entry: entry[0])[:pictures]
+        )
         for name, counted in every.items()
     }
 
@@ -77,7 +75,3 @@ def _sum(one: Counted, other: Counted) -> Counted:
         one.photographs + other.photographs,
         one.pictures + other.pictures,
     )
-
-
-def _place(entry: tuple[Place, SemanticPicture]) -> Place:
-    return entry[0]

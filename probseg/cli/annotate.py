@@ -44,13 +44,11 @@ def run(arguments: Sequence[str]) -> None:
     from probseg.annotate.sessions import Sessions
 
     listening = listen(options.host, options.port)
-    port = listening.getsockname()[1]
     answerer = Answerer(options.model, options.runs, options.device)
     sessions = Sessions(options.folder, options.out, answerer, options.labels)
     token = secrets.token_urlsafe(24)
-    names = {options.host, "localhost", "127.0.0.1"}
-    app = create_app(sessions, frozenset(f"{name}:{port}" for name in names), token)
-    address = f"http://{options.host}:{port}/#{token}"
+    app = create_app(sessions, listening.hosts, token)
+    address = f"{listening.address}/#{token}"
     bad = sum(photograph.error is not None for photograph in sessions.photographs)
     count = f"{len(sessions.photographs)} photographs"
     sys.stdout.write(f"{count}{f', {bad} of them unreadable' if bad else ''}\n{address}\n")
@@ -69,7 +67,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="probseg annotate",
         description="Label the objects in a folder of photographs by clicks, in a browser.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("folder", type=Path, help="photographs, or images/ and masks/ as training reads them")

@@ -12,14 +12,22 @@ import torch
 from probseg.errors import UnknownNameError, UsageError
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Wraps texts of one line, and leaves the lines of others, such as examples, as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
 class Parser(argparse.ArgumentParser):
     """Raises `UsageError` for wrong usage, as the verbs do for wrong input.
 
-    Options are not abbreviated; of an unknown one the nearest names are given.
+    Options are not abbreviated; of an unknown one the nearest names are given. An epilog of several
+    lines is printed as it is.
     """
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

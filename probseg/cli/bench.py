@@ -15,13 +15,13 @@ from rich import box
 from rich.table import Table
 
 from probseg.cli.arguments import Parser, count, device, new_file, positive
-from probseg.cli.output import console
 from probseg.errors import UnknownNameError, UsageError
 from probseg.evaluation.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
 from probseg.evaluation.versions import environment
 from probseg.models import list_presets
 from probseg.models.encoded import reduced
-from probseg.paths import replacing
+from probseg.paths import write_text
+from probseg.terminal import console
 from probseg.zoo import list_models
 from probseg.zoo.create import describe
 from probseg.zoo.presets import task_of
@@ -58,7 +58,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="probseg bench",
         description="Measure the cost of models, each in a separate process.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(required=True, metavar="model")
     verb = verbs.add_parser(
@@ -67,7 +66,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Measure parameters, multiply-adds, milliseconds of the first and of a later "
         "click, memory and training throughput of models.",
         epilog=f"{EXAMPLES}\n{NOTES}\n",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verb.set_defaults(action=_model)
     _add_options(verb)
@@ -167,8 +165,7 @@ def _write_json(path: Path, records: Sequence[Record], settings: Settings) -> No
         "records": [asdict(record) for record in records],
     }
     try:
-        with replacing(path) as draft:
-            draft.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(result, indent=2) + "\n")
     except OSError as error:
         msg = f"--json {path}: cannot be written: {error}"
         raise UsageError(msg) from error

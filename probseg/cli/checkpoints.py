@@ -14,12 +14,11 @@ import yaml
 from jsonargparse import Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from probseg.callbacks.last_checkpoint import LAST
 from probseg.callbacks.run_folder import run_folder
 from probseg.errors import UsageError, WeightsError
 from probseg.models import Segmenter
 from probseg.tasks.migration import format_of
-from probseg.zoo.trained import best_checkpoint, read_checkpoint
+from probseg.zoo.trained import LAST, best_checkpoint, read_checkpoint
 
 HOW = ("batch_size", "crop_size", "eval_batch_size", "max_skipped", "num_workers")
 """Arguments of data modules that may change when a run resumes: the data stay the same."""

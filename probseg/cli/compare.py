@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich import box
 
 from probseg.cli.arguments import Parser
-from probseg.cli.output import console
 from probseg.errors import UsageError
 from probseg.evaluation import PERCENTS
 from probseg.metrics import REPORTED_CLICKS
@@ -24,6 +22,7 @@ from probseg.reports.comparison_report import (
 )
 from probseg.reports.comparison_scores import COMPARED
 from probseg.reports.tables import as_rich
+from probseg.terminal import console, print_paths
 
 EXAMPLES = f"""\
 examples:
@@ -78,8 +77,7 @@ def run(arguments: Sequence[str]) -> None:
     terminal.print(LEGEND, style="dim")
     for sentence in [*remarks(comparison), *(verdict.text for verdict in verdicts(comparison))]:
         terminal.print(f"\n{sentence}", markup=False, soft_wrap=True)
-    for path in paths:
-        terminal.print(f"  {path}", markup=False, soft_wrap=True)
+    print_paths(terminal, paths)
 
 
 def _parser() -> Parser:
@@ -88,7 +86,6 @@ def _parser() -> Parser:
         description="Compare results with the first one, paired by object: differences, confidence "
         "intervals and tests.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add(

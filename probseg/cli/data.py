@@ -28,7 +28,6 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from probseg.cli.arguments import Parser, new_file
-from probseg.cli.output import console
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
 from probseg.data.conversion import READERS, WRITERS, AnnotatedImage, Losses, Request
@@ -38,6 +37,7 @@ from probseg.data.published import PUBLISHED, find_published, get_published
 from probseg.data.source import MEGABYTE, Source
 from probseg.errors import USER_ERRORS, UnknownNameError, UsageError
 from probseg.paths import find_data
+from probseg.terminal import console
 from probseg.transfer import Progress
 
 EXAMPLES = """\
@@ -90,7 +90,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="probseg data",
         description="Published data sets, and your own folders.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verbs = parser.add_subparsers(required=True, metavar="list|fetch|check|convert")
     verb = verbs.add_parser("list", help="names, sizes, folders and licences of all data sets")

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probseg.cli.arguments import Parser, count, positive
-from probseg.cli.output import console
 from probseg.errors import UsageError
 from probseg.export import export_model
+from probseg.terminal import console
 from probseg.zoo.create import create_interactive
 
 SETTINGS = ("key", "value", "click")
@@ -63,7 +63,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Write a model as graphs for ONNX Runtime, PyTorch or a web page, after a "
         "check that they give the answers of the model.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("model", help="model of the zoo, or folder/ of one")

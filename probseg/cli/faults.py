@@ -14,8 +14,8 @@ import torch
 from jsonargparse import Namespace
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from probseg.callbacks.last_checkpoint import LAST
 from probseg.errors import USER_ERRORS, UsageError, history
+from probseg.zoo.trained import LAST
 
 TERMINATED, INTERRUPTED = 143, 130
 """Exit statuses after SIGTERM and Ctrl-C: 128 and the number of the signal, as shells have it."""

@@ -90,7 +90,6 @@ def _parser() -> argparse.ArgumentParser:
         description="Write the masks of objects that clicks and boxes point at, in a photograph or "
         "in a folder of them; or the class of each pixel, with a model for semantic segmentation.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("images", type=Path, metavar="PHOTO|FOLDER")
@@ -196,41 +195,13 @@ def _predict_photograph(options: argparse.Namespace) -> None:
 
 
 def _predict_folder(options: argparse.Namespace) -> None:
-    if options.clicks or options.box is not None:
-        msg = "--click and --box are for one photograph; give --prompts FILE for a folder"
-        raise UsageError(msg)
-    if options.device.startswith("cuda:") and options.processes > 1:
-        msg = f"--device {options.device}: names one device; give cuda for several processes"
-        raise UsageError(msg)
-    if options.output.is_file():
-        msg = f"--output {options.output}: must be a folder for a folder of photographs"
-        raise UsageError(msg)
-    if _is_semantic(options):
-        if options.prompts is not None or COCO in options.formats:
-            msg = (
-                f"--model {options.model}: is for semantic segmentation, which takes no --prompts "
-                "and writes no coco; leave them out"
-            )
-            raise UsageError(msg)
-        pictures = [*picture_files(options.images).values(), *unread_files(options.images)]
-        names = sorted(path.name for path in pictures)
-        prompts = PromptFile(tuple(PromptedImage(name, ()) for name in names), {})
-        if not names:
-            msg = f"{options.images}: has no file with a suffix of {', '.join(IMAGE_SUFFIXES)}"
-            raise UsageError(msg)
-    elif options.prompts is None:
-        msg = f"--prompts is missing: {options.model} needs boxes or clicks on the photographs"
-        raise UsageError(msg)
-    else:
-        prompts = read_prompts(options.prompts)
-        _check_names(prompts, options)
+    prompts = _prompts_of_folder(options)
     network = _loaded(options)
     weights = weights_digest(network.state_dict())
     jobs = []
     for image in prompts.images:
         path = options.images / image.file
-        digest = _digest(image, path, weights, options.formats)
-        jobs.append(Job(image, path, digest))
+        jobs.append(Job(image, path, _digest(image, path, weights, options.formats)))
     writer = PredictionWriter(options.output, jobs, prompts.categories, options.formats)
     waiting = [job for job in jobs if not writer.finished(job)]  # before any process writes
     if waiting:
@@ -262,6 +233,42 @@ def _predict_folder(options: argparse.Namespace) -> None:
             raise SystemExit(stopped[0]) from error
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         _finish(writer, len(jobs), len(jobs) - len(waiting), options)
+
+
+def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
+    """Return the photographs of a folder with their prompts, of which class maps need none.
+
+    Raises:
+        UsageError: If options do not fit together, or there is no photograph.
+    """
+    if options.clicks or options.box is not None:
+        msg = "--click and --box are for one photograph; give --prompts FILE for a folder"
+        raise UsageError(msg)
+    if options.device.startswith("cuda:") and options.processes > 1:
+        msg = f"--device {options.device}: names one device; give cuda for several processes"
+        raise UsageError(msg)
+    if options.output.is_file():
+        msg = f"--output {options.output}: must be a folder for a folder of photographs"
+        raise UsageError(msg)
+    if _is_semantic(options):
+        if options.prompts is not None or COCO in options.formats:
+            msg = (
+                f"--model {options.model}: is for semantic segmentation, which takes no --prompts "
+                "and writes no coco; leave them out"
+            )
+            raise UsageError(msg)
+        pictures = [*picture_files(options.images).values(), *unread_files(options.images)]
+        names = sorted(path.name for path in pictures)
+        if not names:
+            msg = f"{options.images}: has no file with a suffix of {', '.join(IMAGE_SUFFIXES)}"
+            raise UsageError(msg)
+        return PromptFile(tuple(PromptedImage(name, ()) for name in names), {})
+    if options.prompts is None:
+        msg = f"--prompts is missing: {options.model} needs boxes or clicks on the photographs"
+        raise UsageError(msg)
+    prompts = read_prompts(options.prompts)
+    _check_names(prompts, options)
+    return prompts
 
 
 def _finish(writer: PredictionWriter, total: int, before: int, options: argparse.Namespace) -> None:

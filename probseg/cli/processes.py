@@ -22,11 +22,11 @@ def check_processes(accelerator: object, devices: Any) -> None:  # noqa: ANN401 
     Raises:
         UsageError: If there would be more, and ``PROBSEG_MANY_PROCESSES`` is not 1; or none.
     """
-    number = str(devices).removeprefix("-").isdecimal()
-    wanted = int(devices) if number else 1
-    cores = os.cpu_count() or 1
     if not on_cpu(accelerator):
         return
+    is_number = str(devices).removeprefix("-").isdecimal()
+    wanted = int(devices) if is_number else 1
+    cores = os.cpu_count() or 1
     if wanted < 1:
         msg = f"--trainer.devices must be at least 1 on the CPU, got {wanted}"
         raise UsageError(msg)

@@ -52,12 +52,10 @@ def _serve_label_studio(options: argparse.Namespace) -> None:
     from probseg.integrations.label_studio import Backend, create_app
     from probseg.integrations.prompted import PromptedModel
 
-    listening = listen(options.host, options.port)
-    port = listening.getsockname()[1]
+    listening = listen(options.host, options.port, options.allow_host)
     backend = Backend(PromptedModel(options.model, options.device), options.images)
-    names = {options.host, "localhost", "127.0.0.1", *options.allow_host}
-    app = create_app(backend, frozenset(f"{name.lower()}:{port}" for name in names))
-    sys.stdout.write(f"http://{options.host}:{port}\nCtrl-C ends it.\n")
+    app = create_app(backend, listening.hosts)
+    sys.stdout.write(f"{listening.address}\nCtrl-C ends it.\n")
     sys.stdout.flush()
     serve(app, listening)
 
@@ -76,7 +74,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="probseg serve",
         description="Serve a model to an annotation tool.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     tools = parser.add_subparsers(dest="tool", required=True, metavar="TOOL")
     label_studio = tools.add_parser("label-studio", help="as a backend of Label Studio")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from probseg.errors import UsageError
 
@@ -20,8 +21,21 @@ def need_server() -> None:
         raise UsageError(msg)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; the names in its requests must be the host's.
+class Listening(NamedTuple):
+    """A socket that listens, its address, and the values of ``Host`` that its requests may have."""
+
+    listener: socket.socket
+    address: str
+    hosts: frozenset[str]
+
+
+def listen(host: str, port: int, other_names: Sequence[str] = ()) -> Listening:
+    """Listen at a port of one interface.
+
+    Args:
+        host: Address of the interface.
+        port: 0 for any free one.
+        other_names: By which clients may call this machine, besides ``host`` and localhost.
 
     Raises:
         UsageError: If the address is of all interfaces, or cannot be used.
@@ -29,20 +43,23 @@ def listen(host: str, port: int) -> socket.socket:
     if host in ("0.0.0.0", "::", ""):
         msg = f"--host must be the address of one interface, got {host!r}"
         raise UsageError(msg)
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((host, port))
-        listening.listen(128)  # requests wait until the server runs
+        listener.bind((host, port))
+        listener.listen(128)  # requests wait until the server runs
     except (OSError, OverflowError) as error:
         msg = f"--host {host} --port {port}: {error}; choose another port, or 0 for any free one"
         raise UsageError(msg) from error
-    return listening
+    port = listener.getsockname()[1]
+    names = {host, "localhost", "127.0.0.1", *other_names}
+    hosts = frozenset(f"{name.lower()}:{port}" for name in names)
+    return Listening(listener, f"http://{host}:{port}", hosts)
 
 
-def serve(app: ASGIApp, listening: socket.socket) -> None:
+def serve(app: ASGIApp, listening: Listening) -> None:
     """Serve an application until Ctrl-C."""
     import uvicorn
 
     settings = uvicorn.Config(app, log_level="warning", server_header=False, timeout_keep_alive=60)
-    uvicorn.Server(settings).run(sockets=[listening])
+    uvicorn.Server(settings).run(sockets=[listening.listener])

@@ -330,7 +330,7 @@ def with_whole_models(arguments: Sequence[str]) -> list[str]:
     must be one that makes a network of the file's kind.
     """
     whole: list[str] = []
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+    for argument, following in pairwise([*arguments, ""]):
         option, _, value = argument.partition("=")
         path = value or following
         if option == "--model.model" and path.endswith((".yaml", ".yml")):

@@ -212,7 +212,6 @@ def _parser() -> Parser:
         "precisions of key adaptation and value propagation, by the mean number of clicks to an "
         "IoU of 90 % on held-out objects.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("model", metavar="MODEL", help="zoo model, or the path of a model folder (with a slash)")

@@ -15,9 +15,9 @@ from rich.table import Table
 
 from probseg.cli import zoo_publish, zoo_verify
 from probseg.cli.arguments import Parser
-from probseg.cli.output import console
 from probseg.errors import UsageError
 from probseg.paths import zoo_dir
+from probseg.terminal import console
 from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import CARD
 from probseg.zoo.lookup import all_models, find_model
@@ -73,7 +73,6 @@ def _parser() -> argparse.ArgumentParser:
         prog="probseg zoo",
         description="Trained models of probseg and of other zoos.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     known = "list|show|fetch|import|verify|publish|push|table"
     verbs = parser.add_subparsers(required=True, metavar=known)

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from probseg.cli.arguments import device
-from probseg.cli.output import console
 from probseg.errors import DatasetNotFoundError, UsageError
+from probseg.terminal import console
 from probseg.zoo.create import create_model
-from probseg.zoo.evaluations import Evaluation, read_evaluations
+from probseg.zoo.evaluations import Evaluation, is_clicks, read_evaluations
 from probseg.zoo.index import Entry
 from probseg.zoo.lookup import all_models, verify
 
@@ -97,7 +97,7 @@ def _measured(
             if recorded is None or abs(found[name] - recorded) > allowed:
                 bad.append(_Wrong(f"{entry.name} {figure}", recorded, found[name], allowed))
                 continue
-            unit, scale = ("clicks", 1) if name.startswith("noc@") else ("points", 100)
+            unit, scale = ("clicks", 1) if is_clicks(name) else ("points", 100)
             worst[unit] = max(worst[unit], scale * abs(found[name] - recorded))
         wrong += bad
         differences = ", ".join(f"{value:.2f} {unit}" for unit, value in worst.items())

@@ -20,7 +20,7 @@ from probseg.errors import DataError
 from probseg.formats import brush, coco, png, polygons, run_lengths, yolo
 from probseg.images import check_same_size, image_size, object_ids
 from probseg.metrics import iou
-from probseg.paths import replacing
+from probseg.paths import write_text
 from probseg.types import IGNORE
 
 CLASSES = "classes.txt"
@@ -266,8 +266,8 @@ def write_yolo(
             lines.append(yolo.encode(number, parts, image.size))
             _, drawn = yolo.decode(lines[-1], image.size)
             losses.ious.append(iou(drawn, one.mask.astype(np.uint8)))
-        _write_text(place / f"{stem}.txt", "".join(f"{line}\n" for line in lines))
-    _write_text(place / CLASSES, "".join(f"{name}\n" for name in classes))
+        write_text(place / f"{stem}.txt", "".join(f"{line}\n" for line in lines))
+    write_text(place / CLASSES, "".join(f"{name}\n" for name in classes))
 
 
 def read_label_studio(place: Path, request: Request, losses: Losses) -> Iterator[AnnotatedImage]:
@@ -327,7 +327,7 @@ def write_label_studio(
         if not results:
             losses.counts["sizes of images without objects"] += 1
         tasks.append({"data": {"image": image.file}, "annotations": [{"result": results}]})
-    _write_text(place, json.dumps(tasks))
+    write_text(place, json.dumps(tasks))
 
 
 READERS: dict[str, Reader] = {
@@ -386,8 +386,3 @@ def _stems(images: Iterable[AnnotatedImage]) -> Iterator[tuple[AnnotatedImage, P
 def _lose_label(one: LabelledMask, losses: Losses) -> None:
     if one.label != NO_NAME:
         losses.counts["names of classes of objects"] += 1
-
-
-def _write_text(path: Path, text: str) -> None:
-    with replacing(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")

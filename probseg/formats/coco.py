@@ -10,7 +10,7 @@ from typing import Any
 from pycocotools import mask as coco_mask
 
 import probseg
-from probseg.paths import replacing
+from probseg.paths import write_text
 
 Entry = dict[str, Any]
 
@@ -49,8 +49,7 @@ def write(
         "categories": categories,
         "annotations": annotations,
     }
-    with replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(content), encoding="utf-8")
+    write_text(path, json.dumps(content))
 
 
 def numbered(names: Mapping[str, int]) -> list[Entry]:

@@ -16,7 +16,7 @@ from probseg.evaluation.arrays import scores_of
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord, unique, write_objects
 from probseg.evaluation.summary import summaries_of
-from probseg.paths import replacing
+from probseg.paths import write_text
 from probseg.reports.tables import markdown_table
 
 
@@ -79,6 +79,5 @@ def write_report(
         "datasets": {name: summary.as_json() for name, summary in summaries.items()},
         "metadata": dict(metadata),
     }
-    with replacing(paths["results"]) as draft:
-        draft.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    write_text(paths["results"], json.dumps(results, indent=2) + "\n")
     return paths

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from probseg.zoo.evaluations import Evaluation
+from probseg.zoo.evaluations import Evaluation, in_words, is_clicks
 from probseg.zoo.index import WEIGHTS, Entry
 
 TASKS = {"interactive": "Interactive segmentation", "semantic": "Semantic segmentation"}
@@ -121,9 +121,7 @@ def _front_matter(entry: Entry, evaluations: Iterable[Evaluation]) -> dict[str, 
             },
             "metrics": [
                 {
-                    "type": "noc"
-                    if name.startswith("noc@")
-                    else name.split("@")[0].replace("miou", "mean_iou"),
+                    "type": name.split("@")[0].replace("miou", "mean_iou"),
                     "name": label(name),
                     "value": round(figure.value, 4),
                 }
@@ -150,11 +148,9 @@ def _input(entry: Entry) -> str:
     if entry.task == "semantic":
         return f"{entry.input['num_classes']} classes."
     size = entry.input["working_size"]
-    size_used = (
-        "Images are taken at their own size"
-        if size is None
-        else (f"Works at {size} pixels on the longer side, whatever the size of the image")
-    )
+    size_used = "Images are taken at their own size"
+    if size is not None:
+        size_used = f"Works at {size} pixels on the longer side, whatever the size of the image"
     previous = "; the last mask is shown to it again" if entry.input["previous_mask"] else ""
     return f"{size_used}{previous}."
 
@@ -174,16 +170,8 @@ def _table(evaluation: Evaluation, untrained: Sequence[Evaluation]) -> list[str]
 
 
 def _cells(evaluation: Evaluation, names: Sequence[str]) -> list[str]:
-    cells = []
-    for name in names:
-        figure = evaluation.figures.get(name)
-        if figure is None:
-            cells.append("")
-            continue
-        scale, digits = (1, 2) if name.startswith("noc@") else (100, 1)
-        error = "" if figure.error is None else f" ± {scale * figure.error:.{digits}f}"
-        cells.append(f"{scale * figure.value:.{digits}f}{error}")
-    return cells
+    figures = evaluation.figures
+    return [in_words(name, figures[name]) if name in figures else "" for name in names]
 
 
 def _count(evaluation: Evaluation) -> str:
@@ -211,9 +199,7 @@ def _about(evaluation: Evaluation) -> str:
     parts = []
     for unit, scale, digits, of_clicks in (("points", 100, 2, False), ("clicks", 1, 3, True)):
         moves = [
-            abs(move)
-            for name, move in evaluation.parity.items()
-            if name.startswith("noc@") == of_clicks
+            abs(move) for name, move in evaluation.parity.items() if is_clicks(name) == of_clicks
         ]
         if moves:
             parts.append(f"{scale * max(moves):.{digits}f} {unit}")

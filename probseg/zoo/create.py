@@ -87,21 +87,22 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
         from probseg.zoo.trained import read_trained  # which imports this module
 
         trained = read_trained(Path(name))
-        model = _built(override(trained.description, changes))
+        model = built(override(trained.description, changes))
         if not pretrained:
             return model
         check_fit(model.state_dict(), trained.weights, str(trained.source))
         model.load_state_dict(trained.weights)
         return model.eval()
     folder, description = describe(name, pretrained)
-    model = _built(override(description, changes))
+    model = built(override(description, changes))
     if folder is None:
         return model
     load_into(model, folder / WEIGHTS)
     return model.eval()
 
 
-def _built(description: Description) -> Network:
+def built(description: Description) -> Network:
+    """Build the network of a description, for either task, in training mode."""
     semantic = task_of(description) == "semantic"
     return build_semantic(description) if semantic else build(description)
 

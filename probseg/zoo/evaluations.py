@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from probseg.errors import DataError
 from probseg.models.build import Description
-from probseg.paths import replacing
+from probseg.paths import write_text
 from probseg.zoo.index import Metric
 
 EVALUATIONS = "evaluations.json"
@@ -22,6 +22,18 @@ EVALUATIONS = "evaluations.json"
 
 Figures = dict[str, Metric]
 """Figures by name: ``miou@5``, ``noc@90``; ``miou``, ``pixel_accuracy``, ``mean_accuracy``."""
+
+
+def is_clicks(figure: str) -> bool:
+    """Return whether a figure, by its name, is a number of clicks; the others are in [0, 1]."""
+    return figure.rpartition("/")[2].startswith("noc@")
+
+
+def in_words(figure: str, metric: Metric) -> str:
+    """Return a figure with its standard error: numbers of clicks, and all others in percent."""
+    scale, digits = (1, 2) if is_clicks(figure) else (100, 1)
+    error = "" if metric.error is None else f" ± {scale * metric.error:.{digits}f}"
+    return f"{scale * metric.value:.{digits}f}{error}"
 
 
 class Tolerance(NamedTuple):
@@ -37,7 +49,7 @@ class Tolerance(NamedTuple):
 
     def of(self, figure: str) -> float:
         """Return the tolerance of a figure by its name."""
-        return self.clicks if figure.startswith("noc@") else self.share
+        return self.clicks if is_clicks(figure) else self.share
 
     def exceeded(self, moves: Mapping[str, float]) -> dict[str, float]:
         """Return the differences that are too large, by the name of the figure."""
@@ -107,8 +119,7 @@ def all_figures(evaluations: Iterable[Evaluation]) -> Figures:
 def write_evaluations(evaluations: Sequence[Evaluation], folder: Path) -> None:
     """Write ``evaluations.json`` into a model folder."""
     rows = [asdict(evaluation) for evaluation in evaluations]
-    with replacing(folder / EVALUATIONS) as draft:
-        draft.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    write_text(folder / EVALUATIONS, json.dumps(rows, indent=1) + "\n")
 
 
 def read_evaluations(folder: Path) -> list[Evaluation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,17 +49,7 @@ class Facts:
 
 def facts_of(entry: Entry) -> Facts:
     """Return the facts of a published model, for publishing it again."""
-    return Facts(
-        description=entry.description,
-        data=entry.data,
-        license=entry.license,
-        hardware=entry.hardware,
-        hours=entry.hours,
-        limits=entry.limits,
-        recipe=entry.recipe,
-        seed=entry.seed,
-        commit=entry.commit,
-    )
+    return Facts(**{field.name: getattr(entry, field.name) for field in fields(Facts)})
 
 
 def own_recipe(trained: Trained) -> str:

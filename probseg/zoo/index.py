@@ -13,7 +13,7 @@ from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from probseg.errors import ZooError
 from probseg.models.build import Description, Task, override, read_preset
-from probseg.paths import replacing
+from probseg.paths import write_text
 
 INDEX, WEIGHTS, CONFIG, CARD = "index.json", "model.safetensors", "config.json", "README.md"
 CHECKSUMS = "SHA256SUMS"
@@ -165,8 +165,7 @@ def parse_index(content: bytes, source: str) -> dict[str, Entry]:
 def write_index(entries: Mapping[str, Entry], root: Path) -> None:
     """Write ``index.json``; the order is the order of preference among the tags of a name."""
     index = {"schema": SCHEMA, "models": [asdict(entry) for entry in entries.values()]}
-    with replacing(root / INDEX) as draft:
-        draft.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    write_text(root / INDEX, json.dumps(index, indent=2) + "\n")
 
 
 def _read(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 (any type, any JSON)

@@ -9,17 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from probseg.errors import UsageError
-from probseg.models import (
-    Segmenter,
-    SemanticSegmenter,
-    build,
-    build_semantic,
-    list_presets,
-    override,
-    without_downloads,
-)
+from probseg.models import SemanticSegmenter, list_presets, override, without_downloads
 from probseg.models.build import Description
 from probseg.zoo.card import render_card
+from probseg.zoo.create import Network, built
 from probseg.zoo.evaluations import (
     EVALUATIONS,
     Evaluation,
@@ -44,8 +37,6 @@ from probseg.zoo.index import (
 from probseg.zoo.presets import as_variant, task_of
 from probseg.zoo.store import check_fit, checksum_lines, file_of, load_into, save
 from probseg.zoo.trained import Trained
-
-Network = Segmenter | SemanticSegmenter
 
 Measure = Callable[[Network, Evaluation], Mapping[str, float]]
 """Measures the figures of an evaluation with a network, by name."""
@@ -101,7 +92,7 @@ def publish(
     recipe = facts.recipe or own_recipe(trained)
     seed = confirmed("seed", facts.seed, trained.seed)
     commit = confirmed("commit", facts.commit, trained.commit)
-    model = _network(description)
+    model = built(description)
     check_fit(model.state_dict(), trained.weights, str(trained.source))
     model.load_state_dict(trained.weights)
     draft = root / f".{name}.part"
@@ -158,12 +149,6 @@ def check_same_weights(trained: Trained, digest: object, source: Path) -> None:
             f"{digest}); publish the weights that were tested, or test these"
         )
         raise UsageError(msg)
-
-
-def _network(description: Description) -> Network:
-    if task_of(description) == "semantic":
-        return build_semantic(description)
-    return build(description)
 
 
 def _preset_of(name: str, trained: Trained, description: Description) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from probseg.errors import WeightsError
 from probseg.models import Segmenter, build, override, read_preset
 from probseg.models.build import Description
-from probseg.paths import replacing
+from probseg.paths import write_text
 from probseg.transfer import digest
 from probseg.types import Prompts
 from probseg.zoo.index import CARD, WEIGHTS
@@ -162,8 +162,7 @@ def import_ritm(path: Path, folder: Path) -> Segmenter:
     _answer(model, path)
     save(model, description, folder, half=False)
     load_into(model, folder / WEIGHTS)
-    with replacing(folder / CARD) as draft:
-        draft.write_text(_card(path, config, model, folder), encoding="utf-8")
+    write_text(folder / CARD, _card(path, config, model, folder))
     return model
 
 

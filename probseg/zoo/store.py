@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from probseg.errors import ChecksumError, WeightsError, ZooError
 from probseg.models.build import Description
-from probseg.paths import replacing
+from probseg.paths import replacing, write_text
 from probseg.transfer import digest
 from probseg.zoo.index import CHECKSUMS, CONFIG, WEIGHTS, File
 
@@ -151,11 +151,9 @@ def save(
         weights[name] = stored.contiguous()
     with replacing(folder / WEIGHTS) as draft:
         draft.write_bytes(as_bytes(weights))  # `save_file` would make it readable by us alone
-    with replacing(folder / CONFIG) as draft:
-        draft.write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+    write_text(folder / CONFIG, json.dumps(description, indent=2) + "\n")
     files = {name: file_of(folder / name) for name in (WEIGHTS, CONFIG)}
-    with replacing(folder / CHECKSUMS) as draft:
-        draft.write_text(checksum_lines(files), encoding="utf-8")
+    write_text(folder / CHECKSUMS, checksum_lines(files))
     return files
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from probseg.errors import UsageError
-from probseg.paths import replacing
+from probseg.paths import write_text
+from probseg.zoo.evaluations import in_words
 from probseg.zoo.index import Entry
 
 BEGIN, END = "<!-- zoo: begin -->", "<!-- zoo: end -->"
@@ -56,12 +57,7 @@ def render_table(entries: Iterable[Entry]) -> str:
 
 def figure(entry: Entry, key: str) -> str:
     """Return a figure with its error, IoUs in percent; nothing where it was not measured."""
-    metric = entry.metrics.get(key)
-    if metric is None:
-        return ""
-    scale, digits = (1, 2) if "/noc@" in key else (100, 1)
-    error = "" if metric.error is None else f" ± {scale * metric.error:.{digits}f}"
-    return f"{scale * metric.value:.{digits}f}{error}"
+    return in_words(key, entry.metrics[key]) if key in entry.metrics else ""
 
 
 def class_figures(entry: Entry) -> list[str]:
@@ -107,8 +103,7 @@ def write_table(path: Path, table: str, *, check: bool = False) -> None:
     if check:
         msg = f"{path}: its table is not that of the zoo; run `probseg zoo table --into {path}`"
         raise UsageError(msg)
-    with replacing(path) as draft:
-        draft.write_text(wanted, encoding="utf-8")
+    write_text(path, wanted)
 
 
 def _few_words(sentence: str) -> str:

@@ -33,6 +33,7 @@ from probseg.zoo.store import check_folder, read_config
 Which = Literal["best", "last", "ema"]
 
 LAST = "last.ckpt"
+"""Checkpoint of a run from which its training resumes, see `probseg.callbacks.LastCheckpoint`."""
 
 AVERAGED = "current_model_state"
 """Key of a checkpoint of which ``state_dict`` is an average; Lightning keeps the weights that were

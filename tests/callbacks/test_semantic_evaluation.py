@@ -13,6 +13,7 @@ from PIL import Image
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader
+from trainings import quiet_trainer
 
 import probseg.callbacks.semantic as module
 from probseg.attention.bases import Bases
@@ -47,15 +48,7 @@ def lively(**head):
 
 def evaluated(place, model, *sets, verb="test", logger=False, **options):
     """Evaluate a network on data sets; return the trainer."""
-    trainer = L.Trainer(
-        accelerator="cpu",
-        logger=logger,
-        default_root_dir=place,
-        callbacks=[SemanticEvaluation(**options)],
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
+    trainer = quiet_trainer(place, SemanticEvaluation(**options), logger=logger)
     data = SemanticDataModule(val=list(sets), test=list(sets), num_workers=0)
     getattr(trainer, verb)(SemanticSegmentation(model), data, verbose=False)
     return trainer
@@ -196,17 +189,8 @@ def test_training_between_evaluations_has_the_network_as_it_was(tmp_path):
         def on_validation_batch_start(self, trainer, pl_module, batch, batch_idx, *_):
             evaluated_at.append(settings_of(model))
 
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=1,
-        val_check_interval=1,
-        logger=False,
-        default_root_dir=tmp_path,
-        callbacks=[SemanticEvaluation(**ASKED), Watch()],
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
+    callbacks = (SemanticEvaluation(**ASKED), Watch())
+    trainer = quiet_trainer(tmp_path, *callbacks, max_epochs=1, val_check_interval=1)
     data = SemanticDataModule(
         FakeStreets(6), FakeStreets(2), batch_size=3, crop_size=32, num_workers=0
     )
@@ -360,14 +344,7 @@ def test_pictures_show_what_was_predicted_and_the_responsibilities(tmp_path, mon
 
 
 def test_loaders_without_a_data_module(tmp_path):
-    trainer = L.Trainer(
-        accelerator="cpu",
-        logger=False,
-        default_root_dir=tmp_path,
-        callbacks=[SemanticEvaluation(pictures=0)],
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+    trainer = quiet_trainer(tmp_path, SemanticEvaluation(pictures=0))
     loader = DataLoader(FakeStreets(2), batch_size=1, collate_fn=list)
     task = SemanticSegmentation(micro())
     trainer.test(task, loader, verbose=False)
@@ -408,15 +385,8 @@ def test_a_row_shows_crop_truth_and_prediction():
 
 def test_training_crops_are_shown_in_colours(tmp_path):
     logger = TensorBoardLogger(tmp_path, name="run", version="one")
-    trainer = L.Trainer(
-        accelerator="cpu",
-        max_epochs=3,
-        logger=logger,
-        callbacks=[SemanticVisualLog(every_n_epochs=2, max_images=2)],
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
+    sheets = SemanticVisualLog(every_n_epochs=2, max_images=2)
+    trainer = quiet_trainer(tmp_path, sheets, logger=logger, max_epochs=3)
     data = SemanticDataModule(FakeStreets(6), batch_size=3, crop_size=32, num_workers=0)
     trainer.fit(SemanticSegmentation(micro()), data)
     folder = tmp_path / "run" / "one"

@@ -4,20 +4,17 @@ Trainings by two processes are tested in test_distributed_training.py.
 """
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 from evaluation_runs import TEST, clicks, figures
 from fakes import write_folder
-from runs import command
+from runs import command, separately
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture(scope="module")
-def tested(tmp_path_factory, repository):
+def tested(tmp_path_factory):
     """Folders of the same test by one process and by two.
 
     Seven objects make blocks of 3, 3 and 1: the sampler repeats the first for the second process.
@@ -29,18 +26,9 @@ def tested(tmp_path_factory, repository):
         patch.chdir(place)
         assert command(*TEST, *blocks) == 0
     ddp = ("--trainer.strategy=ddp", "--trainer.devices=2")
-    done = subprocess.run(
-        [sys.executable, str(repository / "cli.py"), *TEST, *blocks, *ddp],
-        cwd=place,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "GLOBAL_RANK: 1, MEMBER: 2/2" in done.stdout
-    assert "taken over" not in done.stdout
+    output = separately(place, *TEST, *blocks, *ddp)
+    assert "GLOBAL_RANK: 1, MEMBER: 2/2" in output
+    assert "taken over" not in output
     runs = place / "runs" / "grabcut"
     assert {path.name for path in runs.iterdir()} == {"version_0", "version_1"}
     return runs / "version_0" / "test", runs / "version_1" / "test"

@@ -112,6 +112,22 @@ def test_ctrl_c_while_the_command_line_is_read(monkeypatch, capsys):
     assert "Ctrl-C" in capsys.readouterr().err
 
 
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    """A working directory with data, files and a zoo, some of which are of no use."""
+    place = tmp_path_factory.mktemp("faulty")
+    write_folder(place / "data", images=5, size=(24, 32))
+    (place / "mine.yaml").write_text("trainer:\n  max_epochs: 3\n  gradient_clip: 1.0\n")
+    (place / "empty.yaml").touch()
+    (place / "noise.yaml").write_bytes(bytes([0, 1, 255]))
+    broken = write_folder(place / "broken", images=1)
+    write_folder(place / "single", images=1)
+    for path in broken.rglob("photo0.*"):
+        path.write_bytes(b"")
+    add_model(place / "zoo", "micro_csa.a")
+    return place
+
+
 FIT = tuple(folder_fit("data"))
 BY_NAME = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root=data", *QUIET)
 SEMANTIC = (
@@ -168,21 +184,15 @@ SEMANTIC = (
     ],
 )
 def test_wrong_input_is_named_before_anything_is_written(
-    arguments, parts, here, monkeypatch, capsys
+    arguments, parts, faulty, monkeypatch, capsys
 ):
-    (here / "mine.yaml").write_text("trainer:\n  max_epochs: 3\n  gradient_clip: 1.0\n")
-    (here / "empty.yaml").touch()
-    (here / "noise.yaml").write_bytes(bytes([0, 1, 255]))
-    broken = write_folder(here / "broken", images=1)
-    write_folder(here / "single", images=1)
-    for path in broken.rglob("photo0.*"):
-        path.write_bytes(b"")
-    add_model(here / "zoo", "micro_csa.a")
-    ship(monkeypatch, here / "zoo")
+    monkeypatch.chdir(faulty)
+    monkeypatch.setenv("PROBSEG_DATA", str(faulty / "nowhere"))
+    ship(monkeypatch, faulty / "zoo")
     message = usage_error(capsys, *arguments)
     for part in parts:
         assert part in message
-    assert not (here / "runs").exists()
+    assert not (faulty / "runs").exists()
 
 
 def test_missing_and_damaged_zoo(here, monkeypatch, capsys):

@@ -1,10 +1,7 @@
 """Masks of a photograph and of folders: the same as the predictor's, each written once."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,7 +13,7 @@ from fakes import draw_scene, micro_model, save
 from micro import described
 from PIL import Image
 from pycocotools import mask as coco_mask
-from runs import command, started, usage_error
+from runs import command, separately, started, usage_error
 
 import probseg
 from probseg.formats import png
@@ -199,7 +196,7 @@ def test_a_killed_prediction_goes_on(place, tmp_path, monkeypatch, capsys):
     process = started(tmp_path, ("predict", *given, "--model", f"{place}/clicks"))
     end = time.monotonic() + 200
     while not records.is_dir() or len(list(records.glob("*.json"))) < 3:
-        assert process.is_alive(), (tmp_path / "told.txt").read_text()
+        assert process.is_alive(), (tmp_path / "output.txt").read_text()
         assert time.monotonic() < end
         time.sleep(0.005)
     process.kill()
@@ -215,24 +212,16 @@ def test_a_killed_prediction_goes_on(place, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("photos", [6, pytest.param(1, marks=pytest.mark.slow)])
-def test_two_processes_write_each_photograph_once(here, repository, photos):
+def test_two_processes_write_each_photograph_once(here, photos):
     prompts = json.loads(Path("prompts.json").read_text())
     kept = {f"p{i}.png": prompts[f"p{i}.png"] for i in range(photos)}
     (here / "p.json").write_text(json.dumps(kept))
     given = ["photos", "--prompts", str(here / "p.json"), "--format=masks,coco", "--batch-size=1"]
     assert predict(*given, "--output", here / "alone") == 0
     many = ["--output", str(here / "shared"), "--processes=2", "--model=./clicks"]
-    done = subprocess.run(
-        [sys.executable, str(repository / "cli.py"), "predict", *given, *many],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "MEMBER: 2/2" in done.stdout
-    assert done.stdout.count(f"{photos} of {photos} photographs") == 1
+    output = separately(Path.cwd(), "predict", *given, *many)
+    assert "MEMBER: 2/2" in output
+    assert output.count(f"{photos} of {photos} photographs") == 1
     files = {p.relative_to(here / "alone"): p for p in (here / "alone").rglob("*.*")}
     for name, path in files.items():
         if path.is_file():

@@ -3,8 +3,6 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -12,7 +10,7 @@ import pytest
 import torch
 from fakes import write_folder
 from lightning.pytorch.callbacks import Callback
-from runs import assert_identical, folder_fit, started
+from runs import assert_identical, folder_fit, separately, started
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import probseg.cli.trainer as trainer_module
@@ -119,17 +117,8 @@ def resumed(place):
     part = place / "killed"
     finish(start(part, prepare=to_be_killed), part, -signal.SIGKILL)
     before = last(part)
-    code = "from probseg.cli import main; raise SystemExit(main())"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments(part, "--ckpt_path", "last")],
-        cwd=part,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return SimpleNamespace(place=part, before=before, after=last(part), output=done.stderr)
+    output = separately(part, *arguments(part, "--ckpt_path", "last"))
+    return SimpleNamespace(place=part, before=before, after=last(part), output=output)
 
 
 def test_it_ends_with_the_same_bits(resumed, whole):

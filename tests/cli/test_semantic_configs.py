@@ -41,9 +41,9 @@ ABLATIONS = {
     "§6.2.2: non-local block, 77.78": None,
 }
 DOCUMENTED = {row.cells["ablation"]: row.options for row in rows("semantic.md")}
-EXPERIMENTS = (*PUBLISHED, "emanet_camvid", "emanet_camvid_cpu", "fcn_camvid_cpu")
+EXPERIMENTS = (*PUBLISHED, "emanet_camvid", "emanet_camvid_cpu")
 # One training for each way of training: the others differ in networks, data and numbers only.
-TRAINED = ("emanet_voc", "emanet_camvid_cpu", "fcn_camvid_cpu")
+TRAINED = ("emanet_voc", "emanet_camvid_cpu")
 CLASSES = {"head": {"num_classes": 11}}
 FCN11 = override(read_preset("micro_fcn", "semantic"), CLASSES)["init_args"]["head"]
 TRAINERS = ("semantic", "semantic_15k", "semantic_cpu")
@@ -85,7 +85,7 @@ def small(name):
     backbone = {**changes_of(name).get("backbone", {}), "pretrained": False}
     backbone.pop("weights", None)
     return (
-        f"--model.model.of={'micro_fcn' if name.startswith('fcn') else 'micro_emanet'}",
+        "--model.model.of=micro_emanet",
         f"--model.model.changes.backbone={json.dumps(backbone)}",
     )
 
@@ -183,17 +183,6 @@ def test_ablations_change_the_bases_as_their_names_say(name):
 
 def test_all_documented_ablations_are_tested():
     assert set(DOCUMENTED) == set(ABLATIONS)
-
-
-def test_camvid_on_two_cores_with_and_without_attention_differ_in_the_preset_alone():
-    with_attention, without = (
-        yaml.safe_load((configs_dir() / "experiment" / f"{name}_camvid_cpu.yaml").read_text())
-        for name in ("emanet", "fcn")
-    )
-    of = with_attention["model"]["init_args"]["model"]["init_args"]
-    assert of.pop("of") == "emanet_lite0"
-    assert without["model"]["init_args"]["model"]["init_args"].pop("of") == "fcn_lite0"
-    assert with_attention == without
 
 
 @pytest.mark.parametrize("name", TRAINERS)

@@ -2,15 +2,12 @@
 
 import csv
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 import yaml
 from drawn_semantic import write_camvid
-from runs import QUIET, camvid_fit, command, working_in
+from runs import QUIET, camvid_fit, command, separately, working_in
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from probseg.paths import configs_dir
@@ -31,19 +28,10 @@ init_args:
 """
 
 
-def run_in_two_processes(place, repository, *arguments):
+def run_in_two_processes(place, *arguments):
     """Run a command line in two processes."""
     two = ("--trainer.strategy=ddp", "--trainer.devices=2")
-    done = subprocess.run(
-        [sys.executable, str(repository / "cli.py"), *map(str, arguments), *two],
-        cwd=place,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PROBSEG_DATA": str(place)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "MEMBER: 2/2" in done.stdout + done.stderr
+    assert "MEMBER: 2/2" in separately(place, *arguments, *two, PROBSEG_DATA=str(place))
 
 
 def read(path):
@@ -210,7 +198,7 @@ def test_long_epochs_lose_few_iterations(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def tested(trained, repository):
+def tested(trained):
     """Folders of the same test by one process and by two."""
     place = trained.parents[1]
     weights = ("--ckpt_path", trained / "version_0" / "checkpoints" / "last.ckpt")
@@ -218,7 +206,7 @@ def tested(trained, repository):
     with working_in(place):
         assert command(*test) == 0
     alone = newest(trained)
-    run_in_two_processes(place, repository, *test)
+    run_in_two_processes(place, *test)
     return alone, newest(trained)
 
 
@@ -238,11 +226,11 @@ def test_two_processes_show_the_same_pictures(tested):
 
 
 @pytest.mark.slow
-def test_two_processes_train(repository, tmp_path):
+def test_two_processes_train(tmp_path):
     """What they learn is compared in tests/tasks/test_semantic_processes.py."""
     write_camvid(tmp_path / "camvid", images=FIVE)
     fit = camvid_fit("--trainer.max_epochs=1", "--trainer.sync_batchnorm=false")
-    run_in_two_processes(tmp_path, repository, *fit)
+    run_in_two_processes(tmp_path, *fit)
     stored = read(tmp_path / "runs" / "semantic" / "version_0" / "checkpoints" / "last.ckpt")
     assert stored["global_step"] == 1
     results = tmp_path / "runs" / "semantic" / "version_0" / "val" / "CamVid" / "results.json"

@@ -21,7 +21,7 @@ def zoos(tmp_path, monkeypatch):
     (tmp_path / "own" / "micro_csa.own" / index.CARD).write_text("---\nlicense: x\n---\n# Card\n")
     semantic = {"CamVid/miou": Metric(0.501, None), "CamVid+flip/miou": Metric(0.52, None)}
     add_model(tmp_path / "other", "micro_emanet.far", metrics=semantic)
-    add_model(tmp_path / "other", "micro_fast.far")
+    add_model(tmp_path / "other", "micro_conv.far")
     (tmp_path / "other" / "micro_emanet.far" / index.CARD).write_text("# Other card\n")
     ship(monkeypatch, tmp_path / "own")
     monkeypatch.setattr("probseg.cli.zoo.zoo_dir", lambda: tmp_path / "own")
@@ -82,14 +82,14 @@ def test_only_models_of_the_hub_are_fetched(zoos, capsys, monkeypatch):
     monkeypatch.setenv("PROBSEG_OFFLINE", "1")
     shown = usage_error(capsys, "zoo", "fetch", "hf-hub:someone/not_here")
     assert "hf-hub:someone/not_here: config.json could not be fetched" in shown
-    assert "`name`" in usage_error(capsys, "zoo", "fetch", "micro_fast.far")
+    assert "`name`" in usage_error(capsys, "zoo", "fetch", "micro_conv.far")
 
 
 def test_all_zoos_are_verified_and_damage_is_named(zoos, capsys):
-    names = ["micro_csa.own", "micro_emanet.far", "micro_fast.far"]
+    names = ["micro_csa.own", "micro_emanet.far", "micro_conv.far"]
     lines = printed(capsys, "verify").splitlines()
     assert lines == [f"{name}: all checksums are right" for name in names]
-    path = zoos / "other" / "micro_fast.far" / index.WEIGHTS
+    path = zoos / "other" / "micro_conv.far" / index.WEIGHTS
     path.write_bytes(path.read_bytes()[:-1])
     assert command("zoo", "verify") == 2
     assert str(path) in capsys.readouterr().err

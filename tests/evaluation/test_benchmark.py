@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes import micro_model
+from micro import described
 from torch import nn
 
 import probseg.evaluation.benchmark as benchmark
@@ -103,11 +105,12 @@ def test_everything_is_measured(precision):
     assert 0 < record.train_images_per_second < math.inf
 
 
-def test_prompts_can_enter_elsewhere():
+def test_prompts_can_enter_elsewhere(tmp_path):
     head = measure("micro_csa", without_training(prompts="head"))
     assert (head.error, head.prompts) == (None, "head")
     assert head.next_multiply_adds_g < 0.3 * head.first_multiply_adds_g
-    stem = measure("micro_fast", without_training(prompts="stem"))
+    store.save(micro_model("micro_fast"), described("micro_fast"), tmp_path / "fast")
+    stem = measure(str(tmp_path / "fast"), without_training(prompts="stem"))
     assert (stem.error, stem.prompts) == (None, "stem")
 
 

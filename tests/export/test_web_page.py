@@ -2,7 +2,6 @@
 
 import functools
 import http.server
-import threading
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,6 +11,7 @@ from fakes import draw_scene
 from micro import described
 from pages import Page, browser
 from PIL import Image
+from sites import listening
 
 import probseg
 from probseg.errors import UsageError
@@ -44,16 +44,10 @@ def write(model, path):
 @contextmanager
 def served(folder, chromium):
     """Open the page of a folder in the browser."""
-    serve = functools.partial(Handler, directory=str(folder))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        opened = Page(chromium, f"http://127.0.0.1:{server.server_port}/").open()
+    with listening(functools.partial(Handler, directory=str(folder))) as address:
+        opened = Page(chromium, f"{address}/").open()
         yield opened
         opened.close()
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @pytest.fixture(scope="module")

@@ -102,8 +102,6 @@ def test_deeplab(depth, channels, size, tmp_path):
     ("preset", "kind", "arguments"),
     [
         ("ritm_hrnet18s_ocr", "HRNetModel", {"width": 18, "ocr_width": 48, "small": True}),
-        ("ritm_hrnet18_ocr", "HRNetModel", {"width": 18, "ocr_width": 64}),
-        ("ritm_hrnet32_ocr", "HRNetModel", {"width": 32, "ocr_width": 128}),
         ("ritm_resnet50_deeplab", "DeeplabModel", {"backbone": "resnet50", "deeplab_ch": 256}),
     ],
 )
@@ -116,8 +114,8 @@ def test_presets_are_the_networks_of_the_files(preset, kind, arguments, tmp_path
 
 
 def test_gathering_by_the_object_alone_and_by_both_are_different_functions():
-    model = create_model("hrnet18s_ocr_conv").double().eval()
-    other = create_model("hrnet18s_ocr_conv", decoder={"regions": 2}).double().eval()
+    model = create_model("hrnet18_ocr_conv").double().eval()
+    other = create_model("hrnet18_ocr_conv", decoder={"regions": 2}).double().eval()
     other.load_state_dict(model.state_dict())
     maps = [torch.rand(1, 18 * 2**i, 16 >> i, 24 >> i, dtype=torch.float64) for i in range(4)]
     one, two = model.decoder(maps), other.decoder(maps)
@@ -126,8 +124,8 @@ def test_gathering_by_the_object_alone_and_by_both_are_different_functions():
 
 
 def test_aligned_branches_have_the_weights_of_the_others():
-    plain = create_model("hrnet18s_ocr_conv", backbone={"aligned": False})
-    aligned = create_model("hrnet18s_ocr_conv")
+    plain = create_model("hrnet18_ocr_conv", backbone={"aligned": False})
+    aligned = create_model("hrnet18_ocr_conv")
     aligned.load_state_dict(plain.state_dict())
     image = torch.rand(1, 6, 64, 64)
     first = [model.eval().backbone(image)[-1] for model in (plain, aligned)]

@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 import torch
 from fakes import FakeObjects, micro_model
-from lightning import Trainer
 from torch import nn
+from trainings import quiet_trainer
 
 from probseg.clicks import Curriculum, IteratedClicks
 from probseg.clicks.rounds import without_clicks
@@ -217,11 +217,7 @@ def test_averages_of_the_backbone_may_be_fixed(fixed, tmp_path):
     task = micro_task(every_round=True, fixed_statistics=fixed)
     del task.log  # there is a trainer
     before = {name: buffer.clone() for name, buffer in task.model.named_buffers()}
-    trainer = Trainer(
-        max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-        limit_train_batches=1, limit_val_batches=1,
-    )  # fmt: skip
+    trainer = quiet_trainer(tmp_path, max_epochs=2, limit_train_batches=1, limit_val_batches=1)
     data = InteractiveDataModule(
         FakeObjects(4), FakeObjects(1), batch_size=2, crop_size=32, num_workers=0
     )

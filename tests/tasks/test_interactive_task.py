@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from fakes import Coarse, FakeObjects, draw_sample, ignore_border, micro_model
-from lightning import Trainer
 from refusals import refused
 from torch import nn
+from trainings import quiet_trainer
 
 from probseg.backbones import TimmBackbone
 from probseg.clicks import Curriculum
@@ -323,11 +323,7 @@ def test_a_whole_run_passes_through_the_three_tasks(tmp_path):
     curriculum = Curriculum(box_epochs=1, random_epochs=1)
     task = Recording(micro_model("micro_conv").train(), curriculum=curriculum)
     before = {n: p.clone() for n, p in task.named_parameters()}
-    trainer = Trainer(
-        max_epochs=3, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-        limit_train_batches=1, num_sanity_val_steps=0,
-    )  # fmt: skip
+    trainer = quiet_trainer(tmp_path, max_epochs=3, limit_train_batches=1, num_sanity_val_steps=0)
     data = InteractiveDataModule(
         FakeObjects(4), FakeObjects(1), batch_size=2, crop_size=32, num_workers=0
     )
@@ -366,11 +362,7 @@ def test_a_model_in_evaluation_mode_is_trained_and_frozen_parts_stay_frozen(tmp_
     task = Recording(
         micro_model("micro_conv").eval(), curriculum=Curriculum(box_epochs=0, random_epochs=0)
     )
-    trainer = Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
-        limit_train_batches=2, num_sanity_val_steps=0,
-    )  # fmt: skip
+    trainer = quiet_trainer(tmp_path, max_epochs=1, limit_train_batches=2, num_sanity_val_steps=0)
     trainer.fit(
         task, InteractiveDataModule(FakeObjects(4), batch_size=2, crop_size=32, num_workers=0)
     )
@@ -403,11 +395,7 @@ def test_half_precision_trains(precision, entry, tmp_path):
     head = {"propagation_iterations": 1}
     model = micro_model("micro_csa", prompts=entry, head=head)
     task = InteractiveSegmentation(model, curriculum=Curriculum(0, 0))
-    trainer = Trainer(
-        max_epochs=1, accelerator="cpu", precision=precision, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        default_root_dir=tmp_path, limit_train_batches=1,
-    )  # fmt: skip
+    trainer = quiet_trainer(tmp_path, max_epochs=1, precision=precision, limit_train_batches=1)
     data = InteractiveDataModule(
         FakeObjects(4), FakeObjects(1), batch_size=2, crop_size=32, num_workers=0
     )

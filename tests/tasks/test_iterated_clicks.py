@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 from fakes import Coarse, FakeObjects, micro_model
-from lightning import Trainer
 from torch.nn.functional import interpolate
+from trainings import quiet_trainer
 
 from probseg.backbones import TimmBackbone
 from probseg.clicks import Curriculum, IteratedClicks
@@ -126,11 +126,7 @@ def test_prompts_are_a_function_of_the_seeds():
 
 
 def fit(place, task, epochs=2):
-    trainer = Trainer(
-        max_epochs=epochs, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, default_root_dir=place,
-        num_sanity_val_steps=0, limit_val_batches=0,
-    )  # fmt: skip
+    trainer = quiet_trainer(place, max_epochs=epochs, num_sanity_val_steps=0, limit_val_batches=0)
     del task.log  # there is a trainer
     data = InteractiveDataModule(FakeObjects(4), batch_size=2, crop_size=32, num_workers=0)
     trainer.fit(task, datamodule=data)

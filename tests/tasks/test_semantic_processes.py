@@ -8,6 +8,7 @@ import pytest
 import torch
 from drawn_semantic import FakeStreets
 from torch import nn
+from trainings import quiet_trainer
 
 from probseg.data import SemanticDataModule
 from probseg.models import semantic_variant
@@ -53,18 +54,9 @@ def after_a_step(place, *numbers, processes=1):
     """State of the network after an iteration on these photographs, shared by the processes."""
     optimizer = partial(torch.optim.SGD, lr=0.1)
     task = SemanticSegmentation(fresh(), optimizer)
-    trainer = L.Trainer(
-        accelerator="cpu",
-        strategy="ddp_spawn" if processes > 1 else "auto",
-        devices=processes,
-        max_steps=1,
-        logger=False,
-        default_root_dir=place,
-        callbacks=[KnownStatistics()],
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        enable_checkpointing=False,
-    )
+    strategy = "ddp_spawn" if processes > 1 else "auto"
+    several = {"strategy": strategy, "devices": processes}
+    trainer = quiet_trainer(place, KnownStatistics(), max_steps=1, **several)
     data = SemanticDataModule(
         MirroredStreets(*numbers),
         batch_size=len(numbers) // processes,

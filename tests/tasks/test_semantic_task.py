@@ -8,6 +8,7 @@ import pytest
 import torch
 from drawn_semantic import FakeStreets, semantic_batch
 from fakes import FakeObjects
+from trainings import quiet_trainer as trainer
 
 from probseg.data import InteractiveDataModule, SemanticDataModule
 from probseg.errors import UsageError, WeightsError
@@ -25,14 +26,6 @@ def streets(length=6, **options):
     return SemanticDataModule(FakeStreets(length), **parts)
 
 
-def trainer(place, *callbacks, **options):
-    quiet = dict.fromkeys(("logger", "enable_progress_bar", "enable_model_summary"), False)
-    options = {"enable_checkpointing": False, **quiet, **options}
-    return L.Trainer(
-        accelerator="cpu", callbacks=list(callbacks), default_root_dir=place, **options
-    )
-
-
 class Rates(L.Callback):
     """Remembers the learning rate of each iteration."""
 
@@ -41,18 +34,6 @@ class Rates(L.Callback):
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
         self.seen.append(trainer.optimizers[0].param_groups[0]["lr"])
-
-
-class Stop(L.Callback):
-    """Ends a training after an epoch, as if it had been killed, and keeps its state."""
-
-    def __init__(self, epoch, path):
-        self.epoch, self.path = epoch, path
-
-    def on_train_epoch_end(self, trainer, pl_module):
-        if trainer.current_epoch == self.epoch:
-            trainer.save_checkpoint(self.path)
-            trainer.should_stop = True
 
 
 class Halt(L.Callback):
@@ -169,23 +150,8 @@ def test_gradients_of_several_batches_are_one_iteration(tmp_path):
     assert rates.seen == pytest.approx([poly(0, 2)] * 3 + [poly(1, 2)] * 3, rel=1e-12)
 
 
-def test_a_resumed_training_goes_on_with_the_same_rates(tmp_path):
-    path = tmp_path / "stopped.ckpt"
-    before, after = Rates(), Rates()
-    trainer(tmp_path, before, Stop(1, path), max_epochs=4).fit(
-        SemanticSegmentation(micro()), streets()
-    )
-    assert len(before.seen) == 6
-    trainer(tmp_path, after, max_epochs=4).fit(
-        SemanticSegmentation(micro()), streets(), ckpt_path=path, weights_only=True
-    )
-    expected = [poly(step, 12) for step in range(12)]
-    assert before.seen + after.seen == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("step", [2, 3, 5])
-def test_a_training_resumed_inside_an_epoch_ends_as_if_uninterrupted(step, workers, tmp_path):
+@pytest.mark.parametrize(("step", "workers"), [(2, 0), (3, 1), (5, 1)])
+def test_a_resumed_training_ends_as_if_uninterrupted(step, workers, tmp_path):
     """Three iterations make an epoch."""
 
     def run(*callbacks, seed=0, **resume):

@@ -335,7 +335,7 @@ const thumbnails = {
         }
         image.src = this.kept.get(id);
       } catch {
-        image.closest(".thumb")?.classList.add("broken");
+        // it stays grey; opening the photograph says why
       }
     }
     this.running--;

@@ -995,46 +995,25 @@ export class Clicker extends EventTarget {
     }
     if (!this.suggestion) return;
     const at = [this.suggestion.x * scale + x, this.suggestion.y * scale + y];
-    for (const [colour, width] of [
-      ["rgb(0 20 50 / 0.7)", 5],
-      ["#ffffff", 2.5],
-    ]) {
-      context.strokeStyle = colour;
-      context.lineWidth = width;
-      context.setLineDash([6, 4]);
-      context.beginPath();
-      context.arc(...at, 17, 0, 7);
-      context.stroke();
-    }
-    context.setLineDash([]);
+    const ring = new Path2D();
+    ring.arc(...at, 17, 0, 7);
+    drawOutlined(context, ring, 5, 2.5, [6, 4]);
     drawMark(context, ...at, this.suggestion.positive, true);
   }
 
   _drawCursor(context) {
     const { scale, x, y } = this.view;
-    const stroke = (path) => {
-      for (const [colour, width] of [
-        ["rgb(0 20 50 / 0.7)", 3],
-        ["#ffffff", 1.25],
-      ]) {
-        context.strokeStyle = colour;
-        context.lineWidth = width;
-        context.stroke(path);
-      }
-    };
+    const path = new Path2D();
     if (this.crosshair) {
       const [cx, cy] = [this.crosshair.x * scale + x, this.crosshair.y * scale + y];
-      const path = new Path2D();
       for (const [dx, dy] of [[-1, 0], [1, 0], [0, -1], [0, 1]]) {
         path.moveTo(cx + 5 * dx, cy + 5 * dy);
         path.lineTo(cx + 22 * dx, cy + 22 * dy);
       }
-      stroke(path);
     } else if (this.pointer && (this.tool === "brush" || this.tool === "eraser")) {
-      const path = new Path2D();
       path.arc(this.pointer.x, this.pointer.y, this.brush, 0, 7);
-      stroke(path);
     }
+    drawOutlined(context, path, 3, 1.25);
   }
 
   // --- What the person is shown -----------------------------------------------------------------
@@ -1099,6 +1078,17 @@ async function loaded(address) {
   image.src = address;
   await image.decode();
   return image;
+}
+
+/** Draw a path in white on a wider dark line, which is seen on any photograph. */
+function drawOutlined(context, path, dark, white, dashes = []) {
+  context.setLineDash(dashes);
+  for (const [colour, width] of [["rgb(0 20 50 / 0.7)", dark], ["#ffffff", white]]) {
+    context.strokeStyle = colour;
+    context.lineWidth = width;
+    context.stroke(path);
+  }
+  context.setLineDash([]);
 }
 
 /** A circle with a plus for the object, a square with a minus for the background. */

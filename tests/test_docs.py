@@ -80,6 +80,16 @@ def test_links_of_the_readme_exist(repository):
     assert not [target for target in targets if not (repository / target).exists()]
 
 
+def test_rows_of_tables_have_the_cells_of_their_header(docs, repository):
+    pages = [repository / "README.md", repository / "benchmarks" / "README.md", *docs.rglob("*.md")]
+    for page in pages:
+        header = None
+        for line in CODE.sub("", page.read_text("utf-8")).splitlines():
+            cells = line.count("|") if line.startswith("| ") or line.startswith("|:") else None
+            header = cells and (header or cells)
+            assert cells == header, f"{page}: {line}"
+
+
 def blocks(text, language):
     """Code blocks of a language in Markdown, in order."""
     return [code for name, code in BLOCK.findall(text) if name == language]

@@ -76,6 +76,17 @@ def test_links_and_images_exist_inside_the_site(docs):
     assert count, "no page has a link"
 
 
+def test_tasks_are_found_from_the_readme_the_home_page_and_the_navigation(docs, repository):
+    pages = tables((repository / "README.md").read_text("utf-8"))
+    readme = next(rows for rows in pages if "guide" in rows[0])
+    home = next(tables((docs / "index.md").read_text("utf-8")))
+    tasks = [row["task"] for row in readme]
+    assert tasks == [row["task"] for row in home]
+    assert "Reproduce the paper" in tasks
+    navigation = (repository / "mkdocs.yml").read_text("utf-8")
+    assert [task for task in tasks if f"{task}:" not in navigation] == []
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "benchmarks/README.md"])
 def test_links_outside_the_site_exist(page, repository):
     folder = (repository / page).parent

@@ -113,7 +113,7 @@ def _stages(
             (module, "read_labels", "read mask"),
             (type(objects), "__getitem__", "find object"),
             (transforms.TrainingCrop, "cut", "crop and scale"),
-            (transforms.Looks, "__call__", "look"),
+            (transforms.PhotometricAugmentation, "__call__", "look"),
             (loader, "collate_fn", "collate"),
         ):
             stack.enter_context(clock.watching(owner, name, stage))

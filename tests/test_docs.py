@@ -1,6 +1,7 @@
 """The pages of the documentation: all in the navigation, with links and images that exist."""
 
 import ast
+import csv
 import re
 import runpy
 
@@ -10,6 +11,7 @@ import yaml
 
 from probseg.attention import ATTENTIONS
 from probseg.models import variant
+from probseg.zoo.index import read_index
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
@@ -74,10 +76,102 @@ def test_links_and_images_exist_inside_the_site(docs):
     assert count, "no page has a link"
 
 
-def test_links_of_the_readme_exist(repository):
-    targets = files_linked((repository / "README.md").read_text("utf-8"))
-    assert targets
-    assert not [target for target in targets if not (repository / target).exists()]
+def test_tasks_are_found_from_the_readme_the_home_page_and_the_navigation(docs, repository):
+    pages = tables((repository / "README.md").read_text("utf-8"))
+    readme = next(rows for rows in pages if "guide" in rows[0])
+    home = next(tables((docs / "index.md").read_text("utf-8")))
+    tasks = [row["task"] for row in readme]
+    assert tasks == [row["task"] for row in home]
+    assert "Reproduce the paper" in tasks
+    navigation = (repository / "mkdocs.yml").read_text("utf-8")
+    assert [task for task in tasks if f"{task}:" not in navigation] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "benchmarks/README.md"])
+def test_links_outside_the_site_exist(page, repository):
+    folder = (repository / page).parent
+    for link in LINK.findall(CODE.sub("", (repository / page).read_text("utf-8"))):
+        target, _, anchor = link.partition("#")
+        if ":" in target:
+            continue
+        assert (folder / target).exists(), f"{page} links to {link}"
+        if anchor:
+            text = (folder / target).read_text("utf-8")
+            headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+            names = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in headings}
+            assert anchor in names, f"{page} links to {link}"
+
+
+def test_rows_of_tables_have_the_cells_of_their_header(docs, repository):
+    pages = [repository / "README.md", repository / "benchmarks" / "README.md", *docs.rglob("*.md")]
+    for page in pages:
+        header = None
+        for line in CODE.sub("", page.read_text("utf-8")).splitlines():
+            cells = line.count("|") if line.startswith("| ") or line.startswith("|:") else None
+            header = cells and (header or cells)
+            assert cells == header, f"{page}: {line}"
+
+
+def tables(text):
+    """Tables in Markdown, as lists of rows; a row has its cells by the names of the columns."""
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        header, _, *rows = [
+            [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
+        ]
+        yield [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def figure(rows, name, column):
+    """Figure of a method in a table of the page on evaluation, without its errors."""
+    (row,) = [row for row in rows if next(iter(row.values())) == name]
+    return row[column].split()[0]
+
+
+@pytest.fixture
+def on_grabcut(docs):
+    """Tables of the page on evaluation by protocol: figures of the shipped models and baselines."""
+    text = (docs / "evaluation.md").read_text("utf-8")
+    _, _, section = text.partition("## The shipped model and four baselines")
+    boxes, clicks, *_ = tables(section)
+    return {"gabbur2021": boxes, "ritm": clicks}
+
+
+def test_the_page_of_evaluation_has_the_figures_of_the_zoo(on_grabcut, repository):
+    models = read_index(repository / "zoo")
+    for protocol, rows in on_grabcut.items():
+        for name in ("lite0_unet_prop", "resnet16_csa"):
+            for column in ("@1", "@5", "@10", "NoC@80", "NoC@85", "NoC@90"):
+                key = column.lower() if column.startswith("N") else f"miou{column}"
+                scale, rounding = (1, 0.0051) if column.startswith("N") else (100, 0.051)
+                measured = (
+                    scale * models[f"{name}.objects"].metrics[f"GrabCut/{protocol}/{key}"].value
+                )
+                shown = float(figure(rows, f"{name} (zoo)", column))
+                assert abs(shown - measured) < rounding + 1e-4 * scale, (protocol, name, column)
+
+
+def test_the_readme_has_the_figures_of_the_files(on_grabcut, docs, repository):
+    readme = (repository / "README.md").read_text("utf-8")
+    best, opencv = "lite0_unet_prop (zoo)", "OpenCV GrabCut"
+    clicks = [figure(on_grabcut["ritm"], name, "NoC@90") for name in (best, opencv)]
+    assert f"{clicks[0]} clicks to 90 %; OpenCV's GrabCut needs {clicks[1]} |" in readme
+    boxes = [float(figure(on_grabcut["gabbur2021"], name, "@0")) for name in (best, opencv)]
+    assert f"{boxes[0]:.0f} % after a box; OpenCV's GrabCut reaches {boxes[1]:.0f} %" in readme
+
+    section = (docs / "evaluation.md").read_text("utf-8").partition("## Results on Berkeley")[2]
+    berkeley = next(tables(section))
+    zoomed, plain = [
+        figure(berkeley, name, "NoC@90") for name in ("the same, `ritm_zoom`", f"{opencv}, `ritm`")
+    ]
+    (published,) = re.findall(r"([\d.]+) clicks to 90 % for RITM's smallest network", section)
+    assert f" {zoomed} | | {published} (published) | | {plain} |" in readme
+
+    path = repository / "benchmarks" / "results" / "inference.csv"
+    with path.open(encoding="utf-8") as file:
+        ways = {row["way"]: row for row in csv.DictReader(file)}
+    zoom, without = (float(ways[way]["noc@90"]) for way in ("zoom, EM", "plain"))
+    assert f"{zoom:.1f} clicks to 90 %; without zoom and EM {without:.1f} " in readme
+    assert f"a click takes {float(ways['EM']['ms_per_click']):.0f} ms" in readme
 
 
 def blocks(text, language):

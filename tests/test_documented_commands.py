@@ -1,18 +1,25 @@
-"""Commands and examples of README and documentation: valid, run, or marked with a reason.
+"""Commands and examples of README and documentation: valid, run, or with a reason why not.
 
-Every command of probseg in a code block is parsed by its verb: options, values and files of
-configurations must exist. Other commands, and Python that no test runs, have a comment before
-their block: ``<!-- not run: the reason -->``.
+Every command of probseg is parsed by its verb: options, values and files of configurations must
+exist. It also runs here, on drawn files, unless `NOT_RUN` gives the reason and the tests that run
+its verb. Other commands, and Python that no test runs, have a comment before their block:
+``<!-- not run: the reason -->``. Commands in the entries of the lab notebook belong to the commit
+of their entry.
 """
 
 import importlib
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pytest
+from drawn_sets import write_coco
+from fakes import write_folder, write_grabcut
 from PIL import Image
+from result_folders import rising, write_result
 from runs import command
 from test_docs import OF_PARTS, OF_THE_FAMILY, OF_TRAINING
 
@@ -35,6 +42,31 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 INLINE = re.compile(r"`(probseg [a-z]+ [^`]+)`")
+INDENTED = re.compile(r"^    (?:probseg|python|pip) ", re.MULTILINE)
+NOTEBOOK = "docs/experiments.md"
+PART = re.compile(
+    r"\.\.\.|probseg (zoo (publish|push)|test --config|tune --held-out 10|zoo publish --zoo)$"
+)
+"""Text in a line that is not a whole command."""
+
+NOT_RUN = {
+    "fit": "trains: test_configs.py and test_semantic_configs.py train each kind of recipe",
+    "test": "evaluates: as `fit`, and test_fit_and_test.py; .ci/run runs the quickstart",
+    "annotate": "serves a page: tests/annotate clicks in it",
+    "serve label-studio": "serves: test_label_studio.py asks it",
+    "export": "checks graphs for a minute: tests/export",
+    "bench": "measures for minutes: test_bench.py",
+    "tune": "evaluates many settings: test_tune_verb.py",
+    "data fetch": "downloads: test_data_verbs.py",
+    "data check (?!my_folder)": "needs a published data set: test_data_verbs.py",
+    "zoo fetch": "downloads: test_hub.py",
+    "zoo import": "needs a published checkpoint: test_ritm.py",
+    "zoo publish": "needs a trained run: test_zoo_publish_verb.py",
+    "zoo push": "uploads: test_push.py",
+    "zoo verify.* --metrics": "evaluates: test_zoo_verify_verb.py",
+}
+"""Beginnings of commands that do not run here: the reason, and the tests that run their verb."""
+
 STAND_INS = {
     "RUN/config.yaml": "configs/experiment/gabbur2021.yaml",
     "runs/probseg/version_0/config.yaml": "configs/experiment/folder.yaml",
@@ -84,9 +116,30 @@ def commands(block):
 
 
 COMMANDS = [each for block in BLOCKS if block.language == "bash" for each in commands(block)]
-OWN = [each for each in COMMANDS if "probseg" in each.words] + [
-    Command("README.md", shlex.split(text), None) for text in INLINE.findall(PAGES["README.md"])
+INLINE_COMMANDS = [
+    Command(page, shlex.split(found), None)
+    for page, text in PAGES.items()
+    for found in INLINE.findall(text)
+    if page != NOTEBOOK and not PART.search(found)
 ]
+
+
+def own(given):
+    """The verb and the arguments of a command of probseg, also behind a launcher; else None."""
+    for place, word in enumerate(given.words[:-1]):
+        if word == "probseg" and given.words[place + 1] in VERBS:
+            return given.words[place + 1 :]
+    return None
+
+
+OWN = [each for each in (*COMMANDS, *INLINE_COMMANDS) if own(each)]
+RUN = sorted(
+    {
+        shlex.join(own(each))
+        for each in OWN
+        if not any(re.match(start, shlex.join(own(each))) for start in NOT_RUN)
+    }
+)
 
 
 @pytest.fixture
@@ -103,7 +156,7 @@ def parsed_only(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("given", OWN, ids=lambda given: f"{given.page}: {' '.join(given.words)}")
 def test_commands_are_valid(given, parsed_only):
-    verb, *words = given.words[given.words.index("probseg") + 1 :]
+    verb, *words = own(given)
     words = [STAND_INS.get(word, word) for word in words if word not in ("OPTIONS", "$last")]
     if given.page.endswith("semantic.md"):
         semantic = "configs/experiment/emanet_camvid_cpu.yaml"
@@ -119,11 +172,50 @@ def test_commands_are_valid(given, parsed_only):
         importlib.import_module(f"probseg.cli.{VERBS[verb]}")._parser().parse_args(words)
 
 
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """The files that the commands name, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    gradient = Image.linear_gradient("L").resize((400, 300)).convert("RGB")
+    for name in ("photo.jpg", "photographs/cat.jpg", "street/frame.jpg"):
+        Path(name).parent.mkdir(exist_ok=True)
+        gradient.save(name)
+    prompts = re.search(r"(?:^    [^ ]*,[^ ]*\n)+", PAGES["docs/predict.md"], re.MULTILINE)[0]
+    Path("prompts.csv").write_text(prompts.replace("    ", ""))
+    for path in sorted(write_folder(Path("my_folder")).glob("images/*")):
+        noise = np.random.default_rng(int(path.stem[-1])).integers(0, 256, (48, 64, 3))
+        Image.fromarray(noise.astype(np.uint8)).save(path)  # unlike the drawn GrabCut
+    monkeypatch.setenv("PROBSEG_DATA", str(write_grabcut(tmp_path / "data" / "GrabCut").parent))
+    write_coco(Path("results/annotations.json"), Path("results/images"))
+    for name in ("baseline", "grabcut"):
+        write_result(Path(f"runs/{name}/version_0/test/ritm"), {"GrabCut": rising(6)})
+    shutil.copy(ROOT / "README.md", "README.md")
+
+
+@pytest.mark.parametrize("line", RUN)
+def test_commands_run(line, files):
+    words = shlex.split(line)
+    assert command(*words[: words.index(">")] if ">" in words else words) == 0
+
+
+def test_every_reason_not_to_run_is_used_and_names_tests_that_exist():
+    lines = [shlex.join(own(each)) for each in OWN]
+    tests = {path.name for path in ROOT.glob("tests/**/test_*.py")}
+    for start, reason in NOT_RUN.items():
+        assert any(re.match(start, line) for line in lines), start
+        assert {*re.findall(r"test_\w+\.py", reason)} <= tests, reason
+
+
 def test_other_commands_have_a_reason_not_to_run():
-    assert COMMANDS
-    assert OWN
-    left = [each for each in COMMANDS if "probseg" not in each.words and each.reason is None]
-    assert left == []
+    assert [each for each in COMMANDS if not own(each) and each.reason is None] == []
+
+
+def test_commands_stand_in_fenced_blocks():
+    """Others would be overlooked here."""
+    left = {
+        page: re.sub(r"^```.*?^```", "", text, flags=re.M | re.S) for page, text in PAGES.items()
+    }
+    assert [page for page, text in left.items() if INDENTED.search(text)] == []
 
 
 def test_python_runs_or_has_a_reason_not_to():
@@ -131,13 +223,21 @@ def test_python_runs_or_has_a_reason_not_to():
     assert [block.page for block in blocks if block.page not in {*RUN_BY_TESTS, *EXAMPLES}] == []
 
 
-EXAMPLES = ("README.md", "docs/attention.md", "docs/models.md", "docs/semantic.md")
+EXAMPLES = (
+    "README.md",
+    "docs/attention.md",
+    "docs/models.md",
+    "docs/predict.md",
+    "docs/semantic.md",
+)
 
 
 @pytest.mark.parametrize("page", EXAMPLES)
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Image.linear_gradient("L").resize((400, 300)).save("photo.jpg")
+    photo = Image.linear_gradient("L").resize((400, 300)).convert("RGB")
+    photo.save("photo.jpg")
     for block in BLOCKS:
         if block.page == page and block.language == "python" and block.reason is None:
-            exec(compile(block.code, page, "exec"), {"probseg": probseg})
+            given = {"probseg": probseg, "image": np.array(photo)}
+            exec(compile(block.code, page, "exec"), given)

@@ -76,34 +76,65 @@ def _add_options(verb: argparse.ArgumentParser) -> None:
     default = Settings()
     add = verb.add_argument
     add("name", nargs="+", help="preset, architecture.tag of the zoo, folder/, or a pattern")
-    add("--size", type=_size, default=default.size, help="image in pixels, or HxW; 512")
-    add("--device", type=device, default=None, help="cpu, cuda or cuda:N; cuda if there is one")
-    add("--threads", type=positive, metavar="N", help="CPU threads; PyTorch's choice")
-    add("--repeats", type=positive, default=default.repeats, help="images clicked on; %(default)s")
-    add("--warmup", type=count, default=default.warmup, help="warm-up images; %(default)s")
+    add(
+        "--size",
+        type=_size,
+        default=default.size,
+        help="side of the image in pixels, or HxW (default: 512)",
+    )
+    add(
+        "--device",
+        type=device,
+        default=None,
+        help="cpu, cuda or cuda:N (default: cuda if there is one)",
+    )
+    add("--threads", type=positive, metavar="N", help="CPU threads (default: PyTorch's choice)")
+    add(
+        "--repeats",
+        type=positive,
+        default=default.repeats,
+        help="images clicked on (default: %(default)s)",
+    )
+    add(
+        "--warmup", type=count, default=default.warmup, help="warm-up images (default: %(default)s)"
+    )
     add("--no-train", dest="train", action="store_false", help="do not measure training")
     add(
         "--train-size",
         type=positive,
         default=default.train_size,
-        help="side of the training images in pixels; %(default)s",
+        help="side of the training images in pixels (default: %(default)s)",
     )
     add(
         "--train-batch",
         type=positive,
         default=default.train_batch,
-        help="training images in a step; %(default)s",
+        help="training images in a step (default: %(default)s)",
     )
     add("--precision", choices=["32", "bf16"], default=default.precision, help="bf16: autocast")
     add("--compile", action="store_true", help="compile the parts of the network")
-    add("--prompts", choices=["stem", "head"], help="where prompts enter; the model's choice")
-    add("--key-iterations", type=count, metavar="N", help="EM iterations of the keys; the model's")
-    add("--value-iterations", type=count, metavar="N", help="EM iterations of values; the model's")
+    add(
+        "--prompts",
+        choices=["stem", "head"],
+        help="where prompts enter (default: the model's choice)",
+    )
+    add(
+        "--key-iterations",
+        type=count,
+        metavar="N",
+        help="EM iterations of the keys (default: the model's)",
+    )
+    add(
+        "--value-iterations",
+        type=count,
+        metavar="N",
+        help="EM iterations of values (default: the model's)",
+    )
     add(
         "--working-size",
         choices=["image", "own"],
         default=default.working_size,
-        help="image: all models work at the image's size; own: each at its own; %(default)s",
+        help="all models work at the size of the image, or each at its own (default: %(default)s)",
     )
     add("--json", type=new_file, metavar="FILE", help="write the numbers to a file")
 

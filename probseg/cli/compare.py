@@ -101,14 +101,19 @@ def _parser() -> Parser:
         type=Path,
         default=Path("comparison"),
         metavar="DIR",
-        help="folder for comparison.md, comparison.json and curves.png; %(default)s",
+        help="folder for comparison.md, comparison.json and curves.png (default: %(default)s)",
     )
-    add("--names", nargs="+", metavar="NAME", help="names of the results; parts of the paths")
+    add(
+        "--names",
+        nargs="+",
+        metavar="NAME",
+        help="names of the results (default: parts of their paths)",
+    )
     add(
         "--metric",
         nargs="+",
         metavar="METRIC",
-        help="compare only these, chosen before seeing the results; all metrics",
+        help="metrics to compare, chosen before seeing the results (default: all)",
     )
     add(
         "--common-objects",

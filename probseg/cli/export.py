@@ -77,19 +77,19 @@ def _parser() -> argparse.ArgumentParser:
         "--size",
         type=positive,
         metavar="N",
-        help="longest side in pixels that the graphs work at; the model's",
+        help="longest side in pixels that the graphs work at (default: the model's)",
     )
     for kind in SETTINGS:
         add(
             f"--{kind}-iterations",
             type=count,
             metavar="N",
-            help=f"EM iterations of the {kind}s; the model's",
+            help=f"EM iterations of the {kind}s (default: the model's)",
         )
         add(
             f"--{kind}-prior",
             type=float,
             metavar="P",
-            help="precision of their prior; the model's",
+            help="precision of their prior (default: the model's)",
         )
     return parser

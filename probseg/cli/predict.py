@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         dest="clicks",
         metavar="X,Y[,-]",
-        help="column and row of a pixel of the object; with ,- of the background; repeatable",
+        help="column and row of a pixel of the object, with ,- of the background; repeatable",
     )
     add("--box", type=_box, metavar="X0,Y0,X1,Y1", help="around the object, half-open")
     add("--prompts", type=Path, metavar="FILE", help="boxes and clicks of a folder, .csv or .json")
@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         required=True,
         metavar="PATH",
-        help="file for the result of a photograph; folder for those of a folder",
+        help="file for the result of a photograph, or folder for the results of a folder",
     )
     add(
         "--format",

@@ -209,32 +209,57 @@ def _parser() -> Parser:
     parser = Parser(
         prog="probseg tune",
         description="Select the adaptation of a trained network at inference: iterations and prior "
-        "precisions of key adaptation and value propagation, by the mean number of clicks to an "
+        "precisions of keys, values and classifier, by the mean number of clicks to an "
         "IoU of 90 % on held-out objects.",
         epilog=EXAMPLES,
     )
     add = parser.add_argument
     add("model", metavar="MODEL", help="zoo model, or the path of a model folder (with a slash)")
     add("--data", required=True, help="folder with images/ and masks/, or a data set by name")
-    add("--split", help="split of a data set that has some; of a folder, its list of image stems")
+    add("--split", help="split of the data set; of a folder: file with a list of image stems")
     add(
         "--held-out",
         type=positive,
         metavar="N",
-        help="use only the one photograph in N that hold_out=N excludes from training, by its name",
+        help="use only the photographs that `hold_out: N` excludes from training, one in N",
     )
     add("--root", type=Path, metavar="DIR", help="folder of the data set, if not the usual one")
-    add("--objects", type=positive, default=50, help="most objects; %(default)s")
-    add("--protocol", default="gabbur2021", help="how clicks are simulated; %(default)s")
-    add("--trials", type=positive, default=1, help="runs per object; %(default)s")
-    add("--key-iterations", type=count, nargs="+", default=grid.key_iterations, metavar="N")
-    add("--key-priors", type=float, nargs="+", default=grid.key_priors, metavar="P")
-    add("--value-iterations", type=count, nargs="+", default=grid.value_iterations, metavar="N")
-    add("--value-priors", type=float, nargs="+", default=grid.value_priors, metavar="P")
-    add("--click-iterations", type=count, nargs="+", default=grid.click_iterations, metavar="N")
-    add("--click-priors", type=float, nargs="+", default=grid.click_priors, metavar="P")
-    add("--seed", type=int, default=0, help="seed of the simulated annotator; %(default)s")
-    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N; %(default)s")
-    add("--batch-size", type=positive, default=8, help="most images at once; %(default)s")
-    add("--output", type=Path, metavar="FILE", help=f"default: {FILE} in the model's folder")
+    add(
+        "--objects",
+        type=positive,
+        default=50,
+        help="largest number of objects (default: %(default)s)",
+    )
+    add("--protocol", default="gabbur2021", help="how clicks are simulated (default: %(default)s)")
+    add("--trials", type=positive, default=1, help="runs per object (default: %(default)s)")
+    for part in ("key", "value", "click"):
+        for name, kind, metavar, what in (
+            (f"{part}_iterations", count, "N", "EM iterations"),
+            (f"{part}_priors", float, "P", "prior precisions"),
+        ):
+            tried = getattr(grid, name)
+            add(
+                f"--{name.replace('_', '-')}",
+                type=kind,
+                nargs="+",
+                default=tried,
+                metavar=metavar,
+                help=f"{what} of the {part}s to try (default: {' '.join(map(str, tried))})",
+            )
+    add(
+        "--seed", type=int, default=0, help="seed of the simulated annotator (default: %(default)s)"
+    )
+    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
+    add(
+        "--batch-size",
+        type=positive,
+        default=8,
+        help="images answered together (default: %(default)s)",
+    )
+    add(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help=f"file for the settings (default: {FILE} in the model's folder)",
+    )
     return parser

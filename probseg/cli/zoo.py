@@ -85,7 +85,9 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("name", nargs="+", help="hf-hub:owner/name")
     verb.set_defaults(action=_fetch)
     verb = verbs.add_parser("import", help="convert a published checkpoint to a model folder")
-    verb.add_argument("kind", choices=("ritm",), help="whose: RITM, HRNet with OCR or DeepLabV3+")
+    verb.add_argument(
+        "kind", choices=("ritm",), help="origin: RITM (HRNet with OCR, or DeepLabV3+)"
+    )
     verb.add_argument("file", type=Path, help="the checkpoint, .pth; no code in it is run")
     verb.add_argument("folder", type=Path, help="model folder to write; must not exist")
     verb.set_defaults(action=_import)

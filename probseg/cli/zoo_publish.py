@@ -71,7 +71,7 @@ def add_verbs(verbs: Verbs) -> None:
         action="store_true",
         help="do not repeat the tests with the weights in half precision; the card says so",
     )
-    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N; %(default)s")
+    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
     add("--zoo", type=Path, help="zoo folder; probseg's by default")
     verb.set_defaults(action=_publish)
     verb = verbs.add_parser("push", help="upload a model to the Hugging Face hub")

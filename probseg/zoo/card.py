@@ -95,7 +95,7 @@ def render_card(
         entry.recipe,
         "```",
         "",
-        f"Seed {entry.seed}, commit `{entry.commit}`, {entry.hours:g} hours. "
+        f"Seed {entry.seed}, commit `{entry.commit}`, {entry.hours:g} h. "
         f"{entry.hardware.removesuffix('.')}.",
         "",
         "The figures, from these weights:",
@@ -148,10 +148,10 @@ def _input(entry: Entry) -> str:
     if entry.task == "semantic":
         return f"{entry.input['num_classes']} classes."
     size = entry.input["working_size"]
-    size_used = "Images are taken at their own size"
+    size_used = "Works at the size of the image"
     if size is not None:
         size_used = f"Works at {size} pixels on the longer side, whatever the size of the image"
-    previous = "; the last mask is shown to it again" if entry.input["previous_mask"] else ""
+    previous = "; the previous mask is an input, too" if entry.input["previous_mask"] else ""
     return f"{size_used}{previous}."
 
 

@@ -65,10 +65,10 @@ def test_all_that_is_to_be_known_is_there(entry):
         'from_pretrained("micro_csa.mine")',
         f"Licence of the weights: {entry.license}.",
         f"```bash\n{entry.recipe}\n```",
-        "Seed 7, commit `abcdef`, 0.5 hours. one core.",
+        "Seed 7, commit `abcdef`, 0.5 h. one core.",
         "probseg zoo verify micro_csa.mine --metrics",
         "Works at 192 pixels on the longer side",
-        "the last mask is shown to it again",
+        "the previous mask is an input, too",
     ):
         assert told in card, told
     unmeasured = render_card(entry, [])
@@ -102,12 +102,11 @@ def test_semantic_models(tmp_path):
 @pytest.mark.parametrize("root", [zoo_dir(), Path(__file__).parents[2] / "benchmarks" / "zoo"])
 def test_cards_are_valid_and_have_the_figures_of_the_index(root):
     for name, entry in read_index(root).items():
-        card = ModelCard((root / name / CARD).read_text(encoding="utf-8"))
-        figures = all_figures(read_evaluations(root / name))
+        text, evaluations = (root / name / CARD).read_text("utf-8"), read_evaluations(root / name)
+        assert text == render_card(entry, evaluations), f"{name}: the card is out of date"
+        figures = all_figures(evaluations)
         assert figures
         assert figures.keys() == entry.metrics.keys()
         for key, figure in figures.items():
             assert entry.metrics[key].value == pytest.approx(figure.value, abs=1e-4)
-        assert len(card.data.eval_results) == len(figures)
-        facts = (name, entry.files[WEIGHTS].sha256, entry.license, entry.description, *entry.data)
-        assert all(fact in card.content for fact in facts)
+        assert len(ModelCard(text).data.eval_results) == len(figures)

@@ -205,6 +205,20 @@ def test_adapting_changes_the_next_mask_and_keeps_the_prompts(entry, settings, h
     )
 
 
+def test_undo_to_nothing_after_adapting_is_no_way_back_to_the_old_settings():
+    torch.manual_seed(0)
+    predictor = Predictor(micro_model("micro_csa", **PROPAGATES, **FAST))
+    predictor.set_image(photo())
+    before = predictor.predict([Click(9, 9)])
+    predictor.adapt(key_iterations=3, key_prior=0.5)
+    expected = predictor.predict()
+    assert np.abs(before.probability - expected.probability).max() > 1e-5
+    assert predictor.undo() is None
+    np.testing.assert_array_equal(
+        predictor.predict([Click(9, 9)]).probability, expected.probability
+    )
+
+
 def test_a_network_that_cannot_adapt_says_so():
     predictor = Predictor(micro_model("micro_conv"))
     predictor.set_image(photo())

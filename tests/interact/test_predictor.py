@@ -7,6 +7,7 @@ from fakes import draw_scene, micro_model
 from refusals import refused
 
 from probseg.backbones import Backbone
+from probseg.clicks.boxes import padded_crop
 from probseg.errors import UnknownNameError
 from probseg.evaluation import PROTOCOLS, draw_crop
 from probseg.heads import ConvHead, FPNDecoder
@@ -280,7 +281,7 @@ def test_a_new_crop_is_paid_for_again(counted):
     assert seen == [(120, 132), (64, 64)]
     predictor.predict([Click(110, 25)])  # leaves the crop
     assert len(seen) == 3
-    assert seen[2][1] > 64
+    assert predictor.view == padded_crop((20, 20, 111, 50), (120, 130)), "box and clicked pixels"
     predictor.predict([Click(100, 25)])
     assert len(seen) == 3
     predictor.undo()

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import shlex
+import sqlite3
 
 import numpy as np
 import pytest
@@ -255,6 +256,27 @@ def test_files_that_could_not_be_written_are_written_later(client, monkeypatch):
     client = again(client)
     assert [p.name for p in (client.sessions.folder / "masks").iterdir()] == ["photo0_1.png"]
     client.sessions.close()
+
+
+def test_the_answer_to_a_step_that_could_not_be_stored_is_forgotten(client, monkeypatch):
+    client.click(*CLICKS[0])
+    _, wanted = client.click(*CLICKS[1])
+    client.act({"type": "undo"})
+    revision = client.get(client.path())["revision"]
+    stroke = {"type": "brush", "radius": 5, "points": [[10, 10]], "positive": True}
+
+    def full(name):
+        message = "database or disk is full"
+        raise sqlite3.OperationalError(message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client.sessions.store, "keep_written", full)  # the end of the transaction
+        body = {"revision": revision, "action": stroke}
+        answer = client.http.post(f"{client.path()}/actions", json=body)
+    assert answer.status_code == 507
+    header, mask = client.act({"type": "redo"}, revision=revision)
+    assert len(header["current"]["clicks"]) == 2
+    assert np.array_equal(mask, wanted)
 
 
 def test_masks_of_photographs_with_similar_names_stay_apart(tmp_path, answerer):

@@ -134,9 +134,13 @@ def test_options_are_taken_or_refused_with_a_reason(name, option):
 @pytest.mark.parametrize("name", [name for name in ATTENTIONS if refused(name)["span"] is None])
 def test_a_span_hides_the_rest_of_the_line(name):
     layer = build_attention(name, 8, 6, axis="width", span=3).eval()
-    weights = layer.posterior(draw(1, 8, 1, 6)).log_probability(slice(None)).exp()[0, 0]
+    features = draw(1, 8, 1, 6)
+    weights = layer.posterior(features).log_probability(slice(None)).exp()[0, 0]
     place = torch.arange(6)
     assert (weights[(place[:, None] - place).abs() > 1] == 0).all()
+    if not isinstance(layer, HardAttention2d):
+        expected = weights @ layer.value(features)[0, :, 0].mT  # (W, V)
+        torch.testing.assert_close(layer(features)[0, :, 0].mT, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_layers_take_plain_values_by_keyword(name):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from network_cases import as_batch, prompts
 
@@ -33,7 +33,11 @@ def points_anywhere(draw):
     return size, rows[..., :2], rows[..., 2].bool()
 
 
+RIGHT_OF_ITS_PIXEL = (1, 20), torch.tensor([[[3.875, 0.0]]]), torch.tensor([[True]])
+
+
 @given(case=points_anywhere(), radius=st.integers(2, 36).map(lambda n: n / 4))
+@example(case=RIGHT_OF_ITS_PIXEL, radius=2.5)  # reaches three pixels beyond that of the point
 def test_maps_are_those_of_the_distances_to_valid_points(case, radius):
     size, points, valid = case
     squared = squared_distances(points.double(), size)  # (B, S, H, W)

@@ -113,6 +113,12 @@ def test_mistakes_happen_as_often_as_said():
     assert 0.9 < np.mean([click.positive == right.positive for click in drawn]) < 1
 
 
+def test_nobody_is_late_for_the_first_click():
+    newest, _, mask = blob()
+    late = clicks(Mistakes(jitter=3.0, late=0.5), newest, None, mask, 20)
+    assert late == clicks(Mistakes(jitter=3.0), newest, None, mask, 20), "no number is drawn for it"
+
+
 def test_the_hand_trembles_by_so_many_pixels_in_both_directions():
     mask = np.ones((101, 101), dtype=np.uint8)
     nothing = np.zeros(mask.shape, dtype=bool)

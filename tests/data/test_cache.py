@@ -234,6 +234,25 @@ def test_writing_that_is_killed_leaves_nothing_wrong(data, capsys, monkeypatch, 
     assert len(set(left) & set(data.kept.glob("list-*-*"))) == 1
 
 
+def test_all_is_on_the_disk_before_the_header_takes_its_place(data, monkeypatch):
+    synced, path, sync = set(), type(data.root), os.fsync
+    replace = path.replace
+
+    def noting(number):
+        synced.add(os.fstat(number).st_ino)
+        sync(number)
+
+    def replaced(header, target):
+        written = [header, *data.kept.rglob("*.npy")]
+        assert {file.stat().st_ino for file in written} == synced
+        return replace(header, target)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    monkeypatch.setattr(path, "replace", replaced)
+    assert sound(data.open())
+    assert len(synced) == 4
+
+
 def homeless():
     msg = "Could not determine home directory."
     raise RuntimeError(msg)

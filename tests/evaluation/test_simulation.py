@@ -352,6 +352,21 @@ def test_people_repeat_by_seed_and_differ_between_trials():
     assert tuple(step[1:4] for step in steady.steps) not in clicks
 
 
+def test_each_click_of_each_run_has_its_own_random_numbers(monkeypatch):
+    rule, drawn = CLICK_RULES["random"], []
+
+    def noting(prediction, mask, clicked, generator):
+        drawn.append(generator.random())
+        return rule(prediction, mask, clicked, generator)
+
+    monkeypatch.setitem(CLICK_RULES, "random", noting)
+    samples = [toy_sample(seed=seed) for seed in range(2)]
+    protocol = short("ritm", 3, click_rule="random", trials=2)
+    for seed in range(2):
+        run_objects(sees_nothing, samples, protocol, seed=seed)
+    assert len(set(drawn)) == len(drawn) == 2 * 2 * 2 * 3
+
+
 def test_who_is_late_clicks_on_the_errors_of_the_mask_before():
     thing, rule = toy_sample(), CLICK_RULES["largest_radius"]
     late = short("human", 6, mistakes=Mistakes(late=1.0), trials=1)

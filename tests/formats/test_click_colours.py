@@ -1,4 +1,4 @@
-"""Clicks look the same in all pictures, and to people with any vision of colours."""
+"""Clicks look the same in all pictures, and to people with any vision of colours; overlays."""
 
 import re
 
@@ -7,7 +7,7 @@ import pytest
 from PIL import ImageColor
 from skimage.color import rgb2lab
 
-from probseg.formats.colours import CLICK_COLOURS
+from probseg.formats.colours import CLICK_COLOURS, overlay
 
 # From linear RGB to what a person sees without one kind of cones (Machado, Oliveira and Fernandes
 # 2009, severity 1).
@@ -51,3 +51,14 @@ def test_the_page_has_the_colours_of_the_figures(repository):
     page = (repository / "probseg" / "annotate" / "page" / "canvas.js").read_text("utf-8")
     for name, positive in (("OBJECT", True), ("BACKGROUND", False)):
         assert re.search(rf'^const {name} = "(#\w+)"', page, re.M)[1] == CLICK_COLOURS[positive]
+
+
+def test_a_layer_is_half_transparent_where_it_covers_the_image():
+    image = np.full((2, 3, 3), 250, np.uint8)
+    layer = np.array([200, 10, 255], np.uint8)
+    covered = np.eye(2, 3, dtype=bool)
+    shown = overlay(image, layer, covered)
+    assert shown.dtype == np.uint8
+    assert (shown[covered] == [225, 130, 252]).all()
+    assert (shown[~covered] == 250).all()
+    assert np.array_equal(overlay(image, np.tile(layer, (2, 3, 1)), covered), shown)

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 from probseg.cli import main
 from probseg.formats import brush
-from probseg.integrations.label_studio import Backend, create_app
+from probseg.integrations.label_studio import Backend, asked, create_app
 from probseg.integrations.prompted import PromptedModel
 
 HOST = "127.0.0.1:9090"
@@ -126,6 +126,13 @@ def test_prompts_become_the_mask_of_the_model(client, model, images):
     encoded = model.encode(np.asarray(Image.open(images / "cup one.png")))
     wanted = model.answer(encoded, [(16, 24)], [(48.5, 24)], (2, 3, 31, 44))
     assert np.array_equal(mask, wanted.binary)
+
+
+def test_a_point_without_a_sign_is_on_the_object():
+    plain = {key: value for key, value in point(12, 9).items() if key != "is_positive"}
+    question = asked(request(plain, point(40, 30, positive=False)))
+    assert question.positive == [(12, 9)]
+    assert question.negative == [(40, 30)]
 
 
 def test_label_studio_reads_the_mask(client):

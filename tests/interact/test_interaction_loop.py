@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -135,6 +136,16 @@ def test_an_image_is_taken_in_once():
     assert model.encoded[2:] == [[(9, 5)]]
     encoded = loop.encode(begin(noise(9, 9), clicks=[Click(3, 3)]))
     assert not encoded.probability.any(), "encoding is no answer"
+
+
+def test_seconds_are_the_share_of_each_in_its_last_answer(monkeypatch):
+    ticks = count()
+    monkeypatch.setattr("probseg.interact.loop._Stopwatch._now", lambda watch: float(next(ticks)))
+    loop = InteractionLoop(paints_disks(2))
+    states = loop.step([begin(noise(9, 9, seed)) for seed in range(4)], [Click(1, 1)] * 4)
+    assert [state.seconds for state in states] == [0.5] * 4, "encoding and answer, 1 second each"
+    states = loop.step(states, [Click(2, 3)] * 4)
+    assert [state.seconds for state in states] == [0.25] * 4, "nothing is encoded"
 
 
 # --- the mirrored image -------------------------------------------------------------------------

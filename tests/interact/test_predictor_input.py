@@ -65,6 +65,8 @@ def test_a_mask_to_begin_with_is_corrected_and_outlives_undo(predictor, image):
     assert np.array_equal(predictor.undo().probability, corrected)
     predictor.reset()
     assert not np.array_equal(predictor.predict([(12, 12)]).probability, corrected)
+    predictor.predict([(12, 12), (1, 1, False)], mask=mask)  # that answer is of another object
+    assert np.array_equal(predictor.undo().probability, corrected)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from probseg.metrics import area_under_curve
 from probseg.reports.gallery import LARGEST_SIDE, render_run
 from probseg.reports.html import model_name, render_page
 from probseg.reports.listing import render_objects, render_options
+from probseg.reports.pages import render as rendered
 from probseg.types import IGNORE, Click
 
 BOXED = replace(PROTOCOLS["gabbur2021"], max_clicks=3, trials=2)
@@ -292,6 +293,12 @@ def test_every_option_is_explained():
     assert html.unescape(rows["data.test"]) == '["A", "B"]'
     assert (rows["environment.versions.torch"], rows["environment.commit"]) == ("2.9", "none")
     assert (rows["seed"], rows["data.shuffle"]) == ("7", "no")
+
+
+def test_marks_of_a_sentence_are_html_and_nothing_else_is():
+    meaning = "Below <b>, *not* `a & b`."
+    text = rendered("options", options=[("x", "", meaning)], facts=[])
+    assert "<td>Below &lt;b&gt;, <em>not</em> <code>a &amp; b</code>.</td>" in text
 
 
 @pytest.mark.parametrize(

@@ -191,3 +191,11 @@ def test_runs_and_checkpoints_are_models(run, tmp_path):
         create_model(str(best), pretrained=True, head={"channels": 16})
     with pytest.raises(UsageError, match="no such file"):
         create_model(str(tmp_path / "none.ckpt"), pretrained=True)
+
+
+def test_a_digest_is_of_names_and_values_and_not_of_their_order():
+    one, other = torch.rand(3), torch.rand(3)
+    digest = weights_digest({"a": one, "b": other})
+    assert weights_digest({"b": other.double(), "a": one}) == digest
+    assert weights_digest({"a": other, "b": one}) != digest
+    assert weights_digest({"a": one, "c": other}) != digest

@@ -9,7 +9,7 @@ from probseg.ops.edges import EdgePosterior, gaussian_edges
 
 
 class StandardAttention2d(Attention2d):
-    """Softmax attention with scale ``1 / sqrt(D)``; the arguments are those of ``Attention2d``."""
+    """Softmax attention with scale ``1 / sqrt(D)``, with the arguments of ``Attention2d``."""
 
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]

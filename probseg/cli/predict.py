@@ -58,7 +58,7 @@ examples:
   probseg predict val2017 --prompts instances.json --format masks,coco --output results
   probseg predict street --model emanet_lite0 --output classes   # class maps: no prompts
 
-The same command goes on where it was interrupted. docs/predict.md describes files of prompts.
+After an interruption, the same command continues. docs/predict.md describes files of prompts.
 """
 
 
@@ -229,7 +229,7 @@ def _predict_folder(options: argparse.Namespace) -> None:
             stopped = interruption(error, trainer.received_sigterm)
             if stopped is None:
                 raise
-            sys.stderr.write(f"probseg: stopped by {stopped[1]}; the same command goes on\n")
+            sys.stderr.write(f"probseg: stopped by {stopped[1]}; the same command continues\n")
             raise SystemExit(stopped[0]) from error
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         _finish(writer, len(jobs), len(jobs) - len(waiting), options)

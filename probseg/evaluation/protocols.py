@@ -43,7 +43,7 @@ class Protocol:
             was built for it is in any case.
         zoom: Name in `probseg.interact.zoom.ZOOMS`: the model then gets a window from the second
             click on; None for no zoom.
-        flip: Whether the logits are averaged with those of the mirrored image.
+        flip: Whether to average the logits with the logits of the mirrored image.
         target_iou: A run ends as soon as its IoU reaches this; None gives every run all clicks.
 
     Raises:

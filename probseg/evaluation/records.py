@@ -100,7 +100,7 @@ class ObjectRecord:
             and have neither click nor time.
         photo: Name of the photograph, which several objects may share.
         pixels: Checksum of image, mask and what else the sample has, see `checksum`.
-        picture: What it takes to draw the run, where it was asked for.
+        picture: The data that draw the run, if requested.
     """
 
     dataset: str

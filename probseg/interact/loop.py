@@ -3,7 +3,7 @@
 Validation, testing, the Python predictor and annotation tools share `InteractionLoop`. Its states
 are explicit: every function takes states and returns new ones, and nothing is kept between calls.
 It works on many interactions at once, which the model answers in batches. Clicks and boxes in a
-state are in pixels of the whole image; only the model gets those of its view.
+state are in pixels of the whole image; only the model gets pixels of its view.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class InteractionLoop:
         batch_size: Most images in one call of the model, at least 2 with ``flip``; bounds its
             memory.
         zoom: Settings of the zoom-in; None for none.
-        flip: Whether the logits are averaged with those of the mirrored image.
+        flip: Whether to average the logits with the logits of the mirrored image.
         previous_mask: Whether the model is handed its last answer with the prompts.
 
     Raises:

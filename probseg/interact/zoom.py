@@ -23,7 +23,7 @@ class Zoom:
 
     Args:
         target: Longer side in pixels that a window is resized to.
-        expansion: Sides of the window over those of the box around prediction and clicks.
+        expansion: Ratio of the window's sides to the sides of the box around prediction and clicks.
         min_side: Smallest side of the window in pixels, before it is cut at the image's border.
         keep_above: The old window stays while its overlap with the new one, the product of the
             IoUs of their rows and columns, is at least this and all positive clicks lie inside,

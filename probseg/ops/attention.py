@@ -1,4 +1,4 @@
-"""The two primitives of which every attention mechanism of this package is made.
+"""The two primitives that every attention mechanism of this package consists of.
 
 Both share the logits ``S = scale Q Kᵀ + log_prior`` and their row softmax, the responsibilities
 ``w_ij`` of the keys (the units of a mixture) for the queries.

@@ -45,7 +45,7 @@ def hopfield_retrieval(
     any other is large, states near the pattern end next to it; if it is small, they end between
     several patterns; for ``beta = 0``, in the mean of all.
 
-    Memory and precision are those of ``attend``. Gradients go through every iteration.
+    Memory and precision are as in ``attend``. Gradients go through every iteration.
 
     Args:
         states: Initial states, ``(B, G, N, D)``.

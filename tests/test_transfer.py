@@ -89,9 +89,17 @@ def test_servers_that_know_less(site, tmp_path, behaviour):
     assert len(site.asked) == expected
 
 
-@pytest.mark.parametrize("heeds_if_range", [True, False])
-@pytest.mark.parametrize("length", [200_000, 300_000, 50_000])
-@pytest.mark.parametrize("name", ["a.bin", "b.bin"])
+@pytest.mark.parametrize(
+    ("heeds_if_range", "length", "name"),  # every pair of two values
+    [
+        (True, 200_000, "a.bin"),
+        (False, 200_000, "b.bin"),
+        (False, 300_000, "a.bin"),
+        (True, 300_000, "b.bin"),
+        (True, 50_000, "b.bin"),
+        (False, 50_000, "a.bin"),
+    ],
+)
 def test_another_file_is_fetched_as_a_whole(site, tmp_path, heeds_if_range, length, name):
     """One that changed at its address, or one of another address."""
     site.cuts = [100_000] + [0] * 5

@@ -204,10 +204,7 @@ def _photo(scaled: _Scaled) -> str:
 
 def _click(scaled: _Scaled, click: Click, mark: float) -> _Mark:
     """Return a disk on the object, or a square on the background."""
-    x, y = (
-        scaled.scale * (click.x + 0.5),
-        scaled.scale * (click.y + 0.5),
-    )  # whole numbers are centres
+    x, y = (scaled.scale * (place + 0.5) for place in (click.x, click.y))  # of pixel centres
     side = 15 * mark if click.positive else 13.5 * mark
     corner = side / 2 if click.positive else 0.0
     return _Mark(x, y, side, corner, CLICK_COLOURS[click.positive], mark)

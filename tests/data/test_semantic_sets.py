@@ -19,6 +19,7 @@ from fakes import save
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from refusals import refused
 from scipy.io import savemat
 
 from probseg.data import (
@@ -48,13 +49,6 @@ PLACES = {
     COCOStuff10k: ("coco_stuff10k", "cocostuff-10k-v1.1", "COCOStuff10k"),
     COCOStuff164k: ("coco_stuff164k", "COCOStuff164k"),
 }
-
-
-def refused(error, action, *parts):
-    with pytest.raises(error) as caught:
-        action()
-    for part in parts:
-        assert str(part) in str(caught.value)
 
 
 def written(kind, tmp_path):

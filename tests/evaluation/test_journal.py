@@ -144,22 +144,6 @@ def test_files_of_another_subject_are_not_mixed_in(tmp_path):
 # --- killed -------------------------------------------------------------------------------------
 
 
-def test_a_journal_cut_at_any_byte_holds_whole_runs_only(tmp_path):
-    folder = place(tmp_path)
-    expected = runs("a,b", 'q"q', "two\nlines", "größe 猫")
-    Journal(folder, SUBJECT).add(expected)
-    path = folder / "objects.csv"
-    content = path.read_bytes()
-    numbers = set()
-    for cut in range(len(content), -1, -1):
-        path.write_bytes(content[:cut])
-        _, found = find_unfinished(folder, SUBJECT)
-        assert {run.key for run in found} <= {run.key for run in expected}
-        assert all(run in expected for run in found), "exact to the last digit, and whole"
-        numbers.add(len(found))
-    assert numbers == {0, 1, 2, 3, 4}
-
-
 def _write_for_ever(folder, started):
     journal = Journal(folder, SUBJECT)
     started.set()

@@ -89,7 +89,7 @@ def figures_of(summary: Mapping[str, Any], first: int) -> Figures:
     """Return the published figures of a summary of clicks.
 
     Args:
-        summary: Fields of `probseg.evaluation.summary.Summary`, as in ``results.json``.
+        summary: `probseg.evaluation.summary.Summary.as_json`, also as ``results.json`` has it.
         first: Number of clicks of the first result.
     """
     errors = summary["se_objects"]

@@ -86,7 +86,7 @@ def _of_clicks(
             )
         ]
     (summary,) = summarise_records(records, protocol).values()
-    found = figures_of(_plain(summary.as_json()), protocol.first_answer)
+    found = figures_of(summary.as_json(), protocol.first_answer)
     figures = {name: figure.value for name, figure in found.items()}
     return figures, {"objects": summary.n_objects, "trials": summary.n_trials}
 
@@ -129,15 +129,6 @@ def _as_asked(model: SemanticSegmenter, options: Mapping[str, Any]) -> Iterator[
         else:
             with model.iterations(options["iterations"]):
                 yield
-
-
-def _plain(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return a summary with the keys that it has in a file."""
-    by_percent = {key: summary[key] for key in ("noc", "noc_se")}
-    return summary | {
-        key: {str(percent): value for percent, value in values.items()}
-        for key, values in by_percent.items()
-    }
 
 
 def _module_of(evaluation: Evaluation) -> _Module:

@@ -171,6 +171,15 @@ def test_where_runs_end_higher_ious_are_not_compared(tmp_path):
     )
 
 
+def test_of_two_ends_of_runs_the_lower_one_counts(tmp_path):
+    ends = [{"protocol": dataclasses.replace(BOXED, target_iou=target)} for target in (0.95, 0.9)]
+    results = pair_of(tmp_path, {"Toy": rising(6)}, {"Toy": rising(6, seed=1)}, *ends)
+    comparison = compare(results, allow_different_protocols=True, **QUICK)
+    names = {row.metric for row in comparison.rows}
+    assert "noc@90" in names
+    assert "noc@95" not in names
+
+
 def test_missing_objects_are_named_or_left_out(tmp_path):
     a, b = rising(9), rising(9, seed=1)
     results = pair_of(tmp_path, {"Toy": a, "More": a}, {"Toy": b[:2]})

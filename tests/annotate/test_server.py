@@ -444,6 +444,15 @@ def _json(headers):
     return {"content-type": "application/json", **headers}
 
 
+def test_everything_but_the_page_needs_the_token(client):
+    headers = _json({"x-probseg-token": "wrong"})
+    for route in client.http.app.app.routes:
+        path = route.path.replace("{name}", "x").replace("{number:int}", "1")
+        for method in route.methods - {"HEAD"}:
+            answer = client.http.request(method, path, headers=headers, content=b"{}")
+            assert answer.status_code == (401 if path.startswith("/api/") else 200), path
+
+
 def test_the_page_may_not_load_from_elsewhere(client):
     answer = client.http.get("/", headers={"x-probseg-token": ""})
     policy = answer.headers["content-security-policy"]

@@ -7,6 +7,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from drawn_semantic import FakeStreets, draw_labels, semantic_batch
 from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
@@ -20,6 +21,7 @@ from probseg.attention.bases import Bases
 from probseg.callbacks import SemanticEvaluation, SemanticVisualLog
 from probseg.callbacks.semantic_pictures import class_colours, coloured
 from probseg.callbacks.semantic_report import print_scores
+from probseg.callbacks.semantic_tally import Tally, gathered
 from probseg.data import SemanticDataModule
 from probseg.errors import DataError, UsageError
 from probseg.metrics.semantic import semantic_scores
@@ -310,6 +312,22 @@ def test_files_and_pictures_of_the_first_photographs(tmp_path):
     metadata = results(tmp_path / "run" / "one")["metadata"]
     assert metadata["data"]["batch_size"] == 16
     assert len(metadata["weights_sha256"]) == 64
+
+
+def test_processes_keep_the_pictures_of_the_first_photographs(monkeypatch):
+    def tally(rank):
+        made = Tally(2, torch.device("cpu"))
+        made.pictures = [((batch, rank), f"batch {batch} of {rank}") for batch in range(2)]
+        return made
+
+    def gather(parts, mine):
+        parts[:] = [mine, {"Toy": tally(1).counted()}]
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    found = gathered({"Toy": tally(0)}, 3)["Toy"].pictures
+    assert [name for _, name in found] == ["batch 0 of 0", "batch 0 of 1", "batch 1 of 0"]
 
 
 def test_without_pictures_there_is_no_sheet(tmp_path):

@@ -190,6 +190,19 @@ def test_objects_of_one_photograph_count_together(monkeypatch, both):
         assert found.best.difference == pytest.approx(expected, nan_ok=True)
 
 
+def test_intervals_hold_for_all_settings_at_once(monkeypatch, both):
+    levels = []
+
+    def noting(*given, level, **options):
+        levels.append(level)
+        return clustered_bootstrap(*given, level=level, **options)
+
+    monkeypatch.setattr(tuning, "clustered_bootstrap", noting)
+    found, _, _ = searched(monkeypatch, both, lambda state: LAST)
+    compared = len(found.trials) - 1
+    assert levels == pytest.approx([1 - 0.05 / compared] * compared)
+
+
 def test_the_network_keeps_its_own_settings(monkeypatch, both):
     before, training = layers(both), both.training
     searched(monkeypatch, both, lambda state: state[0])

@@ -15,7 +15,7 @@ from runs import command, usage_error
 import probseg
 from probseg.errors import UsageError
 from probseg.export import Runner, export_model, folder
-from probseg.export.parity import TorchRunner
+from probseg.export.parity import TorchRunner, measure
 from probseg.models import build
 from probseg.transfer import digest
 from probseg.zoo.store import save
@@ -53,6 +53,32 @@ def network(name):
 def square():
     """An image that a network sees without padding."""
     return draw_scene(2 * SIDE, 2 * SIDE, seed=3)[0]
+
+
+class Shifted:
+    """Answers as a network does whose logits are larger by a number."""
+
+    def __init__(self, model, more):
+        self.predictor = probseg.Predictor(copy.deepcopy(model), zoom=None)
+        self.predictor.model.head.register_forward_hook(self.note)
+        self.more = more
+
+    def note(self, *hooked):
+        self.logits = (hooked[-1][0, 0] + self.more).numpy()
+
+    def set_image(self, image):
+        self.predictor.set_image(image)
+
+    def predict(self, clicks, box):
+        return self.predictor.predict(clicks, box).probability
+
+
+@pytest.mark.parametrize("more", [-0.5, 0.5])
+def test_logits_may_be_neither_larger_nor_smaller(more):
+    model = network("micro_csa")
+    parity = measure(model, Shifted(model, more))
+    assert parity.logit_difference == pytest.approx(0.5, rel=1e-4)
+    assert parity.differing_pixels == 0
 
 
 def predicted(model, image, asked):

@@ -13,6 +13,7 @@ from micro import FUSION
 from network_cases import assert_all_learn, opened, prompts
 from recording import Recorder, Through
 from refusals import refused
+from torch.nn import functional
 
 from probseg.clicks import ClickMaps
 from probseg.heads import ConvHead, Head
@@ -297,3 +298,16 @@ def test_features_of_a_loss_are_left_out_of_each():
             assert one.decoded.features.shape[0] == one.image.shape[0] == 1
             whole = model.encode(image[None]).decoded.features
             torch.testing.assert_close(one.decoded.features, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_auxiliary_logits_are_enlarged_as_areas_of_whole_cells():
+    torch.manual_seed(0)
+    backbone = micro_model("micro_fast").backbone
+    model = Segmenter(backbone, Coarse, ConvHead, prompts="head").eval()
+    with torch.no_grad():
+        encoded = model.encode(torch.rand(1, 3, 21, 27))
+        coarse, size = encoded.decoded.auxiliary, encoded.image.shape[-2:]
+        enlarged = functional.interpolate(coarse, size, mode="bilinear", align_corners=False)
+        found = model.all_logits(encoded, prompts()).auxiliary
+    assert coarse.std() > 1e-3
+    torch.testing.assert_close(found, enlarged[..., :21, :27])

@@ -1,10 +1,12 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 from result_folders import BOXED, UNBOXED, result, rising, rows_of, write_result
 
 from probseg.errors import DataError, UnknownNameError
+from probseg.metrics.comparison import holm
 from probseg.reports.comparison import compare
 from probseg.reports.comparison_inputs import default_names, read_result
 from probseg.reports.comparison_report import as_json, verdicts
@@ -169,6 +171,25 @@ def test_where_runs_end_higher_ious_are_not_compared(tmp_path):
         "ended" in note
         for note in compare([results[0], dataclasses.replace(results[0], name="c")], **QUICK).notes
     )
+
+
+def test_of_two_ends_of_runs_the_lower_one_counts(tmp_path):
+    ends = [{"protocol": dataclasses.replace(BOXED, target_iou=target)} for target in (0.95, 0.9)]
+    results = pair_of(tmp_path, {"Toy": rising(6)}, {"Toy": rising(6, seed=1)}, *ends)
+    comparison = compare(results, allow_different_protocols=True, **QUICK)
+    names = {row.metric for row in comparison.rows}
+    assert "noc@90" in names
+    assert "noc@95" not in names
+
+
+def test_all_data_sets_are_corrected_together(tmp_path):
+    a = {"Toy": rising(14), "More": rising(16, seed=1)}
+    b = {dataset: np.clip(ious + 0.05, 0, 1) for dataset, ious in a.items()}
+    comparison = compare(pair_of(tmp_path, a, b), **QUICK)
+    assert [row.corrected_p for row in comparison.rows] == holm([r.p for r in comparison.rows])
+    toy = [row for row in comparison.rows if row.dataset == "Toy"]
+    assert 0 < len(toy) < len(comparison.rows)
+    assert [row.corrected_p for row in toy] != holm([row.p for row in toy])
 
 
 def test_missing_objects_are_named_or_left_out(tmp_path):

@@ -258,8 +258,9 @@ def test_the_sheet_has_all_data_sets():
 
 def test_scores_are_sorted_by_object_and_trial():
     records = [by_hand("b", 1), by_hand("a", 1), by_hand("b", 0), by_hand("a", 0)]
+    records = [replace(one, photo={"a": "two", "b": "one"}[one.name]) for one in records]
     scores = scores_of(records, SHORT)["Toy"]
-    assert scores.photos == ("one", "one")
+    assert scores.photos == ("two", "one")
     assert scores.ious[:, :, 1].tolist() == [[0.6, 0.6], [0.8, 0.8]]
     assert np.isnan(scores.values["compliance"][:, :, 0]).all()
     assert (scores.values["compliance"][:, :, 2] == 0.5).all()

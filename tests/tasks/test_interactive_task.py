@@ -401,3 +401,16 @@ def test_half_precision_trains(precision, entry, tmp_path):
     )
     trainer.fit(task, data)
     assert math.isfinite(trainer.callback_metrics["train/loss"])
+
+
+def test_processes_share_the_seed_of_a_batch_and_no_random_numbers(monkeypatch):
+    task = InteractiveSegmentation(micro_model("micro_csa"))
+    task.seed, seeds, drawn = 3, set(), set()
+    for rank, epoch in ((0, 0), (1, 0), (0, 1)):
+        monkeypatch.setattr(InteractiveSegmentation, "global_rank", rank)
+        monkeypatch.setattr(InteractiveSegmentation, "current_epoch", epoch)
+        task.on_train_batch_start(None, 0)
+        seeds.add((epoch, task.batch_seed))
+        drawn.add(torch.rand(()).item())
+    assert len(seeds) == len({seed for _, seed in seeds}) == 2
+    assert len(drawn) == 3

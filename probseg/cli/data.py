@@ -27,7 +27,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from probseg.cli.arguments import Parser, new_file
+from probseg.cli.arguments import Parser, check_writable, new_file
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
 from probseg.data.conversion import READERS, WRITERS, AnnotatedImage, Losses, Request
@@ -227,6 +227,7 @@ def _convert(options: argparse.Namespace) -> None:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         msg = f"{target}: is there already; remove it, or choose another name for B"
         raise UsageError(msg)
+    check_writable("B", target)
     losses = Losses()
     request = Request(options.images, options.tolerance)
     counts = [0, 0]

@@ -286,11 +286,18 @@ def _print_report(report: Report) -> None:
             table.add_column("finding", overflow="fold")
             _fill(table, [(problem.path, problem.text) for problem in problems])
             terminal.print(table)
+    photos = _counted(report.photos, "photograph")
+    if report.with_objects != report.photos:
+        photos = f"{report.with_objects} of {photos}"
     line = (
-        f"{report.dataset} in {report.root}: {report.objects} objects on {report.photos} "
-        f"photographs, {len(serious)} problems, {len(notes)} notes"
+        f"{report.dataset} in {report.root}: {_counted(report.objects, 'object')} on {photos}, "
+        f"{_counted(len(serious), 'problem')}, {_counted(len(notes), 'note')}"
     )
     terminal.print(line, markup=False, soft_wrap=True)
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _compare(

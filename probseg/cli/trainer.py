@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
+import argparse
 import re
 import sys
-import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -35,16 +34,17 @@ from probseg.cli.checkpoints import (
     next_commands,
     without_pretrained_backbones,
 )
+from probseg.cli.configs import with_shipped_configs
 from probseg.cli.faults import explain, how_to_continue, interruption
 from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.nearest import nearest_options
+from probseg.cli.noise import without_notices, without_notices_about_checkpoints
 from probseg.cli.precision import without_slow_bfloat16
 from probseg.cli.processes import check_processes
 from probseg.data.base import InteractiveDataset
 from probseg.data.semantic import SemanticDataset
 from probseg.errors import UsageError, history, user_error
 from probseg.models import SemanticSegmenter, semantic_variant, variant
-from probseg.paths import configs_dir
 from probseg.tasks import SemanticSegmentation
 
 NOISE = re.compile(
@@ -69,10 +69,21 @@ class ConfigParser(LightningArgumentParser):
     argument. Configurations name `probseg.zoo.create_interactive`, which takes the same arguments.
     """
 
+    _actions: list[argparse.Action]
+
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Namespace:  # noqa: ANN401
         """Parse the text of a configuration; see jsonargparse."""
         content = FORMER_NAME.sub(r"\1probseg.zoo.create_interactive", content)
         return super().parse_string(content, *args, **kwargs)
+
+    def instantiate(self, *args: Any, **kwargs: Any) -> Namespace:  # noqa: ANN401
+        """Make the classes, the data first: missing data are found before weights are loaded."""
+        given = self._actions
+        self._actions = sorted(given, key=lambda action: action.dest != "data")
+        try:
+            return super().instantiate(*args, **kwargs)
+        finally:
+            self._actions = given
 
 
 class ProbsegCLI(LightningCLI):
@@ -266,13 +277,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         UsageError: If the arguments are wrong.
     """
     arguments = ["--help" if argument == ALL else argument for argument in arguments]
-    check_configs(arguments)
-    # Lightning advertises other products at each start.
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_not_a_tip)
-    # Raised inside Lightning, about torch; nobody who runs probseg can mend it.
-    warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
-    # The arguments come both ways on purpose: processes that Lightning starts read sys.argv.
-    warnings.filterwarnings("ignore", "LightningCLI's args parameter", UserWarning)
+    without_notices()
     return ProbsegCLI(
         L.LightningModule,
         L.LightningDataModule,
@@ -285,41 +290,6 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         parser_kwargs=_parser_options(),
         args=with_whole_models(with_shipped_configs(arguments)),
     )
-
-
-def check_configs(arguments: Sequence[str]) -> None:
-    """Check that files given as configurations have text in them.
-
-    Raises:
-        UsageError: If one is empty or is no text.
-    """
-    for argument, following in pairwise([*arguments, ""]):
-        option, equals, value = argument.partition("=")
-        path = Path(value if equals else following)
-        if option not in ("-c", "--config") or not path.is_file():
-            continue
-        try:
-            empty = not path.read_text(encoding="utf-8").strip()
-        except UnicodeDecodeError as error:
-            msg = f"{option} {path}: must be YAML in UTF-8, got bytes that are no text: {error}"
-            raise UsageError(msg) from error
-        if empty:
-            msg = f"{option} {path}: must have settings, got an empty file"
-            raise UsageError(msg)
-
-
-def with_shipped_configs(arguments: Sequence[str]) -> list[str]:
-    """Point paths ``configs/...`` that do not exist here to the files that ship with probseg."""
-
-    def found(argument: str) -> str:
-        option, equals, value = argument.rpartition("=")
-        path = Path(value)
-        if path.parts[:1] != ("configs",) or path.suffix != ".yaml" or path.exists():
-            return argument
-        shipped = configs_dir().joinpath(*path.parts[1:])
-        return f"{option}{equals}{shipped}" if shipped.exists() else argument
-
-    return [found(argument) for argument in arguments]
 
 
 def with_whole_models(arguments: Sequence[str]) -> list[str]:
@@ -353,7 +323,3 @@ def _parser_options() -> dict[str, Any]:
     options: dict[str, Any] = {verb: {"epilog": f"example: {e}"} for verb, e in EXAMPLES.items()}
     version = f"probseg {probseg.__version__}"
     return {"version": version, "exit_on_error": False, "allow_abbrev": False, **options}
-
-
-def _not_a_tip(record: logging.LogRecord) -> bool:
-    return "Tip:" not in record.getMessage()

@@ -9,6 +9,8 @@ import pytest
 from fakes import write_folder
 from runs import usage_error
 
+from probseg.paths import configs_dir
+
 QUICK = """
 import sys
 from probseg.cli import main
@@ -29,11 +31,16 @@ REFUSED = {
     f"predict|none.jpg|{OUT}|--click|1,1": "none.jpg: no such photograph",
     f"{PHOTO}|--output|data/masks/photo0.png/m.png|--click|1,1": "cannot be written",
     "predict|data|--output|out|--click|1,1": "--prompts",
+    "fit|--config|configs/experiment/fodler.yaml": "did you mean configs/experiment/folder.yaml?",
+    "fit|--config|moved.yaml": "probseg fit --config ORIGINAL --print_config > mine.yaml",
+    "test|--config=none.yaml": "--config none.yaml: does not exist",
 }
 
 
 def test_no_heavy_import_before_a_refusal(tmp_path):
     write_folder(tmp_path / "data", images=2, size=(24, 32))
+    moved = (configs_dir() / "experiment" / "folder.yaml").read_text(encoding="utf-8")
+    (tmp_path / "moved.yaml").write_text(moved, encoding="utf-8")
     (tmp_path / "IMG.HEIC").write_bytes(b"x")
     done = subprocess.run(
         [sys.executable, "-c", QUICK],

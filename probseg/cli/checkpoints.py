@@ -70,11 +70,14 @@ def best_of_run(configs: Sequence[Path]) -> str | None:
     return None
 
 
-def check_readable(path: Path) -> None:
+def check_readable(path: Path) -> dict[str, Any]:
     """Check that a file is a checkpoint that can be loaded without running code.
 
     Args:
         path: The file.
+
+    Returns:
+        Its content.
 
     Raises:
         UsageError: If there is no such file.
@@ -86,12 +89,35 @@ def check_readable(path: Path) -> None:
         msg = f"--ckpt_path {path}: no such file; give the path of a .ckpt file, or `last`"
         raise UsageError(msg)
     try:
-        format_of(read_checkpoint(path))
+        stored = read_checkpoint(path)
+        format_of(stored)
     except WeightsError as error:
         reason = str(error) if str(path) in str(error) else f"{path}: {error}"
         other = _newest_other(path)
         msg = f"{reason}; --ckpt_path {other} can be read" if other else reason
         raise WeightsError(msg) from error
+    return stored
+
+
+def how_finished(stored: Mapping[str, Any], trainer: Mapping[str, Any]) -> str | None:
+    """Return a sentence if a training has come to its end, else None.
+
+    Args:
+        stored: Its checkpoint.
+        trainer: The section ``trainer`` of the configuration with which it is to go on.
+    """
+    if "loops" not in stored:  # of weights alone, which Lightning refuses to resume
+        return None
+    epochs = stored["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    for done, unit in ((epochs, "epochs"), (stored["global_step"], "steps")):
+        option = f"max_{unit}"
+        most = trainer.get(option)
+        if most is not None and 0 <= most <= done:
+            return (
+                f"this training has already finished ({done} of {most} {unit}); raise "
+                f"--trainer.{option} to go on"
+            )
+    return None
 
 
 def next_commands(trainer: L.Trainer) -> str:

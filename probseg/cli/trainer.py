@@ -30,6 +30,7 @@ from probseg.cli.checkpoints import (
     best_of_run,
     check_readable,
     find_last,
+    how_finished,
     last_of,
     next_commands,
     without_pretrained_backbones,
@@ -114,6 +115,7 @@ class ProbsegCLI(LightningCLI):
         Raises:
             UsageError: If there is no such checkpoint, or an argument is wrong.
             WeightsError: If it cannot be read.
+            SystemExit: With status 0 if nothing is left to do of a training that is to go on.
         """
         try:
             super().parse_arguments(parser, args)
@@ -132,21 +134,26 @@ class ProbsegCLI(LightningCLI):
         # Until the classes are made: Lightning would let the hyper-parameters in the checkpoint
         # replace those of the command line.
         self.checkpoint, config.ckpt_path = config.ckpt_path, None
+        given = str(self.checkpoint)
         if self.checkpoint is None and verb != "fit":
             self.checkpoint = best_of_run([Path(str(path)) for path in config.config or ()])
             if self.checkpoint is not None:
                 sys.stderr.write(f"probseg: best checkpoint of the run: {self.checkpoint}\n")
         if self.checkpoint is None or "://" in str(self.checkpoint):
             return
-        if str(self.checkpoint) == "best":
+        if given == "best":
             msg = "--ckpt_path best: it is known only while a training runs; give the file's path"
             raise UsageError(msg)
-        if str(self.checkpoint) == "last":
+        if given == "last":
             self.checkpoint = str(find_last(config.trainer, config.data.as_dict()))
-            sys.stderr.write(f"probseg: going on from {self.checkpoint}\n")
             if verb == "fit":
                 self.run_to_continue = Path(self.checkpoint).parent.parent
-        check_readable(Path(self.checkpoint))
+        stored = check_readable(Path(self.checkpoint))
+        if verb == "fit" and (done := how_finished(stored, config.trainer)) is not None:
+            sys.stderr.write(f"probseg: {self.checkpoint}: {done}\n")
+            raise SystemExit(0)
+        if given == "last":
+            sys.stderr.write(f"probseg: going on from {self.checkpoint}\n")
 
     def instantiate_classes(self) -> None:
         """Make trainer, model and data.

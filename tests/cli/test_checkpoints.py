@@ -13,7 +13,7 @@ from runs import command, finished, folder_fit, train_two_epochs, usage_error
 from tested import FACTS
 
 import probseg
-from probseg.cli.checkpoints import beginning, check_readable, find_last
+from probseg.cli.checkpoints import beginning, check_readable, find_last, how_finished
 from probseg.cli.processes import check_processes
 from probseg.errors import UnknownNameError, UsageError, WeightsError
 from probseg.models import read_preset
@@ -128,6 +128,27 @@ def test_the_end_of_a_training_names_what_to_do_with_it(trained, tmp_path, monke
     (test,) = (line.partition("probseg ")[2] for line in lines if "test it" in line)
     assert command(*test.split(), "--evaluation.pictures=0") == 0
     assert probseg.Predictor.from_pretrained(named).model.working_size is None
+
+
+def test_a_finished_training_is_not_begun_again(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained[0].parent)
+    last = trained[1] / "checkpoints" / "last.ckpt"
+    begins = "probseg.cli.trainer.ProbsegCLI.instantiate_classes"
+    monkeypatch.setattr(begins, lambda self: pytest.fail("begun again"))
+    for limit in ("--trainer.max_epochs=2", "--trainer.max_steps=4"):
+        for given in ("last", last):
+            with pytest.raises(SystemExit, match=r"^0$"):
+                command(*folder_fit(trained[0], limit, "--ckpt_path", given))
+            text = capsys.readouterr().err
+            unit = limit.partition("_")[2].partition("=")[0]
+            done = {"epochs": "2 of 2", "steps": "4 of 4"}[unit]
+            assert f"{last}: this training has already finished ({done} {unit}); raise " in text
+            assert "going on" not in text
+    content = torch.load(last, weights_only=True)
+    for goes_on in ({"max_epochs": 3}, {"max_epochs": -1}, {"max_epochs": None, "max_steps": -1}):
+        assert how_finished(content, goes_on) is None
+    del content["loops"]
+    assert how_finished(content, {"max_epochs": 1}) is None
 
 
 def test_more_processes_than_cores_are_refused(trained, tmp_path, monkeypatch, capsys):

@@ -209,6 +209,18 @@ class ProbsegCLI(LightningCLI):
             callbacks.insert(0, FiniteLoss())
         return trainer
 
+    def _prepare_subcommand_parser(
+        self,
+        klass: type,
+        subcommand: str,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> LightningArgumentParser:
+        """Leave out Lightning's list of scores after a test: the evaluations print tables."""
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand == "test":
+            parser.set_defaults(verbose=False)
+        return parser
+
     def after_fit(self) -> None:
         """Print where the training is, how good it is, and what to do with it."""
         if self.trainer.is_global_zero:

@@ -401,3 +401,10 @@ def test_half_precision_trains(precision, entry, tmp_path):
     )
     trainer.fit(task, data)
     assert math.isfinite(trainer.callback_metrics["train/loss"])
+
+
+def test_a_task_made_in_python_keeps_no_second_copy_of_its_network(recwarn):
+    task = InteractiveSegmentation(micro_model(), corner_noise=0.2)
+    assert not [one for one in recwarn if "nn.Module" in str(one.message)]
+    assert task.hparams["corner_noise"] == 0.2
+    assert not any(map(callable, task.hparams.values()))

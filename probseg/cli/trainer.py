@@ -14,6 +14,7 @@ import lightning as L
 import yaml
 from jsonargparse import ArgumentError, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import RichModelSummary
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
 from lightning.pytorch.plugins.io import CheckpointIO
@@ -25,7 +26,10 @@ from probseg.callbacks import InteractiveEvaluation, SaveConfig, SemanticEvaluat
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.loggers import make_logger, missing_versions
+from probseg.callbacks.start import StartScore
+from probseg.callbacks.summary import NetworkSummary
 from probseg.cli.checkpoints import (
+    RANDOM,
     beginning,
     best_of_run,
     check_readable,
@@ -168,8 +172,8 @@ class ProbsegCLI(LightningCLI):
         names = []
         if self.run_to_continue is not None:
             names = missing_versions(config.trainer.get("logger"), self.run_to_continue)
-        if self.config.subcommand == "fit" and self.checkpoint is None:
-            sys.stderr.write(beginning(config.model.as_dict()))
+        weights = beginning(config.model.as_dict())
+        self.begins_trained = self.checkpoint is None and not weights.startswith(RANDOM)
         asked, weights_only = config.model.clone(), config.weights_only
         if weights_only is None:  # Lightning would unpickle checkpoints from addresses
             config.weights_only = True
@@ -187,6 +191,8 @@ class ProbsegCLI(LightningCLI):
             *_, innermost = history(error)  # without the layers that the parser puts around it
             reason = user_error(error) or datasets.refused or innermost
             raise UsageError(str(reason)) from error
+        if self.config.subcommand == "fit" and self.checkpoint is None:
+            sys.stderr.write(f"probseg: weights to begin with: {weights}\n")
         config.model, config.weights_only = asked, weights_only
         for logger, _ in names:  # the saved configuration must not tie later runs to this folder
             logger["version"] = None
@@ -195,18 +201,28 @@ class ProbsegCLI(LightningCLI):
         """Make the trainer, without the evaluation of the other task.
 
         A training gets what guards it in any configuration: against a loss that is no number, and
-        against a process that ends while it writes a checkpoint.
+        against a process that ends while it writes a checkpoint. One that begins with trained
+        weights validates them first.
         """
-        if self.subcommand == "fit":
-            plugins = self.config_init[self.subcommand].trainer.get("plugins")
-            kwargs["plugins"] = with_atomic_checkpoints(plugins)
+        fits = self.subcommand == "fit"
+        if self.run_to_continue is not None or not fits:
+            without_notices_about_checkpoints()
+        config = self.config_init[self.subcommand]
+        if fits:
+            kwargs["plugins"] = with_atomic_checkpoints(config.trainer.get("plugins"))
+            if self.begins_trained and config.trainer.get("num_sanity_val_steps") is None:
+                kwargs["num_sanity_val_steps"] = -1  # for the score before the first step
         trainer = super().instantiate_trainer(**kwargs)
         semantic = isinstance(self.model, SemanticSegmentation)
         other = InteractiveEvaluation if semantic else SemanticEvaluation
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks[:] = [callback for callback in callbacks if not isinstance(callback, other)]
-        if self.subcommand == "fit":
-            callbacks.insert(0, FiniteLoss())
+        callbacks[:] = [
+            NetworkSummary(summary._max_depth) if isinstance(summary, RichModelSummary) else summary
+            for summary in callbacks
+        ]
+        if fits:
+            callbacks[:0] = [FiniteLoss(), StartScore()]
         return trainer
 
     def _prepare_subcommand_parser(

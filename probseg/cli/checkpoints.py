@@ -119,7 +119,7 @@ def how_finished(stored: Mapping[str, Any], trainer: Mapping[str, Any]) -> str |
         if most is not None and 0 <= most <= done:
             return (
                 f"this training has already finished ({done} of {most} {unit}); raise "
-                f"--trainer.{option} to go on"
+                f"--trainer.{option} to continue"
             )
     return None
 

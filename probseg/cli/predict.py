@@ -21,7 +21,7 @@ examples:
   probseg predict val2017 --prompts instances.json --format masks,coco --output results
   probseg predict street --model emanet_lite0 --output classes   # class maps: no prompts
 
-The same command goes on where it was interrupted. docs/predict.md describes files of prompts.
+After an interruption, the same command continues. docs/predict.md describes files of prompts.
 """
 
 

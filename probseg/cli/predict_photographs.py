@@ -129,7 +129,7 @@ def predict_folder(options: argparse.Namespace) -> None:
             stopped = interruption(error, trainer.received_sigterm)
             if stopped is None:
                 raise
-            sys.stderr.write(f"probseg: stopped by {stopped[1]}; the same command goes on\n")
+            sys.stderr.write(f"probseg: stopped by {stopped[1]}; the same command continues\n")
             raise SystemExit(stopped[0]) from error
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
         _finish(writer, len(jobs), len(jobs) - len(waiting), options)

@@ -11,6 +11,9 @@ from typing import Any, TypeGuard
 
 from probseg.errors import UnknownNameError
 
+RECOMMENDED = "lite0_unet_prop"
+"""Network of the zoo that is used where none is named."""
+
 Make = Callable[[str, dict[str, Any]], Any]
 """Takes a class's name and its arguments, whose parts are built, and returns the object."""
 

@@ -6,11 +6,13 @@ are pixel centres. Boxes are ``(x0, y0, x1, y1)``, half-open: ``x1`` and ``y1`` 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
+
+if TYPE_CHECKING:  # torch takes seconds
+    from torch import Tensor
 
 IGNORE = 255
 """Value of the pixels of a mask that count neither as object nor as background."""

@@ -13,14 +13,12 @@ import torch
 
 from probseg.annotate.steps import Step, Work, answer
 from probseg.attention import Adaptation
+from probseg.descriptions import RECOMMENDED
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.states import begin, image_tensor
 from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
 from probseg.zoo import create_interactive, list_models
-
-RECOMMENDED = "lite0_unet_prop"
-"""Default model of the zoo."""
 
 KNOBS = tuple(field.name for field in fields(Adaptation))
 """Settings of `Segmenter.adapt`."""

@@ -141,11 +141,11 @@ class LastCheckpoint(Checkpoint):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Stop if asked to; the checkpoint was saved before.
+        """Stop if asked to; the checkpoint was saved before, or no step has been made yet.
 
         Several processes, which may have different numbers of batches, end the validation first.
         """
-        alone = trainer.world_size == 1 and _is_within_training(trainer)
+        alone = trainer.world_size == 1 and trainer.state.fn == TrainerFn.FITTING
         if alone and not self._between and self._asked is not None:
             self._stop()
 

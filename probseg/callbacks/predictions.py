@@ -15,12 +15,9 @@ from PIL import Image
 
 from probseg.formats import coco, png, run_lengths
 from probseg.formats.colours import distinct_colours, overlay
+from probseg.formats.results import MASKS, OVERLAYS
 from probseg.paths import replacing, write_text
 from probseg.tasks.prediction import Answer, Job
-
-MASKS, OVERLAYS, COCO = "masks", "overlays", "coco"
-FORMATS = (MASKS, COCO, OVERLAYS)
-"""Kinds of results: a PNG per object (or class map), one COCO JSON, pictures."""
 
 ANNOTATIONS = "annotations.json"
 

@@ -28,7 +28,7 @@ def provenance(
     data = getattr(trainer, "datamodule", None)  # absent where loaders were passed instead
     return {
         **options,
-        "model": _plain(pl_module.hparams.get("model")),
+        "model": _plain(pl_module.hparams.get("model", pl_module.model)),
         "checkpoint": str(trainer.ckpt_path) if trainer.ckpt_path else None,
         "weights_sha256": weights_digest(pl_module.state_dict()),
         "settings_sha256": _settings(pl_module),

@@ -103,6 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if arguments[0] not in VERBS:
             raise UnknownNameError(kind="verb", name=arguments[0], known=VERBS)
         module = VERBS[arguments[0]]
+        if module == "trainer":
+            from probseg.cli.configs import check_configs
+
+            check_configs(arguments)
         own = arguments if module == "trainer" else arguments[1:]  # which runs three verbs
         import_module(f"probseg.cli.{module}").run(own)
     except Exception as error:

@@ -10,7 +10,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from probseg.cli.arguments import Parser, device
+from probseg.cli.arguments import Parser, check_writable, device
 from probseg.cli.server import listen, need_server, serve
 from probseg.errors import UsageError
 
@@ -39,6 +39,7 @@ def run(arguments: Sequence[str]) -> None:
     if not options.folder.is_dir():
         msg = f"{options.folder}: no such folder; give a folder with photographs"
         raise UsageError(msg)
+    check_writable("--out", options.out or options.folder)
     from probseg.annotate.app import create_app
     from probseg.annotate.models import Answerer
     from probseg.annotate.sessions import Sessions

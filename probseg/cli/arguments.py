@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NoReturn
-
-import torch
 
 from probseg.errors import UnknownNameError, UsageError
 
@@ -59,13 +58,46 @@ def new_file(text: str) -> Path:
     """Convert an argument to the path of a file that can be written.
 
     Raises:
-        ArgumentTypeError: If it is a folder, or its folder does not exist.
+        ArgumentTypeError: If it is a folder, or its folder does not exist or is read-only.
     """
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir():
         msg = f"must be a file in a folder that exists, got {text!r}; make {path.parent} first"
         raise argparse.ArgumentTypeError(msg)
+    reason = _refusal(path)
+    if reason is not None:
+        msg = f"{path} cannot be written: {reason}; choose another folder"
+        raise argparse.ArgumentTypeError(msg)
     return path
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Raise before long work if its result cannot be written.
+
+    Args:
+        option: Name of the argument, for the message.
+        path: A file or a folder, which may be missing, with folders above it.
+
+    Raises:
+        UsageError: If the system refuses new files in the folder, or in the nearest one above that
+            exists.
+    """
+    reason = _refusal(path)
+    if reason is not None:
+        msg = f"{option} {path} cannot be written: {reason}; choose another place"
+        raise UsageError(msg)
+
+
+def _refusal(path: Path) -> str | None:
+    """Return why the system refuses a new file or folder at a path, or None."""
+    folder = path
+    try:
+        while not folder.is_dir() and (folder == path or not folder.exists()):
+            folder = folder.parent
+        with TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
 
 
 def count(text: str) -> int:
@@ -90,8 +122,11 @@ def device(text: str) -> str:
     if text != "cpu" and (kind != "cuda" or (text != "cuda" and not index.isdecimal())):
         msg = f"must be cpu, cuda or cuda:N, got {text!r}"
         raise argparse.ArgumentTypeError(msg)
-    available = torch.cuda.device_count()
-    if kind == "cuda" and int(index or 0) >= available:
-        msg = f"must be one of the {available} CUDA devices that PyTorch sees, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
+    if kind == "cuda":
+        import torch  # which takes seconds
+
+        available = torch.cuda.device_count()
+        if int(index or 0) >= available:
+            msg = f"must be one of the {available} CUDA devices that PyTorch sees, got {text!r}"
+            raise argparse.ArgumentTypeError(msg)
     return text

@@ -15,10 +15,14 @@ from jsonargparse import Namespace
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from probseg.callbacks.run_folder import run_folder
+from probseg.callbacks.start import START, start_score
 from probseg.errors import UsageError, WeightsError
 from probseg.models import Segmenter
 from probseg.tasks.migration import format_of
 from probseg.zoo.trained import LAST, best_checkpoint, read_checkpoint
+
+RANDOM = "random"
+"""First word about weights that are not trained, see `beginning`."""
 
 HOW = ("batch_size", "crop_size", "eval_batch_size", "max_skipped", "num_workers")
 """Arguments of data modules that may change when a run resumes: the data stay the same."""
@@ -70,11 +74,14 @@ def best_of_run(configs: Sequence[Path]) -> str | None:
     return None
 
 
-def check_readable(path: Path) -> None:
+def check_readable(path: Path) -> dict[str, Any]:
     """Check that a file is a checkpoint that can be loaded without running code.
 
     Args:
         path: The file.
+
+    Returns:
+        Its content.
 
     Raises:
         UsageError: If there is no such file.
@@ -86,25 +93,59 @@ def check_readable(path: Path) -> None:
         msg = f"--ckpt_path {path}: no such file; give the path of a .ckpt file, or `last`"
         raise UsageError(msg)
     try:
-        format_of(read_checkpoint(path))
+        stored = read_checkpoint(path)
+        format_of(stored)
     except WeightsError as error:
         reason = str(error) if str(path) in str(error) else f"{path}: {error}"
         other = _newest_other(path)
         msg = f"{reason}; --ckpt_path {other} can be read" if other else reason
         raise WeightsError(msg) from error
+    return stored
+
+
+def how_finished(stored: Mapping[str, Any], trainer: Mapping[str, Any]) -> str | None:
+    """Return a sentence if a training has come to its end, else None.
+
+    Args:
+        stored: Its checkpoint.
+        trainer: The section ``trainer`` of the configuration with which it is to go on.
+    """
+    if "loops" not in stored:  # of weights alone, which Lightning refuses to resume
+        return None
+    epochs = stored["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    for done, unit in ((epochs, "epochs"), (stored["global_step"], "steps")):
+        option = f"max_{unit}"
+        most = trainer.get(option)
+        if most is not None and 0 <= most <= done:
+            return (
+                f"this training has already finished ({done} of {most} {unit}); raise "
+                f"--trainer.{option} to continue"
+            )
+    return None
 
 
 def next_commands(trainer: L.Trainer) -> str:
-    """Return lines about the run that has ended: folder, best checkpoint, and three commands."""
+    """Return lines about the run that has ended: folder, best checkpoint, and commands."""
     run = run_folder(trainer)
     lines = [f"probseg: the run is in {run}"]
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.best_model_score is not None:
-            score = f"{callback.monitor} {float(callback.best_model_score):.4g}"
-            lines.append(f"  best checkpoint  {callback.best_model_path} ({score})")
+            name, best = str(callback.monitor), float(callback.best_model_score)
+            lines.append(f"  best checkpoint  {callback.best_model_path} ({name} {best:.4g})")
+            start = start_score(run, name)
+            if start is not None:
+                is_better = best < start if callback.mode == "min" else best > start
+                lines.append(
+                    f"  at the start     {name} {start:.4g}"
+                    if is_better
+                    else f"  no checkpoint is better: {name} was {start:.4g} before the training"
+                )
             break
     if any((run / "checkpoints").glob("*.ckpt")):
         lines.append(f"  test it          probseg test --config {run / 'config.yaml'}")
+        lines.append("  compare it       probseg compare RUN_OF_ANOTHER_TEST RUN_OF_ITS_TEST")
+        if (run / START).is_file():
+            lines.append("  test the start   the same command with `test` instead of `fit`")
         if isinstance(trainer.lightning_module.model, Segmenter):
             lines.append(f'  use it           probseg.Predictor.from_pretrained("{run}")')
             lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {run}")
@@ -185,7 +226,7 @@ def _pattern(trainer: Mapping[str, Any]) -> Path:
 
 
 def beginning(task: Mapping[str, Any]) -> str:
-    """Return a line on the weights that a new training begins with.
+    """Return which weights a new training begins with; `RANDOM`, or more, if none are trained.
 
     Args:
         task: Configuration of the task, ``{"class_path": ..., "init_args": {"model": ...}}``.
@@ -194,16 +235,12 @@ def beginning(task: Mapping[str, Any]) -> str:
     given = network.get("init_args") or {}
     kind = str(network.get("class_path")).rpartition(".")[2]
     if kind == "warm_start":
-        weights = f"those of {given.get('weights')} where they fit"
-    elif given.get("pretrained"):
-        weights = f"those of {given.get('name')}"
-    else:
-        weights = "random"
-        without = deepcopy(given)
-        without_pretrained_backbones(without)
-        if without != given:
-            weights = "random, of the backbone pretrained"
-    return f"probseg: weights to begin with: {weights}\n"
+        return f"those of {given.get('weights')} where they fit"
+    if given.get("pretrained"):
+        return f"those of {given.get('name')}"
+    without = deepcopy(given)
+    without_pretrained_backbones(without)
+    return RANDOM if without == given else f"{RANDOM}, of the backbone pretrained"
 
 
 def without_pretrained_backbones(node: dict[str, Any] | Namespace) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich import box
 
-from probseg.cli.arguments import Parser
+from probseg.cli.arguments import Parser, check_writable
 from probseg.errors import UsageError
 from probseg.evaluation import PERCENTS
 from probseg.metrics import REPORTED_CLICKS
@@ -50,6 +50,7 @@ def run(arguments: Sequence[str]) -> None:
             written.
     """
     options = _parser().parse_args(list(arguments))
+    check_writable("--output", options.output)
     folders: list[Path] = options.folders
     if len(folders) < 2:
         msg = f"FOLDER must be given at least twice, the reference first, got {len(folders)}"

@@ -27,7 +27,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from probseg.cli.arguments import Parser, new_file
+from probseg.cli.arguments import Parser, check_writable, new_file
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
 from probseg.data.conversion import READERS, WRITERS, AnnotatedImage, Losses, Request
@@ -227,6 +227,7 @@ def _convert(options: argparse.Namespace) -> None:
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         msg = f"{target}: is there already; remove it, or choose another name for B"
         raise UsageError(msg)
+    check_writable("B", target)
     losses = Losses()
     request = Request(options.images, options.tolerance)
     counts = [0, 0]
@@ -285,11 +286,18 @@ def _print_report(report: Report) -> None:
             table.add_column("finding", overflow="fold")
             _fill(table, [(problem.path, problem.text) for problem in problems])
             terminal.print(table)
+    photos = _counted(report.photos, "photograph")
+    if report.with_objects != report.photos:
+        photos = f"{report.with_objects} of {photos}"
     line = (
-        f"{report.dataset} in {report.root}: {report.objects} objects on {report.photos} "
-        f"photographs, {len(serious)} problems, {len(notes)} notes"
+        f"{report.dataset} in {report.root}: {_counted(report.objects, 'object')} on {photos}, "
+        f"{_counted(len(serious), 'problem')}, {_counted(len(notes), 'note')}"
     )
     terminal.print(line, markup=False, soft_wrap=True)
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _compare(

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from probseg.cli.arguments import Parser, count, positive
+from probseg.cli.arguments import Parser, check_writable, count, positive
 from probseg.errors import UsageError
 from probseg.export import export_model
 from probseg.terminal import console
@@ -34,6 +34,7 @@ def run(arguments: Sequence[str]) -> None:
         UnknownNameError: If there is no such model.
     """
     options = _parser().parse_args(list(arguments))
+    check_writable("--output", options.output)
     model = create_interactive(options.model, pretrained=True)
     given = {
         f"{kind}_{what}": getattr(options, f"{kind}_{what}")

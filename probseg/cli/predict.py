@@ -1,54 +1,17 @@
-"""The verb predict."""
+"""The verb predict: its options, which are checked before torch is imported."""
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
-import sys
-import warnings
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-import lightning as L
-import torch
-from lightning.pytorch.utilities import rank_zero_only
-
-from probseg.annotate.models import RECOMMENDED
-from probseg.callbacks.predictions import (
-    COCO,
-    FORMATS,
-    MASKS,
-    OVERLAYS,
-    PredictionWriter,
-    picture,
-    write_picture,
-)
-from probseg.cli.arguments import Parser, count, device, positive
-from probseg.cli.faults import interruption
-from probseg.data.layout import picture_files
-from probseg.data.prompts import PromptedImage, PromptedObject, PromptFile, read_prompts
+from probseg.cli.arguments import Parser, check_writable, count, device, positive
+from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
-from probseg.formats import png, run_lengths
-from probseg.formats.colours import distinct_colours
-from probseg.images import IMAGE_SUFFIXES, read_image, unread_files
-from probseg.interact import image_tensor
-from probseg.models import Segmenter, SemanticSegmenter
-from probseg.tasks.prediction import (
-    ClassPrediction,
-    Job,
-    ObjectPrediction,
-    Photo,
-    PredictionData,
-    prompted_state,
-)
+from probseg.formats.results import COCO, FORMATS, MASKS
+from probseg.images import read_image
 from probseg.types import Click
-from probseg.zoo.create import Network, create_model
-from probseg.zoo.presets import task_of
-from probseg.zoo.trained import description_for, weights_digest
-
-SHOWN = 20
-"""Failures that are listed; the records in ``.probseg/`` have them all."""
 
 EXAMPLES = """\
 examples:
@@ -79,9 +42,16 @@ def run(arguments: Sequence[str]) -> None:
         msg = f"{options.images}: no such photograph or folder"
         raise UsageError(msg)
     if options.images.is_dir():
-        _predict_folder(options)
+        _check_folder(options)
+        from probseg.cli.predict_photographs import predict_folder
+
+        predict_folder(options)
     else:
-        _predict_photograph(options)
+        _check_photograph(options)
+        pixels = read_image(options.images)
+        from probseg.cli.predict_photographs import predict_photograph
+
+        predict_photograph(options, pixels)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -148,7 +118,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _predict_photograph(options: argparse.Namespace) -> None:
+def _check_photograph(options: argparse.Namespace) -> None:
+    """Raise for options that are for folders, and for a file that cannot be written.
+
+    Raises:
+        UsageError: For one of them.
+    """
     if options.prompts is not None:
         msg = "--prompts is for a folder of photographs; give --click and --box for a single one"
         raise UsageError(msg)
@@ -159,87 +134,19 @@ def _predict_photograph(options: argparse.Namespace) -> None:
         msg = f"--format: a photograph has one output file, got {','.join(options.formats)}"
         raise UsageError(msg)
     (kind,) = options.formats
-    semantic = _is_semantic(options)
-    if semantic and kind == COCO:
-        msg = f"--format coco: {options.model} gives class maps, which are no objects; use masks"
-        raise UsageError(msg)
     suffix = ".json" if kind == COCO else ".png"
     output: Path = options.output
     if output.suffix.lower() != suffix or output.is_dir():
         msg = f"--output must be a file ending in {suffix} for --format {kind}, got {output}"
         raise UsageError(msg)
-    if not semantic and not options.clicks and options.box is None:
-        msg = f"{options.images}: nothing to go by; give at least one --click or a --box"
-        raise UsageError(msg)
-    pixels = read_image(options.images)
-    prompted = PromptedObject("1", "object", tuple(options.clicks), options.box)
-    if not semantic:
-        try:
-            prompted_state(image_tensor(pixels), prompted)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
-    image = PromptedImage(options.images.name, () if semantic else (prompted,))
-    task = _task(_loaded(options), 1).to(options.device)
-    with torch.inference_mode():
-        (answer,) = task.predict_step([Photo(Job(image, options.images, ""), pixels)], 0)
-    if kind == OVERLAYS:
-        write_picture(output, picture(answer))
-    elif answer.labels is not None:
-        png.write_index(output, answer.labels, distinct_colours(256))
-    elif kind == MASKS:
-        png.write_binary(output, run_lengths.decode(answer.masks[0]))
-    else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(answer.masks[0]) + "\n", encoding="utf-8")
-    sys.stdout.write(f"{output}\n")
+    check_writable("--output", output)
 
 
-def _predict_folder(options: argparse.Namespace) -> None:
-    prompts = _prompts_of_folder(options)
-    network = _loaded(options)
-    weights = weights_digest(network.state_dict())
-    jobs = []
-    for image in prompts.images:
-        path = options.images / image.file
-        jobs.append(Job(image, path, _digest(image, path, weights, options.formats)))
-    writer = PredictionWriter(options.output, jobs, prompts.categories, options.formats)
-    waiting = [job for job in jobs if not writer.finished(job)]  # before any process writes
-    if waiting:
-        several = options.processes * options.nodes > 1
-        index = options.device.partition(":")[2]
-        trainer = L.Trainer(
-            accelerator=options.device.partition(":")[0],
-            devices=[int(index)] if index else options.processes,
-            num_nodes=options.nodes,
-            strategy="ddp" if several else "auto",
-            logger=False,
-            enable_checkpointing=False,
-            enable_model_summary=False,
-            enable_progress_bar=sys.stderr.isatty(),
-            use_distributed_sampler=False,  # the data module divides the photographs
-            callbacks=[writer],
-        )
-        data = PredictionData(waiting, options.batch_size, options.workers)
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", ".*does not have many workers")
-                trainer.predict(_task(network, options.batch_size), data, return_predictions=False)
-            trainer.strategy.barrier()
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            stopped = interruption(error, trainer.received_sigterm)
-            if stopped is None:
-                raise
-            sys.stderr.write(f"probseg: stopped by {stopped[1]}; the same command continues\n")
-            raise SystemExit(stopped[0]) from error
-    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-        _finish(writer, len(jobs), len(jobs) - len(waiting), options)
-
-
-def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
-    """Return the photographs of a folder with their prompts, of which class maps need none.
+def _check_folder(options: argparse.Namespace) -> None:
+    """Raise for options that are for a single photograph, and for a folder that cannot be written.
 
     Raises:
-        UsageError: If options do not fit together, or there is no photograph.
+        UsageError: For one of them.
     """
     if options.clicks or options.box is not None:
         msg = "--click and --box are for one photograph; give --prompts FILE for a folder"
@@ -250,102 +157,7 @@ def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
     if options.output.is_file():
         msg = f"--output {options.output}: must be a folder for a folder of photographs"
         raise UsageError(msg)
-    if _is_semantic(options):
-        if options.prompts is not None or COCO in options.formats:
-            msg = (
-                f"--model {options.model}: is for semantic segmentation, which takes no --prompts "
-                "and writes no coco; leave them out"
-            )
-            raise UsageError(msg)
-        pictures = [*picture_files(options.images).values(), *unread_files(options.images)]
-        names = sorted(path.name for path in pictures)
-        if not names:
-            msg = f"{options.images}: has no file with a suffix of {', '.join(IMAGE_SUFFIXES)}"
-            raise UsageError(msg)
-        return PromptFile(tuple(PromptedImage(name, ()) for name in names), {})
-    if options.prompts is None:
-        msg = f"--prompts is missing: {options.model} needs boxes or clicks on the photographs"
-        raise UsageError(msg)
-    prompts = read_prompts(options.prompts)
-    _check_names(prompts, options)
-    return prompts
-
-
-def _finish(writer: PredictionWriter, total: int, before: int, options: argparse.Namespace) -> None:
-    """Write what all photographs make together, and print what was done and what was not.
-
-    Raises:
-        SystemExit: With status 1 if there are failures.
-    """
-    if COCO in options.formats:
-        writer.write_annotations()
-    failures = list(writer.failures())
-    done = sum(writer.finished(job) for job in writer.jobs)
-    line = f"{done} of {total} photographs in {options.output}"
-    sys.stdout.write(f"{line}, {before} of them finished before\n" if before else f"{line}\n")
-    for what, reason in failures[:SHOWN]:
-        sys.stdout.write(f"failed: {what}: {reason}\n")
-    if len(failures) > SHOWN:
-        sys.stdout.write(f"failed: {len(failures) - SHOWN} more\n")
-    if failures:
-        sys.stdout.flush()
-        raise SystemExit(1)
-
-
-def _is_semantic(options: argparse.Namespace) -> bool:
-    """Return what the model is for, from its description alone.
-
-    Raises:
-        UsageError: If it is for semantic segmentation, and there are clicks or a box.
-    """
-    try:
-        semantic = task_of(description_for(options.model)) == "semantic"
-    except FileNotFoundError as error:
-        raise UsageError(str(error)) from error
-    if semantic and (options.clicks or options.box is not None):
-        msg = f"--model {options.model}: is for semantic segmentation and takes no click or box"
-        raise UsageError(msg)
-    return semantic
-
-
-def _loaded(options: argparse.Namespace) -> Network:
-    return create_model(options.model, pretrained=True).to(memory_format=torch.channels_last)
-
-
-def _task(network: Network, batch_size: int) -> ObjectPrediction | ClassPrediction:
-    if isinstance(network, SemanticSegmenter):
-        return ClassPrediction(network).eval()
-    assert isinstance(network, Segmenter), "there are two kinds"
-    return ObjectPrediction(network, batch_size).eval()
-
-
-def _check_names(prompts: PromptFile, options: argparse.Namespace) -> None:
-    """Raise unless there is a photograph, and no two of them would write the same files.
-
-    Raises:
-        UsageError: Otherwise.
-    """
-    files = [image.file for image in prompts.images]
-    if not any((options.images / file).is_file() for file in files):
-        msg = (
-            f"{options.images}: has none of the {len(files)} photographs of {options.prompts}, "
-            f"{files[0]!r} for instance"
-        )
-        raise UsageError(msg)
-    stems: dict[PurePosixPath, str] = {}
-    for file in files:
-        other = stems.setdefault(PurePosixPath(file).with_suffix(""), file)
-        if other != file or files.count(file) > 1:
-            msg = f"{options.prompts}: {file} and {other} would have masks of the same name"
-            raise UsageError(msg)
-
-
-def _digest(image: PromptedImage, path: Path, weights: str, formats: Sequence[str]) -> str:
-    """Return a checksum of all that the files of a photograph depend on."""
-    stat = path.stat() if path.is_file() else None
-    state = None if stat is None else [stat.st_size, stat.st_mtime_ns]
-    subject = json.dumps([image, state, weights, sorted(formats)])
-    return hashlib.sha256(subject.encode()).hexdigest()
+    check_writable("--output", options.output)
 
 
 def _click(text: str) -> Click:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from probseg.annotate.models import RECOMMENDED
 from probseg.cli.arguments import Parser, device
 from probseg.cli.server import listen, need_server, serve
+from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
 
 PORT = 9090

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
+import argparse
 import re
 import sys
-import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +14,7 @@ import lightning as L
 import yaml
 from jsonargparse import ArgumentError, Namespace
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import RichModelSummary
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
 from lightning.pytorch.plugins.io import CheckpointIO
@@ -26,25 +26,30 @@ from probseg.callbacks import InteractiveEvaluation, SaveConfig, SemanticEvaluat
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.loggers import make_logger, missing_versions
+from probseg.callbacks.start import StartScore
+from probseg.callbacks.summary import NetworkSummary
 from probseg.cli.checkpoints import (
+    RANDOM,
     beginning,
     best_of_run,
     check_readable,
     find_last,
+    how_finished,
     last_of,
     next_commands,
     without_pretrained_backbones,
 )
+from probseg.cli.configs import with_shipped_configs
 from probseg.cli.faults import explain, how_to_continue, interruption
 from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.nearest import nearest_options
+from probseg.cli.noise import without_notices, without_notices_about_checkpoints
 from probseg.cli.precision import without_slow_bfloat16
 from probseg.cli.processes import check_processes
 from probseg.data.base import InteractiveDataset
 from probseg.data.semantic import SemanticDataset
 from probseg.errors import UsageError, history, user_error
 from probseg.models import SemanticSegmenter, semantic_variant, variant
-from probseg.paths import configs_dir
 from probseg.tasks import SemanticSegmentation
 
 NOISE = re.compile(
@@ -69,10 +74,21 @@ class ConfigParser(LightningArgumentParser):
     argument. Configurations name `probseg.zoo.create_interactive`, which takes the same arguments.
     """
 
+    _actions: list[argparse.Action]
+
     def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Namespace:  # noqa: ANN401
         """Parse the text of a configuration; see jsonargparse."""
         content = FORMER_NAME.sub(r"\1probseg.zoo.create_interactive", content)
         return super().parse_string(content, *args, **kwargs)
+
+    def instantiate(self, *args: Any, **kwargs: Any) -> Namespace:  # noqa: ANN401
+        """Make the classes, the data first: missing data are found before weights are loaded."""
+        given = self._actions
+        self._actions = sorted(given, key=lambda action: action.dest != "data")
+        try:
+            return super().instantiate(*args, **kwargs)
+        finally:
+            self._actions = given
 
 
 class ProbsegCLI(LightningCLI):
@@ -103,6 +119,7 @@ class ProbsegCLI(LightningCLI):
         Raises:
             UsageError: If there is no such checkpoint, or an argument is wrong.
             WeightsError: If it cannot be read.
+            SystemExit: With status 0 if nothing is left to do of a training that is to go on.
         """
         try:
             super().parse_arguments(parser, args)
@@ -121,21 +138,26 @@ class ProbsegCLI(LightningCLI):
         # Until the classes are made: Lightning would let the hyper-parameters in the checkpoint
         # replace those of the command line.
         self.checkpoint, config.ckpt_path = config.ckpt_path, None
+        given = str(self.checkpoint)
         if self.checkpoint is None and verb != "fit":
             self.checkpoint = best_of_run([Path(str(path)) for path in config.config or ()])
             if self.checkpoint is not None:
                 sys.stderr.write(f"probseg: best checkpoint of the run: {self.checkpoint}\n")
         if self.checkpoint is None or "://" in str(self.checkpoint):
             return
-        if str(self.checkpoint) == "best":
+        if given == "best":
             msg = "--ckpt_path best: it is known only while a training runs; give the file's path"
             raise UsageError(msg)
-        if str(self.checkpoint) == "last":
+        if given == "last":
             self.checkpoint = str(find_last(config.trainer, config.data.as_dict()))
-            sys.stderr.write(f"probseg: going on from {self.checkpoint}\n")
             if verb == "fit":
                 self.run_to_continue = Path(self.checkpoint).parent.parent
-        check_readable(Path(self.checkpoint))
+        stored = check_readable(Path(self.checkpoint))
+        if verb == "fit" and (done := how_finished(stored, config.trainer)) is not None:
+            sys.stderr.write(f"probseg: {self.checkpoint}: {done}\n")
+            raise SystemExit(0)
+        if given == "last":
+            sys.stderr.write(f"probseg: going on from {self.checkpoint}\n")
 
     def instantiate_classes(self) -> None:
         """Make trainer, model and data.
@@ -150,8 +172,8 @@ class ProbsegCLI(LightningCLI):
         names = []
         if self.run_to_continue is not None:
             names = missing_versions(config.trainer.get("logger"), self.run_to_continue)
-        if self.config.subcommand == "fit" and self.checkpoint is None:
-            sys.stderr.write(beginning(config.model.as_dict()))
+        weights = beginning(config.model.as_dict())
+        self.begins_trained = self.checkpoint is None and not weights.startswith(RANDOM)
         asked, weights_only = config.model.clone(), config.weights_only
         if weights_only is None:  # Lightning would unpickle checkpoints from addresses
             config.weights_only = True
@@ -169,6 +191,8 @@ class ProbsegCLI(LightningCLI):
             *_, innermost = history(error)  # without the layers that the parser puts around it
             reason = user_error(error) or datasets.refused or innermost
             raise UsageError(str(reason)) from error
+        if self.config.subcommand == "fit" and self.checkpoint is None:
+            sys.stderr.write(f"probseg: weights to begin with: {weights}\n")
         config.model, config.weights_only = asked, weights_only
         for logger, _ in names:  # the saved configuration must not tie later runs to this folder
             logger["version"] = None
@@ -177,19 +201,41 @@ class ProbsegCLI(LightningCLI):
         """Make the trainer, without the evaluation of the other task.
 
         A training gets what guards it in any configuration: against a loss that is no number, and
-        against a process that ends while it writes a checkpoint.
+        against a process that ends while it writes a checkpoint. One that begins with trained
+        weights validates them first.
         """
-        if self.subcommand == "fit":
-            plugins = self.config_init[self.subcommand].trainer.get("plugins")
-            kwargs["plugins"] = with_atomic_checkpoints(plugins)
+        fits = self.subcommand == "fit"
+        if self.run_to_continue is not None or not fits:
+            without_notices_about_checkpoints()
+        config = self.config_init[self.subcommand]
+        if fits:
+            kwargs["plugins"] = with_atomic_checkpoints(config.trainer.get("plugins"))
+            if self.begins_trained and config.trainer.get("num_sanity_val_steps") is None:
+                kwargs["num_sanity_val_steps"] = -1  # for the score before the first step
         trainer = super().instantiate_trainer(**kwargs)
         semantic = isinstance(self.model, SemanticSegmentation)
         other = InteractiveEvaluation if semantic else SemanticEvaluation
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks[:] = [callback for callback in callbacks if not isinstance(callback, other)]
-        if self.subcommand == "fit":
-            callbacks.insert(0, FiniteLoss())
+        callbacks[:] = [
+            NetworkSummary(summary._max_depth) if isinstance(summary, RichModelSummary) else summary
+            for summary in callbacks
+        ]
+        if fits:
+            callbacks[:0] = [FiniteLoss(), StartScore()]
         return trainer
+
+    def _prepare_subcommand_parser(
+        self,
+        klass: type,
+        subcommand: str,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> LightningArgumentParser:
+        """Leave out Lightning's list of scores after a test: the evaluations print tables."""
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        if subcommand == "test":
+            parser.set_defaults(verbose=False)
+        return parser
 
     def after_fit(self) -> None:
         """Print where the training is, how good it is, and what to do with it."""
@@ -266,13 +312,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         UsageError: If the arguments are wrong.
     """
     arguments = ["--help" if argument == ALL else argument for argument in arguments]
-    check_configs(arguments)
-    # Lightning advertises other products at each start.
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(_not_a_tip)
-    # Raised inside Lightning, about torch; nobody who runs probseg can mend it.
-    warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
-    # The arguments come both ways on purpose: processes that Lightning starts read sys.argv.
-    warnings.filterwarnings("ignore", "LightningCLI's args parameter", UserWarning)
+    without_notices()
     return ProbsegCLI(
         L.LightningModule,
         L.LightningDataModule,
@@ -285,41 +325,6 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         parser_kwargs=_parser_options(),
         args=with_whole_models(with_shipped_configs(arguments)),
     )
-
-
-def check_configs(arguments: Sequence[str]) -> None:
-    """Check that files given as configurations have text in them.
-
-    Raises:
-        UsageError: If one is empty or is no text.
-    """
-    for argument, following in pairwise([*arguments, ""]):
-        option, equals, value = argument.partition("=")
-        path = Path(value if equals else following)
-        if option not in ("-c", "--config") or not path.is_file():
-            continue
-        try:
-            empty = not path.read_text(encoding="utf-8").strip()
-        except UnicodeDecodeError as error:
-            msg = f"{option} {path}: must be YAML in UTF-8, got bytes that are no text: {error}"
-            raise UsageError(msg) from error
-        if empty:
-            msg = f"{option} {path}: must have settings, got an empty file"
-            raise UsageError(msg)
-
-
-def with_shipped_configs(arguments: Sequence[str]) -> list[str]:
-    """Point paths ``configs/...`` that do not exist here to the files that ship with probseg."""
-
-    def found(argument: str) -> str:
-        option, equals, value = argument.rpartition("=")
-        path = Path(value)
-        if path.parts[:1] != ("configs",) or path.suffix != ".yaml" or path.exists():
-            return argument
-        shipped = configs_dir().joinpath(*path.parts[1:])
-        return f"{option}{equals}{shipped}" if shipped.exists() else argument
-
-    return [found(argument) for argument in arguments]
 
 
 def with_whole_models(arguments: Sequence[str]) -> list[str]:
@@ -353,7 +358,3 @@ def _parser_options() -> dict[str, Any]:
     options: dict[str, Any] = {verb: {"epilog": f"example: {e}"} for verb, e in EXAMPLES.items()}
     version = f"probseg {probseg.__version__}"
     return {"version": version, "exit_on_error": False, "allow_abbrev": False, **options}
-
-
-def _not_a_tip(record: logging.LogRecord) -> bool:
-    return "Tip:" not in record.getMessage()

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from probseg.attention import UPDATES
-from probseg.cli.arguments import Parser, count, device, positive
+from probseg.cli.arguments import Parser, check_writable, count, device, new_file, positive
 from probseg.data import EVALUATION_SETS, ImageMaskFolder, Selected
 from probseg.data.base import InteractiveDataset
 from probseg.data.datamodule import spread
@@ -22,6 +22,7 @@ from probseg.data.published import find_published
 from probseg.errors import DataError, UsageError
 from probseg.evaluation import get_protocol
 from probseg.evaluation.tuning import Grid, Trial, settings_of, tune
+from probseg.paths import write_text
 from probseg.zoo import create_interactive
 from probseg.zoo.create import describe
 
@@ -57,7 +58,7 @@ def run(arguments: Sequence[str]) -> None:
         raise UsageError(str(error)) from error
     assert folder is not None, "trained weights have a folder"
     output: Path = options.output or folder / FILE
-    _check_writable(output)
+    check_writable("--output", output)
     objects = _objects(options)
     if options.held_out is not None:
         objects = Selected(objects, held_out=options.held_out)
@@ -104,7 +105,7 @@ def run(arguments: Sequence[str]) -> None:
         f"(protocol {protocol.name}, seed {options.seed}).\n"
         f"As trained: {_in_words(tuning.trials[0])}\nBest: {_in_words(tuning.best)}"
     )
-    output.write_text(tuning.as_yaml(comment), encoding="utf-8")
+    write_text(output, tuning.as_yaml(comment))
     console.print(f"best: {_in_words(tuning.best)}\n  {output}", soft_wrap=True, markup=False)
     interval = tuning.best.difference
     if interval is None or not interval.high < 0:  # of a single photograph, it is NaN
@@ -134,23 +135,6 @@ def _grid(options: argparse.Namespace) -> Grid:
     except ValueError as error:
         raise UsageError(str(error)) from error
     return grid
-
-
-def _check_writable(output: Path) -> None:
-    """Raise before a long search if the result cannot be written.
-
-    Raises:
-        UsageError: If the file cannot be written.
-    """
-    is_new = not output.exists()
-    try:
-        with output.open("a", encoding="utf-8"):
-            pass
-    except OSError as error:
-        msg = f"--output {output}: cannot be written ({error.strerror}); choose another file"
-        raise UsageError(msg) from error
-    if is_new:
-        output.unlink()
 
 
 def _in_words(trial: Trial) -> str:
@@ -258,7 +242,7 @@ def _parser() -> Parser:
     )
     add(
         "--output",
-        type=Path,
+        type=new_file,
         metavar="FILE",
         help=f"file for the settings (default: {FILE} in the model's folder)",
     )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from rich.console import Console
 
-from probseg.cli.arguments import device
+from probseg.cli.arguments import check_writable, device
 from probseg.errors import DataError, DatasetNotFoundError, UsageError
 from probseg.paths import zoo_dir
 from probseg.zoo.evaluations import Evaluation
@@ -92,6 +92,7 @@ def _publish(options: argparse.Namespace) -> None:
     from probseg.evaluation.reevaluation import reevaluate
 
     root = options.zoo or zoo_dir()
+    check_writable("--zoo", root)
     entries = read_index(root) if (root / INDEX).is_file() else {}
     trained = read_trained(options.source, options.weights)
     facts = _facts(options.facts, entries.get(options.name), trained)

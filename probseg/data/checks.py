@@ -62,6 +62,7 @@ class Report(NamedTuple):
         root: Its folder.
         objects: Number of objects that could be read.
         photos: Number of photographs that could be read.
+        with_objects: Number of photographs that could be read and have objects that could be read.
         problems: What was found, the serious first, each part in the order of the paths.
     """
 
@@ -69,6 +70,7 @@ class Report(NamedTuple):
     root: str
     objects: int
     photos: int
+    with_objects: int
     problems: list[Problem]
 
     @property
@@ -307,6 +309,7 @@ def _report(
     """Combine the findings; in a folder, without ``full``, all but ``notes`` are serious."""
     found = dict.fromkeys(problems)  # a broken file is met once for each of its objects
     photos: set[str] = set()
+    with_objects: set[str] = set()
     first: dict[bytes, _Findings] = {}
     objects = 0
     for one in seen:
@@ -315,6 +318,8 @@ def _report(
         if one.digest is None:
             continue
         photos.add(one.photo)
+        if one.objects:
+            with_objects.add(one.photo)
         twin = first.setdefault(one.digest, one)
         if twin.photo != one.photo:
             found[Problem(one.path, f"is the same picture as {twin.path}", False)] = None
@@ -326,4 +331,4 @@ def _report(
                 text = f"{number} {what}, but the complete set has {wanted}"
                 found[Problem(str(root), text)] = None
     ordered = sorted([*found, *notes], key=lambda problem: (not problem.serious, problem.path))
-    return Report(name, str(root), objects, len(photos), ordered)
+    return Report(name, str(root), objects, len(photos), len(with_objects), ordered)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -166,23 +167,55 @@ def _pair(images: dict[str, Path], masks: dict[str, Path], root: Path) -> dict[s
         if owner in images:
             pairs[owner].append(path)
         else:
-            orphans.append(path.name)
+            orphans.append(path)
     if not pairs:
         msg = (
             f"{root}: no mask matches an image; masks/<stem>.png or masks/<stem>_<n>.png must have "
-            f"the stem of a file in images/ (images: {sorted(images)[:3]}, masks: "
-            f"{sorted(masks)[:3]}, ...)"
+            f"the stem of a file in images/ (images: {_some(images)}; masks: {_some(masks)}); "
+            f"{_remedies(orphans, images, root)}"
         )
         raise DataError(msg)
     if orphans:
-        unread = [path.name for path in unread_files(root / images_folder(root))]
-        hint = f"; convert {unread[:3]} to JPEG or PNG: unreadable formats" if unread else ""
+        names = _some(path.name for path in orphans)
         msg = (
-            f"{root}: masks without an image: {len(orphans)}, among them {orphans[:3]}; add the "
-            f"images or remove the masks{hint}"
+            f"{root}: masks without an image: {len(orphans)}, among them {names}; "
+            f"{_remedies(orphans, images, root)}"
         )
         raise DataError(msg)
     return dict(pairs)
+
+
+def _some(names: Iterable[str]) -> str:
+    """Return the first three of some names in their order, as part of a sentence."""
+    first, *rest = sorted(names)
+    return ", ".join([first, *rest[:2], *(["..."] if rest[2:] else [])])
+
+
+def _remedies(orphans: Sequence[Path], images: dict[str, Path], root: Path) -> str:
+    """Return how to give masks their images, as the end of a sentence.
+
+    Args:
+        orphans: Masks without an image.
+        images: Files of the images by their stems.
+        root: The folder.
+    """
+    parts = []
+    for mask in orphans:
+        near = (stem for stem in images if re.match(rf"{re.escape(stem)}[\W_]", mask.stem))
+        owner = next(near, None)
+        if owner is not None:
+            suffix = mask.suffix
+            parts.append(
+                f"to belong to {images[owner].name}, {mask.name} must be named {owner}{suffix} or "
+                f"{owner}_1{suffix}"
+            )
+            break
+    else:
+        parts.append("add the images or remove the masks")
+    unread = [path.name for path in unread_files(root / images_folder(root))]
+    if unread:
+        parts.append(f"convert {_some(unread)} to JPEG or PNG: the format is not read")
+    return "; ".join([*parts, f"`probseg data check {root}` lists all problems"])
 
 
 def _read_stems(path: Path, known: dict[str, list[Path]] | None) -> list[str]:
@@ -195,6 +228,6 @@ def _read_stems(path: Path, known: dict[str, list[Path]] | None) -> list[str]:
     if known is not None:
         missing = [stem for stem in stems if stem not in known]
         if missing:
-            msg = f"{path}: lists {len(missing)} images without image or mask: {missing[:3]}, ..."
+            msg = f"{path}: lists {len(missing)} images without image or mask: {_some(missing)}"
             raise DataError(msg)
     return stems

@@ -216,7 +216,7 @@ class TrainingData(L.LightningDataModule):
                 _recount_batches(self.trainer, before, now)
             self._global_batch_size = now
             sampler.go_to(*_position(self.trainer))
-        return _TrainingLoader(
+        loader: DataLoader[_Batch] = _TrainingLoader(
             crops,  # type: ignore[arg-type] # the stubs do not know of collate_fn
             batch_size=self.batch_size,
             sampler=sampler,
@@ -227,6 +227,9 @@ class TrainingData(L.LightningDataModule):
             persistent_workers=self.num_workers > 0,
             pin_memory=torch.cuda.is_available(),
         )
+        if self.trainer is not None:
+            _log_every_epoch(self.trainer, len(loader))
+        return loader
 
 
 class _TrainingLoader(DataLoader[_Batch]):
@@ -249,6 +252,21 @@ def _position(trainer: L.Trainer) -> tuple[int, int]:
     if batches.is_last_batch:
         return epochs.processed + 1, 0
     return epochs.processed, batches.current.processed
+
+
+def _log_every_epoch(trainer: L.Trainer, batches: int) -> None:
+    """Lower the interval of logging so that each epoch, however short, logs its loss.
+
+    Args:
+        trainer: Of the training; its ``log_every_n_steps`` changes in place.
+        batches: Of an epoch, if nothing limits it.
+    """
+    limit = trainer.limit_train_batches
+    batches = min(limit, batches) if isinstance(limit, int) else int(limit * batches)
+    steps = max(1, batches // trainer.accumulate_grad_batches)
+    if trainer.max_steps > 0:
+        steps = min(steps, trainer.max_steps)
+    trainer.log_every_n_steps = min(trainer.log_every_n_steps, steps)  # type: ignore[attr-defined]
 
 
 def _recount_batches(trainer: L.Trainer, before: int, now: int) -> None:

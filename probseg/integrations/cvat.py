@@ -7,7 +7,7 @@ from cvat_sdk.masks import encode_mask
 from cvat_sdk.models import AttributeValRequest
 from PIL import Image
 
-from probseg.annotate.models import RECOMMENDED
+from probseg.descriptions import RECOMMENDED
 from probseg.images import rgb_pixels
 from probseg.integrations.prompted import PromptedModel, confidence
 from probseg.interact.states import InteractionState

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from probseg.annotate.models import RECOMMENDED
+from probseg.descriptions import RECOMMENDED
 from probseg.formats.colours import CLICK_COLOURS, CLICK_MARKERS
 from probseg.integrations.prompted import PromptedModel
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Self
+from types import FrameType
+from typing import Any, Self, cast
 
 import lightning as L
 import torch
+from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 
@@ -43,6 +46,26 @@ class NetworkTask(L.LightningModule):
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
         self.batch_seed = 0
+
+    def save_hyperparameters(
+        self,
+        *args: Any,  # noqa: ANN401 (Lightning's signature)
+        ignore: Sequence[str] | str | None = None,
+        frame: FrameType | None = None,
+        logger: bool = True,
+    ) -> None:
+        """Keep the arguments of the constructor, of modules and functions only the descriptions.
+
+        The command line has descriptions. Of a task that is made in Python, the modules would be
+        copied, and functions cannot be stored.
+        """
+        frame = frame or cast("FrameType", inspect.currentframe()).f_back
+        assert frame is not None, "a constructor calls it"
+        left_out = [ignore] if isinstance(ignore, str) else list(ignore or ())
+        if _given_hyperparameters.get() is None:
+            values = frame.f_locals.items()
+            left_out += [name for name, value in values if callable(value)]
+        super().save_hyperparameters(*args, ignore=left_out, frame=frame, logger=logger)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Copy the network, for instance for averaging, and share the factories.

@@ -13,7 +13,7 @@ from runs import command, finished, folder_fit, train_two_epochs, usage_error
 from tested import FACTS
 
 import probseg
-from probseg.cli.checkpoints import beginning, check_readable, find_last
+from probseg.cli.checkpoints import beginning, check_readable, find_last, how_finished
 from probseg.cli.processes import check_processes
 from probseg.errors import UnknownNameError, UsageError, WeightsError
 from probseg.models import read_preset
@@ -130,6 +130,27 @@ def test_the_end_of_a_training_names_what_to_do_with_it(trained, tmp_path, monke
     assert probseg.Predictor.from_pretrained(named).model.working_size is None
 
 
+def test_a_finished_training_is_not_begun_again(trained, monkeypatch, capsys):
+    monkeypatch.chdir(trained[0].parent)
+    last = trained[1] / "checkpoints" / "last.ckpt"
+    begins = "probseg.cli.trainer.ProbsegCLI.instantiate_classes"
+    monkeypatch.setattr(begins, lambda self: pytest.fail("begun again"))
+    for limit in ("--trainer.max_epochs=2", "--trainer.max_steps=4"):
+        for given in ("last", last):
+            with pytest.raises(SystemExit, match=r"^0$"):
+                command(*folder_fit(trained[0], limit, "--ckpt_path", given))
+            text = capsys.readouterr().err
+            unit = limit.partition("_")[2].partition("=")[0]
+            done = {"epochs": "2 of 2", "steps": "4 of 4"}[unit]
+            assert f"{last}: this training has already finished ({done} {unit}); raise " in text
+            assert "going on" not in text
+    content = torch.load(last, weights_only=True)
+    for goes_on in ({"max_epochs": 3}, {"max_epochs": -1}, {"max_epochs": None, "max_steps": -1}):
+        assert how_finished(content, goes_on) is None
+    del content["loops"]
+    assert how_finished(content, {"max_epochs": 1}) is None
+
+
 def test_more_processes_than_cores_are_refused(trained, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert "--trainer.devices" in usage_error(
@@ -142,7 +163,7 @@ def test_more_processes_than_cores_are_refused(trained, tmp_path, monkeypatch, c
 
 
 @pytest.mark.usefixtures("stored")
-def test_the_configuration_of_a_run_tests_its_best_checkpoint(trained, capsys):
+def test_the_configuration_of_a_run_tests_its_best_checkpoint(trained, capsys, recwarn):
     config = ("test", "--config", trained[1] / "config.yaml", "--evaluation.pictures=0")
     best = next(path for path in trained[1].glob("checkpoints/*.ckpt") if path.stem != "last")
     tested = []
@@ -150,7 +171,9 @@ def test_the_configuration_of_a_run_tests_its_best_checkpoint(trained, capsys):
         finished(*config, *more)
         captured = capsys.readouterr()
         assert (f"best checkpoint of the run: {best}" in captured.err) == (not more)
+        assert "Test metric" not in captured.out, "a second table"
         tested += [line for line in captured.out.splitlines() if "testing" in line]
+    assert "dirpath has changed" not in " ".join(str(one.message) for one in recwarn)
     assert tested[0] == tested[1]
     assert str(best) in tested[0]
 
@@ -305,4 +328,4 @@ def test_a_folder_of_the_checkpoint_callback_comes_first(tmp_path):
 def test_a_new_training_names_its_first_weights(kind, arguments, weights):
     model = {"class_path": f"probseg.{kind}", "init_args": arguments}
     task = {"class_path": "probseg.tasks.InteractiveSegmentation", "init_args": {"model": model}}
-    assert beginning(task) == f"probseg: weights to begin with: {weights}\n"
+    assert beginning(task) == weights

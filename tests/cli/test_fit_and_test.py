@@ -64,6 +64,7 @@ def test_training_leaves_checkpoints_configuration_and_report(run):
 def test_training_logs_curves_and_pictures(run):
     events = EventAccumulator(str(run), size_guidance={"images": 0, "scalars": 0}).Reload()
     scalars = set(events.Tags()["scalars"])
+    assert "train/loss" in scalars, "of two epochs of two batches"
     assert {"val/miou@5", "val/folder/miou@0", "val/folder/noc@90", "train/stage"} <= scalars
     assert any(name.startswith("lr-") for name in scalars)
     assert len(events.Scalars("val/miou@5")) == 2

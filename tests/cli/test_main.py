@@ -12,8 +12,8 @@ from zoos import add_model, ship
 import probseg
 import probseg.cli
 import probseg.cli.trainer as trainer_module
+from probseg.cli.configs import with_shipped_configs
 from probseg.cli.help import ALL, EXAMPLES
-from probseg.cli.trainer import with_shipped_configs
 from probseg.paths import configs_dir
 from probseg.zoo.index import WEIGHTS
 
@@ -155,6 +155,7 @@ SEMANTIC = (
         ((*FIT, "--data.val_fractoin=0.5"), ["val_fractoin"]),
         ((*FIT, "--data.val_fraction=2"), ["val_fraction", "2.0"]),
         ((*FIT, "--data.root=no_such_folder"), ["no_such_folder", "images/ and masks/"]),
+        ((*BY_NAME, "--data.root=none", "--model.model.name=micro_cas"), ["none", "images/ and"]),
         ((*FIT, "--data.root=single"), ["2 images"]),
         ((*FIT, "--data.root=broken"), ["photo0"]),
         (

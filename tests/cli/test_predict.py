@@ -229,7 +229,9 @@ def test_two_processes_write_each_photograph_once(here, photos):
 
 
 def test_wrong_usage_is_refused_before_a_network_is_loaded(here, capsys, monkeypatch):
-    monkeypatch.setattr("probseg.cli.predict._loaded", lambda options: pytest.fail("loaded"))
+    monkeypatch.setattr(
+        "probseg.cli.predict_photographs._loaded", lambda options: pytest.fail("loaded")
+    )
     out = ("--output", here / "m.png")
 
     def refused(*arguments, model="./clicks"):

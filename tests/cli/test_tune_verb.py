@@ -245,8 +245,8 @@ def test_an_earlier_file_stays_until_the_search_is_over(here, monkeypatch):
         (("mine/", "--data=objects", "--split=val"), "objects/val"),
         (("mine/", "--data=objects", "--root=x"), "--root"),
         (("mine/", "--data=objects", "--key-priors=-1"), "key_prior"),
-        (("mine/", "--data=objects", "--output=nowhere/found.yaml"), "--output nowhere/found"),
-        (("mine/", "--data=objects", "--output=objects"), "--output objects"),
+        (("mine/", "--data=objects", "--output=nowhere/found.yaml"), "got 'nowhere/found.yaml'"),
+        (("mine/", "--data=objects", "--output=objects"), "got 'objects'"),
     ],
 )
 def test_wrong_arguments_are_named(here, arguments, part, search, capsys):

@@ -40,7 +40,7 @@ def found(report, root):
 
 def test_sound_and_incomplete_sets(tmp_path):
     report = check_dataset(drawn("GrabCut", 3, 3), write_grabcut(tmp_path / "g"))
-    assert report == ("GrabCut", str(tmp_path / "g"), 3, 3, [])
+    assert report == ("GrabCut", str(tmp_path / "g"), 3, 3, 3, [])
     report = check_dataset(GrabCut, tmp_path / "g")
     assert [problem.text for problem in report.problems] == [
         f"3 {what}, but the complete set has 50" for what in ("objects", "photos")

@@ -97,7 +97,16 @@ def test_missing_and_empty_folders(tmp_path, gone):
 def test_masks_without_an_image_of_their_name(tmp_path):
     write_folder(tmp_path, images=1)
     (tmp_path / "masks" / "photo0.png").rename(tmp_path / "masks" / "photo0_mask.png")
-    words = (tmp_path, "masks/<stem>.png", "masks/<stem>_<n>.png", "photo0_mask")
+    named = "to belong to photo0.jpg, photo0_mask.png must be named photo0.png or photo0_1.png; "
+    named += f"`probseg data check {tmp_path}` lists all problems"
+    words = (tmp_path, "masks/<stem>.png", "masks/<stem>_<n>.png", named)
+    refused(DataError, lambda: ImageMaskFolder(tmp_path), *words)
+    write_folder(tmp_path, images=4)
+    message = refused(DataError, lambda: ImageMaskFolder(tmp_path), "without an image: 1", named)
+    assert "[" not in message.removeprefix(str(tmp_path))
+    (tmp_path / "images" / "photo0.jpg").rename(tmp_path / "images" / "photo.jpg")
+    (tmp_path / "images" / "photo1.jpg").rename(tmp_path / "images" / "photo0_mas.jpg")
+    words = ("photo0.png, photo0_mask.png, photo1.png; add the images or remove the masks",)
     refused(DataError, lambda: ImageMaskFolder(tmp_path), *words)
 
 

@@ -44,7 +44,7 @@ def test_a_photograph_names_its_format(phone):
 
 def test_a_mask_of_an_unread_photograph_says_why_it_has_no_image(phone):
     write_folder(phone, images=2, size=(8, 8))
-    with pytest.raises(DataError, match=r"photo\.png.*convert \['photo\.heic'\]"):
+    with pytest.raises(DataError, match=r"photo\.png.*convert photo\.heic to JPEG or PNG"):
         ImageMaskFolder(phone)
 
 

@@ -13,8 +13,8 @@ import yaml
 from fakes import draw_scene
 from PIL import Image
 
-from probseg.annotate.models import RECOMMENDED
 from probseg.cli import main
+from probseg.descriptions import RECOMMENDED
 from probseg.integrations.prompted import PromptedModel
 
 MODULE = "probseg.integrations.cvat"

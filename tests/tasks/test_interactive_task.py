@@ -414,3 +414,10 @@ def test_processes_share_the_seed_of_a_batch_and_no_random_numbers(monkeypatch):
         drawn.add(torch.rand(()).item())
     assert len(seeds) == len({seed for _, seed in seeds}) == 2
     assert len(drawn) == 3
+
+
+def test_a_task_made_in_python_keeps_no_second_copy_of_its_network(recwarn):
+    task = InteractiveSegmentation(micro_model(), corner_noise=0.2)
+    assert not [one for one in recwarn if "nn.Module" in str(one.message)]
+    assert task.hparams["corner_noise"] == 0.2
+    assert not any(map(callable, task.hparams.values()))

@@ -1,0 +1,94 @@
+"""Files of ``--config``: where they are, and what of them can be checked before slow imports."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from probseg.errors import UsageError
+from probseg.paths import configs_dir
+
+SUFFIXES = (".yaml", ".yml")
+
+
+def with_shipped_configs(arguments: Sequence[str]) -> list[str]:
+    """Point paths ``configs/...`` that do not exist here to the files that ship with probseg."""
+
+    def found(argument: str) -> str:
+        option, equals, value = argument.rpartition("=")
+        path = Path(value)
+        if path.parts[:1] != ("configs",) or path.suffix != ".yaml" or path.exists():
+            return argument
+        shipped = configs_dir().joinpath(*path.parts[1:])
+        return f"{option}{equals}{shipped}" if shipped.exists() else argument
+
+    return [found(argument) for argument in arguments]
+
+
+def check_configs(arguments: Sequence[str]) -> None:
+    """Check that configurations exist and have text, and that the files they name exist.
+
+    Args:
+        arguments: Verb and options.
+
+    Raises:
+        UsageError: If one is missing or empty, is no text, or names a file that does not exist.
+    """
+    for argument, following in pairwise([*with_shipped_configs(arguments), ""]):
+        option, equals, value = argument.partition("=")
+        if option not in ("-c", "--config"):
+            continue
+        text = value if equals else following
+        path = Path(text)
+        if path.is_file():
+            _check_content(option, path, arguments[0])
+        elif path.suffix in SUFFIXES and not path.exists():
+            msg = f"{option} {text}: does not exist{_nearest(path)}"
+            raise UsageError(msg)
+
+
+def _check_content(option: str, path: Path, verb: str) -> None:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        msg = f"{option} {path}: must be YAML in UTF-8, got bytes that are no text: {error}"
+        raise UsageError(msg) from error
+    if not text.strip():
+        msg = f"{option} {path}: must have settings, got an empty file"
+        raise UsageError(msg)
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError:  # which the parser reports
+        return
+    for key, named in _named_files(content):
+        if not (path.parent / named).exists() and not Path(named).exists():
+            msg = (
+                f"{option} {path}: `{key}: {named}` is looked for relative to this file, and "
+                f"{path.parent / named} does not exist; `probseg {verb} --config ORIGINAL "
+                "--print_config > mine.yaml` writes a configuration that can be moved"
+            )
+            raise UsageError(msg)
+
+
+def _named_files(content: Any, key: str = "") -> Iterator[tuple[str, str]]:  # noqa: ANN401
+    """Yield the files that parts of a configuration are in, with the key of each part."""
+    if isinstance(content, dict):
+        for name, value in content.items():
+            yield from _named_files(value, f"{key}.{name}" if key else str(name))
+    elif isinstance(content, str) and content.endswith(SUFFIXES):
+        yield key, content
+
+
+def _nearest(path: Path) -> str:
+    """Return a proposal of a configuration of nearly the same name, or nothing."""
+    folder = path.parent
+    if not folder.is_dir() and folder.parts[:1] == ("configs",):
+        folder = configs_dir().joinpath(*folder.parts[1:])
+    known = [other.name for other in folder.glob("*.yaml")] if folder.is_dir() else []
+    near = difflib.get_close_matches(path.name, known, n=1)
+    return f"; did you mean {path.with_name(near[0])}?" if near else ""

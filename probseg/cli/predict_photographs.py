@@ -1,0 +1,239 @@
+"""Predictions of photographs and folders, with what `probseg.cli.predict` has parsed."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+import lightning as L
+import numpy as np
+import numpy.typing as npt
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+
+from probseg.callbacks.predictions import PredictionWriter, picture, write_picture
+from probseg.cli.faults import interruption
+from probseg.cli.noise import without_notices
+from probseg.data.layout import picture_files
+from probseg.data.prompts import PromptedImage, PromptedObject, PromptFile, read_prompts
+from probseg.errors import UsageError
+from probseg.formats import png, run_lengths
+from probseg.formats.colours import distinct_colours
+from probseg.formats.results import COCO, MASKS, OVERLAYS
+from probseg.images import IMAGE_SUFFIXES, unread_files
+from probseg.interact import image_tensor
+from probseg.models import Segmenter, SemanticSegmenter
+from probseg.tasks.prediction import (
+    ClassPrediction,
+    Job,
+    ObjectPrediction,
+    Photo,
+    PredictionData,
+    prompted_state,
+)
+from probseg.zoo.create import Network, create_model
+from probseg.zoo.presets import task_of
+from probseg.zoo.trained import description_for, weights_digest
+
+SHOWN = 20
+"""Failures that are listed; the records in ``.probseg/`` have them all."""
+
+
+def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8]) -> None:
+    """Write the result of one photograph.
+
+    Args:
+        options: Of the command line.
+        pixels: The photograph, RGB, uint8, shape ``(H, W, 3)``.
+
+    Raises:
+        UsageError: If options do not fit the model, or a prompt is outside of the photograph.
+    """
+    (kind,) = options.formats
+    semantic = _is_semantic(options)
+    if semantic and kind == COCO:
+        msg = f"--format coco: {options.model} gives class maps, which are no objects; use masks"
+        raise UsageError(msg)
+    output: Path = options.output
+    if not semantic and not options.clicks and options.box is None:
+        msg = f"{options.images}: nothing to go by; give at least one --click or a --box"
+        raise UsageError(msg)
+    prompted = PromptedObject("1", "object", tuple(options.clicks), options.box)
+    if not semantic:
+        try:
+            prompted_state(image_tensor(pixels), prompted)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    image = PromptedImage(options.images.name, () if semantic else (prompted,))
+    task = _task(_loaded(options), 1).to(options.device)
+    with torch.inference_mode():
+        (answer,) = task.predict_step([Photo(Job(image, options.images, ""), pixels)], 0)
+    if kind == OVERLAYS:
+        write_picture(output, picture(answer))
+    elif answer.labels is not None:
+        png.write_index(output, answer.labels, distinct_colours(256))
+    elif kind == MASKS:
+        png.write_binary(output, run_lengths.decode(answer.masks[0]))
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(json.dumps(answer.masks[0]) + "\n", encoding="utf-8")
+    sys.stdout.write(f"{output}\n")
+
+
+def predict_folder(options: argparse.Namespace) -> None:
+    """Write the results of a folder of photographs.
+
+    Args:
+        options: Of the command line.
+
+    Raises:
+        UsageError: If options do not fit the model, or there is no photograph.
+        DataError: If the file of prompts cannot be read.
+        SystemExit: With status 1 if photographs or objects have no mask; 143 after SIGTERM, 130
+            after Ctrl-C.
+    """
+    prompts = _prompts_of_folder(options)
+    network = _loaded(options)
+    weights = weights_digest(network.state_dict())
+    jobs = []
+    for image in prompts.images:
+        path = options.images / image.file
+        jobs.append(Job(image, path, _digest(image, path, weights, options.formats)))
+    writer = PredictionWriter(options.output, jobs, prompts.categories, options.formats)
+    waiting = [job for job in jobs if not writer.finished(job)]  # before any process writes
+    if waiting:
+        without_notices()
+        several = options.processes * options.nodes > 1
+        index = options.device.partition(":")[2]
+        trainer = L.Trainer(
+            accelerator=options.device.partition(":")[0],
+            devices=[int(index)] if index else options.processes,
+            num_nodes=options.nodes,
+            strategy="ddp" if several else "auto",
+            logger=False,
+            enable_checkpointing=False,
+            enable_model_summary=False,
+            enable_progress_bar=sys.stderr.isatty(),
+            use_distributed_sampler=False,  # the data module divides the photographs
+            callbacks=[writer],
+        )
+        data = PredictionData(waiting, options.batch_size, options.workers)
+        try:
+            trainer.predict(_task(network, options.batch_size), data, return_predictions=False)
+            trainer.strategy.barrier()
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            stopped = interruption(error, trainer.received_sigterm)
+            if stopped is None:
+                raise
+            sys.stderr.write(f"probseg: stopped by {stopped[1]}; the same command continues\n")
+            raise SystemExit(stopped[0]) from error
+    if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+        _finish(writer, len(jobs), len(jobs) - len(waiting), options)
+
+
+def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
+    """Return the photographs of a folder with their prompts, of which class maps need none.
+
+    Raises:
+        UsageError: If options do not fit together, or there is no photograph.
+    """
+    if _is_semantic(options):
+        if options.prompts is not None or COCO in options.formats:
+            msg = (
+                f"--model {options.model}: is for semantic segmentation, which takes no --prompts "
+                "and writes no coco; leave them out"
+            )
+            raise UsageError(msg)
+        pictures = [*picture_files(options.images).values(), *unread_files(options.images)]
+        names = sorted(path.name for path in pictures)
+        if not names:
+            msg = f"{options.images}: has no file with a suffix of {', '.join(IMAGE_SUFFIXES)}"
+            raise UsageError(msg)
+        return PromptFile(tuple(PromptedImage(name, ()) for name in names), {})
+    if options.prompts is None:
+        msg = f"--prompts is missing: {options.model} needs boxes or clicks on the photographs"
+        raise UsageError(msg)
+    prompts = read_prompts(options.prompts)
+    _check_names(prompts, options)
+    return prompts
+
+
+def _finish(writer: PredictionWriter, total: int, before: int, options: argparse.Namespace) -> None:
+    """Write what all photographs make together, and print what was done and what was not.
+
+    Raises:
+        SystemExit: With status 1 if there are failures.
+    """
+    if COCO in options.formats:
+        writer.write_annotations()
+    failures = list(writer.failures())
+    done = sum(writer.finished(job) for job in writer.jobs)
+    line = f"{done} of {total} photographs in {options.output}"
+    sys.stdout.write(f"{line}, {before} of them finished before\n" if before else f"{line}\n")
+    for what, reason in failures[:SHOWN]:
+        sys.stdout.write(f"failed: {what}: {reason}\n")
+    if len(failures) > SHOWN:
+        sys.stdout.write(f"failed: {len(failures) - SHOWN} more\n")
+    if failures:
+        sys.stdout.flush()
+        raise SystemExit(1)
+
+
+def _is_semantic(options: argparse.Namespace) -> bool:
+    """Return what the model is for, from its description alone.
+
+    Raises:
+        UsageError: If it is for semantic segmentation, and there are clicks or a box.
+    """
+    try:
+        semantic = task_of(description_for(options.model)) == "semantic"
+    except FileNotFoundError as error:
+        raise UsageError(str(error)) from error
+    if semantic and (options.clicks or options.box is not None):
+        msg = f"--model {options.model}: is for semantic segmentation and takes no click or box"
+        raise UsageError(msg)
+    return semantic
+
+
+def _loaded(options: argparse.Namespace) -> Network:
+    return create_model(options.model, pretrained=True).to(memory_format=torch.channels_last)
+
+
+def _task(network: Network, batch_size: int) -> ObjectPrediction | ClassPrediction:
+    if isinstance(network, SemanticSegmenter):
+        return ClassPrediction(network).eval()
+    assert isinstance(network, Segmenter), "there are two kinds"
+    return ObjectPrediction(network, batch_size).eval()
+
+
+def _check_names(prompts: PromptFile, options: argparse.Namespace) -> None:
+    """Raise unless there is a photograph, and no two of them would write the same files.
+
+    Raises:
+        UsageError: Otherwise.
+    """
+    files = [image.file for image in prompts.images]
+    if not any((options.images / file).is_file() for file in files):
+        msg = (
+            f"{options.images}: has none of the {len(files)} photographs of {options.prompts}, "
+            f"{files[0]!r} for instance"
+        )
+        raise UsageError(msg)
+    stems: dict[PurePosixPath, str] = {}
+    for file in files:
+        other = stems.setdefault(PurePosixPath(file).with_suffix(""), file)
+        if other != file or files.count(file) > 1:
+            msg = f"{options.prompts}: {file} and {other} would have masks of the same name"
+            raise UsageError(msg)
+
+
+def _digest(image: PromptedImage, path: Path, weights: str, formats: Sequence[str]) -> str:
+    """Return a checksum of all that the files of a photograph depend on."""
+    stat = path.stat() if path.is_file() else None
+    state = None if stat is None else [stat.st_size, stat.st_mtime_ns]
+    subject = json.dumps([image, state, weights, sorted(formats)])
+    return hashlib.sha256(subject.encode()).hexdigest()

@@ -277,7 +277,7 @@ class Predictor:
         self,
         clicks: Sequence[Click | tuple[float, float] | tuple[float, float, bool]] = (),
         box: tuple[float, float, float, float] | None = None,
-        mask: npt.NDArray[np.bool_ | np.floating] | None = None,
+        mask: npt.NDArray[np.bool_ | np.uint8 | np.floating] | None = None,
     ) -> Mask:
         """Add prompts and segment the object.
 
@@ -289,8 +289,9 @@ class Predictor:
             box: Half-open box ``(x0, y0, x1, y1)`` around the object, which is rounded outwards to
                 whole pixels; replaces an earlier one. Where it reaches up to 2 pixels over the
                 edge of the image, it is cut there with a warning.
-            mask: A mask to begin with, which the prompts correct: bool, or probabilities in
-                [0, 1], shape ``(H, W)``. Earlier prompts are forgotten.
+            mask: A mask to begin with, which the prompts correct, or which the model refines where
+                it is given alone: bool, probabilities in [0, 1], or uint8 with 255 or 1 on the
+                object and 0 elsewhere, shape ``(H, W)``. Earlier prompts are forgotten.
 
         Returns:
             The mask for all prompts so far.
@@ -298,7 +299,7 @@ class Predictor:
         Raises:
             RuntimeError: If no image was set.
             ValueError: If a click or the box is outside the image, a prompt is of another form, the
-                model takes no mask, or there is no prompt at all.
+                model takes no mask, or there is neither click nor box and the mask is empty.
         """
         state = self._current()
         added = tuple(as_click(click, f"clicks[{n}]") for n, click in enumerate(clicks))
@@ -310,11 +311,16 @@ class Predictor:
         if drawn is not None:
             state = state._replace(box=drawn)
         state = state._replace(clicks=(*state.clicks, *added))
-        if not state.clicks and state.box is None:
-            msg = "`clicks` must have at least one click where there is no `box`, got none"
+        begun = self._begun if mask is None else state._replace(clicks=(), box=None)
+        assert begun is not None, "there is an image"
+        if not state.clicks and state.box is None and not begun.probability.any():
+            if mask is None:
+                msg = "`clicks` must have at least one click without `box` and `mask`, got none"
+            else:
+                msg = "`mask` must have a pixel of the object without clicks and `box`, got none"
             raise ValueError(msg)
         if mask is not None:
-            self._begun, self._answers = state._replace(clicks=(), box=None), []
+            self._begun, self._answers = begun, []
         if self._answers and not added and box is None:
             if self._answers[-1].settings == self._settings:
                 return Mask(state.probability)
@@ -322,7 +328,7 @@ class Predictor:
             return self._answer_again(state)
         return self._answer(state)
 
-    def _with_mask(self, mask: npt.NDArray[np.bool_ | np.floating]) -> InteractionState:
+    def _with_mask(self, mask: npt.NDArray[np.bool_ | np.uint8 | np.floating]) -> InteractionState:
         """Return the state of the image without prompts, with a mask as its last answer."""
         assert self._empty is not None, "there is an image"
         if not self.model.previous_mask:
@@ -332,12 +338,15 @@ class Predictor:
             )
             raise ValueError(msg)
         given = np.asarray(mask)
+        if given.dtype == np.uint8 and set(np.unique(given)) in ({0}, {1}, {255}, {0, 1}, {0, 255}):
+            given = given > 0
         shape = self._empty.probability.shape
         number = given.dtype == np.bool_ or np.issubdtype(given.dtype, np.floating)
         if given.shape != shape or not number or not ((given >= 0) & (given <= 1)).all():
             msg = (
-                f"`mask` must be bool, or float in [0, 1], of the image's shape {shape}, got "
-                f"{given.dtype} of shape {given.shape}"
+                f"`mask` must be bool, float in [0, 1], or uint8 with 0 and 255, of the image's "
+                f"shape {shape}, got {given.dtype} of shape {given.shape}; (mask > 0) is True on "
+                "the object if 0 is the background"
             )
             raise ValueError(msg)
         return self._empty._replace(probability=given.astype(np.float32))
@@ -347,7 +356,7 @@ class Predictor:
 
         Returns:
             The mask for the prompts that are left, as it was unless box or settings have changed
-            since; None where no prompt is left.
+            since; None where neither click nor box is left, nor an answer to a mask alone.
 
         Raises:
             RuntimeError: If there is no click to take back.
@@ -359,8 +368,8 @@ class Predictor:
         left = state._replace(clicks=state.clicks[:-1])
         while self._answers and len(self._answers[-1].state.clicks) > len(left.clicks):
             self._answers.pop()
-        if not left.clicks and left.box is None:
-            self._state, self._answers = self._begun, []
+        if not left.clicks and left.box is None and not self._answers:
+            self._state = self._begun
             return None
         if self._answers:
             last = self._answers[-1].state

@@ -69,6 +69,26 @@ def test_a_mask_to_begin_with_is_corrected_and_outlives_undo(predictor, image):
     assert np.array_equal(predictor.undo().probability, corrected)
 
 
+def test_a_mask_alone_is_a_prompt(predictor, image):
+    mask = np.zeros(SHAPE, bool)
+    mask[8:20, 10:30] = True
+    refined = answer(predictor, image, mask=mask)
+    assert np.array_equal(predictor.predict().probability, refined)
+    corrected = predictor.predict([(12, 12)]).probability
+    assert not np.array_equal(corrected, refined)
+    assert np.array_equal(predictor.undo().probability, refined)
+    assert np.array_equal(predictor.predict([(12, 12)]).probability, corrected)
+    assert not np.array_equal(answer(predictor, image, mask=~mask), refined)
+
+
+def test_masks_of_any_form_are_the_same_mask(predictor, image):
+    mask = np.zeros(SHAPE, bool)
+    mask[8:20, 10:30] = True
+    expected = answer(predictor, image, mask=mask)
+    for form in (mask * 1.0, mask.astype(np.uint8), mask * np.uint8(255)):
+        assert np.array_equal(answer(predictor, image, mask=form), expected)
+
+
 @pytest.mark.parametrize(
     ("prompts", "name"),
     [
@@ -82,9 +102,11 @@ def test_a_mask_to_begin_with_is_corrected_and_outlives_undo(predictor, image):
         ({"box": "wide"}, "box"),
         ({"box": (5, 5, 5, 9)}, "box"),
         ({"clicks": [(1, 1)], "mask": np.zeros((3, 3))}, "mask"),
-        ({"clicks": [(1, 1)], "mask": np.full(SHAPE, 255, np.uint8)}, "mask"),
+        ({"clicks": [(1, 1)], "mask": np.full(SHAPE, 7, np.uint8)}, r"mask.*\(mask > 0\)"),
+        ({"clicks": [(1, 1)], "mask": np.eye(*SHAPE, dtype=np.uint8) + 254}, "mask"),
+        ({"clicks": [(1, 1)], "mask": np.full(SHAPE, "a")}, "mask"),
         ({"clicks": [(1, 1)], "mask": np.full(SHAPE, 2.0)}, "mask"),
-        ({"mask": np.zeros(SHAPE)}, "clicks"),
+        ({"mask": np.zeros(SHAPE)}, "mask"),
     ],
     ids=str,
 )

@@ -229,8 +229,7 @@ class Predictor:
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
             msg = (
                 f"`image` must be RGB, uint8, of shape (H, W, 3), got shape {image.shape} and "
-                f"dtype {image.dtype}; values in [0, 1] become uint8 by "
-                "(255 * image).astype(np.uint8)"
+                f"dtype {image.dtype}{_to_rgb(image)}"
             )
             raise ValueError(msg)
         if self.device.type == "cpu":
@@ -406,3 +405,20 @@ class Predictor:
             msg = "no image: call set_image(image) before predict(...)"
             raise RuntimeError(msg)
         return self._state
+
+
+def _to_rgb(image: npt.NDArray[Any]) -> str:
+    """Return how an array that is no RGB image becomes one, as the end of a sentence."""
+    if image.dtype != np.uint8:
+        return "; values in [0, 1] become uint8 by (255 * image).astype(np.uint8)"
+    pillow = "or give Image.fromarray"
+    if image.ndim == 2:
+        return f"; grey becomes RGB by np.stack([image] * 3, axis=-1), {pillow}(image)"
+    channels = image.shape[2] if image.ndim == 3 else 0
+    if channels == 1:
+        return f"; grey becomes RGB by np.repeat(image, 3, axis=2), {pillow}(image[..., 0])"
+    if channels == 4:
+        return f"; image[..., :3] leaves the fourth channel out, {pillow}(image), laid over white"
+    if image.ndim == 3 and image.shape[0] == 3:
+        return "; channels become last by image.transpose(1, 2, 0)"
+    return ""

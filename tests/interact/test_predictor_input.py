@@ -1,5 +1,7 @@
 """The forms in which the predictor takes images, clicks, boxes and masks."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -121,6 +123,27 @@ def test_wrong_prompts_are_named_and_change_nothing(predictor, image, prompts, n
 def test_wrong_images_are_named(predictor, wrong):
     with pytest.raises(ValueError, match=r"^`image` must be"):
         predictor.set_image(wrong)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "remedy"),
+    [
+        ((5, 6), np.uint8, "np.stack([image] * 3, axis=-1)"),
+        ((5, 6, 1), np.uint8, "np.repeat(image, 3, axis=2)"),
+        ((5, 6, 4), np.uint8, "image[..., :3]"),
+        ((3, 5, 6), np.uint8, "image.transpose(1, 2, 0)"),
+        ((5, 6, 3), np.float32, "(255 * image).astype(np.uint8)"),
+    ],
+)
+def test_the_remedy_for_a_wrong_array_works(predictor, shape, dtype, remedy):
+    wrong = np.ones(shape, dtype)
+    with pytest.raises(ValueError, match=re.escape(remedy)) as caught:
+        predictor.set_image(wrong)
+    assert ("[0, 1]" in str(caught.value)) == (dtype != np.uint8)
+    predictor.set_image(eval(remedy, {"np": np, "image": wrong}))
+    if "Image.fromarray" in str(caught.value):
+        form = re.search(r"Image\.fromarray\([^)]+\)", str(caught.value))[0]
+        predictor.set_image(eval(form, {"Image": Image, "image": wrong}))
 
 
 def test_models_without_a_previous_mask_refuse_one(image):

@@ -34,7 +34,7 @@ from probseg.types import Click
 from probseg.zoo import create_interactive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Mask:
     """Answer of the model, at the image's own size.
 
@@ -43,6 +43,17 @@ class Mask:
     """
 
     probability: npt.NDArray[np.float32]
+
+    def __repr__(self) -> str:
+        height, width = self.probability.shape
+        binary = self.binary
+        area = int(binary.sum())
+        if not area:
+            return f"Mask({width} x {height} pixels, empty)"
+        return (
+            f"Mask({width} x {height} pixels, object of {area} pixels "
+            f"({100 * area / binary.size:.1f} %) in the box {mask_box(binary)})"
+        )
 
     @property
     def binary(self) -> npt.NDArray[np.bool_]:

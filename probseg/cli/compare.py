@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box
-
 from probseg.cli.arguments import Parser
 from probseg.errors import UsageError
 from probseg.evaluation import PERCENTS
@@ -21,8 +19,7 @@ from probseg.reports.comparison_report import (
     write_comparison,
 )
 from probseg.reports.comparison_scores import COMPARED
-from probseg.reports.tables import as_rich
-from probseg.terminal import console, print_paths
+from probseg.terminal import Grid, console, print_paths, print_table
 
 EXAMPLES = f"""\
 examples:
@@ -70,10 +67,8 @@ def run(arguments: Sequence[str]) -> None:
         msg = f"--output {options.output}: cannot be written: {error}"
         raise UsageError(msg) from error
     terminal = console(highlight=False)
-    for source in comparison_tables(comparison):
-        table = as_rich(source)
-        table.box = box.SIMPLE
-        terminal.print(table)
+    for table in comparison_tables(comparison):
+        print_table(terminal, table.title, Grid(table.header, table.rows))
     terminal.print(LEGEND, style="dim")
     for sentence in [*remarks(comparison), *(verdict.text for verdict in verdicts(comparison))]:
         terminal.print(f"\n{sentence}", markup=False, soft_wrap=True)

@@ -1,27 +1,114 @@
-"""The console of the command line and of evaluations."""
+"""The console of the command line and of evaluations, and tables that fit it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from rich import box
+from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 WIDTH = 160
-"""Columns of a table where the output is no terminal."""
+"""Columns of a table where the output is no terminal and `COLUMNS` is not set."""
+
+GAP = 2
+"""Columns between the cells of a table."""
+
+TEXT = 20
+"""Columns to which a cell of words may be wrapped."""
+
+
+class Grid(NamedTuple):
+    """Names of columns, and rows of cells; a line break in either begins another line."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 def console(**options: Any) -> Console:  # noqa: ANN401
-    """Return a console, of `WIDTH` columns where the output is no terminal.
+    """Return a console, of `WIDTH` columns where nothing says how wide the output is.
 
     Args:
         **options: Of `rich.console.Console`.
     """
-    return Console(width=None if Console().is_terminal else WIDTH, **options)
+    known = Console().is_terminal or os.environ.get("COLUMNS", "").isdigit()
+    return Console(width=None if known else WIDTH, **options)
 
 
 def print_paths(terminal: Console, paths: Iterable[Path]) -> None:
     """Print the files that were written, each in a line that is not broken."""
     for path in paths:
         terminal.print(f"  {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+def print_table(
+    terminal: Console, title: str, grid: Grid, caption: str = "", texts: Collection[str] = ()
+) -> None:
+    """Print a table; one that is too wide is turned, or cut into several, see `fitted`.
+
+    Args:
+        terminal: Where to.
+        title: The line above.
+        grid: The table; its first column is to the left, the others to the right.
+        caption: Words below.
+        texts: Names of columns of words, to the left, which may be wrapped.
+    """
+    terminal.print(title, style="italic", markup=False, highlight=False)
+    for header, rows in fitted(grid, terminal.width - GAP, texts):
+        table = Table(box=box.SIMPLE, padding=(0, GAP - 1, 0, 0))
+        for place, name in enumerate(header):
+            left, wraps = place == 0 or name in texts, name in texts
+            least = _width([name, *(row[place] for row in rows)], wraps)
+            side: Any = "left" if left else "right"
+            table.add_column(
+                Text(name), justify=side, overflow="fold", no_wrap=not wraps, min_width=least
+            )
+        for row in rows:
+            table.add_row(*map(Text, row))
+        terminal.print(table)
+    if caption:
+        terminal.print(f"{caption}\n", style="dim", markup=False, highlight=False)
+
+
+def fitted(grid: Grid, width: int, texts: Collection[str] = ()) -> list[Grid]:
+    """Return a table in a form that fits a number of columns of text.
+
+    Args:
+        grid: The table.
+        width: Largest width.
+        texts: Names of columns of words, which may be wrapped.
+
+    Returns:
+        The table itself; or, if it is too wide, with its rows as columns; or, if that is too wide,
+        as several tables, each with the first column and some of the others.
+    """
+    columns = [list(column) for column in zip(grid.header, *grid.rows, strict=True)]
+    widths = [_width(column, column[0] in texts) + GAP for column in columns]
+    if sum(widths) <= width or len(columns) < 2:
+        return [grid]
+    names = [" ".join(name.split("\n")) for name in grid.header]
+    header, *rows = zip(names, *grid.rows, strict=True)
+    turned = Grid(header, rows)
+    if sum(_width(column, False) + GAP for column in (names, *grid.rows)) <= width:
+        return [turned]
+    parts = [[0, 1]]
+    for place in range(2, len(columns)):
+        if sum(widths[other] for other in parts[-1]) + widths[place] <= width:
+            parts[-1].append(place)
+        else:
+            parts.append([0, place])
+    return [
+        Grid([grid.header[i] for i in part], [[row[i] for i in part] for row in grid.rows])
+        for part in parts
+    ]
+
+
+def _width(column: Sequence[str], wraps: bool) -> int:
+    """Return how wide a column must be."""
+    widest = max(cell_len(line) for cell in column for line in cell.split("\n"))
+    return min(widest, TEXT) if wraps else widest

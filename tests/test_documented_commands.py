@@ -189,6 +189,8 @@ def files(tmp_path, monkeypatch):
     write_coco(Path("results/annotations.json"), Path("results/images"))
     for name in ("baseline", "grabcut"):
         write_result(Path(f"runs/{name}/version_0/test/ritm"), {"GrabCut": rising(6)})
+    for run in ("RUN_A", "RUN_B"):
+        write_result(Path(f"{run}/test/ritm"), {"GrabCut": rising(6)})
     shutil.copy(ROOT / "README.md", "README.md")
 
 

@@ -23,7 +23,7 @@ training and evaluation:
   test       evaluation by clicks, or of the classes of pixels
                                     probseg test --config configs/quickstart.yaml
   compare    which results are better
-                                    probseg compare FOLDER_OF_A FOLDER_OF_B
+                                    probseg compare RUN_A RUN_B
 
 use:
   predict    masks of photographs by clicks and boxes, or the classes of their pixels

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich import box
-from rich.table import Table
 
 from probseg.cli.arguments import Parser, count, device, new_file, positive
 from probseg.errors import UnknownNameError, UsageError
@@ -21,7 +19,7 @@ from probseg.evaluation.versions import environment
 from probseg.models import list_presets
 from probseg.models.encoded import reduced
 from probseg.paths import write_text
-from probseg.terminal import console
+from probseg.terminal import Grid, console, print_table
 from probseg.zoo import list_models
 from probseg.zoo.create import describe
 from probseg.zoo.presets import task_of
@@ -152,11 +150,10 @@ def _model(options: argparse.Namespace) -> None:
         records.append(measure_elsewhere(name, settings))
         if json_file is not None:  # after each, so that a long run leaves something if it is ended
             _write_json(json_file, records, settings)
-    terminal = console()
-    terminal.print(_table(records, settings))
+    _print_table(records, settings)
     failed = [record for record in records if record.error is not None]
     for record in failed:
-        terminal.print(f"{record.model} failed: {record.error}", style="red", markup=False)
+        console().print(f"{record.model} failed: {record.error}", style="red", markup=False)
     if failed:
         raise SystemExit(1)
 
@@ -202,15 +199,13 @@ def _write_json(path: Path, records: Sequence[Record], settings: Settings) -> No
         raise UsageError(msg) from error
 
 
-def _table(records: Sequence[Record], settings: Settings) -> Table:
+def _print_table(records: Sequence[Record], settings: Settings) -> None:
     height, width = settings.size
     title = f"Clicks on an image of {height} x {width} pixels (H x W), {settings.device}"
     if settings.train:
         title += f"; training with {settings.train_batch} x {settings.train_size} pixels"
-    caption = f"MACs: {CONVENTIONS['multiply_adds']}. ms: median (p95)."
-    table = Table(title=title, caption=caption, box=box.SIMPLE)
-    table.add_column("model", no_wrap=True)
-    for header in (
+    header = [
+        "model",
         "prompts",
         "works at\npixels",
         "parameters\nM",
@@ -222,11 +217,10 @@ def _table(records: Sequence[Record], settings: Settings) -> Table:
         "undo\nms",
         "peak\nMiB",
         "training\nimages/s",
-    ):
-        table.add_column(header, justify="right")
-    for record in records:
-        table.add_row(*_row(record, settings))
-    return table
+    ]
+    grid = Grid(header, [_row(record, settings) for record in records])
+    caption = f"MACs: {CONVENTIONS['multiply_adds']}. ms: median (p95)."
+    print_table(console(), title, grid, caption)
 
 
 def _row(record: Record, settings: Settings) -> list[str]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich import box
 
 from probseg.cli.arguments import Parser, check_writable
 from probseg.errors import UsageError
 from probseg.evaluation import PERCENTS
 from probseg.metrics import REPORTED_CLICKS
 from probseg.reports.comparison import compare
-from probseg.reports.comparison_inputs import default_names, read_result
+from probseg.reports.comparison_folders import model_names, pairings
+from probseg.reports.comparison_inputs import read_result
 from probseg.reports.comparison_report import (
     LEGEND,
     comparison_tables,
@@ -21,11 +21,11 @@ from probseg.reports.comparison_report import (
     write_comparison,
 )
 from probseg.reports.comparison_scores import COMPARED
-from probseg.reports.tables import as_rich
-from probseg.terminal import console, print_paths
+from probseg.terminal import Grid, console, print_paths, print_table
 
 EXAMPLES = f"""\
 examples:
+  probseg compare RUN_A RUN_B
   probseg compare runs/standard/version_0/test/ritm runs/csa/version_0/test/ritm
   probseg compare A B C --names standard csa csa_ft --output comparisons/heads
   probseg compare A B --metric miou@5 noc@90 boundary_iou
@@ -55,10 +55,20 @@ def run(arguments: Sequence[str]) -> None:
     if len(folders) < 2:
         msg = f"FOLDER must be given at least twice, the reference first, got {len(folders)}"
         raise UsageError(msg)
-    names = options.names or default_names(folders)
-    if len(names) != len(folders) or len(set(names)) < len(names):
+    names = options.names
+    if names and (len(names) != len(folders) or len(set(names)) < len(names)):
         msg = f"--names must be a different name for each of {len(folders)} folders, got {names}"
         raise UsageError(msg)
+    found = pairings(folders)
+    for protocol, results in found.items():
+        output = options.output / protocol if len(found) > 1 else options.output
+        _compare(results, names or model_names(results), output, options)
+
+
+def _compare(
+    folders: Sequence[Path], names: Sequence[str], output: Path, options: argparse.Namespace
+) -> None:
+    """Compare results under one protocol, write the files and print the tables."""
     comparison = compare(
         [read_result(folder, name) for folder, name in zip(folders, names, strict=True)],
         metrics=options.metric,
@@ -66,15 +76,14 @@ def run(arguments: Sequence[str]) -> None:
         allow_different_protocols=options.allow_different_protocols,
     )
     try:
-        paths = write_comparison(options.output, comparison)
+        paths = write_comparison(output, comparison)
     except OSError as error:
-        msg = f"--output {options.output}: cannot be written: {error}"
+        msg = f"--output {output}: cannot be written: {error}"
         raise UsageError(msg) from error
     terminal = console(highlight=False)
-    for source in comparison_tables(comparison):
-        table = as_rich(source)
-        table.box = box.SIMPLE
-        terminal.print(table)
+    terminal.print(f"protocol {comparison.results[0].protocol['name']}", markup=False)
+    for table in comparison_tables(comparison):
+        print_table(terminal, table.title, Grid(table.header, table.rows))
     terminal.print(LEGEND, style="dim")
     for sentence in [*remarks(comparison), *(verdict.text for verdict in verdicts(comparison))]:
         terminal.print(f"\n{sentence}", markup=False, soft_wrap=True)
@@ -94,21 +103,22 @@ def _parser() -> Parser:
         nargs="+",
         type=Path,
         metavar="FOLDER",
-        help="results of `probseg test`: folders with results.json and objects.csv; the first "
-        "one is the reference",
+        help="a run, or a folder of results of `probseg test`; the first one is the reference. "
+        "Runs are compared under each protocol that all were tested under",
     )
     add(
         "--output",
         type=Path,
         default=Path("comparison"),
         metavar="DIR",
-        help="folder for comparison.md, comparison.json and curves.png (default: %(default)s)",
+        help="folder for comparison.md, comparison.json and curves.png, with a folder for each "
+        "protocol if there are several (default: %(default)s)",
     )
     add(
         "--names",
         nargs="+",
         metavar="NAME",
-        help="names of the results (default: parts of their paths)",
+        help="names of the results (default: names of the tested models or runs)",
     )
     add(
         "--metric",

@@ -37,7 +37,7 @@ from probseg.data.published import PUBLISHED, find_published, get_published
 from probseg.data.source import MEGABYTE, Source
 from probseg.errors import USER_ERRORS, UnknownNameError, UsageError
 from probseg.paths import find_data
-from probseg.terminal import console
+from probseg.terminal import Grid, console, print_table
 from probseg.transfer import Progress
 
 EXAMPLES = """\
@@ -156,30 +156,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(options: argparse.Namespace) -> None:
-    table = Table(title="Data sets", box=box.SIMPLE)
-    table.add_column("name", no_wrap=True)
-    table.add_column("objects", justify="right")
-    table.add_column("photographs", justify="right")
-    table.add_column("download", justify="right")
-    table.add_column("folder")
-    table.add_column("there")
-    table.add_column("licence and notes")
+    words = ("there", "folder", "licence and notes")
+    rows = []
     for name, dataset in PUBLISHED.items():
         source = dataset.source
         root = source.folder()
         missing = source.missing(root)
         there = "no" if not root.is_dir() else "in part" if missing else "yes"
         notes = f"{dataset.licence}; {source.way}" if source.way else dataset.licence
-        table.add_row(
-            name,
-            _counts(source, 0),
-            _counts(source, 1),
-            _download_size(source),
-            str(root),
-            there,
-            notes,
-        )
-    console().print(table)
+        counts = _counts(source, 0), _counts(source, 1)
+        rows.append([name, *counts, _download_size(source), there, str(root), notes])
+    grid = Grid(["name", "objects", "photographs", "download", *words], rows)
+    print_table(console(), "Data sets", grid, texts=words)
 
 
 def _counts(source: Source, field: int) -> str:

@@ -8,16 +8,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.markdown import Markdown
-from rich.table import Table
 
 from probseg.cli import zoo_publish, zoo_verify
 from probseg.cli.arguments import Parser
 from probseg.errors import UsageError
 from probseg.paths import zoo_dir
-from probseg.terminal import console
+from probseg.terminal import Grid, console, fitted, print_table
 from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import CARD
 from probseg.zoo.lookup import all_models, find_model
@@ -97,16 +95,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(options: argparse.Namespace) -> None:
-    table = Table(title="Models with weights", box=box.SIMPLE)
-    for header in ("name", "task"):
-        table.add_column(header, no_wrap=True)
-    for header in ("parameters\nM", "files\nMB"):
-        table.add_column(header, justify="right")
-    table.add_column("where")
-    for header in (*COLUMNS, "mIoU\nof classes"):
-        table.add_column(header, justify="right")
-    for entry, root in all_models():
-        table.add_row(
+    header = ["name", "task", "parameters\nM", "files\nMB", "where"]
+    rows = [
+        [
             entry.name,
             entry.task,
             f"{entry.parameters / 1e6:.2f}",
@@ -114,8 +105,11 @@ def _list(options: argparse.Namespace) -> None:
             "shipped" if root == zoo_dir() else str(root),
             *(figure(entry, key) for key in COLUMNS.values()),
             "\n".join(class_figures(entry)),
-        )
-    console().print(table)
+        ]
+        for entry, root in all_models()
+    ]
+    grid = Grid([*header, *COLUMNS, "mIoU\nof classes"], rows)
+    print_table(console(), "Models with weights", grid, texts=("task", "where"))
 
 
 def _show(options: argparse.Namespace) -> None:
@@ -127,15 +121,15 @@ def _show(options: argparse.Namespace) -> None:
 
 
 def _narrow(table: str, width: int) -> str:
-    """Turn rows of a Markdown table into columns if it is too wide for a terminal."""
-    header, _, *body = (
+    """Return a table in Markdown in a form that fits a terminal."""
+    header, _, *rows = (
         [cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n")
     )
-    columns = list(zip(header, *body, strict=True))
-    if sum(2 + max(map(len, column)) for column in columns) <= width:
-        return table
-    first, *others = ("|".join(column) for column in columns)
-    return "\n".join([first, "|".join([":--"] + ["--:"] * len(body)), *others])
+    parts = [
+        ["|".join(names), "|".join([":--"] + ["--:"] * (len(names) - 1)), *map("|".join, body)]
+        for names, body in fitted(Grid(header, rows), width)
+    ]
+    return "\n\n".join("\n".join(part) for part in parts)
 
 
 def _fetch(options: argparse.Namespace) -> None:

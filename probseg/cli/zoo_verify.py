@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 from probseg.cli.arguments import device
 from probseg.errors import DatasetNotFoundError, UsageError
-from probseg.terminal import console
+from probseg.terminal import Grid, console, print_table
 from probseg.zoo.create import create_model
 from probseg.zoo.evaluations import Evaluation, is_clicks, read_evaluations
 from probseg.zoo.index import Entry
@@ -133,11 +132,10 @@ def _chosen(
 
 
 def _print_wrong(terminal: Console, wrong: Sequence[_Wrong]) -> None:
-    table = Table(title="Figures that differ from the index", title_justify="left")
-    for column in ("figure", "recorded", "found", "difference", "allowed"):
-        table.add_column(column, justify="left" if column == "figure" else "right", overflow="fold")
+    rows = []
     for figure, recorded, found, allowed in wrong:
         before = "-" if recorded is None else f"{recorded:.4f}"
         difference = "-" if recorded is None else f"{found - recorded:+.4f}"
-        table.add_row(figure, before, f"{found:.4f}", difference, f"{allowed:g}")
-    terminal.print(table)
+        rows.append([figure, before, f"{found:.4f}", difference, f"{allowed:g}"])
+    grid = Grid(["figure", "recorded", "found", "difference", "allowed"], rows)
+    print_table(terminal, "Figures that differ from the index", grid, texts=["figure"])

@@ -34,7 +34,7 @@ from probseg.types import Click
 from probseg.zoo import create_interactive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Mask:
     """Answer of the model, at the image's own size.
 
@@ -43,6 +43,17 @@ class Mask:
     """
 
     probability: npt.NDArray[np.float32]
+
+    def __repr__(self) -> str:
+        height, width = self.probability.shape
+        binary = self.binary
+        area = int(binary.sum())
+        if not area:
+            return f"Mask({width} x {height} pixels, empty)"
+        return (
+            f"Mask({width} x {height} pixels, object of {area} pixels "
+            f"({100 * area / binary.size:.1f} %) in the box {mask_box(binary)})"
+        )
 
     @property
     def binary(self) -> npt.NDArray[np.bool_]:
@@ -229,8 +240,7 @@ class Predictor:
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
             msg = (
                 f"`image` must be RGB, uint8, of shape (H, W, 3), got shape {image.shape} and "
-                f"dtype {image.dtype}; values in [0, 1] become uint8 by "
-                "(255 * image).astype(np.uint8)"
+                f"dtype {image.dtype}{_to_rgb(image)}"
             )
             raise ValueError(msg)
         if self.device.type == "cpu":
@@ -277,7 +287,7 @@ class Predictor:
         self,
         clicks: Sequence[Click | tuple[float, float] | tuple[float, float, bool]] = (),
         box: tuple[float, float, float, float] | None = None,
-        mask: npt.NDArray[np.bool_ | np.floating] | None = None,
+        mask: npt.NDArray[np.bool_ | np.uint8 | np.floating] | None = None,
     ) -> Mask:
         """Add prompts and segment the object.
 
@@ -289,8 +299,9 @@ class Predictor:
             box: Half-open box ``(x0, y0, x1, y1)`` around the object, which is rounded outwards to
                 whole pixels; replaces an earlier one. Where it reaches up to 2 pixels over the
                 edge of the image, it is cut there with a warning.
-            mask: A mask to begin with, which the prompts correct: bool, or probabilities in
-                [0, 1], shape ``(H, W)``. Earlier prompts are forgotten.
+            mask: A mask to begin with, which the prompts correct, or which the model refines where
+                it is given alone: bool, probabilities in [0, 1], or uint8 with 255 or 1 on the
+                object and 0 elsewhere, shape ``(H, W)``. Earlier prompts are forgotten.
 
         Returns:
             The mask for all prompts so far.
@@ -298,7 +309,7 @@ class Predictor:
         Raises:
             RuntimeError: If no image was set.
             ValueError: If a click or the box is outside the image, a prompt is of another form, the
-                model takes no mask, or there is no prompt at all.
+                model takes no mask, or there is neither click nor box and the mask is empty.
         """
         state = self._current()
         added = tuple(as_click(click, f"clicks[{n}]") for n, click in enumerate(clicks))
@@ -310,11 +321,16 @@ class Predictor:
         if drawn is not None:
             state = state._replace(box=drawn)
         state = state._replace(clicks=(*state.clicks, *added))
-        if not state.clicks and state.box is None:
-            msg = "`clicks` must have at least one click where there is no `box`, got none"
+        begun = self._begun if mask is None else state._replace(clicks=(), box=None)
+        assert begun is not None, "there is an image"
+        if not state.clicks and state.box is None and not begun.probability.any():
+            if mask is None:
+                msg = "`clicks` must have at least one click without `box` and `mask`, got none"
+            else:
+                msg = "`mask` must have a pixel of the object without clicks and `box`, got none"
             raise ValueError(msg)
         if mask is not None:
-            self._begun, self._answers = state._replace(clicks=(), box=None), []
+            self._begun, self._answers = begun, []
         if self._answers and not added and box is None:
             if self._answers[-1].settings == self._settings:
                 return Mask(state.probability)
@@ -322,7 +338,7 @@ class Predictor:
             return self._answer_again(state)
         return self._answer(state)
 
-    def _with_mask(self, mask: npt.NDArray[np.bool_ | np.floating]) -> InteractionState:
+    def _with_mask(self, mask: npt.NDArray[np.bool_ | np.uint8 | np.floating]) -> InteractionState:
         """Return the state of the image without prompts, with a mask as its last answer."""
         assert self._empty is not None, "there is an image"
         if not self.model.previous_mask:
@@ -332,12 +348,15 @@ class Predictor:
             )
             raise ValueError(msg)
         given = np.asarray(mask)
+        if given.dtype == np.uint8 and set(np.unique(given)) in ({0}, {1}, {255}, {0, 1}, {0, 255}):
+            given = given > 0
         shape = self._empty.probability.shape
         number = given.dtype == np.bool_ or np.issubdtype(given.dtype, np.floating)
         if given.shape != shape or not number or not ((given >= 0) & (given <= 1)).all():
             msg = (
-                f"`mask` must be bool, or float in [0, 1], of the image's shape {shape}, got "
-                f"{given.dtype} of shape {given.shape}"
+                f"`mask` must be bool, float in [0, 1], or uint8 with 0 and 255, of the image's "
+                f"shape {shape}, got {given.dtype} of shape {given.shape}; (mask > 0) is True on "
+                "the object if 0 is the background"
             )
             raise ValueError(msg)
         return self._empty._replace(probability=given.astype(np.float32))
@@ -347,7 +366,7 @@ class Predictor:
 
         Returns:
             The mask for the prompts that are left, as it was unless box or settings have changed
-            since; None where no prompt is left.
+            since; None where neither click nor box is left, nor an answer to a mask alone.
 
         Raises:
             RuntimeError: If there is no click to take back.
@@ -359,8 +378,8 @@ class Predictor:
         left = state._replace(clicks=state.clicks[:-1])
         while self._answers and len(self._answers[-1].state.clicks) > len(left.clicks):
             self._answers.pop()
-        if not left.clicks and left.box is None:
-            self._state, self._answers = self._begun, []
+        if not left.clicks and left.box is None and not self._answers:
+            self._state = self._begun
             return None
         if self._answers:
             last = self._answers[-1].state
@@ -397,3 +416,20 @@ class Predictor:
             msg = "no image: call set_image(image) before predict(...)"
             raise RuntimeError(msg)
         return self._state
+
+
+def _to_rgb(image: npt.NDArray[Any]) -> str:
+    """Return how an array that is no RGB image becomes one, as the end of a sentence."""
+    if image.dtype != np.uint8:
+        return "; values in [0, 1] become uint8 by (255 * image).astype(np.uint8)"
+    pillow = "or give Image.fromarray"
+    if image.ndim == 2:
+        return f"; grey becomes RGB by np.stack([image] * 3, axis=-1), {pillow}(image)"
+    channels = image.shape[2] if image.ndim == 3 else 0
+    if channels == 1:
+        return f"; grey becomes RGB by np.repeat(image, 3, axis=2), {pillow}(image[..., 0])"
+    if channels == 4:
+        return f"; image[..., :3] leaves the fourth channel out, {pillow}(image), laid over white"
+    if image.ndim == 3 and image.shape[0] == 3:
+        return "; channels become last by image.transpose(1, 2, 0)"
+    return ""

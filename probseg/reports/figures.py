@@ -50,7 +50,7 @@ def draw_curve(
         protocol: How they were made.
         dark: Light ink on dark paper.
     """
-    figure, (axes,) = _panels([f"{protocol.name}, version {protocol.version}"], dark)
+    figure, (axes,) = _panels([protocol.name], dark)
     first = protocol.first_answer
     lines = _lines(dark)
     for number, (name, summary) in enumerate(summaries.items()):
@@ -114,6 +114,8 @@ def draw_survival(
 def draw_overlays(target: Target, records: Sequence[ObjectRecord], protocol: Protocol) -> None:
     """Draw a sheet of runs: image with box, truth, and the prediction as the clicks go on.
 
+    Where not all objects are drawn, a title says how many are.
+
     Args:
         target: Where to write the PNG.
         records: Runs, of which one must have a picture. Of those that do, the first of each data
@@ -121,16 +123,20 @@ def draw_overlays(target: Target, records: Sequence[ObjectRecord], protocol: Pro
         protocol: How they were made.
     """
     pictures = _first_of_each(records)
+    objects = len({(record.dataset, record.name) for record in records})
     most = max(picture.frames[-1].k for _, picture in pictures)
     stages = [k for k in PICTURE_CLICKS if protocol.first_answer <= k < most]
     shapes = [picture.mask.shape for _, picture in pictures]
     heights = [min(1.6, max(0.4, height / width)) for height, width in shapes]  # by width of a tile
     columns = 2 + len(stages) + 1
     figure = Figure(
-        figsize=(TILE * columns, TILE * sum(heights) + TITLE * len(pictures)),
+        figsize=(TILE * columns, TILE * sum(heights) + TITLE * (len(pictures) + 1)),
         dpi=110,
         layout="constrained",
     )
+    if len(pictures) < objects:
+        head = f"{len(pictures)} of {count(objects, 'object')}"
+        figure.suptitle(head, x=0.005, ha="left", fontsize=9)
     grid = figure.subplots(len(pictures), columns, squeeze=False, height_ratios=heights)
     for row, (record, picture) in zip(grid, pictures, strict=True):
         _draw(row[0], picture.image, f"{record.dataset} / {record.name}")

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.scores import SCORES
 from probseg.evaluation.summary import Summary, Timing
 from probseg.metrics import REPORTED_CLICKS, Interval
+from probseg.terminal import Grid, print_table
 
 
 class ScoreTable(NamedTuple):
@@ -59,11 +58,9 @@ def markdown_table(summaries: Mapping[str, Summary], protocol: Protocol) -> str:
 
 def print_summary(console: Console, summaries: Mapping[str, Summary], protocol: Protocol) -> None:
     """Print the scores as tables."""
-    for source in score_tables(summaries, protocol):
-        table = as_rich(source)
-        table.title = escape(f"{source.title}, protocol {protocol.name}")
-        table.caption = escape(source.legend)
-        console.print(table)
+    for table in score_tables(summaries, protocol):
+        title = f"{table.title}, protocol {protocol.name}"
+        print_table(console, title, Grid(table.header, table.rows), table.legend)
 
 
 def as_markdown(table: ScoreTable) -> list[str]:
@@ -80,16 +77,6 @@ def as_markdown(table: ScoreTable) -> list[str]:
 def without_html(text: str) -> str:
     """Return text for Markdown in which no tag and no entity begins; ``p < 0.05`` stays."""
     return re.sub(r"[<&](?=\S)", lambda sign: html.escape(sign[0]), text)
-
-
-def as_rich(source: ScoreTable) -> Table:
-    """Return a table for the console with its title; square brackets are text."""
-    table = Table(title=escape(source.title))
-    for number, name in enumerate(source.header):
-        table.add_column(escape(name), justify="right" if number else "left")
-    for row in source.rows:
-        table.add_row(*map(escape, row))
-    return table
 
 
 def clicks_so_far(protocol: Protocol) -> str:

@@ -16,7 +16,6 @@ from probseg.zoo.create import Network, built
 from probseg.zoo.evaluations import (
     EVALUATIONS,
     Evaluation,
-    Figures,
     Tolerance,
     all_figures,
     write_evaluations,
@@ -30,7 +29,6 @@ from probseg.zoo.index import (
     MODEL_NAME,
     WEIGHTS,
     Entry,
-    Metric,
     read_index,
     write_index,
 )
@@ -122,7 +120,7 @@ def publish(
             hardware=facts.hardware,
             hours=facts.hours,
             limits=facts.limits,
-            metrics=_rounded(all_figures(evaluations)),
+            metrics=all_figures(evaluations),
         )
         (draft / CHECKSUMS).write_text(checksum_lines(entry.files), encoding="utf-8")
         card = render_card(entry, evaluations, untrained)
@@ -196,15 +194,6 @@ def _input(model: Network) -> dict[str, Any]:
         "working_size": model.working_size,
         "prompts": "stem" if model.fusion is None else "head",
         "previous_mask": model.previous_mask,
-    }
-
-
-def _rounded(figures: Figures) -> dict[str, Metric]:
-    return {
-        name: Metric(
-            round(figure.value, 4), None if figure.error is None else round(figure.error, 4)
-        )
-        for name, figure in figures.items()
     }
 
 

@@ -52,7 +52,7 @@ def test_table(measured, monkeypatch, capsys):
         command("bench", "model", "micro_conv", "micro_csa", *QUICK)
     captured = capsys.readouterr()
     assert "measuring micro_csa (2 of 2)" in captured.err
-    rows = [line.split() for line in captured.out.splitlines() if line.startswith("  micro_")]
+    rows = [line.split() for line in captured.out.splitlines() if line.startswith(" micro_")]
     assert [row[:2] for row in rows] == [["micro_conv", "failed"], ["micro_csa", "head"]]
     assert rows[1][2] == "32x48"
     text = " ".join(captured.out.split())

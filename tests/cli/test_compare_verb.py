@@ -1,4 +1,6 @@
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from result_folders import rising, write_result
@@ -63,6 +65,56 @@ def test_output_lies_in_the_working_folder_by_default(folders, tmp_path, monkeyp
         ("second", "miou@5"),
         ("third", "miou@5"),
     ] * 2
+
+
+ZOO = {"class_path": "probseg.zoo.create_interactive", "init_args": {"name": "micro_csa"}}
+
+
+@pytest.fixture
+def tested_runs(tmp_path, monkeypatch):
+    """A trained run without results of its own, its tests, and tests of the shipped model."""
+    monkeypatch.chdir(tmp_path)
+    runs = tmp_path / "runs" / "probseg"
+    trained = runs / "version_0"
+    (trained / "checkpoints").mkdir(parents=True)
+    (trained / "config.yaml").write_text("data: mine\n", encoding="utf-8")
+    checkpoint = "runs/probseg/version_0/checkpoints/epoch003.ckpt"
+    shipped = {"model": ZOO, "checkpoint": None, "weights_sha256": "s"}
+    mine = {"model": ZOO, "checkpoint": checkpoint, "weights_sha256": "m"}
+    for protocol in ("one", "two"):
+        write_result(runs / "version_1" / "test" / protocol, {"Toy": rising(9)}, **shipped)
+    write_result(runs / "version_2" / "test" / "two", {"Toy": rising(9, seed=1)}, **mine)
+    return runs
+
+
+@pytest.mark.parametrize("mine", ["version_0", "version_2", "version_2/test/two"])
+def test_runs_are_compared_by_the_names_of_their_models(tested_runs, mine, capsys):
+    assert command("compare", tested_runs / "version_1", tested_runs / mine) == 0
+    assert "Toy: probseg/version_0 against micro_csa, 9 objects" in capsys.readouterr().out
+    results = written(tested_runs.parents[1] / "comparison")["results"]
+    assert [result["name"] for result in results] == ["micro_csa", "probseg/version_0"]
+    assert [result["folder"].split("/")[-3:] for result in results] == [
+        ["version_1", "test", "two"],
+        ["version_2", "test", "two"],
+    ]
+
+
+def test_each_protocol_in_common_is_compared(tested_runs, capsys):
+    mine = tested_runs / "version_2" / "test" / "one"
+    write_result(mine, {"Toy": rising(9, seed=2)}, model=ZOO, checkpoint=None)
+    assert command("compare", tested_runs / "version_1", tested_runs / "version_2") == 0
+    assert "micro_csa (version_2) against micro_csa (version_1)" in capsys.readouterr().out
+    for protocol in ("one", "two"):
+        folders = [x["folder"] for x in written(Path("comparison") / protocol)["results"]]
+        assert all(folder.endswith(f"test/{protocol}") for folder in folders)
+
+
+def test_runs_without_results_or_a_common_protocol_are_refused(tested_runs, capsys):
+    shutil.rmtree(tested_runs / "version_1" / "test" / "two")
+    both = tested_runs / "version_1", tested_runs / "version_0"
+    assert "version_0: two" in usage_error(capsys, "compare", *both)
+    shutil.rmtree(tested_runs / "version_2")
+    assert "probseg test --config" in usage_error(capsys, "compare", *both)
 
 
 @pytest.mark.parametrize(

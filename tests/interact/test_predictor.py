@@ -56,6 +56,14 @@ def test_uncertainty_is_the_entropy_in_bits():
     np.testing.assert_allclose(mask.uncertainty, [[0, 1, 0, 0.811278]], atol=1e-6)
 
 
+def test_a_mask_is_shown_by_its_size_area_and_box():
+    probability = np.zeros((40, 50), np.float32)
+    assert repr(Mask(probability)) == "Mask(50 x 40 pixels, empty)"
+    probability[10:30, 5:10] = 0.9
+    shown = "Mask(50 x 40 pixels, object of 100 pixels (5.0 %) in the box (5, 10, 10, 30))"
+    assert str(Mask(probability)) == shown
+
+
 def test_clicks_one_by_one_equal_all_at_once(model, predictor):
     predictor.predict(box=BOX)
     for click in CLICKS:

@@ -1,5 +1,7 @@
 """The forms in which the predictor takes images, clicks, boxes and masks."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -69,6 +71,26 @@ def test_a_mask_to_begin_with_is_corrected_and_outlives_undo(predictor, image):
     assert np.array_equal(predictor.undo().probability, corrected)
 
 
+def test_a_mask_alone_is_a_prompt(predictor, image):
+    mask = np.zeros(SHAPE, bool)
+    mask[8:20, 10:30] = True
+    refined = answer(predictor, image, mask=mask)
+    assert np.array_equal(predictor.predict().probability, refined)
+    corrected = predictor.predict([(12, 12)]).probability
+    assert not np.array_equal(corrected, refined)
+    assert np.array_equal(predictor.undo().probability, refined)
+    assert np.array_equal(predictor.predict([(12, 12)]).probability, corrected)
+    assert not np.array_equal(answer(predictor, image, mask=~mask), refined)
+
+
+def test_masks_of_any_form_are_the_same_mask(predictor, image):
+    mask = np.zeros(SHAPE, bool)
+    mask[8:20, 10:30] = True
+    expected = answer(predictor, image, mask=mask)
+    for form in (mask * 1.0, mask.astype(np.uint8), mask * np.uint8(255)):
+        assert np.array_equal(answer(predictor, image, mask=form), expected)
+
+
 @pytest.mark.parametrize(
     ("prompts", "name"),
     [
@@ -82,9 +104,11 @@ def test_a_mask_to_begin_with_is_corrected_and_outlives_undo(predictor, image):
         ({"box": "wide"}, "box"),
         ({"box": (5, 5, 5, 9)}, "box"),
         ({"clicks": [(1, 1)], "mask": np.zeros((3, 3))}, "mask"),
-        ({"clicks": [(1, 1)], "mask": np.full(SHAPE, 255, np.uint8)}, "mask"),
+        ({"clicks": [(1, 1)], "mask": np.full(SHAPE, 7, np.uint8)}, r"mask.*\(mask > 0\)"),
+        ({"clicks": [(1, 1)], "mask": np.eye(*SHAPE, dtype=np.uint8) + 254}, "mask"),
+        ({"clicks": [(1, 1)], "mask": np.full(SHAPE, "a")}, "mask"),
         ({"clicks": [(1, 1)], "mask": np.full(SHAPE, 2.0)}, "mask"),
-        ({"mask": np.zeros(SHAPE)}, "clicks"),
+        ({"mask": np.zeros(SHAPE)}, "mask"),
     ],
     ids=str,
 )
@@ -99,6 +123,27 @@ def test_wrong_prompts_are_named_and_change_nothing(predictor, image, prompts, n
 def test_wrong_images_are_named(predictor, wrong):
     with pytest.raises(ValueError, match=r"^`image` must be"):
         predictor.set_image(wrong)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "remedy"),
+    [
+        ((5, 6), np.uint8, "np.stack([image] * 3, axis=-1)"),
+        ((5, 6, 1), np.uint8, "np.repeat(image, 3, axis=2)"),
+        ((5, 6, 4), np.uint8, "image[..., :3]"),
+        ((3, 5, 6), np.uint8, "image.transpose(1, 2, 0)"),
+        ((5, 6, 3), np.float32, "(255 * image).astype(np.uint8)"),
+    ],
+)
+def test_the_remedy_for_a_wrong_array_works(predictor, shape, dtype, remedy):
+    wrong = np.ones(shape, dtype)
+    with pytest.raises(ValueError, match=re.escape(remedy)) as caught:
+        predictor.set_image(wrong)
+    assert ("[0, 1]" in str(caught.value)) == (dtype != np.uint8)
+    predictor.set_image(eval(remedy, {"np": np, "image": wrong}))
+    if "Image.fromarray" in str(caught.value):
+        form = re.search(r"Image\.fromarray\([^)]+\)", str(caught.value))[0]
+        predictor.set_image(eval(form, {"Image": Image, "image": wrong}))
 
 
 def test_models_without_a_previous_mask_refuse_one(image):

@@ -22,7 +22,7 @@ from probseg.evaluation import (
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.interact import OneStep
 from probseg.reports import markdown_table, print_summary, write_report
-from probseg.reports.figures import _first_of_each
+from probseg.reports.figures import _first_of_each, draw_curve, draw_overlays
 from probseg.types import Sample
 
 GABBUR = replace(PROTOCOLS["gabbur2021"], max_clicks=4, trials=3)
@@ -254,6 +254,21 @@ def test_the_sheet_has_all_data_sets():
     names = ["1", "2", "3", "4"]
     chosen = [(record.dataset, record.name) for record, _ in _first_of_each([*records, *some])]
     assert chosen == [(dataset, name) for dataset in "AB" for name in names]
+
+
+def test_figures_have_their_titles(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "probseg.reports.figures._save", lambda figure, target: drawn.append(figure)
+    )
+    records = evaluate(RITM, pictures=True)
+    hidden = [replace(record, picture=None) for record in records[:2]]
+    draw_curve(io.BytesIO(), summarise_records(records, RITM), RITM)
+    draw_overlays(io.BytesIO(), records, RITM)
+    draw_overlays(io.BytesIO(), [*hidden, *records[2:]], RITM)
+    curve, *sheets = drawn
+    assert curve.axes[0].get_title(loc="left") == "ritm"
+    assert [sheet.get_suptitle() for sheet in sheets] == ["", "4 of 6 objects"]
 
 
 def test_scores_are_sorted_by_object_and_trial():

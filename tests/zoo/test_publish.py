@@ -18,6 +18,7 @@ from probseg.zoo.index import CARD, CHECKSUMS, CONFIG, WEIGHTS, Metric, descript
 from probseg.zoo.lookup import verify
 from probseg.zoo.publish import PARITY, check_same_weights, publish
 from probseg.zoo.store import read_config
+from probseg.zoo.table import render_table
 from probseg.zoo.trained import Trained
 
 MEASURED = Evaluation(
@@ -69,13 +70,23 @@ def test_a_model_folder_and_its_line(trained, tmp_path):
     assert entry.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert entry.input == {"working_size": None, "prompts": "stem", "previous_mask": False}
     assert entry.metrics == {
-        "Toy/ritm/miou@1": Metric(0.5123, 0.0123),
-        "Toy/ritm/noc@90": Metric(7.5, None),
+        f"Toy/ritm/{name}": figure for name, figure in MEASURED.figures.items()
     }
     assert facts_of(entry) == facts()
     assert read_evaluations(folder) == [MEASURED]
     assert "was not checked" in (folder / CARD).read_text()
     assert not list(tmp_path.glob(".*")), "nothing is left of the making"
+
+
+def test_figures_are_rounded_once_in_the_table_as_in_the_card(trained, tmp_path):
+    figures = {"miou@0": Metric(0.86049, 0.024), "miou@5": Metric(0.9, 0.00446)}
+    on_grabcut = dataclasses.replace(
+        MEASURED, key="GrabCut/gabbur2021", dataset="GrabCut", figures=figures
+    )
+    entry = publish(trained, "micro_csa.mine", tmp_path, facts(), [on_grabcut])
+    shown = "| 86.0 ± 2.4 | 90.0 ± 0.4 |"
+    assert shown in render_table([entry])
+    assert shown in (tmp_path / "micro_csa.mine" / CARD).read_text(encoding="utf-8")
 
 
 PLACES = "data:\n  root: /home/me/photos\n"
@@ -161,7 +172,7 @@ def test_half_precision_must_keep_the_figures(trained, tmp_path, moved, told):
         assert not list(tmp_path.glob(".*"))
         return
     entry = try_it()
-    assert entry.metrics["Toy/ritm/miou@1"].value == 0.5123, "the recorded figure"
+    assert entry.metrics["Toy/ritm/miou@1"].value == 0.51234, "the recorded figure"
     (evaluation,) = read_evaluations(tmp_path / "micro_csa.one")
     assert evaluation.parity == {"miou@1": 0.001, "noc@90": -0.05}
     card = (tmp_path / "micro_csa.one" / CARD).read_text()

@@ -143,9 +143,9 @@ def next_commands(trainer: L.Trainer) -> str:
             break
     if any((run / "checkpoints").glob("*.ckpt")):
         lines.append(f"  test it          probseg test --config {run / 'config.yaml'}")
-        lines.append("  compare it       probseg compare RUN_OF_ANOTHER_TEST RUN_OF_ITS_TEST")
         if (run / START).is_file():
-            lines.append("  test the start   the same command with `test` instead of `fit`")
+            lines.append("  test the start   the command of this training with `test` for `fit`")
+        lines.append("  compare two      probseg compare RUN_A RUN_B, the folders of two tests")
         if isinstance(trainer.lightning_module.model, Segmenter):
             lines.append(f'  use it           probseg.Predictor.from_pretrained("{run}")')
             lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {run}")

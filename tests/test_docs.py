@@ -87,6 +87,12 @@ def test_tasks_are_found_from_the_readme_the_home_page_and_the_navigation(docs, 
     assert [task for task in tasks if f"{task}:" not in navigation] == []
 
 
+def test_extras_are_installed_from_a_checkout(docs, repository):
+    """The package is on no index."""
+    pages = [repository / "README.md", *docs.rglob("*.md"), *docs.rglob("*.ipynb")]
+    assert [page for page in pages if "probseg[" in page.read_text("utf-8")] == []
+
+
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "benchmarks/README.md"])
 def test_links_outside_the_site_exist(page, repository):
     folder = (repository / page).parent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,7 +47,14 @@ def run(arguments: Sequence[str]) -> None:
             model.adapt(**given)
         except ValueError as error:
             raise UsageError(str(error)) from error
-    parity = export_model(model, options.output, options.to, options.size, options.model)
+    parity = export_model(
+        model,
+        options.output,
+        options.to,
+        options.size,
+        options.model,
+        tell=lambda step: sys.stderr.write(f"{step}\n"),
+    )
     console().print(
         f"{parity.answers} answers compared: logits differ by at most "
         f"{parity.logit_difference:.2g} (largest: {parity.largest_logit:.3g}), "

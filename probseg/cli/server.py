@@ -17,7 +17,8 @@ def need_server() -> None:
     """Raise a `UsageError` unless the packages of a server are installed."""
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:
-        msg = f'{" and ".join(missing)} not installed; run: pip install "probseg[annotate]"'
+        names = " and ".join(missing)
+        msg = f'{names} not installed; in a checkout run: pip install -e ".[annotate]"'
         raise UsageError(msg)
 
 

@@ -6,6 +6,7 @@ import copy
 import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import asdict
 from importlib import metadata as packages
 from importlib.util import find_spec
@@ -49,6 +50,7 @@ def export_model(
     to: Target = "onnx",
     size: int | None = None,
     name: str = "",
+    tell: Callable[[str], object] = lambda step: None,
 ) -> Parity:
     """Write a network as graphs, with a description and a runner.
 
@@ -60,6 +62,7 @@ def export_model(
         size: Longest side in pixels that the graphs work at; the network's ``working_size`` by
             default.
         name: Of the model, for the description.
+        tell: Called with the name of each step as it begins.
 
     Returns:
         Differences between the answers of the written graphs and of the network.
@@ -71,7 +74,7 @@ def export_model(
     """
     folder = Path(folder)
     if missing := [package for package in PACKAGES[to] if find_spec(package) is None]:
-        msg = f'{", ".join(missing)} not installed; run: pip install "probseg[export]"'
+        msg = f'{", ".join(missing)} not installed; in a checkout run: pip install -e ".[export]"'
         raise UsageError(msg)
     if folder.exists() or not folder.absolute().parent.is_dir():
         msg = f"`output` must be a new folder in one that exists, got {str(folder)!r}"
@@ -90,10 +93,13 @@ def export_model(
         draft = Path(temporary) / "export"
         draft.mkdir()
         if to == "page":
+            tell("fetching ONNX Runtime Web")
             write_page(draft)
+        tell(f"tracing the network at {model.cell} x {model.cell} pixels")
         graphs = trace(model, model.cell)
         files = {part: f"{part}{SUFFIX[to]}" for part in graphs}
         for part, graph in graphs.items():
+            tell(f"writing {files[part]}")
             _write(graph, draft / files[part], to)
         about = _description(model, name, to)
         about["graphs"] = {
@@ -107,6 +113,7 @@ def export_model(
         }
         _write_json(draft / ABOUT, about)
         written = TorchRunner(draft) if to == "torch" else runner.Runner(draft)
+        tell("comparing answers of graphs and network")
         parity = measure(model, written)
         if parity.logit_difference > TOLERANCE * max(1.0, parity.largest_logit):
             msg = (

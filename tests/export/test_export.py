@@ -186,7 +186,7 @@ def test_what_cannot_be_exported_is_refused_before_work(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="refinement"):
         export_model(model, tmp_path / "graphs", to="torch", size=SIDE)
     monkeypatch.setattr(folder, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=re.escape("probseg[export]")):
+    with pytest.raises(UsageError, match=re.escape('pip install -e ".[export]"')):
         export_model(model, tmp_path / "graphs")
 
 
@@ -197,7 +197,10 @@ def test_command(tmp_path, capsys):
     assert command(*arguments, "--size=40", "--click-iterations=1") == 0
     about = json.loads((tmp_path / "graphs" / "export.json").read_text(encoding="utf-8"))
     assert (about["working_size"], about["settings"]["click_iterations"]) == (40, 1)
-    assert "18 answers compared" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "18 answers compared" in printed.out
+    steps = [step.split()[0] for step in printed.err.splitlines()]
+    assert steps == ["tracing", "writing", "comparing"]
     assert "output" in usage_error(capsys, *arguments)
     key = ("--output", tmp_path / "other", "--key-iterations=1")
     assert "key_iterations" in usage_error(capsys, *arguments[:3], *key)

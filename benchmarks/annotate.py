@@ -1,11 +1,11 @@
 """Times of the annotation page in chromium, with the server as a process of its own.
 
-``python benchmarks/annotate.py`` serves photographs of 640 x 480 pixels to a headless chromium,
-clicks, and writes ``benchmarks/results/annotate.csv``: quantiles of
+`python benchmarks/annotate.py` serves photographs of 640 x 480 pixels to a headless chromium,
+clicks, and writes `benchmarks/results/annotate.csv`: quantiles of
 
 - `click`: from the release of the mouse to the frame with the painted mask,
 - `server`: the part of `click` that the server counts,
-- `open`: from ``N`` to the next photograph, which the page has fetched in advance,
+- `open`: from `N` to the next photograph, which the page has fetched in advance,
 - `ready`: from the request of the page to its first photograph, the model being loaded.
 """
 

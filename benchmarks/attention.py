@@ -39,7 +39,7 @@ LONG = 20.0
 """Seconds from which on a single run is enough."""
 
 FAILED = "failed: "
-"""Starts the reason of a row that ``--resume`` tries again."""
+"""Starts the reason of a row that `--resume` tries again."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Request:
     """What one process measures.
 
     Args:
-        case: Name in ``CASES``.
+        case: Name in `CASES`.
         contestant: Who computes it.
         n: Number of tokens.
         direction: "forward", or "backward" for both.

@@ -39,7 +39,7 @@ class Case:
 
     Args:
         name: For the command line and the tables.
-        options: Arguments of ``probabilistic_attention``.
+        options: Arguments of `probabilistic_attention`.
         sizes: Numbers of tokens.
         clicks: Number of fixed values.
         spread: Standard deviation of queries and keys.
@@ -100,11 +100,11 @@ class Problem(NamedTuple):
     """A contestant and the yardstick with what they are given.
 
     Args:
-        contestant: Computes the case from ``inputs``.
+        contestant: Computes the case from `inputs`.
         inputs: Queries, keys and values.
-        yardstick: Fused attention of PyTorch, from ``yardstick_inputs``.
+        yardstick: Fused attention of PyTorch, from `yardstick_inputs`.
         yardstick_inputs: The same numbers as tokens.
-        reference: The case with all its logits written out, from ``inputs``.
+        reference: The case with all its logits written out, from `inputs`.
     """
 
     contestant: Forward
@@ -181,18 +181,18 @@ def propagate_n_x_n(
 ) -> Tensor:
     """Propagate values in the way of the published layer: all N x N weights at each step.
 
-    Gabbur et al., 2021, Eq. 23: ``mu_k <- (theta mu0_k + beta sum_s w_sk v_s) / (theta + beta
-    sum_s w_sk)`` over the clicked rows ``s``, with the posterior ``w`` of Eq. 24. The published
-    layer computes ``w`` for all rows, although only the clicked ones are used; so does this
+    Gabbur et al., 2021, Eq. 23: `mu_k <- (theta mu0_k + beta sum_s w_sk v_s) / (theta + beta
+    sum_s w_sk)` over the clicked rows `s`, with the posterior `w` of Eq. 24. The published
+    layer computes `w` for all rows, although only the clicked ones are used; so does this
     function, for key adaptation and the read-out too. In all else it is as lean as the equations
     allow: a single product and an addition in place for the logits.
 
     Args:
-        queries: ``(1, G, N, D)``.
-        keys: ``(1, G, N, D)``.
-        values: ``(1, G, N, V)``.
-        fixed_values: ``(1, G, N, V)``.
-        fixed_mask: ``(1, N)``.
+        queries: `(1, G, N, D)`.
+        keys: `(1, G, N, D)`.
+        values: `(1, G, N, V)`.
+        fixed_values: `(1, G, N, V)`.
+        fixed_mask: `(1, N)`.
         adapt: Whether the keys adapt to the queries first, by maximum likelihood (Eq. 18).
     """
     dtype = values.dtype

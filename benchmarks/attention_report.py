@@ -32,7 +32,7 @@ Rows = dict[tuple[str, str, int, str], dict[str, str]]
 
 
 def report(stem: Path) -> None:
-    """Write ``stem.md`` and ``stem.png`` from ``stem.csv``; of equal rows the last one counts.
+    """Write `stem.md` and `stem.png` from `stem.csv`; of equal rows the last one counts.
 
     Args:
         stem: Path without the ending.

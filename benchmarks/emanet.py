@@ -1,7 +1,7 @@
 """The ablations of EMANet (Li et al., 2019) on CamVid, with small networks.
 
-``train`` trains the networks of each seed side by side, ``evaluate`` counts what they find on the
-test frames, ``report`` makes tables, tests and figures from the counts that ``benchmarks/results``
+`train` trains the networks of each seed side by side, `evaluate` counts what they find on the
+test frames, `report` makes tables, tests and figures from the counts that `benchmarks/results`
 keeps. See benchmarks/README.md.
 """
 

@@ -32,8 +32,8 @@ class Block(NamedTuple):
 
     Args:
         frames: Number of frames.
-        found: Pixels of each class that are predicted as this class, shape ``(C,)``.
-        union: Pixels that have the class or are predicted as it, shape ``(C,)``.
+        found: Pixels of each class that are predicted as this class, shape `(C,)`.
+        union: Pixels that have the class or are predicted as it, shape `(C,)`.
     """
 
     frames: int

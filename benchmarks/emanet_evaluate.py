@@ -1,4 +1,4 @@
-"""Counts the pixels that the networks of ``emanet.yaml`` find on the test frames of CamVid."""
+"""Counts the pixels that the networks of `emanet.yaml` find on the test frames of CamVid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``emanet.yaml`` asks for: networks, their trainings, and claims about them."""
+"""What `emanet.yaml` asks for: networks, their trainings, and claims about them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Name in plans and tables, for instance ``ema@6``."""
+        """Name in plans and tables, for instance `ema@6`."""
         return self.network if self.iterations is None else f"{self.network}@{self.iterations}"
 
 
@@ -84,7 +84,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that ``emanet.yaml`` says.
+    """Everything that `emanet.yaml` says.
 
     Args:
         title: Of the report.

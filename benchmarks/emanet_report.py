@@ -1,4 +1,4 @@
-"""Tests the claims of ``emanet.yaml``, and writes tables and figures of the ablations."""
+"""Tests the claims of `emanet.yaml`, and writes tables and figures of the ablations."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def contributions(counts: Mapping[Key, Block], training: str, row: str) -> Float
     derivative by the block's weight, times the number of blocks (the infinitesimal jackknife).
 
     Returns:
-        Percent, float64, shape ``(seeds, blocks)``.
+        Percent, float64, shape `(seeds, blocks)`.
     """
     mine = {key[2:]: block for key, block in counts.items() if key[:2] == (training, row)}
     seeds = sorted({seed for seed, _ in mine})
@@ -110,7 +110,7 @@ def compare(counts: Mapping[Key, Block], training: str, better: str, than: str) 
 
 
 def write_report(folder: Path, plan: Plan, counts: Mapping[Key, Block]) -> None:
-    """Write ``emanet.md``, ``emanet_rows.csv``, ``emanet_claims.csv`` and ``emanet.png``.
+    """Write `emanet.md`, `emanet_rows.csv`, `emanet_claims.csv` and `emanet.png`.
 
     Args:
         folder: Where to write.

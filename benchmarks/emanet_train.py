@@ -1,4 +1,4 @@
-"""Trains the networks of ``emanet.yaml`` side by side on the same crops."""
+"""Trains the networks of `emanet.yaml` side by side on the same crops."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """A further click by ONNX Runtime and by PyTorch, and the masks of both on photographs.
 
-``python benchmarks/export.py`` exports models of the zoo, asks ONNX Runtime and PyTorch in turns
+`python benchmarks/export.py` exports models of the zoo, asks ONNX Runtime and PyTorch in turns
 for another click on the same photograph with the same number of threads, and compares their masks
 on all photographs of GrabCut: the box around the object with a click on its middle, and then one on
 a corner of the box. Both pad images to the same square. Results go to
-``benchmarks/results/export_cpu.csv``.
+`benchmarks/results/export_cpu.csv`.
 
 - `graph_ratio`: median of the ratios of turns of the graph of a click alone, PyTorch by ONNX
   Runtime;

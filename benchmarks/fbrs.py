@@ -46,7 +46,7 @@ class Backpropagation:
         self.grid, self.encode_each = network.grid, network.encode_each
 
     def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> list[Tensor]:
-        """Return logits ``(H, W)`` of each image."""
+        """Return logits `(H, W)` of each image."""
         return [self._decode(one, given) for one, given in zip(encoded, prompts, strict=True)]
 
     def _decode(self, encoded: Encoded, prompts: Prompts) -> Tensor:

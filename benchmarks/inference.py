@@ -1,8 +1,8 @@
 """Clicks and milliseconds of ways to ask the same weights, paired by object.
 
-``python benchmarks/inference.py`` simulates clicks on regions of BSDS500's test photographs (481 x
+`python benchmarks/inference.py` simulates clicks on regions of BSDS500's test photographs (481 x
 321 pixels, none of which the models of the zoo were trained on), and writes
-``benchmarks/results/inference.csv`` and ``docs/images/inference.png``. A region takes part if at
+`benchmarks/results/inference.csv` and `docs/images/inference.png`. A region takes part if at
 least half of the other annotators have one of an IoU of 80 % with it, it covers 1 to 50 % of the
 photograph and at most an eighth of its border; one region of each photograph is drawn at random.
 """

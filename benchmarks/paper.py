@@ -1,10 +1,10 @@
 """The counterparts of the figures of Gabbur et al. (2021) with small networks.
 
-A plan, such as ``paper.yaml`` or ``paper_frozen.yaml``, lists what is compared. ``train`` trains
-its networks, where the plan has a training; ``evaluate`` clicks through all objects with the rows
-that have no result yet; ``repeat`` does both for the rows of ``--only`` and compares their results
+A plan, such as `paper.yaml` or `paper_frozen.yaml`, lists what is compared. `train` trains
+its networks, where the plan has a training; `evaluate` clicks through all objects with the rows
+that have no result yet; `repeat` does both for the rows of `--only` and compares their results
 with the published ones. Without a verb, figures, tables and tests are made again, from the folders
-of results or else from the files in ``benchmarks/results``. See benchmarks/README.md.
+of results or else from the files in `benchmarks/results`. See benchmarks/README.md.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Evidence and entropy of the mixture of Gaussians in the networks of ``paper_frozen.yaml``.
+"""Evidence and entropy of the mixture of Gaussians in the networks of `paper_frozen.yaml`.
 
-``python benchmarks/paper_beliefs.py`` writes three files, means over the layers of probabilistic
+`python benchmarks/paper_beliefs.py` writes three files, means over the layers of probabilistic
 attention:
 
-- ``paper_frozen_precisions.csv``: the first mask on crops of the photographs held out from training
+- `paper_frozen_precisions.csv`: the first mask on crops of the photographs held out from training
   for precisions of the queries and of the keys' prior, from which the fitted settings are chosen;
-- ``paper_frozen_beliefs.csv.gz``: for each object, entropies of the posterior over the units and
+- `paper_frozen_beliefs.csv.gz`: for each object, entropies of the posterior over the units and
   of the output, errors of the mask and calibration, with and without adaptation;
-- ``paper_frozen_evidence.csv.gz``: log evidence and simple baselines of whole photographs, of
+- `paper_frozen_evidence.csv.gz`: log evidence and simple baselines of whole photographs, of
   altered ones and of video frames from a car.
 
-``paper.py`` tests and draws them (`paper_beliefs_report.py`).
+`paper.py` tests and draws them (`paper_beliefs_report.py`).
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _masks(plan: Plan, results: Path, most: int | None) -> Iterator[Sequence[Any
 
 
 def _shown(sample: Sample, protocol: Protocol) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what the protocol shows of an object: crop, mask ``(1, H, W)`` and box ``(1, 4)``."""
+    """Return what the protocol shows of an object: crop, mask `(1, H, W)` and box `(1, 4)`."""
     drawn = draw_crop(sample, protocol)
     assert drawn.box is not None, "the protocol of the plan has boxes"
     x0, y0, x1, y1 = drawn.crop
@@ -331,7 +331,7 @@ def _of_mask(
 
 
 def _maps(layer: ProbabilisticAttention2d, given: tuple[Any, ...]) -> Tensor:
-    """Return a layer's relative entropy and log evidence, means over heads, ``(B, 2, h, w)``."""
+    """Return a layer's relative entropy and log evidence, means over heads, `(B, 2, h, w)`."""
     found = computed(layer, given)
     entropy = torch.special.entr(found.posterior).sum(dim=-1) / math.log(found.posterior.shape[-1])
     lines = torch.stack([entropy, found.log_evidence], dim=-1)  # (B, G, N, 2)
@@ -391,13 +391,13 @@ def _photographs(plan: Plan, most: int) -> Iterator[Sequence[Any]]:
 
 
 def _features(model: Segmenter, encoded: Encoded) -> Tensor:
-    """Return the features that the stage sees, ``(B, C, h, w)``."""
+    """Return the features that the stage sees, `(B, C, h, w)`."""
     assert encoded.decoded is not None, "prompts enter behind the trunk"
     return (encoded.decoded.features, *encoded.decoded.coarser)[model.fusion.level]
 
 
 def _reference(model: Segmenter, data: Objects) -> Tensor:
-    """Return the mean features of photographs held out from training, ``(photographs, C)``."""
+    """Return the mean features of photographs held out from training, `(photographs, C)`."""
     objects = Selected(DATASETS[data.kind](**data.arguments), held_out=HELD_OUT)
     photos: dict[str, Tensor] = {}
     for number in range(len(objects)):

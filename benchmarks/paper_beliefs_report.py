@@ -1,4 +1,4 @@
-"""Tests and figure of what ``paper_beliefs.py`` measured; the claims were written before."""
+"""Tests and figure of what `paper_beliefs.py` measured; the claims were written before."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def auroc(scores: npt.NDArray[np.floating], positive: npt.NDArray[np.bool_]) -> 
     """Return the area under the receiver operating characteristic; ties count half.
 
     Args:
-        scores: Higher for positives, if they are any good, shape ``(n,)``.
-        positive: Which are, shape ``(n,)``.
+        scores: Higher for positives, if they are any good, shape `(n,)`.
+        positive: Which are, shape `(n,)`.
 
     Returns:
         The area, NaN if all or none are positive.
@@ -163,10 +163,10 @@ def report(results: Path, plan: str) -> list[Test]:
 
 
 Beliefs = Mapping[str, Mapping[str, Floats]]
-"""By setting and measure: mean over each photograph's objects, shape ``(seeds, photographs)``."""
+"""By setting and measure: mean over each photograph's objects, shape `(seeds, photographs)`."""
 
 Evidence = Mapping[str, Mapping[str, Mapping[str, Floats]]]
-"""By network, version and score, shape ``(seeds, photographs)``."""
+"""By network, version and score, shape `(seeds, photographs)`."""
 
 
 def _beliefs(path: Path) -> Beliefs:
@@ -214,7 +214,7 @@ def _areas(versions: Mapping[str, Mapping[str, Floats]], version: str, score: st
 
 
 def _pairs_area(usual: Floats, other: Floats) -> Floats:
-    """Return pseudo-values of the area under the curve, each without one pair, shape ``(n,)``."""
+    """Return pseudo-values of the area under the curve, each without one pair, shape `(n,)`."""
     n = len(usual)
     above = (other > usual[:, None]) + 0.5 * (other == usual[:, None])  # (n, n)
     without = above.sum() - above.sum(axis=0) - above.sum(axis=1) + above.diagonal()
@@ -222,7 +222,7 @@ def _pairs_area(usual: Floats, other: Floats) -> Floats:
 
 
 def _correlations(measure: Floats, iou: Floats) -> Floats:
-    """Return pseudo-values of the rank correlation with the error, ``(seeds, photographs)``."""
+    """Return pseudo-values of the rank correlation with the error, `(seeds, photographs)`."""
 
     def correlation(*columns: Floats) -> float:
         ranks = [rankdata(column) for column in columns]

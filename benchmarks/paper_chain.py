@@ -1,10 +1,10 @@
-"""Where the way from an adaptation to the mask ends, in the networks of ``paper_frozen.yaml``.
+"""Where the way from an adaptation to the mask ends, in the networks of `paper_frozen.yaml`.
 
-``python benchmarks/paper_chain.py`` switches key adaptation or value propagation on in trained
+`python benchmarks/paper_chain.py` switches key adaptation or value propagation on in trained
 networks, on crops of the photographs that were held out from training, and measures in turn: how
 far keys or unit values move, how much the posterior over the units changes, how much the read-out,
 how much the logits, how many pixels of the mask, and what the mask gains. It writes
-``paper_frozen_chain.csv`` with a line for each network and change, means over all seeds. The
+`paper_frozen_chain.csv` with a line for each network and change, means over all seeds. The
 clicks are those on the errors of the network without the change, which favours it: gains compare
 with each other alone.
 """
@@ -95,15 +95,15 @@ CLICKS = 5
 
 @dataclass(frozen=True)
 class Layer:
-    """What a layer computes; the lines of the map are the first dimension ``B``.
+    """What a layer computes; the lines of the map are the first dimension `B`.
 
     Args:
-        queries: Shape ``(B, G, N, D)``.
-        keys: After adaptation, shape ``(B, G, M, D)``.
-        values: Of the units, after propagation, shape ``(B, G, M, V)``.
-        posterior: Over the units, shape ``(B, G, N, M)``.
-        read_out: Shape ``(B, G, N, V)``.
-        log_evidence: As in `ProbabilisticAttention`, shape ``(B, G, N)``.
+        queries: Shape `(B, G, N, D)`.
+        keys: After adaptation, shape `(B, G, M, D)`.
+        values: Of the units, after propagation, shape `(B, G, M, V)`.
+        posterior: Over the units, shape `(B, G, N, M)`.
+        read_out: Shape `(B, G, N, V)`.
+        log_evidence: As in `ProbabilisticAttention`, shape `(B, G, N)`.
     """
 
     queries: Tensor
@@ -159,7 +159,7 @@ def _measured(training: Training, batches: int) -> Iterator[list[str]]:
 def _of_network(
     model: Segmenter, changes: Mapping[str, Change], training: Training, batches: int
 ) -> tuple[list[str], Floats]:
-    """Return the photograph of each crop, and `STEPS`, shape ``(crops, changes, steps)``."""
+    """Return the photograph of each crop, and `STEPS`, shape `(crops, changes, steps)`."""
     layers = probabilistic_layers(model.fusion)
     if changes is VALUES:
         layers = [of for of in probabilistic_layers(model.head) if of.settings.can_propagate]
@@ -195,7 +195,7 @@ def _compared(
     answer: Callable[[], Tensor],
     masks: Tensor,
 ) -> Floats:
-    """Return `STEPS` of each crop for one change, shape ``(crops, steps)``."""
+    """Return `STEPS` of each crop for one change, shape `(crops, steps)`."""
     before = answer()
     with contextlib.ExitStack() as stack:
         for layer in layers:
@@ -258,7 +258,7 @@ def computed(layer: ProbabilisticAttention2d, given: tuple[Any, ...]) -> Layer:
 
 
 def _changes(before: Layer, after: Layer, crops: int) -> Tensor:
-    """Return the first four of `STEPS` of each crop, shape ``(crops, 4)``."""
+    """Return the first four of `STEPS` of each crop, shape `(crops, 4)`."""
 
     def relative(old: Tensor, new: Tensor) -> Tensor:
         norms = [of.reshape(crops, -1).norm(dim=1) for of in (new - old, old)]

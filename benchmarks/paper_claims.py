@@ -38,7 +38,7 @@ class Scored:
     Args:
         objects: Names of the objects.
         photos: Photograph of each.
-        ious: After 0 ... K clicks, float64, shape ``(seeds, objects, trials, K + 1)``.
+        ious: After 0 ... K clicks, float64, shape `(seeds, objects, trials, K + 1)`.
     """
 
     objects: tuple[str, ...]
@@ -47,7 +47,7 @@ class Scored:
 
     @property
     def of_objects(self) -> Floats:
-        """Mean over trials, then over seeds, shape ``(objects, K + 1)``."""
+        """Mean over trials, then over seeds, shape `(objects, K + 1)`."""
         return np.asarray(self.ious.mean(axis=2).mean(axis=0))
 
 
@@ -281,7 +281,7 @@ def by_seeds(gains: Floats) -> Outcome:
     means.
 
     Args:
-        gains: Mean gain of each photograph, shape ``(seeds, photographs)``, at least two of each.
+        gains: Mean gain of each photograph, shape `(seeds, photographs)`, at least two of each.
     """
     seeds, photos = gains.shape
     mean, by_seed, by_photo = gains.mean(), gains.mean(axis=1), gains.mean(axis=0)

@@ -1,4 +1,4 @@
-"""Evaluates the rows of ``paper.yaml`` and leaves a folder of results for each network."""
+"""Evaluates the rows of `paper.yaml` and leaves a folder of results for each network."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def evaluate(
     Args:
         plan: Says on what, and how.
         rows: What to evaluate.
-        folder: A result goes to ``<folder>/<row>/seed<number>/<data set>/``.
+        folder: A result goes to `<folder>/<row>/seed<number>/<data set>/`.
         device: "cpu" or "cuda".
         seeds: Numbers of the networks of each row to evaluate; None for all.
 
@@ -141,7 +141,7 @@ def _evaluate(
 
 
 def _digest(model: Segmenter) -> str:
-    """Return the checksum of the weights that ``probseg test`` gives them."""
+    """Return the checksum of the weights that `probseg test` gives them."""
     return weights_digest({f"model.{name}": t for name, t in model.state_dict().items()})
 
 

@@ -1,4 +1,4 @@
-"""What a plan such as ``paper.yaml`` asks for: rows, figures that show them, claims about them."""
+"""What a plan such as `paper.yaml` asks for: rows, figures that show them, claims about them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Training:
     Args:
         of: The preset of which all networks are variants; prompts enter behind its trunk.
         trunk: Zoo model with the weights of backbone and decoder.
-        folder: A model folder ``<folder>/<network>/seed<number>`` is written for each.
+        folder: A model folder `<folder>/<network>/seed<number>` is written for each.
         seeds: Number of seeds, from 0.
         steps: Training steps.
         batch_size: Crops per step.
@@ -140,7 +140,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that a plan such as ``paper.yaml`` says; rows and data sets in its order, by name.
+    """Everything that a plan such as `paper.yaml` says; rows and data sets in its order, by name.
 
     Args:
         name: Stem of its file, with which the names of its results begin.

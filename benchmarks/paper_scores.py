@@ -1,7 +1,7 @@
 """The IoUs of all rows after every click: from folders of results, and as one small file.
 
-Of a plan ``paper.yaml``, ``paper_objects.csv.gz`` has a line for each run, with IoUs of four
-digits; ``paper_sources.json`` says what each was made with. Tables, tests and figures are made from
+Of a plan `paper.yaml`, `paper_objects.csv.gz` has a line for each run, with IoUs of four
+digits; `paper_sources.json` says what each was made with. Tables, tests and figures are made from
 these two alone, so that they are the same with and without the folders.
 """
 
@@ -44,7 +44,7 @@ class Result:
         dataset: Name of the data set.
         objects: Names of the objects, sorted.
         photos: Photograph of each.
-        ious: After 0 ... K clicks, float64, shape ``(objects, trials, K + 1)``.
+        ious: After 0 ... K clicks, float64, shape `(objects, trials, K + 1)`.
         source: What it was made with, JSON values.
     """
 

@@ -1,12 +1,12 @@
-"""Photographs per second of ``probseg predict``, against the network alone on ready batches.
+"""Photographs per second of `probseg predict`, against the network alone on ready batches.
 
-``python benchmarks/predict.py`` writes photographs of 640 x 480 pixels and a click on each into a
+`python benchmarks/predict.py` writes photographs of 640 x 480 pixels and a click on each into a
 folder, and in turns
 
 - runs the command on it, from loading the network to the last mask file, in this process;
 - calls the network on the same pixels and clicks, in batches that are in memory.
 
-It writes ``benchmarks/results/predict.csv``; ``ratio`` is the time of the command in multiples of
+It writes `benchmarks/results/predict.csv`; `ratio` is the time of the command in multiples of
 the network's, the median of turns side by side.
 """
 
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def write_folder(folder: Path, photographs: int) -> list[Tensor]:
-    """Write photographs and prompts; return the pixels as they are read, ``(3, H, W)``."""
+    """Write photographs and prompts; return the pixels as they are read, `(3, H, W)`."""
     photos = SamplePhotos()
     (folder / "photos").mkdir()
     pixels, prompts = [], {}
@@ -106,7 +106,7 @@ def write_folder(folder: Path, photographs: int) -> list[Tensor]:
 def ready_batches(
     pixels: list[Tensor], batch_size: int, device: str
 ) -> list[tuple[Tensor, Prompts]]:
-    """Return images ``(B, 3, H, W)`` with a click on each, on the device."""
+    """Return images `(B, 3, H, W)` with a click on each, on the device."""
     found = []
     for first in range(0, len(pixels), batch_size):
         images = torch.stack(pixels[first : first + batch_size]).to(device)

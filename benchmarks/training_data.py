@@ -26,7 +26,7 @@ def training_set(name: str, images: int = 200) -> Iterator[tuple[InteractiveData
 
     Args:
         name: "BSDS500", or "objects", a folder with images/ and masks/.
-        images: Number of photographs that are drawn where ``$PROBSEG_DATA`` does not have the set.
+        images: Number of photographs that are drawn where `$PROBSEG_DATA` does not have the set.
 
     Yields:
         The set, and "real" or "drawn".

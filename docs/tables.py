@@ -1,6 +1,6 @@
-"""Tables of the documentation that are made from the code: ``python docs/tables.py`` writes them.
+"""Tables of the documentation that are made from the code: `python docs/tables.py` writes them.
 
-A table stands in its page between ``<!-- table: NAME -->`` and ``<!-- end of table -->``.
+A table stands in its page between `<!-- table: NAME -->` and `<!-- end of table -->`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Objects from plain data: nested dictionaries of ``class_path`` and ``init_args``, as in YAML.
+"""Objects from plain data: nested dictionaries of `class_path` and `init_args`, as in YAML.
 
 Classes are looked up in a table by the last part of their path, and nothing is imported: a
 description fetched from elsewhere cannot run code.
@@ -19,7 +19,7 @@ Make = Callable[[str, dict[str, Any]], Any]
 
 
 def class_name(description: Mapping[str, Any]) -> str:
-    """Return the last part of a description's ``class_path``; an empty text without one."""
+    """Return the last part of a description's `class_path`; an empty text without one."""
     return str(description.get("class_path") or "").split(".")[-1]
 
 
@@ -37,13 +37,13 @@ def build_described(
     """Build a described object, and first the objects among its arguments.
 
     Args:
-        description: ``{"class_path": ..., "init_args": {...}}``.
+        description: `{"class_path": ..., "init_args": {...}}`.
         classes: Everything that may be built, by name.
-        kind: What the classes are, for the message: ``"data set"``.
+        kind: What the classes are, for the message: `"data set"`.
         make: Makes each object; by default a call of its class with the arguments.
 
     Raises:
-        ValueError: If the description has no ``class_path``.
+        ValueError: If the description has no `class_path`.
         UnknownNameError: If a class is not in the table; the message lists the nearest names.
     """
     if "class_path" not in description:

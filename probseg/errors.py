@@ -29,7 +29,7 @@ class UnknownNameError(KeyError):
     """A name that is in none of the project's tables; the message lists the nearest ones.
 
     Args:
-        kind: Kind of the name, e.g. ``"model"``.
+        kind: Kind of the name, e.g. `"model"`.
         name: The unknown name.
         known: The names that exist.
     """

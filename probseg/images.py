@@ -116,7 +116,7 @@ def _open(path: Path) -> Image.Image:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """Return ``(H, W)`` of an image, after its EXIF rotation, without decoding it.
+    """Return `(H, W)` of an image, after its EXIF rotation, without decoding it.
 
     Args:
         path: The file.
@@ -140,7 +140,7 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
         path: The file.
 
     Returns:
-        uint8, shape ``(H, W, 3)``.
+        uint8, shape `(H, W, 3)`.
 
     Raises:
         DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, or holds
@@ -157,7 +157,7 @@ def decode_image(content: bytes, name: str = "image") -> npt.NDArray[np.uint8]:
         name: Named in the error.
 
     Returns:
-        uint8, shape ``(H, W, 3)``.
+        uint8, shape `(H, W, 3)`.
 
     Raises:
         DataError: As `read_image`.
@@ -217,7 +217,7 @@ def read_labels(path: Path) -> npt.NDArray[np.uint8]:
         path: The file.
 
     Returns:
-        uint8, shape ``(H, W)``.
+        uint8, shape `(H, W)`.
 
     Raises:
         DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, or is not
@@ -254,7 +254,7 @@ def read_colours(path: Path) -> npt.NDArray[np.uint8]:
         path: The file.
 
     Returns:
-        RGB, uint8, shape ``(H, W, 3)``.
+        RGB, uint8, shape `(H, W, 3)`.
 
     Raises:
         DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, is JPEG,
@@ -277,7 +277,7 @@ def read_grey(path: Path) -> npt.NDArray[np.uint8]:
         path: The file.
 
     Returns:
-        Grey values, uint8, shape ``(H, W)``; those above 128 are the object, and there are some.
+        Grey values, uint8, shape `(H, W)`; those above 128 are the object, and there are some.
 
     Raises:
         DataError: As `read_colours`, and if no value is above 128.
@@ -300,7 +300,7 @@ def object_ids(labels: npt.NDArray[np.uint8], path: Path) -> list[int]:
     black-and-white mask: 255 is its object.
 
     Args:
-        labels: uint8, shape ``(H, W)``.
+        labels: uint8, shape `(H, W)`.
         path: Named in the errors.
 
     Returns:

@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def _shipped(room: str) -> Path:
-    """Return the folder ``room`` inside the wheel, or next to the package in a checkout."""
+    """Return the folder `room` inside the wheel, or next to the package in a checkout."""
     inside = _PACKAGE / "assets" / room
     return inside if inside.is_dir() else _PACKAGE.parent / room
 
@@ -22,17 +22,17 @@ def configs_dir() -> Path:
 
 
 def zoo_dir() -> Path:
-    """Folder of the zoo: ``index.json`` and one folder per model."""
+    """Folder of the zoo: `index.json` and one folder per model."""
     return _shipped("zoo")
 
 
 def data_dir() -> Path:
-    """Folder that holds the data sets: ``$PROBSEG_DATA``, or ``./data`` where that is not set."""
+    """Folder that holds the data sets: `$PROBSEG_DATA`, or `./data` where that is not set."""
     return Path(os.environ.get("PROBSEG_DATA", "data"))
 
 
 def cache_dir() -> Path:
-    """Folder for files that can be rebuilt: ``$PROBSEG_CACHE``, or ``~/.cache/probseg``.
+    """Folder for files that can be rebuilt: `$PROBSEG_CACHE`, or `~/.cache/probseg`.
 
     Raises:
         RuntimeError: If it is not set, and the user has no home.

@@ -46,11 +46,11 @@ def _scrambled(number: int) -> int:
 class Draws:
     """Random numbers for the images of a batch, each a function of its image's seed alone.
 
-    Number ``n`` of an image is output ``n`` of SplitMix64 from its seed, on any device. What an
+    Number `n` of an image is output `n` of SplitMix64 from its seed, on any device. What an
     image gets does not depend on its neighbours in the batch.
 
     Args:
-        seeds: int64, shape ``(B,)``.
+        seeds: int64, shape `(B,)`.
 
     Raises:
         ValueError: If they have another type or shape.
@@ -70,7 +70,7 @@ class Draws:
             count: Numbers per image.
 
         Returns:
-            float32, shape ``(B, count)``.
+            float32, shape `(B, count)`.
         """
         return (self._bits(count) >> 39).float() / 2**24  # of 63 bits the upper 24
 
@@ -78,7 +78,7 @@ class Draws:
         """Draw whole numbers in [0, limit).
 
         Args:
-            limits: int64, shape ``(B, ...)``, each at least 1.
+            limits: int64, shape `(B, ...)`, each at least 1.
 
         Returns:
             int64 of the same shape.
@@ -87,7 +87,7 @@ class Draws:
         return bits.remainder(limits)  # limits are far below 2**63: no number is preferred
 
     def _bits(self, count: int) -> Tensor:
-        """Return the next numbers in [0, 2**63), shape ``(B, count)``."""
+        """Return the next numbers in [0, 2**63), shape `(B, count)`."""
         first, self._drawn = self._drawn + 1, self._drawn + count
         steps = torch.arange(first, self._drawn + 1, device=self.seeds.device)
         bits = self.seeds[:, None] + steps * _SIGNED_STEP

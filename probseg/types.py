@@ -1,7 +1,7 @@
 """Types shared by all packages.
 
-Points are ``(x, y)`` in pixels: ``x`` is the column and ``y`` the row of a pixel, so whole numbers
-are pixel centres. Boxes are ``(x0, y0, x1, y1)``, half-open: ``x1`` and ``y1`` are outside.
+Points are `(x, y)` in pixels: `x` is the column and `y` the row of a pixel, so whole numbers
+are pixel centres. Boxes are `(x0, y0, x1, y1)`, half-open: `x1` and `y1` are outside.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Click(NamedTuple):
     """One click of an annotator.
 
     Args:
-        x: Column in pixels, ``0 <= x < width``.
-        y: Row in pixels, ``0 <= y < height``.
+        x: Column in pixels, `0 <= x < width`.
+        y: Row in pixels, `0 <= y < height`.
         positive: True on the object, False on the background.
     """
 
@@ -36,11 +36,11 @@ class Prompts(NamedTuple):
     """Clicks, boxes and previous masks of a batch of images, as tensors on the model's device.
 
     Args:
-        points: Click positions ``(x, y)`` in pixels, float, shape ``(B, S, 2)``; S may be 0.
-        labels: Integer, shape ``(B, S)``: 1 positive, 0 negative, -1 padding (no click).
-        boxes: Boxes ``(x0, y0, x1, y1)``, float, shape ``(B, 4)``; a row of NaN means no box.
+        points: Click positions `(x, y)` in pixels, float, shape `(B, S, 2)`; S may be 0.
+        labels: Integer, shape `(B, S)`: 1 positive, 0 negative, -1 padding (no click).
+        boxes: Boxes `(x0, y0, x1, y1)`, float, shape `(B, 4)`; a row of NaN means no box.
         previous: Probability of the object that was answered last, or that the annotator began
-            with, float, shape ``(B, 1, H, W)``; None where the protocol does not hand it on.
+            with, float, shape `(B, 1, H, W)`; None where the protocol does not hand it on.
     """
 
     points: Tensor
@@ -50,7 +50,7 @@ class Prompts(NamedTuple):
 
     @property
     def given(self) -> Tensor:
-        """Return whether each image has a click or a box, bool, shape ``(B,)``."""
+        """Return whether each image has a click or a box, bool, shape `(B,)`."""
         return (self.labels >= 0).any(dim=1) | ~self.boxes.isnan().any(dim=1)
 
     def at(self, rows: slice) -> Prompts:
@@ -63,15 +63,15 @@ class Sample(NamedTuple):
     """One object of one image.
 
     Args:
-        image: RGB, uint8, shape ``(H, W, 3)``.
-        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+        image: RGB, uint8, shape `(H, W, 3)`.
+        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
         name: Identifies the object within its data set.
         dataset: Name of the data set, as it appears in log names.
         photo: Identifies the photograph, which several objects may share; None where every object
             has its own.
-        scribbles: Strokes to begin with, uint8, shape ``(H, W)``: 1 on the object, 0 on the
+        scribbles: Strokes to begin with, uint8, shape `(H, W)`: 1 on the object, 0 on the
             background, 255 where there is none; None without.
-        initial: A mask to begin with and to correct, bool, shape ``(H, W)``; None without.
+        initial: A mask to begin with and to correct, bool, shape `(H, W)`; None without.
     """
 
     image: npt.NDArray[np.uint8]
@@ -87,8 +87,8 @@ class SemanticSample(NamedTuple):
     """One photograph with a class for each pixel.
 
     Args:
-        image: RGB, uint8, shape ``(H, W, 3)``.
-        labels: Class numbers, uint8, shape ``(H, W)``: from 0 to the number of classes - 1, and
+        image: RGB, uint8, shape `(H, W, 3)`.
+        labels: Class numbers, uint8, shape `(H, W)`: from 0 to the number of classes - 1, and
             255 where no class counts.
         name: Identifies the photograph within its data set.
         dataset: Name of the data set, as it appears in log names.
@@ -107,7 +107,7 @@ class FeatureInfo(NamedTuple):
         channels: Number of channels of each map.
         strides: Size of the image over the size of each map.
         aligned: Whether the maps are resized with their outermost samples on each other
-            (``align_corners=True`` of PyTorch), and the image is not padded; False resizes them as
+            (`align_corners=True` of PyTorch), and the image is not padded; False resizes them as
             areas of whole cells.
     """
 

@@ -11,7 +11,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 class Row(NamedTuple):
-    """A row of a table with a column ``options``.
+    """A row of a table with a column `options`.
 
     Attributes:
         cells: Texts of the row by the table's header.
@@ -23,10 +23,10 @@ class Row(NamedTuple):
 
 
 def rows(page: str) -> list[Row]:
-    """Return the rows of all tables of a page that have a column ``options``.
+    """Return the rows of all tables of a page that have a column `options`.
 
     Args:
-        page: Name of a file in ``docs``.
+        page: Name of a file in `docs`.
     """
     found: list[Row] = []
     header: list[str] = []
@@ -46,11 +46,11 @@ def rows(page: str) -> list[Row]:
 
 
 def commands(page: str, verb: str) -> list[list[str]]:
-    """Return the command lines of a verb in the code blocks of a page, without ``OPTIONS``.
+    """Return the command lines of a verb in the code blocks of a page, without `OPTIONS`.
 
     Args:
-        page: Name of a file in ``docs``.
-        verb: The verb, for instance ``test``.
+        page: Name of a file in `docs`.
+        verb: The verb, for instance `test`.
     """
     text = (DOCS / page).read_text("utf-8")
     blocks = re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S)

@@ -22,7 +22,7 @@ UNUSED_COCO = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)
 
 
 def colour_of(labels: Pixels) -> Pixels:
-    """Colour a map of class numbers below 171: an image ``(H, W, 3)``; ignored pixels are grey."""
+    """Colour a map of class numbers below 171: an image `(H, W, 3)`; ignored pixels are grey."""
     numbers = labels.astype(int)
     image = np.stack([40 + 30 * (numbers % 7), 40 + 7 * (numbers // 7), 250 - numbers], axis=-1)
     image[labels == IGNORE] = 20
@@ -41,7 +41,7 @@ def draw_labels(height: int, width: int, classes: int, seed: int = 0) -> Pixels:
 
 
 def semantic_batch(images: Tensor, labels: Tensor) -> SemanticBatch:
-    """Make a training batch of images ``(B, 3, H, W)`` and labels ``(B, H, W)``."""
+    """Make a training batch of images `(B, 3, H, W)` and labels `(B, H, W)`."""
     names = [f"photo{n}" for n in range(len(images))]
     return SemanticBatch(images, labels, torch.arange(len(images)), names, [])
 
@@ -51,7 +51,7 @@ class FakeStreets(SemanticDataset):
 
     Args:
         length: Number of photographs.
-        size: ``(H, W)`` of the photographs.
+        size: `(H, W)` of the photographs.
         name: Name of the data set.
         classes: Names of the classes.
     """
@@ -81,7 +81,7 @@ class FakeStreets(SemanticDataset):
 def write_camvid(
     root: Path, images: int = 3, size: tuple[int, int] = (36, 48), suffix: str = ".png"
 ) -> Path:
-    """Write ``<split>/`` and ``<split>annot/`` with 11 where nothing is labelled."""
+    """Write `<split>/` and `<split>annot/` with 11 where nothing is labelled."""
     for s, split in enumerate(("train", "val", "test")):
         for i in range(images):
             labels = draw_labels(*size, 11, seed=10 * s + i)
@@ -93,10 +93,10 @@ def write_camvid(
 
 
 def write_voc_segmentation(root: Path, images: int = 3, size: tuple[int, int] = (36, 48)) -> Path:
-    """Write ``JPEGImages/``, the palette files and the lists of VOC 2012, and those of trainaug.
+    """Write `JPEGImages/`, the palette files and the lists of VOC 2012, and those of trainaug.
 
-    The photographs of ``train`` are 2007_000100 and following, those of ``val`` 2007_000200 and
-    following, and ``trainaug`` adds 2008_000100 and following to those of ``train``.
+    The photographs of `train` are 2007_000100 and following, those of `val` 2007_000200 and
+    following, and `trainaug` adds 2008_000100 and following to those of `train`.
     """
     lists = root / "ImageSets" / "Segmentation"
     lists.mkdir(parents=True)
@@ -148,7 +148,7 @@ def coco_numbers(labels: Pixels, first: int, ignored: int) -> Pixels:
 
 
 def write_coco_stuff10k(root: Path, images: int = 3, size: tuple[int, int] = (36, 48)) -> Path:
-    """Write ``images/``, ``annotations/`` with MATLAB files and ``imageLists/``."""
+    """Write `images/`, `annotations/` with MATLAB files and `imageLists/`."""
     (root / "imageLists").mkdir(parents=True)
     for s, split in enumerate(("train", "test")):
         stems = [f"COCO_train2014_{100 * s + i:012d}" for i in range(images)]
@@ -163,7 +163,7 @@ def write_coco_stuff10k(root: Path, images: int = 3, size: tuple[int, int] = (36
 
 
 def write_coco_stuff164k(root: Path, images: int = 3, size: tuple[int, int] = (36, 48)) -> Path:
-    """Write ``images/<split>2017/`` and ``annotations/<split>2017/`` with pixel maps."""
+    """Write `images/<split>2017/` and `annotations/<split>2017/` with pixel maps."""
     for s, split in enumerate(("train2017", "val2017")):
         for i in range(images):
             labels = draw_labels(*size, 171, seed=10 * s + i)

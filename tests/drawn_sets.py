@@ -51,7 +51,7 @@ from probseg.data import (
 
 
 def write_davis(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
-    """Write ``img/`` and ``gt/``: three frames whose masks hold the colours of a palette.
+    """Write `img/` and `gt/`: three frames whose masks hold the colours of a palette.
 
     Frame 000 has two objects of value 128, 001 (with the suffix .JPG) one of them, and 002 one in
     the bright colour of the palette's last entry.
@@ -72,7 +72,7 @@ def write_davis(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
 def write_davis585(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
     """Write a folder per video with frames, masks and both kinds of initial masks.
 
-    Of ``bear``, frame 00018 has one object and 00009 has two; ``camel`` has one frame and object.
+    Of `bear`, frame 00018 has one object and 00009 has two; `camel` has one frame and object.
     The masks to begin with are the object moved by three pixels to the right (stm) or down (sp).
     """
     frames = (("bear", "00018", 1), ("bear", "00009", 2), ("camel", "00000", 1))
@@ -89,7 +89,7 @@ def write_davis585(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
 
 
 def write_coco_mval(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
-    """Write ``img/`` and ``gt/``: two objects of photograph 139, stored twice, and one of 285."""
+    """Write `img/` and `gt/`: two objects of photograph 139, stored twice, and one of 285."""
     names = ("bicycle01_000000000139", "dining_table04_000000000139", "bear10_000000000285")
     for name in names:
         seed = int(name[-12:])
@@ -101,9 +101,9 @@ def write_coco_mval(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
 
 
 def write_voc(root: Path, images: int = 3, size: tuple[int, int] = (48, 64)) -> Path:
-    """Write ``JPEGImages/``, ``SegmentationObject/`` and the lists of VOC 2012.
+    """Write `JPEGImages/`, `SegmentationObject/` and the lists of VOC 2012.
 
-    The photographs of ``train`` are 2007_000100 and following, those of ``val`` 2007_000200 and
+    The photographs of `train` are 2007_000100 and following, those of `val` 2007_000200 and
     following, two objects each. A band along the contours is void, and so is the first column.
     """
     lists = root / "ImageSets" / "Segmentation"
@@ -140,7 +140,7 @@ def write_voc_labels(labels: Pixels, path: Path) -> Path:
 
 
 def write_cocolvis(root: Path, images: int = 3, size: tuple[int, int] = (96, 128)) -> Path:
-    """Write ``hannotation.pickle``, ``masks/`` and ``images/`` of both splits of COCO+LVIS.
+    """Write `hannotation.pickle`, `masks/` and `images/` of both splits of COCO+LVIS.
 
     Of five objects of a photograph, 0 and 1 are its two ellipses, 2 is the left half of 0 and lies
     below it in the tree, 3 is a duplicate of 1 that the tree leaves out, and 4 is the ground, as
@@ -186,10 +186,10 @@ def write_pickle(content: object, path: Path, protocol: int = 4) -> Path:
 
 
 def write_open_images(root: Path, images: int = 3, size: tuple[int, int] = (96, 128)) -> Path:
-    """Write ``images/``, ``masks/`` and the list of two splits of Open Images.
+    """Write `images/`, `masks/` and the list of two splits of Open Images.
 
     Each photograph has two objects. The masks of the first photograph have half its size and are in
-    a folder of their first letter; the others are in ``masks/`` itself.
+    a folder of their first letter; the others are in `masks/` itself.
     """
     for s, split in enumerate(("train", "validation")):
         rows = [

@@ -14,13 +14,13 @@ TEST = (
     "--seed_everything=2",
     *("--data.test=probseg.data.ImageMaskFolder", "--data.test.root=data"),
 )
-"""A test of random weights, which the seed fixes, on the folder ``data``."""
+"""A test of random weights, which the seed fixes, on the folder `data`."""
 
 TIMES = {"first_seconds", "next_seconds"}
 
 
 def clicks(folder: Path) -> list[dict[str, str]]:
-    """Rows of ``objects.csv`` in their order, all columns but the time."""
+    """Rows of `objects.csv` in their order, all columns but the time."""
     with (folder / "objects.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert all(row.pop("seconds") is not None for row in rows)
@@ -28,7 +28,7 @@ def clicks(folder: Path) -> list[dict[str, str]]:
 
 
 def figures(folder: Path) -> dict[str, dict[str, Any]]:
-    """Scores of ``results.json`` by data set, all but the times."""
+    """Scores of `results.json` by data set, all but the times."""
     datasets = json.loads((folder / "results.json").read_text())["datasets"]
     for scores in datasets.values():
         assert scores.keys() >= TIMES

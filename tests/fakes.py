@@ -36,7 +36,7 @@ def draw_scene(
     """Draw coloured ellipses on a grey, noisy ground.
 
     Returns:
-        An RGB image ``(H, W, 3)`` and a mask ``(H, W)`` with the numbers 1, 2, ... from left to
+        An RGB image `(H, W, 3)` and a mask `(H, W)` with the numbers 1, 2, ... from left to
         right; the ellipses do not touch.
     """
     random = np.random.default_rng(seed)
@@ -78,7 +78,7 @@ class FakeObjects(InteractiveDataset):
 
     Args:
         length: Number of objects.
-        size: ``(H, W)`` of the images.
+        size: `(H, W)` of the images.
         name: Name of the data set.
     """
 
@@ -110,16 +110,16 @@ def write_folder(
     size: tuple[int, int] = (48, 64),
     suffix: str = ".jpg",
 ) -> Path:
-    """Write ``images/`` and ``masks/``.
+    """Write `images/` and `masks/`.
 
     Args:
         root: The folder that will hold both.
-        images: Number of photographs ``photo0``, ``photo1``, ...
+        images: Number of photographs `photo0`, `photo1`, ...
         objects: Number of objects on each.
-        style: ``"ids"``: one mask per photograph with the numbers of its objects;
-            ``"files"``: one mask ``<stem>_<n>.png`` per object, with 0 and 1;
-            ``"black_and_white"``: one mask per photograph with 0 and 255.
-        size: ``(H, W)`` of the photographs.
+        style: `"ids"`: one mask per photograph with the numbers of its objects;
+            `"files"`: one mask `<stem>_<n>.png` per object, with 0 and 1;
+            `"black_and_white"`: one mask per photograph with 0 and 255.
+        size: `(H, W)` of the photographs.
         suffix: File format of the photographs.
 
     Returns:
@@ -150,9 +150,9 @@ def with_band(labels: Pixels, value: int) -> Pixels:
 
 
 def write_grabcut(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
-    """Write ``data_GT/`` and ``boundary_GT/`` with the archive's suffixes, and both scribbles.
+    """Write `data_GT/` and `boundary_GT/` with the archive's suffixes, and both scribbles.
 
-    The photographs are ``banana.jpg``, ``Cross.JPG`` and ``llama.bmp``; the masks are all .bmp, and
+    The photographs are `banana.jpg`, `Cross.JPG` and `llama.bmp`; the masks are all .bmp, and
     that of the llama has no band of 128. The first scribbles are a stroke of five pixels on the
     object and the uppermost row on the background; in the second, that of the object is wider.
     """
@@ -175,7 +175,7 @@ def write_grabcut(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
 def write_bsds500(
     root: Path, images: int = 3, annotators: int = 2, size: tuple[int, int] = (48, 64)
 ) -> Path:
-    """Write ``images/<split>/`` and ``labels/<split>/`` of BSDS500, and the list of exclusions.
+    """Write `images/<split>/` and `labels/<split>/` of BSDS500, and the list of exclusions.
 
     Region 1 of every map is the ground, 2 and 3 are objects. The first training photograph, 100, is
     on the list.
@@ -194,7 +194,7 @@ def write_bsds500(
 
 
 def write_berkeley(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
-    """Write ``images/`` and ``masks/`` with the names and colour masks of the archive.
+    """Write `images/` and `masks/` with the names and colour masks of the archive.
 
     Photograph 8023 has one object, whose mask has stray values on both sides of the threshold;
     189011 has two, and the photograph is there under each of their names.
@@ -214,10 +214,10 @@ def write_berkeley(root: Path, size: tuple[int, int] = (48, 64)) -> Path:
 
 
 def write_sbd(root: Path, images: int = 3, size: tuple[int, int] = (48, 64)) -> Path:
-    """Write ``img/``, ``inst/`` and the lists of SBD, two objects per photograph.
+    """Write `img/`, `inst/` and the lists of SBD, two objects per photograph.
 
-    The photographs of ``train`` are 2008_000100 and following, those of ``val`` 2008_000200 and
-    following; ``train_noval`` has all of ``train`` but the first.
+    The photographs of `train` are 2008_000100 and following, those of `val` 2008_000200 and
+    following; `train_noval` has all of `train` but the first.
     """
     for s, split in enumerate(("train", "val")):
         names = [f"2008_{100 * (s + 1) + i:06d}" for i in range(images)]
@@ -232,7 +232,7 @@ def write_sbd(root: Path, images: int = 3, size: tuple[int, int] = (48, 64)) -> 
 
 
 def write_instances(labels: Pixels, path: Path) -> Path:
-    """Write a ``.mat`` file as SBD has it."""
+    """Write a `.mat` file as SBD has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     count = int(labels.max())
     boundaries = np.empty((count, 1), dtype=object)
@@ -245,9 +245,9 @@ def write_instances(labels: Pixels, path: Path) -> Path:
 
 
 def write_lvis(root: Path, images: int = 3, size: tuple[int, int] = (48, 64)) -> Path:
-    """Write ``lvis_v1_train.json``, ``lvis_v1_val.json`` and their photographs, two objects each.
+    """Write `lvis_v1_train.json`, `lvis_v1_val.json` and their photographs, two objects each.
 
-    The first photograph of ``val`` is in ``train2017/``, all others are in their split's folder.
+    The first photograph of `val` is in `train2017/`, all others are in their split's folder.
     The outlines are polygons, one per row, so that the masks are exactly what was drawn.
     """
     for s, split in enumerate(("train", "val")):

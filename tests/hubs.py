@@ -40,7 +40,7 @@ class Hub:
         return path.endswith(".safetensors")
 
     def post(self, path: str, body: bytes) -> tuple[int, object]:
-        """Answer a request that changes something; ``path`` has no query."""
+        """Answer a request that changes something; `path` has no query."""
         if path == "/api/validate-yaml":
             return 200, {"errors": [], "warnings": []}
         if path == "/api/repos/create":
@@ -80,7 +80,7 @@ class Hub:
         self._blobs[digest] = body
 
     def get(self, path: str) -> bytes | None:
-        """Return a file of ``/owner/name/resolve/revision/file``."""
+        """Return a file of `/owner/name/resolve/revision/file`."""
         self.asked.append(path)
         owner, name, _, _, file = path.strip("/").split("/")
         return self.files.get(f"{owner}/{name}", {}).get(file)

@@ -52,7 +52,7 @@ def mapped(item: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 
 def tensors_of(arguments: dict[str, Any]) -> list[Tensor]:
-    """List the tensors of a call in the order of ``mapped``."""
+    """List the tensors of a call in the order of `mapped`."""
     found: list[Tensor] = []
     mapped(arguments, lambda tensor: found.append(tensor) or tensor)
     return found
@@ -78,21 +78,21 @@ class Mechanism:
     """A call, drawn from a seed.
 
     Args:
-        sizes: ``(B, G, N, M)``.
-        channels: ``(D, V)``.
-        prior: One of ``PRIORS``.
-        alpha: One of ``PRECISIONS``, or "default".
-        beta: One of ``PRECISIONS``.
+        sizes: `(B, G, N, M)`.
+        channels: `(D, V)`.
+        prior: One of `PRIORS`.
+        alpha: One of `PRECISIONS`, or "default".
+        beta: One of `PRECISIONS`.
         theta: Prior precision of the means, "tensor" or a float.
         gamma: Parameters of both Gamma priors: "none", "float", "one" (the smallest shape, of
             the query precisions only) or "tensor".
         dirichlet: "none", "float", "one" (the smallest concentration) or "tensor".
-        mean: ``prior_mean``.
+        mean: `prior_mean`.
         iterations: Of keys, of value means and of the read-out; -1 switches an adaptation off.
-        fixed: Which tokens are, one of ``FIXED``.
+        fixed: Which tokens are, one of `FIXED`.
         initial: Whether there are initial values.
         masked: Whether some pairs are hidden.
-        clamp: ``clamp_fixed``.
+        clamp: `clamp_fixed`.
         seed: Of all numbers.
     """
 
@@ -113,7 +113,7 @@ class Mechanism:
     seed: int = 0
 
     def call(self, backend: str = "reference", **changes: Any) -> ProbabilisticAttention:
-        """Call ``probabilistic_attention``."""
+        """Call `probabilistic_attention`."""
         return probabilistic_attention(**{**self.arguments(), **changes}, backend=backend)
 
     def arguments(self) -> dict[str, Any]:

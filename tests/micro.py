@@ -1,4 +1,4 @@
-"""Small networks of every kind: the presets ``micro_*``, and changes to them for tests alone."""
+"""Small networks of every kind: the presets `micro_*`, and changes to them for tests alone."""
 
 from __future__ import annotations
 

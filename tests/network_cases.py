@@ -13,7 +13,7 @@ from probseg.types import FeatureInfo, Prompts
 
 
 def prompts(*clicks, box=None, previous=None, batch=1) -> Prompts:
-    """Clicks ``(x, y, label)`` and perhaps a box, the same on each image."""
+    """Clicks `(x, y, label)` and perhaps a box, the same on each image."""
     rows = torch.tensor(clicks, dtype=torch.float32).reshape(1, -1, 3).repeat(batch, 1, 1)
     boxes = torch.tensor([[math.nan] * 4 if box is None else list(box)]).float().repeat(batch, 1)
     return Prompts(rows[..., :2], rows[..., 2].long(), boxes, previous)

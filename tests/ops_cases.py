@@ -27,7 +27,7 @@ PRIORS = {
 CPU_BACKENDS = ("reference", "chunked", "sdpa", "auto")
 
 KINDS = ("unit", "constant", "pair", "heads", "one head", "full", "rows", "distance")
-"""Log priors by their shapes, see ``Case.prior_shape``; "distance" is computed pair by pair."""
+"""Log priors by their shapes, see `Case.prior_shape`; "distance" is computed pair by pair."""
 
 HIDDEN = ("nothing", "some", "lines", "everything")
 """What the first tensor of a prior hides; "lines" are a query and a key, as far as it has them."""
@@ -51,13 +51,13 @@ class Case:
     """A call of a primitive, drawn from a seed.
 
     Args:
-        primitive: ``"attend"`` or ``"assign"``.
-        sizes: ``(B, G, N, M)``.
-        channels: ``D``.
-        payload_channels: ``V``; None hands over the keys or the queries themselves as payload.
+        primitive: `"attend"` or `"assign"`.
+        sizes: `(B, G, N, M)`.
+        channels: `D`.
+        payload_channels: `V`; None hands over the keys or the queries themselves as payload.
         kinds: Kinds of the terms of the prior, at most one of each.
         hidden: What the first tensor of the prior hides.
-        length_dims: Number of dimensions of the length of a ``DistancePrior``.
+        length_dims: Number of dimensions of the length of a `DistancePrior`.
         scale: Of the dot products.
         size: Factor of queries and keys.
         seed: Of all numbers.
@@ -110,7 +110,7 @@ class Case:
         return {name: tensor.to(dtype) for name, tensor in tensors.items()}
 
     def prior(self, tensors: Mapping[str, Tensor]) -> Any:
-        """Build the argument ``log_prior``."""
+        """Build the argument `log_prior`."""
         terms = [
             DistancePrior(tensors["query_positions"], tensors["key_positions"], tensors["length"])
             if kind == "distance"
@@ -145,9 +145,9 @@ class Case:
 
         Args:
             backend: Name of the backend.
-            tensors: As from ``tensors``; views are differentiated as they are.
+            tensors: As from `tensors`; views are differentiated as they are.
             constant: Names of tensors that are held constant, as positions always are.
-            call: What is called instead of ``self.call``.
+            call: What is called instead of `self.call`.
         """
         given = {*constant, "query_positions", "key_positions"}
         wanted = [name for name in tensors if name not in given]

@@ -24,8 +24,8 @@ def gaussian(x: np.ndarray, mean: np.ndarray, precision: float) -> float:
 class Oracle:
     """One head: q (n, d), xi (m, d), mu (m, v), alpha and beta (m,), prior a name or (n, m).
 
-    The parameters of updates are floats or tensors that broadcast to ``units``, of which this head
-    is the one at ``place``.
+    The parameters of updates are floats or tensors that broadcast to `units`, of which this head
+    is the one at `place`.
     """
 
     def __init__(self, q, xi, mu, alpha, beta, prior, mask, units=None, place=(0, 0)):
@@ -173,11 +173,11 @@ def equations(
     fixed_mask: Tensor | None = None,
     clamp_fixed: bool = False,
 ) -> SimpleNamespace:
-    """Compute what ``probabilistic_attention`` returns, head by head.
+    """Compute what `probabilistic_attention` returns, head by head.
 
     Returns:
-        Float64 tensors of the same names, except for ``prior``, the mixture weights ``(b, g, n,
-        m)``, and ``evidence``, both not in the log.
+        Float64 tensors of the same names, except for `prior`, the mixture weights `(b, g, n,
+        m)`, and `evidence`, both not in the log.
     """
     b, g, n, d = queries.shape
     m, v = values.shape[2:]

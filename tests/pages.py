@@ -215,7 +215,7 @@ class Page:
         return [(mark["x"], mark["y"], mark["positive"]) for mark in marks]
 
     def mask(self, of: str = "clicker.mask") -> npt.NDArray[np.bool_]:
-        """Return the mask that is painted, bool, shape ``(H, W)``; empty if there is none."""
+        """Return the mask that is painted, bool, shape `(H, W)`; empty if there is none."""
         size = self.run("clicker.size")
         whole = np.zeros((size["height"], size["width"]), np.bool_)
         region = self.run(

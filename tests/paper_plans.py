@@ -1,4 +1,4 @@
-"""Plans of the benchmark ``paper.py``; importing this makes its modules importable."""
+"""Plans of the benchmark `paper.py`; importing this makes its modules importable."""
 
 import sys
 from pathlib import Path

@@ -54,7 +54,7 @@ def build(tables: Mapping[str, Tensor]) -> RelativePosition:
 
 
 def embedding(tables: Mapping[str, Tensor], of: str, down: int, right: int) -> Tensor:
-    """Look up ``r^q`` or ``r^k`` of an offset in pixels, ``(D,)`` or ``(G, D)``."""
+    """Look up `r^q` or `r^k` of an offset in pixels, `(D,)` or `(G, D)`."""
 
     def middle(table: Tensor, dim: int) -> int:
         return table.shape[dim] // 2
@@ -68,7 +68,7 @@ def embedding(tables: Mapping[str, Tensor], of: str, down: int, right: int) -> T
 
 
 class Derived(NamedTuple):
-    """What ``probabilistic_attention`` returns, and the gradients of all that it was given."""
+    """What `probabilistic_attention` returns, and the gradients of all that it was given."""
 
     outputs: dict[str, Tensor]
     gradients: dict[str, Tensor]
@@ -76,16 +76,16 @@ class Derived(NamedTuple):
 
 @dataclass(frozen=True)
 class PositionCase:
-    """A call of ``probabilistic_attention`` with position embeddings.
+    """A call of `probabilistic_attention` with position embeddings.
 
     Args:
         kind: "factored" or "full".
-        size: ``(H, W)``.
-        batch: ``B``.
-        heads: ``G``.
+        size: `(H, W)`.
+        batch: `B`.
+        heads: `G`.
         own: Whether each head has tables of its own.
         key_tables: Whether there are embeddings of the keys.
-        alpha: One of ``ALPHAS``.
+        alpha: One of `ALPHAS`.
         beta: Value precision.
         log_prior: "magnitude" or "key_magnitude".
         masked: Whether some pairs are hidden, among them all of one query and all of one unit.
@@ -139,7 +139,7 @@ class PositionCase:
         return draw(self.batch, count, seed=self.seed + 5) > 0.2
 
     def mask(self) -> Tensor:
-        """Return a log mask ``(N, M)``."""
+        """Return a log mask `(N, M)`."""
         count = self.size[0] * self.size[1]
         hidden = draw(count, count, seed=self.seed + 6) > 0.8
         if count > 2:
@@ -149,7 +149,7 @@ class PositionCase:
     def run(
         self, backend: str, tensors: Mapping[str, Tensor], **changes: object
     ) -> dict[str, Tensor]:
-        """Call ``probabilistic_attention``."""
+        """Call `probabilistic_attention`."""
         names = [name for name in tensors if name.startswith(("query_", "key_"))]
         names += [name for name in ("query", "key") if name in tensors]
         options: dict[str, Any] = {
@@ -173,7 +173,7 @@ class PositionCase:
         return outputs | {"log_evidence": result.log_evidence}
 
     def precision(self, tensors: Mapping[str, Tensor]) -> float | Tensor | None:
-        """Return the argument ``query_precision``."""
+        """Return the argument `query_precision`."""
         return {"default": None, "float": 0.8}.get(self.alpha, tensors.get("alpha"))
 
     def oracle(self, _: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -188,7 +188,7 @@ class PositionCase:
         norm = _squared
 
         def log_joint(keys: Tensor, mu: Tensor, i: int, seen: Tensor | None) -> Tensor:
-            """Return ``log p_i(q, [v,] u_j)``, ``(B, G, M)``, with an unnormalised prior."""
+            """Return `log p_i(q, [v,] u_j)`, `(B, G, M)`, with an unnormalised prior."""
             scores = []
             for j in count:
                 down, right = (
@@ -216,7 +216,7 @@ class PositionCase:
             return log_joint(keys, mu, i, seen).softmax(-1)
 
         def fit(start: Tensor, precision: Any, prior: float, seen: Tensor, w: Tensor) -> Tensor:
-            """Take Eq. 18 or 23 for ``w`` of shape (B, G, N, M); who sees nothing stays."""
+            """Take Eq. 18 or 23 for `w` of shape (B, G, N, M); who sees nothing stays."""
             mass = (w.sum(-2) * precision).unsqueeze(-1)
             sums = (w * precision.unsqueeze(-2)).mT @ seen
             alive = mass > 0

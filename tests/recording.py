@@ -10,7 +10,7 @@ from probseg.types import FeatureInfo
 
 
 class Recorder(Backbone):
-    """Keeps what it is given, as ``seen``, and hands the maps behind the image on."""
+    """Keeps what it is given, as `seen`, and hands the maps behind the image on."""
 
     mean = (0.5, 0.25, 0.125)
     std = (0.5, 0.25, 0.5)

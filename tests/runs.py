@@ -57,7 +57,7 @@ def folder_fit(root: Path, *more: object) -> list[str]:
 
 
 def camvid_fit(*more: object) -> list[str]:
-    """Arguments of a short training on the CamVid of ``$PROBSEG_DATA``."""
+    """Arguments of a short training on the CamVid of `$PROBSEG_DATA`."""
     experiment = ["fit", "--config", "configs/experiment/emanet_camvid_cpu.yaml"]
     every = "--trainer.check_val_every_n_epoch=1"
     return [str(a) for a in (*experiment, *MICRO_EMANET, *QUIET, *SMALL, every, *more)]
@@ -122,7 +122,7 @@ def started(
 
     Args:
         place: Its working directory, and where it looks for data sets. Its output goes into the
-            file ``output.txt`` there.
+            file `output.txt` there.
         arguments: Verb and options.
         prepare: Called in the process before the command.
 
@@ -172,7 +172,7 @@ def separately(place: Path, *arguments: object, **variables: str) -> str:
 
 
 def train_two_epochs(place: Path) -> tuple[Path, Path]:
-    """Train on a drawn folder inside ``place``; return the data and the folder of the run."""
+    """Train on a drawn folder inside `place`; return the data and the folder of the run."""
     root = write_folder(place / "data", images=5, size=(24, 32))
     with working_in(place):
         assert command(*folder_fit(root, "--trainer.max_epochs", 2)) == 0

@@ -12,7 +12,7 @@ class Site:
     """What the server has, how it behaves, and what it was asked for.
 
     Attributes:
-        files: Content by path, e.g. ``"/a.zip"``.
+        files: Content by path, e.g. `"/a.zip"`.
         ranges: Whether it sends parts of files.
         heeds_if_range: Whether a changed file is sent whole when asked for the rest of the old.
         tag: ETag of all files; None for no mark of the version at all.

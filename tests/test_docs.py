@@ -186,7 +186,7 @@ def blocks(text, language):
 
 
 def refused(layer):
-    """Options of ``Attention2d`` that a class of layers does not take."""
+    """Options of `Attention2d` that a class of layers does not take."""
     reasons = {"position": layer.no_position, "span": layer.no_span}
     return {option for option, reason in reasons.items() if reason is not None}
 

@@ -3,7 +3,7 @@
 Every command of probseg is parsed by its verb: options, values and files of configurations must
 exist. It also runs here, on drawn files, unless `NOT_RUN` gives the reason and the tests that run
 its verb. Other commands, and Python that no test runs, have a comment before their block:
-``<!-- not run: the reason -->``. Commands in the entries of the lab notebook belong to the commit
+`<!-- not run: the reason -->`. Commands in the entries of the lab notebook belong to the commit
 of their entry.
 """
 

@@ -1,4 +1,4 @@
-"""The benchmark ``emanet.py``: networks that can be compared, and a report that can be repeated."""
+"""The benchmark `emanet.py`: networks that can be compared, and a report that can be repeated."""
 
 from dataclasses import replace
 
@@ -140,7 +140,7 @@ def test_blocks_are_stretches_of_one_drive(tmp_path):
 
 
 def drawn_counts(shift=0.0, row=0, seeds=3, n_blocks=12):
-    """Counts in which each class has another IoU, raised by ``shift``; noise differs by row."""
+    """Counts in which each class has another IoU, raised by `shift`; noise differs by row."""
     random = np.random.default_rng(1)
     union = random.integers(1000, 9000, (n_blocks, 11))
     ease = random.uniform(0.2, 0.6, 11) + random.uniform(-0.1, 0.1, (n_blocks, 1))

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 SMALL = {"photographs": 6, "epochs": 1, "steps": 2}
-"""Values for the cells with the tag ``parameters``."""
+"""Values for the cells with the tag `parameters`."""
 
 PROGRAM = f"""
 import sys

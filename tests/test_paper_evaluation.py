@@ -1,4 +1,4 @@
-"""Evaluations of the benchmark ``paper.py``: done once, gone on with, and named if impossible."""
+"""Evaluations of the benchmark `paper.py`: done once, gone on with, and named if impossible."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Networks of the benchmark ``paper.py`` that are trained side by side."""
+"""Networks of the benchmark `paper.py` that are trained side by side."""
 
 import shutil
 from dataclasses import replace

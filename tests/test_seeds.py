@@ -14,7 +14,7 @@ SEEDS = st.integers(-(2**63), 2**63 - 1)
 
 
 def splitmix(seed, number):
-    """Output ``number``, from 1, of the generator that starts with a seed."""
+    """Output `number`, from 1, of the generator that starts with a seed."""
     z = (seed + number * 0x9E3779B97F4A7C15) % 2**64
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64

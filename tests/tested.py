@@ -1,4 +1,4 @@
-"""Small networks with random weights, tested by ``probseg test``, as a training leaves them."""
+"""Small networks with random weights, tested by `probseg test`, as a training leaves them."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Tested(NamedTuple):
 
     Args:
         model: The network, in evaluation mode.
-        checkpoint: As ``probseg fit`` writes it, as far as it is read.
-        results: Paths of ``results.json``.
+        checkpoint: As `probseg fit` writes it, as far as it is read.
+        results: Paths of `results.json`.
         data: Folder of the data sets.
     """
 

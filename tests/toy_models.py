@@ -40,7 +40,7 @@ def plain_sample(mask: Pixels, name: str = "plain") -> Sample:
 
 
 def as_logits(inside: torch.Tensor) -> torch.Tensor:
-    """Logits ``(1, 1, H, W)`` that are sure of a mask."""
+    """Logits `(1, 1, H, W)` that are sure of a mask."""
     return torch.where(inside, 9.0, -9.0)[None, None]
 
 
@@ -102,7 +102,7 @@ class Spy:
     """A model that remembers what it was asked.
 
     Attributes:
-        encoded: Sizes ``(H, W)`` of the images of each call of `encode_each`.
+        encoded: Sizes `(H, W)` of the images of each call of `encode_each`.
         decoded: Prompts of each call of `decode_each`.
     """
 

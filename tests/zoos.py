@@ -33,7 +33,7 @@ def add_model(root: Path, name: str, **facts: Any) -> Entry:
 
     Args:
         root: Folder of the zoo; made if need be.
-        name: ``preset.tag``.
+        name: `preset.tag`.
         **facts: Fields of the line that matter.
     """
     preset = name.split(".")[0]

@@ -8,10 +8,10 @@ from griffe import Attribute, Class, Extension, Function, Parameter, ParameterKi
 
 
 class NamedTuples(Extension):
-    """Gives each ``typing.NamedTuple`` the ``__init__`` that its fields describe."""
+    """Gives each `typing.NamedTuple` the `__init__` that its fields describe."""
 
     def on_class(self, *, cls: Class, **_: Any) -> None:  # noqa: ANN401
-        """Add ``__init__`` to a class whose members have all been read."""
+        """Add `__init__` to a class whose members have all been read."""
         if not any(str(base) in ("NamedTuple", "typing.NamedTuple") for base in cls.bases):
             return
         kind = ParameterKind.positional_or_keyword

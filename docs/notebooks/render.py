@@ -1,7 +1,7 @@
 """Runs the notebooks and writes each as a page with its results: Markdown and pictures.
 
-``python docs/notebooks/render.py`` runs all of them, ``... render.py NAME`` one. A page is
-``NAME.md`` next to its notebook, its pictures are ``docs/images/notebooks/NAME_<cell>.png``. Cells
+`python docs/notebooks/render.py` runs all of them, `... render.py NAME` one. A page is
+`NAME.md` next to its notebook, its pictures are `docs/images/notebooks/NAME_<cell>.png`. Cells
 are plain Python, without magics.
 """
 
@@ -42,10 +42,10 @@ def render(
     """Run a notebook and write its page.
 
     Args:
-        notebook: An ``.ipynb`` file.
+        notebook: An `.ipynb` file.
         page: The Markdown file to write.
         pictures: Folder for the figures.
-        parameters: Values of variables that replace those of the cell with the tag ``parameters``.
+        parameters: Values of variables that replace those of the cell with the tag `parameters`.
 
     Raises:
         Exception: Whatever a cell raises.

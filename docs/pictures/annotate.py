@@ -1,7 +1,7 @@
 """The annotation page at work: light, dark, and on the screen of a telephone.
 
-``python docs/pictures/annotate.py`` serves photographs that come with scikit-image and lets the
-simulated annotator of the protocol ``ritm`` click through the page. It needs chromium and
+`python docs/pictures/annotate.py` serves photographs that come with scikit-image and lets the
+simulated annotator of the protocol `ritm` click through the page. It needs chromium and
 Playwright.
 """
 
@@ -76,7 +76,7 @@ def main() -> None:
 
 @contextmanager
 def _served(folder: Path) -> Iterator[str]:
-    """Run ``probseg annotate``; yields the address that it prints."""
+    """Run `probseg annotate`; yields the address that it prints."""
     verb = [sys.executable, "-c", "from probseg.cli import main; main()", "annotate", str(folder)]
     options = ["--no-browser", "--port", "0", "--labels", ",".join(LABELS)]
     with subprocess.Popen([*verb, *options], stdout=subprocess.PIPE, text=True) as server:

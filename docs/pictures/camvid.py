@@ -1,7 +1,7 @@
 """Responsibilities of some bases of an EMANet on CamVid (after Li et al., 2019, Fig. 5).
 
-``python docs/pictures/camvid.py RUN/checkpoints/last.ckpt``, with CamVid in
-``$PROBSEG_DATA``. The frames themselves are not drawn: CamVid has no licence that lets others
+`python docs/pictures/camvid.py RUN/checkpoints/last.ckpt`, with CamVid in
+`$PROBSEG_DATA`. The frames themselves are not drawn: CamVid has no licence that lets others
 publish them.
 """
 

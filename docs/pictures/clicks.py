@@ -1,7 +1,7 @@
 """Clicks at work: a model of the zoo on photographs that come with scikit-image.
 
-``python docs/pictures/clicks.py [MODEL]``. A simulated annotator clicks on the centre of the
-largest error, as in the protocol ``ritm``.
+`python docs/pictures/clicks.py [MODEL]`. A simulated annotator clicks on the centre of the
+largest error, as in the protocol `ritm`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Mean IoU against clicks, of all models for clicks in the zoo, from its index.
 
-``python docs/pictures/curves.py``.
+`python docs/pictures/curves.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The moving picture of the README: clicks and answers, about a second each.
 
-``python docs/pictures/moving_clicks.py [MODEL]`` writes ``docs/images/clicks.webp``. A simulated
-annotator clicks on objects of a photograph that comes with scikit-image, as in ``clicks.py``.
+`python docs/pictures/moving_clicks.py [MODEL]` writes `docs/images/clicks.webp`. A simulated
+annotator clicks on objects of a photograph that comes with scikit-image, as in `clicks.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Held-out clicks against what a network has seen in its training.
 
-``python docs/pictures/progress.py`` draws ``benchmarks/results/progress_lite0_unet_prop.csv``.
+`python docs/pictures/progress.py` draws `benchmarks/results/progress_lite0_unet_prop.csv`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The packages of probseg by floor, read from their imports: each imports from lower floors only.
 
-``python docs/pictures/rooms.py``.
+`python docs/pictures/rooms.py`.
 """
 
 from __future__ import annotations

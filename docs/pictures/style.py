@@ -1,6 +1,6 @@
 """What the pictures of docs/family share: photographs, colours, fonts, and where files go.
 
-Each script draws one of them: ``python docs/pictures/edges.py``.
+Each script draws one of them: `python docs/pictures/edges.py`.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ plt.rcParams.update(
 
 
 def coffee(height: int = 40) -> np.ndarray:
-    """Return a photograph of a cup of this height, 3:2, ``(H, W, 3)`` in [0, 1]."""
+    """Return a photograph of a cup of this height, 3:2, `(H, W, 3)` in [0, 1]."""
     photo = Image.fromarray(data.coffee())
     small = photo.resize((3 * height // 2, height), Image.Resampling.BOX)
     return np.asarray(small, dtype=np.float32) / 255.0
 
 
 def pixels(photo: np.ndarray, position: float = 1.0) -> Tensor:
-    """Return colour and position of each pixel as tokens ``(1, 1, H W, 5)``.
+    """Return colour and position of each pixel as tokens `(1, 1, H W, 5)`.
 
-    Channels have zero mean and unit variance, positions times ``position``.
+    Channels have zero mean and unit variance, positions times `position`.
     """
     height, width, _ = photo.shape
     colours = standardised(torch.from_numpy(photo).reshape(-1, 3))
@@ -78,7 +78,7 @@ def pixels(photo: np.ndarray, position: float = 1.0) -> Tensor:
 
 
 def standardised(channels: Tensor) -> Tensor:
-    """Give channels ``(N, D)`` zero mean and unit variance."""
+    """Give channels `(N, D)` zero mean and unit variance."""
     return (channels - channels.mean(0)) / channels.std(0)
 
 

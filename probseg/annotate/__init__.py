@@ -1,4 +1,4 @@
-"""Annotation in the browser (``probseg annotate``) and in a notebook (`Clicker`)."""
+"""Annotation in the browser (`probseg annotate`) and in a notebook (`Clicker`)."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Answers:
 
         Args:
             photograph: The photograph.
-            image: Its pixels, RGB, uint8, shape ``(H, W, 3)``; None reads them if needed.
+            image: Its pixels, RGB, uint8, shape `(H, W, 3)`; None reads them if needed.
 
         Raises:
             DataError: If the photograph cannot be read.
@@ -111,7 +111,7 @@ class Answers:
         return self._answerer.answer(self.current(photograph), step)
 
     def keep(self, photograph: Photograph, number: int, count: int, work: Work) -> None:
-        """Keep the answer to the first ``count`` steps of an object, and drop those to more."""
+        """Keep the answer to the first `count` steps of an object, and drop those to more."""
         opened = self.open(photograph)
         earlier = opened.answers if opened.number == number else {}
         opened.number = number

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 Window = tuple[int, int, int, int]
-"""Part of an image as ``(x, y, width, height)`` in pixels."""
+"""Part of an image as `(x, y, width, height)` in pixels."""
 
 
 def bounding_window(mask: npt.NDArray[np.bool_]) -> Window | None:
-    """Return the smallest window around the pixels of a mask ``(H, W)``; None if it is empty."""
+    """Return the smallest window around the pixels of a mask `(H, W)`; None if it is empty."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not len(rows):
         return None
@@ -24,7 +24,7 @@ def bounding_window(mask: npt.NDArray[np.bool_]) -> Window | None:
 
 
 def crop(maps: npt.NDArray[Any], window: Window) -> npt.NDArray[Any]:
-    """Cut a window out of a map ``(H, W)``."""
+    """Cut a window out of a map `(H, W)`."""
     x, y, width, height = window
     return maps[y : y + height, x : x + width]
 
@@ -33,13 +33,13 @@ def pack(header: Mapping[str, Any], maps: npt.NDArray[Any] | None) -> bytes:
     """Encode a frame.
 
     Layout: the length of the JSON as uint32, little-endian; the JSON in UTF-8 with the keys
-    ``kind`` (``"bits"``, ``"bytes"`` or ``"none"``) and ``window`` added; the payload. A mask is
+    `kind` (`"bits"`, `"bytes"` or `"none"`) and `window` added; the payload. A mask is
     cut to its bounding window and stored row by row with one bit a pixel, the most significant bit
     of each byte first.
 
     Args:
         header: What else the JSON says.
-        maps: A mask, bool, or a map, uint8, of shape ``(H, W)``; None for no payload.
+        maps: A mask, bool, or a map, uint8, of shape `(H, W)`; None for no payload.
     """
     window: Window | None = None
     kind, payload = "none", b""
@@ -57,10 +57,10 @@ def pack(header: Mapping[str, Any], maps: npt.NDArray[Any] | None) -> bytes:
 def unpack(
     frame: bytes, size: tuple[int, int]
 ) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | npt.NDArray[np.uint8] | None]:
-    """Decode a frame for an image of ``(H, W)``.
+    """Decode a frame for an image of `(H, W)`.
 
     Returns:
-        The header, and the mask (bool) or map (uint8) of shape ``(H, W)``; None without a payload.
+        The header, and the mask (bool) or map (uint8) of shape `(H, W)`; None without a payload.
     """
     (length,) = struct.unpack_from("<I", frame)
     header: dict[str, Any] = json.loads(frame[4 : 4 + length])

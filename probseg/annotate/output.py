@@ -25,24 +25,24 @@ ANNOTATIONS = "annotations.json"
 
 
 def finished(labels: npt.NDArray[np.uint8]) -> Finished:
-    """Encode labels ``(H, W)`` as they are stored; see `probseg.formats.png.encode`."""
+    """Encode labels `(H, W)` as they are stored; see `probseg.formats.png.encode`."""
     mask = labels == 1
     return Finished(png.encode(labels), run_lengths.encode(mask)["counts"], int(mask.sum()))
 
 
 def window(one: StoredObject, size: tuple[int, int]) -> list[int]:
-    """Return ``[x, y, width, height]`` of a finished object in an image of ``(H, W)``."""
+    """Return `[x, y, width, height]` of a finished object in an image of `(H, W)`."""
     found = coco_mask.toBbox({"size": list(size), "counts": one.counts})
     return [int(value) for value in found]
 
 
 def mask_files(folder: Path, stems: Collection[str]) -> dict[str, list[Path]]:
-    """Return the files in ``masks/`` of each photograph, as `ImageMaskFolder` pairs them.
+    """Return the files in `masks/` of each photograph, as `ImageMaskFolder` pairs them.
 
     Args:
-        folder: That ``masks/`` is in.
-        stems: Of all photographs: ``cat_1.png`` is the mask of ``cat_1.jpg`` if there is one, and
-            else the first one of ``cat.jpg``.
+        folder: That `masks/` is in.
+        stems: Of all photographs: `cat_1.png` is the mask of `cat_1.jpg` if there is one, and
+            else the first one of `cat.jpg`.
     """
     place = folder / "masks"
     inside = folder.resolve()
@@ -61,7 +61,7 @@ def existing_masks(
     """Read the objects in the mask files of a photograph.
 
     Returns:
-        File and number of each object, and its labels ``(H, W)`` as `probseg.formats.png.encode`
+        File and number of each object, and its labels `(H, W)` as `probseg.formats.png.encode`
         takes them.
 
     Raises:
@@ -82,9 +82,9 @@ def existing_masks(
 def write_masks(
     folder: Path, photograph: Photograph, objects: Sequence[StoredObject], stems: Collection[str]
 ) -> None:
-    """Write ``masks/<stem>_<n>.png`` of the finished objects, and remove those that are no more.
+    """Write `masks/<stem>_<n>.png` of the finished objects, and remove those that are no more.
 
-    Files that were there before annotation began are copied to ``.probseg/masks/`` when the first
+    Files that were there before annotation began are copied to `.probseg/masks/` when the first
     change of their photograph is written. Numbers that would make a file the mask of another
     photograph, see `mask_files`, are left out.
     """
@@ -113,8 +113,8 @@ def write_masks(
 def write_coco(path: Path, photographs: Sequence[Photograph], store: Store) -> None:
     """Write all finished objects as COCO JSON with run lengths.
 
-    Besides COCO's own keys, annotations have ``clicks``, ``seconds`` and ``model``. Objects without
-    a label are of the category ``object``.
+    Besides COCO's own keys, annotations have `clicks`, `seconds` and `model`. Objects without
+    a label are of the category `object`.
     """
     known = {photograph.name: photograph for photograph in photographs if photograph.size}
     numbers = {name: n for n, name in enumerate(known, start=1)}

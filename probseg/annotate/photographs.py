@@ -42,7 +42,7 @@ class Photograph:
     Args:
         id: Opaque name for clients, hexadecimal.
         path: The file.
-        size: ``(H, W)`` after the EXIF rotation; None if it cannot be read.
+        size: `(H, W)` after the EXIF rotation; None if it cannot be read.
         error: Why it cannot be read; None if it can.
     """
 
@@ -63,7 +63,7 @@ class Photograph:
 
 
 def list_photographs(folder: Path) -> list[Photograph]:
-    """Return the photographs of a folder, or of its ``images/`` if it has one, by name.
+    """Return the photographs of a folder, or of its `images/` if it has one, by name.
 
     Unreadable files, links that leave the folder, second files of one stem and names that are not
     UTF-8 are listed with an error.
@@ -151,7 +151,7 @@ def thumbnail(photograph: Photograph) -> bytes:
 
 
 def read_readable(photograph: Photograph) -> npt.NDArray[np.uint8]:
-    """Read a photograph as RGB, uint8, shape ``(H, W, 3)``.
+    """Read a photograph as RGB, uint8, shape `(H, W, 3)`.
 
     Raises:
         DataError: If it is listed with an error, cannot be read, or has changed its size.

@@ -1,7 +1,7 @@
 """Access control of the annotation server.
 
 The page is served to this machine's own browser. Other sites that this browser visits must not be
-able to use the server: the name in ``Host`` is checked before anything else (against DNS
+able to use the server: the name in `Host` is checked before anything else (against DNS
 rebinding), requests from pages of another origin are refused, and all requests for data need a
 token that only the printed address has.
 """
@@ -32,10 +32,10 @@ class Guard:
 
     Args:
         app: Application that answers the accepted requests.
-        hosts: Accepted values of ``Host``, for instance ``"127.0.0.1:8808"``.
-        token: Value that the header ``X-Probseg-Token`` must have under ``/api``.
+        hosts: Accepted values of `Host`, for instance `"127.0.0.1:8808"`.
+        token: Value that the header `X-Probseg-Token` must have under `/api`.
         max_body: Most bytes of a request's body.
-        way_out: What to do where ``Host`` is refused.
+        way_out: What to do where `Host` is refused.
     """
 
     def __init__(

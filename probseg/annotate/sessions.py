@@ -49,8 +49,8 @@ class Sessions:
     """The photographs of a folder while they are annotated.
 
     Args:
-        folder: Photographs, or a folder with ``images/`` and perhaps ``masks/``.
-        out: Where masks, ``annotations.json`` and the database go; None is the folder itself.
+        folder: Photographs, or a folder with `images/` and perhaps `masks/`.
+        out: Where masks, `annotations.json` and the database go; None is the folder itself.
         answerer: Loads models and answers prompts.
         labels: Classes to choose from, besides those that the database knows.
 
@@ -294,7 +294,7 @@ class Sessions:
             return self.labels
 
     def export(self) -> Path:
-        """Write ``annotations.json`` now, and return its path."""
+        """Write `annotations.json` now, and return its path."""
         self._write_coco()
         return self.out / output.ANNOTATIONS
 

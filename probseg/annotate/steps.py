@@ -32,7 +32,7 @@ class Work:
 
     Args:
         state: Prompts and the last answer.
-        painted: Labels set by strokes, int8, shape ``(H, W)``: 1 object, -1 background, 0 nothing;
+        painted: Labels set by strokes, int8, shape `(H, W)`: 1 object, -1 background, 0 nothing;
             None before the first stroke. It holds over later answers.
         begun: Whether there is a mask to show.
     """
@@ -43,11 +43,11 @@ class Work:
 
     @property
     def probability(self) -> npt.NDArray[np.float32]:
-        """Of the object, strokes included, shape ``(H, W)``."""
+        """Of the object, strokes included, shape `(H, W)`."""
         return self.state.probability
 
     def mask(self) -> npt.NDArray[np.bool_] | None:
-        """Return the mask, bool, shape ``(H, W)``; None before the first step."""
+        """Return the mask, bool, shape `(H, W)`; None before the first step."""
         return self.probability > 0.5 if self.begun else None
 
     def entropy(self) -> npt.NDArray[np.float32]:
@@ -82,8 +82,8 @@ def check_step(step: Mapping[str, Any], size: tuple[int, int]) -> Step:
     Coordinates are continuous: (0, 0) is the upper left corner of the first pixel.
 
     Args:
-        step: With a ``type`` of ``"click"``, ``"box"`` or ``"brush"``, as clients send it.
-        size: ``(H, W)`` of the photograph.
+        step: With a `type` of `"click"`, `"box"` or `"brush"`, as clients send it.
+        size: `(H, W)` of the photograph.
 
     Raises:
         ValueError: If something is missing, of another type, or outside of the photograph.

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from probseg.errors import UsageError
 
 VERSION = 1
-"""Version of the schema; ``PRAGMA user_version`` of the file."""
+"""Version of the schema; `PRAGMA user_version` of the file."""
 
 LONGEST_PAUSE = 30.0
 """Longer times in seconds between two steps of an object count as this much."""
@@ -75,7 +75,7 @@ class StoredObject:
         open: Whether it is being annotated; at most one of a photograph is.
         steps: All steps, those behind the cursor included.
         cursor: Number of steps that count.
-        kept: Number of steps to which ``mask`` is the answer; 0 if there are none, or if one of
+        kept: Number of steps to which `mask` is the answer; 0 if there are none, or if one of
             them was replaced since.
         mask: PNG of the finished mask; None before.
         counts: The same as COCO's compressed run lengths.

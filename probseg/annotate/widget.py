@@ -45,7 +45,7 @@ class Clicker(anywidget.AnyWidget):
     """A photograph to click on; masks are computed in the kernel.
 
     Args:
-        image: RGB, uint8, shape ``(H, W, 3)``.
+        image: RGB, uint8, shape `(H, W, 3)`.
         model: A name for `probseg.create_model`, a network, or a predictor, which is then given
             the image.
         height: Of the widget in CSS pixels.
@@ -90,7 +90,7 @@ class Clicker(anywidget.AnyWidget):
 
     @property
     def masks(self) -> list[npt.NDArray[np.bool_]]:
-        """The finished objects, each bool of shape ``(H, W)``."""
+        """The finished objects, each bool of shape `(H, W)`."""
         return [mask for mask, _ in self._finished]
 
     def _receive(self, _: object, content: Mapping[str, Any], buffers: Sequence[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""Attention layers on maps: ``(B, C, H, W) -> (B, C', H, W)``."""
+"""Attention layers on maps: `(B, C, H, W) -> (B, C', H, W)`."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ATTENTIONS: dict[str, type[Attention2d]] = {
 def build_attention(
     name: str, in_channels: int, out_channels: int, **options: object
 ) -> Attention2d:
-    """Build an attention layer by its name in ``ATTENTIONS``.
+    """Build an attention layer by its name in `ATTENTIONS`.
 
     Args:
         name: Name of the layer.
@@ -85,7 +85,7 @@ def replacing_convolution(
     """Build the attention layers that replace a 3x3 convolution (Srinivas et al., 2021).
 
     Args:
-        name: Name of the layer in ``ATTENTIONS``.
+        name: Name of the layer in `ATTENTIONS`.
         in_channels: Channels of the features.
         out_channels: Channels of the output, which the heads share evenly.
         layout: "full", where a pixel sees the whole map, or "axial": its column, then its row.
@@ -94,7 +94,7 @@ def replacing_convolution(
             the first two are the same function.
         position_size: Height and width of the map that they are learnt for.
         options: Further arguments of the layer's class. Key adaptation of "probabilistic" is off
-            unless it is asked for, ``{"key_iterations": 1, "key_prior": 0.001}``.
+            unless it is asked for, `{"key_iterations": 1, "key_prior": 0.001}`.
 
     Returns:
         One layer, or two in sequence.

@@ -13,15 +13,15 @@ from probseg.ops.family.additive import additive_edges
 
 
 class AdditiveAttention2d(Attention2d):
-    """The logit of two pixels is ``w_v · tanh(W_q q + W_k k)``, learnt for each head.
+    """The logit of two pixels is `w_v · tanh(W_q q + W_k k)`, learnt for each head.
 
-    ``head_channels`` is the number of hidden units. Time grows with it for each pair of pixels,
+    `head_channels` is the number of hidden units. Time grows with it for each pair of pixels,
     and memory does not: prefer the axes "height" and "width" on large maps.
 
     Args:
         in_channels: Channels of the features.
         out_channels: Channels of the output, divided evenly among the heads.
-        **shared: As in ``Attention2d``.
+        **shared: As in `Attention2d`.
     """
 
     no_position: ClassVar[str | None] = (
@@ -36,6 +36,6 @@ class AdditiveAttention2d(Attention2d):
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:
-        """Infer the posterior over edges, see ``Attention2d``."""
+        """Infer the posterior over edges, see `Attention2d`."""
         del size
         return additive_edges(queries, keys, self.score, log_mask=log_mask)

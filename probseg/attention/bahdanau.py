@@ -15,9 +15,9 @@ class DecoderStep(NamedTuple):
     """Result of one step of a decoder.
 
     Args:
-        state: The new state ``s_t``, ``(B, S)``.
-        context: Expectation of the encoder's states, ``(B, E)``; zero where all is padding.
-        weights: Posterior over the tokens that were read, ``(B, T)``: not negative, with the sum
+        state: The new state `s_t`, `(B, S)`.
+        context: Expectation of the encoder's states, `(B, E)`; zero where all is padding.
+        weights: Posterior over the tokens that were read, `(B, T)`: not negative, with the sum
             1, or 0 where all is padding.
     """
 
@@ -29,16 +29,16 @@ class DecoderStep(NamedTuple):
 class BahdanauDecoderStep(nn.Module):
     """One step of a recurrent decoder, with a separate context for each output token.
 
-    The context ``c_t = sum_j p(E_t = j) h_j`` is additive attention whose query is the previous
-    state ``s_{t-1}`` and whose keys and values are the states ``h_j`` of the encoder. A gated
+    The context `c_t = sum_j p(E_t = j) h_j` is additive attention whose query is the previous
+    state `s_{t-1}` and whose keys and values are the states `h_j` of the encoder. A gated
     recurrent unit (Cho et al., 2014) then reads the token written last and the context:
-    ``s_t = GRU([x_t, c_t], s_{t-1})``.
+    `s_t = GRU([x_t, c_t], s_{t-1})`.
 
     Args:
-        input_channels: ``I``, of the features of the token written last.
-        state_channels: ``S``, of the decoder's state.
-        encoder_channels: ``E``, of the encoder's states.
-        hidden_channels: ``H``, hidden units of the scores.
+        input_channels: `I`, of the features of the token written last.
+        state_channels: `S`, of the decoder's state.
+        encoder_channels: `E`, of the encoder's states.
+        hidden_channels: `H`, hidden units of the scores.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class BahdanauDecoderStep(nn.Module):
         """Attend to the encoder's states and decode one token.
 
         Args:
-            state: The previous state, ``(B, S)``.
-            encoder_states: ``(B, T, E)``.
-            inputs: Features of the token written last, ``(B, I)``.
-            padding: True where a sequence is over, bool, ``(B, T)``; None where none is.
+            state: The previous state, `(B, S)`.
+            encoder_states: `(B, T, E)`.
+            inputs: Features of the token written last, `(B, I)`.
+            padding: True where a sequence is over, bool, `(B, T)`; None where none is.
 
         Raises:
             ValueError: If a shape is wrong.

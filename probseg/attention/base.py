@@ -17,11 +17,11 @@ from probseg.ops.edges import EdgePosterior
 from probseg.ops.relative_position import FactoredPosition, RelativePosition
 
 Maps = Tensor | tuple[Tensor, ...]
-"""A map ``(B, C, H, W)``, or several to be concatenated along the channels."""
+"""A map `(B, C, H, W)`, or several to be concatenated along the channels."""
 
 
 class Shared(TypedDict, total=False):
-    """Arguments of ``Attention2d`` that all layers have, for those that hand them on."""
+    """Arguments of `Attention2d` that all layers have, for those that hand them on."""
 
     num_heads: int
     head_channels: int
@@ -44,11 +44,11 @@ class Attention2d(nn.Module, ABC):
     Args:
         in_channels: Channels of the features.
         out_channels: Channels of the output, divided evenly among the heads.
-        num_heads: Number of heads ``G``.
-        head_channels: Channels ``D`` of queries and keys in each head.
-        value_in_channels: Channels of the value features; None is ``in_channels``.
+        num_heads: Number of heads `G`.
+        head_channels: Channels `D` of queries and keys in each head.
+        value_in_channels: Channels of the value features; None is `in_channels`.
         axis: "height" lets a pixel see its column, "width" its row, "full" the whole map.
-        span: Window along the axis: a pixel sees those at most ``span // 2`` away; None is the
+        span: Window along the axis: a pixel sees those at most `span // 2` away; None is the
             whole line. Only for the axes "height" and "width".
         position: Relative position embeddings: None, "factored" into rows and columns, or "full",
             one for each offset. Along the axes "height" and "width" the two are the same function.
@@ -124,12 +124,12 @@ class Attention2d(nn.Module, ABC):
         """Let each pixel gather values from the pixels it sees.
 
         Args:
-            features: ``(B, in_channels, H, W)``; a tuple of maps stands for their concatenation
+            features: `(B, in_channels, H, W)`; a tuple of maps stands for their concatenation
                 along the channels, which is then never written.
-            value_features: ``(B, value_in_channels, H, W)``, or such a tuple; None is ``features``.
+            value_features: `(B, value_in_channels, H, W)`, or such a tuple; None is `features`.
 
         Returns:
-            ``(B, out_channels, H, W)``.
+            `(B, out_channels, H, W)`.
 
         Raises:
             ValueError: If the number of channels is another one.
@@ -139,7 +139,7 @@ class Attention2d(nn.Module, ABC):
     def projected(
         self, features: Maps, value_features: Maps | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Project queries, keys ``(B, G, D, H, W)`` and values ``(B, G, V, H, W)``."""
+        """Project queries, keys `(B, G, D, H, W)` and values `(B, G, V, H, W)`."""
         sources = features if value_features is None else value_features
         parts = (sources,) if isinstance(sources, Tensor) else sources
         channels = sum([part.shape[1] for part in parts])
@@ -156,12 +156,12 @@ class Attention2d(nn.Module, ABC):
     def posterior(self, features: Maps) -> EdgePosterior:
         """Return the posterior over the edges from each pixel to those it sees.
 
-        With the axis "full", ``posterior(features).expect(values)`` is the output of the layer for
-        values of the pixels ``(B, G, H * W, V)``. Along the other axes, each line is an item of the
-        batch, see ``probseg.ops.axial.to_lines``.
+        With the axis "full", `posterior(features).expect(values)` is the output of the layer for
+        values of the pixels `(B, G, H * W, V)`. Along the other axes, each line is an item of the
+        batch, see `probseg.ops.axial.to_lines`.
 
         Args:
-            features: As in ``forward``.
+            features: As in `forward`.
         """
         return self._edges_of_maps(*self._queries_and_keys(features))
 
@@ -169,12 +169,12 @@ class Attention2d(nn.Module, ABC):
         """Infer the value of each pixel.
 
         Args:
-            queries: ``(B, G, D, H, W)``.
-            keys: ``(B, G, D, H, W)``.
-            values: ``(B, G, V, H, W)``.
+            queries: `(B, G, D, H, W)`.
+            keys: `(B, G, D, H, W)`.
+            values: `(B, G, V, H, W)`.
 
         Returns:
-            ``(B, G, V, H, W)``.
+            `(B, G, V, H, W)`.
         """
         expected = self.gather(self._edges_of_maps(queries, keys), to_lines(values, self.axis))
         return from_lines(expected, self.axis, *values.shape[-2:])
@@ -184,10 +184,10 @@ class Attention2d(nn.Module, ABC):
 
         Args:
             edges: The posterior.
-            values: ``(B, G, M, V)``.
+            values: `(B, G, M, V)`.
 
         Returns:
-            ``(B, G, N, V)``.
+            `(B, G, N, V)`.
         """
         return edges.expect(values)
 
@@ -198,15 +198,15 @@ class Attention2d(nn.Module, ABC):
         """Infer the posterior over the edges of the pixels of each line.
 
         Args:
-            queries: ``(B, G, N, D)``, one line of the map for each item.
-            keys: ``(B, G, N, D)``; the queries in layers without keys.
-            log_mask: 0 where a pixel sees another one and -inf where not, ``(N, N)``; None where
+            queries: `(B, G, N, D)`, one line of the map for each item.
+            keys: `(B, G, N, D)`; the queries in layers without keys.
+            log_mask: 0 where a pixel sees another one and -inf where not, `(N, N)`; None where
                 all see all.
             size: Height and width of the map.
         """
 
     def _edges_of_maps(self, queries: Tensor, keys: Tensor) -> EdgePosterior:
-        """Infer the posterior for maps ``(B, G, D, H, W)``."""
+        """Infer the posterior for maps `(B, G, D, H, W)`."""
         height, width = queries.shape[-2:]
         mask = line_mask(self.axis, height, width, self.span, queries.device)
         lines = to_lines(queries, self.axis)
@@ -214,7 +214,7 @@ class Attention2d(nn.Module, ABC):
         return self.edges(lines, others, mask, (height, width))
 
     def _queries_and_keys(self, features: Maps) -> tuple[Tensor, Tensor]:
-        """Project both, each ``(B, G, D, H, W)``."""
+        """Project both, each `(B, G, D, H, W)`."""
         queries = self._project(self.query, features)
         if self.key is None:
             return queries, queries

@@ -25,20 +25,20 @@ NORMALISATIONS: dict[str | None, Normalise | None] = {
 
 
 class Bases(nn.Module):
-    """Initial bases ``mu(0)`` of the EM iteration, the same for all pictures (Li et al., 2019, §5).
+    """Initial bases `mu(0)` of the EM iteration, the same for all pictures (Li et al., 2019, §5).
 
     They start with the weights of a 1x1 convolution by the initialisation of He et al. (2015), and
     are part of the state dict however they are updated.
 
     Args:
-        num_bases: Number ``K`` of bases in each head.
-        channels: Channels ``D`` of a basis.
-        num_heads: Number of heads ``G``.
+        num_bases: Number `K` of bases in each head.
+        channels: Channels `D` of a basis.
+        num_heads: Number of heads `G`.
         update: "moving_average" (Eq. 15), "learnt" by gradients, or "fixed" as initialised.
         normalisation: Of the bases, before the first E step and after each M step:
             "l2" (§5.3), "layer" or None.
-        momentum: ``alpha`` of Eq. 15, in [0, 1], for the moving average.
-        train_iterations: Number ``T`` of EM iterations in training, at least 1.
+        momentum: `alpha` of Eq. 15, in [0, 1], for the moving average.
+        train_iterations: Number `T` of EM iterations in training, at least 1.
         eval_iterations: The same in evaluation.
         renormalise: Whether `start` normalises the stored bases; False normalises them only as
             initialised. The moving average of vectors of length 1 is shorter than 1.
@@ -109,7 +109,7 @@ class Bases(nn.Module):
         return NORMALISATIONS[self.normalisation]
 
     def start(self, batch: int) -> Tensor:
-        """Return the initial bases for each picture of a batch, ``(B, G, K, D)``."""
+        """Return the initial bases for each picture of a batch, `(B, G, K, D)`."""
         # A copy, as the moving average changes the bases before gradients go through them.
         normalise = (self.normalise if self.renormalise else None) or torch.clone
         return normalise(self.initial).expand(batch, -1, -1, -1)
@@ -118,13 +118,13 @@ class Bases(nn.Module):
     def follow(self, fitted: Tensor) -> None:
         """Move the bases towards those fitted to the pictures (Li et al., 2019, Eq. 15).
 
-        ``mu(0) <- alpha mu(0) + (1 - alpha) mean mu(T)``, with the mean over the pictures of all
+        `mu(0) <- alpha mu(0) + (1 - alpha) mean mu(T)`, with the mean over the pictures of all
         processes, however many each of them has. A picture with a number that is not finite, as one
         that half precision overflowed on, does not count; without any other, the bases stay.
         Nothing happens unless `follows`.
 
         Args:
-            fitted: ``mu(T)`` of each picture, ``(B, G, K, D)``.
+            fitted: `mu(T)` of each picture, `(B, G, K, D)`.
         """
         if not self.follows:
             return

@@ -18,24 +18,24 @@ class BlockSlotAttention2d(SlotAttention2d):
     """Slot attention that minimises a free energy, with learnt memories for blocks of the slots.
 
     Sums over the pixels would grow with their number and drive the softmax to one slot. The node
-    potentials of the slots therefore have the precision ``N / K``, the number of pixels that a slot
+    potentials of the slots therefore have the precision `N / K`, the number of pixels that a slot
     has if all have the same: a slot is then the mean of its pixels, times its mass relative to
     that, in maps of any size. Memories count for as many pixels. What all pixels of a line have in
     common would do the same, as the slot with the largest mass has the largest share in it, and is
-    subtracted first. The dot products are unscaled, as in ``SlotAttention2d``.
+    subtracted first. The dot products are unscaled, as in `SlotAttention2d`.
 
     Args:
         in_channels: Channels of the features.
         out_channels: Channels of the output, divided evenly among the heads.
-        num_slots: See ``SlotAttention2d``.
-        iterations: See ``SlotAttention2d``.
-        num_blocks: Number ``P`` of blocks that the channels of a slot are divided into.
-        num_memories: Number ``L`` of memories of each block, at least 1.
-        **shared: As in ``Attention2d``.
+        num_slots: See `SlotAttention2d`.
+        iterations: See `SlotAttention2d`.
+        num_blocks: Number `P` of blocks that the channels of a slot are divided into.
+        num_memories: Number `L` of memories of each block, at least 1.
+        **shared: As in `Attention2d`.
 
     Raises:
-        ValueError: If ``head_channels`` are not divisible by ``num_blocks``, or there are no
-            memories; and as ``SlotAttention2d`` does.
+        ValueError: If `head_channels` are not divisible by `num_blocks`, or there are no
+            memories; and as `SlotAttention2d` does.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class BlockSlotAttention2d(SlotAttention2d):
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:
-        """Infer the slots of centred pixels, see ``SlotAttention2d``."""
+        """Infer the slots of centred pixels, see `SlotAttention2d`."""
         centred = queries - queries.mean(-2, keepdim=True)
         return super().edges(centred, keys, log_mask, size)
 
     def infer(self, inputs: Tensor, slots: Tensor) -> Tensor:
-        """Infer the slots, see ``SlotAttention2d``."""
+        """Infer the slots, see `SlotAttention2d`."""
         share = inputs.shape[-2] / slots.shape[-2]
         dtype = working_dtype(inputs.dtype)
         patterns = self.memories.to(dtype).expand(len(inputs), -1, -1, -1, -1)

@@ -68,12 +68,12 @@ class AdaptiveClassifier(nn.Conv2d):
         """Classify.
 
         Args:
-            features: Shape ``(B, C, h, w)``.
-            clicks: Positive and negative click maps in [0, 1], shape ``(B, 2, H, W)``; None for
+            features: Shape `(B, C, h, w)`.
+            clicks: Positive and negative click maps in [0, 1], shape `(B, 2, H, W)`; None for
                 none.
 
         Returns:
-            Logits ``(B, 1, h, w)``.
+            Logits `(B, 1, h, w)`.
         """
         logits = super().forward(features)
         if clicks is None or self.settings.iterations == 0:

@@ -17,9 +17,9 @@ from probseg.ops.family.bases import BasesEdges
 class EMAttention2d(Attention2d):
     """Pixels gather values through bases that EM fits to the queries (after Li et al., 2019).
 
-    With the responsibilities ``Z`` of the last E step, the value of a basis is the mean of the
-    values weighted by ``Z``, and pixels read these means out with ``Z``. EMANet does the same with
-    the queries in the place of the values. It costs ``O(N K T)``.
+    With the responsibilities `Z` of the last E step, the value of a basis is the mean of the
+    values weighted by `Z`, and pixels read these means out with `Z`. EMANet does the same with
+    the queries in the place of the values. It costs `O(N K T)`.
 
     Along the axes "height" and "width", each line of the map has its own bases, which start from
     the same ones. A moving average takes place whenever edges are inferred in training mode.
@@ -27,18 +27,18 @@ class EMAttention2d(Attention2d):
     Args:
         in_channels: Channels of the features.
         out_channels: Channels of the output, divided evenly among the heads.
-        num_bases: Number ``K`` of bases in each head.
+        num_bases: Number `K` of bases in each head.
         bases: How the initial bases change in training: "moving_average", "learnt" or "fixed".
         normalisation: Of the bases: "l2", "layer" or None.
-        train_iterations: Number ``T`` of EM iterations in training.
+        train_iterations: Number `T` of EM iterations in training.
         eval_iterations: Number of EM iterations in evaluation.
-        scale: Inverse temperature of the responsibilities (``lambda``, Eq. 12).
-        momentum: Of the moving average (``alpha``, Eq. 15).
-        **shared: Further arguments of ``Attention2d``; there is no position and no span.
+        scale: Inverse temperature of the responsibilities (`lambda`, Eq. 12).
+        momentum: Of the moving average (`alpha`, Eq. 15).
+        **shared: Further arguments of `Attention2d`; there is no position and no span.
 
     Raises:
         UnknownNameError: If there are no such bases, or no such normalisation.
-        ValueError: If a number is out of range, or the arguments of ``Attention2d`` do not fit.
+        ValueError: If a number is out of range, or the arguments of `Attention2d` do not fit.
     """
 
     no_position = "bases have no place on the map, and so no offset from a pixel"
@@ -75,7 +75,7 @@ class EMAttention2d(Attention2d):
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:
-        """Infer the posterior over edges, see ``Attention2d``."""
+        """Infer the posterior over edges, see `Attention2d`."""
         del keys, log_mask, size  # neither keys nor a span: pixels look at bases
         tokens = queries.to(self.bases.initial.dtype)  # which autocast has lowered
         bases = self.bases.start(len(tokens))
@@ -99,11 +99,11 @@ class DoubleAttention2d(EMAttention2d):
     Args:
         in_channels: Channels of the features.
         out_channels: Channels of the output, divided evenly among the heads.
-        num_bases: Number ``K`` of bases in each head.
-        **shared: Further arguments of ``Attention2d``; there is no position and no span.
+        num_bases: Number `K` of bases in each head.
+        **shared: Further arguments of `Attention2d`; there is no position and no span.
 
     Raises:
-        ValueError: If a number is out of range, or the arguments of ``Attention2d`` do not fit.
+        ValueError: If a number is out of range, or the arguments of `Attention2d` do not fit.
     """
 
     def __init__(

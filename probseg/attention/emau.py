@@ -27,27 +27,27 @@ class EMAU(nn.Module):
     (Goyal et al., 2017).
 
     The authors' released code differs from the paper and from this in three points, which
-    ``released`` reproduces up to its two divisions with 1e-6: the stored bases are not normalised
+    `released` reproduces up to its two divisions with 1e-6: the stored bases are not normalised
     before the first E step, so that the moving average shrinks them; the whole EM attention has no
     gradient, so that the first convolution stays as it was initialised; and the last normalisation
     starts at 1.
 
     Args:
         channels: Channels of the map, of the bases and of the result.
-        num_bases: Number ``K`` of bases; without effect for ``bases="pixels"``.
+        num_bases: Number `K` of bases; without effect for `bases="pixels"`.
         bases: How the initial bases change in training, "moving_average", "learnt" or "fixed", see
             `Bases`; or "pixels", where the pixels are the bases and there is no M step: a
-            non-local block (§6.2.2), for which ``channels**-0.5`` is a usual ``scale``.
+            non-local block (§6.2.2), for which `channels**-0.5` is a usual `scale`.
         normalisation: Of the bases: "l2", "layer" or None; the pixels are left as they are.
         train_iterations: Number of EM iterations in training.
         eval_iterations: Number of EM iterations in evaluation.
-        scale: ``lambda`` of Eq. 12.
-        momentum: ``alpha`` of Eq. 15.
+        scale: `lambda` of Eq. 12.
+        momentum: `alpha` of Eq. 15.
         released: Compute what the authors' code computes.
 
     Raises:
         UnknownNameError: If there are no such bases, or no such normalisation.
-        ValueError: If a number is out of range, or ``released`` comes with other bases than the
+        ValueError: If a number is out of range, or `released` comes with other bases than the
             moving average with "l2".
     """
 
@@ -96,10 +96,10 @@ class EMAU(nn.Module):
         self.leave = nn.Sequential(convolution, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform ``(B, channels, h, w)``; in training, the moving average follows the picture.
+        """Transform `(B, channels, h, w)`; in training, the moving average follows the picture.
 
         Args:
-            x: Features, ``(B, channels, h, w)``.
+            x: Features, `(B, channels, h, w)`.
 
         Returns:
             Features of the same shape, at least 0.
@@ -112,10 +112,10 @@ class EMAU(nn.Module):
         """Return the responsibility of each basis for each pixel in the last E step.
 
         Args:
-            x: Features, ``(B, channels, h, w)``.
+            x: Features, `(B, channels, h, w)`.
 
         Returns:
-            ``(B, K, h, w)`` in [0, 1], float32; the sum over the bases is 1.
+            `(B, K, h, w)` in [0, 1], float32; the sum over the bases is 1.
 
         Raises:
             ValueError: If the pixels are the bases.

@@ -17,18 +17,18 @@ class HopfieldAttention2d(Attention2d):
 
     The query is the first state of a Hopfield network that stores the keys of the pixels in sight
     (Singh & Buckley, 2023, §4.0.4). The read-out takes the posterior of the last state; without
-    updates before it, that would be ``StandardAttention2d``, whose parameters are the same. The
-    inverse temperature is ``1 / sqrt(D)``, with which first logits have unit variance.
+    updates before it, that would be `StandardAttention2d`, whose parameters are the same. The
+    inverse temperature is `1 / sqrt(D)`, with which first logits have unit variance.
 
     Args:
         in_channels: Channels of the features.
         out_channels: Channels of the output, divided evenly among the heads.
         iterations: Number of updates of the states before the read-out, at least 1. Ramsauer et al.
             (2021) count the read-out, too.
-        **shared: As in ``Attention2d``.
+        **shared: As in `Attention2d`.
 
     Raises:
-        ValueError: If ``iterations`` is below 1; and as ``Attention2d`` does.
+        ValueError: If `iterations` is below 1; and as `Attention2d` does.
     """
 
     no_position: ClassVar[str | None] = (
@@ -51,7 +51,7 @@ class HopfieldAttention2d(Attention2d):
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:
-        """Infer the posterior of the last states, see ``Attention2d``."""
+        """Infer the posterior of the last states, see `Attention2d`."""
         del size
         scale = queries.shape[-1] ** -0.5
         states = hopfield_retrieval(

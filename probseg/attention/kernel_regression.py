@@ -16,8 +16,8 @@ from probseg.ops.family.kernel_regression import kernel_edges
 class KernelRegressionAttention2d(Attention2d):
     """Pixels weigh each other by a Gaussian kernel of the distance between query and key.
 
-    The inverse bandwidth of each head starts at ``D**-0.25``: the dot products in the expanded
-    squares then have the factor ``1 / sqrt(D)`` of scaled dot-product attention, whatever the
+    The inverse bandwidth of each head starts at `D**-0.25`: the dot products in the expanded
+    squares then have the factor `1 / sqrt(D)` of scaled dot-product attention, whatever the
     number of channels.
 
     Args:
@@ -25,7 +25,7 @@ class KernelRegressionAttention2d(Attention2d):
         out_channels: Channels of the output, divided evenly among the heads.
         learn_bandwidth: Learn the inverse bandwidths, in the log, so that they stay positive. False
             leaves them where they start: the nonparametric estimator, on learnt projections.
-        **shared: As in ``Attention2d``.
+        **shared: As in `Attention2d`.
     """
 
     no_position: ClassVar[str | None] = (
@@ -50,7 +50,7 @@ class KernelRegressionAttention2d(Attention2d):
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:
-        """Infer the posterior over edges, see ``Attention2d``."""
+        """Infer the posterior over edges, see `Attention2d`."""
         del size
         width: float | Tensor = queries.shape[-1] ** -0.25
         if self.log_bandwidth_inverse is not None:

@@ -21,8 +21,8 @@ class LocalAttention2d(Attention2d):
         in_channels: Channels of the features.
         out_channels: Channels of the output, divided evenly among the heads.
         radius: A pixel sees those at most this many rows and columns away: a square of side
-            ``2 radius + 1`` with the axis "full", that part of the line with the others.
-        **shared: As in ``Attention2d``.
+            `2 radius + 1` with the axis "full", that part of the line with the others.
+        **shared: As in `Attention2d`.
 
     Raises:
         ValueError: If the radius is negative.
@@ -42,7 +42,7 @@ class LocalAttention2d(Attention2d):
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:
-        """Infer the posterior over edges, see ``Attention2d``."""
+        """Infer the posterior over edges, see `Attention2d`."""
         height, width = line_size(self.axis, *size)
         window = WindowPrior.on_map(height, width, self.radius, queries.device)
         return gaussian_edges(queries, keys, log_mask=window, position=self.position_tables(*size))

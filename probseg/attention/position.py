@@ -14,14 +14,14 @@ from probseg.ops.relative_position import FactoredPosition, FullPosition, Relati
 class PositionEmbedding(nn.Module, ABC):
     """Tables for a nominal size of the map; other sizes interpolate them.
 
-    Embeddings start with standard deviation ``1 / sqrt(channels)``, so that their dot products with
+    Embeddings start with standard deviation `1 / sqrt(channels)`, so that their dot products with
     queries of unit variance have unit variance.
 
     Args:
         height: Rows of the map whose offsets have an embedding of their own; 1 for lines along the
             width.
         width: Columns of that map; 1 for lines along the height.
-        channels: Channels ``D`` of queries and keys.
+        channels: Channels `D` of queries and keys.
     """
 
     def __init__(self, height: int, width: int, channels: int) -> None:
@@ -48,13 +48,13 @@ class PositionEmbedding(nn.Module, ABC):
 
 
 class FactoredPositionEmbedding(PositionEmbedding):
-    """A table for the rows and one for the columns, see ``FactoredPosition``.
+    """A table for the rows and one for the columns, see `FactoredPosition`.
 
     Args:
-        height: See ``PositionEmbedding``.
-        width: See ``PositionEmbedding``.
-        channels: See ``PositionEmbedding``.
-        keys: Whether units have embeddings (``r^k`` in Eq. 26), as queries do (``r^q``).
+        height: See `PositionEmbedding`.
+        width: See `PositionEmbedding`.
+        channels: See `PositionEmbedding`.
+        keys: Whether units have embeddings (`r^k` in Eq. 26), as queries do (`r^q`).
     """
 
     def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:
@@ -72,7 +72,7 @@ class FactoredPositionEmbedding(PositionEmbedding):
 
 
 class FullPositionEmbedding(PositionEmbedding):
-    """An embedding for each offset, see ``FullPosition``; the arguments are the same."""
+    """An embedding for each offset, see `FullPosition`; the arguments are the same."""
 
     def __init__(self, height: int, width: int, channels: int, *, keys: bool = True) -> None:
         super().__init__(height, width, channels)

@@ -20,18 +20,18 @@ class PredictiveCodingAttention2d(Attention2d):
     The causes of each head start from learnt states, and predict the queries of the pixels by a
     learnt generative matrix. They descend the free energy of the normalised prediction errors, with
     steps that never increase it, however many pixels there are. Each pixel then looks, through the
-    causes that explain it, at the pixels that these explain. It costs ``N K`` for K causes.
+    causes that explain it, at the pixels that these explain. It costs `N K` for K causes.
 
-    The precision of the pixels is ``1 / sqrt(D)``, so that logits are scaled as in dot-product
+    The precision of the pixels is `1 / sqrt(D)`, so that logits are scaled as in dot-product
     attention.
 
     Args:
         in_channels: Channels of the features.
         out_channels: Channels of the output, divided evenly among the heads.
-        num_causes: Number ``K`` of causes of each head.
+        num_causes: Number `K` of causes of each head.
         steps: Number of steps of the descent.
         prior_precision: Of the zero-mean prior of the causes.
-        **shared: As in ``Attention2d``.
+        **shared: As in `Attention2d`.
 
     Raises:
         ValueError: If a number is out of range.
@@ -74,7 +74,7 @@ class PredictiveCodingAttention2d(Attention2d):
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:
-        """Infer the causes and the posterior over edges through them, see ``Attention2d``."""
+        """Infer the causes and the posterior over edges through them, see `Attention2d`."""
         del keys, log_mask, size
         tokens = queries.to(working_dtype(queries.dtype))
         precision = tokens.shape[-1] ** -0.5

@@ -40,22 +40,22 @@ class ProbabilisticAttention2d(Attention2d):
     """Inference in a mixture of Gaussians whose units are the visible pixels.
 
     Without key adaptation, value precision and propagation, and with the "magnitude" prior, it is
-    ``StandardAttention2d``.
+    `StandardAttention2d`.
 
     Args:
         in_channels: Channels of the features.
         out_channels: Channels of the output, divided evenly among the heads.
-        log_prior: "magnitude", "key_magnitude" or "uniform", see ``probabilistic_attention``.
-        value_precision: ``beta``, 0 for values without likelihood.
+        log_prior: "magnitude", "key_magnitude" or "uniform", see `probabilistic_attention`.
+        value_precision: `beta`, 0 for values without likelihood.
         value_iterations: Number of EM iterations of the values.
         key_iterations: Number of EM iterations of the keys; 0 leaves them as they are.
         key_prior: Precision of the prior of the keys, 0 for maximum likelihood.
         propagation_iterations: Number of EM iterations in which fixed values propagate, for a
-            ``value_precision`` above 0; with 0, the layer takes none.
+            `value_precision` above 0; with 0, the layer takes none.
         value_prior: Precision of the prior of the value means in that propagation.
-        learn_priors: Learn ``key_prior`` and ``value_prior`` where they are used, one of each for
+        learn_priors: Learn `key_prior` and `value_prior` where they are used, one of each for
             each head, from these values on. They are learnt in the log and therefore stay positive.
-        **shared: As in ``Attention2d``.
+        **shared: As in `Attention2d`.
 
     Raises:
         ValueError: If a prior to be learnt is 0, or values are to propagate without a precision.
@@ -141,14 +141,14 @@ class ProbabilisticAttention2d(Attention2d):
         fixed_values: Tensor | None = None,
         fixed_mask: Tensor | None = None,
     ) -> Tensor:
-        """Infer the value of each pixel; see ``Attention2d.forward``.
+        """Infer the value of each pixel; see `Attention2d.forward`.
 
         Args:
             features: As there.
             value_features: As there.
-            fixed_values: Known values of the output, ``(B, out_channels, H, W)``, which propagate;
-                read only where ``fixed_mask``.
-            fixed_mask: Where they are known, bool, ``(B, H, W)``.
+            fixed_values: Known values of the output, `(B, out_channels, H, W)`, which propagate;
+                read only where `fixed_mask`.
+            fixed_mask: Where they are known, bool, `(B, H, W)`.
 
         Raises:
             ValueError: If a shape is wrong, values are fixed and the layer does not propagate any,
@@ -181,7 +181,7 @@ class ProbabilisticAttention2d(Attention2d):
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:
-        """Infer the posterior over edges with adapted keys, see ``Attention2d``.
+        """Infer the posterior over edges with adapted keys, see `Attention2d`.
 
         Raises:
             ValueError: If it depends on values.

@@ -23,20 +23,20 @@ class SlotAttention2d(Attention2d):
     same picture is to get the same answer, and slots that start apart can learn to stand for
     different things.
 
-    Dot products of the ``D`` channels of unit variance are unscaled, as in a mixture of Gaussians
+    Dot products of the `D` channels of unit variance are unscaled, as in a mixture of Gaussians
     of precision 1: each update multiplies small differences between slots by the scale times the
-    variance of the pixels in their direction, and with the ``1 / sqrt(D)`` of standard attention
+    variance of the pixels in their direction, and with the `1 / sqrt(D)` of standard attention
     all slots of a new layer would become the mean of the map, without a gradient to part them.
 
     Args:
         in_channels: Channels of the features.
         out_channels: Channels of the output, divided evenly among the heads.
-        num_slots: Number ``K`` of slots in each head, at least 1; with 1, all pixels get the mean.
+        num_slots: Number `K` of slots in each head, at least 1; with 1, all pixels get the mean.
         iterations: Number of updates of the slots, at least 1.
-        **shared: As in ``Attention2d``.
+        **shared: As in `Attention2d`.
 
     Raises:
-        ValueError: If ``num_slots`` or ``iterations`` is below 1; and as ``Attention2d`` does.
+        ValueError: If `num_slots` or `iterations` is below 1; and as `Attention2d` does.
     """
 
     no_position: ClassVar[str | None] = (
@@ -66,7 +66,7 @@ class SlotAttention2d(Attention2d):
     def edges(
         self, queries: Tensor, keys: Tensor, log_mask: Tensor | None, size: tuple[int, int]
     ) -> EdgePosterior:
-        """Infer the slots and the posterior of edges through them, see ``Attention2d``."""
+        """Infer the slots and the posterior of edges through them, see `Attention2d`."""
         del keys, log_mask, size
         slots = self.infer(queries, self.initial.expand(len(queries), -1, -1, -1))
         return BasesEdges(queries, slots, scale=self.scale)
@@ -75,11 +75,11 @@ class SlotAttention2d(Attention2d):
         """Infer the keys of the last comparison.
 
         Args:
-            inputs: The pixels of each line, ``(B, G, N, D)``.
-            slots: Initial slots, ``(B, G, K, D)``, in the dtype of the parameters.
+            inputs: The pixels of each line, `(B, G, N, D)`.
+            slots: Initial slots, `(B, G, K, D)`, in the dtype of the parameters.
 
         Returns:
-            ``(B, G, K, D)``, in the dtype of the inputs.
+            `(B, G, K, D)`, in the dtype of the inputs.
         """
         return slot_attention(
             inputs, slots.to(inputs.dtype), iterations=self.iterations, scale=self.scale
@@ -94,9 +94,9 @@ class GRUSlotAttention2d(SlotAttention2d):
     projections of Algorithm 1 are left out, because a product of two matrices is one matrix: the
     projection of slots (multiplied with that of pixels) and the projection of values (multiplied
     with that of the unit). Inputs are not layer-normalised. Dot products are multiplied by
-    ``1 / sqrt(D)``.
+    `1 / sqrt(D)`.
 
-    For arguments see ``SlotAttention2d``.
+    For arguments see `SlotAttention2d`.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class GRUSlotAttention2d(SlotAttention2d):
         )
 
     def infer(self, inputs: Tensor, slots: Tensor) -> Tensor:
-        """Infer the slots and normalise them, see ``SlotAttention2d``."""
+        """Infer the slots and normalise them, see `SlotAttention2d`."""
 
         def as_keys(states: Tensor) -> Tensor:
             normalised: Tensor = self.norm(states)

@@ -30,7 +30,7 @@ class Backbone(nn.Module, ABC):
         """Compute the feature maps.
 
         Args:
-            x: Normalised RGB, shape ``(B, 3, H, W)``, and the click maps behind them if there is a
+            x: Normalised RGB, shape `(B, 3, H, W)`, and the click maps behind them if there is a
                 prompt stem; any size.
 
         Returns:

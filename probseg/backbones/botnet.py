@@ -19,9 +19,9 @@ class BoTNet(ResNet):
 
     Args:
         name: timm's name of a ResNet with bottleneck blocks, with a tag where one is meant.
-        pretrained: Load timm's weights, see ``TimmBackbone``.
+        pretrained: Load timm's weights, see `TimmBackbone`.
         output_stride: 32, where the first block halves its map after the attention, 16 or 8.
-        attention: Name of the attention in ``ATTENTIONS``.
+        attention: Name of the attention in `ATTENTIONS`.
         layout: "full", where a pixel sees the whole map, or "axial": its column, then its row.
         position: Relative position embeddings: "factored", "full" or None. With the layout "axial",
             the first two are the same function.
@@ -29,10 +29,10 @@ class BoTNet(ResNet):
         image_size: Side in pixels of the images that the position embeddings are learnt for; for
             others they are interpolated.
         attention_options: Further arguments of the attention's class. Srinivas et al. have
-            ``{"position_keys": False}``. Key adaptation of "probabilistic" is off unless it is
-            asked for, ``{"key_iterations": 1, "key_prior": 0.001}``: it has no weights, and is
+            `{"position_keys": False}`. Key adaptation of "probabilistic" is off unless it is
+            asked for, `{"key_iterations": 1, "key_prior": 0.001}`: it has no weights, and is
             meant for networks trained without.
-        options: Further arguments of ``timm.create_model``.
+        options: Further arguments of `timm.create_model`.
 
     Raises:
         UnknownNameError: If there is no network, attention, layout or position of that name.

@@ -26,7 +26,7 @@ WIDTHS = {
 class HRNetV2(TimmBackbone):
     """The four maps of HRNetV2 (Sun et al., 2019), with strides 4, 8, 16 and 32.
 
-    The weights are the same for both values of ``aligned``, the functions are not. timm has the
+    The weights are the same for both values of `aligned`, the functions are not. timm has the
     network for classification, whose coarser branches are enlarged by nearest neighbours. The one
     for segmentation (Sun et al. 2019; Yuan et al. 2020; RITM) enlarges them bilinearly.
 
@@ -34,7 +34,7 @@ class HRNetV2(TimmBackbone):
         width: Channels of the finest map: "18", "30", "32", "40", "44", "48" or "64"; "18s" is the
             small network of that width, with fewer blocks. The coarser maps have 2, 4 and 8 times
             as many.
-        pretrained: Load the ImageNet weights of HRNet's authors, see ``TimmBackbone``.
+        pretrained: Load the ImageNet weights of HRNet's authors, see `TimmBackbone`.
         aligned: Enlarge coarser branches bilinearly, with aligned corners, to the size of the finer
             one; False enlarges by nearest neighbours and pads images to a multiple of 32 pixels.
             The maps are resized in the same way afterwards, see `FeatureInfo`.
@@ -76,7 +76,7 @@ class AlignedExchange(nn.Module):
     """Module of HRNet whose branches exchange their maps bilinearly, with aligned corners.
 
     Args:
-        module: timm's ``HighResolutionModule``, whose layers are used, by the same names.
+        module: timm's `HighResolutionModule`, whose layers are used, by the same names.
     """
 
     def __init__(self, module: Any) -> None:  # noqa: ANN401 (timm's class is not exported)

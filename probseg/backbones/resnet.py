@@ -18,18 +18,18 @@ class ResNet(TimmBackbone):
 
     Args:
         name: timm's name, with a tag where one is meant.
-        pretrained: Load timm's weights, see ``TimmBackbone``.
+        pretrained: Load timm's weights, see `TimmBackbone`.
         output_stride: 8, 16 or 32: stride of the coarsest map; smaller ones dilate the last
             stages.
-        multi_grid: A factor for each block of the last stage, ``(1, 2, 4)`` say: the 3x3
+        multi_grid: A factor for each block of the last stage, `(1, 2, 4)` say: the 3x3
             convolutions of the block are dilated by the stage's dilation times this factor, by
             2, 4 and 8 with output stride 16 (Chen et al., 2017). None leaves timm's dilations,
             where the first block of a dilated stage still has that of the stage before.
-        options: Further arguments of ``timm.create_model``.
+        options: Further arguments of `timm.create_model`.
 
     Raises:
         UnknownNameError: If timm has no network or no weights of this name.
-        ValueError: If the network is no ResNet, the output stride is another or ``multi_grid`` does
+        ValueError: If the network is no ResNet, the output stride is another or `multi_grid` does
             not fit the last stage.
     """
 
@@ -62,7 +62,7 @@ class ResNet(TimmBackbone):
         """Give the coarsest map another stride, until the end of the context.
 
         The weights stay; convolutions get the strides and dilations of a network that is built with
-        this output stride, with the same factors of ``multi_grid``.
+        this output stride, with the same factors of `multi_grid`.
 
         Args:
             number: 8, 16 or 32.

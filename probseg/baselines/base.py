@@ -38,23 +38,23 @@ class ClassicalModel(ABC):
         Images of one call are segmented in threads: the method must not change what they share.
 
         Args:
-            image: RGB, uint8, shape ``(H, W, 3)``.
+            image: RGB, uint8, shape `(H, W, 3)`.
             clicks: All clicks so far, at whole pixels of the image; there may be none.
             box: The annotator's box, at least one pixel of the image, or None.
             previous: Probability that was answered before, or that the annotator began with,
-                shape ``(H, W)``; None where it is not handed on.
+                shape `(H, W)`; None where it is not handed on.
 
         Returns:
-            Probability of the object in [0, 1], float32, shape ``(H, W)``. What it says about
+            Probability of the object in [0, 1], float32, shape `(H, W)`. What it says about
             the pixels that were clicked does not count.
         """
 
     def grid(self, size: tuple[int, int]) -> tuple[()]:
-        """Return the same for all sizes ``(H, W)``: they may come in one call."""
+        """Return the same for all sizes `(H, W)`: they may come in one call."""
         return ()
 
     def encode_each(self, images: Sequence[Tensor]) -> list[Image]:
-        """Turn images in [0, 1], float, ``(3, H, W)``, into RGB uint8 ``(H, W, 3)``."""
+        """Turn images in [0, 1], float, `(3, H, W)`, into RGB uint8 `(H, W, 3)`."""
         return [
             (image * 255).round().clamp(0, 255).byte().permute(1, 2, 0).cpu().numpy().copy()
             for image in images
@@ -71,7 +71,7 @@ class ClassicalModel(ABC):
             prompts: All clicks so far and the box of each image, as a batch of 1.
 
         Returns:
-            Logits ``(H, W)`` of each image, float32, on the device of its prompts.
+            Logits `(H, W)` of each image, float32, on the device of its prompts.
         """
         with ThreadPoolExecutor() as threads:
             return list(threads.map(self._answer, encoded, prompts))

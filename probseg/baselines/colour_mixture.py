@@ -31,8 +31,8 @@ class ColourMixture(ClassicalModel):
             fourth power.
         colour_scale: Standard deviation of a unit, in CIE Lab.
         position_scale: Standard deviation of a unit, as a fraction of the longer side.
-        value_precision: ``beta`` of the units.
-        prior_precision: ``theta``: how much the values stay where they began. The weight of an
+        value_precision: `beta` of the units.
+        prior_precision: `theta`: how much the values stay where they began. The weight of an
             observation is shared by all the units that explain it, and so this is small.
         object_value: Where the values of probable object begin, at most 1.
         background_value: Where all others begin, at least -1.
@@ -86,7 +86,7 @@ class ColourMixture(ClassicalModel):
         return scene.enlarged(((inferred + 1) / 2).clip(0, 1))
 
     def _features(self, scene: Scene) -> npt.NDArray[np.float32]:
-        """Return colour and place of the pixels in units of the scales, shape ``(h w, 5)``."""
+        """Return colour and place of the pixels in units of the scales, shape `(h w, 5)`."""
         height, width = scene.guess.shape
         y, x = np.mgrid[:height, :width]
         places = np.stack([x, y], axis=-1) / (self.position_scale * max(height, width))

@@ -59,7 +59,7 @@ class OpenCVGrabCut(ClassicalModel):
         return scene.enlarged(found)
 
     def _cut(self, image: Image, labels: npt.NDArray[np.uint8]) -> BoolMap:
-        """Return the object, bool, shape ``(h, w)``."""
+        """Return the object, bool, shape `(h, w)`."""
         cv2.setRNGSeed(SEED)  # of this thread alone
         labels, _, _ = cv2.grabCut(
             np.ascontiguousarray(image[..., ::-1]),  # BGR
@@ -74,7 +74,7 @@ class OpenCVGrabCut(ClassicalModel):
 
 
 def _labels(scene: Scene) -> npt.NDArray[np.uint8]:
-    """Return OpenCV's labels, uint8, shape ``(h, w)``."""
+    """Return OpenCV's labels, uint8, shape `(h, w)`."""
     labels = np.where(scene.guess, cv2.GC_PR_FGD, cv2.GC_PR_BGD)
     labels[scene.outside] = cv2.GC_BGD
     if scene.guess.all():

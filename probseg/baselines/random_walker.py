@@ -62,7 +62,7 @@ class RandomWalker(ClassicalModel):
 
 
 def _labels(scene: Scene) -> npt.NDArray[np.uint8]:
-    """Return the seeds, uint8, shape ``(h, w)``."""
+    """Return the seeds, uint8, shape `(h, w)`."""
     size = scene.guess.shape
     labels = np.zeros(size, dtype=np.uint8)
     labels[scene.outside] = BACKGROUND

@@ -28,10 +28,10 @@ HALF_DIAGONAL = 0.5**0.5
 
 
 class Scene(NamedTuple):
-    """Input of a method; maps have shape ``(h, w)``.
+    """Input of a method; maps have shape `(h, w)`.
 
     Args:
-        image: RGB, uint8, shape ``(h, w, 3)``.
+        image: RGB, uint8, shape `(h, w, 3)`.
         seeds: int8: 1 on the object, -1 on the background, 0 where no click is near. Where two
             disks meet, a pixel belongs to the nearest click.
         guess: The probable object from the prompts alone, without the image, seeds included.
@@ -39,7 +39,7 @@ class Scene(NamedTuple):
         outside: Clearly outside the box, by more than `BOX_SLACK`; nowhere without one.
         to_object: Distance in pixels to the nearest positive click; infinite without one.
         to_background: Distance in pixels to the nearest negative click, likewise.
-        size: ``(H, W)`` of the image as it was given.
+        size: `(H, W)` of the image as it was given.
     """
 
     image: Image
@@ -58,7 +58,7 @@ class Scene(NamedTuple):
         return GUESS_RADIUS * float(max(height, width))
 
     def enlarged(self, values: npt.NDArray[np.bool_] | npt.NDArray[np.floating]) -> FloatMap:
-        """Return a map ``(h, w)`` at the given size ``(H, W)``, float32."""
+        """Return a map `(h, w)` at the given size `(H, W)`, float32."""
         return _resized(values.astype(np.float32), self.size)
 
 
@@ -71,14 +71,14 @@ def make_scene(
 ) -> Scene:
     """Reduce an image and draw its prompts.
 
-    The guess is where ``previous`` is above 1/2; without it, the inside of the box; without a
+    The guess is where `previous` is above 1/2; without it, the inside of the box; without a
     box, disks around the positive clicks, as far as no negative click is nearer.
 
     Args:
-        image: RGB, uint8, shape ``(H, W, 3)``.
+        image: RGB, uint8, shape `(H, W, 3)`.
         clicks: At whole pixels of the image.
         box: Inside the image, or None.
-        previous: Probability, shape ``(H, W)``, or None.
+        previous: Probability, shape `(H, W)`, or None.
         longest: Longer side in pixels that the image is reduced to; a smaller one, and any with
             None, stays as it is.
     """
@@ -113,14 +113,14 @@ def make_scene(
 
 
 def border(size: tuple[int, int]) -> BoolMap:
-    """Return a map ``(h, w)`` that is True at the outermost pixels of an image."""
+    """Return a map `(h, w)` that is True at the outermost pixels of an image."""
     edge = np.ones(size, dtype=np.bool_)
     edge[1:-1, 1:-1] = False
     return edge
 
 
 def _box_map(box: Box, size: tuple[int, int], small: tuple[int, int]) -> BoolMap:
-    """Return where at least half of a pixel is inside the box, bool, shape ``small``."""
+    """Return where at least half of a pixel is inside the box, bool, shape `small`."""
     inside = np.zeros(size, dtype=np.float32)
     x0, y0, x1, y1 = box
     inside[y0:y1, x0:x1] = 1
@@ -144,7 +144,7 @@ def _distance(clicks: Iterable[Click], size: tuple[int, int]) -> npt.NDArray[np.
 
 
 def _resized(values: npt.NDArray[Number], size: tuple[int, int]) -> npt.NDArray[Number]:
-    """Return an image or a map at the size ``(h, w)``; areas are averaged where it shrinks."""
+    """Return an image or a map at the size `(h, w)`; areas are averaged where it shrinks."""
     if values.shape[:2] == size:
         return values
     shrinks = size[0] * size[1] < values.shape[0] * values.shape[1]

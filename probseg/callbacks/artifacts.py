@@ -24,17 +24,17 @@ RECORD = "artifacts.json"
 class ArtifactLogger(WandbLogger):
     """Weights & Biases logger with resumable runs, and artifacts with epoch, code and settings.
 
-    Lightning's own logger uploads score and file name alone, moves the alias ``best`` to the last
-    checkpoint where a second callback keeps that one, and replaces a run where ``resume`` is None.
+    Lightning's own logger uploads score and file name alone, moves the alias `best` to the last
+    checkpoint where a second callback keeps that one, and replaces a run where `resume` is None.
 
-    An artifact has the aliases ``latest``, ``best`` (of the best score so far) and
-    ``epoch<e>-step<s>``. Nothing is uploaded while Weights & Biases is offline or disabled.
+    An artifact has the aliases `latest`, `best` (of the best score so far) and
+    `epoch<e>-step<s>`. Nothing is uploaded while Weights & Biases is offline or disabled.
 
     Args:
-        offline: Write into a folder, for ``wandb sync``.
-        log_model: True uploads the checkpoints of a finished training, ``"all"`` each one at once.
-        checkpoint_name: Name of the artifacts; ``model-<id of the run>`` by default.
-        **kwargs: Other arguments of Lightning's logger, and of ``wandb.init``.
+        offline: Write into a folder, for `wandb sync`.
+        log_model: True uploads the checkpoints of a finished training, `"all"` each one at once.
+        checkpoint_name: Name of the artifacts; `model-<id of the run>` by default.
+        **kwargs: Other arguments of Lightning's logger, and of `wandb.init`.
 
     Raises:
         UsageError: If checkpoints should be uploaded, but the run is offline.
@@ -72,7 +72,7 @@ class ArtifactLogger(WandbLogger):
             self._callbacks[callback.state_key] = callback
 
     def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
-        """Record new checkpoints of a callback; upload them if `log_model` is ``"all"``."""
+        """Record new checkpoints of a callback; upload them if `log_model` is `"all"`."""
         self.adopt(checkpoint_callback)
         if self.uploads == "all":
             self._upload_new(checkpoint_callback)

@@ -32,7 +32,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         path: str | Path,
         storage_options: Any | None = None,  # noqa: ANN401
     ) -> None:
-        """Write a file; addresses with ``://`` are left to Lightning.
+        """Write a file; addresses with `://` are left to Lightning.
 
         Args:
             checkpoint: Content of the file.
@@ -40,7 +40,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             storage_options: Must be None, as for Lightning's own class.
 
         Raises:
-            CheckpointError: If it cannot be written; what was at ``path`` still stands.
+            CheckpointError: If it cannot be written; what was at `path` still stands.
         """
         if storage_options is not None or "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)

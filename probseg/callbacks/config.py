@@ -19,9 +19,9 @@ from probseg.paths import write_text
 
 
 class SaveConfig(SaveConfigCallback):
-    """Writes ``config.yaml`` and ``starts.jsonl`` into the run's folder.
+    """Writes `config.yaml` and `starts.jsonl` into the run's folder.
 
-    Each start of a run adds a line to ``starts.jsonl``: time, verb, checkpoint, the names of the
+    Each start of a run adds a line to `starts.jsonl`: time, verb, checkpoint, the names of the
     run in its loggers, and `probseg.evaluation.environment` (versions, commit, uncommitted changes,
     machine). Weights & Biases gets configuration, environment, and the artifact of the checkpoint.
 

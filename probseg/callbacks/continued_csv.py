@@ -13,7 +13,7 @@ from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 
 class ContinuedCSVLogger(CSVLogger):
-    """Lightning's logger, but it keeps ``metrics.csv`` when a run resumes.
+    """Lightning's logger, but it keeps `metrics.csv` when a run resumes.
 
     Rows that were written between the last checkpoint and the interruption stay too: the same
     steps are trained again, and have two rows, as they have two points in TensorBoard.

@@ -42,15 +42,15 @@ from probseg.types import Sample
 class InteractiveEvaluation(L.Callback):
     """Evaluates the objects of the validation and test sets with a simulated annotator.
 
-    The task must hold its network, any `probseg.interact.Model`, as ``model``.
+    The task must hold its network, any `probseg.interact.Model`, as `model`.
 
-    Validation is short: the first protocol with ``val_clicks`` clicks and one trial. It logs
-    ``val/<data set>/miou@k`` and ``val/miou@5``, the mean over the data sets, which
+    Validation is short: the first protocol with `val_clicks` clicks and one trial. It logs
+    `val/<data set>/miou@k` and `val/miou@5`, the mean over the data sets, which
     checkpoints are chosen by. Testing runs all protocols in full, logs
-    ``test/<data set>/miou@k`` and ``noc@q`` (with the protocol's name in between when there are
-    several), and writes for each protocol ``results.json``, ``objects.csv``, ``report.html``,
-    ``report.md``, ``curve.png``, ``survival.png`` and ``overlays.png`` into
-    ``<run>/test/<protocol>/``. ``objects.csv`` grows as objects are done: the same test started
+    `test/<data set>/miou@k` and `noc@q` (with the protocol's name in between when there are
+    several), and writes for each protocol `results.json`, `objects.csv`, `report.html`,
+    `report.md`, `curve.png`, `survival.png` and `overlays.png` into
+    `<run>/test/<protocol>/`. `objects.csv` grows as objects are done: the same test started
     again after it was killed takes them over.
 
     Args:
@@ -58,9 +58,9 @@ class InteractiveEvaluation(L.Callback):
         max_clicks: Corrective clicks of a test, instead of each protocol's own number.
         trials: Runs per object in a test, for the protocols with noise, instead of their number.
         changes: Other fields of the protocols, see `probseg.evaluation.Protocol`; for instance
-            ``{"zoom": "fixed", "flip": true}``. The protocol's description names them.
+            `{"zoom": "fixed", "flip": true}`. The protocol's description names them.
         val_clicks: Corrective clicks of a validation, at least 5.
-        batch_size: Most images in one call of the network. With the data's ``eval_batch_size``,
+        batch_size: Most images in one call of the network. With the data's `eval_batch_size`,
             the number of objects held at once, it bounds the memory of an evaluation.
         pictures: Number of objects of each data set, the first ones, that are drawn besides the
             best and worst.

@@ -23,10 +23,10 @@ class FiniteLoss(L.Callback):
     """Stops a training before an infinite or NaN loss changes the weights.
 
     The error names step, batch seed, learning rates and images. The step is saved in the run's
-    folder as ``nonfinite_step<N>.pt``, or ``nonfinite_step<N>_rank<R>.pt`` by one of several
-    processes. ``torch.load(path, weights_only=True)`` returns a dictionary: ``batch``, the fields
-    of the batch by name, from whose ``seeds`` the prompts are drawn; ``weights``, the task's
-    ``state_dict`` before the step; ``loss``, ``batch_seed``, ``global_step`` and ``epoch``.
+    folder as `nonfinite_step<N>.pt`, or `nonfinite_step<N>_rank<R>.pt` by one of several
+    processes. `torch.load(path, weights_only=True)` returns a dictionary: `batch`, the fields
+    of the batch by name, from whose `seeds` the prompts are drawn; `weights`, the task's
+    `state_dict` before the step; `loss`, `batch_seed`, `global_step` and `epoch`.
 
     Each step costs one read of the loss, for which a GPU is waited for, and a copy of the buffers:
     the forward pass updates the averages of normalisation layers before the loss is known.

@@ -34,7 +34,7 @@ _Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 class LastCheckpoint(Checkpoint):
-    """Keeps ``checkpoints/last.ckpt``, from which ``--ckpt_path last`` resumes.
+    """Keeps `checkpoints/last.ckpt`, from which `--ckpt_path last` resumes.
 
     It is written every few minutes, after each epoch, before each validation, and when the training
     is asked to stop: SIGTERM and Ctrl-C let the batch end first (and those whose gradients are

@@ -26,11 +26,11 @@ def missing_versions(logger: Any, run: Path) -> list[tuple[MutableMapping[str, A
     """Return the versions that loggers of a configuration need to resume a run.
 
     Args:
-        logger: Value of ``trainer.logger``: a description, a list of them, True, False or None.
+        logger: Value of `trainer.logger`: a description, a list of them, True, False or None.
         run: Folder of the run.
 
     Returns:
-        The ``init_args`` of each logger without ``version``, and the version of the run in it.
+        The `init_args` of each logger without `version`, and the version of the run in it.
         Where the run had another number of loggers, for the first one alone.
     """
     loggers = logger if isinstance(logger, list) else [logger]

@@ -18,7 +18,7 @@ def log_picture(trainer: L.Trainer, key: str, picture: Path | npt.NDArray[np.uin
     Args:
         trainer: Its loggers are used.
         key: Name of the panel.
-        picture: Image file, or RGB array of shape ``(H, W, 3)``.
+        picture: Image file, or RGB array of shape `(H, W, 3)`.
     """
     if isinstance(picture, Path):
         picture = np.asarray(Image.open(picture).convert("RGB"))
@@ -32,7 +32,7 @@ def log_picture(trainer: L.Trainer, key: str, picture: Path | npt.NDArray[np.uin
 def log_curve(trainer: L.Trainer, key: str, miou: Sequence[float]) -> None:
     """Send mean IoU against clicks to Weights & Biases as a table, from which it plots curves.
 
-    The numbers themselves are logged as ``miou@k``, which all loggers get.
+    The numbers themselves are logged as `miou@k`, which all loggers get.
     """
     for logger in trainer.loggers:
         if isinstance(logger, WandbLogger):
@@ -41,7 +41,7 @@ def log_curve(trainer: L.Trainer, key: str, miou: Sequence[float]) -> None:
 
 
 def _step(trainer: L.Trainer) -> int:
-    """Return the step that Lightning gives to numbers; after a batch, ``global_step`` is one ahead.
+    """Return the step that Lightning gives to numbers; after a batch, `global_step` is one ahead.
 
     Pictures and numbers of one moment then stand at one step, and steps never go back.
     """

@@ -25,7 +25,7 @@ ANNOTATIONS = "annotations.json"
 class PredictionWriter(L.Callback):
     """Writes the answers of each photograph, and at the end what all of them make together.
 
-    ``.probseg/FILE.json`` says of each photograph that all its files are there, and with which
+    `.probseg/FILE.json` says of each photograph that all its files are there, and with which
     prompts and network they were made.
 
     Args:
@@ -154,7 +154,7 @@ def picture(answer: Answer) -> npt.NDArray[np.uint8]:
     """Lay the masks of an answer over its photograph, each in its colour.
 
     Returns:
-        RGB, uint8, shape ``(H, W, 3)``.
+        RGB, uint8, shape `(H, W, 3)`.
     """
     shown = answer.photo.pixels
     assert shown is not None, "an answer has a photograph"
@@ -168,6 +168,6 @@ def picture(answer: Answer) -> npt.NDArray[np.uint8]:
 
 
 def write_picture(path: Path, pixels: npt.NDArray[np.uint8]) -> None:
-    """Write RGB, uint8 of shape ``(H, W, 3)``, as a PNG; the file appears whole."""
+    """Write RGB, uint8 of shape `(H, W, 3)`, as a PNG; the file appears whole."""
     with replacing(path) as unfinished:
         Image.fromarray(pixels).save(unfinished, "PNG")

@@ -19,7 +19,7 @@ def run_folder(trainer: L.Trainer) -> Path:
         trainer: With any logger: TensorBoard, CSV, Weights & Biases, or none.
 
     Returns:
-        ``<save_dir>/<name>/<version>``, or the trainer's root folder without a logger.
+        `<save_dir>/<name>/<version>`, or the trainer's root folder without a logger.
     """
     logger = trainer.logger
     if logger is None or logger.save_dir is None:
@@ -28,7 +28,7 @@ def run_folder(trainer: L.Trainer) -> Path:
 
 
 def version_name(logger: Logger) -> str:
-    """Return the name that a logger gives to the run: ``version_3``, or Weights & Biases' id."""
+    """Return the name that a logger gives to the run: `version_3`, or Weights & Biases' id."""
     version = logger.version
     return version if isinstance(version, str) else f"version_{version}"
 
@@ -37,7 +37,7 @@ def versions_of(run: Path) -> list[str]:
     """Return the names that the loggers of a run gave to it, in their order.
 
     Args:
-        run: Folder of the run. Where it has no ``starts.jsonl``, there was one logger, whose name
+        run: Folder of the run. Where it has no `starts.jsonl`, there was one logger, whose name
             for the run is that of the folder.
     """
     path = run / STARTS

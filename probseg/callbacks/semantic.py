@@ -35,14 +35,14 @@ Stage = Literal["val", "test"]
 class SemanticEvaluation(L.Callback):
     """Predicts the classes of the photographs of the validation and test sets, at their own size.
 
-    The task must hold its network, a `SemanticSegmenter`, as ``model``.
+    The task must hold its network, a `SemanticSegmenter`, as `model`.
 
     Scores are those of each data set's confusion matrix, however many processes share it; classes
     that are neither in the truth nor predicted are left out of means. Validation logs
-    ``val/<data set>/miou`` and ``val/miou``, the mean over the data sets, which checkpoints are
-    chosen by. Testing logs ``test/<data set>/miou``, ``pixel_accuracy`` and ``mean_accuracy``, and
-    prints tables. Both write ``results.json``, ``classes.csv``, ``confusion.csv`` and
-    ``overlays.png`` into ``<run>/val/<data set>/`` or ``<run>/test/<data set>/``.
+    `val/<data set>/miou` and `val/miou`, the mean over the data sets, which checkpoints are
+    chosen by. Testing logs `test/<data set>/miou`, `pixel_accuracy` and `mean_accuracy`, and
+    prints tables. Both write `results.json`, `classes.csv`, `confusion.csv` and
+    `overlays.png` into `<run>/val/<data set>/` or `<run>/test/<data set>/`.
 
     Args:
         scales: Sizes of a test's photographs, relative to their own, over which probabilities are
@@ -267,7 +267,7 @@ def _number_of_bases(model: SemanticSegmenter) -> int:
 
 
 def _maps(model: SemanticSegmenter, image: Tensor, bases: Sequence[int]) -> npt.NDArray[np.float32]:
-    """Return the responsibilities of some bases for each pixel, ``(n, H, W)``; n may be 0."""
+    """Return the responsibilities of some bases for each pixel, `(n, H, W)`; n may be 0."""
     height, width = image.shape[-2:]
     if not bases or not _number_of_bases(model):
         return np.zeros((0, height, width), np.float32)

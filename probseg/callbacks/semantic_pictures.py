@@ -35,10 +35,10 @@ class SemanticPicture(NamedTuple):
 
     Args:
         name: Identifies it within its data set.
-        image: RGB, uint8, shape ``(H, W, 3)``.
-        labels: Class numbers and 255 for ignored pixels, uint8, shape ``(H, W)``.
-        prediction: Class numbers, uint8, shape ``(H, W)``.
-        maps: Responsibilities of some bases in [0, 1], float32, shape ``(n, H, W)``; n may be 0.
+        image: RGB, uint8, shape `(H, W, 3)`.
+        labels: Class numbers and 255 for ignored pixels, uint8, shape `(H, W)`.
+        prediction: Class numbers, uint8, shape `(H, W)`.
+        maps: Responsibilities of some bases in [0, 1], float32, shape `(n, H, W)`; n may be 0.
     """
 
     name: str
@@ -49,9 +49,9 @@ class SemanticPicture(NamedTuple):
 
 
 def class_colours(classes: Sequence[str]) -> Pixels:
-    """Return the colours of classes, uint8 of shape ``(C, 3)``.
+    """Return the colours of classes, uint8 of shape `(C, 3)`.
 
-    They depend on the numbers of the classes alone, but for one named ``background``: it is black.
+    They depend on the numbers of the classes alone, but for one named `background`: it is black.
 
     Args:
         classes: Names in the order of the numbers.
@@ -62,7 +62,7 @@ def class_colours(classes: Sequence[str]) -> Pixels:
 
 
 def coloured(labels: Pixels, colours: Pixels) -> Pixels:
-    """Return labels ``(H, W)`` as an RGB picture ``(H, W, 3)``; ignored pixels are white."""
+    """Return labels `(H, W)` as an RGB picture `(H, W, 3)`; ignored pixels are white."""
     table = np.zeros((256, 3), np.uint8)
     table[: len(colours)] = colours
     table[IGNORE] = OF_IGNORED
@@ -82,7 +82,7 @@ def draw_sheet(
 
     Args:
         path: The PNG to write.
-        pictures: At least one, all with one map for each of ``bases``.
+        pictures: At least one, all with one map for each of `bases`.
         classes: Names in the order of the numbers.
         bases: Numbers of the bases.
     """

@@ -25,13 +25,13 @@ def write_scores(
     scores: SemanticScores,
     about: Mapping[str, Any],
 ) -> None:
-    """Write ``results.json``, ``classes.csv`` and ``confusion.csv``.
+    """Write `results.json`, `classes.csv` and `confusion.csv`.
 
     Args:
         folder: Where to; made if need be.
         name: Of the data set.
         classes: Names in the order of the numbers.
-        confusion: Numbers of pixels ``(C, C)``, the truth in rows.
+        confusion: Numbers of pixels `(C, C)`, the truth in rows.
         scores: Of this matrix.
         about: How they came about, JSON values.
     """

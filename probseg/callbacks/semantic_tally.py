@@ -19,7 +19,7 @@ class Counted(NamedTuple):
     """Counts and pictures of a data set.
 
     Args:
-        confusion: Numbers of pixels, int64, shape ``(C, C)``, the truth in rows.
+        confusion: Numbers of pixels, int64, shape `(C, C)`, the truth in rows.
         photographs: How many were counted.
         pictures: Of the first photographs.
     """

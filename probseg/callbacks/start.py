@@ -19,8 +19,8 @@ class StartScore(L.Callback):
     """Compares each validation with the network that the training began with.
 
     That network is validated in Lightning's sanity check, which must then cover all validation
-    data (``num_sanity_val_steps=-1``). Its score, the one that checkpoints are chosen by, is logged
-    at step 0 and kept in ``start.json``, from which a training that goes on has it.
+    data (`num_sanity_val_steps=-1`). Its score, the one that checkpoints are chosen by, is logged
+    at step 0 and kept in `start.json`, from which a training that goes on has it.
     """
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -62,7 +62,7 @@ class CropLog(L.Callback, ABC):
         """Draw one crop of a batch.
 
         Args:
-            outputs: Result of ``training_step``.
+            outputs: Result of `training_step`.
             batch: Its argument.
             number: Index of the crop in the batch.
 
@@ -123,7 +123,7 @@ def _draw(
     probability: npt.NDArray[np.float32],
     prompts: Prompts,
 ) -> npt.NDArray[np.uint8]:
-    """Draw one crop and its prediction side by side, ``(H, 2 W, 3)``."""
+    """Draw one crop and its prediction side by side, `(H, 2 W, 3)`."""
     seen = np.ascontiguousarray(image)
     seen[mask == IGNORE] //= 2
     outline, _ = cv2.findContours(

@@ -66,7 +66,7 @@ VERBS = {
     "serve": "serve",
     "export": "export",
 }
-"""The module of each verb, which has a function ``run``."""
+"""The module of each verb, which has a function `run`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Raises:
         SystemExit: After a training or evaluation was stopped: status 143 for SIGTERM, 130 for
-            Ctrl-C; and after ``--help``.
+            Ctrl-C; and after `--help`.
     """
     # Threads that wait by spinning are six times slower beside another process that wants the
     # processor. OpenMP asks when torch is loaded, which the verbs do.

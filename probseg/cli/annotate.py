@@ -25,10 +25,10 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run ``probseg annotate`` until Ctrl-C.
+    """Run `probseg annotate` until Ctrl-C.
 
     Args:
-        arguments: Command-line arguments after ``annotate``.
+        arguments: Command-line arguments after `annotate`.
 
     Raises:
         UsageError: If the folder, the model or the port cannot be used.

@@ -37,10 +37,10 @@ NOTES = "what the numbers mean:\n" + "\n".join(
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run ``probseg bench``.
+    """Run `probseg bench`.
 
     Args:
-        arguments: Command-line arguments after ``bench``.
+        arguments: Command-line arguments after `bench`.
 
     Raises:
         UsageError: If an option cannot be used.

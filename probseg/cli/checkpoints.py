@@ -1,4 +1,4 @@
-"""Resolves and checks ``--ckpt_path``."""
+"""Resolves and checks `--ckpt_path`."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ HOW = ("batch_size", "crop_size", "eval_batch_size", "max_skipped", "num_workers
 
 
 def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
-    """Return the newest ``last.ckpt`` among the runs of a configuration.
+    """Return the newest `last.ckpt` among the runs of a configuration.
 
-    Runs of the same name on other data, as their ``config.yaml`` says, are passed over; what is in
+    Runs of the same name on other data, as their `config.yaml` says, are passed over; what is in
     `HOW` may differ.
 
     Lightning looks into the folder of the run that begins, which is new and empty, and then starts
     from scratch with no more than a warning.
 
     Args:
-        trainer: The section ``trainer`` of the configuration; its first logger says where runs are.
-        data: The section ``data``.
+        trainer: The section `trainer` of the configuration; its first logger says where runs are.
+        data: The section `data`.
 
     Raises:
         UsageError: If no run has such a file.
@@ -60,7 +60,7 @@ def best_of_run(configs: Sequence[Path]) -> str | None:
     """Return the best checkpoint of the run that has written one of these configurations.
 
     Args:
-        configs: Files of ``--config``, of which the last one of a run counts.
+        configs: Files of `--config`, of which the last one of a run counts.
 
     Returns:
         Its path; None where no configuration is one of a run with checkpoints.
@@ -108,7 +108,7 @@ def how_finished(stored: Mapping[str, Any], trainer: Mapping[str, Any]) -> str |
 
     Args:
         stored: Its checkpoint.
-        trainer: The section ``trainer`` of the configuration with which it is to go on.
+        trainer: The section `trainer` of the configuration with which it is to go on.
     """
     if "loops" not in stored:  # of weights alone, which Lightning refuses to resume
         return None
@@ -155,7 +155,7 @@ def next_commands(trainer: L.Trainer) -> str:
 
 
 def last_of(trainer: L.Trainer) -> Path | None:
-    """Return the newest ``last.ckpt`` of the present run, or None if there is none yet."""
+    """Return the newest `last.ckpt` of the present run, or None if there is none yet."""
     folders = {run_folder(trainer) / "checkpoints"}
     for callback in trainer.checkpoint_callbacks:
         folder = getattr(callback, "dirpath", None)
@@ -204,7 +204,7 @@ def _text(section: Any) -> str:  # noqa: ANN401
 
 
 def _pattern(trainer: Mapping[str, Any]) -> Path:
-    """Return the absolute pattern of the files ``last.ckpt``, with ``*`` for the run."""
+    """Return the absolute pattern of the files `last.ckpt`, with `*` for the run."""
     for callback in trainer.get("callbacks") or []:
         folder = (callback.get("init_args") or {}).get("dirpath")
         if folder is not None:
@@ -229,7 +229,7 @@ def beginning(task: Mapping[str, Any]) -> str:
     """Return which weights a new training begins with; `RANDOM`, or more, if none are trained.
 
     Args:
-        task: Configuration of the task, ``{"class_path": ..., "init_args": {"model": ...}}``.
+        task: Configuration of the task, `{"class_path": ..., "init_args": {"model": ...}}`.
     """
     network = (task.get("init_args") or {}).get("model") or {}
     given = network.get("init_args") or {}

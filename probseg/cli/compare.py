@@ -38,10 +38,10 @@ metrics, as far as the protocol has them:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run ``probseg compare``.
+    """Run `probseg compare`.
 
     Args:
-        arguments: Command-line arguments after ``compare``.
+        arguments: Command-line arguments after `compare`.
 
     Raises:
         DataError: If a folder cannot be read, or the results do not fit together.

@@ -1,4 +1,4 @@
-"""Files of ``--config``: where they are, and what of them can be checked before slow imports."""
+"""Files of `--config`: where they are, and what of them can be checked before slow imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUFFIXES = (".yaml", ".yml")
 
 
 def with_shipped_configs(arguments: Sequence[str]) -> list[str]:
-    """Point paths ``configs/...`` that do not exist here to the files that ship with probseg."""
+    """Point paths `configs/...` that do not exist here to the files that ship with probseg."""
 
     def found(argument: str) -> str:
         option, equals, value = argument.rpartition("=")

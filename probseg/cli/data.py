@@ -55,17 +55,17 @@ SHOWN = 50
 
 
 class _Place(NamedTuple):
-    """A published data set, or any other folder if ``dataset`` is None."""
+    """A published data set, or any other folder if `dataset` is None."""
 
     dataset: type[PublishedDataset] | None
     root: Path
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run ``probseg data``.
+    """Run `probseg data`.
 
     Args:
-        arguments: Command-line arguments after ``data``.
+        arguments: Command-line arguments after `data`.
 
     Raises:
         UsageError: If an option cannot be used, or a file cannot be written.

@@ -25,10 +25,10 @@ examples:
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run ``probseg export``.
+    """Run `probseg export`.
 
     Args:
-        arguments: What follows ``export`` on the command line.
+        arguments: What follows `export` on the command line.
 
     Raises:
         UsageError: If an option cannot be used, or see `export_model`.

@@ -52,7 +52,7 @@ def explain(
 
     Args:
         error: The exception.
-        verb: ``fit``, ``validate`` or ``test``.
+        verb: `fit`, `validate` or `test`.
         config: The configuration of the run.
         last: The last checkpoint of the run, if there is one.
 
@@ -94,7 +94,7 @@ def how_to_continue(verb: str, last: Path | None) -> str:
     """Return how to go on with a run that was stopped, as the end of a sentence.
 
     Args:
-        verb: ``fit``, ``validate`` or ``test``.
+        verb: `fit`, `validate` or `test`.
         last: The last checkpoint of the run, if there is one.
     """
     if verb == "test":

@@ -26,10 +26,10 @@ After an interruption, the same command continues. docs/predict.md describes fil
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run ``probseg predict``.
+    """Run `probseg predict`.
 
     Args:
-        arguments: What follows ``predict`` on the command line.
+        arguments: What follows `predict` on the command line.
 
     Raises:
         UsageError: If options do not fit together, or a prompt is outside of the photograph.

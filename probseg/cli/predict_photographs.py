@@ -40,7 +40,7 @@ from probseg.zoo.presets import task_of
 from probseg.zoo.trained import description_for, weights_digest
 
 SHOWN = 20
-"""Failures that are listed; the records in ``.probseg/`` have them all."""
+"""Failures that are listed; the records in `.probseg/` have them all."""
 
 
 def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8]) -> None:
@@ -48,7 +48,7 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
 
     Args:
         options: Of the command line.
-        pixels: The photograph, RGB, uint8, shape ``(H, W, 3)``.
+        pixels: The photograph, RGB, uint8, shape `(H, W, 3)`.
 
     Raises:
         UsageError: If options do not fit the model, or a prompt is outside of the photograph.

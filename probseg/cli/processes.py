@@ -16,11 +16,11 @@ def check_processes(accelerator: object, devices: Any) -> None:  # noqa: ANN401 
     """Refuse more processes on the CPU than it has cores: each takes memory for all of a network.
 
     Args:
-        accelerator: ``trainer.accelerator``.
-        devices: ``trainer.devices``; a number, as text too, "auto", or a list.
+        accelerator: `trainer.accelerator`.
+        devices: `trainer.devices`; a number, as text too, "auto", or a list.
 
     Raises:
-        UsageError: If there would be more, and ``PROBSEG_MANY_PROCESSES`` is not 1; or none.
+        UsageError: If there would be more, and `PROBSEG_MANY_PROCESSES` is not 1; or none.
     """
     if not on_cpu(accelerator):
         return

@@ -29,10 +29,10 @@ docs/integrations.md shows how CVAT and Label Studio find the model.
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run ``probseg serve``.
+    """Run `probseg serve`.
 
     Args:
-        arguments: What follows ``serve`` on the command line.
+        arguments: What follows `serve` on the command line.
 
     Raises:
         UsageError: If a folder, the model or the port cannot be used.

@@ -23,7 +23,7 @@ def need_server() -> None:
 
 
 class Listening(NamedTuple):
-    """A socket that listens, its address, and the values of ``Host`` that its requests may have."""
+    """A socket that listens, its address, and the values of `Host` that its requests may have."""
 
     listener: socket.socket
     address: str
@@ -36,7 +36,7 @@ def listen(host: str, port: int, other_names: Sequence[str] = ()) -> Listening:
     Args:
         host: Address of the interface.
         port: 0 for any free one.
-        other_names: By which clients may call this machine, besides ``host`` and localhost.
+        other_names: By which clients may call this machine, besides `host` and localhost.
 
     Raises:
         UsageError: If the address is of all interfaces, or cannot be used.

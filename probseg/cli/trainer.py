@@ -68,7 +68,7 @@ _Set = TypeVar("_Set", InteractiveDataset, SemanticDataset)
 
 
 class ConfigParser(LightningArgumentParser):
-    """Reads configurations of earlier versions too, among them ``config.yaml`` of their runs.
+    """Reads configurations of earlier versions too, among them `config.yaml` of their runs.
 
     `probseg.zoo.create_model` returns networks of both kinds, which the parser accepts for no
     argument. Configurations name `probseg.zoo.create_interactive`, which takes the same arguments.
@@ -94,7 +94,7 @@ class ConfigParser(LightningArgumentParser):
 class ProbsegCLI(LightningCLI):
     """LightningCLI with an evaluation callback, configured under a separate name.
 
-    ``--evaluation`` is that of interactive segmentation, ``--semantic_evaluation`` that of semantic
+    `--evaluation` is that of interactive segmentation, `--semantic_evaluation` that of semantic
     segmentation. The one that fits the task takes part.
     """
 
@@ -112,9 +112,9 @@ class ProbsegCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments and find the checkpoint that they mean.
 
-        ``--ckpt_path last`` is the newest ``last.ckpt`` of this configuration's runs; ``fit`` goes
-        on in the folder of that run. A test or validation with the ``config.yaml`` of a run, and
-        without ``--ckpt_path``, takes the run's best checkpoint.
+        `--ckpt_path last` is the newest `last.ckpt` of this configuration's runs; `fit` goes
+        on in the folder of that run. A test or validation with the `config.yaml` of a run, and
+        without `--ckpt_path`, takes the run's best checkpoint.
 
         Raises:
             UsageError: If there is no such checkpoint, or an argument is wrong.
@@ -302,8 +302,8 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
     """Parse the arguments of a verb and run it.
 
     Args:
-        arguments: Verb first, for instance ``["test", "--config", "configs/quickstart.yaml"]``.
-            ``--help.all`` prints all options.
+        arguments: Verb first, for instance `["test", "--config", "configs/quickstart.yaml"]`.
+            `--help.all` prints all options.
 
     Returns:
         The finished command line, with its trainer, model and data.
@@ -328,7 +328,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
 
 
 def with_whole_models(arguments: Sequence[str]) -> list[str]:
-    """Let a file given as ``--model.model`` describe all of the network.
+    """Let a file given as `--model.model` describe all of the network.
 
     The parser merges it into what a configuration said before: arguments of the same names would
     stay, of another backbone too. Between the two, a class without arguments clears the table; it

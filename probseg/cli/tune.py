@@ -39,10 +39,10 @@ The search takes (1 + settings of keys + settings of values) evaluations of all 
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run ``probseg tune``.
+    """Run `probseg tune`.
 
     Args:
-        arguments: Command-line arguments after ``tune``.
+        arguments: Command-line arguments after `tune`.
 
     Raises:
         DataError: If there are no objects.

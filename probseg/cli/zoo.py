@@ -51,10 +51,10 @@ TABLE = re.compile(r"^\|.*(?:\n\|.*)+", re.MULTILINE)
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Run ``probseg zoo``.
+    """Run `probseg zoo`.
 
     Args:
-        arguments: Command-line arguments after ``zoo``.
+        arguments: Command-line arguments after `zoo`.
 
     Raises:
         UsageError: If a file is missing or cannot be used.

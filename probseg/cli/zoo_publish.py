@@ -38,7 +38,7 @@ _TEXT = ("text, in quotes if it looks like a number", lambda value: isinstance(v
 
 
 def add_verbs(verbs: Verbs) -> None:
-    """Add publish, push and table to the verbs of ``probseg zoo``."""
+    """Add publish, push and table to the verbs of `probseg zoo`."""
     verb = verbs.add_parser("publish", help="make a zoo model from a training run")
     add = verb.add_argument
     add("source", type=Path, help="folder of a run of `probseg fit`, checkpoint, or model folder")
@@ -151,7 +151,7 @@ def _evaluations(paths: list[Path], trained: Trained | None) -> list[Evaluation]
 
 
 def _changes(text: str | None) -> dict[str, Any]:
-    """Read ``--changes``."""
+    """Read `--changes`."""
     try:
         changes = yaml.safe_load(text or "{}")
     except yaml.YAMLError as error:
@@ -182,7 +182,7 @@ def _facts(path: Path | None, published: Entry | None, trained: Trained) -> Fact
 
 
 def _read_facts(path: Path) -> dict[str, Any]:
-    """Read the file for ``--facts``; errors name it."""
+    """Read the file for `--facts`; errors name it."""
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:

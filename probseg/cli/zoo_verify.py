@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class _Wrong(NamedTuple):
-    """A figure that differs from the index; ``recorded`` is None if the index has none."""
+    """A figure that differs from the index; `recorded` is None if the index has none."""
 
     figure: str
     recorded: float | None
@@ -32,7 +32,7 @@ class _Wrong(NamedTuple):
 
 
 def add_verb(verbs: Verbs) -> None:
-    """Add verify to the verbs of ``probseg zoo``."""
+    """Add verify to the verbs of `probseg zoo`."""
     verb = verbs.add_parser("verify", help="check files, and with --metrics figures, of models")
     add = verb.add_argument
     add("name", nargs="*", help="models to check; by default all on this machine")

@@ -55,8 +55,8 @@ def largest_error_click(
     no error is left RITM clicks pixel (0, 0) as background.
 
     Args:
-        prediction: bool, shape ``(H, W)``.
-        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+        prediction: bool, shape `(H, W)`.
+        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
         clicked: The clicks so far, in pixels of the same map.
         generator: Not used; every rule can be given one.
 
@@ -64,7 +64,7 @@ def largest_error_click(
         The click, or None where no error is left.
 
     Raises:
-        ValueError: If the shapes or the dtype of ``prediction`` are not as above, or a click is
+        ValueError: If the shapes or the dtype of `prediction` are not as above, or a click is
             outside.
     """
     missed, false_alarm = error_maps(prediction, mask)
@@ -89,8 +89,8 @@ def largest_area_click(
     Pixels that were clicked before are out, and so are regions that hold no other pixels.
 
     Args:
-        prediction: bool, shape ``(H, W)``.
-        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+        prediction: bool, shape `(H, W)`.
+        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
         clicked: The clicks so far, in pixels of the same map.
         generator: Not used; every rule can be given one.
 
@@ -98,7 +98,7 @@ def largest_area_click(
         The click, or None where no error is left.
 
     Raises:
-        ValueError: If the shapes or the dtype of ``prediction`` are not as above, or a click is
+        ValueError: If the shapes or the dtype of `prediction` are not as above, or a click is
             outside.
     """
     missed, false_alarm = error_maps(prediction, mask)
@@ -123,8 +123,8 @@ def random_error_click(
     at a large error, beyond its share of the pixels. Pixels that were clicked before are out.
 
     Args:
-        prediction: bool, shape ``(H, W)``.
-        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+        prediction: bool, shape `(H, W)`.
+        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
         clicked: The clicks so far, in pixels of the same map.
         generator: Source of one draw; none where no error is left.
 
@@ -132,7 +132,7 @@ def random_error_click(
         The click, or None where no error is left.
 
     Raises:
-        ValueError: If the shapes or the dtype of ``prediction`` are not as above, or a click is
+        ValueError: If the shapes or the dtype of `prediction` are not as above, or a click is
             outside.
     """
     missed, false_alarm = error_maps(prediction, mask)
@@ -155,14 +155,14 @@ CLICK_RULES: dict[str, ClickRule] = {
 
 
 def error_maps(prediction: BoolMap, mask: npt.NDArray[np.uint8]) -> tuple[BoolMap, BoolMap]:
-    """Return the missed object and the false alarms, bool, shape ``(H, W)`` each.
+    """Return the missed object and the false alarms, bool, shape `(H, W)` each.
 
     Args:
-        prediction: bool, shape ``(H, W)``.
-        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+        prediction: bool, shape `(H, W)`.
+        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
 
     Raises:
-        ValueError: If the shapes differ, or ``prediction`` is not bool.
+        ValueError: If the shapes differ, or `prediction` is not bool.
     """
     if prediction.ndim != 2 or prediction.shape != mask.shape:
         message = (
@@ -180,11 +180,11 @@ def error_maps(prediction: BoolMap, mask: npt.NDArray[np.uint8]) -> tuple[BoolMa
 
 
 def clicked_pixels(clicked: Sequence[Click], shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return the pixels ``(x, y)`` that were clicked, the nearest ones to the clicks.
+    """Return the pixels `(x, y)` that were clicked, the nearest ones to the clicks.
 
     Args:
         clicked: Clicks in pixels.
-        shape: ``(H, W)`` of the map.
+        shape: `(H, W)` of the map.
 
     Raises:
         ValueError: If a click is outside.

@@ -1,7 +1,7 @@
 """Boxes of objects: the box of a mask, a hand-drawn version of it, and the crop around it.
 
-All boxes are ``(x0, y0, x1, y1)`` in whole pixels, half-open, and every ``size`` is
-``(height, width)``.
+All boxes are `(x0, y0, x1, y1)` in whole pixels, half-open, and every `size` is
+`(height, width)`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def mask_box(mask: npt.NDArray[np.uint8 | np.bool_]) -> Box:
     """Return the smallest box that holds the object.
 
     Args:
-        mask: uint8 or bool, shape ``(H, W)``: 1 object; no other value is, 255 included.
+        mask: uint8 or bool, shape `(H, W)`: 1 object; no other value is, 255 included.
 
     Raises:
         ValueError: If the mask has no object pixel.
@@ -39,20 +39,20 @@ def jitter_box(
 ) -> Box:
     """Move each corner coordinate at random, as a model of imprecise annotation.
 
-    A coordinate moves by a whole number of pixels, uniform in ``[-m, m]`` with ``m`` the whole part
-    of ``noise`` times the side of the box along that axis, and is then clipped to the image.
+    A coordinate moves by a whole number of pixels, uniform in `[-m, m]` with `m` the whole part
+    of `noise` times the side of the box along that axis, and is then clipped to the image.
 
     Args:
         box: Box inside the image.
-        noise: Largest move as a fraction of the side, ``0 <= noise < 0.5``.
-        size: ``(height, width)`` of the image.
+        noise: Largest move as a fraction of the side, `0 <= noise < 0.5`.
+        size: `(height, width)` of the image.
         generator: Source of the four draws (x0, y0, x1, y1).
 
     Returns:
         A box of at least one pixel inside the image.
 
     Raises:
-        ValueError: If ``noise`` is out of range.
+        ValueError: If `noise` is out of range.
     """
     if not 0 <= noise < 0.5:
         message = f"`noise` must be a fraction in [0, 0.5), got {noise}"
@@ -76,7 +76,7 @@ def padded_crop(
 
     Args:
         box: Box inside the image.
-        size: ``(height, width)`` of the image.
+        size: `(height, width)` of the image.
         padding: Margin on each side as a fraction of the longer side of the box, rounded up.
         min_padding: Smallest margin in pixels.
     """

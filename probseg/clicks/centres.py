@@ -28,7 +28,7 @@ class Centre(NamedTuple):
         x: Its column.
         y: Its row.
         squared: Squared Euclidean distance in pixels to the nearest pixel outside; 0 where there
-            is no such pixel, and ``x`` and ``y`` mean nothing.
+            is no such pixel, and `x` and `y` mean nothing.
     """
 
     x: int
@@ -41,7 +41,7 @@ class Region(NamedTuple):
 
     Args:
         corner: Column and row of the first pixel of its bounding box.
-        inside: bool, shape ``(h, w)`` of its bounding box.
+        inside: bool, shape `(h, w)` of its bounding box.
         area: Its number of pixels; 0 where there is no such region.
     """
 
@@ -61,8 +61,8 @@ def deepest(maps: Sequence[BoolMap], taken: Pixels) -> tuple[int, Centre]:
     one, says where that pixel can be. The exact transform is taken only around there.
 
     Args:
-        maps: bool, shape ``(H, W)`` each. Their border counts as outside.
-        taken: Pixels ``(x, y)`` that may not be returned; those outside the maps do not matter.
+        maps: bool, shape `(H, W)` each. Their border counts as outside.
+        taken: Pixels `(x, y)` that may not be returned; those outside the maps do not matter.
 
     Returns:
         Number of the map and the pixel. On a tie the first map, then the first pixel in row-major
@@ -83,8 +83,8 @@ def largest_region(maps: Sequence[BoolMap], taken: Pixels) -> tuple[int, Region]
     """Find the 8-connected region with the most pixels that are not all taken, over several maps.
 
     Args:
-        maps: bool, shape ``(H, W)`` each.
-        taken: Pixels ``(x, y)``; they count in the area of a region. Those outside the maps do not
+        maps: bool, shape `(H, W)` each.
+        taken: Pixels `(x, y)`; they count in the area of a region. Those outside the maps do not
             matter.
 
     Returns:
@@ -156,7 +156,7 @@ def _distance(inside: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.float3
 
 
 def _clear(values: npt.NDArray[np.float32], corner: tuple[int, int], taken: Pixels) -> None:
-    """Write 0 at those pixels that lie in the box of ``values``."""
+    """Write 0 at those pixels that lie in the box of `values`."""
     for column, row in taken:
         x, y = column - corner[0], row - corner[1]
         if 0 <= x < values.shape[1] and 0 <= y < values.shape[0]:

@@ -94,9 +94,9 @@ class Curriculum:
         """Draw the prompts of a training batch.
 
         Args:
-            masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
-            boxes: Around the objects, shape ``(B, 4)``; NaN rows where there is none.
-            draws: Source of randomness on the device of ``masks``.
+            masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
+            boxes: Around the objects, shape `(B, 4)`; NaN rows where there is none.
+            draws: Source of randomness on the device of `masks`.
             stage: The task.
             rounds: Number of rounds of corrective clicks in the last task.
             answer: The network that is asked in each round.

@@ -34,15 +34,15 @@ class IteratedClicks:
     and measures the band and depths with other distances; see `corrective_clicks`.
 
     Args:
-        most_clicks: Most random clicks of each sign. The number ``n`` of positive ones, from 1, and
-            of negative ones, from 0, has a probability proportional to ``decay**n``.
-        decay: See ``most_clicks``.
+        most_clicks: Most random clicks of each sign. The number `n` of positive ones, from 1, and
+            of negative ones, from 0, has a probability proportional to `decay**n`.
+        decay: See `most_clicks`.
         erosion: Distance in pixels that random positive clicks keep from the object's border, where
             the object is thick enough.
         near: Probability that a random negative click is drawn from the band around the object
             instead of the whole background.
         band: Width of that band as a fraction of the square root of the object's area.
-        most_rounds: Most rounds of corrective clicks. Their number, from ``fewest_rounds``, is
+        most_rounds: Most rounds of corrective clicks. Their number, from `fewest_rounds`, is
             drawn for each batch.
         boxes: Share of the images that begin with their box and no clicks; 0 as published.
         fewest_rounds: Fewest rounds of corrective clicks; 0 as published.
@@ -98,9 +98,9 @@ class IteratedClicks:
         """Draw the prompts of a training batch.
 
         Args:
-            masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
-            boxes: Around the objects, shape ``(B, 4)``; NaN rows where there is none.
-            draws: Source of randomness on the device of ``masks``.
+            masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
+            boxes: Around the objects, shape `(B, 4)`; NaN rows where there is none.
+            draws: Source of randomness on the device of `masks`.
             stage: There is only one.
             rounds: Number of rounds of corrective clicks.
             answer: The network that is asked in each round.
@@ -125,7 +125,7 @@ class IteratedClicks:
         return prompts
 
     def _random_clicks(self, masks: Tensor, draws: Draws) -> tuple[Tensor, Tensor]:
-        """Draw points ``(B, S, 2)`` and labels ``(B, S)`` from object and background."""
+        """Draw points `(B, S, 2)` and labels `(B, S)` from object and background."""
         inside, outside = object_and_background(masks)
         positive = random_points(
             interior(inside, self.erosion),
@@ -146,7 +146,7 @@ class IteratedClicks:
         )
 
     def _counts(self, choices: int, draws: Draws) -> Tensor:
-        """Draw numbers from 0 to ``choices - 1``, int64 ``(B,)``, ever less probable."""
+        """Draw numbers from 0 to `choices - 1`, int64 `(B,)`, ever less probable."""
         weights = self.decay ** torch.arange(choices, device=draws.seeds.device)
         below = (weights.cumsum(dim=0) / weights.sum())[:-1]
         return (draws.uniform(1) >= below).sum(dim=1)
@@ -162,12 +162,12 @@ def corrective_clicks(prediction: Tensor, masks: Tensor, draws: Draws) -> tuple[
     equal in directions along the axes, and differ by a factor of up to 1.41 along diagonals.
 
     Args:
-        prediction: Boolean, shape ``(B, H, W)``.
-        masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
-        draws: Source of randomness on the device of ``masks``.
+        prediction: Boolean, shape `(B, H, W)`.
+        masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
+        draws: Source of randomness on the device of `masks`.
 
     Returns:
-        Points ``(x, y)``, float, shape ``(B, 1, 2)``, and labels, integer, shape ``(B, 1)``: 1
+        Points `(x, y)`, float, shape `(B, 1, 2)`, and labels, integer, shape `(B, 1)`: 1
         positive, 0 negative, -1 where nothing is wrong.
     """
     missed, invented = (_depth(region) for region in error_regions(prediction, masks))
@@ -185,10 +185,10 @@ def distance_to(region: Tensor) -> Tensor:
     Distances in rows, then in columns; each is a running minimum in both directions.
 
     Args:
-        region: Boolean, shape ``(B, H, W)``.
+        region: Boolean, shape `(B, H, W)`.
 
     Returns:
-        Distances in pixels, int32, shape ``(B, H, W)``: 0 in the region, and at least ``H + W``
+        Distances in pixels, int32, shape `(B, H, W)`: 0 in the region, and at least `H + W`
         everywhere where it is empty.
     """
     height, width = region.shape[1:]
@@ -197,7 +197,7 @@ def distance_to(region: Tensor) -> Tensor:
 
 
 def _spread(distance: Tensor, dim: int) -> Tensor:
-    """Let distances ``(B, H, W)`` grow by 1 for each step along a dimension."""
+    """Let distances `(B, H, W)` grow by 1 for each step along a dimension."""
     steps = torch.arange(distance.shape[dim], dtype=distance.dtype, device=distance.device)
     steps = steps[:, None] if dim == 1 else steps
     before = (distance - steps).cummin(dim).values + steps
@@ -206,5 +206,5 @@ def _spread(distance: Tensor, dim: int) -> Tensor:
 
 
 def _depth(region: Tensor) -> Tensor:
-    """Distance of the pixels of a region ``(B, H, W)`` to the outside; 0 there."""
+    """Distance of the pixels of a region `(B, H, W)` to the outside; 0 there."""
     return distance_to(F.pad(~region, (1, 1, 1, 1), value=True))[:, 1:-1, 1:-1]

@@ -18,11 +18,11 @@ def squared_distances(points: Tensor, size: tuple[int, int]) -> Tensor:
     """Squared distance of each pixel to each point.
 
     Args:
-        points: ``(x, y)`` in pixels, float, shape ``(..., 2)``; NaN gives NaN distances.
-        size: ``(H, W)`` in pixels.
+        points: `(x, y)` in pixels, float, shape `(..., 2)`; NaN gives NaN distances.
+        size: `(H, W)` in pixels.
 
     Returns:
-        Squared distances in pixels, shape ``(..., H, W)``.
+        Squared distances in pixels, shape `(..., H, W)`.
     """
     height, width = size
     x = torch.arange(width, device=points.device, dtype=points.dtype)
@@ -38,13 +38,13 @@ def disk_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float
     Binary disks serve better than distance maps (Benenson et al. 2019; Gabbur et al. 2021, C.1).
 
     Args:
-        points: ``(x, y)`` in pixels, shape ``(B, S, 2)``.
-        valid: Boolean, shape ``(B, S)``; the other points are not drawn.
-        size: ``(H, W)`` in pixels.
+        points: `(x, y)` in pixels, shape `(B, S, 2)`.
+        valid: Boolean, shape `(B, S)`; the other points are not drawn.
+        size: `(H, W)` in pixels.
         radius: Radius in pixels; a pixel belongs to the disk if its centre is at most that far.
 
     Returns:
-        Zeros and ones in the dtype of ``points``, shape ``(B, H, W)``.
+        Zeros and ones in the dtype of `points`, shape `(B, H, W)`.
     """
     height, width = size
     reach = math.ceil(radius)
@@ -64,16 +64,16 @@ def disk_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float
 
 
 def distance_map(points: Tensor, valid: Tensor, size: tuple[int, int], radius: float) -> Tensor:
-    """Closeness to the nearest valid point, ``1 - tanh(distance / radius)``.
+    """Closeness to the nearest valid point, `1 - tanh(distance / radius)`.
 
     Args:
-        points: ``(x, y)`` in pixels, shape ``(B, S, 2)``.
-        valid: Boolean, shape ``(B, S)``; the other points are not drawn.
-        size: ``(H, W)`` in pixels.
-        radius: Length in pixels at which the closeness has fallen to ``1 - tanh(1) = 0.24``.
+        points: `(x, y)` in pixels, shape `(B, S, 2)`.
+        valid: Boolean, shape `(B, S)`; the other points are not drawn.
+        size: `(H, W)` in pixels.
+        radius: Length in pixels at which the closeness has fallen to `1 - tanh(1) = 0.24`.
 
     Returns:
-        Values in ``[0, 1]``: 1 on a point, 0 far from all (or without points), ``(B, H, W)``.
+        Values in `[0, 1]`: 1 on a point, 0 far from all (or without points), `(B, H, W)`.
     """
     distances = squared_distances(points, size).sqrt()
     closeness = 1 - torch.tanh(distances / radius)
@@ -89,11 +89,11 @@ def filled_box_map(boxes: Tensor, size: tuple[int, int]) -> Tensor:
     whole pixels and stays at least one pixel wide.
 
     Args:
-        boxes: Half-open ``(x0, y0, x1, y1)`` in pixels, shape ``(B, 4)``; NaN rows draw nothing.
-        size: ``(H, W)`` in pixels.
+        boxes: Half-open `(x0, y0, x1, y1)` in pixels, shape `(B, 4)`; NaN rows draw nothing.
+        size: `(H, W)` in pixels.
 
     Returns:
-        Zeros and ones, shape ``(B, H, W)``.
+        Zeros and ones, shape `(B, H, W)`.
     """
     height, width = size
     x0, y0, x1, y1 = boxes.round().unsqueeze(-1).unbind(dim=1)  # each (B, 1)
@@ -107,7 +107,7 @@ def filled_box_map(boxes: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def box_corners(boxes: Tensor) -> Tensor:
-    """Top-left and bottom-right pixel of each box, ``(B, 4)`` to ``(B, 2, 2)``."""
+    """Top-left and bottom-right pixel of each box, `(B, 4)` to `(B, 2, 2)`."""
     corners = boxes.reshape(-1, 2, 2)
     return torch.stack([corners[:, 0], corners[:, 1] - 1], dim=1)  # x1, y1 are outside the box
 
@@ -116,13 +116,13 @@ class ClickMaps(nn.Module):
     """Draws prompts as three channels: box, positive clicks, negative clicks.
 
     Args:
-        clicks: ``"disk"`` for binary disks, ``"distance"`` for a smooth closeness map.
+        clicks: `"disk"` for binary disks, `"distance"` for a smooth closeness map.
         radius: Radius of the disks, or length scale of the closeness, in pixels.
-        box: ``"corners"`` draws the two corner clicks that give the box, as in Gabbur et al.
-            (2021, C.1); ``"filled"`` fills the rectangle.
+        box: `"corners"` draws the two corner clicks that give the box, as in Gabbur et al.
+            (2021, C.1); `"filled"` fills the rectangle.
 
     Raises:
-        ValueError: If ``radius`` is not positive or an encoding is unknown.
+        ValueError: If `radius` is not positive or an encoding is unknown.
     """
 
     channels = 3
@@ -151,11 +151,11 @@ class ClickMaps(nn.Module):
         """Draw the prompts.
 
         Args:
-            prompts: Clicks and boxes of ``B`` images.
-            size: ``(H, W)`` of the images in pixels.
+            prompts: Clicks and boxes of `B` images.
+            size: `(H, W)` of the images in pixels.
 
         Returns:
-            Maps with values in ``[0, 1]``, float32, shape ``(B, 3, H, W)``.
+            Maps with values in `[0, 1]`, float32, shape `(B, 3, H, W)`.
         """
         draw = disk_map if self.clicks == "disk" else distance_map
         points = prompts.points.float()

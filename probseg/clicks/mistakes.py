@@ -24,8 +24,8 @@ class Mistakes:
     """Rates and sizes of an annotator's errors; none by default.
 
     Args:
-        jitter: Standard deviation in pixels of the Gaussian noise that the hand adds to ``x`` and
-            to ``y``, independently. In pixels and not relative to the error: the hand is as
+        jitter: Standard deviation in pixels of the Gaussian noise that the hand adds to `x` and
+            to `y`, independently. In pixels and not relative to the error: the hand is as
             unsteady over a small error as over a large one, so small errors are missed more often.
         off_centre: Probability that the click is meant for any pixel of the connected error, all
             with the same probability, instead of the pixel that the rule chose.
@@ -83,9 +83,9 @@ def human_click(
     Args:
         rule: One of `probseg.clicks.annotators.CLICK_RULES`.
         mistakes: How often and how far.
-        prediction: The newest one, bool, shape ``(H, W)``.
-        previous_prediction: The one before, bool, shape ``(H, W)``; None before the first click.
-        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+        prediction: The newest one, bool, shape `(H, W)`.
+        previous_prediction: The one before, bool, shape `(H, W)`; None before the first click.
+        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
         clicked: The clicks so far, in pixels of the same map.
         generator: Source of all randomness; the same state gives the same click.
 

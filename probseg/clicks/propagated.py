@@ -22,10 +22,10 @@ SEED_RADIUS = 0.02
 Both radii are fractions of the longer side of the image."""
 
 SMALLEST_SHARE = 0.01
-"""Probabilities are clamped to ``[SMALLEST_SHARE, 1 - SMALLEST_SHARE]`` before the logit."""
+"""Probabilities are clamped to `[SMALLEST_SHARE, 1 - SMALLEST_SHARE]` before the logit."""
 
 LARGEST_ODDS = 4.6
-"""The logit of ``1 - SMALLEST_SHARE``."""
+"""The logit of `1 - SMALLEST_SHARE`."""
 
 FEW_CLICKS = 0.01
 """Share of clicked pixels at which a click map has half of its largest value."""
@@ -46,7 +46,7 @@ class PropagatedClicks(nn.Module):
     passes.
 
     Args:
-        units: Units along each side of the grid, ``units**2`` in all.
+        units: Units along each side of the grid, `units**2` in all.
         key_iterations: EM iterations in which the units adapt to the image.
         scales: Of colours and places, a pair for each space; see `probseg.ops.units.Scales`.
         stride: Of the grid of pixels that all this is done on.
@@ -74,11 +74,11 @@ class PropagatedClicks(nn.Module):
         """Propagate the prompts.
 
         Args:
-            image: RGB in [0, 1], shape ``(B, 3, H, W)``.
-            prompts: Clicks, boxes and perhaps the last answer, in pixels of ``image``.
+            image: RGB in [0, 1], shape `(B, 3, H, W)`.
+            prompts: Clicks, boxes and perhaps the last answer, in pixels of `image`.
 
         Returns:
-            Two maps per space, float32, shape ``(B, 2 G, H, W)``: the `log_odds_gain` of the object
+            Two maps per space, float32, shape `(B, 2 G, H, W)`: the `log_odds_gain` of the object
             among similar pixels, scaled to [-2, 2], and the balance of the clicks among them, from
             -1 (negative) to 1 (positive).
         """
@@ -93,7 +93,7 @@ class PropagatedClicks(nn.Module):
             return F.interpolate(both, image.shape[-2:], mode="bilinear", align_corners=False)
 
     def _observations(self, prompts: Prompts, grid: tuple[int, int]) -> Tensor:
-        """Return object, positive and negative clicks on the grid, float ``(B, 3, h, w)``."""
+        """Return object, positive and negative clicks on the grid, float `(B, 3, h, w)`."""
         stride = self.mixture.stride
         points = (prompts.points.float() + 0.5) / stride - 0.5
         positive, negative, near = seeds(points, prompts.labels, grid)
@@ -113,18 +113,18 @@ def log_odds_gain(share: Tensor, observed: Tensor) -> Tensor:
 
     Args:
         share: Share of the object among the pixels similar to each one, in [0, 1], shape
-            ``(B, G, h, w)``.
-        observed: The object before the propagation, in [0, 1], shape ``(B, 1, h, w)``.
+            `(B, G, h, w)`.
+        observed: The object before the propagation, in [0, 1], shape `(B, 1, h, w)`.
 
     Returns:
-        Shape ``(B, G, h, w)``, in ``[-2 LARGEST_ODDS, 2 LARGEST_ODDS]``.
+        Shape `(B, G, h, w)`, in `[-2 LARGEST_ODDS, 2 LARGEST_ODDS]`.
     """
     mean = observed.mean(dim=(2, 3), keepdim=True)
     return share.logit(eps=SMALLEST_SHARE) - mean.logit(eps=SMALLEST_SHARE)
 
 
 class Seeds(NamedTuple):
-    """Disks around clicks, bool, shape ``(B, h, w)`` each.
+    """Disks around clicks, bool, shape `(B, h, w)` each.
 
     Args:
         positive: Object by a positive click; where two disks meet, the nearest click counts.
@@ -141,9 +141,9 @@ def seeds(points: Tensor, labels: Tensor, size: tuple[int, int]) -> Seeds:
     """Return the disks around clicks.
 
     Args:
-        points: ``(x, y)`` in pixels, float, shape ``(B, S, 2)``.
-        labels: 1 positive, 0 negative, -1 no click, shape ``(B, S)``.
-        size: ``(h, w)``.
+        points: `(x, y)` in pixels, float, shape `(B, S, 2)`.
+        labels: 1 positive, 0 negative, -1 no click, shape `(B, S)`.
+        size: `(h, w)`.
     """
     to_object = _distance(points, labels == 1, size)
     to_background = _distance(points, labels == 0, size)
@@ -158,7 +158,7 @@ def seeds(points: Tensor, labels: Tensor, size: tuple[int, int]) -> Seeds:
 
 
 def _distance(points: Tensor, valid: Tensor, grid: tuple[int, int]) -> Tensor:
-    """Distance ``(B, h, w)`` to the nearest valid point ``(B, S, 2)``; infinite without one."""
+    """Distance `(B, h, w)` to the nearest valid point `(B, S, 2)`; infinite without one."""
     distances = squared_distances(points, grid).sqrt()  # (B, S, h, w)
     distances = distances.masked_fill(~valid[..., None, None], torch.inf)
     none = distances.new_full((len(points), 1, *grid), torch.inf)

@@ -11,7 +11,7 @@ from probseg.seeds import mixed
 from probseg.types import Prompts
 
 Answer = Callable[[Prompts], Tensor]
-"""The network as it is, in evaluation mode: logits ``(B, 1, H, W)`` for prompts of a batch."""
+"""The network as it is, in evaluation mode: logits `(B, 1, H, W)` for prompts of a batch."""
 
 
 def drawn_rounds(rounds: tuple[int, int], seed: int) -> int:
@@ -29,7 +29,7 @@ def without_clicks(boxes: Tensor) -> Prompts:
     """Return the prompts of a batch before the first click.
 
     Args:
-        boxes: Float, shape ``(B, 4)``; NaN rows where none is shown.
+        boxes: Float, shape `(B, 4)`; NaN rows where none is shown.
     """
     return Prompts(
         points=boxes.new_zeros(len(boxes), 0, 2),
@@ -42,11 +42,11 @@ def answered(prompts: Prompts, answer: Answer) -> Tensor:
     """Return the prediction that the annotator sees before the next click.
 
     Args:
-        prompts: Of ``B`` images.
+        prompts: Of `B` images.
         answer: The network.
 
     Returns:
-        Logits, shape ``(B, 1, H, W)``; minus infinity for images without any prompt: their mask
+        Logits, shape `(B, 1, H, W)`; minus infinity for images without any prompt: their mask
         is empty.
     """
     return answer(prompts).masked_fill(~prompts.given[:, None, None, None], -torch.inf)
@@ -58,10 +58,10 @@ def with_clicks(
     """Append clicks, and store the answer that they correct as previous mask.
 
     Args:
-        prompts: Of ``B`` images.
-        points: ``(x, y)`` in pixels, shape ``(B, S, 2)``.
-        labels: Integer, shape ``(B, S)``: 1 positive, 0 negative, -1 no click.
-        logits: Result of `answered`, shape ``(B, 1, H, W)``; None where nothing was asked.
+        prompts: Of `B` images.
+        points: `(x, y)` in pixels, shape `(B, S, 2)`.
+        labels: Integer, shape `(B, S)`: 1 positive, 0 negative, -1 no click.
+        logits: Result of `answered`, shape `(B, 1, H, W)`; None where nothing was asked.
     """
     return Prompts(
         points=torch.cat([prompts.points, points.to(prompts.points.dtype)], dim=1),

@@ -20,14 +20,14 @@ def random_points(
     """Draw pixels of a region, uniformly and without repetition.
 
     Args:
-        region: Boolean, shape ``(B, H, W)``: pixels that may be drawn.
-        counts: Number of points wanted per image, integer, shape ``(B,)``, at most ``max_points``.
+        region: Boolean, shape `(B, H, W)`: pixels that may be drawn.
+        counts: Number of points wanted per image, integer, shape `(B,)`, at most `max_points`.
         max_points: Greatest number of points.
-        draws: Source of randomness on the device of ``region``.
+        draws: Source of randomness on the device of `region`.
 
     Returns:
-        Points ``(x, y)``, float, shape ``(B, max_points, 2)``, and whether each is real, boolean,
-        ``(B, max_points)``. An image whose region is too small gets fewer points than asked. Which
+        Points `(x, y)`, float, shape `(B, max_points, 2)`, and whether each is real, boolean,
+        `(B, max_points)`. An image whose region is too small gets fewer points than asked. Which
         points are drawn is random, their order is not.
     """
     width = region.shape[2]
@@ -61,15 +61,15 @@ def random_clicks(
     """Draw a random number of positive and negative clicks from two regions.
 
     Args:
-        positive_region: Boolean, shape ``(B, H, W)``; object pixels, or false negatives.
-        negative_region: Boolean, shape ``(B, H, W)``; background pixels, or false positives.
+        positive_region: Boolean, shape `(B, H, W)`; object pixels, or false negatives.
+        negative_region: Boolean, shape `(B, H, W)`; background pixels, or false positives.
         draws: Source of randomness on the device of the regions.
         positive_range: Fewest and most positive clicks, both included.
         negative_range: Fewest and most negative clicks, both included.
 
     Returns:
-        Points ``(x, y)``, float, shape ``(B, S, 2)``, and labels, integer, shape ``(B, S)``: 1
-        positive, 0 negative, -1 no click; ``S`` is the sum of the two greatest numbers.
+        Points `(x, y)`, float, shape `(B, S, 2)`, and labels, integer, shape `(B, S)`: 1
+        positive, 0 negative, -1 no click; `S` is the sum of the two greatest numbers.
     """
     points, labels = [], []
     regions = ((positive_region, positive_range, 1), (negative_region, negative_range, 0))
@@ -89,11 +89,11 @@ def interior(region: Tensor, margin: int) -> Tensor:
     pixel off. Where nothing of a region is that far inside, the whole region is kept.
 
     Args:
-        region: Boolean, shape ``(B, H, W)``.
+        region: Boolean, shape `(B, H, W)`.
         margin: Distance in pixels (of a square neighbourhood) that must lie in the region too.
 
     Returns:
-        Boolean, shape ``(B, H, W)``.
+        Boolean, shape `(B, H, W)`.
     """
     if margin == 0:
         return region
@@ -109,11 +109,11 @@ def error_regions(prediction: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     """False negatives and false positives of a prediction; ignored pixels are in neither.
 
     Args:
-        prediction: Boolean, shape ``(B, H, W)``.
-        masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
+        prediction: Boolean, shape `(B, H, W)`.
+        masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
 
     Returns:
-        Two boolean tensors of shape ``(B, H, W)``.
+        Two boolean tensors of shape `(B, H, W)`.
     """
     return (masks == 1) & ~prediction, (masks == 0) & prediction
 
@@ -122,10 +122,10 @@ def object_boxes(masks: Tensor) -> Tensor:
     """Tight box around the object of each mask.
 
     Args:
-        masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
+        masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
 
     Returns:
-        Half-open boxes ``(x0, y0, x1, y1)``, float, shape ``(B, 4)``; NaN where a mask is empty.
+        Half-open boxes `(x0, y0, x1, y1)`, float, shape `(B, 4)`; NaN where a mask is empty.
     """
     inside = masks == 1
     spans = []
@@ -143,13 +143,13 @@ def jitter_boxes(boxes: Tensor, noise: float, size: tuple[int, int], draws: Draw
     """Move the corners of boxes as `probseg.clicks.boxes.jitter_box` does, for a whole batch.
 
     Args:
-        boxes: ``(x0, y0, x1, y1)``, shape ``(B, 4)``; NaN rows stay NaN.
+        boxes: `(x0, y0, x1, y1)`, shape `(B, 4)`; NaN rows stay NaN.
         noise: Greatest shift of each side as a fraction of the box's width or height.
-        size: ``(H, W)`` of the image; the boxes stay inside and at least one pixel wide.
-        draws: Source of randomness on the device of ``boxes``.
+        size: `(H, W)` of the image; the boxes stay inside and at least one pixel wide.
+        draws: Source of randomness on the device of `boxes`.
 
     Returns:
-        Whole-numbered boxes, shape ``(B, 4)``.
+        Whole-numbered boxes, shape `(B, 4)`.
     """
     height, width = size
     sides = torch.stack([boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]], dim=1)
@@ -168,5 +168,5 @@ def drop_boxes(boxes: Tensor, probability: float, draws: Draws) -> Tensor:
 
 
 def object_and_background(masks: Tensor) -> tuple[Tensor, Tensor]:
-    """Object and background pixels of masks ``(B, H, W)``; ignored pixels are in neither."""
+    """Object and background pixels of masks `(B, H, W)`; ignored pixels are in neither."""
     return masks == 1, masks == 0

@@ -15,18 +15,18 @@ def scribble_clicks(strokes: npt.NDArray[np.uint8], spacing: float) -> tuple[Cli
 
     Object strokes come first, then those of the background. In each, greedily and in row-major
     order: the first pixel that no disk covers is clicked. Two clicks of one sign are thus more
-    than ``spacing`` apart, and every pixel of a stroke is at most ``spacing`` from a click of its
+    than `spacing` apart, and every pixel of a stroke is at most `spacing` from a click of its
     sign.
 
     Args:
-        strokes: uint8, shape ``(H, W)``: 1 on the object, 0 on the background, 255 no stroke.
+        strokes: uint8, shape `(H, W)`: 1 on the object, 0 on the background, 255 no stroke.
         spacing: Radius of the disks in pixels, above 0.
 
     Returns:
         Clicks on whole pixels; none where there is no stroke.
 
     Raises:
-        ValueError: If ``strokes`` has another dtype, shape or value, or ``spacing`` is not a
+        ValueError: If `strokes` has another dtype, shape or value, or `spacing` is not a
             number of pixels above 0.
     """
     if not 0 < spacing < math.inf:
@@ -48,7 +48,7 @@ def scribble_clicks(strokes: npt.NDArray[np.uint8], spacing: float) -> tuple[Cli
 
 
 def _cover(stroke: npt.NDArray[np.bool_], spacing: float) -> list[tuple[int, int]]:
-    """Return pixels ``(x, y)`` of a stroke whose disks cover it."""
+    """Return pixels `(x, y)` of a stroke whose disks cover it."""
     reach = min(math.floor(spacing), max(stroke.shape))
     rows, columns = np.ogrid[-reach : reach + 1, -reach : reach + 1]
     beyond = rows**2 + columns**2 > spacing**2

@@ -70,7 +70,7 @@ EVALUATION_SETS: dict[str, type[InteractiveDataset]] = {
     "PascalVOC": PascalVOC,
     "SBD": SBD,
 }
-"""Data sets that the field reports; of PascalVOC and SBD it is the split ``"val"``."""
+"""Data sets that the field reports; of PascalVOC and SBD it is the split `"val"`."""
 
 SEMANTIC_DATASETS: dict[str, type[SemanticDataset]] = {
     "COCOStuff10k": COCOStuff10k,

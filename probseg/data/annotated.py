@@ -21,18 +21,18 @@ from probseg.types import Sample
 Part = Literal["all", "train", "val"]
 
 VAL_FRACTION = 0.1
-"""Share of the images that the part ``"val"`` has."""
+"""Share of the images that the part `"val"` has."""
 
 
 class Wanted(NamedTuple):
     """Selection of the annotations of a data set.
 
     Args:
-        min_area: Pixels that their ``area`` must have.
+        min_area: Pixels that their `area` must have.
         max_fraction: Share of the image that it may have at most; None for any.
         crowd: Whether outlines around several objects are wanted too.
         categories: Names of their categories; None for all.
-        part: Of the images, ``"train"`` or ``"val"``.
+        part: Of the images, `"train"` or `"val"`.
     """
 
     min_area: float
@@ -52,7 +52,7 @@ class AnnotatedObjects(InteractiveDataset):
     """Base of the data sets whose objects are annotations of one JSON file.
 
     A mask is that of one annotation; others that overlap it play no part. The file is read once and
-    kept as an index in ``.probseg/`` next to it (or in ``$PROBSEG_CACHE``), which all processes map
+    kept as an index in `.probseg/` next to it (or in `$PROBSEG_CACHE`), which all processes map
     into their memory.
 
     Args:
@@ -134,7 +134,7 @@ class AnnotatedObjects(InteractiveDataset):
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each object as the annotations state them, shape ``(len(self),)``."""
+        """Pixels of each object as the annotations state them, shape `(len(self),)`."""
         return np.rint(self.index.areas[self.objects]).astype(np.int64)
 
     def object_name(self, index: int) -> str:
@@ -174,7 +174,7 @@ class AnnotatedObjects(InteractiveDataset):
         return [number for number, name in enumerate(names) if name in categories]
 
     def _held_out(self) -> npt.NDArray[np.int64]:
-        """List the images of the part ``"val"``, which no other selection changes.
+        """List the images of the part `"val"`, which no other selection changes.
 
         Checksums of their names decide, so that the part hardly changes when images are added.
         """

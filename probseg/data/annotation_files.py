@@ -34,14 +34,14 @@ FARTHEST = 1e6
 def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
     """Read the annotations of a file, or their stored index.
 
-    Annotations whose outline encloses nothing are left out. Where ``area`` is missing or zero,
+    Annotations whose outline encloses nothing are left out. Where `area` is missing or zero,
     that of the outline is computed.
 
     Args:
-        kind: Name of the format; ``place`` is a function of it.
-        path: A JSON object with the lists ``images``, ``annotations`` and perhaps ``categories``,
+        kind: Name of the format; `place` is a function of it.
+        path: A JSON object with the lists `images`, `annotations` and perhaps `categories`,
             whose entries are as in COCO.
-        place: Returns the path of an entry of ``images`` inside the folder of the images, or None
+        place: Returns the path of an entry of `images` inside the folder of the images, or None
             to leave it out.
 
     Raises:

@@ -18,24 +18,24 @@ class AnnotationIndex(NamedTuple):
     Lists of lists lie end to end, and an array of starts says where each begins, and the last ends.
 
     Args:
-        ids: int64, shape ``(N,)``.
-        image_ids: int64, shape ``(N,)``: image of each object, as the file has it.
-        owners: int32, shape ``(N,)``: its place in the list of images, -1 if it is not there.
-        kinds: int32, shape ``(N,)``: place of its category in the list of categories, or -1.
-        areas: Pixels, float64, shape ``(N,)``.
-        crowds: bool, shape ``(N,)``.
+        ids: int64, shape `(N,)`.
+        image_ids: int64, shape `(N,)`: image of each object, as the file has it.
+        owners: int32, shape `(N,)`: its place in the list of images, -1 if it is not there.
+        kinds: int32, shape `(N,)`: place of its category in the list of categories, or -1.
+        areas: Pixels, float64, shape `(N,)`.
+        crowds: bool, shape `(N,)`.
         coordinates: x, y, x, y, ... of all polygons. float32 if they have two decimals at most, see
             `exact`, or else float64.
         polygons: Starts of the polygons in `coordinates`, int64.
-        objects: Starts of the objects in `polygons`, int64, shape ``(N + 1,)``.
-        run_objects: The objects that have run lengths and no polygon, int64, shape ``(R,)``.
-        run_sizes: Heights and widths of their masks, int64, shape ``(R, 2)``.
-        run_starts: Starts of their compressed run lengths in `run_text`, int64, ``(R + 1,)``.
+        objects: Starts of the objects in `polygons`, int64, shape `(N + 1,)`.
+        run_objects: The objects that have run lengths and no polygon, int64, shape `(R,)`.
+        run_sizes: Heights and widths of their masks, int64, shape `(R, 2)`.
+        run_starts: Starts of their compressed run lengths in `run_text`, int64, `(R + 1,)`.
         run_text: uint8.
-        image_sizes: Heights and widths, int64, shape ``(M, 2)``.
-        image_starts: Starts of the images' paths in `image_text`, int64, shape ``(M + 1,)``.
+        image_sizes: Heights and widths, int64, shape `(M, 2)`.
+        image_starts: Starts of the images' paths in `image_text`, int64, shape `(M + 1,)`.
         image_text: UTF-8, uint8.
-        category_starts: Starts of the categories' names in `category_text`, ``(C + 1,)``.
+        category_starts: Starts of the categories' names in `category_text`, `(C + 1,)`.
         category_text: UTF-8, uint8.
     """
 
@@ -72,10 +72,10 @@ class AnnotationIndex(NamedTuple):
 
         Args:
             index: Its number.
-            size: ``(H, W)`` of its image.
+            size: `(H, W)` of its image.
 
         Returns:
-            uint8, shape ``(H, W)``: 1 on the object, 0 elsewhere.
+            uint8, shape `(H, W)`: 1 on the object, 0 elsewhere.
 
         Raises:
             ValueError: If its run lengths have another size than the image.

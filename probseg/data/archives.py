@@ -43,7 +43,7 @@ def unpack(archive: Path, folder: Path, limit: int, progress: Progress = silent)
     Raises:
         DataError: If the file is damaged or no archive, has entries that would be written outside
             the folder (a name with a backslash or a colon might be, on Windows), devices, links in
-            a zip file or to the outside, two entries of one name, or more than ``limit`` bytes.
+            a zip file or to the outside, two entries of one name, or more than `limit` bytes.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = 0
@@ -117,7 +117,7 @@ def move_into(source: Path, root: Path, force: bool = False) -> None:
         force: Replace files of another content.
 
     Raises:
-        DataError: If files of another content are there and ``force`` is not given; then nothing
+        DataError: If files of another content are there and `force` is not given; then nothing
             was moved.
     """
     if not root.exists():

@@ -39,7 +39,7 @@ class InteractiveDataset(Dataset[Sample], ABC):
 
     @property
     def areas(self) -> npt.NDArray[np.int64] | None:
-        """Pixels of each object, shape ``(len(self),)``; None where they are not known."""
+        """Pixels of each object, shape `(len(self),)`; None where they are not known."""
         return None
 
     def object_name(self, index: int) -> str:

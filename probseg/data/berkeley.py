@@ -15,15 +15,15 @@ from probseg.types import IGNORE
 
 
 class Berkeley(ImageMaskPairs):
-    """The Berkeley test set: ``images/<id>.jpg`` and ``masks/<id>.png``, 100 objects.
+    """The Berkeley test set: `images/<id>.jpg` and `masks/<id>.png`, 100 objects.
 
-    Further objects of a photograph have masks ``<id>a.png``, ``<id>b.png`` or ``<id>#2.png``; they
-    use the image of their own name, or else ``<id>.jpg``. In the masks, which may be colour files,
+    Further objects of a photograph have masks `<id>a.png`, `<id>b.png` or `<id>#2.png`; they
+    use the image of their own name, or else `<id>.jpg`. In the masks, which may be colour files,
     grey values above 128 are the object, 128 is ignored and the rest is background.
 
     Args:
-        root: The folder with ``images`` and ``masks``; by default ``Berkeley`` or ``berkeley``
-            inside ``$PROBSEG_DATA`` or ``./data``.
+        root: The folder with `images` and `masks`; by default `Berkeley` or `berkeley`
+            inside `$PROBSEG_DATA` or `./data`.
 
     Raises:
         DatasetNotFoundError: If the folders are not there.

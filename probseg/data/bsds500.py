@@ -20,15 +20,15 @@ from probseg.types import Sample
 class BSDS500(PublishedDataset):
     """Segments by several people, as objects: 7665 on 155 photographs for training.
 
-    Layout: ``images/<split>/<id>.jpg`` and ``labels/<split>/<id>_a<k>.png``, one map of region
+    Layout: `images/<split>/<id>.jpg` and `labels/<split>/<id>_a<k>.png`, one map of region
     numbers (from 1) per annotator. All maps of the split are read when the data set is built for
-    the first time; what was found is kept in a folder ``.probseg`` until a file changes.
+    the first time; what was found is kept in a folder `.probseg` until a file changes.
 
     Args:
-        split: ``"train"``, ``"val"`` or ``"test"``.
-        root: The folder; by default ``bsds500`` inside ``$PROBSEG_DATA`` or ``./data``.
-        exclude: File whose first column lists the ``<id>`` of the images to leave
-            out, relative to ``root``: GrabCut and Berkeley share 99 images with BSDS500, which
+        split: `"train"`, `"val"` or `"test"`.
+        root: The folder; by default `bsds500` inside `$PROBSEG_DATA` or `./data`.
+        exclude: File whose first column lists the `<id>` of the images to leave
+            out, relative to `root`: GrabCut and Berkeley share 99 images with BSDS500, which
             must not be trained on.
         min_fraction: Smallest region used, as a fraction of the image.
         max_fraction: Largest region used, as a fraction of the image.
@@ -133,7 +133,7 @@ class BSDS500(PublishedDataset):
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each region, shape ``(len(self),)``."""
+        """Pixels of each region, shape `(len(self),)`."""
         return self._areas
 
     def object_name(self, index: int) -> str:

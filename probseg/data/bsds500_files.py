@@ -32,14 +32,14 @@ IN_BERKELEY = (
 
 
 def convert(folder: Path) -> None:
-    """Replace ``groundTruth/`` by ``labels/`` and write the list of test photographs.
+    """Replace `groundTruth/` by `labels/` and write the list of test photographs.
 
-    The maps of ``groundTruth/<split>/<id>.mat`` become ``labels/<split>/<id>_a<k>.png`` with the
-    same region numbers, one file per annotator k; ``splits/exclude_from_training.tsv`` names the
+    The maps of `groundTruth/<split>/<id>.mat` become `labels/<split>/<id>_a<k>.png` with the
+    same region numbers, one file per annotator k; `splits/exclude_from_training.tsv` names the
     photographs that GrabCut and Berkeley share with BSDS500.
 
     Args:
-        folder: The folder ``BSDS500/data`` of the archive.
+        folder: The folder `BSDS500/data` of the archive.
 
     Raises:
         DataError: If a file of maps cannot be read, or there are none.

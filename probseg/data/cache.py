@@ -48,8 +48,8 @@ def cached(
 ) -> Arrays:
     """Return arrays that are built once, and mapped into memory from then on.
 
-    They are kept in ``$PROBSEG_CACHE`` if that is set; else in the folder ``.probseg`` inside
-    ``beside`` or, where that cannot be written, in ``~/.cache/probseg``. They are found again as
+    They are kept in `$PROBSEG_CACHE` if that is set; else in the folder `.probseg` inside
+    `beside` or, where that cannot be written, in `~/.cache/probseg`. They are found again as
     long as name, options and format are the same, and so are time of change and, of files, size of
     all sources. Of several processes that need them at once, one builds and the others wait for it;
     on file systems without locks each builds, and one result is kept. A build that is killed leaves

@@ -13,13 +13,13 @@ from probseg.errors import DatasetNotFoundError
 class CamVid(SemanticFiles):
     """CamVid with the 11 classes and the split of SegNet: 367, 101 and 233 frames of 480 x 360.
 
-    Layout: ``<split>/<frame>.jpg`` or ``.png``, and ``<split>annot/<frame>.png`` of one channel,
+    Layout: `<split>/<frame>.jpg` or `.png`, and `<split>annot/<frame>.png` of one channel,
     where 0 to 10 are the classes and 11 is unlabelled, which is ignored.
 
     Args:
-        split: ``"train"``, ``"val"``, ``"test"``, or ``"trainval"`` for the first two together.
-        root: The folder; by default ``camvid`` or ``CamVid`` inside ``$PROBSEG_DATA`` or
-            ``./data``.
+        split: `"train"`, `"val"`, `"test"`, or `"trainval"` for the first two together.
+        root: The folder; by default `camvid` or `CamVid` inside `$PROBSEG_DATA` or
+            `./data`.
 
     Raises:
         DatasetNotFoundError: If the folders of the split are not there.

@@ -306,7 +306,7 @@ def _report(
     full: Full | None,
     notes: Sequence[Problem] = (),
 ) -> Report:
-    """Combine the findings; in a folder, without ``full``, all but ``notes`` are serious."""
+    """Combine the findings; in a folder, without `full`, all but `notes` are serious."""
     found = dict.fromkeys(problems)  # a broken file is met once for each of its objects
     photos: set[str] = set()
     with_objects: set[str] = set()

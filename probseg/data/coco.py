@@ -15,23 +15,23 @@ from probseg.paths import find_data
 class COCO(AnnotatedObjects):
     """Annotations of any JSON file in the format of COCO as objects.
 
-    The file has the lists ``images`` (with ``id``, ``file_name``, ``height`` and ``width``),
-    ``annotations`` (``id``, ``image_id``, ``segmentation``, and if there are such things ``area``,
-    ``iscrowd`` and ``category_id``) and perhaps ``categories`` (``id`` and ``name``). An outline is
+    The file has the lists `images` (with `id`, `file_name`, `height` and `width`),
+    `annotations` (`id`, `image_id`, `segmentation`, and if there are such things `area`,
+    `iscrowd` and `category_id`) and perhaps `categories` (`id` and `name`). An outline is
     a list of polygons, or run lengths, compressed or not. See `AnnotatedObjects` for the masks and
     for the index that is made of the file the first time.
 
     Args:
         annotations: The file; a relative path that does not exist is looked for in
-            ``$PROBSEG_DATA`` (or ``./data``).
-        images: Folder that the ``file_name`` of an image starts from; looked for in the same way.
-        min_area: Annotations with a smaller ``area``, in pixels, are left out.
-        max_fraction: Annotations whose ``area`` is a larger share of the image are left out; None
+            `$PROBSEG_DATA` (or `./data`).
+        images: Folder that the `file_name` of an image starts from; looked for in the same way.
+        min_area: Annotations with a smaller `area`, in pixels, are left out.
+        max_fraction: Annotations whose `area` is a larger share of the image are left out; None
             for none.
         crowd: Whether crowds, outlines around several objects, are objects too.
         categories: Names of the categories that take part; None for all.
-        part: ``"train"`` and ``"val"`` share the images of one file between them, a tenth of them
-            for ``"val"`` and at least one.
+        part: `"train"` and `"val"` share the images of one file between them, a tenth of them
+            for `"val"` and at least one.
         name: Name of the data set in tables and logs.
 
     Raises:
@@ -61,7 +61,7 @@ class COCO(AnnotatedObjects):
 
     @classmethod
     def place(cls, image: Entry) -> str:
-        """Return the ``file_name`` of an image, which may have folders."""
+        """Return the `file_name` of an image, which may have folders."""
         file: str = image["file_name"]
         return file
 
@@ -87,14 +87,14 @@ class COCO(AnnotatedObjects):
 class COCOInstances(COCO):
     """Instances of COCO 2017 as objects, of 80 categories.
 
-    Layout: ``annotations/instances_<split>2017.json``, ``train2017/`` and ``val2017/``. Crowds are
+    Layout: `annotations/instances_<split>2017.json`, `train2017/` and `val2017/`. Crowds are
     left out. See `AnnotatedObjects` for the masks, and for the index that is made of the JSON the
     first time.
 
     Args:
-        split: ``"train"`` or ``"val"``.
-        root: The folder; by default ``COCO`` or ``coco`` inside ``$PROBSEG_DATA`` or ``./data``.
-        min_area: Annotations with a smaller ``area``, in pixels, are left out.
+        split: `"train"` or `"val"`.
+        root: The folder; by default `COCO` or `coco` inside `$PROBSEG_DATA` or `./data`.
+        min_area: Annotations with a smaller `area`, in pixels, are left out.
 
     Raises:
         DatasetNotFoundError: If the annotations or the folder of images are not there.

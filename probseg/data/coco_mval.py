@@ -14,14 +14,14 @@ from probseg.images import read_grey
 
 
 class COCOMVal(ImageMaskPairs):
-    """Ten objects of each category of COCO: ``img/<name>.jpg`` and ``gt/<name>.png``.
+    """Ten objects of each category of COCO: `img/<name>.jpg` and `gt/<name>.png`.
 
     A name ends in the twelve digits of the photograph in COCO, which stands there once for each of
     its objects. In the masks, grey values above 128 are the object.
 
     Args:
-        root: The folder with ``img`` and ``gt``; by default ``COCO_MVal`` or ``coco_mval`` inside
-            ``$PROBSEG_DATA`` or ``./data``.
+        root: The folder with `img` and `gt`; by default `COCO_MVal` or `coco_mval` inside
+            `$PROBSEG_DATA` or `./data`.
 
     Raises:
         DatasetNotFoundError: If the folders are not there.

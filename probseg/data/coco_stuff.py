@@ -23,14 +23,14 @@ _CATEGORIES = tuple(number for number in range(1, 183) if number not in _UNUSED)
 class COCOStuff10k(SemanticFiles):
     """COCO-Stuff 10k: 9000 photographs of COCO 2014 for training and 1000 for testing.
 
-    Layout, as version 1.1 is distributed: ``images/<id>.jpg``, ``annotations/<id>.mat`` whose field
-    ``S`` has the labels, and ``imageLists/<split>.txt``. Labels are COCO's categories from 1 to
+    Layout, as version 1.1 is distributed: `images/<id>.jpg`, `annotations/<id>.mat` whose field
+    `S` has the labels, and `imageLists/<split>.txt`. Labels are COCO's categories from 1 to
     182, of which 171 are used; 0 is unlabelled, which is ignored.
 
     Args:
-        split: ``"train"`` or ``"test"``.
-        root: The folder; by default ``coco_stuff10k``, ``cocostuff-10k-v1.1`` or ``COCOStuff10k``
-            inside ``$PROBSEG_DATA`` or ``./data``.
+        split: `"train"` or `"test"`.
+        root: The folder; by default `coco_stuff10k`, `cocostuff-10k-v1.1` or `COCOStuff10k`
+            inside `$PROBSEG_DATA` or `./data`.
 
     Raises:
         DatasetNotFoundError: If the list or the folders are not there.
@@ -60,7 +60,7 @@ class COCOStuff10k(SemanticFiles):
         super().__init__(listed_pairs(listing, (photos, ".jpg"), (labels, ".mat")))
 
     def read_labels(self, path: Path) -> npt.NDArray[np.uint8]:
-        """Read the categories of a ``.mat`` file: uint8, shape ``(H, W)``."""
+        """Read the categories of a `.mat` file: uint8, shape `(H, W)`."""
         expected = "labels, expected a field S with whole numbers in 0..182 for every pixel"
         with broken_as_data_error(path, expected):
             values = np.asarray(load_mat(path, "S"))
@@ -74,15 +74,15 @@ class COCOStuff10k(SemanticFiles):
 class COCOStuff164k(SemanticFiles):
     """COCO-Stuff 164k: 118287 photographs of COCO 2017 for training and 5000 for validation.
 
-    Layout: ``images/<split>2017/<id>.jpg`` and ``annotations/<split>2017/<id>.png``, the pixel maps
-    of ``stuffthingmaps_trainval2017.zip``. Their labels are COCO's categories less one: 0 to 181,
+    Layout: `images/<split>2017/<id>.jpg` and `annotations/<split>2017/<id>.png`, the pixel maps
+    of `stuffthingmaps_trainval2017.zip`. Their labels are COCO's categories less one: 0 to 181,
     of which 171 are used; 255 is unlabelled, which is ignored. The classes are those of
     `COCOStuff10k`.
 
     Args:
-        split: ``"train"`` or ``"val"``.
-        root: The folder; by default ``coco_stuff164k`` or ``COCOStuff164k`` inside
-            ``$PROBSEG_DATA`` or ``./data``.
+        split: `"train"` or `"val"`.
+        root: The folder; by default `coco_stuff164k` or `COCOStuff164k` inside
+            `$PROBSEG_DATA` or `./data`.
 
     Raises:
         DatasetNotFoundError: If the folders of the split are not there.

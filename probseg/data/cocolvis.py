@@ -29,19 +29,19 @@ from probseg.types import Sample
 class COCOLVIS(InteractiveDataset):
     """Objects of COCO+LVIS: about 1.5 million on 99 thousand photographs for training.
 
-    Layout: ``<split>/hannotation.pickle``, ``<split>/masks/<id>.pickle`` and
-    ``<split>/images/<id>.jpg``. The objects of a photograph are drawn in a few layers such that
+    Layout: `<split>/hannotation.pickle`, `<split>/masks/<id>.pickle` and
+    `<split>/images/<id>.jpg`. The objects of a photograph are drawn in a few layers such that
     none hides another. The annotations order them in a tree, for instance the wheels of a car
     below the car: every node is an object here, and the mask of an object contains those below it.
 
     The pickles are read without trust, once: what they hold is checked and kept in a folder
-    ``.probseg`` next to them, which takes minutes and about as much room as the pickles. A file
-    of masks that is changed in place later on is not noticed; delete ``.probseg`` then.
+    `.probseg` next to them, which takes minutes and about as much room as the pickles. A file
+    of masks that is changed in place later on is not noticed; delete `.probseg` then.
 
     Args:
-        split: ``"train"`` or ``"val"``.
-        root: The folder with the folders of the splits; by default ``COCOLVIS``, ``cocolvis`` or
-            ``LVIS`` inside ``$PROBSEG_DATA`` or ``./data``.
+        split: `"train"` or `"val"`.
+        root: The folder with the folders of the splits; by default `COCOLVIS`, `cocolvis` or
+            `LVIS` inside `$PROBSEG_DATA` or `./data`.
         stuff: Whether regions of stuff, such as sky, are objects too.
         min_area: Objects with fewer pixels are left out.
 
@@ -110,7 +110,7 @@ class COCOLVIS(InteractiveDataset):
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each object, shape ``(len(self),)``."""
+        """Pixels of each object, shape `(len(self),)`."""
         areas: npt.NDArray[np.int64] = self.index["area"][self.rows].astype(np.int64)
         return areas
 
@@ -269,7 +269,7 @@ def _read_masks(root: Path, photo: _Photo) -> tuple[list[bytes], list[_Object]]:
 
 
 def _size_of_layer(content: bytes, path: Path) -> tuple[int, int]:
-    """Read ``(H, W)`` of a PNG file from its header, so that nothing huge is ever decoded."""
+    """Read `(H, W)` of a PNG file from its header, so that nothing huge is ever decoded."""
     if content[:8] != b"\x89PNG\r\n\x1a\n" or content[12:16] != b"IHDR" or len(content) < 33:
         msg = f"{path}: has a layer that is no PNG file; unpack the archive again"
         raise DataError(msg)
@@ -278,7 +278,7 @@ def _size_of_layer(content: bytes, path: Path) -> tuple[int, int]:
 
 
 def _read_layer(content: bytes, path: Path) -> npt.NDArray[np.uint8]:
-    """Decode a PNG file to uint8 ``(H, W)``."""
+    """Decode a PNG file to uint8 `(H, W)`."""
     try:
         with Image.open(BytesIO(content), formats=["PNG"]) as picture:
             values = np.asarray(picture)

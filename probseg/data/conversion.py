@@ -34,7 +34,7 @@ class LabelledMask(NamedTuple):
     """One object.
 
     Args:
-        mask: bool, shape ``(H, W)``.
+        mask: bool, shape `(H, W)`.
         label: Name of its class.
     """
 
@@ -46,8 +46,8 @@ class AnnotatedImage(NamedTuple):
     """One image with its objects.
 
     Args:
-        file: Path of the photograph inside the folder of images, with ``/``.
-        size: ``(H, W)``.
+        file: Path of the photograph inside the folder of images, with `/`.
+        size: `(H, W)`.
         objects: In the order of the file.
     """
 
@@ -97,9 +97,9 @@ Writer = Callable[[Path, Iterable[AnnotatedImage], Request, Losses], None]
 
 
 def read_pngs(place: Path, request: Request, losses: Losses) -> Iterator[AnnotatedImage]:
-    """Read a folder of PNG masks, or its folder ``masks/``, as `ImageMaskFolder` pairs them.
+    """Read a folder of PNG masks, or its folder `masks/`, as `ImageMaskFolder` pairs them.
 
-    ``cat.png``, or ``cat_1.png`` and so on, are masks of ``cat.jpg``: 0 is background, 1 to 254 are
+    `cat.png`, or `cat_1.png` and so on, are masks of `cat.jpg`: 0 is background, 1 to 254 are
     objects and 255 is ignored; with 0 and 255 only, 255 is the object.
     """
     photos = _photographs(request, "png")
@@ -126,7 +126,7 @@ def read_pngs(place: Path, request: Request, losses: Losses) -> Iterator[Annotat
 def write_binary(
     place: Path, images: Iterable[AnnotatedImage], request: Request, losses: Losses
 ) -> None:
-    """Write ``<stem>_<n>.png`` for each object, 255 on it."""
+    """Write `<stem>_<n>.png` for each object, 255 on it."""
     for image, stem in _stems(images):
         for number, one in enumerate(image.objects, start=1):
             _lose_label(one, losses)
@@ -136,7 +136,7 @@ def write_binary(
 def write_index(
     place: Path, images: Iterable[AnnotatedImage], request: Request, losses: Losses
 ) -> None:
-    """Write ``<stem>.png`` for each image, with the numbers of its objects from 1 on.
+    """Write `<stem>.png` for each image, with the numbers of its objects from 1 on.
 
     Raises:
         DataError: If an image has more than 254 objects.
@@ -182,7 +182,7 @@ def read_coco(place: Path, request: Request, losses: Losses) -> Iterator[Annotat
 
 
 def _coco_writer(outline: Callable[[LabelledMask, Request, Losses], Any]) -> Writer:
-    """Return a writer of COCO files whose ``segmentation`` a function makes."""
+    """Return a writer of COCO files whose `segmentation` a function makes."""
 
     def write(
         place: Path, images: Iterable[AnnotatedImage], request: Request, losses: Losses
@@ -232,7 +232,7 @@ def _traced(one: LabelledMask, request: Request, losses: Losses) -> list[polygon
 
 
 def read_yolo(place: Path, request: Request, losses: Losses) -> Iterator[AnnotatedImage]:
-    """Read a folder of YOLO-seg texts, with the names of the classes in ``classes.txt``."""
+    """Read a folder of YOLO-seg texts, with the names of the classes in `classes.txt`."""
     photos = _photographs(request, "yolo")
     listing = place / CLASSES
     names = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
@@ -254,7 +254,7 @@ def read_yolo(place: Path, request: Request, losses: Losses) -> Iterator[Annotat
 def write_yolo(
     place: Path, images: Iterable[AnnotatedImage], request: Request, losses: Losses
 ) -> None:
-    """Write ``<stem>.txt`` for each image, and ``classes.txt``."""
+    """Write `<stem>.txt` for each image, and `classes.txt`."""
     classes: dict[str, int] = {}
     for image, stem in _stems(images):
         lines = []
@@ -348,7 +348,7 @@ WRITERS: dict[str, Writer] = {
     "yolo": write_yolo,
     "label-studio": write_label_studio,
 }
-"""Formats by name. All of COCO are read as ``coco``."""
+"""Formats by name. All of COCO are read as `coco`."""
 
 
 def _photographs(request: Request, name: str) -> dict[str, Path]:

@@ -30,9 +30,9 @@ class TrainBatch(NamedTuple):
     """A batch of training crops.
 
     Args:
-        images: RGB, uint8, shape ``(B, 3, H, W)``.
-        masks: uint8, shape ``(B, H, W)``: 1 object, 0 background, 255 ignored.
-        seeds: Of the random numbers of each crop and of its clicks, int64, shape ``(B,)``.
+        images: RGB, uint8, shape `(B, 3, H, W)`.
+        masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
+        seeds: Of the random numbers of each crop and of its clicks, int64, shape `(B,)`.
         names: Of the objects.
         skipped: What was wrong with objects that could not be read.
     """
@@ -66,15 +66,15 @@ class InteractiveDataModule(TrainingData):
             with all their trials. Their network calls are shared where sizes allow it.
         max_skipped: Most training objects that may turn out to be unreadable; others take their
             places. One more stops the training with a list of the files.
-        proportions: The share of each training set in an epoch, e.g. ``[0.7, 0.3]``; None for all
+        proportions: The share of each training set in an epoch, e.g. `[0.7, 0.3]`; None for all
             objects of all sets. See `MixedOrder`.
         samples_per_epoch: Training crops per epoch of all sets and devices; None for as many as
             there are objects. RITM (Sofiiuk, Petrov and Konushin 2021) has 30000.
 
     Raises:
-        DataError: If two sets of ``val``, or two of ``test``, have the same name, or if
-            ``proportions`` or ``samples_per_epoch`` do not fit the training sets.
-        ValueError: If ``val_objects`` or ``eval_batch_size`` is below 1, or ``max_skipped`` is
+        DataError: If two sets of `val`, or two of `test`, have the same name, or if
+            `proportions` or `samples_per_epoch` do not fit the training sets.
+        ValueError: If `val_objects` or `eval_batch_size` is below 1, or `max_skipped` is
             negative.
     """
 
@@ -142,7 +142,7 @@ _SMALL_EPOCH = 4
 
 
 class FolderDataModule(InteractiveDataModule):
-    """Your own folder with ``images/`` and ``masks/``, split into training and validation.
+    """Your own folder with `images/` and `masks/`, split into training and validation.
 
     The split is by image, so that two objects of one photograph never face each other. Where
     the objects do not fill a batch, an epoch has each several times, in other crops: four batches.
@@ -162,8 +162,8 @@ class FolderDataModule(InteractiveDataModule):
         max_skipped: Most training objects that may turn out to be unreadable.
 
     Raises:
-        ValueError: If fewer than two images have masks, ``val_fraction`` is not between 0 and 1, or
-            ``split_seed`` is negative.
+        ValueError: If fewer than two images have masks, `val_fraction` is not between 0 and 1, or
+            `split_seed` is negative.
     """
 
     def __init__(

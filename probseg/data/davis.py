@@ -14,7 +14,7 @@ from probseg.images import read_colours
 
 
 class DAVIS(ImageMaskPairs):
-    """The 345 standard test frames of DAVIS: ``img/000.jpg`` and ``gt/000.png``.
+    """The 345 standard test frames of DAVIS: `img/000.jpg` and `gt/000.png`.
 
     The masks hold the colours of a palette, most of them of value 128: whatever is not black is the
     object, which is all objects of the frame together. The archive does not say which frames come
@@ -22,8 +22,8 @@ class DAVIS(ImageMaskPairs):
     intervals and standard errors on this data set are too small.
 
     Args:
-        root: The folder with ``img`` and ``gt``; by default ``DAVIS``, ``davis`` or ``DAVIS345``
-            inside ``$PROBSEG_DATA`` or ``./data``.
+        root: The folder with `img` and `gt`; by default `DAVIS`, `davis` or `DAVIS345`
+            inside `$PROBSEG_DATA` or `./data`.
 
     Raises:
         DatasetNotFoundError: If the folders are not there.

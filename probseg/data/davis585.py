@@ -28,24 +28,24 @@ class _Object(NamedTuple):
 class DAVIS585(PublishedDataset):
     """One object of a frame per sample, with initial masks of an IoU of 0.75 to 0.85.
 
-    Layout: in a folder per video, frames ``00009.jpg``, masks ``object1_00009.png`` and initial
-    masks ``init_stm_object1_00009.png`` (by a network that follows objects through videos) and
-    ``init_sp_object1_00009.png`` (made of superpixels). In all masks, grey values above 128 are the
+    Layout: in a folder per video, frames `00009.jpg`, masks `object1_00009.png` and initial
+    masks `init_stm_object1_00009.png` (by a network that follows objects through videos) and
+    `init_sp_object1_00009.png` (made of superpixels). In all masks, grey values above 128 are the
     object. The order is by video, frame and object.
 
-    The ``photo`` of a sample is its video: frames of one video are alike, and intervals must not
+    The `photo` of a sample is its video: frames of one video are alike, and intervals must not
     take them for independent photographs.
 
-    The data set is called ``DAVIS585``, and with initial masks ``DAVIS585_stm`` or ``DAVIS585_sp``,
+    The data set is called `DAVIS585`, and with initial masks `DAVIS585_stm` or `DAVIS585_sp`,
     so that both can be tested together.
 
     Args:
-        root: The folder of the videos; by default ``DAVIS585``, ``DAVIS-585`` or ``davis585``
-            inside ``$PROBSEG_DATA`` or ``./data``.
-        initial: Initial masks that the samples carry: ``"stm"``, ``"sp"`` or None.
+        root: The folder of the videos; by default `DAVIS585`, `DAVIS-585` or `davis585`
+            inside `$PROBSEG_DATA` or `./data`.
+        initial: Initial masks that the samples carry: `"stm"`, `"sp"` or None.
 
     Raises:
-        DatasetNotFoundError: If there is no mask in any folder of ``root``.
+        DatasetNotFoundError: If there is no mask in any folder of `root`.
         DataError: If a mask has no frame or no initial mask, or two files have the same stem.
         UnknownNameError: If there are no such initial masks.
     """

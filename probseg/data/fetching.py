@@ -33,14 +33,14 @@ def fetch(
 ) -> Path:
     """Fetch the archives of a data set and unpack them.
 
-    An archive and its checksum ``<archive>.sha256`` are kept next to the folder of the data set.
+    An archive and its checksum `<archive>.sha256` are kept next to the folder of the data set.
     Its files appear in the folder after the whole archive was unpacked: an interrupted command can
     be repeated, and resumes where it stopped.
 
     Args:
         dataset: Class of the data set.
         root: Its folder to be; where the data set is looked for by default.
-        address: Where the archive is instead: an address, or a file. One that ends with ``/``, or a
+        address: Where the archive is instead: an address, or a file. One that ends with `/`, or a
             folder, has all archives of the data set under their own names.
         sha256: Checksum that the archive must have.
         force: Fetch what is there already again, and replace files that differ.

@@ -30,22 +30,22 @@ from probseg.types import IGNORE, Sample
 
 
 class ImageMaskFolder(InteractiveDataset):
-    """Objects of a folder with ``images/`` and ``masks/``.
+    """Objects of a folder with `images/` and `masks/`.
 
-    An image ``images/cat.jpg`` belongs to ``masks/cat.png``, or to several masks
-    ``masks/cat_1.png``, ``masks/cat_2.png``. Without a folder ``images/`` the images lie in the
+    An image `images/cat.jpg` belongs to `masks/cat.png`, or to several masks
+    `masks/cat_1.png`, `masks/cat_2.png`. Without a folder `images/` the images lie in the
     folder itself, as `probseg annotate` leaves a folder of photographs. In a mask, 0 is background,
     1 to 254 are objects and 255 is ignored; a mask with 0 and 255 only is black and white, 255
     being the object. When the data set is built for the first time all masks are read and the sizes
     of all images, so that a bad file is named before training starts; what was found is kept in a
-    folder ``.probseg`` until a file changes.
+    folder `.probseg` until a file changes.
 
     Args:
-        root: The folder; a relative path that does not exist is looked for in ``$PROBSEG_DATA``
-            (or ``./data``).
+        root: The folder; a relative path that does not exist is looked for in `$PROBSEG_DATA`
+            (or `./data`).
         split: Text file with one image stem per line that says which images take part; relative
-            to ``root``. All images by default.
-        exclude: Image stems to leave out: a text file, relative to ``root``, whose first column
+            to `root`. All images by default.
+        exclude: Image stems to leave out: a text file, relative to `root`, whose first column
             (up to a tab) holds the stems.
         prefixes: Only images whose name starts with one of these; all by default.
         min_area: Objects with fewer pixels are skipped.
@@ -104,7 +104,7 @@ class ImageMaskFolder(InteractiveDataset):
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each object, shape ``(len(self),)``."""
+        """Pixels of each object, shape `(len(self),)`."""
         return self._areas
 
     def object_name(self, index: int) -> str:
@@ -114,7 +114,7 @@ class ImageMaskFolder(InteractiveDataset):
 
 
 def images_folder(root: Path) -> str:
-    """Return ``"images"``, or ``"."`` where photographs lie next to ``masks/``."""
+    """Return `"images"`, or `"."` where photographs lie next to `masks/`."""
     flat = (root / "masks").is_dir() and not (root / "images").is_dir()
     return "." if flat else "images"
 

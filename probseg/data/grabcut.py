@@ -19,19 +19,19 @@ Scribbles = Literal["set1", "set2"]
 
 
 class GrabCut(ImageMaskPairs):
-    """The GrabCut test set: ``data_GT/<id>.jpg|bmp|png`` and ``boundary_GT/<id>.bmp|png``.
+    """The GrabCut test set: `data_GT/<id>.jpg|bmp|png` and `boundary_GT/<id>.bmp|png`.
 
     In its masks 255 is the object, 0 the background and 128 a thin band along the contour that is
     ignored; eight masks have no band.
 
-    Strokes to begin with are in ``scribbles_set1/<id>.png`` (Gulshan et al. 2010: four short
-    strokes on average) and ``scribbles_set2/<id>.png`` (Andrade and Carrera 2015: more strokes on
+    Strokes to begin with are in `scribbles_set1/<id>.png` (Gulshan et al. 2010: four short
+    strokes on average) and `scribbles_set2/<id>.png` (Andrade and Carrera 2015: more strokes on
     the object, a few of which leave it), where 255 is on the object and 128 on the background.
 
     Args:
-        root: The folder with ``data_GT`` and ``boundary_GT``; by default ``GrabCut`` or
-            ``grabcut`` inside ``$PROBSEG_DATA`` or ``./data``.
-        scribbles: Strokes that the samples carry: ``"set1"``, ``"set2"`` or None.
+        root: The folder with `data_GT` and `boundary_GT`; by default `GrabCut` or
+            `grabcut` inside `$PROBSEG_DATA` or `./data`.
+        scribbles: Strokes that the samples carry: `"set1"`, `"set2"` or None.
 
     Raises:
         DatasetNotFoundError: If the folders are not there.
@@ -117,7 +117,7 @@ def read_strokes(path: Path) -> npt.NDArray[np.uint8]:
         path: A mask file: 255 on the object, 128 on the background, 0 where there is no stroke.
 
     Returns:
-        uint8, shape ``(H, W)``: 1 on the object, 0 on the background, 255 where there is none.
+        uint8, shape `(H, W)`: 1 on the object, 0 on the background, 255 where there is none.
 
     Raises:
         DataError: If the file cannot be read, holds other values, or has no stroke.

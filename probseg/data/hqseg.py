@@ -49,15 +49,15 @@ PARTS: dict[str, dict[str, _Part]] = {
 class HQSeg44K(InteractiveDataset):
     """Finely drawn objects, one to a photograph: 44320 for training and 1537 for validation.
 
-    Layout: the folders ``DIS5K``, ``thin_object_detection`` and ``cascade_psp`` of the authors'
-    archives, with ``<stem>.jpg`` and ``<stem>.png`` in folders for images and masks or, inside
-    ``cascade_psp``, in one for both. Grey values above 128 are the object. All masks are read once;
+    Layout: the folders `DIS5K`, `thin_object_detection` and `cascade_psp` of the authors'
+    archives, with `<stem>.jpg` and `<stem>.png` in folders for images and masks or, inside
+    `cascade_psp`, in one for both. Grey values above 128 are the object. All masks are read once;
     see `ImagePairs`.
 
     Args:
-        split: ``"train"`` or ``"val"``.
-        root: The folder; by default ``HQSeg44K``, ``HQSeg-44K`` or ``sam-hq`` inside
-            ``$PROBSEG_DATA`` or ``./data``.
+        split: `"train"` or `"val"`.
+        root: The folder; by default `HQSeg44K`, `HQSeg-44K` or `sam-hq` inside
+            `$PROBSEG_DATA` or `./data`.
         parts: Names of the parts of `PARTS` that take part; all of the split by default.
 
     Raises:
@@ -117,7 +117,7 @@ class HQSeg44K(InteractiveDataset):
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each object, shape ``(len(self),)``."""
+        """Pixels of each object, shape `(len(self),)`."""
         return np.concatenate([part.areas for part in self.parts.values()])
 
     def object_name(self, index: int) -> str:

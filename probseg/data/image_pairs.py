@@ -25,7 +25,7 @@ from probseg.types import Sample
 
 
 class ImagePairs(InteractiveDataset):
-    """Images ``<stem>.jpg`` and masks ``<stem>.png`` with one object each, named by two folders.
+    """Images `<stem>.jpg` and masks `<stem>.png` with one object each, named by two folders.
 
     Grey values above 128 are the object and nothing is ignored. Both folders may be the same; a
     file is then a mask if its format is lossless, else an image. All masks and the sizes of all
@@ -35,7 +35,7 @@ class ImagePairs(InteractiveDataset):
 
     Args:
         images: Folder of the images; a relative path that does not exist is looked for in
-            ``$PROBSEG_DATA`` (or ``./data``).
+            `$PROBSEG_DATA` (or `./data`).
         masks: Folder of the masks; likewise.
         name: Name of the data set in tables and logs.
 
@@ -75,7 +75,7 @@ class ImagePairs(InteractiveDataset):
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each object, shape ``(len(self),)``."""
+        """Pixels of each object, shape `(len(self),)`."""
         return self._areas
 
     def object_name(self, index: int) -> str:

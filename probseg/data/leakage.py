@@ -61,8 +61,8 @@ class Leak(NamedTuple):
     Args:
         train: Its file in the one.
         test: Its file in the other.
-        found: ``"name"``, ``"content"``, ``"name, content"``, and ``"content, mirrored"`` or
-            ``"name, content, mirrored"``.
+        found: `"name"`, `"content"`, `"name, content"`, and `"content, mirrored"` or
+            `"name, content, mirrored"`.
         correlation: Of the thumbnails, at most 1.
     """
 
@@ -106,7 +106,7 @@ def photos_of_dataset(
 
 
 def photos_of_folder(root: Path) -> Photos:
-    """List the photographs of a folder: those below its ``images/``, or else all pictures in it.
+    """List the photographs of a folder: those below its `images/`, or else all pictures in it.
 
     Raises:
         DatasetNotFoundError: If there are none.
@@ -171,7 +171,7 @@ def thumbnail(path: Path) -> Thumbnails:
     """Read a photograph as a thumbnail.
 
     Returns:
-        RGB, uint8, shape ``(24, 24, 3)``: means over the cells of a grid.
+        RGB, uint8, shape `(24, 24, 3)`: means over the cells of a grid.
 
     Raises:
         DataError: If the file cannot be read.
@@ -193,11 +193,11 @@ def correlations(ours: Thumbnails, theirs: Thumbnails) -> _Rows:
     correlation 0 with all.
 
     Args:
-        ours: uint8, shape ``(N, 24, 24, 3)``.
-        theirs: uint8, shape ``(M, 24, 24, 3)``.
+        ours: uint8, shape `(N, 24, 24, 3)`.
+        theirs: uint8, shape `(M, 24, 24, 3)`.
 
     Returns:
-        float32, shape ``(N, M)``, from -1 to 1.
+        float32, shape `(N, M)`, from -1 to 1.
     """
     in_colour = _standard(ours) @ _standard(theirs).T
     weights = np.array(GREY_WEIGHTS, dtype=np.float32)

@@ -21,7 +21,7 @@ OUTLIVES = 120
 """Seconds that a process that reads outlives SIGTERM."""
 
 Pixels = tuple[np.ndarray, np.ndarray]
-"""Result of an augmentation: image ``(H, W, 3)`` and labels or mask ``(H, W)``, both uint8."""
+"""Result of an augmentation: image `(H, W, 3)` and labels or mask `(H, W)`, both uint8."""
 
 _Batch = TypeVar("_Batch")
 _Set = TypeVar("_Set")
@@ -31,8 +31,8 @@ class Cut(NamedTuple):
     """A training crop.
 
     Args:
-        image: uint8, shape ``(H, W, 3)``.
-        labels: Mask or class numbers, uint8, shape ``(H, W)``.
+        image: uint8, shape `(H, W, 3)`.
+        labels: Mask or class numbers, uint8, shape `(H, W)`.
         seed: Of its random numbers, in [0, 2**63).
         name: Of the sample that it was cut from.
         skipped: Faults of the unreadable samples that it replaces.
@@ -129,11 +129,11 @@ class TrainingData(L.LightningDataModule):
             place of each, and one more stops the training with a list. Counted in each process.
 
     Raises:
-        ValueError: If ``batch_size`` is below 1, or ``num_workers`` or ``max_skipped`` negative.
+        ValueError: If `batch_size` is below 1, or `num_workers` or `max_skipped` negative.
 
     Attributes:
         seed: Determines the order of the samples, their augmentation and their clicks; by default
-            the seed of ``seed_everything``. A resumed training uses the seed of its checkpoint.
+            the seed of `seed_everything`. A resumed training uses the seed of its checkpoint.
     """
 
     def __init__(self, batch_size: int, num_workers: int, max_skipped: int) -> None:
@@ -258,7 +258,7 @@ def _log_every_epoch(trainer: L.Trainer, batches: int) -> None:
     """Lower the interval of logging so that each epoch, however short, logs its loss.
 
     Args:
-        trainer: Of the training; its ``log_every_n_steps`` changes in place.
+        trainer: Of the training; its `log_every_n_steps` changes in place.
         batches: Of an epoch, if nothing limits it.
     """
     limit = trainer.limit_train_batches
@@ -297,8 +297,8 @@ def stack_cuts(
     """Stack crops of one size.
 
     Returns:
-        Images, uint8, shape ``(B, 3, H, W)``; labels or masks, uint8, shape ``(B, H, W)``; seeds,
-        int64, shape ``(B,)``; names; and what was skipped.
+        Images, uint8, shape `(B, 3, H, W)`; labels or masks, uint8, shape `(B, H, W)`; seeds,
+        int64, shape `(B,)`; names; and what was skipped.
     """
     images = torch.from_numpy(np.stack([cut.image for cut in cuts]))
     labels = torch.from_numpy(np.stack([cut.labels for cut in cuts]))

@@ -15,15 +15,15 @@ from probseg.errors import DatasetNotFoundError
 class LVIS(AnnotatedObjects, PublishedDataset):
     """Objects of LVIS v1: 1.27 million of 1203 categories on 100 thousand photographs for training.
 
-    Layout: ``lvis_v1_<split>.json``, ``train2017/`` and ``val2017/``. Both splits have images in
-    both folders: the end of an image's ``coco_url`` says where it is. Crowds are left out. See
+    Layout: `lvis_v1_<split>.json`, `train2017/` and `val2017/`. Both splits have images in
+    both folders: the end of an image's `coco_url` says where it is. Crowds are left out. See
     `AnnotatedObjects` for the masks, and for the index that is made of the JSON the first time: for
     the training split this takes about a minute.
 
     Args:
-        split: ``"train"`` or ``"val"``.
-        root: The folder; by default ``LVIS`` or ``lvis`` inside ``$PROBSEG_DATA`` or ``./data``.
-        min_area: Annotations with a smaller ``area``, in pixels, are left out.
+        split: `"train"` or `"val"`.
+        root: The folder; by default `LVIS` or `lvis` inside `$PROBSEG_DATA` or `./data`.
+        min_area: Annotations with a smaller `area`, in pixels, are left out.
 
     Raises:
         DatasetNotFoundError: If the annotations or a folder of images are not there.

@@ -82,7 +82,7 @@ class MixedOrder:
         return self.samples
 
     def indices(self, seed: int, epoch: int) -> Indices:
-        """Return the numbers of an epoch's objects in random order, shape ``(len(self),)``.
+        """Return the numbers of an epoch's objects in random order, shape `(len(self),)`.
 
         Args:
             seed: Of the run.
@@ -146,12 +146,12 @@ def evenly(size: int, count: int, seed: int, epoch: int) -> Indices:
 
     Args:
         size: Number of objects, at least 1.
-        count: Objects to draw in each epoch, at least 0; more than ``size`` is possible.
+        count: Objects to draw in each epoch, at least 0; more than `size` is possible.
         seed: Of the sequence of all epochs.
         epoch: Number of the epoch, from 0.
 
     Returns:
-        Numbers of objects, shape ``(count,)``, in no particular order.
+        Numbers of objects, shape `(count,)`, in no particular order.
     """
     times, rest = divmod(count, size)
     if 2 * rest <= size:
@@ -163,7 +163,7 @@ def evenly(size: int, count: int, seed: int, epoch: int) -> Indices:
 
 
 def _hand(size: int, hand: int, seed: int, number: int) -> Indices:
-    """Deal ``hand`` different cards from consecutive shuffled packs, each until it is empty."""
+    """Deal `hand` different cards from consecutive shuffled packs, each until it is empty."""
     if hand == 0:
         return np.arange(0)
     pack, first = divmod(number * hand, size)
@@ -198,13 +198,13 @@ def systematic(weights: npt.NDArray[np.float64], count: int, seed: int) -> Indic
     along the line, from a random beginning, an object is drawn (Madow and Madow 1944).
 
     Args:
-        weights: Finite, at least 0, with a sum above 0, shape ``(size,)``.
+        weights: Finite, at least 0, with a sum above 0, shape `(size,)`.
         count: Objects to draw.
         seed: Of the random numbers.
 
     Returns:
-        Numbers of objects, shape ``(count,)``. With ``p`` the weight of an object over the sum of
-        all, it is drawn ``count * p`` times on average, and never more than one time off.
+        Numbers of objects, shape `(count,)`. With `p` the weight of an object over the sum of
+        all, it is drawn `count * p` times on average, and never more than one time off.
     """
     random = np.random.default_rng(seed)
     order = random.permutation(np.flatnonzero(weights))

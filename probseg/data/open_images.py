@@ -33,22 +33,22 @@ KEPT = ("mask", "photo", "area")
 class OpenImages(InteractiveDataset):
     """Objects of Open Images with a mask: 2.7 million for training, 24730 for validation.
 
-    Layout: ``<split>/images/<ImageID>.jpg``, ``<split>/masks/<MaskPath>`` or, as the archives have
-    a first letter each, ``<split>/masks/<0..f>/<MaskPath>``, and the official
-    ``<split>-annotations-object-segmentation.csv`` in the folder of the split or next to it. In a
+    Layout: `<split>/images/<ImageID>.jpg`, `<split>/masks/<MaskPath>` or, as the archives have
+    a first letter each, `<split>/masks/<0..f>/<MaskPath>`, and the official
+    `<split>-annotations-object-segmentation.csv` in the folder of the split or next to it. In a
     mask, all that is not 0 is the object. A mask may have another size than its image and is
     brought to that of the image, by taking for each pixel the nearest one. Masks without the
     proportions of their image, as where one of them was turned, are left out, and a notice on
     stderr tells how many.
 
     When the data set is built for the first time all masks and the sizes of all images are read,
-    for ``train`` in about half an hour on eight cores, and kept in a folder ``.probseg``. Files
-    that are replaced in place later on are not noticed; delete ``.probseg`` then.
+    for `train` in about half an hour on eight cores, and kept in a folder `.probseg`. Files
+    that are replaced in place later on are not noticed; delete `.probseg` then.
 
     Args:
-        split: ``"train"``, ``"validation"`` or ``"test"``.
-        root: The folder with the folders of the splits; by default ``OpenImages`` or
-            ``open_images`` inside ``$PROBSEG_DATA`` or ``./data``.
+        split: `"train"`, `"validation"` or `"test"`.
+        root: The folder with the folders of the splits; by default `OpenImages` or
+            `open_images` inside `$PROBSEG_DATA` or `./data`.
         min_area: Objects with fewer pixels of the image are left out.
 
     Raises:
@@ -112,7 +112,7 @@ class OpenImages(InteractiveDataset):
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each object in its image, shape ``(len(self),)``."""
+        """Pixels of each object in its image, shape `(len(self),)`."""
         areas: npt.NDArray[np.int64] = self.index["area"][self.rows]
         return areas
 
@@ -171,7 +171,7 @@ def _mask_path(root: Path, name: str) -> Path:
 
 
 def _read_mask(path: Path, size: tuple[int, int]) -> npt.NDArray[np.uint8] | None:
-    """Read a mask as uint8 of a size ``(H, W)``: 1 on the object and 0 elsewhere.
+    """Read a mask as uint8 of a size `(H, W)`: 1 on the object and 0 elsewhere.
 
     None if it has other proportions.
     """

@@ -58,7 +58,7 @@ class ImageMaskPairs(PublishedDataset):
 
     @abstractmethod
     def read_mask(self, path: Path) -> npt.NDArray[np.uint8]:
-        """Read a mask: uint8, shape ``(H, W)``, 1 object, 0 background, 255 ignored."""
+        """Read a mask: uint8, shape `(H, W)`, 1 object, 0 background, 255 ignored."""
 
     def __len__(self) -> int:
         """Return the number of objects."""

@@ -14,15 +14,15 @@ from probseg.errors import DatasetNotFoundError
 class PascalContext(SemanticFiles):
     """PASCAL Context: 4998 photographs for training and 5105 for validation.
 
-    Layout: ``JPEGImages/<id>.jpg``, ``SegmentationClassContext/<id>.png`` and the lists
-    ``ImageSets/SegmentationContext/<split>.txt`` in the folder of VOC 2010. The numbers 1 to 59 of
+    Layout: `JPEGImages/<id>.jpg`, `SegmentationClassContext/<id>.png` and the lists
+    `ImageSets/SegmentationContext/<split>.txt` in the folder of VOC 2010. The numbers 1 to 59 of
     a label file are the classes in alphabetical order; 0 is everything else, which is ignored, and
     so is 255.
 
     Args:
-        split: ``"train"`` or ``"val"``.
-        root: The folder ``VOC2010``; by default ``VOCdevkit/VOC2010``, ``VOC2010`` or
-            ``PascalContext`` inside ``$PROBSEG_DATA`` or ``./data``.
+        split: `"train"` or `"val"`.
+        root: The folder `VOC2010`; by default `VOCdevkit/VOC2010`, `VOC2010` or
+            `PascalContext` inside `$PROBSEG_DATA` or `./data`.
 
     Raises:
         DatasetNotFoundError: If the list or the folders are not there.

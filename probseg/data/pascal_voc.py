@@ -18,17 +18,17 @@ from probseg.types import IGNORE, Sample
 class PascalVOC(PublishedDataset):
     """Instances of PASCAL VOC 2012 as objects: 3422 on the 1449 photographs for validation.
 
-    Layout: ``JPEGImages/<id>.jpg``, the palette files ``SegmentationObject/<id>.png`` and the lists
-    ``ImageSets/Segmentation/<split>.txt``. A file's palette indices, not its colours, are the
+    Layout: `JPEGImages/<id>.jpg`, the palette files `SegmentationObject/<id>.png` and the lists
+    `ImageSets/Segmentation/<split>.txt`. A file's palette indices, not its colours, are the
     numbers of the objects: 0 is background and 255 a band along contours and what nobody had to
     draw, which is ignored. The other objects of a photograph are background. All label files of the
-    split are read once when the data set is built, to list their numbers; for ``val`` this takes a
-    few seconds. SBD's split ``train`` has 545 of the photographs of ``val``.
+    split are read once when the data set is built, to list their numbers; for `val` this takes a
+    few seconds. SBD's split `train` has 545 of the photographs of `val`.
 
     Args:
-        split: ``"val"``, ``"train"`` or ``"trainval"``.
-        root: The folder ``VOC2012``; by default ``VOCdevkit/VOC2012``, ``VOC2012`` or ``PascalVOC``
-            inside ``$PROBSEG_DATA`` or ``./data``.
+        split: `"val"`, `"train"` or `"trainval"`.
+        root: The folder `VOC2012`; by default `VOCdevkit/VOC2012`, `VOC2012` or `PascalVOC`
+            inside `$PROBSEG_DATA` or `./data`.
 
     Raises:
         DatasetNotFoundError: If the list or the folders are not there.

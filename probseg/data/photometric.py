@@ -42,11 +42,11 @@ class PhotometricAugmentation:
         """Augment a photograph.
 
         Args:
-            image: RGB, uint8, shape ``(H, W, 3)``; it is left as it is.
+            image: RGB, uint8, shape `(H, W, 3)`; it is left as it is.
             generator: Source of randomness.
 
         Returns:
-            RGB, uint8, shape ``(H, W, 3)``.
+            RGB, uint8, shape `(H, W, 3)`.
         """
         # Not by `set_random_seed`: all transforms would draw the same numbers.
         own = random.Random(int(generator.integers(2**63)))

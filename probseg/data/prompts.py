@@ -27,7 +27,7 @@ class PromptedObject(NamedTuple):
         key: Identifies it in its photograph; in COCO JSON the id of the annotation.
         label: Name of its class.
         clicks: In pixels of the photograph.
-        box: ``(x0, y0, x1, y1)``, half-open, or None.
+        box: `(x0, y0, x1, y1)`, half-open, or None.
     """
 
     key: str
@@ -43,7 +43,7 @@ class PromptedImage(NamedTuple):
         file: Its path inside the folder of photographs.
         objects: At least one.
         key: Id of the image in COCO JSON; None elsewhere.
-        size: ``(H, W)`` that the file of prompts says; None where it does not.
+        size: `(H, W)` that the file of prompts says; None where it does not.
     """
 
     file: str
@@ -68,16 +68,16 @@ class PromptFile(NamedTuple):
 def read_prompts(path: Path) -> PromptFile:
     """Read a CSV or JSON file of prompts.
 
-    CSV: a row for each click (``x``, ``y`` and perhaps ``positive``, 1 or 0) or box (``x0``,
-    ``y0``, ``x1``, ``y1``) with the column ``image`` and perhaps ``object`` and ``label``. Rows of
+    CSV: a row for each click (`x`, `y` and perhaps `positive`, 1 or 0) or box (`x0`,
+    `y0`, `x1`, `y1`) with the column `image` and perhaps `object` and `label`. Rows of
     one image and object belong together.
 
-    JSON: ``{"cat.jpg": [{"box": [x0, y0, x1, y1], "clicks": [[x, y], [x, y, false]], "label":
-    "cat"}]}``, an entry for each object, or a file in the format of COCO, whose ``bbox`` are the
+    JSON: `{"cat.jpg": [{"box": [x0, y0, x1, y1], "clicks": [[x, y], [x, y, false]], "label":
+    "cat"}]}`, an entry for each object, or a file in the format of COCO, whose `bbox` are the
     boxes.
 
     Args:
-        path: The file, with the suffix ``.csv`` or ``.json``.
+        path: The file, with the suffix `.csv` or `.json`.
 
     Raises:
         DataError: If it cannot be read as that, or has no prompt.

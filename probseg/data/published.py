@@ -13,7 +13,7 @@ PUBLISHED: dict[str, type[PublishedDataset]] = {
 
 
 def find_published(name: str) -> type[PublishedDataset] | None:
-    """Find a data set by its name; case, ``-`` and ``_`` do not matter, so ``coco-mval`` is one."""
+    """Find a data set by its name; case, `-` and `_` do not matter, so `coco-mval` is one."""
     return {_plain(known): kind for known, kind in PUBLISHED.items()}.get(_plain(name))
 
 

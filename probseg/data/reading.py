@@ -70,7 +70,7 @@ def read_all(
         The results in the order of the items.
 
     Raises:
-        DataError: At the end, if ``function`` raised it for any item; up to `NAMED` are named.
+        DataError: At the end, if `function` raised it for any item; up to `NAMED` are named.
     """
 
     def tried(item: _Item) -> _Result | _Failure:
@@ -109,10 +109,10 @@ def index_objects(
     Args:
         name: Kind of the maps; distinguishes indices.
         root: Folder of the data, for the index.
-        count: Reads a map and returns the pixels of each object by its number, shape ``(N,)``; 0
+        count: Reads a map and returns the pixels of each object by its number, shape `(N,)`; 0
             where there is no object. Called in several threads at once.
-        items: Arguments of ``count``, one per map.
-        files: All files that ``count`` looks at.
+        items: Arguments of `count`, one per map.
+        files: All files that `count` looks at.
         options: Other values on which the numbers of pixels depend.
 
     Returns:

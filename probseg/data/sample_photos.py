@@ -1,17 +1,17 @@
 """Photographs that scikit-image and matplotlib install, with outlines drawn for this package.
 
-All photographs are files inside the installed wheels, so nothing is downloaded: ``astronaut.png``,
-``chelsea.png`` (the cat), ``coffee.png``, ``rocket.jpg``, ``camera.png`` (the cameraman, grey) and
-``motorcycle_left.png`` of scikit-image, and ``grace_hopper.jpg`` of matplotlib.
+All photographs are files inside the installed wheels, so nothing is downloaded: `astronaut.png`,
+`chelsea.png` (the cat), `coffee.png`, `rocket.jpg`, `camera.png` (the cameraman, grey) and
+`motorcycle_left.png` of scikit-image, and `grace_hopper.jpg` of matplotlib.
 
-The outlines are in ``sample_photos.json`` next to this module: ``{"version": 1, "photos": [...]}``.
+The outlines are in `sample_photos.json` next to this module: `{"version": 1, "photos": [...]}`.
 
-- A photo has a ``name``, the ``package`` that installs it, its ``file`` relative to the package's
-  folder, and its ``objects``.
-- An object has a ``name`` and ``polygons``, each a flat list ``[x, y, x, y, ...]`` of pixel centres
+- A photo has a `name`, the `package` that installs it, its `file` relative to the package's
+  folder, and its `objects`.
+- An object has a `name` and `polygons`, each a flat list `[x, y, x, y, ...]` of pixel centres
   of the original file (x column, y row). The object is the union of its polygons, borders
-  included, each filled by the even-odd rule; less its ``holes`` (optional, polygons as well); less
-  the objects of the same photo listed in ``without`` (optional), which are in front of it.
+  included, each filled by the even-odd rule; less its `holes` (optional, polygons as well); less
+  the objects of the same photo listed in `without` (optional), which are in front of it.
 
 Objects of one photo may overlap: the hat of a portrait is part of the woman, too. Wheels are
 filled, as is usual in segmentation data, and hair and whiskers thinner than about two pixels are
@@ -109,11 +109,11 @@ def rasterise(outline: Outline, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     """Draw an object's polygons and holes.
 
     Args:
-        outline: The object; ``without`` is not looked at.
+        outline: The object; `without` is not looked at.
         size: Height and width of the photograph.
 
     Returns:
-        uint8, shape ``(H, W)``: 1 object, 0 background.
+        uint8, shape `(H, W)`: 1 object, 0 background.
     """
     mask = np.zeros(size, np.uint8)
     for value, polygons in ((1, outline["polygons"]), (0, outline.get("holes", []))):
@@ -127,8 +127,8 @@ class SamplePhotos(InteractiveDataset):
     """Objects of real photographs that come with scikit-image and matplotlib.
 
     Made to try things out without a download; for published numbers it is far too small. A sample
-    is named after its photograph and object, as in ``coffee/cup``, or after the photograph alone if
-    both have the same name, as in ``cat``.
+    is named after its photograph and object, as in `coffee/cup`, or after the photograph alone if
+    both have the same name, as in `cat`.
 
     Raises:
         DataError: If a photograph is not installed.

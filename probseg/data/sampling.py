@@ -37,7 +37,7 @@ class Order(Protocol):
         """Return the number of samples of every epoch."""
 
     def indices(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Return the numbers of an epoch's samples, shape ``(len(self),)``.
+        """Return the numbers of an epoch's samples, shape `(len(self),)`.
 
         Args:
             seed: Of the run.
@@ -62,7 +62,7 @@ class Shuffled:
         return self.count * self.rounds
 
     def indices(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Return ``rounds`` permutations, one after the other; see `Order`."""
+        """Return `rounds` permutations, one after the other; see `Order`."""
         random = np.random.default_rng(mixed(ORDER, seed, epoch))
         return np.concatenate([random.permutation(self.count) for _ in range(self.rounds)])
 

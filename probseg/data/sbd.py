@@ -22,16 +22,16 @@ from probseg.types import Sample
 class SBD(PublishedDataset):
     """Instances on photographs of PASCAL VOC: 20172 for training and 6671 for validation.
 
-    Layout: ``img/<id>.jpg``, ``inst/<id>.mat`` and the lists ``<split>.txt``, in the folder itself
-    or in its ``benchmark_RELEASE/dataset``. All ``.mat`` files of the split are read when the data
-    set is built for the first time, to count the pixels of the instances; for ``train`` this takes
-    about half a minute. What was found is kept in a folder ``.probseg`` until a file changes.
+    Layout: `img/<id>.jpg`, `inst/<id>.mat` and the lists `<split>.txt`, in the folder itself
+    or in its `benchmark_RELEASE/dataset`. All `.mat` files of the split are read when the data
+    set is built for the first time, to count the pixels of the instances; for `train` this takes
+    about half a minute. What was found is kept in a folder `.probseg` until a file changes.
 
     Args:
-        split: ``"train"``, ``"val"``, or ``"train_noval"``, which has no image of the validation
-            set of PASCAL VOC 2012: ``train`` shares 545 images with it, which must not be trained
+        split: `"train"`, `"val"`, or `"train_noval"`, which has no image of the validation
+            set of PASCAL VOC 2012: `train` shares 545 images with it, which must not be trained
             on if the model is tested there.
-        root: The folder; by default ``SBD`` or ``sbd`` inside ``$PROBSEG_DATA`` or ``./data``.
+        root: The folder; by default `SBD` or `sbd` inside `$PROBSEG_DATA` or `./data`.
         min_area: Instances with fewer pixels are left out; none by default.
 
     Raises:
@@ -120,7 +120,7 @@ class SBD(PublishedDataset):
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:
-        """Pixels of each instance, shape ``(len(self),)``."""
+        """Pixels of each instance, shape `(len(self),)`."""
         return self._areas
 
     def object_name(self, index: int) -> str:
@@ -137,7 +137,7 @@ def _count(path: Path) -> npt.NDArray[np.int64]:
 
 
 def _instances(path: Path, load: Callable[[Path, str], Any]) -> npt.NDArray[np.uint8]:
-    """Read the instance numbers ``(H, W)``, 0 being the background."""
+    """Read the instance numbers `(H, W)`, 0 being the background."""
     if not path.is_file():
         msg = f"{path}: no such file, but its image is listed; unpack the archive again"
         raise DataError(msg)

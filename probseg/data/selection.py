@@ -19,11 +19,11 @@ from probseg.types import Sample
 class Selected(InteractiveDataset):
     """Some objects of a data set, by their size and name, with weights for training.
 
-    Objects have the names of their samples, e.g. ``2008_000002#1`` in SBD. The part before
-    the last ``#`` names the photograph, or the mask where a photograph has several.
+    Objects have the names of their samples, e.g. `2008_000002#1` in SBD. The part before
+    the last `#` names the photograph, or the mask where a photograph has several.
 
     RITM (Sofiiuk, Petrov and Konushin 2021) draws the objects of SBD in proportion to
-    ``(1 - score) ** 1.25``, with a score of each object that its code comes with. For the same, or
+    `(1 - score) ** 1.25`, with a score of each object that its code comes with. For the same, or
     for scores of one's own such as the IoU that a model reaches, write for each object of the
     training split a line with its name, a tab and this number.
 
@@ -39,20 +39,20 @@ class Selected(InteractiveDataset):
         hold_out: Leaves out about one of this number of photographs, with all its objects, so that
             settings can be chosen on photographs that no network was trained on. A photograph's
             name alone decides (`is_held_out`): it is left out of every data set that has it.
-        held_out: Keeps just those photographs that the same number leaves out as ``hold_out``.
+        held_out: Keeps just those photographs that the same number leaves out as `hold_out`.
 
-    Relative paths that do not exist are looked for in ``$PROBSEG_DATA`` (or ``./data``). Weights
+    Relative paths that do not exist are looked for in `$PROBSEG_DATA` (or `./data`). Weights
     count in training alone: validations and tests use each object once.
 
     Raises:
         DataError: If areas are asked for that the data set does not know, no object is left,
-            ``hold_out`` or a list leaves no object out, or a list cannot be read, or has unknown
+            `hold_out` or a list leaves no object out, or a list cannot be read, or has unknown
             names or unusable weights.
-        ValueError: If ``hold_out`` or ``held_out`` is below 2.
+        ValueError: If `hold_out` or `held_out` is below 2.
 
     Attributes:
         name: That of the data set.
-        weights: float64, shape ``(len(self),)``; None without.
+        weights: float64, shape `(len(self),)`; None without.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ def object_weights(dataset: Dataset[Sample]) -> npt.NDArray[np.float64] | None:
 def _of_size(
     dataset: InteractiveDataset, min_area: int | None, max_area: int | None
 ) -> npt.NDArray[np.bool_]:
-    """Return True for objects whose area is within the limits, shape ``(len(dataset),)``."""
+    """Return True for objects whose area is within the limits, shape `(len(dataset),)`."""
     kept = np.ones(len(dataset), dtype=bool)
     if min_area is None and max_area is None:
         return kept
@@ -152,13 +152,13 @@ def _listed(dataset: InteractiveDataset, path: Path) -> npt.NDArray[np.bool_]:
 
 
 def is_held_out(photo: str, count: int) -> bool:
-    """Return whether a photograph is held out from training, about one in ``count``.
+    """Return whether a photograph is held out from training, about one in `count`.
 
-    Its name alone decides, by its SHA-256 modulo ``count``: not the data set, its order or the
+    Its name alone decides, by its SHA-256 modulo `count`: not the data set, its order or the
     part of it that is read.
 
     Args:
-        photo: Name of the photograph: that of an object up to its last ``#``.
+        photo: Name of the photograph: that of an object up to its last `#`.
         count: At least 2.
     """
     digest = hashlib.sha256(photo.encode()).digest()
@@ -166,7 +166,7 @@ def is_held_out(photo: str, count: int) -> bool:
 
 
 def _to_hold_out(dataset: InteractiveDataset, count: int) -> npt.NDArray[np.bool_]:
-    """Return True for objects that ``hold_out`` leaves out; refuse to leave out none."""
+    """Return True for objects that `hold_out` leaves out; refuse to leave out none."""
     left_out = _held_out(dataset, "hold_out", count)
     if not left_out.any():
         msg = (

@@ -59,7 +59,7 @@ class SemanticFiles(SemanticDataset):
         self.pairs = list(pairs)
 
     def read_labels(self, path: Path) -> npt.NDArray[np.uint8]:
-        """Read the numbers of a label file as they are: uint8, shape ``(H, W)``."""
+        """Read the numbers of a label file as they are: uint8, shape `(H, W)`."""
         return read_labels(path)
 
     def __len__(self) -> int:
@@ -87,13 +87,13 @@ def class_numbers(
     """Convert the numbers of a label file to class numbers.
 
     Args:
-        numbers: What the file holds, uint8, shape ``(H, W)``.
+        numbers: What the file holds, uint8, shape `(H, W)`.
         of_classes: The file's number of class 0, of class 1 and so on.
         ignored: The file's numbers where no class counts.
         path: Named in the error.
 
     Returns:
-        uint8, shape ``(H, W)``: 0 to one less than the number of classes, and 255 where ignored.
+        uint8, shape `(H, W)`: 0 to one less than the number of classes, and 255 where ignored.
 
     Raises:
         DataError: If the file has a number that is in neither list.
@@ -114,7 +114,7 @@ def class_numbers(
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Write whole numbers in ascending order with runs shortened, e.g. ``1..11, 13, 15``."""
+    """Write whole numbers in ascending order with runs shortened, e.g. `1..11, 13, 15`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:

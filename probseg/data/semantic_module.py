@@ -26,9 +26,9 @@ class SemanticBatch(NamedTuple):
     """A batch of training crops.
 
     Args:
-        images: RGB, uint8, shape ``(B, 3, H, W)``.
-        labels: Class numbers, uint8, shape ``(B, H, W)``; 255 is ignored.
-        seeds: Of the random numbers of each crop, int64, shape ``(B,)``.
+        images: RGB, uint8, shape `(B, 3, H, W)`.
+        labels: Class numbers, uint8, shape `(B, H, W)`; 255 is ignored.
+        seeds: Of the random numbers of each crop, int64, shape `(B,)`.
         names: Of the photographs.
         skipped: Faults of unreadable photographs.
     """
@@ -81,8 +81,8 @@ class SemanticDataModule(TrainingData):
             places. One more stops the training with a list of the files.
 
     Raises:
-        DataError: If two sets of ``val``, or two of ``test``, have the same name.
-        ValueError: If the size of the crops, their scale, or ``max_skipped`` is out of range.
+        DataError: If two sets of `val`, or two of `test`, have the same name.
+        ValueError: If the size of the crops, their scale, or `max_skipped` is out of range.
     """
 
     def __init__(

@@ -56,15 +56,15 @@ class Source:
     """Facts by which a data set can be listed, fetched and checked.
 
     Args:
-        places: Usual names of its folder in ``$PROBSEG_DATA`` or ``./data``.
-        full: Size of the complete set by split; by ``""`` where there are no splits.
+        places: Usual names of its folder in `$PROBSEG_DATA` or `./data`.
+        full: Size of the complete set by split; by `""` where there are no splits.
         archives: Files to download.
-        photos: Pattern of its photographs; ``{split}`` stands for the split.
+        photos: Pattern of its photographs; `{split}` stands for the split.
         splits: The splits that are checked by default.
         listed: File with the stems of a split's photographs, where one folder has all splits.
         inner: Folder inside its folder that may hold everything instead.
         convert: Turns the unpacked folder of an archive into one that the class reads.
-        made: Patterns of files and folders that ``convert`` makes.
+        made: Patterns of files and folders that `convert` makes.
         options: Arguments of the class that leave no object out.
         ids: The collection of photographs whose names its files have, if any.
         way: Where to get it by hand.
@@ -84,7 +84,7 @@ class Source:
     way: str = ""
 
     def folder(self, root: Path | str | None = None) -> Path:
-        """Return ``root``, or by default the first of `places` that exists, else the first one."""
+        """Return `root`, or by default the first of `places` that exists, else the first one."""
         return chosen_root(root, *self.places)
 
     def missing(self, root: Path, archive: Archive | None = None) -> list[str]:
@@ -96,7 +96,7 @@ class Source:
         return [x for x in wanted if not (any(root.glob(x)) or any(inner.glob(x)))]
 
     def way_out(self, name: str) -> str:
-        """Explain how to get the data set ``name``, for `DatasetNotFoundError`."""
+        """Explain how to get the data set `name`, for `DatasetNotFoundError`."""
         urls = [archive.url for archive in self.archives if archive.url is not None]
         fetch = f"`probseg data fetch {name}` gets it. Or download {' and '.join(urls)}"
         return (

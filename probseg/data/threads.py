@@ -27,7 +27,7 @@ def in_threads(
     Args:
         function: Called in several threads at once.
         items: Arguments of the function.
-        what: Named to ``progress``.
+        what: Named to `progress`.
         progress: Called with the number of finished items.
     """
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:

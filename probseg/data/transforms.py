@@ -33,7 +33,7 @@ class TrainingCrop:
 
     Args:
         size: Side of the square result in pixels.
-        scale: Smallest and largest size of the padded crop relative to ``size``; above 1 only a
+        scale: Smallest and largest size of the padded crop relative to `size`; above 1 only a
             part of it, always with some of the object, is seen.
         padding: Smallest and largest margin around the object, as fractions of the longer side of
             its box.
@@ -71,7 +71,7 @@ class TrainingCrop:
             seed: Of all randomness, at least 0.
 
         Returns:
-            Image ``(size, size, 3)`` and mask ``(size, size)``, both uint8.
+            Image `(size, size, 3)` and mask `(size, size)`, both uint8.
 
         Raises:
             DataError: If the mask has no object pixel.
@@ -156,7 +156,7 @@ class SemanticCrop:
             seed: Of all randomness, at least 0.
 
         Returns:
-            Image ``(height, width, 3)`` and labels ``(height, width)``, both uint8.
+            Image `(height, width, 3)` and labels `(height, width)`, both uint8.
         """
         generator = np.random.default_rng(seed)
         scaled = _scaled(sample.image, sample.labels, generator.uniform(*self.scale))
@@ -188,8 +188,8 @@ def _window(
     """Cut out a window at a random place, padded outside the image, and mirror one in two.
 
     Args:
-        image: Shape ``(H, W, 3)``.
-        labels: Shape ``(H, W)``.
+        image: Shape `(H, W, 3)`.
+        labels: Shape `(H, W)`.
         size: Height and width of the window.
         generator: Source of the place.
         shown: Row and column that the window must show; any by default.

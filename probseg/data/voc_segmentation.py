@@ -14,16 +14,16 @@ from probseg.errors import DatasetNotFoundError
 class VOCSegmentation(SemanticFiles):
     """Classes of PASCAL VOC 2012: 1464 photographs for training and 1449 for validation.
 
-    Layout: ``JPEGImages/<id>.jpg``, the palette files ``SegmentationClass/<id>.png`` and the lists
-    ``ImageSets/Segmentation/<split>.txt``. A file's palette indices, not its colours, are the
-    classes; 255 is a band along contours, which is ignored. ``trainaug`` is the training set of
+    Layout: `JPEGImages/<id>.jpg`, the palette files `SegmentationClass/<id>.png` and the lists
+    `ImageSets/Segmentation/<split>.txt`. A file's palette indices, not its colours, are the
+    classes; 255 is a band along contours, which is ignored. `trainaug` is the training set of
     10582 photographs that most papers use, with the labels of SBD (Hariharan et al. 2011): it reads
-    ``SegmentationClassAug/<id>.png`` and the list ``trainaug.txt``, which VOC does not have.
+    `SegmentationClassAug/<id>.png` and the list `trainaug.txt`, which VOC does not have.
 
     Args:
-        split: ``"train"``, ``"val"``, ``"trainval"`` or ``"trainaug"``.
-        root: The folder ``VOC2012``; by default ``VOCdevkit/VOC2012`` or ``VOC2012`` inside
-            ``$PROBSEG_DATA`` or ``./data``.
+        split: `"train"`, `"val"`, `"trainval"` or `"trainaug"`.
+        root: The folder `VOC2012`; by default `VOCdevkit/VOC2012` or `VOC2012` inside
+            `$PROBSEG_DATA` or `./data`.
 
     Raises:
         DatasetNotFoundError: If the list or the folders are not there.

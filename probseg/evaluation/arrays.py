@@ -20,11 +20,11 @@ Floats = npt.NDArray[np.float64]
 class Scores:
     """Scores of all runs of one data set, after each number of clicks.
 
-    All arrays are float64, of shape ``(objects, trials, K + 1)``, and NaN where there is nothing:
-    before the first answer of the model, before the first click, after the last one (``seconds``).
+    All arrays are float64, of shape `(objects, trials, K + 1)`, and NaN where there is nothing:
+    before the first answer of the model, before the first click, after the last one (`seconds`).
 
     Args:
-        values: An array for each of `probseg.evaluation.scores.SCORES`, by name, in [0, 1]; ``iou``
+        values: An array for each of `probseg.evaluation.scores.SCORES`, by name, in [0, 1]; `iou`
             has no NaN.
         seconds: Time of the model's call, at least 0.
         photos: Name of each object's photograph, which several objects may share.
@@ -71,7 +71,7 @@ class Scores:
 
     @property
     def answered(self) -> npt.NDArray[np.bool_]:
-        """Whether the model was called (has seconds), shape ``(objects, trials, K + 1)``."""
+        """Whether the model was called (has seconds), shape `(objects, trials, K + 1)`."""
         return np.isfinite(self.seconds)
 
 

@@ -1,6 +1,6 @@
 """Cost of a network: size, multiply-adds, and time and memory of clicks and of training.
 
-``python -m probseg.evaluation.benchmark JSON`` measures one network in a separate process, see
+`python -m probseg.evaluation.benchmark JSON` measures one network in a separate process, see
 `measure_elsewhere`: neither buffers nor a high-water mark of memory are inherited from another.
 """
 
@@ -56,7 +56,7 @@ class Settings:
     """Settings of the measurements.
 
     Args:
-        size: ``(H, W)`` of the image in pixels.
+        size: `(H, W)` of the image in pixels.
         device: "cpu", "cuda" or "cuda:N".
         threads: Number of CPU threads; None is PyTorch's choice.
         repeats: Number of images clicked on for the times.
@@ -70,7 +70,7 @@ class Settings:
         key_iterations: See `Segmenter.adapt`.
         value_iterations: See `Segmenter.adapt`.
         working_size: "image": every network works at the image's size, so that their costs compare.
-            "own": each reduces the image to its own ``working_size``, as in use.
+            "own": each reduces the image to its own `working_size`, as in use.
     """
 
     size: tuple[int, int] = (512, 512)
@@ -160,7 +160,7 @@ def measure(name: str, settings: Settings) -> Record:
     """Measure a network in this process; a failure is the `error` of the record.
 
     Args:
-        name: Preset, zoo model ``architecture.tag``, or path of a model folder.
+        name: Preset, zoo model `architecture.tag`, or path of a model folder.
         settings: See `Settings`.
     """
     record = Record(name)

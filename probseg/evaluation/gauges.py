@@ -42,7 +42,7 @@ def _attention_flops(
     *_: Any,  # noqa: ANN401
     **__: Any,  # noqa: ANN401
 ) -> int:
-    """Return the FLOPs of attention for shapes ``(B, G, N, D)``, ``(B, G, M, D)``, (B, G, M, V)."""
+    """Return the FLOPs of attention for shapes `(B, G, N, D)`, `(B, G, M, D)`, (B, G, M, V)."""
     batch, heads, n, d = queries
     return 2 * batch * heads * n * keys[-2] * (d + values[-1])
 

@@ -1,7 +1,7 @@
 """The journal of a running evaluation, from which a killed one is resumed.
 
-``objects.csv`` grows with every batch of objects, and ``evaluation.json`` beside it says what is
-being evaluated. Where ``results.json`` is there too, the evaluation came to its end.
+`objects.csv` grows with every batch of objects, and `evaluation.json` beside it says what is
+being evaluated. Where `results.json` is there too, the evaluation came to its end.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Journal:
             write_objects(file, records, header=False)
 
     def close(self) -> None:
-        """Remove all but the complete ``objects.csv``: the evaluation is finished."""
+        """Remove all but the complete `objects.csv`: the evaluation is finished."""
         (self._folder / ABOUT).unlink(missing_ok=True)
         for path in self._folder.glob("objects.rank*.csv"):
             path.unlink()
@@ -83,7 +83,7 @@ def find_unfinished(
     The newest journal counts.
 
     Args:
-        folder: Of the new evaluation, ``<run>/<test>/<protocol>``, which is looked at, too.
+        folder: Of the new evaluation, `<run>/<test>/<protocol>`, which is looked at, too.
         subject: Description of the evaluation.
         runs: Folder of runs, in each of which the same place is looked at; None for no others.
 

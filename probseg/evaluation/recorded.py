@@ -36,7 +36,7 @@ _OF_FOLDERS = ("root", "val_fraction", "split_seed", "eval_batch_size")
 
 
 def read_results(path: Path) -> list[Evaluation]:
-    """Read a ``results.json`` that ``probseg test`` wrote, of either kind of segmentation.
+    """Read a `results.json` that `probseg test` wrote, of either kind of segmentation.
 
     Args:
         path: The file.
@@ -65,12 +65,12 @@ def read_results(path: Path) -> list[Evaluation]:
 
 
 def recorded_digest(path: Path) -> object:
-    """Return ``weights_sha256`` of a readable ``results.json``."""
+    """Return `weights_sha256` of a readable `results.json`."""
     return json.loads(path.read_text(encoding="utf-8"))["metadata"].get("weights_sha256")
 
 
 def protocol_of(options: Mapping[str, Any]) -> Protocol:
-    """Return a protocol from its options as ``results.json`` has them.
+    """Return a protocol from its options as `results.json` has them.
 
     Raises:
         DataError: If there are others, or one is out of range.
@@ -89,7 +89,7 @@ def figures_of(summary: Mapping[str, Any], first: int) -> Figures:
     """Return the published figures of a summary of clicks.
 
     Args:
-        summary: `probseg.evaluation.summary.Summary.as_json`, also as ``results.json`` has it.
+        summary: `probseg.evaluation.summary.Summary.as_json`, also as `results.json` has it.
         first: Number of clicks of the first result.
     """
     errors = summary["se_objects"]

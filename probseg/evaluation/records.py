@@ -1,6 +1,6 @@
 """Records of an evaluation: one per object and trial, one line per click.
 
-``objects.csv`` holds the lines, and every score follows from them.
+`objects.csv` holds the lines, and every score follows from them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RUN = ("dataset", "object", "photo", "pixels", "trial")
 CLICK = ("k", "x", "y", "sign")
 
 COLUMNS = (*RUN, *CLICK, *SCORES, "seconds")
-"""Columns of ``objects.csv``; ``sign`` is 1 or -1. A missing value is an empty cell."""
+"""Columns of `objects.csv`; `sign` is 1 or -1. A missing value is an empty cell."""
 
 PICTURE_CLICKS = (0, 1, 3, 5)
 """Numbers of clicks whose predictions a `Picture` keeps, besides the last one."""
@@ -61,7 +61,7 @@ class Step(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A stored prediction: bool, shape ``(h, w)`` of the crop, after ``k`` clicks."""
+    """A stored prediction: bool, shape `(h, w)` of the crop, after `k` clicks."""
 
     k: int
     prediction: BoolMap
@@ -73,8 +73,8 @@ class Picture:
     """The pictures of a run, for drawing; all coordinates are in pixels of the crop.
 
     Args:
-        image: RGB, uint8, shape ``(h, w, 3)``.
-        mask: uint8, shape ``(h, w)``: 1 object, 0 background, 255 ignored.
+        image: RGB, uint8, shape `(h, w, 3)`.
+        mask: uint8, shape `(h, w)`: 1 object, 0 background, 255 ignored.
         box: The annotator's box, or None.
         clicks: All clicks, in order.
         frames: Predictions by rising number of clicks; the last one is the final prediction.
@@ -95,7 +95,7 @@ class ObjectRecord:
         dataset: Name of the data set.
         name: Name of the object within its data set.
         trial: Number of the run.
-        steps: One per number of clicks, ``0 ... max_clicks``. After the last click of a run that
+        steps: One per number of clicks, `0 ... max_clicks`. After the last click of a run that
             ended early (no error was left, or the target IoU was reached) they repeat its scores
             and have neither click nor time.
         photo: Name of the photograph, which several objects may share.
@@ -133,7 +133,7 @@ def checksum(sample: Sample) -> str:
 
 
 def write_objects(file: IO[str], records: Iterable[ObjectRecord], *, header: bool = True) -> None:
-    """Write records as lines of ``objects.csv``; numbers lose no digit."""
+    """Write records as lines of `objects.csv`; numbers lose no digit."""
     writer = csv.writer(file, lineterminator="\n")
     if header:
         writer.writerow(COLUMNS)
@@ -146,7 +146,7 @@ def write_objects(file: IO[str], records: Iterable[ObjectRecord], *, header: boo
 
 
 def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRecord]:
-    """Read an ``objects.csv``; scores that an older one does not have are None.
+    """Read an `objects.csv`; scores that an older one does not have are None.
 
     Args:
         path: The file.

@@ -25,20 +25,20 @@ _P[_TOP] = _ONE
 class MaskScorer:
     """Scores the predictions of one object; terms of the ground truth are computed once.
 
-    The overlaps are those of the plain functions. ``brier`` and ``ece`` are read off one histogram
-    of the probabilities in steps of ``1 / 15360``, whose middles stand for all of a step: they are
-    within ``1 / 15360`` and ``1 / 30720`` of the plain functions' values, in practice nearer. The
+    The overlaps are those of the plain functions. `brier` and `ece` are read off one histogram
+    of the probabilities in steps of `1 / 15360`, whose middles stand for all of a step: they are
+    within `1 / 15360` and `1 / 30720` of the plain functions' values, in practice nearer. The
     loops over pixels are in OpenCV and numpy, which let other threads run meanwhile; calls change
     nothing that they share, so several threads may score at once.
 
     Args:
-        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
-        crop: The part ``(x0, y0, x1, y1)`` of the image that the model sees, half-open, in pixels;
-            None is all of it. ``brier`` and ``ece`` count only pixels inside: elsewhere there
+        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
+        crop: The part `(x0, y0, x1, y1)` of the image that the model sees, half-open, in pixels;
+            None is all of it. `brier` and `ece` count only pixels inside: elsewhere there
             is no answer. The overlaps are over the whole image.
 
     Raises:
-        ValueError: If ``mask`` is not uint8 of rank 2, or ``crop`` is empty or not inside it.
+        ValueError: If `mask` is not uint8 of rank 2, or `crop` is empty or not inside it.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class MaskScorer:
         """Check one prediction; its scores are computed on access.
 
         Args:
-            prediction: bool, shape ``(H, W)``.
-            probability: Of the object, float32 in [0, 1], shape ``(H, W)``; None where the model
+            prediction: bool, shape `(H, W)`.
+            probability: Of the object, float32 in [0, 1], shape `(H, W)`; None where the model
                 has not been asked yet.
             clicks: The clicks so far, in pixels of the whole image.
-            before: The prediction before the last click, bool, shape ``(H, W)``; None without one.
+            before: The prediction before the last click, bool, shape `(H, W)`; None without one.
 
         Raises:
             ValueError: If a shape or dtype is not as above, a probability is NaN or outside
@@ -95,10 +95,10 @@ class Answer:
     """One prediction, to be scored against the truth; made by `MaskScorer`.
 
     Attributes:
-        prediction: bool, shape ``(H, W)``.
-        probability: Of the object, float32 in [0, 1], shape ``(H, W)``, or None.
+        prediction: bool, shape `(H, W)`.
+        probability: Of the object, float32 in [0, 1], shape `(H, W)`, or None.
         clicks: The clicks so far.
-        before: The prediction before the last click, bool, shape ``(H, W)``, or None.
+        before: The prediction before the last click, bool, shape `(H, W)`, or None.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The scores of an answer, one row each.
 
-The columns of ``objects.csv``, the summaries, the tables, the comparisons and the help of
-``probseg compare`` are made from these rows.
+The columns of `objects.csv`, the summaries, the tables, the comparisons and the help of
+`probseg compare` are made from these rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Score:
     """A score of the answer after each click.
 
     Args:
-        name: Column of ``objects.csv``, key of ``results.json``, metric of ``probseg compare``.
+        name: Column of `objects.csv`, key of `results.json`, metric of `probseg compare`.
         title: Heading of tables.
         help: Definition in one sentence, with range and source.
         measure: Returns the score of an answer; None where it has none.
@@ -27,7 +27,7 @@ class Score:
         digits: Decimal places of the tables.
         unit: Of differences; "" for plain numbers.
         higher_is_better: The better direction.
-        compared: Whether ``probseg compare`` tests it, after the last click.
+        compared: Whether `probseg compare` tests it, after the last click.
         of_click: Whether it is a score of the click rather than of the answer: tables show the
             mean over all clicks, and a run that ended has none.
         needs_clicks: Whether it is undefined under a protocol without clicks.

@@ -39,14 +39,14 @@ def run_objects(
 ) -> list[ObjectRecord]:
     """Segment objects with simulated clicks, all of them and all trials at once.
 
-    A run gets all clicks of the protocol, so that the mean IoU after ``k`` clicks is over all
+    A run gets all clicks of the protocol, so that the mean IoU after `k` clicks is over all
     objects, unless no error is left to click on or the target IoU is reached: its last scores are
     then held, and it leaves the batch. Every run has random numbers of its own: its result does
     not depend on the others in its batch, up to the rounding of the model's batched kernels.
 
     Args:
         model: See `Model`; in evaluation mode.
-        samples: The objects. All of them are held in memory with ``len(trials)`` states each.
+        samples: The objects. All of them are held in memory with `len(trials)` states each.
         protocol: Protocol of the simulation.
         trials: Numbers of the runs of each object; None is all of the protocol.
         seed: Seed of the evaluation.

@@ -47,7 +47,7 @@ class Timing:
 class Summary:
     """All scores of one data set.
 
-    Lists have one entry per number of corrective clicks, ``0 ... K``; dictionaries have one per
+    Lists have one entry per number of corrective clicks, `0 ... K`; dictionaries have one per
     IoU to reach, in percent. Standard errors are over objects unless they say otherwise. Intervals
     hold 95 %, see `probseg.metrics.clustered_bootstrap`; they are None for a single photograph,
     and standard errors are for a single object.
@@ -56,22 +56,22 @@ class Summary:
         n_objects: Number of objects.
         n_photos: Number of photographs.
         n_trials: Runs per object.
-        max_clicks: Largest number of corrective clicks, ``K``.
+        max_clicks: Largest number of corrective clicks, `K`.
         miou: Mean IoU.
-        se_objects: Standard error of ``miou`` over objects; None for a single object.
-        se_trials: Standard error of ``miou`` over trials; None for a single trial.
-        ci_low: Lower bounds of the intervals of ``miou``.
-        ci_high: Upper bounds of the intervals of ``miou``.
+        se_objects: Standard error of `miou` over objects; None for a single object.
+        se_trials: Standard error of `miou` over trials; None for a single trial.
+        ci_low: Lower bounds of the intervals of `miou`.
+        ci_high: Upper bounds of the intervals of `miou`.
         scores: The other `probseg.evaluation.scores.SCORES`, by name: the mean over the runs that
             have one; None where none has.
         of_clicks: Those of them that are scores of clicks, by name: the mean over all clicks.
         auc: Mean over the runs of `probseg.metrics.area_under_curve`, from the first result on
             (`Scores.first`).
-        auc_se: Standard error of ``auc``.
-        auc_ci: Interval of ``auc``.
-        noc: Mean number of clicks to reach an IoU; failures count as ``K``.
-        noc_se: Standard error of ``noc``.
-        noc_ci: Interval of ``noc``.
+        auc_se: Standard error of `auc`.
+        auc_ci: Interval of `auc`.
+        noc: Mean number of clicks to reach an IoU; failures count as `K`.
+        noc_se: Standard error of `noc`.
+        noc_ci: Interval of `noc`.
         noc_median: See `probseg.metrics.median_noc`; None where more than half of the runs fail.
         failures_at_cap: Runs at the largest number of clicks or beyond, a success exactly at the
             last click included, as RITM counts.
@@ -111,7 +111,7 @@ class Summary:
     next_seconds: Timing | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return all fields as JSON values; each of the ``scores`` is a separate entry."""
+        """Return all fields as JSON values; each of the `scores` is a separate entry."""
         fields = asdict(self)
         return {
             inner: value
@@ -139,7 +139,7 @@ def summarise(scores: Scores, percents: Sequence[int] = PERCENTS) -> Summary:
             `percents_up_to`.
 
     Raises:
-        ValueError: If a percentage is not in ``1 ... 100``.
+        ValueError: If a percentage is not in `1 ... 100`.
     """
     ious = scores.ious
     n_objects, n_trials, entries = ious.shape

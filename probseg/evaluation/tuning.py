@@ -101,7 +101,7 @@ class Tuning:
     best: Trial
 
     def as_yaml(self, comment: str) -> str:
-        """Return the best setting as a file for ``--evaluation.adaptation``.
+        """Return the best setting as a file for `--evaluation.adaptation`.
 
         Args:
             comment: Lines about its origin.

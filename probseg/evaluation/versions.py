@@ -33,9 +33,9 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
         device: Device of the model.
 
     Returns:
-        ``versions`` by package (None where it is missing), ``commit`` and ``dirty`` of the checkout
-        (None where there is none), ``changes_sha256`` (of what ``git diff HEAD`` prints; None
-        without changes), ``python``, ``platform``, ``device`` and ``threads``.
+        `versions` by package (None where it is missing), `commit` and `dirty` of the checkout
+        (None where there is none), `changes_sha256` (of what `git diff HEAD` prints; None
+        without changes), `python`, `platform`, `device` and `threads`.
     """
     device = torch.device(device)
     versions: dict[str, str | None] = {

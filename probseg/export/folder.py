@@ -56,10 +56,10 @@ def export_model(
 
     Args:
         model: The network, with the settings that the graphs shall have; it is left as it is.
-        folder: The graphs, ``export.json`` and, for ONNX, ``runner.py``; must not exist yet.
-        to: ``"onnx"``; ``"torch"``, files of `torch.export.save`; or ``"page"``, ONNX graphs with a
+        folder: The graphs, `export.json` and, for ONNX, `runner.py`; must not exist yet.
+        to: `"onnx"`; `"torch"`, files of `torch.export.save`; or `"page"`, ONNX graphs with a
             web page that runs them in the browser.
-        size: Longest side in pixels that the graphs work at; the network's ``working_size`` by
+        size: Longest side in pixels that the graphs work at; the network's `working_size` by
             default.
         name: Of the model, for the description.
         tell: Called with the name of each step as it begins.

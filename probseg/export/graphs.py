@@ -50,7 +50,7 @@ class Encode(nn.Module):
         self.model = model
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """Return the features of a normalised image ``(1, 3, S, S)``; see `named_features`."""
+        """Return the features of a normalised image `(1, 3, S, S)`; see `named_features`."""
         return tuple(named_features(self.model.decoded(image)).values())
 
 
@@ -67,7 +67,7 @@ class Click(nn.Module):
         self.model, self.names = model, names
 
     def forward(self, *tensors: Tensor) -> Tensor:
-        """Return logits ``(1, 1, S, S)``."""
+        """Return logits `(1, 1, S, S)`."""
         given = dict(zip(self.names, tensors, strict=True))
         image = given["image"]
         size = (image.shape[2], image.shape[3])
@@ -99,7 +99,7 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
 
     Args:
         model: In evaluation mode, on the CPU.
-        side: Height and width ``S`` of the padded images in pixels, whole cells of the network.
+        side: Height and width `S` of the padded images in pixels, whole cells of the network.
 
     Raises:
         UsageError: If a part of the network computes on the host.

@@ -15,11 +15,11 @@ def adaptive_avg_pool2d(maps: Tensor, output_size: Sequence[int] | int) -> Tenso
     """Average maps over a grid of cells that may overlap, as products with two matrices.
 
     Args:
-        maps: Shape ``(B, C, H, W)``.
-        output_size: ``(h, w)``, of any proportion to ``(H, W)``; one number for both.
+        maps: Shape `(B, C, H, W)`.
+        output_size: `(h, w)`, of any proportion to `(H, W)`; one number for both.
 
     Returns:
-        Shape ``(B, C, h, w)``.
+        Shape `(B, C, h, w)`.
     """
     grid = (output_size, output_size) if isinstance(output_size, int) else output_size
     rows, columns = (
@@ -29,7 +29,7 @@ def adaptive_avg_pool2d(maps: Tensor, output_size: Sequence[int] | int) -> Tenso
 
 
 def _shares(length: int, cells: int, like: Tensor) -> Tensor:
-    """Return the weights of the pixels of a line in the mean of each cell, ``(cells, length)``."""
+    """Return the weights of the pixels of a line in the mean of each cell, `(cells, length)`."""
     cell, pixel = torch.arange(cells)[:, None], torch.arange(length)
     first, last = cell * length // cells, -(-(cell + 1) * length // cells)
     inside = (pixel >= first) & (pixel < last)
@@ -40,11 +40,11 @@ def solve(matrix: Tensor, target: Tensor) -> Tensor:
     """Solve positive definite systems by elimination, which needs no pivots there.
 
     Args:
-        matrix: Shape ``(B, D, D)``.
-        target: Shape ``(B, D)``.
+        matrix: Shape `(B, D, D)`.
+        target: Shape `(B, D)`.
 
     Returns:
-        Shape ``(B, D)``.
+        Shape `(B, D)`.
     """
     rows = torch.cat([matrix, target[..., None]], dim=-1)  # (B, D, D + 1)
     for step in range(matrix.shape[-1]):

@@ -48,7 +48,7 @@ class Parity(NamedTuple):
 
 
 class TorchRunner(Runner):
-    """Runs graphs written by ``probseg export --to torch``."""
+    """Runs graphs written by `probseg export --to torch`."""
 
     def load(self, folder: Path, threads: int) -> dict[str, Graph]:
         """Return a function of named arrays for each graph."""

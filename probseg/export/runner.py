@@ -29,7 +29,7 @@ class Runner:
     """Segments one image at a time by clicks.
 
     Args:
-        folder: Written by ``probseg export --to onnx``.
+        folder: Written by `probseg export --to onnx`.
         threads: Threads of ONNX Runtime; 0 lets it choose.
 
     Attributes:
@@ -55,7 +55,7 @@ class Runner:
         return graphs
 
     def set_image(self, image: npt.NDArray[np.uint8]) -> None:
-        """Begin with a new image: RGB, uint8, shape ``(H, W, 3)``, any size."""
+        """Begin with a new image: RGB, uint8, shape `(H, W, 3)`, any size."""
         if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or not image.size:
             msg = (
                 f"`image` must be RGB, uint8, of shape (H, W, 3), got {image.dtype} of shape "
@@ -78,11 +78,11 @@ class Runner:
         clicks: Sequence[tuple[float, float, bool]] = (),
         box: tuple[float, float, float, float] | None = None,
     ) -> npt.NDArray[np.float32]:
-        """Add prompts and return the probability of the object, float32, shape ``(H, W)``.
+        """Add prompts and return the probability of the object, float32, shape `(H, W)`.
 
         Args:
-            clicks: ``(x, y, positive)`` each, in pixels of the image, x to the right.
-            box: Half-open ``(x0, y0, x1, y1)`` around the object; replaces an earlier one.
+            clicks: `(x, y, positive)` each, in pixels of the image, x to the right.
+            box: Half-open `(x0, y0, x1, y1)` around the object; replaces an earlier one.
         """
         height, width = self.image.shape[:2]
         for x, y, _ in clicks:
@@ -180,14 +180,14 @@ class Runner:
         }
 
     def _padded(self, maps: Array) -> Array:
-        """Pad ``(h, w, C)`` with zeros at the bottom and on the right; return ``(1, C, S, S)``."""
+        """Pad `(h, w, C)` with zeros at the bottom and on the right; return `(1, C, S, S)`."""
         bottom, right = (self.about["side"] - side for side in maps.shape[:2])
         padded = np.pad(maps, ((0, bottom), (0, right), (0, 0)))
         return np.ascontiguousarray(padded.transpose(2, 0, 1)[None], np.float32)
 
 
 def resized(maps: Array, size: tuple[int, int]) -> Array:
-    """Resize maps ``(H, W, C)`` linearly, with a wider filter where they become smaller."""
+    """Resize maps `(H, W, C)` linearly, with a wider filter where they become smaller."""
     for axis, new in enumerate(size):
         old = maps.shape[axis]
         if old == new:

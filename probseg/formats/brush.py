@@ -1,4 +1,4 @@
-"""Run lengths of Label Studio's brush (``"format": "rle"``).
+"""Run lengths of Label Studio's brush (`"format": "rle"`).
 
 A stream of bits, highest first in each byte, over the values of an RGBA picture in rows. Its head
 has 32 bits for the number of values, 5 for the bits of a value less 1, and four times 4 for the
@@ -17,17 +17,17 @@ import numpy.typing as npt
 CHANNELS = 4
 VALUE_BITS = 8
 LENGTH_BITS = (3, 4, 8, 16)
-"""Widths of lengths; a block has ``2 ** width`` values at most."""
+"""Widths of lengths; a block has `2 ** width` values at most."""
 
 
 def encode(mask: npt.NDArray[np.bool_]) -> list[int]:
     """Encode a mask as Label Studio writes it: each pixel of the object is 255 in all channels.
 
     Args:
-        mask: bool, shape ``(H, W)``.
+        mask: bool, shape `(H, W)`.
 
     Returns:
-        Bytes, the value of the key ``rle``.
+        Bytes, the value of the key `rle`.
     """
     pixels = mask.ravel()
     starts = np.flatnonzero(np.diff(pixels, prepend=~pixels[:1]))
@@ -53,11 +53,11 @@ def decode(rle: Sequence[int], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
     """Decode a mask.
 
     Args:
-        rle: Bytes, the value of the key ``rle``.
-        size: ``(H, W)``: ``original_height`` and ``original_width`` of the annotation.
+        rle: Bytes, the value of the key `rle`.
+        size: `(H, W)`: `original_height` and `original_width` of the annotation.
 
     Returns:
-        bool, shape ``(H, W)``.
+        bool, shape `(H, W)`.
 
     Raises:
         ValueError: If the bytes are cut off, or do not hold an RGBA picture of this size.

@@ -22,7 +22,7 @@ def measures(rle: Mapping[str, Any]) -> Entry:
         rle: Compressed run lengths; see `probseg.formats.run_lengths.encode`.
 
     Returns:
-        ``area`` in pixels, ``bbox`` as ``[x, y, width, height]``, and ``iscrowd`` 0.
+        `area` in pixels, `bbox` as `[x, y, width, height]`, and `iscrowd` 0.
     """
     area, bbox = int(coco_mask.area(rle)), coco_mask.toBbox(rle).tolist()
     return {"area": area, "bbox": bbox, "iscrowd": 0}
@@ -38,10 +38,10 @@ def write(
 
     Args:
         path: The file to be.
-        images: With ``id``, ``file_name``, ``height`` and ``width``.
-        annotations: With ``id``, ``image_id``, ``category_id``, ``segmentation`` and the keys of
+        images: With `id`, `file_name`, `height` and `width`.
+        annotations: With `id`, `image_id`, `category_id`, `segmentation` and the keys of
             `measures`; others are written too.
-        categories: With ``id`` and ``name``.
+        categories: With `id` and `name`.
     """
     content = {
         "info": {"description": f"annotated with probseg {probseg.__version__}"},
@@ -53,5 +53,5 @@ def write(
 
 
 def numbered(names: Mapping[str, int]) -> list[Entry]:
-    """Return the entries of ``categories`` for numbers by names."""
+    """Return the entries of `categories` for numbers by names."""
     return [{"id": number, "name": name} for name, number in names.items()]

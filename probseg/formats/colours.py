@@ -21,7 +21,7 @@ _SHADES = ((0.75, 0.95), (0.9, 0.65), (0.45, 0.85), (0.6, 0.45))  # saturation a
 
 
 def distinct_colours(count: int) -> Pixels:
-    """Return the colours of the numbers from 0 on, RGB, uint8, shape ``(count, 3)``."""
+    """Return the colours of the numbers from 0 on, RGB, uint8, shape `(count, 3)`."""
     colours = [
         colorsys.hsv_to_rgb(number * _TURN % 1, *_SHADES[number % len(_SHADES)])
         for number in range(count)
@@ -33,12 +33,12 @@ def overlay(image: Pixels, layer: Pixels, where: npt.NDArray[np.bool_]) -> Pixel
     """Lay a half-transparent picture over an image.
 
     Args:
-        image: RGB, uint8, shape ``(H, W, 3)``.
-        layer: RGB, uint8, shape ``(H, W, 3)`` or ``(3,)``.
-        where: Pixels that the layer covers, bool, shape ``(H, W)``.
+        image: RGB, uint8, shape `(H, W, 3)`.
+        layer: RGB, uint8, shape `(H, W, 3)` or `(3,)`.
+        where: Pixels that the layer covers, bool, shape `(H, W)`.
 
     Returns:
-        RGB, uint8, shape ``(H, W, 3)``.
+        RGB, uint8, shape `(H, W, 3)`.
     """
     mixed = (image.astype(np.uint16) + layer) // 2
     return np.where(where[..., None], mixed, image).astype(np.uint8)

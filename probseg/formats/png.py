@@ -21,7 +21,7 @@ def encode(labels: Labels) -> bytes:
     """Encode labels as a grey PNG.
 
     Args:
-        labels: uint8, shape ``(H, W)``: 0 background, 1 object, 255 ignored.
+        labels: uint8, shape `(H, W)`: 0 background, 1 object, 255 ignored.
 
     Returns:
         The file. Without ignored pixels the object is 255, so that any viewer shows it in white.
@@ -31,7 +31,7 @@ def encode(labels: Labels) -> bytes:
 
 
 def decode(content: bytes) -> Labels:
-    """Decode a file written by `encode`: uint8, shape ``(H, W)``, with 0, 1 and 255.
+    """Decode a file written by `encode`: uint8, shape `(H, W)`, with 0, 1 and 255.
 
     Raises:
         DataError: If it is no grey PNG.
@@ -41,7 +41,7 @@ def decode(content: bytes) -> Labels:
 
 
 def write_binary(path: Path, mask: npt.NDArray[np.bool_]) -> None:
-    """Write a mask, bool of shape ``(H, W)``, as a PNG with 0 and 255; the file appears whole."""
+    """Write a mask, bool of shape `(H, W)`, as a PNG with 0 and 255; the file appears whole."""
     _write(path, encode(mask.astype(np.uint8)))
 
 
@@ -52,8 +52,8 @@ def write_index(path: Path, labels: Labels, colours: Labels | None = None) -> No
 
     Args:
         path: The file to be.
-        labels: uint8, shape ``(H, W)``.
-        colours: RGB of the numbers from 0 on, uint8, shape ``(C, 3)`` with ``C <= 256``; by default
+        labels: uint8, shape `(H, W)`.
+        colours: RGB of the numbers from 0 on, uint8, shape `(C, 3)` with `C <= 256`; by default
             0 is black and neighbouring numbers have different hues.
     """
     if colours is None:
@@ -68,7 +68,7 @@ def read_index(path: Path) -> Labels:
     """Read the numbers of a palette, grey or 1-bit PNG.
 
     Returns:
-        uint8, shape ``(H, W)``.
+        uint8, shape `(H, W)`.
 
     Raises:
         DataError: If the file is missing or no PNG with one channel of at most 8 bits.

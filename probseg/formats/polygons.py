@@ -1,6 +1,6 @@
 """Outlines of masks: polygons with holes.
 
-Traced with ``tolerance=0`` they run along the borders of pixels, and filled at the centres of
+Traced with `tolerance=0` they run along the borders of pixels, and filled at the centres of
 pixels they give the mask back exactly. Simplified they are shorter and lossy.
 
 The polygons of COCO are a union and have no way to cut a hole: `to_coco` fills holes.
@@ -27,8 +27,8 @@ class Polygon(NamedTuple):
     """One part of an object.
 
     Args:
-        outer: Corners of the outline ``(x, y)`` on the borders of pixels, float64, shape
-            ``(N, 2)``; clockwise on the screen, the last corner is joined to the first.
+        outer: Corners of the outline `(x, y)` on the borders of pixels, float64, shape
+            `(N, 2)`; clockwise on the screen, the last corner is joined to the first.
         holes: The same of each hole, counterclockwise.
     """
 
@@ -42,7 +42,7 @@ def trace(mask: Mask, tolerance: float = 0.0) -> list[Polygon]:
     Parts that touch at a corner are separate polygons.
 
     Args:
-        mask: bool, shape ``(H, W)``.
+        mask: bool, shape `(H, W)`.
         tolerance: Largest distance in pixels of a simplified outline from the exact one (Douglas
             and Peucker 1973); parts and holes that shrink to a line are left out. 0 is exact.
 
@@ -50,7 +50,7 @@ def trace(mask: Mask, tolerance: float = 0.0) -> list[Polygon]:
         One polygon for each part; none for an empty mask.
 
     Raises:
-        ValueError: If ``tolerance`` is negative or no number.
+        ValueError: If `tolerance` is negative or no number.
     """
     if not 0 <= tolerance < math.inf:
         msg = f"`tolerance` must be finite and at least 0 pixels, got {tolerance}"
@@ -75,10 +75,10 @@ def fill(polygons: Sequence[Polygon], size: tuple[int, int]) -> Mask:
 
     Args:
         polygons: In pixels.
-        size: ``(H, W)``; what is outside is left out.
+        size: `(H, W)`; what is outside is left out.
 
     Returns:
-        bool, shape ``(H, W)``.
+        bool, shape `(H, W)`.
     """
     mask = np.zeros(size, dtype=np.bool_)
     for polygon in polygons:
@@ -87,7 +87,7 @@ def fill(polygons: Sequence[Polygon], size: tuple[int, int]) -> Mask:
 
 
 def to_coco(polygons: Sequence[Polygon]) -> list[list[float]]:
-    """Return the outer outlines as COCO has them, ``[x, y, x, y, ...]`` each; holes are filled."""
+    """Return the outer outlines as COCO has them, `[x, y, x, y, ...]` each; holes are filled."""
     return [polygon.outer.ravel().tolist() for polygon in polygons]
 
 
@@ -95,11 +95,11 @@ def from_coco(outlines: Sequence[Sequence[float]], size: tuple[int, int]) -> Mas
     """Draw the polygons of COCO as pycocotools does.
 
     Args:
-        outlines: ``[x, y, x, y, ...]`` each, at least three corners; their union is the object.
-        size: ``(H, W)``.
+        outlines: `[x, y, x, y, ...]` each, at least three corners; their union is the object.
+        size: `(H, W)`.
 
     Returns:
-        bool, shape ``(H, W)``.
+        bool, shape `(H, W)`.
 
     Raises:
         ValueError: If an outline has fewer than three corners or half a corner.
@@ -161,7 +161,7 @@ def _simplified(ring: Points, tolerance: float) -> Points:
 
 
 def signed_area(ring: Points) -> float:
-    """Return the area that a ring of shape ``(N, 2)`` encloses; negative counterclockwise."""
+    """Return the area that a ring of shape `(N, 2)` encloses; negative counterclockwise."""
     x, y = ring.T
     return float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2
 

@@ -21,7 +21,7 @@ def parse_runs(text: bytes) -> npt.NDArray[np.int64]:
         text: The characters.
 
     Returns:
-        int64, shape ``(R,)``; the first run is background.
+        int64, shape `(R,)`; the first run is background.
 
     Raises:
         ValueError: If the text is cut off or has other characters.
@@ -58,11 +58,11 @@ def draw_runs(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> npt.NDArray
     """Draw a mask.
 
     Args:
-        runs: Lengths of background and object by turns, int64, shape ``(R,)``.
-        size: ``(H, W)``.
+        runs: Lengths of background and object by turns, int64, shape `(R,)`.
+        size: `(H, W)`.
 
     Returns:
-        uint8, shape ``(H, W)``: 1 on the object, 0 elsewhere.
+        uint8, shape `(H, W)`: 1 on the object, 0 elsewhere.
 
     Raises:
         ValueError: If the runs do not fill the mask.
@@ -76,7 +76,7 @@ def runs_of(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Return the run lengths of a mask, as `draw_runs` takes them.
 
     Args:
-        mask: bool, shape ``(H, W)``.
+        mask: bool, shape `(H, W)`.
     """
     pixels = np.concatenate([[False], mask.T.ravel(), [True]])  # both ends are borders of runs
     borders = np.flatnonzero(pixels[1:] != pixels[:-1])
@@ -86,14 +86,14 @@ def runs_of(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
 
 
 def encode(mask: npt.NDArray[np.bool_], compressed: bool = True) -> dict[str, Any]:
-    """Return a mask as the ``segmentation`` of an annotation of COCO, ready for JSON.
+    """Return a mask as the `segmentation` of an annotation of COCO, ready for JSON.
 
     Args:
-        mask: bool, shape ``(H, W)``.
-        compressed: Whether ``counts`` is text, as pycocotools writes it, or a list of numbers.
+        mask: bool, shape `(H, W)`.
+        compressed: Whether `counts` is text, as pycocotools writes it, or a list of numbers.
 
     Returns:
-        ``{"size": [H, W], "counts": ...}``.
+        `{"size": [H, W], "counts": ...}`.
     """
     size = list(mask.shape)
     if not compressed:
@@ -106,10 +106,10 @@ def decode(rle: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
     """Draw the run lengths of an annotation of COCO, compressed or not.
 
     Args:
-        rle: ``{"size": [H, W], "counts": ...}``; counts are text, bytes or a list of numbers.
+        rle: `{"size": [H, W], "counts": ...}`; counts are text, bytes or a list of numbers.
 
     Returns:
-        bool, shape ``(H, W)``.
+        bool, shape `(H, W)`.
 
     Raises:
         ValueError: If the runs are damaged, or do not fill the mask.

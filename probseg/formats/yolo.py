@@ -1,4 +1,4 @@
-"""Text of YOLO-seg: a line for each object, ``class x y x y ...``, relative to the image's size.
+"""Text of YOLO-seg: a line for each object, `class x y x y ...`, relative to the image's size.
 
 A line is one outline. Parts and holes of an object are joined to it by lines that lead there and
 back along the same way, which encloses no pixel.
@@ -24,7 +24,7 @@ def encode(number: int, polygons: Sequence[Polygon], size: tuple[int, int]) -> s
     Args:
         number: Of its class, from 0 on.
         polygons: Its parts in pixels, at least one.
-        size: ``(H, W)`` of the image.
+        size: `(H, W)` of the image.
 
     Returns:
         The line, without its end.
@@ -47,11 +47,11 @@ def decode(line: str, size: tuple[int, int]) -> tuple[int, npt.NDArray[np.bool_]
     """Draw the object of a line.
 
     Args:
-        line: ``class x y x y ...``.
-        size: ``(H, W)`` of the image, which the text does not have.
+        line: `class x y x y ...`.
+        size: `(H, W)` of the image, which the text does not have.
 
     Returns:
-        Number of the class, and the mask, bool, shape ``(H, W)``.
+        Number of the class, and the mask, bool, shape `(H, W)`.
 
     Raises:
         ValueError: If the line has another form, or coordinates are outside of [0, 1].

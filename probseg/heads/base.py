@@ -19,8 +19,8 @@ class Units(NamedTuple):
     """Pixels of an image as queries of mixtures, and the units of those.
 
     Args:
-        queries: Shape ``(B, G, h w, D)``.
-        keys: Shape ``(B, G, M, D)``.
+        queries: Shape `(B, G, h w, D)`.
+        keys: Shape `(B, G, M, D)`.
     """
 
     queries: Tensor
@@ -31,8 +31,8 @@ class Decoded(NamedTuple):
     """Output of a decoder.
 
     Args:
-        features: Shape ``(B, C, h, w)``.
-        auxiliary: Coarse logits of the object with a separate loss, shape ``(B, 1, h, w)``; None
+        features: Shape `(B, C, h, w)`.
+        auxiliary: Coarse logits of the object with a separate loss, shape `(B, 1, h, w)`; None
             where the decoder makes none.
         coarser: Maps of further levels, ever coarser; none of most decoders.
         units: Of a propagation of prompts, where there is one.
@@ -91,13 +91,13 @@ class Head(nn.Module, ABC):
         """Compute the logits.
 
         Args:
-            features: Map of the decoder, shape ``(B, C, h, w)``.
-            clicks: Positive and negative click maps, shape ``(B, 2, H, W)``, at the image's size.
+            features: Map of the decoder, shape `(B, C, h, w)`.
+            clicks: Positive and negative click maps, shape `(B, 2, H, W)`, at the image's size.
             value_features: Features that depend on the prompts, if the decoder's do not, shape
-                ``(B, V, h, w)``; None is ``features``.
+                `(B, V, h, w)`; None is `features`.
 
         Returns:
-            Logits of the object, shape ``(B, 1, H, W)``.
+            Logits of the object, shape `(B, 1, H, W)`.
         """
 
 
@@ -110,7 +110,7 @@ class ConvSequential(nn.Sequential):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all layers to ``(B, C, h, w)``."""
+        """Apply all layers to `(B, C, h, w)`."""
         if self.training or torch.is_grad_enabled():
             for layer in self:
                 x = layer(x)
@@ -173,7 +173,7 @@ def levels_from(inputs: FeatureInfo, stride: int) -> list[int]:
 
 
 def enlarged_to(x: Tensor, finer: Tensor) -> Tensor:
-    """Enlarge maps ``(B, C, h, w)`` to the size of finer ones."""
+    """Enlarge maps `(B, C, h, w)` to the size of finer ones."""
     return F.interpolate(x, finer.shape[-2:], mode="bilinear", align_corners=False)
 
 
@@ -200,7 +200,7 @@ class DilatedDepthwise(nn.Conv2d):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Convolve ``(B, C, h, w)``."""
+        """Convolve `(B, C, h, w)`."""
         if x.device.type != "cpu" or self.dilation == (1, 1) or not torch.is_grad_enabled():
             return super().forward(x)
         dtype = working_dtype(x.dtype)

@@ -22,7 +22,7 @@ class ConvHead(Head):
         click_prior: Precision of the prior of its weights.
 
     Raises:
-        ValueError: If ``click_iterations`` is negative or ``click_prior`` is not positive.
+        ValueError: If `click_iterations` is negative or `click_prior` is not positive.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class ConvHead(Head):
     def forward(
         self, features: Tensor, clicks: Tensor, value_features: Tensor | None = None
     ) -> Tensor:
-        """Return logits ``(B, 1, H, W)``."""
+        """Return logits `(B, 1, H, W)`."""
         logits = self.logit(features if value_features is None else value_features, clicks)
         return F.interpolate(logits, clicks.shape[-2:], mode="bilinear", align_corners=self.aligned)
 
@@ -72,7 +72,7 @@ class SeparableHead(Head):
     def forward(
         self, features: Tensor, clicks: Tensor, value_features: Tensor | None = None
     ) -> Tensor:
-        """Return logits ``(B, 1, H, W)``."""
+        """Return logits `(B, 1, H, W)`."""
         logits = self.layers(features if value_features is None else value_features)
         size = clicks.shape[-2:]
         return F.interpolate(logits, size, mode="bilinear", align_corners=self.aligned)

@@ -24,7 +24,7 @@ class CorrectiveSelfAttention(Head):
     No click map enters queries or keys directly, so that where to look depends on the image; they
     join the values, and spread with them. The sigmoid is not part of the head.
 
-    With ``propagation_iterations``, clicks also fix the logits of their pixels in the last block,
+    With `propagation_iterations`, clicks also fix the logits of their pixels in the last block,
     to one learnt value for each sign, and expectation maximisation propagates them to the others
     (§4.4). Pixels that clicks of both signs claim are not fixed.
 
@@ -36,12 +36,12 @@ class CorrectiveSelfAttention(Head):
             corners, see `FeatureInfo`.
         value_channels: Channels of the value features, which values are then made of; None takes
             the bottleneck's.
-        attention: A name in `ATTENTIONS`: ``"standard"`` or ``"probabilistic"``.
-        layout: ``"axial"`` for the two blocks above, ``"full"`` for a single block in which every
+        attention: A name in `ATTENTIONS`: `"standard"` or `"probabilistic"`.
+        layout: `"axial"` for the two blocks above, `"full"` for a single block in which every
             position sees every other (App. E); its cost grows with the square of the pixels.
         channels: Width C_B of the bottleneck.
         num_heads: Heads of the block along the height; the last block has a single output and
-            therefore one head, whose queries and keys have ``channels / num_heads`` channels too.
+            therefore one head, whose queries and keys have `channels / num_heads` channels too.
         stride: Attention works on a grid of this stride over the image: 1 as published; larger
             ones are cheaper and enlarge the logits at the end.
         span: Positions that an axial block sees around each one, on its grid; None for all.
@@ -51,10 +51,10 @@ class CorrectiveSelfAttention(Head):
         value_prior: Precision of the prior of the value means in that propagation. Of the published
             candidates 0.1, 1, 10 and 100, the first lets the few pixels of a disk move others; from
             1 on, they hardly do.
-        value_precision: ``beta`` of the last block where clicks propagate.
+        value_precision: `beta` of the last block where clicks propagate.
         options: Further arguments of the attention class of all blocks, for instance
-            ``{"key_iterations": 1, "key_prior": 0.0}``. The last block of a head that propagates
-            has ``{"log_prior": "key_magnitude"}`` unless another is given.
+            `{"key_iterations": 1, "key_prior": 0.0}`. The last block of a head that propagates
+            has `{"log_prior": "key_magnitude"}` unless another is given.
 
     Raises:
         UnknownNameError: If the attention is not in `ATTENTIONS`.
@@ -142,7 +142,7 @@ class CorrectiveSelfAttention(Head):
     def forward(
         self, features: Tensor, clicks: Tensor, value_features: Tensor | None = None
     ) -> Tensor:
-        """Return logits ``(B, 1, H, W)``."""
+        """Return logits `(B, 1, H, W)`."""
         image_size = clicks.shape[-2:]
         grid = [max(1, -(-side // self.stride)) for side in image_size]
         # The maximum keeps every click, however coarse the grid.
@@ -169,7 +169,7 @@ class CorrectiveSelfAttention(Head):
         )
 
     def _fixed(self, clicks: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits ``(B, 1, h, w)`` that clicks ``(B, 2, h, w)`` fix, and where."""
+        """Return the logits `(B, 1, h, w)` that clicks `(B, 2, h, w)` fix, and where."""
         assert self.fixed_logits is not None, "only heads that propagate fix logits"
         positive, negative = (clicks > CLICKED).unbind(dim=1)  # each (B, h, w)
         values = torch.where(positive, self.fixed_logits[0], self.fixed_logits[1])

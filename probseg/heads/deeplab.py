@@ -51,7 +51,7 @@ class DeepLabV3PlusDecoder(_DeepLab):
         dropout: Probability with which elements of the pyramid's result are dropped.
 
     Raises:
-        ValueError: If no map has the stride ``stride``, or if a rate is less than 1.
+        ValueError: If no map has the stride `stride`, or if a rate is less than 1.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class AtrousPyramid(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map ``(B, C, h, w)`` to ``(B, channels, h, w)``."""
+        """Map `(B, C, h, w)` to `(B, channels, h, w)`."""
         pooled = self.pool(features).expand(-1, -1, *features.shape[-2:])
         branches = [self.point(features), *(conv(features) for conv in self.atrous), pooled]
         result: Tensor = self.dropout(self.project(torch.cat(branches, dim=1)))
@@ -148,7 +148,7 @@ class DenseDeepLabDecoder(_DeepLab):
         dropout: Probability with which elements of the pyramid's result are dropped.
 
     Raises:
-        ValueError: If no map has the stride ``stride``, or if a rate is less than 1.
+        ValueError: If no map has the stride `stride`, or if a rate is less than 1.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ class FPNDecoder(Decoder):
         stride: Stride of the finest level used; maps with a smaller stride are left out.
 
     Raises:
-        ValueError: If no map of the backbone has a stride of at least ``stride``.
+        ValueError: If no map of the backbone has a stride of at least `stride`.
     """
 
     def __init__(self, inputs: FeatureInfo, channels: int = 96, stride: int = 4) -> None:

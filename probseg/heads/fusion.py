@@ -29,7 +29,7 @@ class Fusion(nn.Module, ABC):
 
         Args:
             decoded: Result of the decoder.
-            image: RGB in [0, 1], shape ``(B, 3, H, W)``.
+            image: RGB in [0, 1], shape `(B, 3, H, W)`.
 
         Returns:
             What `forward` is given; by default the decoder's result.
@@ -42,11 +42,11 @@ class Fusion(nn.Module, ABC):
 
         Args:
             decoded: Result of `prepare`.
-            maps: Click maps, shape ``(B, P, H, W)``.
+            maps: Click maps, shape `(B, P, H, W)`.
             prompts: The prompts themselves, in pixels of the maps.
 
         Returns:
-            Features that know of both, shape ``(B, V, h, w)``.
+            Features that know of both, shape `(B, V, h, w)`.
         """
 
 
@@ -76,7 +76,7 @@ class PromptFusion(Fusion):
         self.blocks = nn.ModuleList(separable_conv(channels, channels, d) for d in dilations)
 
     def forward(self, decoded: Decoded, maps: Tensor, prompts: Prompts) -> Tensor:
-        """Return features ``(B, V, h, w)`` of the decoder's finest stride."""
+        """Return features `(B, V, h, w)` of the decoder's finest stride."""
         features = decoded.features
         # The maximum keeps every click, however coarse the features.
         size = [features.shape[-2], features.shape[-1]]

@@ -37,7 +37,7 @@ class GraphCut(nn.Module):
     the CPU, image by image, in a time that grows somewhat faster than the number of pixels.
 
     Args:
-        units: Units along each side of the grid, ``units**2`` in all.
+        units: Units along each side of the grid, `units**2` in all.
         key_iterations: EM iterations in which the units adapt to the image.
         scales: Of colours and places, a pair for each mixture; see `probseg.ops.units.Scales`.
         stride: Of the grid of pixels on which values propagate.
@@ -78,12 +78,12 @@ class GraphCut(nn.Module):
         """Refine logits.
 
         Args:
-            logits: Of the network, shape ``(B, 1, H, W)``.
-            image: RGB in [0, 1], shape ``(B, 3, H, W)``.
-            prompts: Clicks in pixels of ``image``.
+            logits: Of the network, shape `(B, 1, H, W)`.
+            image: RGB in [0, 1], shape `(B, 3, H, W)`.
+            prompts: Clicks in pixels of `image`.
 
         Returns:
-            Logits, float32, shape ``(B, 1, H, W)``: the network's where they agree with the cut,
+            Logits, float32, shape `(B, 1, H, W)`: the network's where they agree with the cut,
             at least `DECIDED` in magnitude and positive where the cut has the object.
         """
         size = (image.shape[-2], image.shape[-1])
@@ -98,12 +98,12 @@ class GraphCut(nn.Module):
         return torch.where(cut, logits.clamp(min=DECIDED), logits.clamp(max=-DECIDED))[:, None]
 
     def _colour_evidence(self, queries: Tensor, keys: Tensor, share: Tensor) -> Tensor:
-        """Return the sum of the mixtures' `log_odds_gain`, shape ``(B, H, W)``.
+        """Return the sum of the mixtures' `log_odds_gain`, shape `(B, H, W)`.
 
         Args:
-            queries: Of the pixels, ``(B, G, h w, 5)``.
-            keys: Of the units, ``(B, G, M, 5)``.
-            share: Of the object in each pixel, ``(B, H, W)``.
+            queries: Of the pixels, `(B, G, h w, 5)`.
+            keys: Of the units, `(B, G, M, 5)`.
+            share: Of the object in each pixel, `(B, H, W)`.
         """
         observed = F.avg_pool2d(share[:, None], self.mixture.stride, ceil_mode=True)  # (B, 1, h, w)
         read = propagated(queries, keys, observed)[:, :, 0]  # (B, G, h, w)
@@ -111,7 +111,7 @@ class GraphCut(nn.Module):
         return F.interpolate(odds, share.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
 
     def _cut(self, advantage: Tensor, positive: Tensor, negative: Tensor, image: Tensor) -> Tensor:
-        """Return the object of each image, bool ``(B, H, W)``."""
+        """Return the object of each image, bool `(B, H, W)`."""
         # More than all that speaks against it: the pixel itself, and a contour around it.
         certain = float(advantage.abs().amax()) + 8 * self.smoothness + 1
         advantage = torch.where(positive, certain, torch.where(negative, -certain, advantage))

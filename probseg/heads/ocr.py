@@ -18,24 +18,24 @@ class OCRDecoder(Decoder):
     Source: Yuan, Chen and Wang, 2020, "Object-Contextual Representations for Semantic
     Segmentation", section 3, on the concatenated maps of HRNetV2 (Wang et al. 2020); for click
     based segmentation Sofiiuk, Petrov and Konushin, 2021, "Reviving Iterative Training with Mask
-    Guidance" (RITM), whose networks have ``channels`` 48 (HRNet-W18-small), 64 (W18), 128 (W32).
+    Guidance" (RITM), whose networks have `channels` 48 (HRNet-W18-small), 64 (W18), 128 (W32).
 
-    There is one auxiliary logit ``a``. With one region, as in RITM, the object gathers pixels by
-    ``a``; the softmax over the regions is 1 whatever queries and keys are: each pixel gets the same
+    There is one auxiliary logit `a`. With one region, as in RITM, the object gathers pixels by
+    `a`; the softmax over the regions is 1 whatever queries and keys are: each pixel gets the same
     context, and their parameters no gradient. With two regions, the background also gathers pixels,
-    by ``-a``, and a pixel chooses between them, with the same parameters.
+    by `-a`, and a pixel chooses between them, with the same parameters.
 
     Maps are enlarged with aligned corners where the backbone's are, see `FeatureInfo`.
 
     Args:
         inputs: Channels and strides of the backbone's maps.
-        channels: Number of channels ``C`` of queries, keys and values; the result has ``2C``.
+        channels: Number of channels `C` of queries, keys and values; the result has `2C`.
         stride: Stride of the finest map used; maps with a smaller stride are left out.
         dropout: Probability with which channels of the result are dropped.
         regions: 1 for the object alone, 2 for object and background.
 
     Raises:
-        ValueError: If no map has a stride of at least ``stride``, or ``regions`` is another number.
+        ValueError: If no map has a stride of at least `stride`, or `regions` is another number.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class OCRDecoder(Decoder):
         self.features = FeatureInfo((2 * channels,), (finest,), inputs.aligned)
 
     def forward(self, maps: list[Tensor]) -> Decoded:
-        """Return a map ``(B, 2C, h, w)`` and logits ``(B, 1, h, w)`` of the finest level's size."""
+        """Return a map `(B, 2C, h, w)` and logits `(B, 1, h, w)` of the finest level's size."""
         size = maps[self.levels[0]].shape[-2:]
         enlarged = torch.cat(
             [
@@ -84,14 +84,14 @@ class OCRDecoder(Decoder):
 def gather_regions(pixels: Tensor, scores: Tensor) -> Tensor:
     """Average the pixels of each soft region (Yuan et al. 2020, section 3).
 
-    ``f_k = sum_i w_ki x_i``, where ``w_k`` is the softmax of the region's scores over positions.
+    `f_k = sum_i w_ki x_i`, where `w_k` is the softmax of the region's scores over positions.
 
     Args:
-        pixels: Representations ``x``, shape ``(B, C, h, w)``.
-        scores: Of the ``K`` regions, shape ``(B, K, h, w)``.
+        pixels: Representations `x`, shape `(B, C, h, w)`.
+        scores: Of the `K` regions, shape `(B, K, h, w)`.
 
     Returns:
-        Representations of the regions, shape ``(B, C, K, 1)``.
+        Representations of the regions, shape `(B, C, K, 1)`.
     """
     dtype = working_dtype(pixels.dtype)
     # Half precision has no digits for the weight of one among many thousand pixels.
@@ -104,13 +104,13 @@ def gather_regions(pixels: Tensor, scores: Tensor) -> Tensor:
 class ObjectAttention(nn.Module):
     """Gives each pixel an average of the regions, weighted by their similarity.
 
-    ``y_i = output(sum_k w_ik value(f_k))``, where ``w_i`` is the softmax over the regions of
-    ``query(x_i)·key(f_k) / sqrt(C)``; the transforms are 1x1 convolutions with normalisation and
+    `y_i = output(sum_k w_ik value(f_k))`, where `w_i` is the softmax over the regions of
+    `query(x_i)·key(f_k) / sqrt(C)`; the transforms are 1x1 convolutions with normalisation and
     ReLU (Yuan et al. 2020, section 3).
 
     Args:
         in_channels: Number of channels of the pixels, of the regions and of the result.
-        channels: Number of channels ``C`` of queries, keys and values.
+        channels: Number of channels `C` of queries, keys and values.
     """
 
     def __init__(self, in_channels: int, channels: int) -> None:
@@ -124,11 +124,11 @@ class ObjectAttention(nn.Module):
         """Attend.
 
         Args:
-            pixels: Shape ``(B, in_channels, h, w)``.
-            regions: Shape ``(B, in_channels, K, 1)``.
+            pixels: Shape `(B, in_channels, h, w)`.
+            regions: Shape `(B, in_channels, K, 1)`.
 
         Returns:
-            Context of each pixel, shape ``(B, in_channels, h, w)``.
+            Context of each pixel, shape `(B, in_channels, h, w)`.
         """
         queries = self.query(pixels)  # (B, C, h, w)
         keys, values = _tokens(self.key(regions)), _tokens(self.value(regions))  # (B, 1, K, C)

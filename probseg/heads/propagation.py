@@ -44,9 +44,9 @@ class PromptPropagation(nn.Module):
 
     Args:
         inputs: Channels and stride of the features; there is one map of them.
-        spaces: Number ``G`` of spaces.
+        spaces: Number `G` of spaces.
         dims: Channels of the features in each of them.
-        units: Units along each side of the grid of each mixture, ``units**2`` in all.
+        units: Units along each side of the grid of each mixture, `units**2` in all.
         key_iterations: EM iterations in which the units adapt to the image.
 
     Raises:
@@ -92,11 +92,11 @@ class PromptPropagation(nn.Module):
         """Compute queries of the pixels, and let the units adapt to them.
 
         Args:
-            features: Shape ``(B, C, h, w)``.
-            image: RGB in [0, 1], shape ``(B, 3, H, W)``.
+            features: Shape `(B, C, h, w)`.
+            image: RGB in [0, 1], shape `(B, 3, H, W)`.
 
         Returns:
-            Queries ``(B, G, h w, D)`` and keys ``(B, G, units**2, D)``, with ``D = dims + 5``.
+            Queries `(B, G, h w, D)` and keys `(B, G, units**2, D)`, with `D = dims + 5`.
         """
         batch, grid = len(features), (features.shape[-2], features.shape[-1])
         embedded = self.embed(features).view(batch, self.spaces, self.dims, -1)
@@ -116,12 +116,12 @@ class PromptPropagation(nn.Module):
         Args:
             units: Result of `prepare`.
             prompts: In pixels of the image, and with its previous mask if there is one.
-            grid: ``(h, w)`` of the features.
+            grid: `(h, w)` of the features.
 
         Returns:
             For each space: the share of the object among a pixel's like (log-odds, scaled to
             [-1, 1]), which clicks are on its like (-1 negative, 1 positive), the sign of the clicks
-            that are nearest to it, and the same times their nearness; float32, ``(B, 4 G, h, w)``.
+            that are nearest to it, and the same times their nearness; float32, `(B, 4 G, h, w)`.
         """
         queries, keys = units
         with full_precision(queries.device):
@@ -145,7 +145,7 @@ class PromptPropagation(nn.Module):
         """Return the weights of all pixels, of the object, and of positive and negative clicks.
 
         Returns:
-            float32, shape ``(B, 4, h, w)``.
+            float32, shape `(B, 4, h, w)`.
         """
         boxes = prompts.boxes.float() / self.stride
         boxed = ~boxes.isnan().any(dim=1)[:, None, None]  # (B, 1, 1)
@@ -166,7 +166,7 @@ class PromptPropagation(nn.Module):
     def _nearest(
         self, queries: Tensor, prompts: Prompts, grid: tuple[int, int]
     ) -> tuple[Tensor, Tensor]:
-        """Return the sign of the nearest clicks, and the same times nearness, ``(B, G, h w)``."""
+        """Return the sign of the nearest clicks, and the same times nearness, `(B, G, h w)`."""
         labels = F.pad(prompts.labels, (0, 1), value=-1)  # at least one
         points = F.pad(prompts.points.float(), (0, 0, 0, 1))
         x, y = ((points + 0.5) / self.stride).long().unbind(dim=-1)  # (B, S)

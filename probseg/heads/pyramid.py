@@ -140,7 +140,7 @@ class PromptUNet(Fusion):
         return decoded._replace(units=self.propagation.prepare(features, image))
 
     def forward(self, decoded: Decoded, maps: Tensor, prompts: Prompts) -> Tensor:
-        """Return features ``(B, V, h, w)`` of the decoder's finest stride."""
+        """Return features `(B, V, h, w)` of the decoder's finest stride."""
         pyramid = (decoded.features, *decoded.coarser)
         x: Tensor = self.embed(maps.to(decoded.features.dtype))
         skips: list[Tensor] = []
@@ -171,6 +171,6 @@ class _Residual(nn.Module):
         self.layers = ConvSequential(*layers, *conv_norm(channels, channels, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform ``(B, C, h, w)``."""
+        """Transform `(B, C, h, w)`."""
         result: Tensor = F.relu(x + self.layers(x))
         return result

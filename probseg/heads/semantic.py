@@ -19,7 +19,7 @@ class SemanticHead(nn.Module, ABC):
     Their first argument is the `FeatureInfo` of the backbone's maps.
 
     Args:
-        num_classes: Number ``C`` of classes, at least 2.
+        num_classes: Number `C` of classes, at least 2.
 
     Raises:
         ValueError: If there are fewer classes.
@@ -42,7 +42,7 @@ class SemanticHead(nn.Module, ABC):
             maps: Feature maps of the backbone, finest first.
 
         Returns:
-            Logits ``(B, C, h, w)``, of the size of the coarsest map.
+            Logits `(B, C, h, w)`, of the size of the coarsest map.
         """
 
 
@@ -69,12 +69,12 @@ class FCNHead(SemanticHead):
         self.classify = nn.Conv2d(channels, num_classes, kernel_size=1)
 
     def forward(self, maps: list[Tensor]) -> Tensor:
-        """Return the logits ``(B, C, h, w)`` of the coarsest map."""
+        """Return the logits `(B, C, h, w)` of the coarsest map."""
         logits: Tensor = self.classify(self.dropout(self.transformed(self.reduce(maps[-1]))))
         return logits
 
     def transformed(self, features: Tensor) -> Tensor:
-        """Return the features ``(B, channels, h, w)`` to classify, for the reduced ones."""
+        """Return the features `(B, channels, h, w)` to classify, for the reduced ones."""
         return features
 
 
@@ -86,7 +86,7 @@ class EMAHead(FCNHead):
     10.0 M and 43.1 G; the E step of the read-out is computed once more here, and not stored).
 
     The authors' released code has 11.15 M without the bases: behind the unit, a 3x3 convolution to
-    half of the channels, of which whole ones are dropped in front of the classifier. ``released``
+    half of the channels, of which whole ones are dropped in front of the classifier. `released`
     is this head, with the unit of the code, see `EMAU`.
 
     Args:
@@ -146,5 +146,5 @@ class EMAHead(FCNHead):
         return result
 
     def responsibilities(self, maps: list[Tensor]) -> Tensor:
-        """Return the responsibilities ``(B, K, h, w)`` of the `EMAU` for the coarsest map."""
+        """Return the responsibilities `(B, K, h, w)` of the `EMAU` for the coarsest map."""
         return self.emau.responsibilities(self.reduce(maps[-1]))

@@ -101,7 +101,7 @@ class PromptStage(Fusion):
         self.smooth = conv_norm_relu(out_channels, out_channels, 3)
 
     def forward(self, decoded: Decoded, maps: Tensor, prompts: Prompts) -> Tensor:
-        """Return features ``(B, V, h, w)`` of the decoder's finest stride."""
+        """Return features `(B, V, h, w)` of the decoder's finest stride."""
         pyramid = (decoded.features, *decoded.coarser)
         features = pyramid[self.level]
         x: Tensor = F.relu(self.project(features) + self.embed(maps.to(features.dtype)))
@@ -128,6 +128,6 @@ class _Bottleneck(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform ``(B, C, h, w)``."""
+        """Transform `(B, C, h, w)`."""
         result: Tensor = F.relu(x + self.layers(x))
         return result

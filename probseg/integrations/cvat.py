@@ -52,10 +52,10 @@ class Interactor:
 
 
 def create(model: str = RECOMMENDED, device: str = "cpu") -> Interactor:
-    """Return the function for an agent; its arguments are the parameters ``-p NAME=TYPE:VALUE``.
+    """Return the function for an agent; its arguments are the parameters `-p NAME=TYPE:VALUE`.
 
     Args:
         model: Model of the zoo, model folder, or folder of a run.
-        device: ``cpu``, ``cuda`` or ``cuda:N``.
+        device: `cpu`, `cuda` or `cuda:N`.
     """
     return Interactor(PromptedModel(model, device))

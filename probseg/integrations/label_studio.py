@@ -1,7 +1,7 @@
 """The machine learning backend of Label Studio: smart keypoints and rectangles become brush masks.
 
-The routes are those that Label Studio calls: ``GET /health``, ``POST /setup``, ``POST /predict``
-and ``POST /webhook``. Images are read from one folder or from the task itself, never from the
+The routes are those that Label Studio calls: `GET /health`, `POST /setup`, `POST /predict`
+and `POST /webhook`. Images are read from one folder or from the task itself, never from the
 network.
 """
 
@@ -45,13 +45,13 @@ class Question(NamedTuple):
 
     Args:
         image: Address of the image in the task.
-        size: ``(H, W)`` of the image as Label Studio shows it.
-        positive: Points ``(x, y)`` on the object, in pixels.
+        size: `(H, W)` of the image as Label Studio shows it.
+        positive: Points `(x, y)` on the object, in pixels.
         negative: Points on the background.
-        box: ``(x0, y0, x1, y1)``, or None.
+        box: `(x0, y0, x1, y1)`, or None.
         label: Chosen by the annotator.
-        tag: Name of the tag ``BrushLabels``.
-        image_tag: Name of the tag ``Image``.
+        tag: Name of the tag `BrushLabels`.
+        image_tag: Name of the tag `Image`.
     """
 
     image: str
@@ -166,7 +166,7 @@ class Backend:
 
 
 def asked(body: Mapping[str, Any]) -> Question | None:
-    """Return the question of a request to ``/predict``; None without prompts.
+    """Return the question of a request to `/predict`; None without prompts.
 
     Raises:
         ValueError: If the labelling interface has no brush, a region is no prompt, or a prompt is
@@ -197,7 +197,7 @@ def asked(body: Mapping[str, Any]) -> Question | None:
 
 
 def brush_tags(label_config: str) -> tuple[str, str, str]:
-    """Return the names of the tags ``BrushLabels`` and ``Image``, and the image's key in tasks.
+    """Return the names of the tags `BrushLabels` and `Image`, and the image's key in tasks.
 
     Raises:
         ValueError: If the labelling interface has no such tags.
@@ -224,7 +224,7 @@ def create_app(backend: Backend, hosts: frozenset[str]) -> Guard:
 
     Args:
         backend: Answers the requests.
-        hosts: Accepted values of ``Host``; see `Guard`.
+        hosts: Accepted values of `Host`; see `Guard`.
     """
     routes = [
         Route("/health", lambda request: JSONResponse(backend.health()), methods=["GET"]),

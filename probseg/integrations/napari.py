@@ -1,6 +1,6 @@
 """A plugin of napari: points on an object become its mask in a layer of labels.
 
-The manifest ``napari.yaml`` offers `segment_by_clicks` as a widget, which napari builds from its
+The manifest `napari.yaml` offers `segment_by_clicks` as a widget, which napari builds from its
 arguments.
 """
 
@@ -28,9 +28,9 @@ def segment_by_clicks(
 ) -> None:
     """Add layers for points and masks; every new point segments the object again.
 
-    The layer ``object`` takes points on the object, ``background`` those that are not. The mask is
-    written with the selected label of the layer ``masks``; pixels of other labels are not changed.
-    Another selected label (``M`` takes the next one) begins another object.
+    The layer `object` takes points on the object, `background` those that are not. The mask is
+    written with the selected label of the layer `masks`; pixels of other labels are not changed.
+    Another selected label (`M` takes the next one) begins another object.
 
     Args:
         viewer: Where the layers are added.
@@ -96,12 +96,12 @@ def displayed(
     """Return an image as it is displayed, as 8-bit RGB.
 
     Args:
-        data: Grey, shape ``(H, W)``; or colours, shape ``(H, W, 3)`` or ``(H, W, 4)``, floating
+        data: Grey, shape `(H, W)`; or colours, shape `(H, W, 3)` or `(H, W, 4)`, floating
             point ones in [0, 1].
         limits: Grey values that are black and white; None for colours.
 
     Returns:
-        uint8, shape ``(H, W, 3)``; transparency is left out.
+        uint8, shape `(H, W, 3)`; transparency is left out.
     """
     if limits is None:
         white = np.iinfo(data.dtype).max if np.issubdtype(data.dtype, np.integer) else 1.0

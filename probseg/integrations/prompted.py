@@ -49,7 +49,7 @@ class PromptedModel:
         """Return an image without prompts, encoded if that does not depend on prompts.
 
         Args:
-            image: RGB, uint8, shape ``(H, W, 3)``.
+            image: RGB, uint8, shape `(H, W, 3)`.
         """
         state = begin(image_tensor(image, self._device))
         return self._loop.encode(state) if self._model.prompts == "head" else state
@@ -67,10 +67,10 @@ class PromptedModel:
 
         Args:
             encoded: The image, from `encode`; it is not changed.
-            positive: Points ``(x, y)`` on the object, at most 2 pixels over the edge of the image
+            positive: Points `(x, y)` on the object, at most 2 pixels over the edge of the image
                 (`OVERHANG`), where they become clicks on the nearest pixel.
             negative: Points on the background, likewise.
-            box: Around the object, ``(x0, y0, x1, y1)``; up to 2 pixels over the edge of the image
+            box: Around the object, `(x0, y0, x1, y1)`; up to 2 pixels over the edge of the image
                 are cut off with a warning.
 
         Returns:
@@ -94,7 +94,7 @@ def pixel_click(point: Point, positive: bool, size: tuple[int, int]) -> Click:
     """Return a click on the pixel under a point, or on the nearest one.
 
     Raises:
-        ValueError: If the point is further than `OVERHANG` over the edge of an image ``(H, W)``.
+        ValueError: If the point is further than `OVERHANG` over the edge of an image `(H, W)`.
     """
     (x, y), (height, width) = point, size
     if not (-OVERHANG <= x <= width + OVERHANG and -OVERHANG <= y <= height + OVERHANG):

@@ -29,20 +29,20 @@ class Model(Protocol):
     """A model for clicks: `Segmenter`, or any object with these three methods."""
 
     def grid(self, size: tuple[int, int]) -> Hashable:
-        """Return what images of size ``(H, W)`` must have in common to be computed together."""
+        """Return what images of size `(H, W)` must have in common to be computed together."""
 
     def encode_each(self, images: Sequence[Tensor]) -> Sequence[Any]:
-        """Encode images ``(3, H, W)`` in [0, 1] of one `grid`; called once for each image."""
+        """Encode images `(3, H, W)` in [0, 1] of one `grid`; called once for each image."""
 
     def decode_each(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Sequence[Tensor]:
-        """Return logits ``(H, W)`` of each image for all its prompts so far (a batch of 1)."""
+        """Return logits `(H, W)` of each image for all its prompts so far (a batch of 1)."""
 
 
 class OneStep(NamedTuple):
-    """A model that is one function of image ``(1, 3, H, W)`` and prompts.
+    """A model that is one function of image `(1, 3, H, W)` and prompts.
 
     Args:
-        predict: Returns logits ``(1, 1, H, W)``.
+        predict: Returns logits `(1, 1, H, W)`.
     """
 
     predict: Callable[[Tensor, Prompts], Tensor]
@@ -69,14 +69,14 @@ class InteractionLoop:
 
     Args:
         model: In evaluation mode.
-        batch_size: Most images in one call of the model, at least 2 with ``flip``; bounds its
+        batch_size: Most images in one call of the model, at least 2 with `flip`; bounds its
             memory.
         zoom: Settings of the zoom-in; None for none.
         flip: Whether to average the logits with the logits of the mirrored image.
         previous_mask: Whether the model is handed its last answer with the prompts.
 
     Raises:
-        ValueError: If ``batch_size`` is not positive, or the model is in training mode.
+        ValueError: If `batch_size` is not positive, or the model is in training mode.
     """
 
     model: Model
@@ -177,7 +177,7 @@ class InteractionLoop:
         return encoded
 
     def _decoded(self, states: Sequence[InteractionState]) -> list[Tensor]:
-        """Return the probabilities ``(h, w)`` for the encoded views of the states."""
+        """Return the probabilities `(h, w)` for the encoded views of the states."""
         encoded = [state.encoded[0] for state in states]
         prompts = [self._prompts(state, mirrored=False) for state in states]
         if self.flip:
@@ -248,7 +248,7 @@ def _size(box: Box) -> tuple[int, int]:
 
 
 def _shown(image: Tensor, view: View) -> Tensor:
-    """Cut a view out of an image ``(C, H, W)`` and resize it, to float ``(C, h, w)``."""
+    """Cut a view out of an image `(C, H, W)` and resize it, to float `(C, h, w)`."""
     x0, y0, x1, y1 = view.box
     part = image[:, y0:y1, x0:x1]
     if part.dtype == torch.uint8:
@@ -257,7 +257,7 @@ def _shown(image: Tensor, view: View) -> Tensor:
 
 
 def _put_back(state: InteractionState, probability: Tensor) -> InteractionState:
-    """Return the state with the probabilities ``(h, w)`` where they belong, and 0 elsewhere."""
+    """Return the state with the probabilities `(h, w)` where they belong, and 0 elsewhere."""
     x0, y0, x1, y1 = place = state.window or state.crop
     if tuple(probability.shape) != _size(place):
         probability = _resize(probability[None], _size(place))[0]

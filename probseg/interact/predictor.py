@@ -39,7 +39,7 @@ class Mask:
     """Answer of the model, at the image's own size.
 
     Args:
-        probability: Probability of the object, float32, shape ``(H, W)``.
+        probability: Probability of the object, float32, shape `(H, W)`.
     """
 
     probability: npt.NDArray[np.float32]
@@ -57,12 +57,12 @@ class Mask:
 
     @property
     def binary(self) -> npt.NDArray[np.bool_]:
-        """Pixels that are more likely object than not, shape ``(H, W)``."""
+        """Pixels that are more likely object than not, shape `(H, W)`."""
         return self.probability > 0.5
 
     @property
     def uncertainty(self) -> npt.NDArray[np.float32]:
-        """Entropy of each pixel's label in bits, from 0 (sure) to 1, shape ``(H, W)``."""
+        """Entropy of each pixel's label in bits, from 0 (sure) to 1, shape `(H, W)`."""
         p = self.probability.astype(np.float64)
         entropy = np.zeros_like(p)
         for q in (p, 1 - p):
@@ -71,9 +71,9 @@ class Mask:
 
     @property
     def rle(self) -> dict[str, Any]:
-        """The binary mask as run lengths of COCO, ``{"size": [H, W], "counts": text}``.
+        """The binary mask as run lengths of COCO, `{"size": [H, W], "counts": text}`.
 
-        pycocotools reads it, and it is the ``segmentation`` of an annotation in JSON.
+        pycocotools reads it, and it is the `segmentation` of an annotation in JSON.
         """
         return run_lengths.encode(self.binary)
 
@@ -81,7 +81,7 @@ class Mask:
         """Write the binary mask as a PNG of its size: 255 on the object, 0 elsewhere.
 
         Args:
-            path: The file to be, ending in ``.png``; it appears whole, in a folder that is made if
+            path: The file to be, ending in `.png`; it appears whole, in a folder that is made if
                 need be.
 
         Raises:
@@ -100,7 +100,7 @@ class Mask:
                 keeps every pixel, and `probseg.formats.polygons.fill` gives the mask back.
 
         Raises:
-            ValueError: If ``tolerance`` is negative.
+            ValueError: If `tolerance` is negative.
         """
         return trace(self.binary, tolerance)
 
@@ -108,14 +108,14 @@ class Mask:
         """Cut the object out of its image.
 
         Args:
-            image: The RGB image that was segmented, uint8, shape ``(H, W, 3)``.
+            image: The RGB image that was segmented, uint8, shape `(H, W, 3)`.
 
         Returns:
-            RGBA, uint8, shape ``(h, w, 4)``, with alpha 255 on the object and 0 elsewhere, and the
-            smallest box around the object, half-open ``(x0, y0, x1, y1)``, that it was cut from.
+            RGBA, uint8, shape `(h, w, 4)`, with alpha 255 on the object and 0 elsewhere, and the
+            smallest box around the object, half-open `(x0, y0, x1, y1)`, that it was cut from.
 
         Raises:
-            ValueError: If ``image`` has another size, or the mask is empty.
+            ValueError: If `image` has another size, or the mask is empty.
         """
         if image.shape != (*self.probability.shape, 3):
             msg = (
@@ -143,7 +143,7 @@ class Predictor:
     """Segments one image at a time by clicks.
 
     With a box, the model sees the part of the image around box and clicks, cut as in the protocol
-    ``gabbur2021``; without one it sees the whole image. Models whose prompts enter at the head pay
+    `gabbur2021`; without one it sees the whole image. Models whose prompts enter at the head pay
     for what they see once, and then answer each click in a fraction of the time.
 
     Models that take a previous mask get their last answer as an input: their next answer depends
@@ -206,7 +206,7 @@ class Predictor:
 
     @property
     def view(self) -> Box | None:
-        """Box ``(x0, y0, x1, y1)`` of the last view, in pixels; None before the first prediction.
+        """Box `(x0, y0, x1, y1)` of the last view, in pixels; None before the first prediction.
 
         It moves with the window of a zoom, and the model then encodes the new view.
         """
@@ -220,7 +220,7 @@ class Predictor:
         Models whose prompts enter at the head encode it now, all others at each prediction.
 
         Args:
-            image: RGB, uint8, shape ``(H, W, 3)``, any size; or an image of Pillow or the path of
+            image: RGB, uint8, shape `(H, W, 3)`, any size; or an image of Pillow or the path of
                 an image file, of any mode, see `probseg.images.read_image`.
 
         Raises:
@@ -294,14 +294,14 @@ class Predictor:
         Without new prompts the answer is the last one, or a new one under changed settings.
 
         Args:
-            clicks: New clicks, in pixels of the image: `Click`, ``(x, y)`` for a positive one, or
-                ``(x, y, positive)``.
-            box: Half-open box ``(x0, y0, x1, y1)`` around the object, which is rounded outwards to
+            clicks: New clicks, in pixels of the image: `Click`, `(x, y)` for a positive one, or
+                `(x, y, positive)`.
+            box: Half-open box `(x0, y0, x1, y1)` around the object, which is rounded outwards to
                 whole pixels; replaces an earlier one. Where it reaches up to 2 pixels over the
                 edge of the image, it is cut there with a warning.
             mask: A mask to begin with, which the prompts correct, or which the model refines where
                 it is given alone: bool, probabilities in [0, 1], or uint8 with 255 or 1 on the
-                object and 0 elsewhere, shape ``(H, W)``. Earlier prompts are forgotten.
+                object and 0 elsewhere, shape `(H, W)`. Earlier prompts are forgotten.
 
         Returns:
             The mask for all prompts so far.

@@ -24,7 +24,7 @@ class View(NamedTuple):
 
     Args:
         box: Crop or window, in whole-image pixels.
-        size: ``(H, W)`` that it is resized to; its own without a zoom.
+        size: `(H, W)` that it is resized to; its own without a zoom.
     """
 
     box: Box
@@ -35,13 +35,13 @@ class InteractionState(NamedTuple):
     """State of an interaction.
 
     Args:
-        image: RGB, uint8, on the model's device, shape ``(3, H, W)``.
+        image: RGB, uint8, on the model's device, shape `(3, H, W)`.
         crop: Part of the image that the model may see, in whole-image pixels.
         box: The annotator's box, or None.
         clicks: The clicks so far.
-        probability: Of the object, float32, shape ``(H, W)``; 0 outside the last view.
+        probability: Of the object, float32, shape `(H, W)`; 0 outside the last view.
         window: Part of the image that a zoom chose last; None before, and without one.
-        view: The view that ``encoded`` belongs to; None before the first.
+        view: The view that `encoded` belongs to; None before the first.
         encoded: The model's encoding of the view.
         seconds: Time of the last answer, with the encoding of the image if it was new; where
             several were computed together, the share of one. None before the first.
@@ -59,7 +59,7 @@ class InteractionState(NamedTuple):
 
 
 def image_tensor(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:
-    """Turn RGB uint8 ``(H, W, 3)`` into a tensor uint8 ``(3, H, W)``."""
+    """Turn RGB uint8 `(H, W, 3)` into a tensor uint8 `(3, H, W)`."""
     pixels = torch.tensor(np.ascontiguousarray(image), device=device)  # views may run backwards
     return pixels.permute(2, 0, 1)
 
@@ -75,11 +75,11 @@ def begin(
     """Return the initial state of an interaction.
 
     Args:
-        image: RGB, uint8, shape ``(3, H, W)``, on the model's device; see `image_tensor`.
+        image: RGB, uint8, shape `(3, H, W)`, on the model's device; see `image_tensor`.
         crop: Part of the image that the model may see; None is all of it.
         box: The annotator's box in whole-image pixels, or None.
         clicks: Clicks before the first answer.
-        initial: A mask to correct, bool, shape ``(H, W)``; without one nothing is object yet.
+        initial: A mask to correct, bool, shape `(H, W)`; without one nothing is object yet.
 
     Raises:
         ValueError: If the box or a click is outside the image.
@@ -98,7 +98,7 @@ def begin(
 def with_crop(state: InteractionState) -> InteractionState:
     """Return a state with the crop for its prompts: the whole image, or the box's surroundings.
 
-    The margin is that of the protocol ``gabbur2021``. It surrounds the box, and all clicks too if
+    The margin is that of the protocol `gabbur2021`. It surrounds the box, and all clicks too if
     one lies outside: a crop that stays the same need not be encoded again.
     """
     height, width = state.image.shape[-2:]
@@ -124,7 +124,7 @@ def with_crop(state: InteractionState) -> InteractionState:
 
 
 def as_click(value: object, name: str) -> Click:
-    """Return a `Click` for one, for ``(x, y)`` or for ``(x, y, positive)``.
+    """Return a `Click` for one, for `(x, y)` or for `(x, y, positive)`.
 
     Args:
         value: Whatever was given.
@@ -148,7 +148,7 @@ def as_click(value: object, name: str) -> Click:
 
 
 def fitted_box(box: Sequence[float], image: Tensor) -> Box:
-    """Return a box of whole pixels, rounded outwards and cut at the edge of an image ``(3, H, W)``.
+    """Return a box of whole pixels, rounded outwards and cut at the edge of an image `(3, H, W)`.
 
     Warns:
         UserWarning: If the box reaches over the edge by `OVERHANG` or less.
@@ -175,7 +175,7 @@ def fitted_box(box: Sequence[float], image: Tensor) -> Box:
 
 
 def check_click(click: Click, image: Tensor) -> None:
-    """Raise a ValueError if a click is outside an image ``(3, H, W)``."""
+    """Raise a ValueError if a click is outside an image `(3, H, W)`."""
     height, width = image.shape[1:]
     if not (0 <= click.x < width and 0 <= click.y < height):
         message = (
@@ -186,7 +186,7 @@ def check_click(click: Click, image: Tensor) -> None:
 
 
 def check_box(box: Sequence[float], image: Tensor) -> None:
-    """Raise a ValueError if a box is empty or not inside an image ``(3, H, W)``."""
+    """Raise a ValueError if a box is empty or not inside an image `(3, H, W)`."""
     height, width = image.shape[1:]
     x0, y0, x1, y1 = box
     if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):

@@ -63,7 +63,7 @@ def next_window(
     Args:
         zoom: The rules.
         window: Window of the last answer; None for the whole image.
-        probability: The last answer, shape ``(H, W)``.
+        probability: The last answer, shape `(H, W)`.
         clicks: All clicks, the new one included.
     """
     predicted = probability > zoom.threshold
@@ -80,7 +80,7 @@ def next_window(
 
 
 def scaled_size(size: tuple[int, int], target: int) -> tuple[int, int]:
-    """Return ``(H, W)`` of a window of this size when its longer side is ``target``."""
+    """Return `(H, W)` of a window of this size when its longer side is `target`."""
     scale = target / max(size)
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 

@@ -1,6 +1,6 @@
 """Losses between logits and masks: functions first, modules as thin shells.
 
-All take ``logits`` of shape ``(B, 1, H, W)`` and ``masks`` of shape ``(B, H, W)``, uint8, with 1
+All take `logits` of shape `(B, 1, H, W)` and `masks` of shape `(B, H, W)`, uint8, with 1
 object, 0 background and 255 ignored, and return one number: the mean over images of each image's
 loss, so that images count alike whatever the number of their valid pixels.
 """
@@ -18,7 +18,7 @@ from probseg.types import IGNORE
 
 
 def _prepare(logits: Tensor, masks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Flatten to float32 logits, targets and validity, each ``(B, H*W)``."""
+    """Flatten to float32 logits, targets and validity, each `(B, H*W)`."""
     if (
         logits.ndim != 4
         or logits.shape[1] != 1
@@ -45,16 +45,16 @@ def normalized_focal_loss(
 ) -> Tensor:
     """Focal loss whose weights are rescaled to keep the gradient's size (Sofiiuk et al. 2019).
 
-    The factor ``(1 - p)^gamma`` of the true class's probability p shrinks as the model improves;
+    The factor `(1 - p)^gamma` of the true class's probability p shrinks as the model improves;
     dividing by its mean over the image (a constant for the gradient) keeps the total weight at
     that of cross-entropy. The quotient is computed from logarithms and needs no floor, so that it
     holds however sure the logits are; the authors' code adds 1e-12 to the sum of the factors.
 
     Args:
-        logits: Shape ``(B, 1, H, W)``.
-        masks: Shape ``(B, H, W)``.
-        alpha: Weight of the object's pixels, in (0, 1); the background's is ``1 - alpha``.
-        gamma: Focusing exponent, at least 0; 0 is cross-entropy times ``alpha``.
+        logits: Shape `(B, 1, H, W)`.
+        masks: Shape `(B, H, W)`.
+        alpha: Weight of the object's pixels, in (0, 1); the background's is `1 - alpha`.
+        gamma: Focusing exponent, at least 0; 0 is cross-entropy times `alpha`.
     """
     scores, target, valid = _prepare(logits, masks)
     true_logit = (2 * target - 1) * scores
@@ -80,18 +80,18 @@ def soft_iou_loss(logits: Tensor, masks: Tensor) -> Tensor:
 
 
 class MaskLoss(nn.Module, ABC):
-    """Base of the losses that a task accepts: ``(logits, masks) -> scalar``."""
+    """Base of the losses that a task accepts: `(logits, masks) -> scalar`."""
 
     @abstractmethod
     def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
-        """Return the loss of logits ``(B, 1, H, W)`` for masks ``(B, H, W)``."""
+        """Return the loss of logits `(B, 1, H, W)` for masks `(B, H, W)`."""
 
 
 class BinaryCrossEntropy(MaskLoss):
     """Module of `binary_cross_entropy`."""
 
     def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
-        """Return the loss of logits ``(B, 1, H, W)`` for masks ``(B, H, W)``."""
+        """Return the loss of logits `(B, 1, H, W)` for masks `(B, H, W)`."""
         return binary_cross_entropy(logits, masks)
 
 
@@ -118,7 +118,7 @@ class NormalizedFocalLoss(MaskLoss):
         self.gamma = gamma
 
     def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
-        """Return the loss of logits ``(B, 1, H, W)`` for masks ``(B, H, W)``."""
+        """Return the loss of logits `(B, 1, H, W)` for masks `(B, H, W)`."""
         return normalized_focal_loss(logits, masks, self.alpha, self.gamma)
 
 
@@ -126,7 +126,7 @@ class SoftIoULoss(MaskLoss):
     """Module of `soft_iou_loss`."""
 
     def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
-        """Return the loss of logits ``(B, 1, H, W)`` for masks ``(B, H, W)``."""
+        """Return the loss of logits `(B, 1, H, W)` for masks `(B, H, W)`."""
         return soft_iou_loss(logits, masks)
 
 
@@ -156,6 +156,6 @@ class WeightedSum(MaskLoss):
             raise ValueError(msg)
 
     def forward(self, logits: Tensor, masks: Tensor) -> Tensor:
-        """Return the loss of logits ``(B, 1, H, W)`` for masks ``(B, H, W)``."""
+        """Return the loss of logits `(B, 1, H, W)` for masks `(B, H, W)`."""
         terms = [w * f(logits, masks) for w, f in zip(self.weights, self.losses, strict=True)]
         return torch.stack(terms).sum()

@@ -39,25 +39,25 @@ def clustered_bootstrap(
 
     Objects of one photograph are not independent, so photographs are drawn with replacement, each
     with all of its objects (pairs cluster bootstrap; Cameron and Miller, 2015, section VI). With
-    ``w_c`` the number of times that photograph ``c`` was drawn, ``s_c`` the sum over its ``n_c``
-    objects, each draw's mean is ``sum_c w_c s_c / sum_c w_c n_c``; the interval is between the
-    quantiles ``(1 - level) / 2`` and ``(1 + level) / 2`` of the draws (percentile interval; Efron,
+    `w_c` the number of times that photograph `c` was drawn, `s_c` the sum over its `n_c`
+    objects, each draw's mean is `sum_c w_c s_c / sum_c w_c n_c`; the interval is between the
+    quantiles `(1 - level) / 2` and `(1 + level) / 2` of the draws (percentile interval; Efron,
     1979). It is too short for few photographs, noticeably so below about 30.
 
     Args:
         values: One or more values of each object, e.g. its means over trials, shape
-            ``(objects, ...)``.
+            `(objects, ...)`.
         photos: Name of each object's photograph.
         draws: Number of resamples.
         seed: The same seed draws the same photographs.
         level: Share of intervals that should hold the true mean, in (0, 1).
 
     Returns:
-        Each of shape ``(...)``; NaN where all objects are of one photograph.
+        Each of shape `(...)`; NaN where all objects are of one photograph.
 
     Raises:
-        ValueError: If ``values`` is empty or holds NaN, ``photos`` is of another length, or
-            ``draws`` or ``level`` is out of range.
+        ValueError: If `values` is empty or holds NaN, `photos` is of another length, or
+            `draws` or `level` is out of range.
     """
     values = np.asarray(values, dtype=np.float64)
     _check(values, photos, draws, level)
@@ -88,7 +88,7 @@ def draw_weights(clusters: int, draws: int, random: np.random.Generator) -> Floa
     Each row is a draw from the multinomial distribution with equal probabilities.
 
     Returns:
-        Whole numbers that sum to ``clusters`` in each row, shape ``(draws, clusters)``.
+        Whole numbers that sum to `clusters` in each row, shape `(draws, clusters)`.
     """
     chosen = random.integers(clusters, size=(draws, clusters))
     chosen += np.arange(draws)[:, None] * clusters

@@ -2,7 +2,7 @@
 
 The IoU of a large object hardly sees its outline. The boundary IoU of Cheng et al. (2021,
 "Boundary IoU: Improving Object-Centric Image Segmentation Evaluation") compares only the pixels
-within a distance ``d`` of it, on the inside::
+within a distance `d` of it, on the inside::
 
     G_d = G minus (G eroded d times by a 3 x 3 square)
     boundary IoU = |G_d and P_d| / |G_d or P_d|
@@ -32,7 +32,7 @@ class Region(NamedTuple):
     """Some pixels of an image.
 
     Args:
-        pixels: uint8, 0 or 1, shape ``(h, w)``: those within a box; the others are out.
+        pixels: uint8, 0 or 1, shape `(h, w)`: those within a box; the others are out.
         x0: First column of the box in the image.
         y0: First row of the box in the image.
         area: Number of pixels of the region.
@@ -56,13 +56,13 @@ def boundary_iou(
     value is 1.
 
     Args:
-        prediction: bool, shape ``(H, W)``.
-        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+        prediction: bool, shape `(H, W)`.
+        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
         dilation: Width of the region as a fraction of the image's diagonal, above 0; see
             `boundary_width`.
 
     Raises:
-        ValueError: If the shapes differ, ``prediction`` is not bool, or ``dilation`` is not
+        ValueError: If the shapes differ, `prediction` is not bool, or `dilation` is not
             positive.
     """
     check_prediction(prediction, mask)
@@ -72,14 +72,14 @@ def boundary_iou(
 
 
 def boundary_width(shape: tuple[int, ...], dilation: float = DILATION) -> int:
-    """Return the width ``d = max(1, round(dilation * diagonal))`` of a boundary region in pixels.
+    """Return the width `d = max(1, round(dilation * diagonal))` of a boundary region in pixels.
 
     Args:
-        shape: ``(H, W)`` of the image.
+        shape: `(H, W)` of the image.
         dilation: Fraction of its diagonal, above 0.
 
     Raises:
-        ValueError: If ``dilation`` is not positive.
+        ValueError: If `dilation` is not positive.
     """
     if not dilation > 0:
         message = f"`dilation` must be a fraction above 0 of the diagonal, got {dilation}"
@@ -88,10 +88,10 @@ def boundary_width(shape: tuple[int, ...], dilation: float = DILATION) -> int:
 
 
 def boundary_region(inside: npt.NDArray[np.uint8], width: int) -> Region:
-    """Return the pixels of a mask that are within ``width`` pixels of its outside.
+    """Return the pixels of a mask that are within `width` pixels of its outside.
 
     Args:
-        inside: uint8, 0 or 1, shape ``(H, W)``.
+        inside: uint8, 0 or 1, shape `(H, W)`.
         width: In pixels, in the chessboard distance.
     """
     x0, y0, w, h = cv2.boundingRect(inside)

@@ -1,7 +1,7 @@
 """Calibration of the probability of the object.
 
-Both scores treat every pixel as one statement about two classes: "object, with probability ``p``".
-``y`` is 1 on the object and 0 on the background; ignored pixels do not count.
+Both scores treat every pixel as one statement about two classes: "object, with probability `p`".
+`y` is 1 on the object and 0 on the background; ignored pixels do not count.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Floats = npt.NDArray[np.floating]
 
 
 def brier_score(probability: Floats, mask: npt.NDArray[np.uint8]) -> float | None:
-    """Return the mean squared error of the probabilities, mean of ``(p - y)^2`` (Brier, 1950).
+    """Return the mean squared error of the probabilities, mean of `(p - y)^2` (Brier, 1950).
 
     It is a proper score: the true probability of each pixel has the least expected value. The
-    range is [0, 1], and 0.25 is what ``p = 0.5`` everywhere gets.
+    range is [0, 1], and 0.25 is what `p = 0.5` everywhere gets.
 
     Args:
-        probability: Of the object, float in [0, 1], shape ``(H, W)``.
-        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+        probability: Of the object, float in [0, 1], shape `(H, W)`.
+        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
 
     Returns:
         The score, or None where all pixels are ignored.
@@ -51,19 +51,19 @@ def expected_calibration_error(
 
         sum over bins b of  n_b / n * |mean of p in b - share of object pixels in b|
 
-    Bin ``b`` of ``B`` holds ``b / B <= p < (b + 1) / B``, the last one ``p = 1`` too; ``p * B`` is
+    Bin `b` of `B` holds `b / B <= p < (b + 1) / B`, the last one `p = 1` too; `p * B` is
     computed in float32. The range is [0, 1].
 
     Args:
-        probability: Of the object, float in [0, 1], shape ``(H, W)``.
-        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+        probability: Of the object, float in [0, 1], shape `(H, W)`.
+        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
         bins: Number of bins of equal width, at least 1.
 
     Returns:
         The error, or None where all pixels are ignored.
 
     Raises:
-        ValueError: If the shapes differ, a probability is NaN or outside [0, 1], or ``bins`` is
+        ValueError: If the shapes differ, a probability is NaN or outside [0, 1], or `bins` is
             not positive.
     """
     check_probability(probability, mask)

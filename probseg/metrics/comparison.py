@@ -65,7 +65,7 @@ def signed_rank(differences: Floats, photos: Sequence[str]) -> SignedRank:
     signs, with zeros and ties too. Beyond, it is scipy's normal approximation with both corrected.
 
     Args:
-        differences: One per object, shape ``(objects,)``.
+        differences: One per object, shape `(objects,)`.
         photos: Photograph of each object.
 
     Raises:
@@ -106,7 +106,7 @@ def mcnemar(first: Bools, second: Bools, photos: Sequence[str]) -> Discordance:
     change sides together, and the p-value counts all ways to do so.
 
     Args:
-        first: Whether the first statement is true, bool, shape ``(objects,)``.
+        first: Whether the first statement is true, bool, shape `(objects,)`.
         second: Whether the second one is.
         photos: Photograph of each object.
 
@@ -125,7 +125,7 @@ def mcnemar(first: Bools, second: Bools, photos: Sequence[str]) -> Discordance:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Correct p-values for their number by Holm's step-down procedure (1979).
 
-    The i-th smallest of m, ``i = 0 ... m - 1``, is multiplied by ``m - i``, and none may be below
+    The i-th smallest of m, `i = 0 ... m - 1`, is multiplied by `m - i`, and none may be below
     that of a smaller one, nor above 1. The chance of even one false alarm among all tests then
     stays at the level that the corrected values are held against, however the tests depend on each
     other.

@@ -17,7 +17,7 @@ def click_compliance(prediction: npt.NDArray[np.bool_], clicks: Sequence[Click])
     once should not have to be clicked on again.
 
     Args:
-        prediction: bool, shape ``(H, W)``.
+        prediction: bool, shape `(H, W)`.
         clicks: In pixels of the prediction.
 
     Returns:

@@ -36,7 +36,7 @@ class Confusion:
 
         Args:
             sample: The photograph.
-            prediction: Class numbers, int64, shape ``(H, W)``.
+            prediction: Class numbers, int64, shape `(H, W)`.
 
         Raises:
             DataError: If the truth has more classes than the network.
@@ -54,6 +54,6 @@ class Confusion:
         self.photographs += 1
 
     def matrix(self) -> Counts:
-        """Return numbers of pixels, int64, shape ``(C, C)``, the truth in rows."""
+        """Return numbers of pixels, int64, shape `(C, C)`, the truth in rows."""
         counts: Counts = self._metric.compute().cpu().numpy()
         return counts

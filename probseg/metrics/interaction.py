@@ -1,9 +1,9 @@
 """Scores of an interactive segmentation, from the IoU after every click.
 
-All functions take ``ious`` of shape ``(objects, trials, K + 1)``: entry ``k`` of the last axis is
-the IoU after ``k`` corrective clicks, and ``K`` is the largest number of clicks. Entry 0 is the IoU
+All functions take `ious` of shape `(objects, trials, K + 1)`: entry `k` of the last axis is
+the IoU after `k` corrective clicks, and `K` is the largest number of clicks. Entry 0 is the IoU
 before any corrective click: of the first prediction where the annotator drew a box, of the empty
-mask (0) where the first click is what starts the prediction. They raise a ValueError if ``ious``
+mask (0) where the first click is what starts the prediction. They raise a ValueError if `ious`
 has another rank, is empty, or holds a value outside [0, 1].
 """
 
@@ -22,19 +22,19 @@ REPORTED_CLICKS = (0, 1, 2, 3, 5, 10, 20)
 
 
 def miou_at(ious: Floats) -> Floats:
-    """Return the mean over trials and objects after each number of clicks, shape ``(K + 1,)``."""
+    """Return the mean over trials and objects after each number of clicks, shape `(K + 1,)`."""
     return np.asarray(checked_ious(ious).mean(axis=1).mean(axis=0))
 
 
 def standard_error_objects(ious: Floats) -> Floats:
     """Return the standard error over objects: variation with the choice of images.
 
-    The standard deviation (with ``objects - 1``) of the objects' means over trials, divided by the
+    The standard deviation (with `objects - 1`) of the objects' means over trials, divided by the
     root of the number of objects. NaN for a single object. Objects count as independent, even if
     they share a photograph; `probseg.metrics.clustered_bootstrap` knows better.
 
     Returns:
-        Shape ``(K + 1,)``.
+        Shape `(K + 1,)`.
     """
     return standard_error(checked_ious(ious).mean(axis=1))
 
@@ -42,12 +42,12 @@ def standard_error_objects(ious: Floats) -> Floats:
 def standard_error_trials(ious: Floats) -> Floats:
     """Return the standard error over trials: variation with the noise of the protocol.
 
-    The standard deviation (with ``trials - 1``) of the trials' means over objects, divided by the
+    The standard deviation (with `trials - 1`) of the trials' means over objects, divided by the
     root of the number of trials; the dispersion that Gabbur et al. (2021) report. It says nothing
     of how the result would change with other images. NaN for a single trial.
 
     Returns:
-        Shape ``(K + 1,)``.
+        Shape `(K + 1,)`.
     """
     return standard_error(checked_ious(ious).mean(axis=0))
 
@@ -56,11 +56,11 @@ def standard_error(values: Floats) -> Floats:
     """Return the standard error of the mean over the first axis.
 
     Args:
-        values: Independent values, shape ``(N, ...)``.
+        values: Independent values, shape `(N, ...)`.
 
     Returns:
-        Standard deviation (with ``N - 1``) over the root of ``N``, shape ``(...)``; NaN for
-        ``N = 1``.
+        Standard deviation (with `N - 1`) over the root of `N`, shape `(...)`; NaN for
+        `N = 1`.
     """
     count = values.shape[0]
     if count == 1:
@@ -71,21 +71,21 @@ def standard_error(values: Floats) -> Floats:
 def area_under_curve(ious: Floats, first: int = 0) -> Floats:
     """Return each run's mean IoU along the clicks: the normalised area under its curve.
 
-    The trapezium rule from ``first`` to ``K`` clicks, divided by ``K - first``, so that a constant
-    IoU ``c`` gives ``c``::
+    The trapezium rule from `first` to `K` clicks, divided by `K - first`, so that a constant
+    IoU `c` gives `c`::
 
         (iou[first] / 2 + iou[first + 1] + ... + iou[K - 1] + iou[K] / 2) / (K - first)
 
     Args:
-        ious: Shape ``(objects, trials, K + 1)``.
-        first: Number of clicks at which the curve begins, below ``K``; 1 where there is no
-            prediction before the first click. ``first = K`` gives the last IoU.
+        ious: Shape `(objects, trials, K + 1)`.
+        first: Number of clicks at which the curve begins, below `K`; 1 where there is no
+            prediction before the first click. `first = K` gives the last IoU.
 
     Returns:
-        Shape ``(objects, trials)``.
+        Shape `(objects, trials)`.
 
     Raises:
-        ValueError: If ``first`` is not in ``0 ... K``.
+        ValueError: If `first` is not in `0 ... K`.
     """
     curve = checked_ious(ious)
     last = curve.shape[2] - 1
@@ -100,17 +100,17 @@ def area_under_curve(ious: Floats, first: int = 0) -> Floats:
 def noc(ious: Floats, threshold: float) -> npt.NDArray[np.int64]:
     """Return the number of corrective clicks that each run needs to reach an IoU.
 
-    The first ``k`` with ``iou >= threshold``. A run that never gets there counts as ``K``, as is
+    The first `k` with `iou >= threshold`. A run that never gets there counts as `K`, as is
     usual, so a success at the last click and a failure look alike (see `failures`), and the mean
     is too small where many fail (see `median_noc`). It is 0 where the box alone was enough;
-    without a box the empty mask of ``k = 0`` reaches nothing.
+    without a box the empty mask of `k = 0` reaches nothing.
 
     Args:
-        ious: Shape ``(objects, trials, K + 1)``.
-        threshold: IoU to reach, in ``(0, 1]``.
+        ious: Shape `(objects, trials, K + 1)`.
+        threshold: IoU to reach, in `(0, 1]`.
 
     Returns:
-        Shape ``(objects, trials)``.
+        Shape `(objects, trials)`.
     """
     reached = _reached(ious, threshold)
     last = reached.shape[2] - 1
@@ -120,16 +120,16 @@ def noc(ious: Floats, threshold: float) -> npt.NDArray[np.int64]:
 def survival(ious: Floats, threshold: float) -> Floats:
     """Return the share of runs that have not reached an IoU after each number of clicks.
 
-    Entry ``k`` is the share of runs whose IoU was below ``threshold`` after ``0 ... k`` clicks. As
-    every run is followed up to ``K`` clicks, this is also the estimate of Kaplan and Meier (1958).
+    Entry `k` is the share of runs whose IoU was below `threshold` after `0 ... k` clicks. As
+    every run is followed up to `K` clicks, this is also the estimate of Kaplan and Meier (1958).
     The last entry is the share of failures.
 
     Args:
-        ious: Shape ``(objects, trials, K + 1)``.
-        threshold: IoU to reach, in ``(0, 1]``.
+        ious: Shape `(objects, trials, K + 1)`.
+        threshold: IoU to reach, in `(0, 1]`.
 
     Returns:
-        Shape ``(K + 1,)``, never rising.
+        Shape `(K + 1,)`, never rising.
     """
     return np.asarray(1 - _reached(ious, threshold).mean(axis=(0, 1)))
 
@@ -137,12 +137,12 @@ def survival(ious: Floats, threshold: float) -> Floats:
 def median_noc(ious: Floats, threshold: float) -> int | None:
     """Return the smallest number of clicks after which at least half of the runs reached an IoU.
 
-    Unlike the mean of `noc` it does not depend on ``K``: runs that fail are censored, i.e. known
-    to need more than ``K`` clicks.
+    Unlike the mean of `noc` it does not depend on `K`: runs that fail are censored, i.e. known
+    to need more than `K` clicks.
 
     Args:
-        ious: Shape ``(objects, trials, K + 1)``.
-        threshold: IoU to reach, in ``(0, 1]``.
+        ious: Shape `(objects, trials, K + 1)`.
+        threshold: IoU to reach, in `(0, 1]`.
 
     Returns:
         Number of clicks, or None where more than half of the runs fail.
@@ -157,8 +157,8 @@ class Failures(NamedTuple):
     """Number of runs (object and trial) that failed, counted in two ways.
 
     Args:
-        at_cap: Runs that needed ``K`` clicks or never reached the IoU: the ``>= K`` of RITM's
-            tables (its ``>=20@90``), which counts a success exactly at the last click as a failure.
+        at_cap: Runs that needed `K` clicks or never reached the IoU: the `>= K` of RITM's
+            tables (its `>=20@90`), which counts a success exactly at the last click as a failure.
         never: Runs that never reached the IoU.
     """
 
@@ -170,8 +170,8 @@ def failures(ious: Floats, threshold: float) -> Failures:
     """Count the runs that did not reach an IoU, both ways.
 
     Args:
-        ious: Shape ``(objects, trials, K + 1)``.
-        threshold: IoU to reach, in ``(0, 1]``.
+        ious: Shape `(objects, trials, K + 1)`.
+        threshold: IoU to reach, in `(0, 1]`.
     """
     reached = _reached(ious, threshold)
     return Failures(
@@ -197,14 +197,14 @@ def regressions(ious: Floats, given: npt.NDArray[np.bool_]) -> Regressions:
     """Count the clicks after which the IoU is lower than before.
 
     Args:
-        ious: Shape ``(objects, trials, K + 1)``.
+        ious: Shape `(objects, trials, K + 1)`.
         given: Whether the k-th click was given and had a result before it, bool, of the same shape;
             entry 0, where there is no click, is not looked at. After a run ended early IoUs are
             repeated, and a click that starts the prediction follows the IoU 0 of an empty mask:
             both would pass for clicks that do no harm.
 
     Raises:
-        ValueError: If ``given`` is not bool of the shape of ``ious``.
+        ValueError: If `given` is not bool of the shape of `ious`.
     """
     ious = checked_ious(ious)
     if given.shape != ious.shape or given.dtype != np.bool_:
@@ -231,7 +231,7 @@ def checked_ious(ious: Floats) -> Floats:
 
 
 def _reached(ious: Floats, threshold: float) -> npt.NDArray[np.bool_]:
-    """Return whether each run has reached an IoU by then, shape ``(objects, trials, K + 1)``."""
+    """Return whether each run has reached an IoU by then, shape `(objects, trials, K + 1)`."""
     if not 0 < threshold <= 1:
         message = f"`threshold` must be a fraction in (0, 1], got {threshold}"
         raise ValueError(message)

@@ -12,7 +12,7 @@ def size_jump(
     """Return 1 if a click changed the area of the mask by more than half, else 0.
 
     Args:
-        before: The mask before the click, bool, shape ``(H, W)``; None without one.
+        before: The mask before the click, bool, shape `(H, W)`; None without one.
         prediction: The mask after it, of the same shape.
 
     Returns:

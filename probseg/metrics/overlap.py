@@ -15,11 +15,11 @@ def iou(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> float
     the value is 1.
 
     Args:
-        prediction: bool, shape ``(H, W)``.
-        mask: uint8, shape ``(H, W)``: 1 object, 0 background, 255 ignored.
+        prediction: bool, shape `(H, W)`.
+        mask: uint8, shape `(H, W)`: 1 object, 0 background, 255 ignored.
 
     Raises:
-        ValueError: If the shapes differ, or ``prediction`` is not bool.
+        ValueError: If the shapes differ, or `prediction` is not bool.
     """
     check_prediction(prediction, mask)
     truth = mask == 1
@@ -29,7 +29,7 @@ def iou(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> float
 
 
 def check_prediction(prediction: npt.NDArray[np.bool_], mask: npt.NDArray[np.uint8]) -> None:
-    """Raise a ValueError if ``prediction`` is not bool, or not of the mask's shape."""
+    """Raise a ValueError if `prediction` is not bool, or not of the mask's shape."""
     if prediction.shape != mask.shape or prediction.dtype != np.bool_:
         message = (
             f"`prediction` must be bool of the mask's shape {mask.shape}, "

@@ -17,14 +17,14 @@ class SemanticScores(NamedTuple):
     What has no pixel to go by is NaN; means leave it out, and are NaN where nothing is left.
 
     Args:
-        iou: Intersection over union of each class, shape ``(C,)``; NaN for a class that is neither
+        iou: Intersection over union of each class, shape `(C,)`; NaN for a class that is neither
             in the truth nor predicted.
-        accuracy: Part of the pixels of each class that is found, shape ``(C,)``; NaN for a class
+        accuracy: Part of the pixels of each class that is found, shape `(C,)`; NaN for a class
             that is not in the truth.
-        share: Part of all pixels that each class has, shape ``(C,)``.
-        miou: Mean of ``iou`` (Everingham et al. 2015, Sec. 4.2).
+        share: Part of all pixels that each class has, shape `(C,)`.
+        miou: Mean of `iou` (Everingham et al. 2015, Sec. 4.2).
         pixel_accuracy: Part of all pixels that is right.
-        mean_accuracy: Mean of ``accuracy``.
+        mean_accuracy: Mean of `accuracy`.
     """
 
     iou: Floats
@@ -39,7 +39,7 @@ def semantic_scores(confusion: Counts) -> SemanticScores:
     """Compute the scores of a confusion matrix.
 
     Args:
-        confusion: Numbers of pixels, shape ``(C, C)``: of class i (row) taken for class j (column).
+        confusion: Numbers of pixels, shape `(C, C)`: of class i (row) taken for class j (column).
 
     Raises:
         ValueError: If the matrix is not square.

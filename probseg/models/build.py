@@ -24,7 +24,7 @@ Description = dict[str, Any]
 
 _Plain = bool | int | float | str | list[Any] | dict[str, Any] | None
 Changes = dict[str, dict[str, _Plain] | _Plain]
-"""Changes to a description as the command line reads them; where it sees ``Any`` instead, it builds
+"""Changes to a description as the command line reads them; where it sees `Any` instead, it builds
 the parts that they describe, and leaves numbers of dotted options as text."""
 
 Task = Literal["interactive", "semantic"]
@@ -62,7 +62,7 @@ _PARTS: dict[str, type[nn.Module]] = {
 
 
 def list_presets(task: Task = "interactive") -> list[str]:
-    """Names of the networks described in ``configs/model``, or in ``configs/semantic``.
+    """Names of the networks described in `configs/model`, or in `configs/semantic`.
 
     Args:
         task: What the networks are for.
@@ -74,7 +74,7 @@ def read_preset(name: str, task: Task = "interactive") -> Description:
     """Return the description of a preset.
 
     Args:
-        name: Stem of a file in ``configs/model``, or in ``configs/semantic``.
+        name: Stem of a file in `configs/model`, or in `configs/semantic`.
         task: What the network is for.
 
     Raises:
@@ -94,7 +94,7 @@ def variant(of: str, changes: Changes | None = None) -> Segmenter:
     Args:
         of: Name of the preset.
         changes: Arguments to change, as in `override`:
-            ``{"backbone": {"attention": "probabilistic"}}``.
+            `{"backbone": {"attention": "probabilistic"}}`.
 
     Raises:
         UnknownNameError: If there is no such preset.
@@ -108,8 +108,8 @@ def semantic_variant(of: str, changes: Changes | None = None) -> SemanticSegment
     """Build a preset for semantic segmentation with some arguments changed.
 
     Args:
-        of: Name of the preset, one of ``list_presets("semantic")``.
-        changes: Arguments to change, as in `override`: ``{"head": {"num_classes": 12}}``.
+        of: Name of the preset, one of `list_presets("semantic")`.
+        changes: Arguments to change, as in `override`: `{"head": {"num_classes": 12}}`.
 
     Raises:
         UnknownNameError: If there is no such preset.
@@ -140,10 +140,10 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
     """Return a description with some arguments changed, at any depth.
 
     Args:
-        description: A part, ``{"class_path": ..., "init_args": {...}}``.
+        description: A part, `{"class_path": ..., "init_args": {...}}`.
         changes: New arguments; the value for an argument that is itself a part is a dictionary of
             changes to that part, or None to leave the part out; other dictionaries, such as
-            ``options``, get these entries in addition to their own. The text ``"None"`` is read as
+            `options`, get these entries in addition to their own. The text `"None"` is read as
             None.
 
     Raises:
@@ -185,7 +185,7 @@ def build(description: Description) -> Segmenter:
     """Build the network of a description.
 
     Args:
-        description: The whole network, ``{"class_path": "probseg.models.Segmenter", ...}``.
+        description: The whole network, `{"class_path": "probseg.models.Segmenter", ...}`.
 
     Returns:
         The network with fresh weights, in training mode.
@@ -202,7 +202,7 @@ def build_semantic(description: Description) -> SemanticSegmenter:
     """Build the network of a description, as `build` does.
 
     Args:
-        description: The whole network, ``{"class_path": "probseg.models.SemanticSegmenter", ...}``.
+        description: The whole network, `{"class_path": "probseg.models.SemanticSegmenter", ...}`.
     """
     return _network(description, SemanticSegmenter)
 
@@ -232,7 +232,7 @@ def _refuse_other_task(name: str, task: Task) -> None:
 
 
 def _with_nulls(value: Any) -> Any:  # noqa: ANN401 (any plain value)
-    """Return a value with null for the text ``None``, which the command line makes of null.
+    """Return a value with null for the text `None`, which the command line makes of null.
 
     jsonargparse does so inside of dictionaries; no argument of a part is this text.
     """

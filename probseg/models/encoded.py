@@ -19,10 +19,10 @@ class Encoded(NamedTuple):
     """Output of the image encoder: everything that depends on the images alone.
 
     Args:
-        size: ``(H, W)`` of the images, whose pixels prompts are given in.
-        working_size: ``(h, w)`` that the network works at.
+        size: `(H, W)` of the images, whose pixels prompts are given in.
+        working_size: `(h, w)` that the network works at.
         image: Normalised images, padded at the right and at the bottom to whole cells of the
-            decoder's and the head's grids, shape ``(B, 3, h + ..., w + ...)``.
+            decoder's and the head's grids, shape `(B, 3, h + ..., w + ...)`.
         decoded: The decoder's result, where it does not depend on prompts; None where it does.
     """
 
@@ -41,7 +41,7 @@ class Encoded(NamedTuple):
         ]
 
     def repeated(self, times: int) -> Encoded:
-        """Return each image repeated ``times`` times in a row."""
+        """Return each image repeated `times` times in a row."""
         return self if times == 1 else self._each(lambda maps: maps.repeat_interleave(times, dim=0))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Encoded:
@@ -58,7 +58,7 @@ def reduced(size: Size, longest: int | None) -> Size:
 
 
 def resized(maps: Tensor, size: Size) -> Tensor:
-    """Resize maps ``(B, C, H, W)``, without aliasing; those of this size are returned as given."""
+    """Resize maps `(B, C, H, W)`, without aliasing; those of this size are returned as given."""
     if tuple(maps.shape[-2:]) == size:
         return maps
     return F.interpolate(maps, size, mode="bilinear", align_corners=False, antialias=True)
@@ -68,9 +68,9 @@ def moved_prompts(prompts: Prompts, size: Size, new_size: Size) -> Prompts:
     """Express prompts in the pixels of images of another size.
 
     Args:
-        prompts: Clicks, boxes and previous mask in pixels of images of ``size``.
-        size: ``(H, W)``.
-        new_size: ``(h, w)`` of the same images resized.
+        prompts: Clicks, boxes and previous mask in pixels of images of `size`.
+        size: `(H, W)`.
+        new_size: `(h, w)` of the same images resized.
     """
     if size == new_size:
         return prompts
@@ -88,11 +88,11 @@ def padded_previous(prompts: Prompts, size: Size) -> Prompts:
     """Pad the previous mask with zeros, at the right and at the bottom.
 
     Args:
-        prompts: Those of ``B`` images; without a previous mask, nothing was answered yet.
-        size: ``(h, w)`` of the padded images.
+        prompts: Those of `B` images; without a previous mask, nothing was answered yet.
+        size: `(h, w)` of the padded images.
 
     Returns:
-        The prompts with a previous mask float32 of shape ``(B, 1, h, w)``, through which no
+        The prompts with a previous mask float32 of shape `(B, 1, h, w)`, through which no
         gradient flows.
     """
     previous = prompts.previous
@@ -104,7 +104,7 @@ def padded_previous(prompts: Prompts, size: Size) -> Prompts:
 
 
 def without_padding(encoded: Encoded, *maps: Tensor) -> list[Tensor]:
-    """Return maps ``(B, C, h, w)`` without the padding of their images, ``(B, C, h', w')``."""
+    """Return maps `(B, C, h, w)` without the padding of their images, `(B, C, h', w')`."""
     height, width = encoded.working_size
     return [one[..., :height, :width] for one in maps]
 
@@ -159,7 +159,7 @@ def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool)
     Args:
         prompts: Clicks, boxes and previous mask.
         batch: Number of images.
-        size: ``(H, W)`` of the images.
+        size: `(H, W)` of the images.
         previous_mask: Whether the network takes a previous mask.
 
     Raises:

@@ -23,12 +23,12 @@ def predict_classes(
 
     Args:
         model: The network, in evaluation mode.
-        image: RGB in [0, 1], shape ``(B, 3, H, W)``.
+        image: RGB in [0, 1], shape `(B, 3, H, W)`.
         scales: Sizes relative to the image, positive.
         flip: Predict mirrored images too.
 
     Returns:
-        Class numbers, int64, shape ``(B, H, W)``.
+        Class numbers, int64, shape `(B, H, W)`.
 
     Raises:
         ValueError: If there is no scale, or one is not positive.
@@ -52,12 +52,12 @@ def class_probabilities(
 
     Args:
         model: The network, in evaluation mode.
-        image: RGB in [0, 1], shape ``(B, 3, H, W)``.
+        image: RGB in [0, 1], shape `(B, 3, H, W)`.
         scales: Sizes relative to the image, positive; resizing is bilinear.
         flip: Predict mirrored images too.
 
     Returns:
-        Probabilities, float32, shape ``(B, C, H, W)``.
+        Probabilities, float32, shape `(B, C, H, W)`.
     """
     size = image.shape[-2], image.shape[-1]
     total: Tensor | None = None

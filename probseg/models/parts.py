@@ -33,7 +33,7 @@ def check_head(head: Callable[..., nn.Module], wanted: type[nn.Module], network:
 
 
 def check_image(image: Tensor) -> None:
-    """Raise a ValueError unless images are RGB, float, of shape ``(B, 3, H, W)``."""
+    """Raise a ValueError unless images are RGB, float, of shape `(B, 3, H, W)`."""
     if image.ndim != 4 or image.shape[1] != 3 or not image.is_floating_point():
         msg = (
             "`image` must be float in [0, 1] of shape (B, 3, H, W), got "

@@ -33,7 +33,7 @@ from probseg.types import FeatureInfo, Prompts
 
 
 class Logits(NamedTuple):
-    """Logits of the object, float32, each of shape ``(B, 1, H, W)``.
+    """Logits of the object, float32, each of shape `(B, 1, H, W)`.
 
     Args:
         main: Of the network.
@@ -48,25 +48,25 @@ class Segmenter(nn.Module):
     """Interactive segmentation network.
 
     Normalisation, click maps, backbone, decoder and head, in this order; images of any size, odd
-    ones too. ``forward`` is `encode`, which depends on the image alone, and then `decode`, which is
+    ones too. `forward` is `encode`, which depends on the image alone, and then `decode`, which is
     all there is to do for another click on the same image.
 
     Args:
         backbone: Image (and click maps) to feature maps.
         decoder: Builds the decoder for the backbone's features, for instance
-            ``functools.partial(FPNDecoder, channels=96)``.
+            `functools.partial(FPNDecoder, channels=96)`.
         head: Builds the head for the decoder's features and the number of channels of the value
             features, None where prompts enter at the stem.
         click_maps: Draws the prompts; disks of radius 8 by default.
         working_size: Longest side in pixels that the network works at. Larger images are reduced
             to it, with their prompts, and the logits enlarged again: objects then appear at the
             sizes that the network was trained on. None works at every image's own size.
-        prompts: Where prompts enter. ``"stem"``: with the image, through a second first
-            convolution; every click runs the whole network. ``"head"``: behind the decoder; the
+        prompts: Where prompts enter. `"stem"`: with the image, through a second first
+            convolution; every click runs the whole network. `"head"`: behind the decoder; the
             backbone runs once per image, and a click costs a fraction.
         fusion: Builds the `Fusion` of networks whose prompts enter at the head; a `PromptFusion` by
             default.
-        previous_mask: Whether the last answered probability, ``Prompts.previous``, is one more
+        previous_mask: Whether the last answered probability, `Prompts.previous`, is one more
             click map (Sofiiuk et al. 2021); zeros where it is None.
         propagated_clicks: Makes further maps: prompts propagated to pixels of similar colour and
             place. None adds none.
@@ -75,13 +75,13 @@ class Segmenter(nn.Module):
         temperature: Divides the logits of `decode_each`, whose probabilities are then calibrated
             (Guo et al. 2017); if the network takes its last answer, it gets that of
             temperature 1. Training and the other functions know no temperature.
-        prompt_stem: How prompts enter at the stem; without effect for ``prompts="head"``.
-            ``"convolution"``: a `PromptStem`. ``"embedding"``: an `EmbeddedPromptStem`, as in
+        prompt_stem: How prompts enter at the stem; without effect for `prompts="head"`.
+            `"convolution"`: a `PromptStem`. `"embedding"`: an `EmbeddedPromptStem`, as in
             RITM.
 
     Raises:
-        ValueError: If ``working_size`` or ``temperature`` is not positive, ``prompts`` or
-            ``prompt_stem`` is neither, there is a fusion where prompts enter at the stem, the head
+        ValueError: If `working_size` or `temperature` is not positive, `prompts` or
+            `prompt_stem` is neither, there is a fusion where prompts enter at the stem, the head
             is one for semantic segmentation, or the backbone has no place for the stem.
 
     Attributes:
@@ -162,12 +162,12 @@ class Segmenter(nn.Module):
         """Compute the logits of the object.
 
         Args:
-            image: RGB in [0, 1], float, shape ``(B, 3, H, W)``.
-            prompts: Clicks, boxes and perhaps the last answer for the ``B`` images, on the same
+            image: RGB in [0, 1], float, shape `(B, 3, H, W)`.
+            prompts: Clicks, boxes and perhaps the last answer for the `B` images, on the same
                 device.
 
         Returns:
-            Logits, float32, shape ``(B, 1, H, W)``.
+            Logits, float32, shape `(B, 1, H, W)`.
 
         Raises:
             ValueError: If the shapes do not fit together.
@@ -178,7 +178,7 @@ class Segmenter(nn.Module):
         """Compute what does not depend on prompts.
 
         Args:
-            image: RGB in [0, 1], float, shape ``(B, 3, H, W)``.
+            image: RGB in [0, 1], float, shape `(B, 3, H, W)`.
 
         Raises:
             ValueError: If it is something else.
@@ -205,12 +205,12 @@ class Segmenter(nn.Module):
         """Compute the logits of the object for the prompts on encoded images.
 
         Args:
-            encoded: Result of `encode` for ``B`` images.
+            encoded: Result of `encode` for `B` images.
             prompts: Clicks and boxes in pixels of the images as `encode` got them.
             refine: Whether the refinement, where there is one, may change the answer.
 
         Returns:
-            Logits, float32, shape ``(B, 1, H, W)``.
+            Logits, float32, shape `(B, 1, H, W)`.
 
         Raises:
             ValueError: If the shapes do not fit together.
@@ -234,7 +234,7 @@ class Segmenter(nn.Module):
         Images of the same grid can share the calls of `encode_each` and `decode_each`.
 
         Args:
-            size: ``(H, W)`` of an image.
+            size: `(H, W)` of an image.
         """
         height, width = reduced(size, self.working_size)
         return height + -height % self.cell, width + -width % self.cell
@@ -243,7 +243,7 @@ class Segmenter(nn.Module):
         """Compute what does not depend on prompts, of images that may differ in size.
 
         Args:
-            images: RGB in [0, 1], float, shape ``(3, H, W)`` each, all of one `grid`.
+            images: RGB in [0, 1], float, shape `(3, H, W)` each, all of one `grid`.
 
         Returns:
             The same as `encode` for each of them, up to the rounding of batched kernels.
@@ -266,7 +266,7 @@ class Segmenter(nn.Module):
             prompts: Clicks and box of each image, as a batch of 1, in its pixels.
 
         Returns:
-            Logits ``(H, W)`` of each image, float32.
+            Logits `(H, W)` of each image, float32.
 
         Raises:
             ValueError: If the shapes do not fit together.

@@ -20,7 +20,7 @@ from probseg.types import FeatureInfo
 class SemanticSegmenter(nn.Module):
     """Network for semantic segmentation: normalisation, backbone and head.
 
-    Images have any size. Sample ``i`` of a map of stride ``s`` lies at pixel ``i s``. Images are
+    Images have any size. Sample `i` of a map of stride `s` lies at pixel `i s`. Images are
     therefore filled up with the mean colour, at the right and at the bottom, to one pixel more than
     a multiple of the stride, and logits enlarged with the outermost samples on the outermost
     pixels.
@@ -28,7 +28,7 @@ class SemanticSegmenter(nn.Module):
     Args:
         backbone: Image to feature maps.
         head: Builds the head for the backbone's features, for instance
-            ``functools.partial(EMAHead, num_classes=12)``.
+            `functools.partial(EMAHead, num_classes=12)`.
 
     Raises:
         ValueError: If the head is one for interactive segmentation.
@@ -54,10 +54,10 @@ class SemanticSegmenter(nn.Module):
         """Compute the logits of the classes.
 
         Args:
-            image: RGB in [0, 1], float, shape ``(B, 3, H, W)``.
+            image: RGB in [0, 1], float, shape `(B, 3, H, W)`.
 
         Returns:
-            Logits, float32, shape ``(B, C, H, W)``.
+            Logits, float32, shape `(B, C, H, W)`.
 
         Raises:
             ValueError: If the image is something else.
@@ -69,7 +69,7 @@ class SemanticSegmenter(nn.Module):
         """Compute what the head sees.
 
         Args:
-            image: RGB in [0, 1], float, shape ``(B, 3, H, W)``.
+            image: RGB in [0, 1], float, shape `(B, 3, H, W)`.
 
         Returns:
             Feature maps of the backbone, finest first.
@@ -84,11 +84,11 @@ class SemanticSegmenter(nn.Module):
         """Return the responsibilities of the head's bases for each position in the last E step.
 
         Args:
-            image: RGB in [0, 1], float, shape ``(B, 3, H, W)``.
+            image: RGB in [0, 1], float, shape `(B, 3, H, W)`.
 
         Returns:
-            ``(B, K, h, w)`` in [0, 1], float32; the sum over the ``K`` bases is 1. Sample
-            ``(i, j)`` lies at pixel ``(i s, j s)`` for the stride ``s`` of the coarsest map.
+            `(B, K, h, w)` in [0, 1], float32; the sum over the `K` bases is 1. Sample
+            `(i, j)` lies at pixel `(i s, j s)` for the stride `s` of the coarsest map.
 
         Raises:
             ValueError: If the head has no bases.
@@ -162,16 +162,16 @@ class SemanticSegmenter(nn.Module):
 
 
 def enlarged(maps: Tensor, stride: int, size: Sequence[int]) -> Tensor:
-    """Enlarge maps bilinearly: sample ``i`` of a map comes to lie at pixel ``i * stride``.
+    """Enlarge maps bilinearly: sample `i` of a map comes to lie at pixel `i * stride`.
 
     Args:
-        maps: Shape ``(B, C, h, w)``.
+        maps: Shape `(B, C, h, w)`.
         stride: Pixels per sample.
-        size: Height and width of the result, at most ``(h - 1) * stride + 1`` and
-            ``(w - 1) * stride + 1``; the pixels beyond are cut off.
+        size: Height and width of the result, at most `(h - 1) * stride + 1` and
+            `(w - 1) * stride + 1`; the pixels beyond are cut off.
 
     Returns:
-        Maps of shape ``(B, C, *size)``.
+        Maps of shape `(B, C, *size)`.
     """
     height, width = ((side - 1) * stride + 1 for side in maps.shape[-2:])
     large = F.interpolate(maps, (height, width), mode="bilinear", align_corners=True)

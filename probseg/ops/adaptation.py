@@ -57,11 +57,11 @@ def propagate_values(
 
     Args:
         mixture: The M units.
-        queries: ``(B, G, N, D)``.
-        fixed_values: ``(B, G, N, V)``, finite everywhere.
-        fixed_mask: Bool, ``(B, N)``.
+        queries: `(B, G, N, D)`.
+        fixed_values: `(B, G, N, V)`, finite everywhere.
+        fixed_mask: Bool, `(B, N)`.
         update: Number of iterations and priors.
-        backend: As in ``attend``.
+        backend: As in `attend`.
     """
     if update.iterations == 0:
         return mixture
@@ -91,7 +91,7 @@ def propagate_values(
 
 
 def _pair_logits(joint: LogJoint, fixed: FixedTokens) -> Tensor:
-    """Write out the logits of the fixed tokens, ``(B, G, S, M)``."""
+    """Write out the logits of the fixed tokens, `(B, G, S, M)`."""
     pairs = joint.scale * (take_tokens(joint.queries, fixed) @ joint.keys.mT)
     for term in take_terms(joint.log_prior, fixed):
         pairs = pairs + term
@@ -114,7 +114,7 @@ def _em_step(
     update: KeyAdaptation | ValuePropagation,
     backend: str,
 ) -> _Step:
-    """Assign the observations ``(B, G, N, C)`` to the units and fit a Gaussian to each."""
+    """Assign the observations `(B, G, N, C)` to the units and fit a Gaussian to each."""
     if update.precision_prior is None:
         assigned = _assign(joint, observations, backend)
         means = _posterior_mode(assigned, precision, prior_mean, update.prior_precision)
@@ -150,7 +150,7 @@ def _posterior_mode(
 ) -> Tensor:
     """Maximise each unit's expected log posterior over its mean (Eqs. 18 and 23).
 
-    ``(theta m0_k + p_k N_k m_k) / (theta + p_k N_k)`` written with a gate, which needs the mass in
+    `(theta m0_k + p_k N_k m_k) / (theta + p_k N_k)` written with a gate, which needs the mass in
     the log only and is therefore safe where it underflows.
     """
     means, log_mass = assigned
@@ -165,8 +165,8 @@ def _posterior_mode(
 def _precision_mode(log_mass: Tensor, error: Tensor, width: int, prior: GammaPrior) -> Tensor:
     """Maximise each unit's expected log posterior over its precision (Eqs. 36 and 37).
 
-    ``(theta_1 + C/2 N_k - 1) / (theta_2 + N_k E_k / 2)`` for C channels and a mean squared error
-    ``E_k``, all of shape ``(B, G, M)``.
+    `(theta_1 + C/2 N_k - 1) / (theta_2 + N_k E_k / 2)` for C channels and a mean squared error
+    `E_k`, all of shape `(B, G, M)`.
     """
     mass = log_mass.exp()
     return (prior.shape - 1.0 + width / 2 * mass) / (prior.rate + mass * error / 2)
@@ -175,7 +175,7 @@ def _precision_mode(log_mass: Tensor, error: Tensor, width: int, prior: GammaPri
 def _weight_mode(log_mass: Tensor, prior: DirichletPrior) -> Tensor:
     """Maximise the expected log posterior over the mixture weights, and return their log (Eq. 38).
 
-    ``(N_k + theta_k - 1) / sum_k (N_k + theta_k - 1)``, of shape ``(B, G, 1, M)``.
+    `(N_k + theta_k - 1) / sum_k (N_k + theta_k - 1)`, of shape `(B, G, 1, M)`.
     """
     counts = log_mass.unsqueeze(-2)  # (B, G, 1, M)
     pseudo = prior.concentration - 1.0

@@ -1,7 +1,7 @@
 """The two primitives that every attention mechanism of this package consists of.
 
-Both share the logits ``S = scale Q Kᵀ + log_prior`` and their row softmax, the responsibilities
-``w_ij`` of the keys (the units of a mixture) for the queries.
+Both share the logits `S = scale Q Kᵀ + log_prior` and their row softmax, the responsibilities
+`w_ij` of the keys (the units of a mixture) for the queries.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ def attend(
 ) -> Attended:
     """Average the values of the keys by each query's posterior over the keys.
 
-    ``S_ij = scale q_i·k_j + log_prior_ij``, ``L_i = log sum_j exp S_ij`` and
-    ``o_i = sum_j exp(S_ij - L_i) v_j``. Standard attention (Vaswani et al., 2017, Eq. 1) is
-    ``scale=D**-0.5`` without a prior.
+    `S_ij = scale q_i·k_j + log_prior_ij`, `L_i = log sum_j exp S_ij` and
+    `o_i = sum_j exp(S_ij - L_i) v_j`. Standard attention (Vaswani et al., 2017, Eq. 1) is
+    `scale=D**-0.5` without a prior.
 
     Everything with an exponential or a logarithm is float32 (float64 for float64), also under
     autocast. Half-precision arguments are multiplied as such, with float32 sums, by "sdpa" and
     "flex" on CUDA; elsewhere, and where a prior would be rounded, in float32. Where
-    ``torch.set_float32_matmul_precision`` lets CUDA round float32 products, logits lose digits.
+    `torch.set_float32_matmul_precision` lets CUDA round float32 products, logits lose digits.
 
     Args:
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
-        values: ``(B, G, M, V)``.
-        log_prior: Added to the logits: ``(M,)``, ``(N, M)``, ``(B, G, M)`` or ``(B, G, N, M)``;
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
+        values: `(B, G, M, V)`.
+        log_prior: Added to the logits: `(M,)`, `(N, M)`, `(B, G, M)` or `(B, G, N, M)`;
             sizes may be 1, None is zero everywhere, -inf hides a key. Three dimensions are those of
-            the keys, unlike in ``torch.nn.functional.scaled_dot_product_attention``. Or a
-            ``PairwisePrior``, which is never written out, or a tuple of both kinds.
+            the keys, unlike in `torch.nn.functional.scaled_dot_product_attention`. Or a
+            `PairwisePrior`, which is never written out, or a tuple of both kinds.
         scale: Factor of the dot products.
         backend: "reference" writes out all N x M logits and can be differentiated twice; "chunked"
             goes through them in tiles; "sdpa" and "flex" use PyTorch's fused kernels. "auto" takes
             the fastest that can serve.
 
     Returns:
-        The values ``(B, G, N, V)`` in the dtype of the arguments, and the log evidence
-        ``(B, G, N)`` in float32 (float64 for float64 arguments). A query that sees no key has
+        The values `(B, G, N, V)` in the dtype of the arguments, and the log evidence
+        `(B, G, N)` in float32 (float64 for float64 arguments). A query that sees no key has
         zero values and log evidence -inf. Both are differentiable.
 
     Raises:
@@ -84,22 +84,22 @@ def assign(
 ) -> Assigned:
     """Average the observations of the queries by each key's responsibilities.
 
-    With the responsibilities ``w_ik`` of ``attend`` (normalised over the keys),
-    ``log N_k = log sum_i w_ik`` and ``m_k = sum_i w_ik o_i / N_k``: the M step of a mixture whose
+    With the responsibilities `w_ik` of `attend` (normalised over the keys),
+    `log N_k = log sum_i w_ik` and `m_k = sum_i w_ik o_i / N_k`: the M step of a mixture whose
     means are the keys. The mean of a key is exact even where its mass underflows.
 
-    Precision is as in ``attend``.
+    Precision is as in `attend`.
 
     Args:
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
-        observations: ``(B, G, N, V)``; the queries themselves for an update of the keys.
-        log_prior: As in ``attend``.
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
+        observations: `(B, G, N, V)`; the queries themselves for an update of the keys.
+        log_prior: As in `attend`.
         scale: Factor of the dot products.
-        backend: As in ``attend``.
+        backend: As in `attend`.
 
     Returns:
-        The means ``(B, G, M, V)`` in the dtype of the arguments, and the log mass ``(B, G, M)``
+        The means `(B, G, M, V)` in the dtype of the arguments, and the log mass `(B, G, M)`
         in float32 (float64 for float64 arguments). A key that no query sees has a zero mean
         and log mass -inf. Both are differentiable.
 
@@ -125,10 +125,10 @@ def attend_checked(
     """Compute `attend` for arguments that are known to fit together, as in the loops of EM.
 
     Args:
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
-        values: ``(B, G, M, V)``.
-        terms: Log prior; tensors have four dimensions, broadcast to ``(B, G, N, M)``, and are
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
+        values: `(B, G, M, V)`.
+        terms: Log prior; tensors have four dimensions, broadcast to `(B, G, N, M)`, and are
             float32 (float64 for float64), as `probseg.ops.checks.as_terms` returns them.
         scale: Factor of the dot products.
         backend: As in `attend`; a named one may still refuse.
@@ -160,8 +160,8 @@ def checked_terms(queries: Tensor, keys: Tensor, log_prior: LogPrior | None, sca
     """Check the scale and the log prior of a call; return the terms for `attend_checked`.
 
     Args:
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
         log_prior: As in `attend`.
         scale: As in `attend`.
 

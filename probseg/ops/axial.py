@@ -31,29 +31,29 @@ def axial_attention(
     fixed_values: Tensor | None = None,
     fixed_mask: Tensor | None = None,
 ) -> Tensor:
-    """Apply ``probabilistic_attention`` to the lines of a map; each line is a separate mixture.
+    """Apply `probabilistic_attention` to the lines of a map; each line is a separate mixture.
 
     Args:
-        queries: ``(B, G, D, H, W)``.
-        keys: ``(B, G, D, H, W)``.
-        values: ``(B, G, V, H, W)``.
+        queries: `(B, G, D, H, W)`.
+        keys: `(B, G, D, H, W)`.
+        values: `(B, G, V, H, W)`.
         settings: The same for all lines.
         axis: "height" lets a pixel see its column, "width" its row, "full" the whole map.
-        span: Size of the window along the line: a pixel sees those at most ``span // 2`` away; None
+        span: Size of the window along the line: a pixel sees those at most `span // 2` away; None
             is the whole line.
-        position: Tables for a line: for a map of ``H x 1`` with the axis "height", of ``1 x W``
+        position: Tables for a line: for a map of `H x 1` with the axis "height", of `1 x W`
             with "width".
-        initial_values: ``(B, G, V, H, W)``.
-        fixed_values: ``(B, G, V, H, W)``. They propagate within their own line; without them,
+        initial_values: `(B, G, V, H, W)`.
+        fixed_values: `(B, G, V, H, W)`. They propagate within their own line; without them,
             nothing does.
-        fixed_mask: Bool, ``(B, H, W)``.
+        fixed_mask: Bool, `(B, H, W)`.
 
     Returns:
-        The inferred values, shape ``(B, G, V, H, W)``.
+        The inferred values, shape `(B, G, V, H, W)`.
 
     Raises:
         ValueError: If a map has another shape, or the span is wrong; and as
-            ``probabilistic_attention`` does.
+            `probabilistic_attention` does.
         TypeError: If a dtype is wrong.
         UnknownNameError: If there is no axis of this name.
     """
@@ -130,11 +130,11 @@ def to_lines(maps: Tensor, axis: Axis) -> Tensor:
     """Turn the lines of a map into sequences of tokens.
 
     Args:
-        maps: ``(B, G, C, H, W)``.
+        maps: `(B, G, C, H, W)`.
         axis: Along which the tokens of a sequence lie.
 
     Returns:
-        ``(B, G, H * W, C)`` for "full", ``(B * W, G, H, C)`` for "height" and ``(B * H, G, W, C)``
+        `(B, G, H * W, C)` for "full", `(B * W, G, H, C)` for "height" and `(B * H, G, W, C)`
         for "width".
     """
     if axis == "full":
@@ -145,16 +145,16 @@ def to_lines(maps: Tensor, axis: Axis) -> Tensor:
 
 
 def from_lines(lines: Tensor, axis: Axis, height: int, width: int) -> Tensor:
-    """Turn sequences of tokens back into a map, the inverse of ``to_lines``.
+    """Turn sequences of tokens back into a map, the inverse of `to_lines`.
 
     Args:
-        lines: As returned by ``to_lines``.
-        axis: As given to ``to_lines``.
-        height: ``H``.
-        width: ``W``.
+        lines: As returned by `to_lines`.
+        axis: As given to `to_lines`.
+        height: `H`.
+        width: `W`.
 
     Returns:
-        ``(B, G, C, H, W)``.
+        `(B, G, C, H, W)`.
     """
     heads, channels = lines.shape[1], lines.shape[-1]
     if axis == "full":
@@ -167,7 +167,7 @@ def from_lines(lines: Tensor, axis: Axis, height: int, width: int) -> Tensor:
 
 
 def span_mask(length: int, span: int, device: torch.device | None = None) -> Tensor:
-    """Return the band ``|i - j| <= span // 2``: 0 inside, -inf outside, shape ``(L, L)``."""
+    """Return the band `|i - j| <= span // 2`: 0 inside, -inf outside, shape `(L, L)`."""
     position = torch.arange(length, device=device)
     distance = (position[:, None] - position).abs()  # (L, L)
     return torch.zeros(length, length, device=device).masked_fill(distance > span // 2, -math.inf)
@@ -176,7 +176,7 @@ def span_mask(length: int, span: int, device: torch.device | None = None) -> Ten
 def line_mask(
     axis: Axis, height: int, width: int, span: int | None, device: torch.device | None = None
 ) -> Tensor | None:
-    """Return the mask of the lines of a map, ``(L, L)``, or None if each line sees itself whole."""
+    """Return the mask of the lines of a map, `(L, L)`, or None if each line sees itself whole."""
     length = height if axis == "height" else width
     if span is None or span // 2 >= length - 1:
         return None

@@ -18,11 +18,11 @@ def check_units(
     """Check the three tensors of a primitive.
 
     Args:
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
-        payload: ``(B, G, M, V)`` if it belongs to the keys, ``(B, G, N, V)`` to the queries.
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
+        payload: `(B, G, M, V)` if it belongs to the keys, `(B, G, N, V)` to the queries.
         payload_name: Name of the payload in the caller's signature.
-        payload_of: ``"keys"`` or ``"queries"``.
+        payload_of: `"keys"` or `"queries"`.
 
     Raises:
         TypeError: A tensor is not floating point or the dtypes differ.
@@ -90,7 +90,7 @@ def check_device(name: str, tensor: Tensor, device: torch.device) -> None:
 
 
 def check_shape(name: str, tensor: Tensor, expected: Sequence[int], letters: str) -> None:
-    """Check that a tensor has exactly the expected shape, e.g. ``(B, G, N, V)`` in letters."""
+    """Check that a tensor has exactly the expected shape, e.g. `(B, G, N, V)` in letters."""
     if tuple(tensor.shape) != tuple(expected):
         msg = (
             f"`{name}` must have shape {letters} = {tuple(expected)}, got {tuple(tensor.shape)}; "
@@ -111,12 +111,12 @@ def pairwise(name: str, prior: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
 
     Args:
         name: Name in the caller's signature.
-        prior: ``(M,)``, ``(N, M)``, ``(B, G, M)`` or ``(B, G, N, M)``; sizes may be 1.
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
+        prior: `(M,)`, `(N, M)`, `(B, G, M)` or `(B, G, N, M)`; sizes may be 1.
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
 
     Returns:
-        A view that broadcasts to ``(B, G, N, M)``.
+        A view that broadcasts to `(B, G, N, M)`.
     """
     target = (*queries.shape[:-1], keys.shape[-2])  # (B, G, N, M)
     if not prior.dtype.is_floating_point:
@@ -148,9 +148,9 @@ def as_terms(
 
     Args:
         name: Name in the caller's signature.
-        prior: None, a tensor as for ``pairwise``, a ``PairwisePrior``, or a tuple of them.
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
+        prior: None, a tensor as for `pairwise`, a `PairwisePrior`, or a tuple of them.
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
 
     Returns:
         The terms; tensors have four dimensions and the working dtype.
@@ -188,8 +188,8 @@ def as_precision(
 
     Args:
         name: Name in the caller's signature.
-        precision: Float, or tensor that broadcasts to ``(B, G, M)``.
-        keys: ``(B, G, M, D)``.
+        precision: Float, or tensor that broadcasts to `(B, G, M)`.
+        keys: `(B, G, M, D)`.
         zero: Whether the float 0 is allowed. Tensors are not searched for it, which would wait for
             the device.
 

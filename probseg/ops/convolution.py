@@ -12,12 +12,12 @@ def convolve_and_normalise(x: Tensor, convolution: nn.Conv2d, norm: nn.BatchNorm
     as of the map. No hook of the two layers is called.
 
     Args:
-        x: ``(B, C, h, w)``.
+        x: `(B, C, h, w)`.
         convolution: Of C channels to C'.
         norm: Of C' channels, with running statistics.
 
     Returns:
-        ``(B, C', h', w')``.
+        `(B, C', h', w')`.
     """
     assert norm.running_mean is not None, "normalisations of this project keep statistics"
     assert norm.running_var is not None, "normalisations of this project keep statistics"

@@ -25,18 +25,18 @@ def minimum_cut(advantage: Floats, image: Floats, smoothness: float) -> npt.NDAr
 
     A background pixel of positive advantage costs its advantage, an object pixel of negative
     advantage costs its magnitude, and each divided pair of the eight neighbours costs
-    ``smoothness * exp(-b |colour difference|^2) / distance``, where ``1 / b`` is twice the mean of
+    `smoothness * exp(-b |colour difference|^2) / distance`, where `1 / b` is twice the mean of
     the squared differences (Boykov and Jolly, 2001; Rother et al., 2004). Of several cheapest
     divisions, that with the smallest object is returned.
 
     Args:
         advantage: How much better each pixel is as object, at most 1e6 in magnitude, shape
-            ``(h, w)``. Costs are rounded to multiples of 1 / 256.
-        image: Colours of any scale, shape ``(h, w, C)``.
+            `(h, w)`. Costs are rounded to multiples of 1 / 256.
+        image: Colours of any scale, shape `(h, w, C)`.
         smoothness: Cost of a division between pixels of one colour, at most 1e6.
 
     Returns:
-        The object, shape ``(h, w)``.
+        The object, shape `(h, w)`.
 
     Raises:
         ValueError: If a number is out of range or not finite.

@@ -1,8 +1,8 @@
 """Attention as a posterior over edges (Singh & Buckley, 2023).
 
-Each query has one unknown edge ``E_i`` to one of the keys. An attention mechanism is the posterior
+Each query has one unknown edge `E_i` to one of the keys. An attention mechanism is the posterior
 of that edge, and its output the expectation of the values at the other end:
-``o_i = sum_j p(E_i = j | queries, keys) v_j`` (Eq. 1). Mechanisms differ in their priors over edges
+`o_i = sum_j p(E_i = j | queries, keys) v_j` (Eq. 1). Mechanisms differ in their priors over edges
 and in their latent variables.
 """
 
@@ -33,11 +33,11 @@ class EdgePosterior(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int, int, int]:
-        """``(B, G, N, M)``."""
+        """`(B, G, N, M)`."""
 
     @property
     def numbers_per_pair(self) -> int:
-        """Approximate number of values that ``log_probability`` holds in memory for each pair."""
+        """Approximate number of values that `log_probability` holds in memory for each pair."""
         return 1
 
     def prepared(self) -> EdgePosterior:
@@ -52,11 +52,11 @@ class EdgePosterior(ABC):
         """Return the expectation of the values at the ends of the edges (Eq. 1), in linear memory.
 
         Args:
-            values: Of the keys, ``(B, G, M, V)``, of no higher precision than the queries: products
+            values: Of the keys, `(B, G, M, V)`, of no higher precision than the queries: products
                 have theirs.
 
         Returns:
-            ``(B, G, N, V)``, in the dtype of the values.
+            `(B, G, N, V)`, in the dtype of the values.
 
         Raises:
             TypeError: If the dtype of the queries cannot hold the values.
@@ -65,29 +65,29 @@ class EdgePosterior(ABC):
 
     @abstractmethod
     def log_probability(self, rows: slice) -> Tensor:
-        """Write out ``log p(E_i = j)`` for some queries.
+        """Write out `log p(E_i = j)` for some queries.
 
         Args:
             rows: Which queries.
 
         Returns:
-            ``(B, G, n, M)``, float32 (float64 for float64); -inf for all keys of a query that sees
+            `(B, G, n, M)`, float32 (float64 for float64); -inf for all keys of a query that sees
             none.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class SoftmaxEdges(EdgePosterior):
-    """``p(E_i = j) = softmax_j(scale q_i·k_j + log_prior_ij)``: an independent edge for each query.
+    """`p(E_i = j) = softmax_j(scale q_i·k_j + log_prior_ij)`: an independent edge for each query.
 
     The posterior of cross- and self-attention (Singh & Buckley, 2023, §3.0.3 and §3.0.4), for any
     structural prior over the edges: 0 and -inf for a sparse or local graph, numbers between for
     weighted edges.
 
     Args:
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
-        log_prior: As in ``attend``; None is uniform.
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
+        log_prior: As in `attend`; None is uniform.
         scale: Factor of the dot products.
     """
 
@@ -101,17 +101,17 @@ class SoftmaxEdges(EdgePosterior):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """See ``EdgePosterior``."""
+        """See `EdgePosterior`."""
         batch, heads, count, _ = self.queries.shape
         return batch, heads, count, self.keys.shape[-2]
 
     @property
     def numbers_per_pair(self) -> int:
-        """See ``EdgePosterior``: those of the prior."""
+        """See `EdgePosterior`: those of the prior."""
         return numbers_per_pair(as_terms("log_prior", self.log_prior, self.queries, self.keys))
 
     def expect(self, values: Tensor) -> Tensor:
-        """See ``EdgePosterior``."""
+        """See `EdgePosterior`."""
         return attend(
             self.queries,
             self.keys,
@@ -121,7 +121,7 @@ class SoftmaxEdges(EdgePosterior):
         ).values.to(values.dtype)
 
     def log_probability(self, rows: slice) -> Tensor:
-        """See ``EdgePosterior``."""
+        """See `EdgePosterior`."""
         terms = as_terms("log_prior", self.log_prior, self.queries, self.keys)
         dtype = working_dtype(self.queries.dtype)
         everything = slice(None)
@@ -145,19 +145,19 @@ def gaussian_edges(
 ) -> SoftmaxEdges:
     """Build the posterior of edges to Gaussian units, whose means are the keys.
 
-    ``log p(E_i = j) = log pi_j + D/2 log alpha_j - alpha_j/2 |q_i - k_j|² - L_i`` (Gabbur et al.,
+    `log p(E_i = j) = log pi_j + D/2 log alpha_j - alpha_j/2 |q_i - k_j|² - L_i` (Gabbur et al.,
     2021, Eq. 2). With the default prior, which cancels the norms of the keys, and the default
     precision, it is the posterior of scaled dot-product attention.
 
     Args:
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
-        query_precision: ``alpha``: positive float, or positive tensor that broadcasts to
-            ``(B, G, M)``; None is ``1 / sqrt(D)``.
-        log_prior: ``log pi``: "key_magnitude" (or "magnitude", which is the same without a value
-            likelihood), "uniform", or a ``log_prior`` of ``attend``.
-        log_mask: Added to the prior, as in ``probabilistic_attention``.
-        position: Relative position embeddings, as in ``probabilistic_attention``.
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
+        query_precision: `alpha`: positive float, or positive tensor that broadcasts to
+            `(B, G, M)`; None is `1 / sqrt(D)`.
+        log_prior: `log pi`: "key_magnitude" (or "magnitude", which is the same without a value
+            likelihood), "uniform", or a `log_prior` of `attend`.
+        log_mask: Added to the prior, as in `probabilistic_attention`.
+        position: Relative position embeddings, as in `probabilistic_attention`.
     """
     check_units(queries, keys, keys, payload_name="keys", payload_of="keys")
     settings = InferenceSettings(query_precision=query_precision, log_prior=log_prior)

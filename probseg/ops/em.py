@@ -32,16 +32,16 @@ FEW = 4
 smaller than the tokens, and this is up to three times as fast as the other backends."""
 
 Normalise = Callable[[Tensor], Tensor]
-"""Maps bases ``(..., K, D)`` to bases of the same shape."""
+"""Maps bases `(..., K, D)` to bases of the same shape."""
 
 
 class EMAttention(NamedTuple):
     """Result of `em_attention`.
 
     Args:
-        values: Tokens read out from the bases, ``(B, G, N, D)``.
-        bases: The bases after the last M step, ``(B, G, K, D)``.
-        previous: The bases before it, ``(B, G, K, D)``, of the E step of the read-out.
+        values: Tokens read out from the bases, `(B, G, N, D)`.
+        bases: The bases after the last M step, `(B, G, K, D)`.
+        previous: The bases before it, `(B, G, K, D)`, of the E step of the read-out.
     """
 
     values: Tensor
@@ -53,7 +53,7 @@ def l2_normalise(bases: Tensor) -> Tensor:
     """Divide each basis by its length, at least `SHORTEST` (Li et al., 2019, §5.3).
 
     Args:
-        bases: ``(..., K, D)``.
+        bases: `(..., K, D)`.
 
     Returns:
         Bases of length 1, in the same shape and dtype; a basis of zeros stays as it is.
@@ -65,7 +65,7 @@ def layer_normalise(bases: Tensor) -> Tensor:
     """Give the channels of each basis zero mean and unit variance (Ba et al., 2016).
 
     Args:
-        bases: ``(..., K, D)``.
+        bases: `(..., K, D)`.
 
     Returns:
         Bases in the same shape and dtype; a basis of zeros stays as it is.
@@ -93,7 +93,7 @@ def m_step(
         backend: See `em_attention`.
 
     Returns:
-        The new bases ``(B, G, K, D)``. A basis that no token sees is zero.
+        The new bases `(B, G, K, D)`. A basis that no token sees is zero.
     """
     terms, backend = _checked(tokens, bases, log_prior, scale, backend)
     return _m_step(tokens, bases, terms, scale, normalise, backend)
@@ -111,12 +111,12 @@ def em_attention(
 ) -> EMAttention:
     """Fit bases to the tokens by EM and read these out from them (Li et al., 2019, Eqs. 11-14).
 
-    For ``t = 1 ... T``, ``Z(t) = softmax_k(scale x_n·mu_k(t-1) + log_prior_nk)`` and ``mu_k(t)`` is
-    the mean of the tokens weighted by ``z_nk(t)``, normalised. The values are ``Z(T) mu(T)``.
+    For `t = 1 ... T`, `Z(t) = softmax_k(scale x_n·mu_k(t-1) + log_prior_nk)` and `mu_k(t)` is
+    the mean of the tokens weighted by `z_nk(t)`, normalised. The values are `Z(T) mu(T)`.
 
-    With `l2_normalise`, no step lowers ``sum_n log sum_k exp(scale x_n·mu_k + log_prior_nk)`` if
+    With `l2_normalise`, no step lowers `sum_n log sum_k exp(scale x_n·mu_k + log_prior_nk)` if
     the scale is above 0 and the initial bases are not longer than 1. For tokens of unit length it
-    is then EM in a mixture of von Mises-Fisher distributions of concentration ``scale``.
+    is then EM in a mixture of von Mises-Fisher distributions of concentration `scale`.
 
     Special cases: without iterations, bases are as given; with the tokens as bases, that is
     self-attention, the non-local block of Li et al. (2019, §6.2.2). One iteration without
@@ -124,10 +124,10 @@ def em_attention(
     2018) normalises its gathering softmax over the pixels instead, and is not among these.
 
     Args:
-        tokens: ``(B, G, N, D)``, floating.
-        bases: Initial bases ``mu(0)``, ``(B, G, K, D)``, of the same dtype; used as they are.
-        iterations: Number ``T`` of E and M steps, at least 0.
-        scale: ``lambda`` of Eq. 12: inverse temperature of the responsibilities.
+        tokens: `(B, G, N, D)`, floating.
+        bases: Initial bases `mu(0)`, `(B, G, K, D)`, of the same dtype; used as they are.
+        iterations: Number `T` of E and M steps, at least 0.
+        scale: `lambda` of Eq. 12: inverse temperature of the responsibilities.
         normalise: Applied to the bases after each M step; None leaves the means.
         log_prior: Added to the logits in each E step, see `attend`; the bases are its keys.
         backend: See `attend`; with few bases (`FEW`), "auto" is "reference".
@@ -137,7 +137,7 @@ def em_attention(
 
     Raises:
         BackendError: If the named backend cannot serve these arguments.
-        ValueError: If ``iterations`` is negative, or a shape, a device or the scale is wrong.
+        ValueError: If `iterations` is negative, or a shape, a device or the scale is wrong.
         TypeError: If a dtype is wrong.
         UnknownNameError: If there is no backend of this name.
     """
@@ -159,13 +159,13 @@ def responsibilities(
     """Write out the E step (Li et al., 2019, Eq. 12).
 
     Args:
-        tokens: ``(B, G, N, D)``.
-        bases: ``(B, G, K, D)``.
-        scale: ``lambda`` of Eq. 12.
+        tokens: `(B, G, N, D)`.
+        bases: `(B, G, K, D)`.
+        scale: `lambda` of Eq. 12.
         log_prior: Added to the logits, see `em_attention`.
 
     Returns:
-        Responsibilities ``(B, G, N, K)`` in [0, 1], with the sum 1 over the bases, or 0 for a token
+        Responsibilities `(B, G, N, K)` in [0, 1], with the sum 1 over the bases, or 0 for a token
         that sees none; float32, or float64 for float64 tokens.
 
     Raises:

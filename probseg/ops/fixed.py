@@ -17,9 +17,9 @@ class FixedTokens(NamedTuple):
     """Tokens with fixed values, at most S for each item of the batch.
 
     Args:
-        rows: Indices of the tokens among the N queries, ``(B, S)``; items with fewer are padded
+        rows: Indices of the tokens among the N queries, `(B, S)`; items with fewer are padded
             with other indices.
-        valid: True for real rows, False for padding, bool, ``(B, S)``.
+        valid: True for real rows, False for padding, bool, `(B, S)`.
     """
 
     rows: Tensor
@@ -27,7 +27,7 @@ class FixedTokens(NamedTuple):
 
 
 def fixed_tokens(mask: Tensor) -> FixedTokens:
-    """Find the fixed tokens of a mask ``(B, N)``; their largest number is read on the host.
+    """Find the fixed tokens of a mask `(B, N)`; their largest number is read on the host.
 
     An exported graph reads nothing on the host: there, all tokens are rows, most of them padding.
     """
@@ -54,12 +54,12 @@ def backend_of_few(backend: str, pairs: int) -> str:
 
 
 def take_tokens(tensor: Tensor, fixed: FixedTokens) -> Tensor:
-    """Take the fixed rows of a tensor ``(B, G, N, C)``, whose other sizes may be 1."""
+    """Take the fixed rows of a tensor `(B, G, N, C)`, whose other sizes may be 1."""
     return torch.take_along_dim(tensor, fixed.rows[:, None, :, None], dim=-2)  # (B, G, S, C)
 
 
 def take_terms(terms: Terms, fixed: FixedTokens) -> tuple[Tensor, ...]:
-    """Take the fixed rows of a prior; written out, they broadcast to ``(B, G, S, M)``."""
+    """Take the fixed rows of a prior; written out, they broadcast to `(B, G, S, M)`."""
     return tuple(_take_term(term, fixed) for term in terms)
 
 

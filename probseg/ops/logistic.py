@@ -13,25 +13,25 @@ def logistic_em(
 ) -> Tensor:
     """Move the weights of a logistic classifier towards their posterior mode.
 
-    The weights have the prior ``N(prior_mean, I / prior)``, and row ``s`` was observed
-    ``counts[s]`` times. Pólya-Gamma variables are the hidden ones (Polson, Scott & Windle 2013):
-    the E step replaces each observation by a Gaussian one of precision ``tanh(z / 2) / (2 z)``,
-    ``z`` being the row's logit, and the M step solves the linear regression that is left. No step
+    The weights have the prior `N(prior_mean, I / prior)`, and row `s` was observed
+    `counts[s]` times. Pólya-Gamma variables are the hidden ones (Polson, Scott & Windle 2013):
+    the E step replaces each observation by a Gaussian one of precision `tanh(z / 2) / (2 z)`,
+    `z` being the row's logit, and the M step solves the linear regression that is left. No step
     lowers the posterior; the bound is that of Jaakkola & Jordan (2000).
 
     Args:
-        rows: Features ``(B, S, D)``.
-        evidence: Positive minus negative observations of each row, divided by two, ``(B, S)``.
-        counts: Positive plus negative observations, 0 for rows that are padding, ``(B, S)``.
-        prior_mean: Weights before any observation, ``(D,)``.
+        rows: Features `(B, S, D)`.
+        evidence: Positive minus negative observations of each row, divided by two, `(B, S)`.
+        counts: Positive plus negative observations, 0 for rows that are padding, `(B, S)`.
+        prior_mean: Weights before any observation, `(D,)`.
         prior: Precision of the prior, positive.
         steps: Number of EM steps, at least 0.
 
     Returns:
-        Weights ``(B, D)``, float32, or float64 where the rows are.
+        Weights `(B, D)`, float32, or float64 where the rows are.
 
     Raises:
-        ValueError: If ``prior`` is not positive or ``steps`` is negative.
+        ValueError: If `prior` is not positive or `steps` is negative.
     """
     if not prior > 0:
         msg = f"`prior` must be a positive precision, got {prior}"

@@ -1,13 +1,13 @@
 """The mixture of Gaussians behind probabilistic attention, and its log joint as a dot product.
 
-Unit j has a prior ``pi_ij``, a key mean ``xi_j`` with precision ``alpha_j`` and a value mean
-``mu_j`` with precision ``beta_j`` (Gabbur et al., 2021, Eqs. 7-9)::
+Unit j has a prior `pi_ij`, a key mean `xi_j` with precision `alpha_j` and a value mean
+`mu_j` with precision `beta_j` (Gabbur et al., 2021, Eqs. 7-9)::
 
     log p_i(q, v, u_j) = log pi_ij + D/2 log(alpha_j / 2pi) - alpha_j/2 |q - xi_j|²
                                    + V/2 log(beta_j / 2pi) - beta_j/2 |v - mu_j|²
 
-Expanding the squares gives ``scale queries·keys + log_prior + offset`` with a few more channels,
-the arguments of ``attend`` and ``assign``.
+Expanding the squares gives `scale queries·keys + log_prior + offset` with a few more channels,
+the arguments of `attend` and `assign`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from probseg.ops.backends.interface import Terms
 from probseg.ops.relative_position import FactoredPosition, FullPosition, RelativePosition
 
 Precision = float | Tensor
-"""A float, or a tensor that broadcasts to ``(B, G, M)``, of last size 1 if the units share it."""
+"""A float, or a tensor that broadcasts to `(B, G, M)`, of last size 1 if the units share it."""
 
 PriorName = Literal["magnitude", "key_magnitude", "uniform"]
 PRIOR_NAMES: tuple[PriorName, ...] = ("magnitude", "key_magnitude", "uniform")
@@ -32,11 +32,11 @@ class Mixture(NamedTuple):
     """Parameters of the M units.
 
     Args:
-        keys: Key means ``xi``, shape ``(B, G, M, D)``.
-        values: Value means ``mu``, shape ``(B, G, M, V)``.
-        query_precision: ``alpha``.
-        value_precision: ``beta``; the float 0.0 means that values carry no likelihood.
-        log_prior: A name that ties ``log pi`` to the means, or the terms of a fixed one.
+        keys: Key means `xi`, shape `(B, G, M, D)`.
+        values: Value means `mu`, shape `(B, G, M, V)`.
+        query_precision: `alpha`.
+        value_precision: `beta`; the float 0.0 means that values carry no likelihood.
+        log_prior: A name that ties `log pi` to the means, or the terms of a fixed one.
         log_mask: Terms that are 0 where a query sees a unit and -inf where it does not.
         position: Relative position embeddings, which the tied prior contains too.
         product_dtype: In which queries and keys are multiplied.
@@ -53,14 +53,14 @@ class Mixture(NamedTuple):
 
 
 class LogJoint(NamedTuple):
-    """Arguments of the primitives whose logits are the log joint up to ``offset``.
+    """Arguments of the primitives whose logits are the log joint up to `offset`.
 
     Args:
-        queries: Augmented queries, shape ``(B, G, N, C)``.
-        keys: Augmented keys, shape ``(B, G, M, C)``.
-        log_prior: Terms that broadcast to ``(B, G, N, M)``.
+        queries: Augmented queries, shape `(B, G, N, C)`.
+        keys: Augmented keys, shape `(B, G, M, C)`.
+        log_prior: Terms that broadcast to `(B, G, N, M)`.
         scale: Factor of the dot products.
-        offset: Constant of each query, broadcasts to ``(B, G, N)``.
+        offset: Constant of each query, broadcasts to `(B, G, N)`.
     """
 
     queries: Tensor
@@ -71,7 +71,7 @@ class LogJoint(NamedTuple):
 
 
 class _Expansion(NamedTuple):
-    """``log N(x_i | m_j, 1/p_j) = scale left_i·right_j + unit_j + offset_i``, see ``_expand``."""
+    """`log N(x_i | m_j, 1/p_j) = scale left_i·right_j + unit_j + offset_i`, see `_expand`."""
 
     left: Tensor  # (B, G, N, C) or with one more channel
     right: Tensor  # (B, G, M, C) or with one more channel
@@ -80,15 +80,15 @@ class _Expansion(NamedTuple):
 
 
 def has_value_likelihood(mixture: Mixture) -> bool:
-    """Return whether ``beta`` can differ from 0."""
+    """Return whether `beta` can differ from 0."""
     return isinstance(mixture.value_precision, Tensor) or mixture.value_precision > 0.0
 
 
 def prior_scores(mixture: Mixture) -> Tensor:
-    """Return a named ``log pi_j`` up to a constant of the units, shape ``(B, G, M)``.
+    """Return a named `log pi_j` up to a constant of the units, shape `(B, G, M)`.
 
     "magnitude" is Gabbur et al., 2021, Eq. 10; "key_magnitude" leaves its values out. The constant
-    is that of ``_value_scores``, which the logits leave out too.
+    is that of `_value_scores`, which the logits leave out too.
     """
     scores = torch.zeros_like(mixture.keys[..., 0])  # (B, G, M)
     if _keys_tied(mixture):
@@ -105,8 +105,8 @@ def logits(mixture: Mixture, queries: Tensor, observed_values: Tensor | None = N
 
     Args:
         mixture: The M units.
-        queries: ``(B, G, N, D)``.
-        observed_values: ``(B, G, N, V)``, or None to weigh by the queries alone.
+        queries: `(B, G, N, D)`.
+        observed_values: `(B, G, N, V)`, or None to weigh by the queries alone.
     """
     if observed_values is None or not has_value_likelihood(mixture):
         return query_logits(mixture, queries)
@@ -127,8 +127,8 @@ def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = Fal
 
     Args:
         mixture: The M units.
-        queries: ``(B, G, N, D)``.
-        values_follow: Whether ``value_logits`` are added, which cancel the value term of a tied
+        queries: `(B, G, N, D)`.
+        values_follow: Whether `value_logits` are added, which cancel the value term of a tied
             prior.
     """
     # A float precision becomes the scale: in half precision that is exact, scaled keys are not.
@@ -162,7 +162,7 @@ def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = Fal
 
 
 def value_logits(mixture: Mixture, values: Tensor, scale: float = 1.0) -> LogJoint:
-    """Expand the value term of the log joint for observed values ``(B, G, N, V)``."""
+    """Expand the value term of the log joint for observed values `(B, G, N, V)`."""
     expanded = _expand(
         values, mixture.values, mixture.value_precision, scale, tied=_values_tied(mixture)
     )
@@ -179,7 +179,7 @@ def in_full(mixture: Mixture) -> Mixture:
 
 
 def fix_prior(mixture: Mixture) -> Mixture:
-    """Fix a named prior: ``log pi`` no longer follows keys and values."""
+    """Fix a named prior: `log pi` no longer follows keys and values."""
     if not isinstance(mixture.log_prior, str):
         return mixture
     log_pi = prior_scores(mixture).log_softmax(-1).unsqueeze(-2)  # (B, G, 1, M)
@@ -220,11 +220,11 @@ def _expand(
     """Expand Gaussian log densities.
 
     Args:
-        points: ``(B, G, N, C)``.
-        means: ``(B, G, M, C)``.
+        points: `(B, G, N, C)`.
+        means: `(B, G, M, C)`.
         precision: Of the units.
         scale: Factor of the dot products.
-        tied: Whether the prior adds ``precision/2 |mean|²``, which cancels.
+        tied: Whether the prior adds `precision/2 |mean|²`, which cancels.
         gaussians: How many densities of the points there are; the means of all but the first are
             expanded elsewhere.
     """
@@ -267,7 +267,7 @@ def _values_tied(mixture: Mixture) -> bool:
 
 
 def _value_scores(mixture: Mixture) -> tuple[Tensor, Tensor]:
-    """Return ``beta_j/2 |mu_j|²`` less its maximum, ``(B, G, M)``, and the maximum, ``(B, G, 1)``.
+    """Return `beta_j/2 |mu_j|²` less its maximum, `(B, G, M)`, and the maximum, `(B, G, 1)`.
 
     The log evidence is a difference of two sums with this term: for long values, it would lose the
     digits that the maximum takes.

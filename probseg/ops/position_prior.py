@@ -12,7 +12,7 @@ from probseg.ops.backends.interface import Block, PairwisePrior, take_block
 
 @dataclass(frozen=True, eq=False)
 class FullPositionPrior(PairwisePrior):
-    """``alpha_j (q_i·r^q_{j-i} + xi_j·r^k_{j-i})`` for a table of full offsets."""
+    """`alpha_j (q_i·r^q_{j-i} + xi_j·r^k_{j-i})` for a table of full offsets."""
 
     queries: Tensor  # (B, G, N, D)
     keys: Tensor  # (B, G, M, D)
@@ -22,17 +22,17 @@ class FullPositionPrior(PairwisePrior):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """See ``PairwisePrior``."""
+        """See `PairwisePrior`."""
         batch, heads, count, _ = self.queries.shape
         return batch, heads, count, count
 
     @property
     def numbers_per_pair(self) -> int:
-        """See ``PairwisePrior``: two tables, each with twice as many offsets as there are units."""
+        """See `PairwisePrior`: two tables, each with twice as many offsets as there are units."""
         return 8
 
     def part(self, name: str, batch: slice, heads: slice) -> tuple[slice, ...]:
-        """See ``PairwisePrior``."""
+        """See `PairwisePrior`."""
         if name in ("queries", "keys"):
             return batch, heads
         tensor = getattr(self, name)
@@ -45,11 +45,11 @@ class FullPositionPrior(PairwisePrior):
 
     @property
     def row_multiple(self) -> int:
-        """See ``PairwisePrior``: the rows of the map are cheapest as a whole."""
+        """See `PairwisePrior`: the rows of the map are cheapest as a whole."""
         return self._map_size()[1]
 
     def block(self, block: Block) -> Tensor:
-        """See ``PairwisePrior``."""
+        """See `PairwisePrior`."""
         if isinstance(block.rows, Tensor) or isinstance(block.columns, Tensor):
             scores = self._some_pairs(block)
         else:
@@ -58,7 +58,7 @@ class FullPositionPrior(PairwisePrior):
         return precision * scores  # (b, g, n, m)
 
     def _some_pairs(self, block: Block) -> Tensor:
-        """Look up the embedding of each pair: ``D`` numbers a pair, for few pairs."""
+        """Look up the embedding of each pair: `D` numbers a pair, for few pairs."""
         height, width = self._map_size()
         everyone = torch.arange(height * width, device=self.queries.device)
         rows, columns = everyone[block.rows, None], everyone[block.columns]

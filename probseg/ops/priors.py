@@ -15,17 +15,17 @@ from probseg.ops.backends.interface import Block, ScoredPrior, take_block
 
 @dataclass(frozen=True, eq=False)
 class DistancePrior(ScoredPrior):
-    """A prior that fades with distance, ``log pi_ij = -|p_i - p_j| / length`` (Eq. 40).
+    """A prior that fades with distance, `log pi_ij = -|p_i - p_j| / length` (Eq. 40).
 
-    Gabbur et al., 2021, Eq. 40, with the Euclidean distance of the positions as ``d(i, j)`` and a
+    Gabbur et al., 2021, Eq. 40, with the Euclidean distance of the positions as `d(i, j)` and a
     length that is 1 there. It is not normalised over the keys; posteriors do not depend on that.
 
     Args:
-        query_positions: Coordinates of the queries, ``(N, C)`` for any number C of coordinates.
+        query_positions: Coordinates of the queries, `(N, C)` for any number C of coordinates.
             They are constants, without gradient.
-        key_positions: Coordinates of the keys, ``(M, C)``, likewise.
+        key_positions: Coordinates of the keys, `(M, C)`, likewise.
         length: Distance over which the prior falls by a factor of e: positive tensor of shape
-            ``()``, ``(G,)`` or ``(B, G)``.
+            `()`, `(G,)` or `(B, G)`.
     """
 
     query_positions: Tensor
@@ -54,10 +54,10 @@ class DistancePrior(ScoredPrior):
         """Build the prior of a map whose pixels are both queries and keys, row by row.
 
         Args:
-            height: ``H``.
-            width: ``W``; ``N = M = H * W``.
+            height: `H`.
+            width: `W`; `N = M = H * W`.
             length: In pixels of the map.
-            device: Of the positions; None is that of ``length``, or the CPU.
+            device: Of the positions; None is that of `length`, or the CPU.
         """
         if isinstance(length, Tensor) and device is None:
             device = length.device
@@ -66,12 +66,12 @@ class DistancePrior(ScoredPrior):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """See ``PairwisePrior``."""
+        """See `PairwisePrior`."""
         batch, heads = self._length().shape[:2]
         return batch, heads, len(self.query_positions), len(self.key_positions)
 
     def block(self, block: Block) -> Tensor:
-        """See ``PairwisePrior``."""
+        """See `PairwisePrior`."""
         rows, columns = self.query_positions[block.rows], self.key_positions[block.columns]
         length = take_block(self._length(), block, self.length.dtype)
         # By expanded squares, distances between near positions would lose most of their digits.
@@ -79,7 +79,7 @@ class DistancePrior(ScoredPrior):
         return -torch.cdist(rows, columns, compute_mode=exactly) / length
 
     def score(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        """See ``PairwisePrior``."""
+        """See `PairwisePrior`."""
         # Fused kernels want scalars, not vectors to be summed.
         squares = [
             (self.query_positions[row, axis] - self.key_positions[column, axis]).square()
@@ -103,12 +103,12 @@ class DistancePrior(ScoredPrior):
 class WindowPrior(ScoredPrior):
     """The structural prior of local attention: 0 inside a window around each query, else -inf.
 
-    A query sees the keys that are at most ``radius`` away along every coordinate. As a prior over
+    A query sees the keys that are at most `radius` away along every coordinate. As a prior over
     edges (Singh & Buckley, 2023, §5.1.2), it can be added to any other.
 
     Args:
-        query_positions: Coordinates of the queries, ``(N, C)`` for any number C of coordinates.
-        key_positions: Coordinates of the keys, ``(M, C)``.
+        query_positions: Coordinates of the queries, `(N, C)` for any number C of coordinates.
+        key_positions: Coordinates of the keys, `(M, C)`.
         radius: In the unit of the coordinates, 0 or more; 0 is the same place alone.
 
     Raises:
@@ -132,8 +132,8 @@ class WindowPrior(ScoredPrior):
         """Build the prior of a map whose pixels are both queries and keys, row by row.
 
         Args:
-            height: ``H``.
-            width: ``W``; ``N = M = H * W``.
+            height: `H`.
+            width: `W`; `N = M = H * W`.
             radius: In pixels of the map.
             device: Of the positions; None is the CPU.
         """
@@ -142,22 +142,22 @@ class WindowPrior(ScoredPrior):
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """See ``PairwisePrior``."""
+        """See `PairwisePrior`."""
         return 1, 1, len(self.query_positions), len(self.key_positions)
 
     @property
     def numbers_per_pair(self) -> int:
-        """See ``PairwisePrior``: the differences of the coordinates."""
+        """See `PairwisePrior`: the differences of the coordinates."""
         return self.query_positions.shape[1]
 
     def block(self, block: Block) -> Tensor:
-        """See ``PairwisePrior``."""
+        """See `PairwisePrior`."""
         rows, columns = self.query_positions[block.rows], self.key_positions[block.columns]
         seen = ((rows[:, None] - columns).abs() <= self.radius).all(-1)  # (n, m)
         return torch.where(seen, 0.0, -math.inf)[None, None]
 
     def score(self, batch: Tensor, head: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        """See ``PairwisePrior``."""
+        """See `PairwisePrior`."""
         del batch, head
         # Fused kernels want scalars, not vectors to be compared.
         seen = [
@@ -169,7 +169,7 @@ class WindowPrior(ScoredPrior):
 
 
 def _pixels(height: int, width: int, device: torch.device | None) -> Tensor:
-    """Return row and column of each pixel of a map, row by row, ``(H * W, 2)``."""
+    """Return row and column of each pixel of a map, row by row, `(H * W, 2)`."""
     rows = torch.arange(height, dtype=torch.float32, device=device)
     columns = torch.arange(width, dtype=torch.float32, device=device)
     return torch.cartesian_prod(rows, columns).reshape(-1, 2)

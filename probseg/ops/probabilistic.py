@@ -1,8 +1,8 @@
 """Probabilistic attention: inference and adaptation in a mixture of Gaussians.
 
 Value inference, key adaptation and value propagation of Gabbur, Bilkhu and Movellan, "Probabilistic
-Attention for Interactive Segmentation", 2021. Each step is one of the two primitives: ``assign``
-for the updates of the units, ``attend`` for the read-out.
+Attention for Interactive Segmentation", 2021. Each step is one of the two primitives: `assign`
+for the updates of the units, `attend` for the read-out.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from probseg.ops.updates import KeyAdaptation, ValuePropagation, with_checked_te
 
 
 class ProbabilisticAttention(NamedTuple):
-    """Result of ``probabilistic_attention``.
+    """Result of `probabilistic_attention`.
 
     Args:
-        values: Inferred values of the queries, shape ``(B, G, N, V)``.
-        keys: Key means after adaptation, shape ``(B, G, M, D)``.
-        unit_values: Value means after propagation, shape ``(B, G, M, V)``.
-        query_precision: ``alpha``, shape ``(B, G, M)``.
-        value_precision: ``beta``, shape ``(B, G, M)``.
-        log_prior: ``log pi`` of the read-out without the mask, shape ``(B, G, M)`` or, if it was
-            given for pairs, ``(B, G, N, M)``; a ``PairwisePrior`` or several terms as they were
+        values: Inferred values of the queries, shape `(B, G, N, V)`.
+        keys: Key means after adaptation, shape `(B, G, M, D)`.
+        unit_values: Value means after propagation, shape `(B, G, M, V)`.
+        query_precision: `alpha`, shape `(B, G, M)`.
+        value_precision: `beta`, shape `(B, G, M)`.
+        log_prior: `log pi` of the read-out without the mask, shape `(B, G, M)` or, if it was
+            given for pairs, `(B, G, N, M)`; a `PairwisePrior` or several terms as they were
             given. The named priors are normalised over the units, a given one is not. The share of
             position embeddings in the prior is left out.
-        log_evidence: ``log p_i(q)`` under the mixture of the read-out, shape ``(B, G, N)``, or
-            ``log p_i(q, v)`` if its last iteration weighed by values ``v`` too; -inf for a query
+        log_evidence: `log p_i(q)` under the mixture of the read-out, shape `(B, G, N)`, or
+            `log p_i(q, v)` if its last iteration weighed by values `v` too; -inf for a query
             that sees no unit. The prior is not normalised again over the units that a mask leaves,
             nor with the share of position embeddings.
     """
@@ -88,47 +88,47 @@ def probabilistic_attention(
     """Infer the most likely value of each query in a mixture of M units.
 
     First the keys adapt to the queries, with responsibilities given the queries alone even where
-    there are ``initial_values``; then the fixed values propagate to the units' value means; then
-    the values are read out: ``v <- sum_j w_ij beta_j mu_j / sum_j w_ij beta_j``, the plain mean for
-    uniform ``beta``. The posterior ``w`` of the units is given the queries alone at first,
-    and ``v`` too in later iterations (Gabbur et al., 2021, Eqs. 5, 30-32). It has both Gaussian
-    normalisers, where Eq. 28 has ``beta_j`` instead; that is the same for uniform precisions.
+    there are `initial_values`; then the fixed values propagate to the units' value means; then
+    the values are read out: `v <- sum_j w_ij beta_j mu_j / sum_j w_ij beta_j`, the plain mean for
+    uniform `beta`. The posterior `w` of the units is given the queries alone at first,
+    and `v` too in later iterations (Gabbur et al., 2021, Eqs. 5, 30-32). It has both Gaussian
+    normalisers, where Eq. 28 has `beta_j` instead; that is the same for uniform precisions.
     With all defaults this is standard scaled dot-product attention.
 
-    Precision is as in ``attend``: half precision is used for nothing but products, on CUDA.
+    Precision is as in `attend`: half precision is used for nothing but products, on CUDA.
 
     Args:
-        queries: ``(B, G, N, D)``.
-        keys: Key means of the units, ``(B, G, M, D)``.
-        values: Value means of the units, ``(B, G, M, V)``.
-        query_precision: ``alpha``: positive float, or positive tensor that broadcasts to
-            ``(B, G, M)``; None is ``1 / sqrt(D)``.
-        value_precision: ``beta``: float, or positive tensor that broadcasts to ``(B, G, M)``. The
+        queries: `(B, G, N, D)`.
+        keys: Key means of the units, `(B, G, M, D)`.
+        values: Value means of the units, `(B, G, M, V)`.
+        query_precision: `alpha`: positive float, or positive tensor that broadcasts to
+            `(B, G, M)`; None is `1 / sqrt(D)`.
+        value_precision: `beta`: float, or positive tensor that broadcasts to `(B, G, M)`. The
             float 0 leaves the values without likelihood: one iteration is exact then.
-        log_prior: ``log pi``. "magnitude" follows the keys and values (Eq. 10; it favours units
-            with large values if ``beta > 0`` and no value is observed), "key_magnitude" has no
-            value term, "uniform" is the same for all units. A tensor is held fixed: ``(M,)``,
-            ``(N, M)``, ``(B, G, M)`` or ``(B, G, N, M)``; so is a ``PairwisePrior`` such as
-            ``DistancePrior``, which is never written out, and a tuple of both kinds. While keys or
+        log_prior: `log pi`. "magnitude" follows the keys and values (Eq. 10; it favours units
+            with large values if `beta > 0` and no value is observed), "key_magnitude" has no
+            value term, "uniform" is the same for all units. A tensor is held fixed: `(M,)`,
+            `(N, M)`, `(B, G, M)` or `(B, G, N, M)`; so is a `PairwisePrior` such as
+            `DistancePrior`, which is never written out, and a tuple of both kinds. While keys or
             values move, EM never lowers the posterior under a fixed prior; under a named one that
             moves along, as in the paper's experiments, it may.
         log_mask: Added to the log prior of any kind: 0 where a query sees a unit, -inf where it
-            does not. ``(N, M)``, or anything that ``log_prior`` may be.
+            does not. `(N, M)`, or anything that `log_prior` may be.
         value_iterations: Number of EM iterations of the read-out.
-        initial_values: Values that the first posterior is given, ``(B, G, N, V)``; None weighs by
+        initial_values: Values that the first posterior is given, `(B, G, N, V)`; None weighs by
             the queries alone, after value propagation too. Without a value precision they have no
             effect.
         key_adaptation: None leaves the keys and their precisions as they are.
         value_propagation: None leaves the value means as they are. Only the fixed rows are
             observations, so that its cost grows with their number S and not with N.
-        fixed_values: Observed values, ``(B, G, N, V)``; read only where ``fixed_mask``.
-        fixed_mask: Where values are fixed, bool, ``(B, N)``. The largest number of them in the
+        fixed_values: Observed values, `(B, G, N, V)`; read only where `fixed_mask`.
+        fixed_mask: Where values are fixed, bool, `(B, N)`. The largest number of them in the
             batch is read on the host.
-        clamp_fixed: Return ``fixed_values`` themselves where ``fixed_mask``.
+        clamp_fixed: Return `fixed_values` themselves where `fixed_mask`.
         position: Relative position embeddings in the likelihood and the prior (Eqs. 25-26), for
             tokens that are both queries and units of a map, and a prior that follows the keys. The
             M step of the keys stays that of Eq. 18.
-        backend: As in ``attend``, for the passes over all pairs.
+        backend: As in `attend`, for the passes over all pairs.
 
     Returns:
         The values and the mixture they were read from. Values and means have the dtype of the
@@ -195,12 +195,12 @@ def infer(
     """Compute `probabilistic_attention` for tokens and units that are known to fit together.
 
     Args:
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
-        values: ``(B, G, M, V)``.
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
+        values: `(B, G, M, V)`.
         settings: Checked here, with the position, against the units.
         log_mask: Terms as of `probseg.ops.checks.as_terms`.
-        initial_values: ``(B, G, N, V)``.
+        initial_values: `(B, G, N, V)`.
         fixed: As of `as_fixed`; None propagates nothing.
         position: Relative position embeddings.
 
@@ -329,7 +329,7 @@ def _result(inferred: Attended, mixture: Mixture, dtype: torch.dtype) -> Probabi
 def _infer_values(
     mixture: Mixture, queries: Tensor, observed: Tensor | None, iterations: int, backend: str
 ) -> Attended:
-    """Read out the values ``(B, G, N, V)`` and the log evidence ``(B, G, N)`` (Eqs. 30-32)."""
+    """Read out the values `(B, G, N, V)` and the log evidence `(B, G, N)` (Eqs. 30-32)."""
     beta = mixture.value_precision
     units = mixture.values
     per_unit = isinstance(beta, Tensor) and beta.shape[-1] > 1
@@ -362,7 +362,7 @@ def _infer_values(
 
 
 def _final_prior(mixture: Mixture) -> tuple[Tensor | Terms, Precision]:
-    """Return ``log pi`` and the log normaliser, ``(B, G, 1)``, which the logits left out."""
+    """Return `log pi` and the log normaliser, `(B, G, 1)`, which the logits left out."""
     terms = fixed_terms(mixture)
     if isinstance(mixture.log_prior, str):
         scores = prior_scores(mixture)  # (B, G, M)

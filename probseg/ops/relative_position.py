@@ -1,17 +1,17 @@
 """Relative position embeddings in the likelihood and the prior (Gabbur et al., 2021, Eqs. 25-26).
 
-Query i and unit j on an ``H x W`` map have the embeddings ``r^q`` and ``r^k`` of their offset
-``j - i``. The likelihood gains a Gaussian of the query around ``r^q``, the prior one of the key
-around ``r^k``, and the prior's magnitudes cancel every norm, so that the logits become::
+Query i and unit j on an `H x W` map have the embeddings `r^q` and `r^k` of their offset
+`j - i`. The likelihood gains a Gaussian of the query around `r^q`, the prior one of the key
+around `r^k`, and the prior's magnitudes cancel every norm, so that the logits become::
 
     S_ij = alpha_j (q_i·xi_j + q_i·r^q_{j-i} + xi_j·r^k_{j-i})
 
-for one ``alpha`` (otherwise the second Gaussian adds ``D/2 log alpha_j - alpha_j/2 |q_i|²``). Both
+for one `alpha` (otherwise the second Gaussian adds `D/2 log alpha_j - alpha_j/2 |q_i|²`). Both
 equations are read as products of densities that are not normalised again: with the normalised one
-that Eq. 25 mentions, ``xi_j`` and ``r^q`` would interact and Eq. 26 would not give these logits.
+that Eq. 25 mentions, `xi_j` and `r^q` would interact and Eq. 26 would not give these logits.
 
-Offsets are counted in pixels from ``-(H-1)`` to ``H-1``; a line of ``L`` tokens is a map of
-``1 x L`` or ``L x 1``.
+Offsets are counted in pixels from `-(H-1)` to `H-1`; a line of `L` tokens is a map of
+`1 x L` or `L x 1`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Channels(NamedTuple):
     """More channels of the queries and the keys, whose dot products are part of the logits.
 
     Args:
-        queries: ``(B, G, N, C)``.
-        keys: ``(B, G, M, C)``.
+        queries: `(B, G, N, C)`.
+        keys: `(B, G, M, C)`.
     """
 
     queries: Tensor
@@ -41,15 +41,15 @@ class Channels(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FactoredPosition:
-    """Embeddings that are sums of one for the rows and one for the columns: ``r = rh_dy + rw_dx``.
+    """Embeddings that are sums of one for the rows and one for the columns: `r = rh_dy + rw_dx`.
 
-    They cost ``H + W`` more channels for each pair of tables. On long lines, ``full()`` is cheaper.
+    They cost `H + W` more channels for each pair of tables. On long lines, `full()` is cheaper.
 
     Args:
-        query_height: ``(2H-1, D)``, or ``(G, 2H-1, D)`` for each head its own.
-        query_width: ``(2W-1, D)`` or ``(G, 2W-1, D)``.
-        key_height: As ``query_height``; None leaves ``r^k`` out.
-        key_width: As ``query_width``.
+        query_height: `(2H-1, D)`, or `(G, 2H-1, D)` for each head its own.
+        query_width: `(2W-1, D)` or `(G, 2W-1, D)`.
+        key_height: As `query_height`; None leaves `r^k` out.
+        key_width: As `query_width`.
     """
 
     query_height: Tensor
@@ -105,14 +105,14 @@ class FactoredPosition:
         return FullPosition(query, key)
 
     def channels(self, queries: Tensor, keys: Tensor) -> Channels:
-        """Write ``q_i·r^q_{j-i} + xi_j·r^k_{j-i}`` as dot products.
+        """Write `q_i·r^q_{j-i} + xi_j·r^k_{j-i}` as dot products.
 
-        ``q_i·rh_{a - y_i}`` for all rows ``a`` of the map against the one-hot row of the key, the
+        `q_i·rh_{a - y_i}` for all rows `a` of the map against the one-hot row of the key, the
         same for the columns, and the mirror image for the tables of the keys.
 
         Args:
-            queries: ``(B, G, H * W, D)``.
-            keys: ``(B, G, H * W, D)``.
+            queries: `(B, G, H * W, D)`.
+            keys: `(B, G, H * W, D)`.
         """
         height, width = self.size
         at = torch.arange(height * width, device=queries.device)
@@ -138,16 +138,16 @@ class FactoredPosition:
 
 @dataclass(frozen=True, eq=False)
 class FullPosition:
-    """An embedding for each of the ``(2H-1)(2W-1)`` offsets on a map.
+    """An embedding for each of the `(2H-1)(2W-1)` offsets on a map.
 
-    Gabbur et al. (2021, §4.1) count ``2HW - 1``, as many as there are differences of flattened
+    Gabbur et al. (2021, §4.1) count `2HW - 1`, as many as there are differences of flattened
     indices; among those, offsets that wrap around a line share one.
 
     The logits of pairs are computed block by block: by the "chunked" and "reference" backends.
 
     Args:
-        query: ``(2H-1, 2W-1, D)``, or ``(G, 2H-1, 2W-1, D)`` for each head its own.
-        key: As ``query``; None leaves ``r^k`` out.
+        query: `(2H-1, 2W-1, D)`, or `(G, 2H-1, 2W-1, D)` for each head its own.
+        key: As `query`; None leaves `r^k` out.
     """
 
     query: Tensor
@@ -187,12 +187,12 @@ class FullPosition:
         return replace(self, **tables)
 
     def prior(self, queries: Tensor, keys: Tensor, precision: float | Tensor) -> FullPositionPrior:
-        """Return ``alpha_j (q_i·r^q_{j-i} + xi_j·r^k_{j-i})`` as a prior of pairs.
+        """Return `alpha_j (q_i·r^q_{j-i} + xi_j·r^k_{j-i})` as a prior of pairs.
 
         Args:
-            queries: ``(B, G, H * W, D)``.
-            keys: ``(B, G, H * W, D)``.
-            precision: ``alpha``: float, or tensor that broadcasts to ``(B, G, M)``.
+            queries: `(B, G, H * W, D)`.
+            keys: `(B, G, H * W, D)`.
+            precision: `alpha`: float, or tensor that broadcasts to `(B, G, M)`.
         """
         alpha = torch.as_tensor(precision, dtype=queries.dtype, device=queries.device)
         alpha = alpha[(None,) * (3 - alpha.ndim)]  # (B, G, M), sizes may be 1
@@ -212,8 +212,8 @@ def check_position(position: RelativePosition, queries: Tensor, keys: Tensor) ->
 
     Args:
         position: The tables.
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
     """
     height, width = position.size
     for name, tokens in (("queries", queries), ("keys", keys)):
@@ -259,7 +259,7 @@ def _check_table(
 
 
 def _interpolate(table: Tensor, length: int) -> Tensor:
-    """Interpolate a table of offsets ``(G, 2L-1, C)`` or ``(2L-1, C)`` linearly to a new length."""
+    """Interpolate a table of offsets `(G, 2L-1, C)` or `(2L-1, C)` linearly to a new length."""
     if table.shape[-2] == length:
         return table
     lines = table.mT if table.ndim == 3 else table.mT[None]  # (G, C, 2L-1)
@@ -273,7 +273,7 @@ def _interpolate(table: Tensor, length: int) -> Tensor:
 
 
 def _dot_table(vectors: Tensor, table: Tensor, offsets: Tensor) -> Tensor:
-    """Multiply vectors ``(B, G, N, D)`` with the embeddings at their offsets ``(N, L)``."""
+    """Multiply vectors `(B, G, N, D)` with the embeddings at their offsets `(N, L)`."""
     scores = vectors @ table.mT  # (B, G, N, 2L-1)
     index = offsets + (table.shape[-2] - 1) // 2  # (N, L)
     return scores.gather(-1, index.expand(*scores.shape[:-1], index.shape[-1]))  # (B, G, N, L)

@@ -22,7 +22,7 @@ class PixelMixture(nn.Module):
     16, without a prior).
 
     Args:
-        units: Units along each side of the grid, ``units**2`` in all.
+        units: Units along each side of the grid, `units**2` in all.
         key_iterations: Number of EM iterations of the units.
         scales: Factors of colours and positions, a pair for each space.
         stride: Side of the square of pixels that are averaged to one query.
@@ -56,11 +56,11 @@ class PixelMixture(nn.Module):
         """Adapt the units to images.
 
         Args:
-            image: RGB in [0, 1], shape ``(B, 3, H, W)``.
+            image: RGB in [0, 1], shape `(B, 3, H, W)`.
 
         Returns:
-            Queries of the pixels ``(B, G, h w, 5)``, in units of the scales; keys of the units
-            ``(B, G, units**2, 5)``; and the grid ``(h, w)``.
+            Queries of the pixels `(B, G, h w, 5)`, in units of the scales; keys of the units
+            `(B, G, units**2, 5)`; and the grid `(h, w)`.
         """
         colours = F.avg_pool2d(image.float(), self.stride, ceil_mode=True)  # (B, 3, h, w)
         grid = (colours.shape[-2], colours.shape[-1])
@@ -76,12 +76,12 @@ def propagated(queries: Tensor, keys: Tensor, observed: Tensor) -> Tensor:
     read-out.
 
     Args:
-        queries: Of the pixels, ``(B, G, h w, D)``.
-        keys: Of the units, ``(B, G, M, D)``.
-        observed: Values, ``(B, C, h, w)``.
+        queries: Of the pixels, `(B, G, h w, D)`.
+        keys: Of the units, `(B, G, M, D)`.
+        observed: Values, `(B, C, h, w)`.
 
     Returns:
-        Values in each space, ``(B, G, C, h, w)``.
+        Values in each space, `(B, G, C, h, w)`.
     """
     spaces = queries.shape[1]
     values = observed.flatten(2).transpose(1, 2)[:, None].expand(-1, spaces, -1, -1).contiguous()
@@ -92,10 +92,10 @@ def propagated(queries: Tensor, keys: Tensor, observed: Tensor) -> Tensor:
 
 
 def with_places(colours: Tensor) -> Tensor:
-    """Append positions (y, x), in units of the longer side, to colours ``(B, C, h, w)``.
+    """Append positions (y, x), in units of the longer side, to colours `(B, C, h, w)`.
 
     Returns:
-        Tokens ``(B, C + 2, h, w)``.
+        Tokens `(B, C + 2, h, w)`.
     """
     height, width = colours.shape[-2:]
     longer = max(height, width)
@@ -111,13 +111,13 @@ def grid_units(queries: Tensor, grid: tuple[int, int], units: int, iterations: i
     EM with unit precision and without a prior (Gabbur et al., 2021, Eq. 16).
 
     Args:
-        queries: Of the pixels, ``(B, G, h w, D)``.
-        grid: ``(h, w)``.
+        queries: Of the pixels, `(B, G, h w, D)`.
+        grid: `(h, w)`.
         units: Units along each side.
         iterations: Number of EM iterations.
 
     Returns:
-        Keys ``(B, G, units**2, D)``.
+        Keys `(B, G, units**2, D)`.
     """
     batch, heads, _, channels = queries.shape
     maps = queries.transpose(2, 3).reshape(batch * heads, channels, *grid)
@@ -129,11 +129,11 @@ def grid_units(queries: Tensor, grid: tuple[int, int], units: int, iterations: i
 
 
 def nearness(keys: Tensor) -> Tensor:
-    """Return the log prior ``(B, G, 1, M)`` that turns dot products into ``-|q - k|² / 2``.
+    """Return the log prior `(B, G, 1, M)` that turns dot products into `-|q - k|² / 2`.
 
     Up to a constant of each query.
 
     Args:
-        keys: ``(B, G, M, D)``.
+        keys: `(B, G, M, D)`.
     """
     return -keys.square().sum(dim=-1).unsqueeze(-2) / 2

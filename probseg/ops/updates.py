@@ -20,9 +20,9 @@ class GammaPrior:
     """Gamma prior of the precisions of the units.
 
     Args:
-        shape: ``theta_1``, at least 1: below, a unit that no token sees would get a negative
-            precision. Float, or tensor that broadcasts to ``(B, G, M)``.
-        rate: ``theta_2``, above 0. Float, or tensor that broadcasts to ``(B, G, M)``.
+        shape: `theta_1`, at least 1: below, a unit that no token sees would get a negative
+            precision. Float, or tensor that broadcasts to `(B, G, M)`.
+        rate: `theta_2`, above 0. Float, or tensor that broadcasts to `(B, G, M)`.
     """
 
     shape: Precision
@@ -64,9 +64,9 @@ class KeyAdaptation:
 
     Args:
         iterations: Number of EM iterations; 0 changes nothing.
-        prior_precision: ``theta``, the precision of the Gaussian prior of each key; 0 is maximum
+        prior_precision: `theta`, the precision of the Gaussian prior of each key; 0 is maximum
             likelihood, the default of the paper's appendix C.4. Float, or positive tensor that
-            broadcasts to ``(B, G, M)``.
+            broadcasts to `(B, G, M)`.
         prior_mean: Centre of that prior: the "initial" keys (its mode is the fixed point), or the
             "previous" iteration's (as printed in Eq. 18; converges to maximum likelihood). The
             two agree for one iteration.
@@ -89,13 +89,13 @@ class ValuePropagation:
 
     Args:
         iterations: Number of EM iterations; 0 changes nothing.
-        prior_precision: ``theta``, the precision of the Gaussian prior of each value mean; the
+        prior_precision: `theta`, the precision of the Gaussian prior of each value mean; the
             paper searches {0.1, 1, 10, 100}. 0 is maximum likelihood. Float, or positive tensor
-            that broadcasts to ``(B, G, M)``.
+            that broadcasts to `(B, G, M)`.
         prior_mean: Centre of that prior: the "initial" value means, or the "previous" iteration's
             (as printed in Eq. 23). The two agree for one iteration.
         precision_prior: Prior of the value precisions, which then follow the value means in each
-            iteration (Eq. 37, with ``V/2`` where it prints ``d/2``: values have V channels); None
+            iteration (Eq. 37, with `V/2` where it prints `d/2`: values have V channels); None
             leaves them as they are.
         dirichlet_prior: Prior of the mixture weights, which are then updated in each iteration
             (Eq. 38, summed over the fixed tokens and normalised over the units) and take the place
@@ -124,7 +124,7 @@ def with_checked_tensors(name: str, settings: Checked, keys: Tensor) -> Checked:
     Args:
         name: Of the settings, for messages.
         settings: Their numbers were checked when they were made.
-        keys: ``(B, G, M, D)``.
+        keys: `(B, G, M, D)`.
 
     Returns:
         The settings with tensors of three dimensions in the working dtype.

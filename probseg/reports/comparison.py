@@ -32,16 +32,16 @@ class Row:
     Args:
         dataset: Name of the data set.
         other: Name of the result that is compared with the reference.
-        metric: Name of the metric, such as ``miou@5``.
+        metric: Name of the metric, such as `miou@5`.
         reference_mean: Mean over objects of the reference; the share of objects for failures.
         other_mean: That of the other.
-        difference: ``other_mean - reference_mean``.
+        difference: `other_mean - reference_mean`.
         low: Lower end of the difference's interval; None for a single photograph.
         high: Upper end.
         ahead: Objects on which the other is better.
         behind: Objects on which it is worse.
         level: Objects on which both have the same score.
-        test: ``Wilcoxon`` or ``McNemar``.
+        test: `Wilcoxon` or `McNemar`.
         zeros: Photographs whose difference is zero; None for McNemar's test.
         ties: Photographs whose difference is as large as another one's; None for McNemar's test.
         p: Two-sided p-value.
@@ -83,11 +83,11 @@ class Curves:
         n_objects: Number of objects.
         n_photos: Number of photographs.
         clicks: Numbers of corrective clicks, length K'.
-        means: Shape ``(results, K')``.
-        bands: Lower and upper ends of the intervals, shape ``(2, results, K')``; NaN for a single
+        means: Shape `(results, K')`.
+        bands: Lower and upper ends of the intervals, shape `(2, results, K')`; NaN for a single
             photograph.
-        differences: Of the others from the reference, shape ``(results - 1, K')``.
-        difference_bands: Shape ``(2, results - 1, K')``.
+        differences: Of the others from the reference, shape `(results - 1, K')`.
+        difference_bands: Shape `(2, results - 1, K')`.
         ranks: Mean rank of each result over photographs by mean IoU over all clicks; 1 is best.
     """
 
@@ -148,7 +148,7 @@ def compare(
 
     Args:
         results: At least two, with different names.
-        metrics: Names such as ``miou@5``; all by default. Fewer tests are corrected less, so what
+        metrics: Names such as `miou@5`; all by default. Fewer tests are corrected less, so what
             is of interest has to be chosen before looking at the numbers.
         common_only: Whether to leave out the objects that some result lacks.
         allow_different_protocols: Whether the results may have been made in different ways.

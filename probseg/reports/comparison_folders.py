@@ -17,7 +17,7 @@ def pairings(folders: Sequence[Path]) -> dict[str, list[Path]]:
     """Return the results to compare, by protocol.
 
     Args:
-        folders: Results, or runs, at least two. The results of a run are those in its ``test/``,
+        folders: Results, or runs, at least two. The results of a run are those in its `test/`,
             and without any the newest tests of its checkpoints in other runs of the same folder.
 
     Returns:

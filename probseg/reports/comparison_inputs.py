@@ -34,9 +34,9 @@ class Result:
         name: What to call it.
         folder: Where it is.
         protocol: All options of its protocol.
-        metadata: The metadata of ``results.json``.
+        metadata: The metadata of `results.json`.
         objects: Names of its objects by data set, sorted.
-        scores: Scores of these objects by data set, after ``0 ... max_clicks`` clicks.
+        scores: Scores of these objects by data set, after `0 ... max_clicks` clicks.
     """
 
     name: str
@@ -99,14 +99,14 @@ def default_names(folders: Sequence[Path]) -> list[str]:
 
 
 def read_result(folder: Path, name: str) -> Result:
-    """Read a folder that ``probseg test`` wrote.
+    """Read a folder that `probseg test` wrote.
 
     Args:
-        folder: Holds ``results.json`` and ``objects.csv``.
+        folder: Holds `results.json` and `objects.csv`.
         name: What to call the result.
 
     Raises:
-        DataError: If a file is missing or not what ``probseg test`` writes, or the two files do not
+        DataError: If a file is missing or not what `probseg test` writes, or the two files do not
             belong together.
     """
     path = folder / "results.json"
@@ -224,7 +224,7 @@ def _part(path: Path, content: object, key: str) -> Mapping[str, Any]:
 def _read_scores(
     path: Path, protocol: Mapping[str, Any]
 ) -> tuple[dict[str, list[str]], dict[str, Scores]]:
-    """Return names and scores of the objects of an ``objects.csv`` by data set."""
+    """Return names and scores of the objects of an `objects.csv` by data set."""
     max_clicks = protocol["max_clicks"]
     records = unique(read_objects(path))
     for record in records:

@@ -1,4 +1,4 @@
-"""A comparison in words and files: verdicts, tables, ``comparison.json`` and the figure."""
+"""A comparison in words and files: verdicts, tables, `comparison.json` and the figure."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
-    """Write ``comparison.md``, ``comparison.json`` and ``curves.png``.
+    """Write `comparison.md`, `comparison.json` and `curves.png`.
 
     Args:
         folder: Where to; made if need be. Files of an earlier comparison are replaced.

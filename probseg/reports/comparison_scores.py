@@ -42,16 +42,16 @@ KINDS = {
     },
     "failures": Kind("failures", "points", 100, 2, False),
 }
-"""Scores by the first part of a metric's name, such as ``miou`` of ``miou@5``."""
+"""Scores by the first part of a metric's name, such as `miou` of `miou@5`."""
 
 
 def kind_of(metric: str) -> Kind:
-    """Return how a metric such as ``miou@5`` is written."""
+    """Return how a metric such as `miou@5` is written."""
     return KINDS[metric.partition("@")[0]]
 
 
 def title_of(metric: str) -> str:
-    """Return the name of a metric in words, such as ``mIoU@5``."""
+    """Return the name of a metric in words, such as `mIoU@5`."""
     _, at, number = metric.partition("@")
     return f"{kind_of(metric).title}{at}{number}"
 
@@ -61,9 +61,9 @@ def object_scores(
 ) -> dict[str, Floats]:
     """Return the score of each object by metric.
 
-    ``miou@k`` is the IoU after k clicks, ``auc`` the normalised area under its curve and ``noc@q``
+    `miou@k` is the IoU after k clicks, `auc` the normalised area under its curve and `noc@q`
     the number of clicks to an IoU of q percent; the scores of `COMPARED` are of the answer to the
-    last click. All are means over trials. ``failures@q`` is 1 where more than half of the trials
+    last click. All are means over trials. `failures@q` is 1 where more than half of the trials
     never reached the IoU, else 0.
 
     Args:
@@ -72,8 +72,8 @@ def object_scores(
         percents: IoUs to reach, in percent.
 
     Returns:
-        Arrays of shape ``(objects,)``; NaN where an object has no such score. There is neither
-        ``auc`` nor ``noc@q`` where the curve is a single point.
+        Arrays of shape `(objects,)`; NaN where an object has no such score. There is neither
+        `auc` nor `noc@q` where the curve is a single point.
     """
     ious = scores.ious
     last = ious.shape[2] - 1

@@ -68,7 +68,7 @@ class _Tile(NamedTuple):
         caption: Below it.
         alternative: For those who do not see it.
         iou: Of the prediction; None without one.
-        mask: A ``data:`` address of the mask; None for the photograph.
+        mask: A `data:` address of the mask; None for the photograph.
         boxes: Boxes in its pixels.
         clicks: Clicks on it.
     """
@@ -104,7 +104,7 @@ def render_gallery(records: Sequence[ObjectRecord], areas: Mapping[str, Floats])
 
     Args:
         records: Each run once, sorted by data set, object and trial.
-        areas: Area under each run's curve of IoU over clicks by data set, ``(objects, trials)``.
+        areas: Area under each run's curve of IoU over clicks by data set, `(objects, trials)`.
     """
     groups: list[dict[str, Any]] = []
     for name, of_set in areas.items():
@@ -126,7 +126,7 @@ def render_gallery(records: Sequence[ObjectRecord], areas: Mapping[str, Floats])
 
 
 def render_run(record: ObjectRecord, area: float, identifier: str) -> Markup:
-    """Return a run as an HTML ``<article>``.
+    """Return a run as an HTML `<article>`.
 
     Args:
         record: The run; without a picture it is drawn by its curve and its clicks alone.
@@ -159,7 +159,7 @@ def render_run(record: ObjectRecord, area: float, identifier: str) -> Markup:
 
 
 def data_uri(content: bytes, kind: str) -> str:
-    """Return a file of a media type as a ``data:`` address."""
+    """Return a file of a media type as a `data:` address."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 

@@ -34,7 +34,7 @@ def render_page(
         scores: Their scores by data set.
         summaries: The summaries of these.
         protocol: How they were made.
-        metadata: What else belongs to the result; JSON values. ``model`` goes into the title, see
+        metadata: What else belongs to the result; JSON values. `model` goes into the title, see
             `model_name`.
     """
     # Area under the curve of each run, (objects, trials).
@@ -62,8 +62,8 @@ def model_name(metadata: Mapping[str, Any]) -> str | None:
     """Return a short name of an evaluated model.
 
     Args:
-        metadata: Has the name as ``model``, or ``class_path`` and ``init_args`` of a configuration
-            there, of which the argument ``name`` or the class counts.
+        metadata: Has the name as `model`, or `class_path` and `init_args` of a configuration
+            there, of which the argument `name` or the class counts.
 
     Returns:
         The name, or None if there is no model.

@@ -55,7 +55,7 @@ def render_objects(
     Args:
         records: Each run once, sorted by data set, object and trial.
         scores: Their scores by data set.
-        areas: Area under each run's curve of IoU over clicks by data set, ``(objects, trials)``.
+        areas: Area under each run's curve of IoU over clicks by data set, `(objects, trials)`.
         protocol: How they were made.
     """
     last = protocol.max_clicks

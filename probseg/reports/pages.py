@@ -13,10 +13,10 @@ from probseg.reports.tables import count
 
 
 def render(template: str, **values: Any) -> Markup:  # noqa: ANN401
-    """Render a file of ``probseg/reports/templates``; values are escaped unless they are `Markup`.
+    """Render a file of `probseg/reports/templates`; values are escaped unless they are `Markup`.
 
     Args:
-        template: Name of the file without ``.html.j2``.
+        template: Name of the file without `.html.j2`.
         **values: Of its variables, all of them.
     """
     return Markup(_ENVIRONMENT.get_template(f"{template}.html.j2").render(values))

@@ -1,7 +1,7 @@
 """Files of an evaluation: first the numbers, then tables and figures.
 
-``objects.csv`` has one row per object, trial and number of clicks, and all scores follow from it;
-``results.json`` has the scores with all that is needed to repeat the evaluation.
+`objects.csv` has one row per object, trial and number of clicks, and all scores follow from it;
+`results.json` has the scores with all that is needed to repeat the evaluation.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ def write_report(
     *,
     brief: bool = False,
 ) -> dict[str, Path]:
-    """Write all files of an evaluation, ``results.json`` last, as a sign of completeness.
+    """Write all files of an evaluation, `results.json` last, as a sign of completeness.
 
-    ``objects.csv`` holds every click, ``report.md`` the tables, ``report.html`` a page of all that
-    needs no other file and no network, ``curve.png`` and ``survival.png`` the figures and
-    ``overlays.png`` a sheet of runs.
+    `objects.csv` holds every click, `report.md` the tables, `report.html` a page of all that
+    needs no other file and no network, `curve.png` and `survival.png` the figures and
+    `overlays.png` a sheet of runs.
 
     Args:
-        folder: Where to; made if need be. The ``results.json`` of an earlier evaluation goes first.
+        folder: Where to; made if need be. The `results.json` of an earlier evaluation goes first.
         records: All runs, in any order; repeated ones count once.
         protocol: How they were made.
         metadata: What else belongs to the result (model, data, seed, `environment`); JSON values.
-        brief: Whether to leave out ``report.html`` and ``survival.png``, which take seconds.
+        brief: Whether to leave out `report.html` and `survival.png`, which take seconds.
 
     Returns:
-        Path of each file by its name without suffix; ``table`` is ``report.md`` and ``page`` is
-        ``report.html``. ``overlays`` is there only if a record has a picture.
+        Path of each file by its name without suffix; `table` is `report.md` and `page` is
+        `report.html`. `overlays` is there only if a record has a picture.
 
     Raises:
         ValueError: If there is no record, or an object lacks a trial that others have.

@@ -75,7 +75,7 @@ def as_markdown(table: ScoreTable) -> list[str]:
 
 
 def without_html(text: str) -> str:
-    """Return text for Markdown in which no tag and no entity begins; ``p < 0.05`` stays."""
+    """Return text for Markdown in which no tag and no entity begins; `p < 0.05` stays."""
     return re.sub(r"[<&](?=\S)", lambda sign: html.escape(sign[0]), text)
 
 
@@ -91,7 +91,7 @@ def clicks_so_far(protocol: Protocol) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """Return ``1 click`` or ``2 clicks``."""
+    """Return `1 click` or `2 clicks`."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 

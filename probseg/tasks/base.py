@@ -27,7 +27,7 @@ class NetworkTask(L.LightningModule):
 
     Args:
         model: The network; convolutions on CPU and on tensor cores are fastest with the layout
-            ``channels_last``, which it gets.
+            `channels_last`, which it gets.
         optimizer: Makes the optimiser.
         lr_scheduler: Makes the schedule.
 

@@ -11,7 +11,7 @@ from probseg.types import Sample
 class Baseline(L.LightningModule):
     """Task through which the callback `InteractiveEvaluation` evaluates a baseline.
 
-    ``probseg test`` and ``probseg validate`` only: there is nothing to train, and no checkpoint.
+    `probseg test` and `probseg validate` only: there is nothing to train, and no checkpoint.
 
     Args:
         model: The baseline.

@@ -45,7 +45,7 @@ class InteractiveSegmentation(NetworkTask):
         corner_noise: Greatest shift of the sides of the training boxes, as a fraction of the box.
         auxiliary_weight: Weight of the loss of auxiliary logits, for decoders that have some; 0.4
             as in Yuan et al. (2020).
-        auxiliary_loss: Loss of auxiliary logits; None for ``loss``.
+        auxiliary_loss: Loss of auxiliary logits; None for `loss`.
         backbone_rate: Learning rate of the backbone relative to that of all other parameters, to
             which the convolution for prompts at its stem belongs.
         every_round: Whether the answer of every round of clicks is trained, in training mode, or
@@ -54,14 +54,14 @@ class InteractiveSegmentation(NetworkTask):
         annotators: Simulated annotators that click on each object of a batch, each in a way of
             their own; they share what does not depend on prompts, too.
         frozen: Shell patterns of weights of the network that stay what they are, such as
-            ``"backbone.network.conv_stem.*"``.
+            `"backbone.network.conv_stem.*"`.
         fixed_statistics: Whether the normalisation layers of the backbone keep the averages that
             they came with, as is wise for a pretrained one and small batches.
 
     Raises:
         UsageError: If the network is one for semantic segmentation.
-        ValueError: If ``corner_noise``, ``auxiliary_weight``, ``backbone_rate`` or ``annotators``
-            is out of range, or a pattern of ``frozen`` matches no weight.
+        ValueError: If `corner_noise`, `auxiliary_weight`, `backbone_rate` or `annotators`
+            is out of range, or a pattern of `frozen` matches no weight.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class InteractiveSegmentation(NetworkTask):
         _freeze(model, frozen)
 
     def forward(self, image: Tensor, prompts: Prompts) -> Tensor:
-        """Return the logits ``(B, 1, H, W)`` of images ``(B, 3, H, W)`` in [0, 1]."""
+        """Return the logits `(B, 1, H, W)` of images `(B, 3, H, W)` in [0, 1]."""
         logits: Tensor = self.model(image, prompts)
         return logits
 
@@ -167,7 +167,7 @@ class InteractiveSegmentation(NetworkTask):
         }
 
     def _seeds_of_annotators(self, seeds: Tensor) -> Tensor:
-        """Return a seed for each annotator of crops with seeds ``(B,)``, ``(B annotators,)``."""
+        """Return a seed for each annotator of crops with seeds `(B,)`, `(B annotators,)`."""
         if self.annotators == 1:
             return seeds
         limits = torch.full((len(seeds), self.annotators), 2**62, device=seeds.device)
@@ -179,9 +179,9 @@ class InteractiveSegmentation(NetworkTask):
         """Answer all rounds of clicks in training mode.
 
         Args:
-            encoded: Of the images of ``R`` rows.
-            masks: uint8, shape ``(R, H, W)``: 1 object, 0 background, 255 ignored.
-            seeds: Of the random numbers of each row, int64, shape ``(R,)``.
+            encoded: Of the images of `R` rows.
+            masks: uint8, shape `(R, H, W)`: 1 object, 0 background, 255 ignored.
+            seeds: Of the random numbers of each row, int64, shape `(R,)`.
             rounds: Number of rounds after the first answer.
 
         Returns:
@@ -205,10 +205,10 @@ class InteractiveSegmentation(NetworkTask):
         """Draw the prompts of a training batch.
 
         Args:
-            images: RGB in [0, 1], shape ``(B, 3, H, W)``.
-            masks: uint8, shape ``(R, H, W)``: 1 object, 0 background, 255 ignored; as many rows in
+            images: RGB in [0, 1], shape `(B, 3, H, W)`.
+            masks: uint8, shape `(R, H, W)`: 1 object, 0 background, 255 ignored; as many rows in
                 a row for each image.
-            seeds: Of the random numbers of each row, int64, shape ``(R,)``.
+            seeds: Of the random numbers of each row, int64, shape `(R,)`.
             stage: Task of the curriculum.
             rounds: Rounds of clicks in the last task.
 

@@ -9,7 +9,7 @@ import probseg
 from probseg.errors import WeightsError
 
 HEADER = "probseg"
-"""Key of a checkpoint whose value is ``{"format": int, "version": str}``."""
+"""Key of a checkpoint whose value is `{"format": int, "version": str}`."""
 
 FORMAT = 2
 """Format of the checkpoints that are written: 1 had no header and no position in an epoch."""

@@ -1,4 +1,4 @@
-"""Masks for many photographs: what `probseg predict` runs through Lightning's ``Trainer``."""
+"""Masks for many photographs: what `probseg predict` runs through Lightning's `Trainer`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Photo(NamedTuple):
 
     Args:
         job: What to do.
-        pixels: RGB, uint8, shape ``(H, W, 3)``; None where it cannot be read.
+        pixels: RGB, uint8, shape `(H, W, 3)`; None where it cannot be read.
         error: Why it cannot be read.
     """
 
@@ -56,7 +56,7 @@ class Answer(NamedTuple):
     Args:
         photo: The photograph.
         masks: Compressed run lengths of COCO by the places of objects among the prompts.
-        labels: Class numbers, uint8, shape ``(H, W)``; None of networks for clicks.
+        labels: Class numbers, uint8, shape `(H, W)`; None of networks for clicks.
         failed: Reasons by the keys of objects that could not be answered.
     """
 
@@ -205,7 +205,7 @@ def prompted_state(image: torch.Tensor, prompted: PromptedObject) -> Interaction
     """Return the state of an interaction with all prompts of an object, before the answer.
 
     Args:
-        image: RGB, uint8, shape ``(3, H, W)``.
+        image: RGB, uint8, shape `(3, H, W)`.
         prompted: The prompts; see `fitted_box` for a box over the edge of the image.
 
     Raises:

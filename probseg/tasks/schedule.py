@@ -18,7 +18,7 @@ class PolynomialThenConstant(LambdaLR):
         final_factor: The floor, relative to the starting value.
 
     Raises:
-        ValueError: If ``decay_epochs`` is not positive or ``final_factor`` not in [0, 1].
+        ValueError: If `decay_epochs` is not positive or `final_factor` not in [0, 1].
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class PolynomialThenConstant(LambdaLR):
 
 
 class PolynomialDecay(LambdaLR):
-    """Polynomial decay to zero, stepped every iteration: ``(1 - iteration / total) ** power``.
+    """Polynomial decay to zero, stepped every iteration: `(1 - iteration / total) ** power`.
 
     The "poly" policy of semantic segmentation, with power 0.9 as in Li et al. (2019, Sec. 6.1).
     The rate depends on the iteration alone, so that a resumed training has the same schedule.
@@ -54,7 +54,7 @@ class PolynomialDecay(LambdaLR):
         power: Exponent of the decay.
 
     Raises:
-        ValueError: If ``total_steps`` or ``power`` is not positive.
+        ValueError: If `total_steps` or `power` is not positive.
     """
 
     def __init__(self, optimizer: Optimizer, total_steps: int, power: float = 0.9) -> None:

@@ -61,7 +61,7 @@ class SemanticSegmentation(NetworkTask):
         self.save_hyperparameters()
 
     def forward(self, image: Tensor) -> Tensor:
-        """Return the logits ``(B, C, H, W)`` of images ``(B, 3, H, W)`` in [0, 1]."""
+        """Return the logits `(B, C, H, W)` of images `(B, 3, H, W)` in [0, 1]."""
         logits: Tensor = self.model(image)
         return logits
 
@@ -73,7 +73,7 @@ class SemanticSegmentation(NetworkTask):
             batch_idx: Number of the batch in the epoch.
 
         Returns:
-            ``loss``, a scalar, and ``classes``, those predicted, uint8 of shape ``(B, H, W)``; the
+            `loss`, a scalar, and `classes`, those predicted, uint8 of shape `(B, H, W)`; the
             logits themselves would lie in memory until the next step.
         """
         images = batch.images.to(memory_format=torch.channels_last).float() / 255
@@ -121,8 +121,8 @@ def pixel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     stay away from the backward pass, nor spread NaN.
 
     Args:
-        logits: Shape ``(B, C, H, W)``.
-        labels: Integers, shape ``(B, H, W)``: class numbers, and 255 for pixels that do not count.
+        logits: Shape `(B, C, H, W)`.
+        labels: Integers, shape `(B, H, W)`: class numbers, and 255 for pixels that do not count.
 
     Returns:
         A scalar in nats per pixel.

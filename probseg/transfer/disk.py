@@ -11,7 +11,7 @@ from probseg.transfer.network import WayOut
 
 
 def digest(path: Path, algorithm: str = "sha256") -> str:
-    """Return the checksum of a file in hexadecimal; ``algorithm`` is ``sha256`` or ``md5``."""
+    """Return the checksum of a file in hexadecimal; `algorithm` is `sha256` or `md5`."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
@@ -23,7 +23,7 @@ def require_space(folder: Path, needed: int, purpose: str, way_out: WayOut) -> N
         folder: The folder, or one that will be made.
         needed: Bytes.
         purpose: What needs them, for the message.
-        way_out: Its field ``disk`` ends the message.
+        way_out: Its field `disk` ends the message.
     """
     while not folder.exists():
         folder = folder.parent

@@ -49,14 +49,14 @@ def download(
     progress: Progress = silent,
     wait: float = 1.0,
 ) -> None:
-    """Fetch a file, and resume at the end of ``<target>.part``, which an earlier call left.
+    """Fetch a file, and resume at the end of `<target>.part`, which an earlier call left.
 
     A part is continued only if the server still has the same version of the file (ETag,
     Last-Modified and length, RFC 9110 section 14); otherwise, and where the server sends no ranges,
     the file is fetched from its beginning. The target appears when it is complete and checked.
 
     Args:
-        url: Address, ``http`` or ``https``.
+        url: Address, `http` or `https`.
         target: The file to write; its folder is made if need be.
         check: Called with the complete part; it raises `ChecksumError` for a wrong file.
         way_out: Ends of the error messages.
@@ -66,7 +66,7 @@ def download(
     Raises:
         DownloadError: If the server does not have the file, goes on breaking the connection, or
             the disk is full.
-        ChecksumError: From ``check``; the part is removed.
+        ChecksumError: From `check`; the part is removed.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
@@ -153,7 +153,7 @@ def _store(
 
 
 def _range(start: int, known: _Part | None) -> dict[str, str]:
-    """Return the headers that ask for the bytes from ``start`` on."""
+    """Return the headers that ask for the bytes from `start` on."""
     if not start or known is None:
         return {}
     condition = {} if known.validator is None else {"If-Range": known.validator}

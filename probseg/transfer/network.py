@@ -48,7 +48,7 @@ def silent(what: str, done: int, total: int | None) -> None:
 
 
 def offline() -> bool:
-    """Return whether ``PROBSEG_OFFLINE`` or ``HF_HUB_OFFLINE`` forbids to use the network."""
+    """Return whether `PROBSEG_OFFLINE` or `HF_HUB_OFFLINE` forbids to use the network."""
     values = (os.environ.get(name, "") for name in ("PROBSEG_OFFLINE", "HF_HUB_OFFLINE"))
     return any(value.lower() in ("1", "on", "yes", "true") for value in values)
 

@@ -1,4 +1,4 @@
-"""The card of a model, ``README.md`` of its folder, in the format of the Hugging Face hub."""
+"""The card of a model, `README.md` of its folder, in the format of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def render_card(
 
 
 def _front_matter(entry: Entry, evaluations: Iterable[Evaluation]) -> dict[str, Any]:
-    """Return what the hub reads; its ``model-index`` is the table of results on the page."""
+    """Return what the hub reads; its `model-index` is the table of results on the page."""
     kind = "interactive-segmentation" if entry.task == "interactive" else "semantic-segmentation"
     results = [
         {
@@ -140,7 +140,7 @@ def _front_matter(entry: Entry, evaluations: Iterable[Evaluation]) -> dict[str, 
 
 
 def label(figure: str) -> str:
-    """Return the title of a figure in tables: ``mIoU@5``, ``NoC@90``, ``pixel accuracy``."""
+    """Return the title of a figure in tables: `mIoU@5`, `NoC@90`, `pixel accuracy`."""
     return figure.replace("miou", "mIoU").replace("noc", "NoC").replace("_", " ")
 
 

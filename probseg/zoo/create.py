@@ -37,10 +37,10 @@ def list_models(
     """List the names that `create_model` knows.
 
     Args:
-        pattern: Shell pattern, for instance ``"*csa*"``. Presets for tests, ``micro_*``, are listed
-            only if the pattern begins with ``micro_``.
-        pretrained: List only those with weights, as ``architecture.tag``: shipped, or in a zoo of
-            ``PROBSEG_ZOO``.
+        pattern: Shell pattern, for instance `"*csa*"`. Presets for tests, `micro_*`, are listed
+            only if the pattern begins with `micro_`.
+        pretrained: List only those with weights, as `architecture.tag`: shipped, or in a zoo of
+            `PROBSEG_ZOO`.
         task: List those for this task only.
 
     Returns:
@@ -60,14 +60,14 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
     """Create a network for interactive or for semantic segmentation.
 
     Args:
-        name: A preset (``"resnet18_conv"``); a zoo model (``"resnet16_csa.objects"``, or
-            ``"resnet16_csa"`` for its first tag); the path of a local model folder, which must
-            contain a slash; the folder of a run (``"runs/probseg/version_7"``, of which the best
+        name: A preset (`"resnet18_conv"`); a zoo model (`"resnet16_csa.objects"`, or
+            `"resnet16_csa"` for its first tag); the path of a local model folder, which must
+            contain a slash; the folder of a run (`"runs/probseg/version_7"`, of which the best
             checkpoint is taken) or a checkpoint file; or a model of the Hugging Face hub,
-            ``"hf-hub:owner/name"`` or ``"hf-hub:owner/name@revision"``.
+            `"hf-hub:owner/name"` or `"hf-hub:owner/name@revision"`.
         pretrained: Load the weights of the zoo, the folder or the hub, after checking their sha256.
         **changes: Arguments of the network to change, as dictionaries:
-            ``head={"attention": "standard"}``.
+            `head={"attention": "standard"}`.
 
     Returns:
         A `Segmenter` or a `SemanticSegmenter` on the CPU: in evaluation mode if pretrained, else in

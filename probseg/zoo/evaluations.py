@@ -1,7 +1,7 @@
 """Tests of a model: the figures, and everything that is needed to repeat them.
 
-A model folder keeps it in ``evaluations.json``. The figures are in the zoo's index, too, each under
-the key of its evaluation: ``GrabCut/ritm/noc@90``.
+A model folder keeps it in `evaluations.json`. The figures are in the zoo's index, too, each under
+the key of its evaluation: `GrabCut/ritm/noc@90`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EVALUATIONS = "evaluations.json"
 
 
 Figures = dict[str, Metric]
-"""Figures by name: ``miou@5``, ``noc@90``; ``miou``, ``pixel_accuracy``, ``mean_accuracy``."""
+"""Figures by name: `miou@5`, `noc@90`; `miou`, `pixel_accuracy`, `mean_accuracy`."""
 
 
 def is_clicks(figure: str) -> bool:
@@ -62,16 +62,16 @@ class Evaluation:
 
     Args:
         key: What its figures are filed under: data set and protocol, and in what the test was not
-            the standard one: ``GrabCut/gabbur2021+key_iterations=1``, ``CamVid+flip``.
+            the standard one: `GrabCut/gabbur2021+key_iterations=1`, `CamVid+flip`.
         dataset: Name of the data set.
         protocol: All options of the `probseg.evaluation.Protocol`; None for semantic segmentation.
-        options: What else was asked for. Interactive: ``seed`` and ``adaptation``; semantic:
-            ``scales``, ``flip``, ``iterations``, ``output_stride``.
-        data: Data module with this test set alone, ``class_path`` and ``init_args``; None where the
+        options: What else was asked for. Interactive: `seed` and `adaptation`; semantic:
+            `scales`, `flip`, `iterations`, `output_stride`.
+        data: Data module with this test set alone, `class_path` and `init_args`; None where the
             results do not describe one that can be built again.
-        count: ``objects`` and ``trials``, or ``photographs``.
+        count: `objects` and `trials`, or `photographs`.
         figures: Measured figures by name.
-        made_with: ``commit``, ``probseg``, ``torch``, ``device`` and ``precision`` of the test.
+        made_with: `commit`, `probseg`, `torch`, `device` and `precision` of the test.
         parity: How much the figures of the weights in half precision are larger than those above,
             by name; None where that was not measured.
     """
@@ -100,7 +100,7 @@ class Evaluation:
 
 
 def all_figures(evaluations: Iterable[Evaluation]) -> Figures:
-    """Return the figures of several evaluations under full names, as ``GrabCut/ritm/miou@5``.
+    """Return the figures of several evaluations under full names, as `GrabCut/ritm/miou@5`.
 
     Raises:
         DataError: If two evaluations have the same key.
@@ -117,13 +117,13 @@ def all_figures(evaluations: Iterable[Evaluation]) -> Figures:
 
 
 def write_evaluations(evaluations: Sequence[Evaluation], folder: Path) -> None:
-    """Write ``evaluations.json`` into a model folder."""
+    """Write `evaluations.json` into a model folder."""
     rows = [asdict(evaluation) for evaluation in evaluations]
     write_text(folder / EVALUATIONS, json.dumps(rows, indent=1) + "\n")
 
 
 def read_evaluations(folder: Path) -> list[Evaluation]:
-    """Read ``evaluations.json`` of a model folder; a folder without the file has none.
+    """Read `evaluations.json` of a model folder; a folder without the file has none.
 
     Raises:
         DataError: If the file is not what `write_evaluations` writes.

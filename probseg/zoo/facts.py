@@ -26,12 +26,12 @@ class Facts:
     Args:
         description: One sentence on the model.
         data: Training data, one line per data set, with its licence.
-        license: Licence of the weights, as the hub names it: ``apache-2.0``, ``other``.
+        license: Licence of the weights, as the hub names it: `apache-2.0`, `other`.
         hardware: Training hardware.
         hours: For how long.
         limits: Weaknesses of the model, one line each.
         recipe: Command that trains the model; None for that of the run's own settings, which are
-            then published as ``training.yaml``.
+            then published as `training.yaml`.
         seed: Seed of the training; None for that of the run.
         commit: Commit of probseg that it was trained with; None for that of the run.
     """

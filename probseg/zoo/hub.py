@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, ``hf-hub:owner/name`` or ``hf-hub:owner/name@revision``."""
+"""Models of the Hugging Face hub, `hf-hub:owner/name` or `hf-hub:owner/name@revision`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PREFIX = "hf-hub:"
 def hub_folder(name: str, weights: bool = True) -> Path:
     """Return a folder with the files of a model on the hub, fetched unless they are there.
 
-    They are in the cache of huggingface_hub, which its variables govern: ``HF_HOME``,
-    ``HF_ENDPOINT``, ``HF_TOKEN`` and others.
+    They are in the cache of huggingface_hub, which its variables govern: `HF_HOME`,
+    `HF_ENDPOINT`, `HF_TOKEN` and others.
 
     Args:
-        name: ``hf-hub:owner/name``, followed by ``@`` and a branch, a tag or a commit unless it is
-            ``main``.
+        name: `hf-hub:owner/name`, followed by `@` and a branch, a tag or a commit unless it is
+            `main`.
         weights: Fetch the weights and their checksums, and not the description alone.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The list of a zoo's models, ``index.json``."""
+"""The list of a zoo's models, `index.json`."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ class Entry:
     """One model of a zoo.
 
     Args:
-        name: ``architecture.tag``.
+        name: `architecture.tag`.
         task: Task of the model.
         description: One sentence.
         preset: The preset that it is a variant of.
         arguments: Changes to the preset, as in `probseg.create_model`; with them it is what the
-            model's ``config.json`` says.
+            model's `config.json` says.
         parameters: Number of parameters.
         files: All files of its folder by name, except card and `CHECKSUMS`.
-        input: What it takes: ``working_size``, ``prompts`` and ``previous_mask``, or
-            ``num_classes``.
+        input: What it takes: `working_size`, `prompts` and `previous_mask`, or
+            `num_classes`.
         license: Licence of the weights.
         data: Training data, one line per data set, with its licence.
         recipe: Command that trains the model.
@@ -75,7 +75,7 @@ class Entry:
         hardware: Training hardware.
         hours: For how long.
         limits: Weaknesses of the model, one line each.
-        metrics: Measured figures by name, ``data/protocol/figure``.
+        metrics: Measured figures by name, `data/protocol/figure`.
     """
 
     name: str
@@ -115,7 +115,7 @@ def read_index(root: Path) -> dict[str, Entry]:
     """Return the models of a zoo by name, those that are preferred first.
 
     Args:
-        root: Folder with ``index.json``.
+        root: Folder with `index.json`.
 
     Raises:
         FileNotFoundError: If there is no index.
@@ -163,7 +163,7 @@ def parse_index(content: bytes, source: str) -> dict[str, Entry]:
 
 
 def write_index(entries: Mapping[str, Entry], root: Path) -> None:
-    """Write ``index.json``; the order is the order of preference among the tags of a name."""
+    """Write `index.json`; the order is the order of preference among the tags of a name."""
     index = {"schema": SCHEMA, "models": [asdict(entry) for entry in entries.values()]}
     write_text(root / INDEX, json.dumps(index, indent=2) + "\n")
 

@@ -1,4 +1,4 @@
-"""Models by name, from the shipped zoo and the zoo folders in ``PROBSEG_ZOO``."""
+"""Models by name, from the shipped zoo and the zoo folders in `PROBSEG_ZOO`."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class ZooModel(NamedTuple):
 
 
 def zoo_folders() -> list[Path]:
-    """Return the folders of all zoos: the shipped one, then those in ``PROBSEG_ZOO``.
+    """Return the folders of all zoos: the shipped one, then those in `PROBSEG_ZOO`.
 
     Raises:
-        UsageError: If one in ``PROBSEG_ZOO`` is no zoo.
+        UsageError: If one in `PROBSEG_ZOO` is no zoo.
     """
     folders = [zoo_dir()]
     for part in filter(None, map(str.strip, os.environ.get("PROBSEG_ZOO", "").split(","))):
@@ -59,7 +59,7 @@ def zoo_folders() -> list[Path]:
 
 
 def find_model(name: str, root: Path | None = None) -> ZooModel:
-    """Find a model by ``architecture.tag``, or the first tag of an ``architecture``.
+    """Find a model by `architecture.tag`, or the first tag of an `architecture`.
 
     Args:
         name: Of the model.

@@ -59,7 +59,7 @@ def publish(
 
     Args:
         trained: The network.
-        name: ``architecture.tag``.
+        name: `architecture.tag`.
         root: Folder of the zoo.
         facts: For the card.
         evaluations: Tests of these weights; they go into the card, in this order, and their figures
@@ -138,7 +138,7 @@ def check_same_weights(trained: Trained, digest: object, source: Path) -> None:
 
     Args:
         trained: The weights.
-        digest: ``weights_sha256`` of the results.
+        digest: `weights_sha256` of the results.
         source: File of the results.
     """
     if digest not in trained.digests:

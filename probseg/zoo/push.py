@@ -15,12 +15,12 @@ from probseg.zoo.store import checksum_lines
 def push(name: str, repository: str, *, private: bool = False, root: Path | None = None) -> str:
     """Upload a model's folder in one commit.
 
-    The card on the hub loads the model from there. ``HF_TOKEN``, or the token that
-    ``hf auth login`` keeps, says who uploads; ``HF_ENDPOINT`` is the hub.
+    The card on the hub loads the model from there. `HF_TOKEN`, or the token that
+    `hf auth login` keeps, says who uploads; `HF_ENDPOINT` is the hub.
 
     Args:
         name: Of the model, as for `probseg.zoo.lookup.find_model`.
-        repository: ``owner/name`` on the hub; made if need be.
+        repository: `owner/name` on the hub; made if need be.
         private: Whether a new repository is for its owner alone; that of an old one stays.
         root: Folder of the only zoo to search.
 

@@ -1,7 +1,7 @@
 """Published checkpoints of RITM as model folders of probseg.
 
 Source: Sofiiuk, Petrov and Konushin, 2021, "Reviving Iterative Training with Mask Guidance for
-Interactive Segmentation". A file holds ``state_dict`` and ``config``: the class of the network and
+Interactive Segmentation". A file holds `state_dict` and `config`: the class of the network and
 the arguments that it was built with.
 """
 
@@ -138,7 +138,7 @@ def import_ritm(path: Path, folder: Path) -> Segmenter:
     it gets weights of 0. Weights stay in float32.
 
     Args:
-        path: A file of RITM, ``.pth``; no code in it is run.
+        path: A file of RITM, `.pth`; no code in it is run.
         folder: Where to; must not exist.
 
     Returns:
@@ -173,7 +173,7 @@ def read_ritm(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         path: The file.
 
     Returns:
-        Tensors by their names in the file, and ``class``, the name of the network's class without
+        Tensors by their names in the file, and `class`, the name of the network's class without
         its module, with the arguments that it was built with.
 
     Raises:

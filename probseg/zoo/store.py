@@ -1,9 +1,9 @@
 """Weights on disk: one folder per model with weights, description, checksums and card.
 
-A folder holds ``model.safetensors`` (half precision), ``config.json`` (the description that
-`probseg.models.build` understands), ``SHA256SUMS`` (checksums of the files, in the format of
-``sha256sum``, which make a copied folder verifiable) and ``README.md`` (the card). The zoo's
-``index.json`` lists the folders with their files and figures.
+A folder holds `model.safetensors` (half precision), `config.json` (the description that
+`probseg.models.build` understands), `SHA256SUMS` (checksums of the files, in the format of
+`sha256sum`, which make a copied folder verifiable) and `README.md` (the card). The zoo's
+`index.json` lists the folders with their files and figures.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ def check_files(folder: Path, checksums: Mapping[str, str]) -> None:
 
 
 def checksum_lines(files: Mapping[str, File]) -> str:
-    """Return the content of ``SHA256SUMS``, which ``sha256sum --check`` reads."""
+    """Return the content of `SHA256SUMS`, which `sha256sum --check` reads."""
     return "".join(f"{file.sha256}  {name}\n" for name, file in files.items())
 
 
 def check_folder(folder: Path) -> None:
-    """Check weights and description of a model folder against its own ``SHA256SUMS``.
+    """Check weights and description of a model folder against its own `SHA256SUMS`.
 
-    A folder without ``SHA256SUMS``, of an earlier version, is not checked.
+    A folder without `SHA256SUMS`, of an earlier version, is not checked.
 
     Raises:
         FileNotFoundError: If one of the two files is missing.
-        ChecksumError: If one has another checksum, or ``SHA256SUMS`` does not list it.
+        ChecksumError: If one has another checksum, or `SHA256SUMS` does not list it.
     """
     path = folder / CHECKSUMS
     if not path.is_file():
@@ -161,7 +161,7 @@ def read_config(folder: Path) -> Description:
     """Return the description of the network in a model folder.
 
     Raises:
-        FileNotFoundError: If the folder has no ``config.json``.
+        FileNotFoundError: If the folder has no `config.json`.
         ZooError: If it is not the description of a network of probseg.
     """
     path = folder / CONFIG

@@ -94,7 +94,7 @@ def write_table(path: Path, table: str, *, check: bool = False) -> None:
         check: Write nothing, and refuse another table.
 
     Raises:
-        UsageError: If the page has no marks, or with ``check`` another table.
+        UsageError: If the page has no marks, or with `check` another table.
     """
     text = path.read_text(encoding="utf-8")
     wanted = with_table(text, table, path)

@@ -36,7 +36,7 @@ LAST = "last.ckpt"
 """Checkpoint of a run from which its training resumes, see `probseg.callbacks.LastCheckpoint`."""
 
 AVERAGED = "current_model_state"
-"""Key of a checkpoint of which ``state_dict`` is an average; Lightning keeps the weights that were
+"""Key of a checkpoint of which `state_dict` is an average; Lightning keeps the weights that were
 trained under this one."""
 
 
@@ -49,7 +49,7 @@ class Trained:
         description: The network itself, no variant of another one.
         preset: The preset that the training named; None where it named none.
         weights: By their names in the network.
-        digests: Checksums of the weights, as in ``results.json``, in full and in half precision.
+        digests: Checksums of the weights, as in `results.json`, in full and in half precision.
         seed: Of the training; None where it is not known.
         commit: Of the code that trained, each start of the training counting; None as above.
         config: All settings of the run as YAML; None as above.
@@ -69,7 +69,7 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
     """Return a checksum of weights, which no name or path can replace.
 
     Args:
-        state: Weights by the names that they have in the task, ``model.head...``.
+        state: Weights by the names that they have in the task, `model.head...`.
 
     Returns:
         sha256 in hexadecimal, of names and float32 values.
@@ -82,13 +82,13 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
 
 
 def read_trained(source: Path, which: Which | None = None) -> Trained:
-    """Read what ``probseg fit`` has written, or a model folder.
+    """Read what `probseg fit` has written, or a model folder.
 
     Args:
         source: Folder of a run, a checkpoint, or a model folder.
-        which: Of a run: ``"best"`` (the default), the checkpoint that its validation prefers, as it
-            was validated; ``"last"``, the weights after the last step; ``"ema"``, their average.
-            Of a checkpoint: ``"last"`` or ``"ema"``; what ``probseg test`` loads by default, which
+        which: Of a run: `"best"` (the default), the checkpoint that its validation prefers, as it
+            was validated; `"last"`, the weights after the last step; `"ema"`, their average.
+            Of a checkpoint: `"last"` or `"ema"`; what `probseg test` loads by default, which
             is the average where there is one.
 
     Raises:
@@ -217,7 +217,7 @@ def _digests(weights: Mapping[str, Tensor], state: Mapping[str, Tensor] | None) 
 def best_checkpoint(run: Path) -> Path:
     """Return the checkpoint of a run that its validation prefers.
 
-    A run that was never validated has one checkpoint, ``last.ckpt``, which is returned.
+    A run that was never validated has one checkpoint, `last.ckpt`, which is returned.
 
     Raises:
         UsageError: If there is none, or there are several and none is recorded as the best.
@@ -265,7 +265,7 @@ def _state(stored: Mapping[str, Any], which: Which | None, path: Path) -> Mappin
 
 
 def _settings(path: Path) -> tuple[int | None, str | None]:
-    """Return seed and settings of a run from its ``config.yaml``, without ``ckpt_path``."""
+    """Return seed and settings of a run from its `config.yaml`, without `ckpt_path`."""
     if not path.is_file():
         return None, None
     settings = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -276,7 +276,7 @@ def _settings(path: Path) -> tuple[int | None, str | None]:
 
 
 def _commits(path: Path) -> str | None:
-    """Return the commits that a run was trained with, from its ``starts.jsonl``."""
+    """Return the commits that a run was trained with, from its `starts.jsonl`."""
     if not path.is_file():
         return None
     starts = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

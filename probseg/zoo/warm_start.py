@@ -26,9 +26,9 @@ def warm_start(
 
     Args:
         of: Name of the preset.
-        weights: Where the weights come from: a zoo model, or the path of a run of ``probseg fit``
+        weights: Where the weights come from: a zoo model, or the path of a run of `probseg fit`
             (its best checkpoint), of a checkpoint or of a model folder; a path needs a slash.
-        fresh: Shell patterns of the weights that are not copied, for instance ``"head.*"``. What
+        fresh: Shell patterns of the weights that are not copied, for instance `"head.*"`. What
             the source has beyond the others must match one of them, too.
         changes: Arguments of the preset to change, as in `probseg.create_model`.
 

@@ -24,7 +24,7 @@ def build(layer: type[Attention2d], **options: object) -> Attention2d:
 
 
 def lines(layer: Attention2d, projection: nn.Conv2d, features: Tensor) -> Tensor:
-    """Project a map, as lines ``(B', G, N, C)``."""
+    """Project a map, as lines `(B', G, N, C)`."""
     return to_lines(projection(features).unflatten(1, (layer.num_heads, -1)), layer.axis)
 
 

@@ -125,7 +125,7 @@ def test_a_fixed_bandwidth_is_where_the_learnt_one_starts():
 
 
 def causes_of(layer: PredictiveCodingAttention2d, tokens: Tensor) -> Tensor:
-    """Predictions ``(K, D)`` of one line and the first head, by the dynamics in loops."""
+    """Predictions `(K, D)` of one line and the first head, by the dynamics in loops."""
     matrix, causes = layer.generative[0], layer.causes[0].clone()
     kappa = tokens.shape[-1] ** -0.5
     norm = torch.linalg.svdvals(matrix)[0] ** 2

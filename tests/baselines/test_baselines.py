@@ -32,7 +32,7 @@ def as_prompts(clicks=(), box=None, previous=None):
 
 
 def answer(model, image, clicks=(), box=None, previous=None):
-    """The probabilities ``(H, W)`` of one image."""
+    """The probabilities `(H, W)` of one image."""
     encoded = model.encode_each([as_tensor(image)])
     (logits,) = model.decode_each(encoded, [as_prompts(clicks, box, previous)])
     assert logits.dtype == torch.float32
@@ -42,7 +42,7 @@ def answer(model, image, clicks=(), box=None, previous=None):
 
 
 def clicked_through(model, sample, count, box=None):
-    """The prediction after ``count`` clicks of an annotator."""
+    """The prediction after `count` clicks of an annotator."""
     clicks = []
     prediction = np.zeros(sample.mask.shape, dtype=bool)
     if box is not None:

@@ -82,13 +82,13 @@ def scores(folder, *sets, **options):
 
 
 def results(folder, version=0, part="test/ritm"):
-    """Folder of a run's report, and its ``results.json``."""
+    """Folder of a run's report, and its `results.json`."""
     place = folder / "toy" / f"version_{version}" / part
     return place, json.loads((place / "results.json").read_text())
 
 
 def rows(place):
-    """Rows of ``objects.csv`` without their times."""
+    """Rows of `objects.csv` without their times."""
     with (place / "objects.csv").open(newline="") as file:
         return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
 

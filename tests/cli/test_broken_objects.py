@@ -21,7 +21,7 @@ def cut(part):
     """Cut off two photographs of a part behind the header with their size; return their paths.
 
     Args:
-        part: ``"train"`` or ``"val"``.
+        part: `"train"` or `"val"`.
     """
     (objects,) = getattr(FolderDataModule("data", val_fraction=0.3), part)
     paths = sorted({objects.dataset.objects[index][0] for index in objects.indices})[:2]

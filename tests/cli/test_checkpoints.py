@@ -1,4 +1,4 @@
-"""Which checkpoint ``--ckpt_path`` means, which files are refused; none of them runs code."""
+"""Which checkpoint `--ckpt_path` means, which files are refused; none of them runs code."""
 
 import json
 import os
@@ -269,7 +269,7 @@ CSV = {"logger": logger("CSVLogger", save_dir="logs", name="mine")}
 
 
 def an_earlier_run(number, data=None, age=0):
-    """Write what is read of a run in ``logs/mine``."""
+    """Write what is read of a run in `logs/mine`."""
     last = Path("logs", "mine", f"version_{number}", "checkpoints", "last.ckpt")
     last.parent.mkdir(parents=True)
     last.touch()

@@ -81,7 +81,7 @@ class Run:
 
     Args:
         place: Folder in which it runs, inside that of the data.
-        fault: What process ``rank`` does before step ``step``, as code: ``"<step> <rank> <code>"``.
+        fault: What process `rank` does before step `step`, as code: `"<step> <rank> <code>"`.
         processes: Number of them.
         starter: What starts them, instead of the command line itself.
     """

@@ -1,4 +1,4 @@
-"""A training that is killed goes on with ``--ckpt_path last`` as one that nothing interrupted."""
+"""A training that is killed goes on with `--ckpt_path last` as one that nothing interrupted."""
 
 import os
 import random

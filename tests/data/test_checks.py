@@ -30,7 +30,7 @@ def drawn(name, objects=None, photos=None):
 
 
 def found(report, root):
-    """Problems as ``{file: [text, ...]}``, files relative to the root."""
+    """Problems as `{file: [text, ...]}`, files relative to the root."""
     result = {}
     for path, text, _ in report.problems:
         name = re.sub(rf"^{re.escape(str(root))}/?", "", path)

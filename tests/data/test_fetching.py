@@ -65,7 +65,7 @@ def names(folder):
 
 
 def zipped(files, path):
-    """Write an archive of the files ``{name: content}``; zip or tar by the suffix."""
+    """Write an archive of the files `{name: content}`; zip or tar by the suffix."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
             for name, content in files.items():

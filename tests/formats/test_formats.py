@@ -93,7 +93,7 @@ def test_a_line_of_yolo_has_parts_and_holes(mask):
 
 
 def read_yolo(line, size):
-    """Parser by the grammar ``class x1 y1 x2 y2 ...``; it counts crossings of rays."""
+    """Parser by the grammar `class x1 y1 x2 y2 ...`; it counts crossings of rays."""
     _, *numbers = line.split(" ")
     assert all(0 <= float(number) <= 1 for number in numbers)
     height, width = size

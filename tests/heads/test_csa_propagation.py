@@ -47,7 +47,7 @@ def drawn(height: int = 20, width: int = 28, batch: int = 2) -> tuple[Tensor, Te
 
 
 def clicked(*places: tuple[int, int, int], size: tuple[int, int] = (20, 28)) -> Tensor:
-    """Click maps with single pixels at ``(sign, row, column)``; 0 is positive."""
+    """Click maps with single pixels at `(sign, row, column)`; 0 is positive."""
     maps = torch.zeros(1, 2, *size)
     for place in places:
         maps[(0, *place)] = 1

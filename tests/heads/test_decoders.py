@@ -115,7 +115,7 @@ def test_gather_keeps_full_precision_under_autocast(dtype):
 
 
 def block(sequence, x):
-    """A 1x1 convolution, normalisation and ReLU of tokens ``(B, N, C)``, written out."""
+    """A 1x1 convolution, normalisation and ReLU of tokens `(B, N, C)`, written out."""
     conv, norm, _ = sequence
     x = torch.einsum("bnc,dc->bnd", x, conv.weight[:, :, 0, 0])
     x = (x - norm.running_mean) / (norm.running_var + norm.eps).sqrt()

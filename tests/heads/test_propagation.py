@@ -53,7 +53,7 @@ def asked(points=POINTS, labels=LABELS, boxes=None, previous=None):
 
 
 def propagated(module, given, features, image):
-    """The four maps ``(B, 4, G, h, w)`` of each space."""
+    """The four maps `(B, 4, G, h, w)` of each space."""
     grid = tuple(features.shape[-2:])
     maps = module(module.prepare(features, image), given, grid)
     assert maps.dtype == torch.float32
@@ -62,7 +62,7 @@ def propagated(module, given, features, image):
 
 
 def responsibilities(queries, keys):
-    """Posterior of the keys for each query, ``(N, M)``: Gaussians of unit variance."""
+    """Posterior of the keys for each query, `(N, M)`: Gaussians of unit variance."""
     likelihood = np.exp(-((queries[:, None] - keys[None]) ** 2).sum(-1) / 2)
     return likelihood / likelihood.sum(1, keepdims=True)
 
@@ -77,7 +77,7 @@ def cell_means(tokens, units):
 
 
 def pooled(maps):
-    """Means of the pixels of each cell, ``(C, H, W)`` to ``(C, h, w)``."""
+    """Means of the pixels of each cell, `(C, H, W)` to `(C, h, w)`."""
     return maps.reshape(len(maps), GRID[0], STRIDE, GRID[1], STRIDE).mean((2, 4))
 
 

@@ -19,7 +19,7 @@ SMALL = Zoom(target=40, min_side=20)
 
 
 def bilinear(values, size):
-    """Resize ``(..., h, w)`` in double precision, the corners' centres on each other."""
+    """Resize `(..., h, w)` in double precision, the corners' centres on each other."""
     for axis, length in ((-2, size[0]), (-1, size[1])):
         old = values.shape[axis]
         places = np.arange(length) * ((old - 1) / (length - 1) if length > 1 else 0.0)
@@ -32,7 +32,7 @@ def bilinear(values, size):
 
 
 class Published:
-    """The zoom as published: windows are ``(first row, last row, first column, last column)``."""
+    """The zoom as published: windows are `(first row, last row, first column, last column)`."""
 
     def __init__(self, image, answer, zoom):
         self.image, self.answer, self.zoom = image / 255.0, answer, zoom

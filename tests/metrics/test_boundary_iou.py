@@ -10,7 +10,7 @@ from probseg.types import IGNORE
 
 
 def slow_region(inside, width):
-    """Pixels of the object with a pixel outside it, or outside the image, within ``width``."""
+    """Pixels of the object with a pixel outside it, or outside the image, within `width`."""
     height, breadth = inside.shape
     region = set()
     for y, x in zip(*np.nonzero(inside), strict=True):

@@ -363,7 +363,7 @@ def test_heads_of_the_other_task_are_refused():
 
 
 def test_null_on_the_command_line_is_none():
-    """Of ``null`` inside a dictionary jsonargparse makes the text None."""
+    """Of `null` inside a dictionary jsonargparse makes the text None."""
     description = {"init_args": {"options": {"act": "relu", "width": 4}, "grid": [1, 2], "box": 1}}
     changes = {"options": {"act": "None"}, "grid": [1, "None"], "box": "None"}
     assert override(description, changes)["init_args"] == {

@@ -21,7 +21,7 @@ PRIORS = st.sampled_from(["none", "unit", "pair", "heads", "full", "broadcast"])
 
 
 def responsibilities(queries: Tensor, keys: Tensor, prior: np.ndarray, scale: float) -> tuple:
-    """Weights and evidence of one head, ``exp(S_ij) / sum_j exp(S_ij)``, in plain loops."""
+    """Weights and evidence of one head, `exp(S_ij) / sum_j exp(S_ij)`, in plain loops."""
     weights = np.zeros((len(queries), len(keys)))
     evidence = np.zeros(len(queries))
     for i, query in enumerate(queries.numpy()):

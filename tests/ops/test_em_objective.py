@@ -24,7 +24,7 @@ N, M, D, V = 9, 4, 3, 2
 
 
 def density(points: Tensor, means: Tensor, precision: Tensor) -> Tensor:
-    """``log N(x_i | m_j, 1/p_j)`` for all pairs, (n, m) (Eqs. 8 and 9)."""
+    """`log N(x_i | m_j, 1/p_j)` for all pairs, (n, m) (Eqs. 8 and 9)."""
     deviation = precision.rsqrt().unsqueeze(-1)
     return Normal(means, deviation).log_prob(points.unsqueeze(-2)).sum(-1)
 
@@ -38,7 +38,7 @@ def log_joint(
     unit_values: Tensor | None = None,
     beta: Tensor | None = None,
 ) -> Tensor:
-    """``log p_i(q_i, v_i, u_j)``, (n, m) (Eqs. 2 and 7)."""
+    """`log p_i(q_i, v_i, u_j)`, (n, m) (Eqs. 2 and 7)."""
     joint = log_pi + density(queries, keys, alpha)
     return joint if values is None else joint + density(values, unit_values, beta)
 
@@ -239,7 +239,7 @@ def inference(seed: int, iterations: int) -> tuple[ProbabilisticAttention, Value
 
 
 def log_density(case: Values, values: Tensor) -> Tensor:
-    """``log p_i(q_i, v_i)`` of each token."""
+    """`log p_i(q_i, v_i)` of each token."""
     joint = log_joint(
         case.log_pi, case.queries, case.keys, case.alpha, values, 2 * case.values, case.beta
     )
@@ -264,7 +264,7 @@ def slope_at(case: Values, values: Tensor) -> Tensor:
 
 
 def test_value_inference_stops_at_a_mode_and_the_printed_weights_do_not():
-    """Eq. 28 weighs by ``beta_j`` where the posterior has ``beta_j`` to the power of V/2."""
+    """Eq. 28 weighs by `beta_j` where the posterior has `beta_j` to the power of V/2."""
     result, case = inference(0, 800)
     assert slope_at(case, result.values[0, 0]).abs().max() < 1e-6
     values, units = case.fixed, 2 * case.values

@@ -22,7 +22,7 @@ P, ONE = torch.zeros(4, 2), torch.tensor(1.0)
 
 
 def dense(prior: DistancePrior, batch: int, heads: int) -> Tensor:
-    """``-|p_i - p_j| / length`` in loops, (B, G, N, M)."""
+    """`-|p_i - p_j| / length` in loops, (B, G, N, M)."""
     rows, columns = prior.query_positions.tolist(), prior.key_positions.tolist()
     distance = torch.tensor([[math.dist(p, r) for r in columns] for p in rows], dtype=torch.float64)
     length = prior.length.double().expand(batch, heads)[..., None, None]

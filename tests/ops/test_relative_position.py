@@ -116,7 +116,7 @@ def test_full_tables_of_factored_sums_are_the_same(alpha, own):
 
 
 def test_defaults_are_softmax_attention_with_relative_embeddings():
-    """``softmax((q·k + q·r) / sqrt(D))``: Shaw et al., 2018, and BoTNet."""
+    """`softmax((q·k + q·r) / sqrt(D))`: Shaw et al., 2018, and BoTNet."""
     height, width, channels = 4, 5, 8
     q, k, v = (draw(2, 3, 20, channels, seed=seed).float() for seed in range(3))
     tables = draw_tables("factored", (height, width), channels, heads=3, keys=False)

@@ -21,7 +21,7 @@ def init_context(context: Any) -> None:  # noqa: ANN401
 
 
 def handler(context: Any, event: Any) -> Any:  # noqa: ANN401
-    """Answer the prompts of a request with ``{"mask": rows of 0 and 1}``."""
+    """Answer the prompts of a request with `{"mask": rows of 0 and 1}`."""
     try:
         body = event.body
         encoded = context.user_data.encoded(base64.b64decode(body["image"], validate=True))

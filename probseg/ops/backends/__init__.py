@@ -1,4 +1,4 @@
-"""Implementations of the two attention primitives; ``reference`` specifies the others."""
+"""Implementations of the two attention primitives; `reference` specifies the others."""
 
 import torch
 
@@ -16,7 +16,7 @@ BACKENDS: dict[str, Backend] = {
 def preference(primitive: Primitive, device: torch.device) -> list[Backend]:
     """Return the backends that "auto" tries, the fastest first; the last one never refuses.
 
-    On the CPU this follows ``benchmarks/results/backends_cpu.csv``: fused kernels are the fastest
+    On the CPU this follows `benchmarks/results/backends_cpu.csv`: fused kernels are the fastest
     to average by rows, and tiles to average by columns. To write out all pairs is faster in
     training with 128 tokens, by up to a seventh, and slower beyond. On CUDA it follows the number
     of passes over the pairs. "flex" is left to an explicit choice, because it compiles for each new

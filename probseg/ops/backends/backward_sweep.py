@@ -42,7 +42,7 @@ class BackwardSweep:
         }
 
     def exponential(self, block: Block, log_evidence: Tensor, log_mass: Tensor | None) -> Tensor:
-        """Compute ``exp(S - L)`` or ``exp(S - L - log N)`` of a block; 0 where S is -inf."""
+        """Compute `exp(S - L)` or `exp(S - L - log N)` of a block; 0 where S is -inf."""
         logits = logits_of(block, self.terms, self.scale, self.queries, self.keys, self.scratch)
         logits -= finite(log_evidence[rows_of(block)]).unsqueeze(-1)
         if log_mass is not None:

@@ -1,8 +1,8 @@
 """Both primitives in tiles of whole rows: plain PyTorch, any device, any prior, linear memory.
 
 A tile holds the logits of some queries with all keys, so that its row softmax is exact; the
-backward pass computes it again. Gradients follow from the responsibilities ``w`` and the shares
-``p_ik = w_ik / N_k`` of a key's mass (derived in ``_Attend`` and ``_Assign``).
+backward pass computes it again. Gradients follow from the responsibilities `w` and the shares
+`p_ik = w_ik / N_k` of a key's mass (derived in `_Attend` and `_Assign`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> None
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, terms: Terms, scale: float) -> Attended:
-    """Average the values of the keys by each query's responsibilities, see ``reference``."""
+    """Average the values of the keys by each query's responsibilities, see `reference`."""
     layout, tensors = flatten(terms, scale)
     return Attended(*_run(_Attend, layout, queries, keys, values, *tensors))
 
@@ -56,7 +56,7 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, terms: Terms, scale: f
 def assign(
     queries: Tensor, keys: Tensor, observations: Tensor, terms: Terms, scale: float
 ) -> Assigned:
-    """Average the observations of the queries by each key's responsibilities, see ``reference``."""
+    """Average the observations of the queries by each key's responsibilities, see `reference`."""
     layout, tensors = flatten(terms, scale)
     return Assigned(*_run(_Assign, layout, queries, keys, observations, *tensors))
 
@@ -76,9 +76,9 @@ class _Context(Context):
 
 
 class _Attend(torch.autograd.Function):
-    """``o_i = sum_j w_ij v_j`` and ``L_i``.
+    """`o_i = sum_j w_ij v_j` and `L_i`.
 
-    ``dS_ij = w_ij (do_i·v_j - do_i·o_i + dL_i)``.
+    `dS_ij = w_ij (do_i·v_j - do_i·o_i + dL_i)`.
     """
 
     @staticmethod
@@ -121,9 +121,9 @@ class _Attend(torch.autograd.Function):
 
 
 class _Assign(torch.autograd.Function):
-    """``m_k = sum_i p_ik o_i`` and ``log N_k``.
+    """`m_k = sum_i p_ik o_i` and `log N_k`.
 
-    With ``a_ik = p_ik (dm_k·o_i - dm_k·m_k + dlogN_k)``: ``dS_ik = a_ik - w_ik sum_l a_il``.
+    With `a_ik = p_ik (dm_k·o_i - dm_k·m_k + dlogN_k)`: `dS_ik = a_ik - w_ik sum_l a_il`.
     """
 
     @staticmethod
@@ -227,7 +227,7 @@ def _in_the_log(
     """Compute means and log masses of some keys in the log domain.
 
     Yields:
-        The index of these keys in ``(B, G, M)``, their means and their log masses.
+        The index of these keys in `(B, G, M)`, their means and their log masses.
     """
     scratch = Scratch()
     count = max(1, tile_size(layout.terms) // queries.shape[-2])

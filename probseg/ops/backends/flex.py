@@ -2,8 +2,8 @@
 
 The kernel computes the terms of the prior pair by pair and adds them to the logits in float32, so
 that they may be pairwise functions and may need gradients, and nothing of the size N x M is held.
-It also returns the row log-sum-exp and differentiates it. ``assign`` is two of its passes: one
-for ``L``, and one with the roles swapped.
+It also returns the row log-sum-exp and differentiates it. `assign` is two of its passes: one
+for `L`, and one with the roles swapped.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str 
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, terms: Terms, scale: float) -> Attended:
-    """Average the values of the keys by each query's responsibilities, see ``reference``."""
+    """Average the values of the keys by each query's responsibilities, see `reference`."""
     logit = _score_mod(terms, queries.dtype)
     return Attended(*_softmax_average(queries, keys, values, logit, scale))
 
@@ -67,10 +67,10 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, terms: Terms, scale: f
 def assign(
     queries: Tensor, keys: Tensor, observations: Tensor, terms: Terms, scale: float
 ) -> Assigned:
-    """Average the observations of the queries by each key's responsibilities, see ``reference``.
+    """Average the observations of the queries by each key's responsibilities, see `reference`.
 
-    With the roles swapped and ``-L_i`` as one more term, the softmax over the queries gives the
-    shares ``w_ik / N_k`` of a key's mass, and its log-sum-exp is ``log N_k``.
+    With the roles swapped and `-L_i` as one more term, the softmax over the queries gives the
+    shares `w_ik / N_k` of a key's mass, and its log-sum-exp is `log N_k`.
     """
     logit = _score_mod(terms, queries.dtype)
     # Only L is wanted: the fewer the values, the cheaper.
@@ -114,7 +114,7 @@ def _score_mod(terms: Terms, dtype: torch.dtype) -> ScoreMod:
 def _softmax_average(
     queries: Tensor, keys: Tensor, values: Tensor, score_mod: ScoreMod, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """Average ``(B, G, M, V)`` by the row softmax of the logits; return its log-sum-exp, too."""
+    """Average `(B, G, M, V)` by the row softmax of the logits; return its log-sum-exp, too."""
     # By default a second scale would be compiled as a variable, which the kernel cannot have.
     with torch._dynamo.config.patch(recompile_limit=VARIANTS, specialize_float=True):
         padded, auxiliary = _compiled()(

@@ -1,6 +1,6 @@
 """PyTorch's fused attention kernels under one signature.
 
-They are called below ``torch.nn.functional.scaled_dot_product_attention``, which hides the log
+They are called below `torch.nn.functional.scaled_dot_product_attention`, which hides the log
 evidence, and silently writes out all pairs if the widths of keys and values differ.
 """
 
@@ -22,11 +22,11 @@ class Recorded(NamedTuple):
     """Arguments of the backward pass of a kernel; all widths are the same.
 
     Args:
-        d_attended: Gradient of the attended values, ``(B, G, N, V)``.
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
-        values: ``(B, G, M, V)``.
-        attended: ``(B, G, N, V)``.
+        d_attended: Gradient of the attended values, `(B, G, N, V)`.
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
+        values: `(B, G, M, V)`.
+        attended: `(B, G, N, V)`.
         log_evidence: As the forward pass returned it, which may be padded.
         state: Further results of the forward pass.
         pairs: Prior of pairs, or None.
@@ -47,8 +47,8 @@ class Recorded(NamedTuple):
 class Kernel(NamedTuple):
     """Forward and backward pass of a stock kernel.
 
-    ``forward(queries, keys, values, pairs, scale)`` returns the attended values, the log evidence
-    and its state; ``backward(recorded)`` the gradients of queries, keys and values.
+    `forward(queries, keys, values, pairs, scale)` returns the attended values, the log evidence
+    and its state; `backward(recorded)` the gradients of queries, keys and values.
     """
 
     forward: Callable[..., Sequence[Any]]

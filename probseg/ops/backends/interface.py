@@ -13,12 +13,12 @@ Primitive = Literal["attend", "assign"]
 
 
 class Attended(NamedTuple):
-    """Result of ``attend``.
+    """Result of `attend`.
 
     Args:
-        values: Posterior mean of the values of each query, shape ``(B, G, N, V)``; zero for a
+        values: Posterior mean of the values of each query, shape `(B, G, N, V)`; zero for a
             query that sees no key.
-        log_evidence: Row log-sum-exp of the logits, shape ``(B, G, N)``; -inf for a query that
+        log_evidence: Row log-sum-exp of the logits, shape `(B, G, N)`; -inf for a query that
             sees no key.
     """
 
@@ -27,12 +27,12 @@ class Attended(NamedTuple):
 
 
 class Assigned(NamedTuple):
-    """Result of ``assign``.
+    """Result of `assign`.
 
     Args:
         means: Mean of the observations of each key, weighted by its responsibilities, shape
-            ``(B, G, M, V)``; zero for a key that no query sees.
-        log_mass: Logarithm of each key's summed responsibilities, shape ``(B, G, M)``; -inf for
+            `(B, G, M, V)`; zero for a key that no query sees.
+        log_mass: Logarithm of each key's summed responsibilities, shape `(B, G, M)`; -inf for
             a key that no query sees.
     """
 
@@ -41,7 +41,7 @@ class Assigned(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A part of the ``(B, G, N, M)`` pairs."""
+    """A part of the `(B, G, N, M)` pairs."""
 
     batch: slice
     heads: slice
@@ -70,17 +70,17 @@ class PairwisePrior(ABC):
         }
 
     def with_tensors(self, tensors: dict[str, Tensor]) -> Self:
-        """Return a copy with other tensors in the place of ``tensors``."""
+        """Return a copy with other tensors in the place of `tensors`."""
         return replace(self, **tensors)  # type: ignore[type-var]
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int, int, int]:
-        """Shape that broadcasts to ``(B, G, N, M)``; the last two sizes are ``N`` and ``M``."""
+        """Shape that broadcasts to `(B, G, N, M)`; the last two sizes are `N` and `M`."""
 
     @property
     def numbers_per_pair(self) -> int:
-        """Approximate number of values that ``block`` holds in memory for each pair."""
+        """Approximate number of values that `block` holds in memory for each pair."""
         return 1
 
     @property
@@ -96,12 +96,12 @@ class PairwisePrior(ABC):
         """Return the part of a tensor that a block needs, to limit the cost of gradients.
 
         Args:
-            name: Name of one of the ``tensors``.
+            name: Name of one of the `tensors`.
             batch: The block's items.
             heads: The block's heads.
 
         Returns:
-            Index of the part; with the parts of all tensors in their place, ``block`` computes the
+            Index of the part; with the parts of all tensors in their place, `block` computes the
             same for all items and heads. None, the default, if it is not known.
         """
         del name, batch, heads
@@ -117,7 +117,7 @@ class ScoredPrior(PairwisePrior):
 
 
 Term = Tensor | PairwisePrior
-"""One summand of a log prior: a tensor of four dimensions that broadcasts to ``(B, G, N, M)``, or a
+"""One summand of a log prior: a tensor of four dimensions that broadcasts to `(B, G, N, M)`, or a
 prior that is computed where it is needed."""
 
 Terms = tuple[Term, ...]
@@ -149,7 +149,7 @@ class Backend(Protocol):
     """A module with both primitives, for arguments that were already checked.
 
     The tensors share one device. Queries, keys and payload share one dtype: float32 or float64, or
-    half precision on the device types in ``HALF_PRECISION``. Tensors among the terms of the prior
+    half precision on the device types in `HALF_PRECISION`. Tensors among the terms of the prior
     are float64 for float64, else float32.
     """
 

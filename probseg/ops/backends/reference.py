@@ -29,8 +29,8 @@ def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> None
 def attend(queries: Tensor, keys: Tensor, values: Tensor, terms: Terms, scale: float) -> Attended:
     """Average the values of the keys by each query's responsibilities.
 
-    ``S = scale Q Kᵀ + log_prior``, ``L_i = log sum_j exp S_ij``,
-    ``o_i = sum_j exp(S_ij - L_i) v_j``.
+    `S = scale Q Kᵀ + log_prior`, `L_i = log sum_j exp S_ij`,
+    `o_i = sum_j exp(S_ij - L_i) v_j`.
     """
     logits = _logits(queries, keys, terms, scale)  # (B, G, N, M)
     log_weights, log_evidence = _normalise(logits, dim=-1)
@@ -42,7 +42,7 @@ def assign(
 ) -> Assigned:
     """Average the observations of the queries by each key's responsibilities.
 
-    ``w_ik = exp(S_ik - L_i)``, ``log N_k = log sum_i w_ik``, ``m_k = sum_i w_ik o_i / N_k``. The
+    `w_ik = exp(S_ik - L_i)`, `log N_k = log sum_i w_ik`, `m_k = sum_i w_ik o_i / N_k`. The
     mass is never formed: it underflows float32 for a key far from all queries, whose mean is
     well defined nevertheless.
     """

@@ -4,11 +4,11 @@ The kernels return the log evidence but give it no gradient, and take no prior t
 are got from them nevertheless:
 
 * A prior of the units is one more channel of the keys, against a channel of ones in the queries.
-* The kernels' backward pass has ``dS = w (dO Vᵀ - rowsum(dO O))``. One more channel with ``V = 0``,
-  ``O = -1`` and ``dO = dL`` leaves the first term alone and turns the second into
-  ``rowsum(dO O) - dL``, which is the gradient through the log evidence too.
-* ``assign`` is ``attend`` twice: once for the evidence ``L_i`` and once with the roles swapped,
-  where ``softmax_i(S_ik - L_i)`` are the shares of a key's mass and their log-sum-exp is its log.
+* The kernels' backward pass has `dS = w (dO Vᵀ - rowsum(dO O))`. One more channel with `V = 0`,
+  `O = -1` and `dO = dL` leaves the first term alone and turns the second into
+  `rowsum(dO O) - dL`, which is the gradient through the log evidence too.
+* `assign` is `attend` twice: once for the evidence `L_i` and once with the roles swapped,
+  where `softmax_i(S_ik - L_i)` are the shares of a key's mass and their log-sum-exp is its log.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def refuse(queries: Tensor, keys: Tensor, payload: Tensor, terms: Terms) -> str 
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, terms: Terms, scale: float) -> Attended:
-    """Average the values of the keys by each query's responsibilities, see ``reference``."""
+    """Average the values of the keys by each query's responsibilities, see `reference`."""
     return Attended(*_fused(queries, keys, values, _split(terms), scale))
 
 
 def assign(
     queries: Tensor, keys: Tensor, observations: Tensor, terms: Terms, scale: float
 ) -> Assigned:
-    """Average the observations of the queries by each key's responsibilities, see ``reference``."""
+    """Average the observations of the queries by each key's responsibilities, see `reference`."""
     prior = _split(terms)
     if prior.units is not None:
         # What all keys share changes no responsibility. The log mass is a sum of the prior and of

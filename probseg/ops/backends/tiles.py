@@ -54,7 +54,7 @@ def numbers_per_pair(terms: Terms) -> int:
 
 
 def tiles(sizes: Sequence[int], terms: Terms) -> Iterator[Block]:
-    """Cut ``(B, G, N, M)`` into blocks with all keys each, of whole heads or else of some rows."""
+    """Cut `(B, G, N, M)` into blocks with all keys each, of whole heads or else of some rows."""
     batch_size, heads, rows, columns = sizes
     if rows * columns == 0:
         return
@@ -77,12 +77,12 @@ def tiles(sizes: Sequence[int], terms: Terms) -> Iterator[Block]:
 
 
 def rows_of(block: Block) -> tuple[slice, slice, slice | Tensor]:
-    """Index of a block in a tensor ``(B, G, N, ...)``."""
+    """Index of a block in a tensor `(B, G, N, ...)`."""
     return block.batch, block.heads, block.rows
 
 
 def units_of(block: Block) -> tuple[slice, slice]:
-    """Index of a block in a tensor ``(B, G, ...)`` that is not cut further."""
+    """Index of a block in a tensor `(B, G, ...)` that is not cut further."""
     return block.batch, block.heads
 
 
@@ -123,7 +123,7 @@ def flatten(terms: Terms, scale: float) -> tuple[Layout, list[Tensor]]:
 def logits_of(
     block: Block, terms: Terms, scale: float, queries: Tensor, keys: Tensor, scratch: Scratch
 ) -> Tensor:
-    """Compute the logits of a block in scratch memory, ``(b, g, n, m)``."""
+    """Compute the logits of a block in scratch memory, `(b, g, n, m)`."""
     columns = keys[block.batch, block.heads][:, :, block.columns]
     rows = scale * queries[rows_of(block)]
     logits = scratch.product("logits", rows, columns.mT)  # (b, g, n, m)
@@ -133,5 +133,5 @@ def logits_of(
 
 
 def finite(log_sums: Tensor) -> Tensor:
-    """Replace -inf, whose lines have logits of -inf, by 0: ``-inf - (-inf)`` would be NaN."""
+    """Replace -inf, whose lines have logits of -inf, by 0: `-inf - (-inf)` would be NaN."""
     return log_sums.masked_fill(log_sums == -inf, 0.0)

@@ -5,9 +5,9 @@ slots, and each block of a slot's channels has an edge to one of that block's me
 block-slot attention is that of Singh et al. (2022), who alternate the two instead.
 
 The paper prints a prior in which every memory chooses a slot, and an update in which every slot
-chooses a memory, ``softmax_k``. Eq. 7 turns that prior into a softmax over the slots, so that only
+chooses a memory, `softmax_k`. Eq. 7 turns that prior into a softmax over the slots, so that only
 one of them can be right. Here it is the update, as in the text and in Singh et al. (2022).
-Its prior is ``p(E_i) = Uniform{(z_i, m_1), ..., (z_i, m_l)}`` for each block of each slot.
+Its prior is `p(E_i) = Uniform{(z_i, m_1), ..., (z_i, m_l)}` for each block of each slot.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Memories:
     """Memories of the blocks of slots.
 
     Args:
-        patterns: ``L`` memories for each of ``P`` blocks, ``(B, G, P, L, D / P)``. ``P = 1`` is the
+        patterns: `L` memories for each of `P` blocks, `(B, G, P, L, D / P)`. `P = 1` is the
             update without blocks.
         scale: Factor of their dot products with the blocks of slots.
-        strength: ``c``: how many inputs a memory counts for, 0 or more; the paper has 1. With 0,
+        strength: `c`: how many inputs a memory counts for, 0 or more; the paper has 1. With 0,
             slots do not remember anything.
 
     Raises:
@@ -70,32 +70,32 @@ def block_slot_inference(
 ) -> Slots:
     """Infer slots from the inputs that choose them and the memories that their blocks choose.
 
-    ``slot_k <- 1/p (sum_i softmax_k(scale x_i·slot_k + log_prior_ik) x_i + c sum_b r_k^(b))`` with
-    ``r_k^(b) = sum_l softmax_l(memory_scale slot_k^(b)·m_l^(b)) m_l^(b)``, in the channels of block
+    `slot_k <- 1/p (sum_i softmax_k(scale x_i·slot_k + log_prior_ik) x_i + c sum_b r_k^(b))` with
+    `r_k^(b) = sum_l softmax_l(memory_scale slot_k^(b)·m_l^(b)) m_l^(b)`, in the channels of block
     b (Singh & Buckley, 2023, §4.0.6, who have 1 for all constants). No update raises
-    ``block_slot_free_energy``. For memories without strength it is ``slot_inference``; as there, a
-    precision of ``N / K`` keeps slots as large as inputs, and the same number as strength makes
+    `block_slot_free_energy`. For memories without strength it is `slot_inference`; as there, a
+    precision of `N / K` keeps slots as large as inputs, and the same number as strength makes
     memories as loud as these.
 
     Memory is linear in N + K. Everything is float32 (float64 for float64): float16 would not hold
     the sums. Gradients go through every iteration.
 
     Args:
-        inputs: ``(B, G, N, D)``.
-        slots: Initial slots, ``(B, G, K, D)``, in the dtype of the inputs or of the result.
+        inputs: `(B, G, N, D)`.
+        slots: Initial slots, `(B, G, K, D)`, in the dtype of the inputs or of the result.
         memories: For the blocks of the slots, in one of the same dtypes.
         iterations: Number of updates, at least 1.
         scale: Factor of the dot products of inputs and slots.
-        precision: ``p`` of the slots' node potentials ``-p/2 |slot|²``, above 0.
-        log_prior: Of the slots for each input, as in ``slot_attention``.
-        backend: As in ``attend``.
+        precision: `p` of the slots' node potentials `-p/2 |slot|²`, above 0.
+        log_prior: Of the slots for each input, as in `slot_attention`.
+        backend: As in `attend`.
 
     Returns:
         The slots and their log mass, in float32 (float64 for float64 arguments).
 
     Raises:
         BackendError: If the named backend cannot serve these arguments.
-        ValueError: If ``iterations`` is below 1, the precision is not above 0, or a shape, a device
+        ValueError: If `iterations` is below 1, the precision is not above 0, or a shape, a device
             or a scale is wrong.
         TypeError: If a dtype is wrong.
         UnknownNameError: If there is no backend of this name.
@@ -123,26 +123,26 @@ def block_slot_free_energy(
     log_prior: LogPrior | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """Return ``slot_free_energy`` with the term of the edges to memories.
+    """Return `slot_free_energy` with the term of the edges to memories.
 
-    ``- c / memory_scale sum_kb log sum_l exp(memory_scale slot_k^(b)·m_l^(b))``; see
-    ``probseg.ops.family.free_energy``.
+    `- c / memory_scale sum_kb log sum_l exp(memory_scale slot_k^(b)·m_l^(b))`; see
+    `probseg.ops.family.free_energy`.
 
     Args:
-        inputs: ``(B, G, N, D)``.
-        slots: As in ``block_slot_inference``.
-        memories: As in ``block_slot_inference``.
-        scale: As in ``block_slot_inference``, above 0.
-        precision: As in ``block_slot_inference``.
-        log_prior: As in ``block_slot_inference``.
-        backend: As in ``attend``.
+        inputs: `(B, G, N, D)`.
+        slots: As in `block_slot_inference`.
+        memories: As in `block_slot_inference`.
+        scale: As in `block_slot_inference`, above 0.
+        precision: As in `block_slot_inference`.
+        log_prior: As in `block_slot_inference`.
+        backend: As in `attend`.
 
     Returns:
-        ``(B, G)`` in float32 (float64 for float64 arguments); inf if an input sees no slot.
+        `(B, G)` in float32 (float64 for float64 arguments); inf if an input sees no slot.
 
     Raises:
         ValueError: If the scale or the precision is not above 0; and all that
-            ``block_slot_inference`` raises.
+            `block_slot_inference` raises.
     """
     inputs, slots, memories = _checked(inputs, slots, memories)
     seen = slot_free_energy(
@@ -182,6 +182,6 @@ def _recall(slots: Tensor, memories: Memories, backend: str) -> Attended:
 
 
 def _join(parts: Tensor, slots: Tensor) -> Tensor:
-    """Put blocks ``(B, G * P, K, D / P)`` next to each other, in the shape of the slots."""
+    """Put blocks `(B, G * P, K, D / P)` next to each other, in the shape of the slots."""
     apart = torch.unflatten(parts, 1, (slots.shape[1], -1))  # (B, G, P, K, D / P)
     return apart.transpose(2, 3).flatten(-2)

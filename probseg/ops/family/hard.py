@@ -2,8 +2,8 @@
 
 Soft attention is the exact expectation of the values under the posterior over edges; hard attention
 takes a single sample of it (Singh & Buckley, 2023, §5.1.1). The information lost by that is
-``-log p(E_i = j)`` for the edge drawn, on average the entropy of the posterior. A sample has no
-gradient. ``straight_through`` gives it that of the expectation, and ``score_function_loss`` an
+`-log p(E_i = j)` for the edge drawn, on average the entropy of the posterior. A sample has no
+gradient. `straight_through` gives it that of the expectation, and `score_function_loss` an
 unbiased estimate of the gradient of an expected cost (Deng et al., 2018, "Latent Alignment and
 Variational Attention").
 """
@@ -25,8 +25,8 @@ class Edges(NamedTuple):
     """One edge of each query.
 
     Args:
-        indices: The key at its other end, int64, ``(B, G, N)``; -1 for a query that sees none.
-        log_probability: ``log p(E_i = indices_i)``, ``(B, G, N)``, float32 (float64 for float64);
+        indices: The key at its other end, int64, `(B, G, N)`; -1 for a query that sees none.
+        log_probability: `log p(E_i = indices_i)`, `(B, G, N)`, float32 (float64 for float64);
             -inf for a query that sees no key.
     """
 
@@ -65,7 +65,7 @@ def most_probable_edges(posterior: EdgePosterior) -> Edges:
         posterior: Over the edges from N queries to M keys.
 
     Returns:
-        The edges; as of ``sample_edges``, their log probabilities are differentiable.
+        The edges; as of `sample_edges`, their log probabilities are differentiable.
     """
     return _choose(posterior, lambda log_probability: log_probability.argmax(-1))
 
@@ -74,11 +74,11 @@ def take_values(values: Tensor, indices: Tensor) -> Tensor:
     """Return the values at the ends of some edges.
 
     Args:
-        values: Of the keys, ``(B, G, M, V)``.
-        indices: Of one key for each query, int64, ``(B, G, N)``; -1 for none.
+        values: Of the keys, `(B, G, M, V)`.
+        indices: Of one key for each query, int64, `(B, G, N)`; -1 for none.
 
     Returns:
-        ``(B, G, N, V)``; zero for a query without an edge. Gradients flow to the values.
+        `(B, G, N, V)`; zero for a query without an edge. Gradients flow to the values.
 
     Raises:
         ValueError: If there are not as many items and heads of indices as of values.
@@ -102,12 +102,12 @@ def straight_through(posterior: EdgePosterior, values: Tensor, edges: Edges) -> 
 
     Args:
         posterior: From which the edges were drawn.
-        values: Of the keys, ``(B, G, M, V)``.
+        values: Of the keys, `(B, G, M, V)`.
         edges: One edge of each query.
 
     Returns:
-        ``take_values(values, edges.indices)``, ``(B, G, N, V)``; its gradient is that of
-        ``posterior.expect(values)``.
+        `take_values(values, edges.indices)`, `(B, G, N, V)`; its gradient is that of
+        `posterior.expect(values)`.
     """
     expected = posterior.expect(values)
     # The difference is zero, so that not even a rounding error is added.
@@ -119,15 +119,15 @@ def score_function_loss(
 ) -> Tensor:
     """Return a loss whose gradient estimates that of the expected cost of sampled edges.
 
-    ``sum (cost - baseline) log p(E)``, where cost and baseline are constants: the gradient is an
-    unbiased estimate of that of ``E[cost]`` with respect to the posterior (REINFORCE; Williams,
+    `sum (cost - baseline) log p(E)`, where cost and baseline are constants: the gradient is an
+    unbiased estimate of that of `E[cost]` with respect to the posterior (REINFORCE; Williams,
     1992; Deng et al., 2018, Eq. 5). Other variables of the cost, such as the values, get their
     gradient from the cost itself: minimise the sum of both.
 
     Args:
         cost: Cost of the edges, floating point, of three dimensions that broadcast to
-            ``(B, G, N)``: ``(B, 1, 1)`` where all edges of an item share one cost.
-        log_probability: Of edges from ``sample_edges``, ``(B, G, N)``. Queries that see no key
+            `(B, G, N)`: `(B, 1, 1)` where all edges of an item share one cost.
+        log_probability: Of edges from `sample_edges`, `(B, G, N)`. Queries that see no key
             (-inf) take no part.
         baseline: Subtracted from the cost to lower the variance: a number, or a tensor like cost.
             It must not depend on the edges whose cost it is subtracted from.
@@ -153,7 +153,7 @@ def score_function_loss(
 
 
 def _choose(posterior: EdgePosterior, choose: Callable[[Tensor], Tensor]) -> Edges:
-    """Choose a key ``(B, G, n)`` for each of some rows ``(B, G, n, M)`` of log probabilities."""
+    """Choose a key `(B, G, n)` for each of some rows `(B, G, n, M)` of log probabilities."""
     chosen: list[Tensor] = []
     log_probabilities: list[Tensor] = []
     prepared = posterior.prepared()

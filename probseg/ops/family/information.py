@@ -16,16 +16,16 @@ from probseg.ops.edges import EdgePosterior, row_blocks
 
 
 def posterior_entropy(posterior: EdgePosterior) -> Tensor:
-    """Return the entropy of each query's edge, ``H_i = -sum_j p_ij log p_ij``.
+    """Return the entropy of each query's edge, `H_i = -sum_j p_ij log p_ij`.
 
-    In nats: 0 where the edge is certain, ``log M`` where it may lead to any of M keys. It is the
-    average loss of hard attention: a single edge drawn from the posterior loses ``-log p_ij``.
+    In nats: 0 where the edge is certain, `log M` where it may lead to any of M keys. It is the
+    average loss of hard attention: a single edge drawn from the posterior loses `-log p_ij`.
 
     Args:
         posterior: Over the edges of N queries.
 
     Returns:
-        ``(B, G, N)``, float32 (float64 for float64); 0 for a query that sees no key.
+        `(B, G, N)`, float32 (float64 for float64); 0 for a query that sees no key.
     """
 
     def of_rows(rows: slice, prepared: EdgePosterior) -> Tensor:
@@ -36,17 +36,17 @@ def posterior_entropy(posterior: EdgePosterior) -> Tensor:
 
 
 def posterior_divergence(approximation: EdgePosterior, exact: EdgePosterior) -> Tensor:
-    """Return ``KL(q_i || p_i) = sum_j q_ij (log q_ij - log p_ij)`` of an approximation.
+    """Return `KL(q_i || p_i) = sum_j q_ij (log q_ij - log p_ij)` of an approximation.
 
-    ``D_KL[q || p] = -H[q] - E_q[log p]``; the paper prints it with the other signs and without the
+    `D_KL[q || p] = -H[q] - E_q[log p]`; the paper prints it with the other signs and without the
     logarithm.
 
     Args:
-        approximation: ``q``, say of local or of EM attention.
-        exact: ``p``, over the edges between the same tokens.
+        approximation: `q`, say of local or of EM attention.
+        exact: `p`, over the edges between the same tokens.
 
     Returns:
-        In nats, ``(B, G, N)``, float32 (float64 for float64); inf where the approximation has edges
+        In nats, `(B, G, N)`, float32 (float64 for float64); inf where the approximation has edges
         that the exact posterior rules out, 0 for a query that sees no key in the approximation.
 
     Raises:
@@ -67,7 +67,7 @@ def posterior_divergence(approximation: EdgePosterior, exact: EdgePosterior) -> 
 
 
 def _mean(log_weights: Tensor, values: Tensor) -> Tensor:
-    """Average values ``(B, G, n, M)``; values of weight 0 do not count, not even NaN."""
+    """Average values `(B, G, n, M)`; values of weight 0 do not count, not even NaN."""
     possible = log_weights > -math.inf
     weights = log_weights.where(possible, 0.0).exp()
     # Infinite differences of impossible edges would be NaN times 0, in gradients too.

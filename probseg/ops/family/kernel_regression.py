@@ -1,7 +1,7 @@
 """Nadaraya-Watson kernel regression as attention (Nadaraya, 1964; Watson, 1964).
 
 The estimate at a query is an average of the known values, weighted by a kernel of the distances to
-the keys they belong to: ``f(q) = sum_j K(q - k_j) v_j / sum_l K(q - k_l)``. With the Gaussian
+the keys they belong to: `f(q) = sum_j K(q - k_j) v_j / sum_l K(q - k_l)`. With the Gaussian
 kernel, the weights are the posterior over edges to Gaussian units of equal prior and precision.
 """
 
@@ -24,15 +24,15 @@ def kernel_edges(
 ) -> SoftmaxEdges:
     """Build the posterior whose probabilities are the weights of kernel regression.
 
-    ``p(E_i = j) = softmax_j(-|w (q_i - k_j)|² / 2)``.
+    `p(E_i = j) = softmax_j(-|w (q_i - k_j)|² / 2)`.
 
     Args:
-        queries: ``(B, G, N, D)``.
-        keys: ``(B, G, M, D)``.
-        bandwidth_inverse: ``w``, above 0: a float, or a tensor that broadcasts to ``(B, G, 1)``.
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
+        bandwidth_inverse: `w`, above 0: a float, or a tensor that broadcasts to `(B, G, 1)`.
             All keys of a head share it: units with individual precisions would also have individual
             normalisers, which a kernel does not have.
-        log_mask: Added to the logits, as ``log_prior`` of ``attend``: 0 for keys that a query sees
+        log_mask: Added to the logits, as `log_prior` of `attend`: 0 for keys that a query sees
             and -inf for others.
 
     Raises:
@@ -72,22 +72,22 @@ def nadaraya_watson(
 ) -> Tensor:
     """Estimate the values of a function at the queries from those at the keys.
 
-    ``f(q_i) = sum_j softmax_j(-|w (q_i - k_j)|² / 2) v_j`` in linear memory. With ``w = 1`` it is
-    the nonparametric estimator; with a learnt ``w``, the parametric one. Near ``w = 0`` it is the
-    mean of all values, and for a large ``w`` the value of the nearest key.
+    `f(q_i) = sum_j softmax_j(-|w (q_i - k_j)|² / 2) v_j` in linear memory. With `w = 1` it is
+    the nonparametric estimator; with a learnt `w`, the parametric one. Near `w = 0` it is the
+    mean of all values, and for a large `w` the value of the nearest key.
 
     Args:
-        queries: Where the function is wanted, ``(B, G, N, D)``.
-        keys: Where it is known, ``(B, G, M, D)``.
-        values: Values of the function there, ``(B, G, M, V)``.
-        bandwidth_inverse: ``w``, as in ``kernel_edges``.
-        log_mask: As in ``kernel_edges``.
+        queries: Where the function is wanted, `(B, G, N, D)`.
+        keys: Where it is known, `(B, G, M, D)`.
+        values: Values of the function there, `(B, G, M, V)`.
+        bandwidth_inverse: `w`, as in `kernel_edges`.
+        log_mask: As in `kernel_edges`.
 
     Returns:
-        ``(B, G, N, V)``, in the dtype of the values; zero for a query that sees no key.
+        `(B, G, N, V)`, in the dtype of the values; zero for a query that sees no key.
 
     Raises:
-        ValueError: As ``kernel_edges``, and if a shape is wrong.
+        ValueError: As `kernel_edges`, and if a shape is wrong.
     """
     edges = kernel_edges(queries, keys, bandwidth_inverse=bandwidth_inverse, log_mask=log_mask)
     return edges.expect(values)

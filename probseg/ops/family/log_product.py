@@ -11,17 +11,17 @@ from probseg.ops.backends.gradients import Context
 
 
 def log_product(left: Tensor, right: Tensor) -> Tensor:
-    """Return ``log sum_k exp(left_ik + right_kj)``.
+    """Return `log sum_k exp(left_ik + right_kj)`.
 
     The exponentials are never multiplied, as their products would underflow. A loop over k keeps
     memory at a few results, in both directions.
 
     Args:
-        left: ``(B, G, N, K)``, float32 or float64; -inf is a probability of 0.
-        right: ``(B, G, K, M)``, likewise.
+        left: `(B, G, N, K)`, float32 or float64; -inf is a probability of 0.
+        right: `(B, G, K, M)`, likewise.
 
     Returns:
-        ``(B, G, N, M)``; -inf, without gradient, where no k has any probability.
+        `(B, G, N, M)`; -inf, without gradient, where no k has any probability.
 
     Raises:
         RuntimeError: In the backward pass, if it is to be differentiated again.
@@ -31,9 +31,9 @@ def log_product(left: Tensor, right: Tensor) -> Tensor:
 
 
 class _LogProduct(torch.autograd.Function):
-    """With the shares ``s_ijk = exp(left_ik + right_kj - result_ij)`` of each k.
+    """With the shares `s_ijk = exp(left_ik + right_kj - result_ij)` of each k.
 
-    ``dleft_ik = sum_j s_ijk dresult_ij`` and ``dright_kj = sum_i s_ijk dresult_ij``.
+    `dleft_ik = sum_j s_ijk dresult_ij` and `dright_kj = sum_i s_ijk dresult_ij`.
     """
 
     @staticmethod

@@ -7,8 +7,8 @@ Buckley, 2023, §5)::
 
     F = - sum_n log sum_k exp(log_prior_nk - kappa_n/2 |x_n - p_k|²)
 
-so that each error counts by the posterior ``w_nk`` of its edge, the softmax of the summands. The
-paper prints ``softmax(-ε²)`` with the gradient ``k ε``, where ``ε² = k (x - p)²``: its squares
+so that each error counts by the posterior `w_nk` of its edge, the softmax of the summands. The
+paper prints `softmax(-ε²)` with the gradient `k ε`, where `ε² = k (x - p)²`: its squares
 lack the factor 1/2 that makes the two consistent. The gradient of F that it prints is
 the direction of descent, the gradient's negative.
 """
@@ -30,13 +30,13 @@ class NormalisedErrors(NamedTuple):
     """Prediction errors of a layer, weighted by the posterior over edges.
 
     Args:
-        bottom_up: Message to the predictions, ``sum_n w_nk kappa_n (x_n - p_k)``, minus the
-            gradient of F with respect to them, ``(B, G, M, D)``.
-        top_down: Message to the children, ``sum_k w_nk kappa_n (x_n - p_k)``, the gradient of F
-            with respect to them, ``(B, G, N, D)``.
+        bottom_up: Message to the predictions, `sum_n w_nk kappa_n (x_n - p_k)`, minus the
+            gradient of F with respect to them, `(B, G, M, D)`.
+        top_down: Message to the children, `sum_k w_nk kappa_n (x_n - p_k)`, the gradient of F
+            with respect to them, `(B, G, N, D)`.
         mass: The precision of the children that each prediction answers for,
-            ``sum_n w_nk kappa_n``, ``(B, G, M)``.
-        free_energy: ``F``, ``(B, G)``.
+            `sum_n w_nk kappa_n`, `(B, G, M)`.
+        free_energy: `F`, `(B, G)`.
     """
 
     bottom_up: Tensor
@@ -49,9 +49,9 @@ class Descent(NamedTuple):
     """Free energy of a hierarchy, and its descent directions.
 
     Args:
-        directions: Minus the gradient of F with respect to each latent layer, ``(B, G, M_l, D_l)``.
-        curvatures: Upper bounds of the curvature of F for each unit, ``(B, G, M_l, 1)``.
-        free_energy: ``F``, ``(B, G)``.
+        directions: Minus the gradient of F with respect to each latent layer, `(B, G, M_l, D_l)`.
+        curvatures: Upper bounds of the curvature of F for each unit, `(B, G, M_l, 1)`.
+        free_energy: `F`, `(B, G)`.
     """
 
     directions: tuple[Tensor, ...]
@@ -69,15 +69,15 @@ def normalised_errors(
     """Compare children with their possible predictions, in linear memory.
 
     For the network of the paper, whose edges have separate weights, put the children into the
-    dimension of the heads: children ``(B, N, 1, 1)`` and predictions ``w_ij z_i`` ``(B, N, M, 1)``.
+    dimension of the heads: children `(B, N, 1, 1)` and predictions `w_ij z_i` `(B, N, M, 1)`.
 
     Args:
-        children: ``x``, ``(B, G, N, D)``.
-        predictions: ``p``, ``(B, G, M, D)``.
-        precision: ``kappa`` of the children: positive float, or positive tensor that broadcasts to
-            ``(B, G, N)``. The normaliser of the Gaussian, which depends on it alone, is left out of
+        children: `x`, `(B, G, N, D)`.
+        predictions: `p`, `(B, G, M, D)`.
+        precision: `kappa` of the children: positive float, or positive tensor that broadcasts to
+            `(B, G, N)`. The normaliser of the Gaussian, which depends on it alone, is left out of
             F.
-        log_prior: Of the edges, as in ``attend`` with the children as queries; None is zero
+        log_prior: Of the edges, as in `attend` with the children as queries; None is zero
             everywhere. Children that it lets nothing predict take no part.
 
     Returns:
@@ -136,21 +136,21 @@ def free_energy_descent(
 ) -> Descent:
     """Compute the free energy of a hierarchy and the directions in which it falls.
 
-    Layer l predicts the layer below by ``mu^(l) W^(l)ᵀ``; layer 0 is observed. F is the sum of the
-    free energies of all layers and of ``prior_precision/2 |mu^(L)|²`` of the top one.
+    Layer l predicts the layer below by `mu^(l) W^(l)ᵀ`; layer 0 is observed. F is the sum of the
+    free energies of all layers and of `prior_precision/2 |mu^(L)|²` of the top one.
 
     The log of a sum of exponentials curves less than its average summand, so that the sum of the
     squares, each with the weight of its edge, bounds F from above (as in EM). With
-    ``|dx - W dmu|² <= (1 + |W|²) (|dx|² + |dmu|²)`` that bound falls apart into the units:
-    ``curvature_k = (1 + |W^(l)|²) sum_n w_nk kappa_n`` for the children of unit k (``|W^(l)|²`` in
-    the place of the bracket for observed children), plus ``(1 + |W^(l+1)|²) kappa_k`` for its own
-    prediction, or the precision of the prior. ``|W|`` is the spectral norm.
+    `|dx - W dmu|² <= (1 + |W|²) (|dx|² + |dmu|²)` that bound falls apart into the units:
+    `curvature_k = (1 + |W^(l)|²) sum_n w_nk kappa_n` for the children of unit k (`|W^(l)|²` in
+    the place of the bracket for observed children), plus `(1 + |W^(l+1)|²) kappa_k` for its own
+    prediction, or the precision of the prior. `|W|` is the spectral norm.
 
     Args:
-        observed: ``(B, G, N, D_0)``, floating point.
-        states: The latent layers from the lowest to the highest, ``(B, G, M_l, D_l)``.
-        weights: ``W``, one for each latent layer, ``(G, D_(l-1), D_l)``; G may be 1.
-        precisions: Of the children of each latent layer, see ``normalised_errors``.
+        observed: `(B, G, N, D_0)`, floating point.
+        states: The latent layers from the lowest to the highest, `(B, G, M_l, D_l)`.
+        weights: `W`, one for each latent layer, `(G, D_(l-1), D_l)`; G may be 1.
+        precisions: Of the children of each latent layer, see `normalised_errors`.
         prior_precision: Of the zero-mean Gaussian prior of the highest layer, above 0.
 
     Raises:
@@ -175,15 +175,15 @@ def predictive_coding_inference(
     """Let the latent layers of a hierarchy descend its free energy.
 
     All units move at once, by their direction of descent over their curvature, see
-    ``free_energy_descent``: the dynamics of Singh & Buckley, 2023, §5, with a time constant for
+    `free_energy_descent`: the dynamics of Singh & Buckley, 2023, §5, with a time constant for
     each unit. Fixed points are the same. F never increases, whatever the number of children is.
 
     Args:
-        observed: As in ``free_energy_descent``.
-        states: Where the latent layers begin, as in ``free_energy_descent``.
-        weights: As in ``free_energy_descent``.
-        precisions: As in ``free_energy_descent``.
-        prior_precision: As in ``free_energy_descent``.
+        observed: As in `free_energy_descent`.
+        states: Where the latent layers begin, as in `free_energy_descent`.
+        weights: As in `free_energy_descent`.
+        precisions: As in `free_energy_descent`.
+        prior_precision: As in `free_energy_descent`.
         steps: Number of steps, 0 or more.
         rate: Factor of the steps, above 0 and below 2; 1 goes to the lowest point of the bound.
 
@@ -222,8 +222,8 @@ class _Generative(NamedTuple):
     """How a layer predicts the one below.
 
     Args:
-        matrix: ``W``, ``(G, D_below, D_above)``, in the working dtype.
-        squared_norm: ``|W|²``, ``(G, 1, 1)``.
+        matrix: `W`, `(G, D_below, D_above)`, in the working dtype.
+        squared_norm: `|W|²`, `(G, 1, 1)`.
     """
 
     matrix: Tensor
@@ -249,7 +249,7 @@ def _descent(
     precisions: Sequence[float | Tensor],
     prior_precision: float,
 ) -> Descent:
-    """See ``free_energy_descent``; arguments are checked."""
+    """See `free_energy_descent`; arguments are checked."""
     dtype = working_dtype(observed.dtype)
     layers = [layer.to(dtype) for layer in (observed, *states)]
     top = layers[-1]

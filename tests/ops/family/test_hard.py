@@ -39,7 +39,7 @@ def dense(kind: str, queries: Tensor, keys: Tensor) -> Tensor:
 
 
 def hoeffding(largest: float, means: int) -> float:
-    """The error that one of some means of samples in ``[-largest, largest]`` has once in 1e6."""
+    """The error that one of some means of samples in `[-largest, largest]` has once in 1e6."""
     return largest * math.sqrt(2 * math.log(2e6 * means) / SAMPLES)
 
 

@@ -14,7 +14,7 @@ from probseg.ops.family.kernel_regression import kernel_edges, nadaraya_watson
 
 
 def looped(queries: Tensor, keys: Tensor, values: Tensor, width: Tensor) -> Tensor:
-    """``sum_j K(w (q - k_j)) v_j / sum_l K(w (q - k_l))``, for w (B, G, 1)."""
+    """`sum_j K(w (q - k_j)) v_j / sum_l K(w (q - k_l))`, for w (B, G, 1)."""
     outputs = torch.zeros(*queries.shape[:-1], values.shape[-1], dtype=torch.float64)
     for b, g, i in torch.cartesian_prod(*map(torch.arange, queries.shape[:3])).reshape(-1, 3):
         kernels = [

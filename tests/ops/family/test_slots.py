@@ -32,7 +32,7 @@ def problem(case):
 
 
 def shares(inputs, slots, scale, prior):
-    """Responsibilities ``(B, G, N, K)``, written out."""
+    """Responsibilities `(B, G, N, K)`, written out."""
     logits = scale * torch.einsum("bgnd,bgkd->bgnk", inputs, slots)
     return (logits if prior is None else logits + prior).softmax(-1)
 

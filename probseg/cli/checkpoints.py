@@ -145,7 +145,7 @@ def next_commands(trainer: L.Trainer) -> str:
         lines.append(f"  test it          probseg test --config {run / 'config.yaml'}")
         if (run / START).is_file():
             lines.append("  test the start   the command of this training with `test` for `fit`")
-        lines.append("  compare two      probseg compare RUN_A RUN_B, the folders of two tests")
+        lines.append(f"  compare it       probseg compare OTHER_RUN {run}, after tests of both")
         if isinstance(trainer.lightning_module.model, Segmenter):
             lines.append(f'  use it           probseg.Predictor.from_pretrained("{run}")')
             lines.append(f"  click with it    probseg annotate PHOTOGRAPHS --model {run}")

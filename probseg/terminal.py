@@ -13,8 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-WIDTH = 160
-"""Columns of a table where the output is no terminal and `COLUMNS` is not set."""
+UNLIMITED = 10_000
+"""Columns where the output is no terminal and `COLUMNS` is not set: tables stay whole."""
+
+TEXT_WIDTH = 160
+"""Most columns of the text below a table."""
 
 GAP = 2
 """Columns between the cells of a table."""
@@ -31,13 +34,13 @@ class Grid(NamedTuple):
 
 
 def console(**options: Any) -> Console:  # noqa: ANN401
-    """Return a console, of `WIDTH` columns where nothing says how wide the output is.
+    """Return a console, of `UNLIMITED` columns where the width of the output is unknown.
 
     Args:
         **options: Of `rich.console.Console`.
     """
     known = Console().is_terminal or os.environ.get("COLUMNS", "").isdigit()
-    return Console(width=None if known else WIDTH, **options)
+    return Console(width=None if known else UNLIMITED, **options)
 
 
 def print_paths(terminal: Console, paths: Iterable[Path]) -> None:
@@ -49,7 +52,7 @@ def print_paths(terminal: Console, paths: Iterable[Path]) -> None:
 def print_table(
     terminal: Console, title: str, grid: Grid, caption: str = "", texts: Collection[str] = ()
 ) -> None:
-    """Print a table; one that is too wide is turned, or cut into several, see `fitted`.
+    """Print a table; one that is too wide for the output is turned or cut, see `fitted`.
 
     Args:
         terminal: Where to.
@@ -72,7 +75,8 @@ def print_table(
             table.add_row(*map(Text, row))
         terminal.print(table)
     if caption:
-        terminal.print(f"{caption}\n", style="dim", markup=False, highlight=False)
+        width = min(terminal.width, TEXT_WIDTH)
+        terminal.print(f"{caption}\n", style="dim", markup=False, highlight=False, width=width)
 
 
 def fitted(grid: Grid, width: int, texts: Collection[str] = ()) -> list[Grid]:

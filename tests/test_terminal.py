@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from probseg.terminal import WIDTH, Grid, console, fitted, print_table
+from probseg.terminal import UNLIMITED, Grid, console, fitted, print_table
 
 SCORES = [f"mIoU@{k}" for k in range(8)]
 FIGURES = [f"{80 + k}.5±2.9" for k in range(8)]
@@ -58,4 +58,4 @@ def test_the_width_is_that_of_the_environment(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert console(file=io.StringIO()).width == 80
     monkeypatch.delenv("COLUMNS")
-    assert console(file=io.StringIO()).width == WIDTH
+    assert console(file=io.StringIO()).width == UNLIMITED

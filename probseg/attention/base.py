@@ -221,9 +221,9 @@ class Attention2d(nn.Module, ABC):
         return queries, self._project(self.key, features)
 
     def _project(self, convolution: nn.Conv2d, maps: Maps) -> Tensor:
-        """Apply a 1x1 convolution without bias, and tell its heads apart."""
-        if isinstance(maps, Tensor):
-            projected: Tensor = convolution(maps)
+        """Apply a 1x1 convolution without bias, and split its channels into heads."""
+        if isinstance(maps, Tensor) or len(maps) == 1:
+            projected: Tensor = convolution(maps if isinstance(maps, Tensor) else maps[0])
         else:  # as of their concatenation
             weights = torch.split(convolution.weight, [part.shape[1] for part in maps], dim=1)
             projected = functools.reduce(torch.add, map(F.conv2d, maps, weights))

@@ -39,7 +39,7 @@ class SaveConfig(SaveConfigCallback):
         # A resumed run keeps its folder; its configuration is replaced. A training's names no
         # checkpoint: with it, a test takes the best one of the run, and a training starts again.
         kept = self.config.clone()
-        if stage == "fit":
+        if stage == "fit" and "ckpt_path" in kept:
             kept.ckpt_path = None
         self.parser.save(
             kept,

@@ -115,4 +115,4 @@ def test_the_end_says_whether_the_training_helped(start, is_better, whole, place
     worse = f"no checkpoint is better: {SCORE} was {start:.4g} before the training"
     assert (worse in text) == (not is_better)
     assert f"{SCORE} {start:.4g}" in text or not is_better
-    assert "`test` instead of `fit`" in text
+    assert "`test` for `fit`" in text

@@ -127,7 +127,7 @@ def test_description(exported):
     assert list(about["graphs"]) == parts
     files = {graph["file"]: graph["sha256"] for graph in about["graphs"].values()}
     assert files == {name: digest(path / name) for name in files}
-    assert {file.name for file in path.iterdir()} == {*files, "export.json", "runner.py"}
+    assert {file.name for file in path.glob("*.*")} == {*files, "export.json", "runner.py"}
     inputs = {one["name"]: one["shape"] for one in about["graphs"][parts[-1]]["inputs"]}
     assert inputs["image"] == [1, 3, SIDE, SIDE]
     assert inputs["points"] == [1, "clicks", 2]

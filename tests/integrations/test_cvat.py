@@ -200,7 +200,7 @@ def test_the_serverless_function_is_an_interactor(function):
     assert annotations["min_pos_points"] == annotations["min_neg_points"] == 0
     assert annotations["startswith_box_optional"] is True
     assert spec["triggers"]["myHttpTrigger"]["attributes"]["maxRequestBodySize"] == 1 << 25
-    assert {path.name for path in function.folder.iterdir()} == {"function.yaml", "main.py"}
+    assert {path.name for path in function.folder.glob("*.*")} == {"function.yaml", "main.py"}
 
 
 def test_a_folder_is_not_overwritten(function, capsys):

@@ -28,7 +28,8 @@ from probseg.errors import USER_ERRORS
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; return its exit status."""
     args = _parser().parse_args(arguments)
-    os.environ.setdefault("PROBSEG_ZOO", str(Path(__file__).parent / "zoo"))
+    if args.verb != "report":  # which needs no network
+        os.environ.setdefault("PROBSEG_ZOO", str(Path(__file__).parent / "zoo"))
     try:
         plans = [read_plan(path) for path in args.plan]
         work = {"train": _train, "evaluate": _evaluate, "repeat": _repeat, "report": _report}

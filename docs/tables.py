@@ -40,7 +40,7 @@ def _data_set(kind: type[InteractiveDataset]) -> list[str]:
     documented = inspect.getdoc(kind) or ""
     summary = documented.partition("\n")[0].removesuffix(".")
     layout = re.search(r"^Layout: (.+?)\.(?=\s)", documented, re.DOTALL | re.MULTILINE)
-    place = re.search(r"root: .*?by default\s+(``\w[^`]*``)", documented, re.DOTALL)
+    place = re.search(r"root: .*?by default\s+(`\w[^`]*`)", documented, re.DOTALL)
     parts = [found[1] for found in (place, layout) if found is not None]
     options = [
         f"`{option.name}`"
@@ -59,7 +59,7 @@ def with_tables(page: str) -> str:
 
     def written(found: re.Match[str]) -> str:
         rows = [
-            [" ".join(cell.split()).replace("``", "`").replace("|", r"\|") for cell in row]
+            [" ".join(cell.split()).replace("|", r"\|") for cell in row]
             for row in TABLES[found[2]]()
         ]
         lines = [f"| {' | '.join(row)} |\n" for row in rows]

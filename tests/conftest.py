@@ -50,6 +50,13 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _unlimited_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables are whole in every environment; a test of a width sets it."""
+    for name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="module")
 def undrawn() -> Iterator[None]:
     """The figures of reports are files without their pixels, which take most of a report's time."""

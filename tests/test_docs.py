@@ -264,6 +264,8 @@ def test_tables_made_from_the_code_are_those_of_the_code(docs):
         found |= {name for _, name, _ in tables["MARKED"].findall(text)}
         assert tables["with_tables"](text) == text, f"{page} is not up to date: run `make tables`"
     assert found == set(tables["TABLES"])
+    layouts = {row[0]: row[2] for row in tables["data_sets"]()}
+    assert layouts["`GrabCut`"].startswith("`GrabCut`"), "the folder inside $PROBSEG_DATA"
 
 
 def test_the_page_of_training_names_every_recipe(docs, repository):

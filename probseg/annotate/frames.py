@@ -10,17 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from probseg.clicks.boxes import mask_box
+
 Window = tuple[int, int, int, int]
 """Part of an image as `(x, y, width, height)` in pixels."""
 
 
 def bounding_window(mask: npt.NDArray[np.bool_]) -> Window | None:
     """Return the smallest window around the pixels of a mask `(H, W)`; None if it is empty."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
-    if not len(rows):
+    if not mask.any():
         return None
-    x, y = int(columns[0]), int(rows[0])
-    return x, y, int(columns[-1]) - x + 1, int(rows[-1]) - y + 1
+    x0, y0, x1, y1 = mask_box(mask)
+    return x0, y0, x1 - x0, y1 - y0
 
 
 def crop(maps: npt.NDArray[Any], window: Window) -> npt.NDArray[Any]:

@@ -1,4 +1,4 @@
-"""What the processes of a run collect from each other."""
+"""Objects collected from all processes of a run."""
 
 from __future__ import annotations
 

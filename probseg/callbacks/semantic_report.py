@@ -14,7 +14,9 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.table import Table
 
+from probseg.evaluation.journal import RESULTS
 from probseg.metrics.semantic import Counts, SemanticScores
+from probseg.paths import write_text
 
 
 def write_scores(
@@ -46,7 +48,7 @@ def write_scores(
         "metadata": about,
     }
     text = json.dumps(results, indent=2, allow_nan=False)
-    (folder / "results.json").write_text(text + "\n", encoding="utf-8")
+    write_text(folder / RESULTS, text + "\n")
     with (folder / "classes.csv").open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["class", "iou", "share", "accuracy"])

@@ -27,6 +27,7 @@ from probseg.formats.results import COCO, MASKS, OVERLAYS
 from probseg.images import IMAGE_SUFFIXES, unread_files
 from probseg.interact import image_tensor
 from probseg.models import Segmenter, SemanticSegmenter
+from probseg.paths import write_text
 from probseg.tasks.prediction import (
     ClassPrediction,
     Job,
@@ -79,8 +80,7 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
     elif kind == MASKS:
         png.write_binary(output, run_lengths.decode(answer.masks[0]))
     else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(answer.masks[0]) + "\n", encoding="utf-8")
+        write_text(output, json.dumps(answer.masks[0]) + "\n")
     sys.stdout.write(f"{output}\n")
 
 

@@ -17,6 +17,9 @@ from probseg.paths import replacing
 
 ABOUT = "evaluation.json"
 
+RESULTS = "results.json"
+"""File of a finished evaluation; without it, what its folder has is to be continued."""
+
 
 class Journal:
     """Adds records to a file as they are made.
@@ -41,7 +44,7 @@ class Journal:
         # Another subject's files of more processes may lie there.
         self._path = folder / ("objects.csv" if rank == 0 else _name(rank, fingerprint(subject)))
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "results.json").unlink(missing_ok=True)  # it would call the journal finished
+        (folder / RESULTS).unlink(missing_ok=True)  # it would call the journal finished
         if (folder / ABOUT).exists() and _mark(folder / ABOUT) != fingerprint(subject):
             (folder / ABOUT).unlink(missing_ok=True)  # the records below would not be its own
         with (
@@ -98,7 +101,7 @@ def find_unfinished(
     fitting = [
         path
         for path in journals
-        if path.is_file() and not path.with_name("results.json").exists() and _mark(path) == mark
+        if path.is_file() and not path.with_name(RESULTS).exists() and _mark(path) == mark
     ]
     if not fitting:
         return folder, []

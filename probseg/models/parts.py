@@ -1,4 +1,4 @@
-"""What both networks ask of their images and of their parts."""
+"""Checks of images and parts that both networks share, and the normalisation of images."""
 
 from __future__ import annotations
 

@@ -75,8 +75,8 @@ def axial_attention(
         check_shape(name, maps, expected, "(B, G, C, H, W)")
     if initial_values is not None:
         check_like("initial_values", initial_values, queries)
-    lines, units, unit_values = (to_lines(maps, axis) for maps in (queries, keys, values))
-    check_units(lines, units, unit_values, payload_name="values", payload_of="keys")
+    tokens, units, unit_values = (to_lines(maps, "full") for maps in (queries, keys, values))
+    check_units(tokens, units, unit_values, payload_name="values", payload_of="keys")
     return infer_lines(
         queries,
         keys,

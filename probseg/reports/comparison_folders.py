@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from probseg.errors import DataError
+from probseg.evaluation.journal import RESULTS
 from probseg.reports.comparison_inputs import default_names
-
-FILE = "results.json"
 
 
 def pairings(folders: Sequence[Path]) -> dict[str, list[Path]]:
@@ -60,8 +59,8 @@ def model_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _is_run(folder: Path) -> bool:
-    has_tests = any(folder.glob(f"test/*/{FILE}")) or (folder / "config.yaml").is_file()
-    return has_tests and not (folder / FILE).is_file()
+    has_tests = any(folder.glob(f"test/*/{RESULTS}")) or (folder / "config.yaml").is_file()
+    return has_tests and not (folder / RESULTS).is_file()
 
 
 def _results(folder: Path) -> dict[str, Path]:
@@ -72,11 +71,11 @@ def _results(folder: Path) -> dict[str, Path]:
     """
     if not _is_run(folder):
         return {folder.resolve().name: folder}
-    own = sorted(path.parent for path in folder.glob(f"test/*/{FILE}"))
+    own = sorted(path.parent for path in folder.glob(f"test/*/{RESULTS}"))
     if own:
         return {path.name: path for path in own}
     run = folder.resolve()
-    others = sorted(run.parent.glob(f"*/test/*/{FILE}"), key=lambda path: path.stat().st_mtime)
+    others = sorted(run.parent.glob(f"*/test/*/{RESULTS}"), key=lambda path: path.stat().st_mtime)
     of_run = {path.parent.name: path.parent for path in others if _tests(path.parent, run)}
     if not of_run:
         msg = f"{folder}: has no results; run `probseg test --config {folder / 'config.yaml'}`"
@@ -93,7 +92,7 @@ def _tests(folder: Path, run: Path) -> bool:
 def _metadata(folder: Path) -> Mapping[str, Any]:
     """Return the metadata of results; nothing where `read_result` will refuse them."""
     try:
-        metadata = json.loads((folder / FILE).read_text(encoding="utf-8"))["metadata"]
+        metadata = json.loads((folder / RESULTS).read_text(encoding="utf-8"))["metadata"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     return metadata if isinstance(metadata, Mapping) else {}

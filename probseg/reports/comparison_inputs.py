@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from probseg.errors import DataError
 from probseg.evaluation.arrays import Scores, arrange
+from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.records import read_objects, unique
 from probseg.evaluation.summary import percents_up_to
 
@@ -109,10 +110,10 @@ def read_result(folder: Path, name: str) -> Result:
         DataError: If a file is missing or not what `probseg test` writes, or the two files do not
             belong together.
     """
-    path = folder / "results.json"
+    path = folder / RESULTS
     for needed in (path, folder / "objects.csv"):
         if not needed.is_file():
-            below = [str(found.parent) for found in folder.glob("**/results.json")]
+            below = [str(found.parent) for found in folder.glob(f"**/{RESULTS}")]
             tests = sorted(below, key=lambda path: ("/test/" not in path, path))[:3]
             hint = f", here {' or '.join(tests)}" if tests else ""
             msg = f"{needed}: no such file; expected a folder that `probseg test` wrote{hint}"

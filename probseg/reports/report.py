@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from probseg.evaluation.arrays import scores_of
+from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord, unique, write_objects
 from probseg.evaluation.summary import summaries_of
@@ -56,7 +57,7 @@ def write_report(
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     paths = {
-        "results": folder / "results.json",
+        "results": folder / RESULTS,
         "objects": folder / "objects.csv",
         "table": folder / "report.md",
         "curve": folder / "curve.png",

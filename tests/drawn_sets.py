@@ -289,8 +289,11 @@ def runs_of(mask: npt.NDArray[np.bool_]) -> list[int]:
 
 
 class Drawn(NamedTuple):
-    """How a data set is written and opened; photo, name, image and mask of its objects."""
+    """A data set: its usual folders in `$PROBSEG_DATA`, how it is written and opened there, and
+    photo, name, image and mask of its objects.
+    """
 
+    places: tuple[str, ...]
     write: Callable
     open: Callable
     objects: list
@@ -310,8 +313,9 @@ def write_all_coco(root):
     write_coco(root / "all.json", root / "images")
 
 
-def write_coco_val(root):
-    write_coco(root / "annotations" / "instances_val2017.json", root / "val2017", 2)
+def write_coco_splits(root):
+    for name in ("train2017", "val2017"):
+        write_coco(root / "annotations" / f"instances_{name}.json", root / name, 2)
 
 
 def coco_objects(photos):
@@ -366,65 +370,74 @@ def stray_values():
 
 SETS = {
     "BSDS500": Drawn(
-        write_bsds500, lambda root, **o: BSDS500("val", root, **o), list(bsds_objects())
+        ("bsds500",), write_bsds500,
+        lambda root, **o: BSDS500("val", root, **o), list(bsds_objects())
     ),
-    "Berkeley": Drawn(write_berkeley, Berkeley, [
+    "Berkeley": Drawn(("Berkeley", "berkeley"), write_berkeley, Berkeley, [
         ("189011", "189011", *scene(1, 1)),
         ("189011", "189011a", *scene(2, 1)),
         ("8023", "8023", *stray_values()),
     ]),
     "COCO": Drawn(
-        write_all_coco, lambda root, **o: COCO(root / "all.json", root / "images", **o),
+        (), write_all_coco, lambda root, **o: COCO(root / "all.json", root / "images", **o),
         coco_objects(3),
     ),
     "COCOInstances": Drawn(
-        write_coco_val,
+        ("COCO",), write_coco_splits,
         lambda root, **o: COCOInstances("val", root, **{"min_area": 0, **o}), coco_objects(2),
     ),
     "COCOLVIS": Drawn(
-        write_cocolvis, lambda root, **o: COCOLVIS("val", root, **o), list(cocolvis_objects())
+        ("COCOLVIS", "cocolvis", "LVIS"), write_cocolvis,
+        lambda root, **o: COCOLVIS("val", root, **o),
+        list(cocolvis_objects()),
     ),
-    "COCO_MVal": Drawn(write_coco_mval, COCOMVal, [
+    "COCO_MVal": Drawn(("COCO_MVal", "coco_mval"), write_coco_mval, COCOMVal, [
         ("000000000285", "bear10_000000000285", *scene(1, 285)),
         ("000000000139", "bicycle01_000000000139", *scene(1, 139)),
         ("000000000139", "dining_table04_000000000139", *scene(2, 139)),
     ]),
-    "DAVIS": Drawn(write_davis, DAVIS, [
+    "DAVIS": Drawn(("DAVIS", "davis", "DAVIS345"), write_davis, DAVIS, [
         (f"00{i}", f"00{i}", image, labels > 0)
         for i, (image, labels) in enumerate(draw_scene(objects=n, seed=i) for i, n in
                                             enumerate((2, 1, 1)))
     ]),
-    "DAVIS585": Drawn(write_davis585, DAVIS585, [
+    "DAVIS585": Drawn(("DAVIS585", "DAVIS-585", "davis585"), write_davis585, DAVIS585, [
         ("bear", "bear/object1_00009", *scene(1, 1)),
         ("bear", "bear/object2_00009", *scene(2, 1)),
         ("bear", "bear/object1_00018", *scene(1, 0, 1)),
         ("camel", "camel/object1_00000", *scene(1, 2, 1)),
     ]),
-    "GrabCut": Drawn(write_grabcut, GrabCut, list(grabcut_objects())),
+    "GrabCut": Drawn(("GrabCut", "grabcut"), write_grabcut, GrabCut, list(grabcut_objects())),
     "HQSeg44K": Drawn(
-        write_hqseg, lambda root: HQSeg44K("val", root, ["COIFT", "HRSOD"]),
+        ("HQSeg44K", "HQSeg-44K", "sam-hq"), write_hqseg,
+        lambda root: HQSeg44K("val", root, ["COIFT", "HRSOD"]),
         [(2 * (f"{part}/1#Bag#0_o",)) + scene(1, 0, 1) for part in ("COIFT", "HRSOD")],
     ),
     "ImageMaskFolder": Drawn(
-        lambda root: write_folder(root, images=2, objects=2, style="files"), ImageMaskFolder,
+        (), lambda root: write_folder(root, images=2, objects=2, style="files"), ImageMaskFolder,
         [(f"photo{i}", f"photo{i}_{n}#1", *scene(n, i)) for i in range(2) for n in (1, 2)],
     ),
     "ImagePairs": Drawn(
-        write_pairs, lambda root: ImagePairs(root / "images", root / "masks"),
+        (), write_pairs, lambda root: ImagePairs(root / "images", root / "masks"),
         [(f"photo{i}", f"photo{i}", *scene(1, i, 1)) for i in range(2)],
     ),
     "LVIS": Drawn(
-        write_lvis, lambda root, **o: LVIS("val", root, **{"min_area": 50, **o}),
+        ("LVIS", "lvis"), write_lvis, lambda root, **o: LVIS("val", root, **{"min_area": 50, **o}),
         [(f"{2000 + i:012d}", f"{2000 + i:012d}#{4000 + 2 * i + n}", *scene(n, i))
          for i in range(3) for n in (1, 2)],
     ),
     "OpenImages": Drawn(
-        write_open_images, lambda root, **o: OpenImages("validation", root, **o),
+        ("OpenImages", "open_images"), write_open_images,
+        lambda root, **o: OpenImages("validation", root, **o),
         list(open_images_objects()),
     ),
-    "PascalVOC": Drawn(write_voc, lambda root: PascalVOC(root=root), list(voc_objects())),
+    "PascalVOC": Drawn(
+        ("VOCdevkit/VOC2012", "VOC2012", "PascalVOC"), write_voc,
+        lambda root: PascalVOC(root=root), list(voc_objects()),
+    ),
     "SBD": Drawn(
-        write_sbd, lambda root, **o: SBD("val", root, **o),
+        ("SBD", "sbd", "sbd/benchmark_RELEASE/dataset"), write_sbd,
+        lambda root, **o: SBD("val", root, **o),
         [(f"2008_00020{i}", f"2008_00020{i}#{n}", *scene(n, i))
          for i in range(3) for n in (1, 2)],
     ),

@@ -28,17 +28,26 @@ def step(
     return Step(k, *click, dict.fromkeys(SCORES) | scores, seconds)
 
 
+def scores_by_iou(ious: Any) -> dict[str, Any]:
+    """Scores that `compare` tests, made up from IoUs: half the IoU, or half the error."""
+    compared = {name: score for name, score in SCORES.items() if score.compared}
+    halves = {
+        name: (ious if score.higher_is_better else 1 - ious) / 2 for name, score in compared.items()
+    }
+    return halves | {"iou": ious}
+
+
 def record(dataset: str, name: str, trial: int, ious: Any, photo: str, boxed: bool) -> ObjectRecord:
     """One run whose other scores follow from its IoUs."""
     steps = []
     for k, iou in enumerate(map(float, ious)):
         answered = boxed or k > 0
         click = (3, 4, True) if k else (None, None, None)
-        error = 1 - iou if answered else None
-        calibration = None if error is None else error / 2
         compliance = 1.0 if k else None
         seconds = 0.1 if answered else None
-        scores = {"iou": iou, "boundary_iou": iou / 2, "brier": error, "ece": calibration}
+        scores = scores_by_iou(iou)
+        if not answered:
+            scores |= {"brier": None, "ece": None}
         steps.append(step(k, click, seconds, **scores, compliance=compliance))
     return ObjectRecord(dataset, name, trial, tuple(steps), photo)
 
@@ -91,8 +100,8 @@ def result(name: str, ious: Any, photos: Any = None) -> Result:
     ious = np.asarray(ious, dtype=np.float64)
     names = [f"o{number:03}" for number in range(len(ious))]
     unknown = np.full_like(ious, np.nan)
-    given = {"iou": ious, "boundary_iou": ious / 2, "brier": 1 - ious, "ece": (1 - ious) / 2}
-    scores = Scores(dict.fromkeys(SCORES, unknown) | given, unknown, tuple(photos or names), 0)
+    values = dict.fromkeys(SCORES, unknown) | scores_by_iou(ious)
+    scores = Scores(values, unknown, tuple(photos or names), 0)
     protocol = {
         "name": "toy",
         "version": 1,

@@ -12,24 +12,8 @@ import pytest
 import torch
 import yaml
 from documented import commands, rows
-from drawn_sets import (
-    write_coco,
-    write_coco_mval,
-    write_cocolvis,
-    write_davis,
-    write_davis585,
-    write_hqseg,
-    write_open_images,
-    write_voc,
-)
-from fakes import (
-    write_berkeley,
-    write_bsds500,
-    write_folder,
-    write_grabcut,
-    write_lvis,
-    write_sbd,
-)
+from drawn_sets import SETS, write_coco
+from fakes import write_folder
 from jsonargparse import ArgumentParser
 from lightning.pytorch.callbacks import ModelCheckpoint
 from micro import described
@@ -138,22 +122,10 @@ def drawn(tmp_path_factory):
         shutil.copy(more / "images" / "photo0.jpg", more / "images" / f"{name}.jpg")
         shutil.copy(more / "masks" / "photo0.png", more / "masks" / f"{name}.png")
     (more / "train.txt").write_text("\n".join(named))
-    write_grabcut(place / "GrabCut")
-    write_bsds500(place / "bsds500")
-    write_berkeley(place / "Berkeley")
-    write_lvis(place / "LVIS")
-    write_sbd(place / "SBD")
-    write_cocolvis(place / "COCOLVIS")
-    write_hqseg(place / "HQSeg44K")
-    write_open_images(place / "OpenImages")
     write_coco(place / "annotations.json", place / "images")
-    for name in ("train2017", "val2017"):
-        coco = place / "COCO"
-        write_coco(coco / "annotations" / f"instances_{name}.json", coco / name)
-    write_davis(place / "DAVIS")
-    write_davis585(place / "DAVIS585")
-    write_coco_mval(place / "COCO_MVal")
-    write_voc(place / "VOCdevkit" / "VOC2012")
+    for one in SETS.values():
+        if one.places:
+            one.write(place / one.places[0])
     return place
 
 

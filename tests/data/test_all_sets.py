@@ -67,32 +67,15 @@ def test_training_batches(name, tmp_path):
         assert (batch.masks == 1).any(dim=(1, 2)).all()
 
 
-PLACES = {
-    "BSDS500": ["bsds500"],
-    "Berkeley": ["Berkeley", "berkeley"],
-    "COCOInstances": ["COCO"],
-    "COCOLVIS": ["COCOLVIS", "cocolvis", "LVIS"],
-    "COCO_MVal": ["COCO_MVal", "coco_mval"],
-    "DAVIS": ["DAVIS", "davis", "DAVIS345"],
-    "DAVIS585": ["DAVIS585", "DAVIS-585", "davis585"],
-    "GrabCut": ["GrabCut", "grabcut"],
-    "HQSeg44K": ["HQSeg44K", "HQSeg-44K", "sam-hq"],
-    "LVIS": ["LVIS", "lvis"],
-    "OpenImages": ["OpenImages", "open_images"],
-    "PascalVOC": ["VOCdevkit/VOC2012", "VOC2012", "PascalVOC"],
-    "SBD": ["SBD", "sbd", "sbd/benchmark_RELEASE/dataset"],
-}
-
-
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", [name for name, drawn in SETS.items() if drawn.places])
 def test_default_places(name, tmp_path, monkeypatch):
-    write, open_set, objects = SETS[name]
-    for number, folder in enumerate(PLACES[name]):
+    places, write, open_set, objects = SETS[name]
+    for number, folder in enumerate(places):
         monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / str(number)))
         write(tmp_path / str(number) / folder)
         assert len(open_set(None)) == len(objects)
     monkeypatch.delenv("PROBSEG_DATA")
-    write(tmp_path / "data" / PLACES[name][0])
+    write(tmp_path / "data" / places[0])
     monkeypatch.chdir(tmp_path)
     assert len(open_set(None)) == len(objects)
 

@@ -6,6 +6,7 @@ import pytest
 from result_folders import result, rising, rows_of
 
 from probseg.errors import DataError, UnknownNameError
+from probseg.evaluation import SCORES
 from probseg.metrics import clustered_bootstrap
 from probseg.metrics.comparison import holm, signed_rank
 from probseg.reports.comparison import Row, compare
@@ -49,9 +50,15 @@ def test_a_row_is_what_its_parts_say(two):
 def test_all_metrics_are_there_and_corrected_together(two):
     comparison = two[3]
     names = [row.metric for row in comparison.rows]
-    assert names[:7] == ["miou@0", "miou@1", "miou@2", "miou@3", "miou@5", "auc", "noc@80"]
-    assert names[9:] == ["noc@95", "boundary_iou", "brier", "ece"] + [
-        f"failures@{q}" for q in (80, 85, 90, 95)
+    compared = [name for name, score in SCORES.items() if score.compared and name != "iou"]
+    assert {"boundary_iou", "brier", "ece"} <= set(compared)
+    percents = (80, 85, 90, 95)
+    assert names == [
+        *(f"miou@{k}" for k in (0, 1, 2, 3, 5)),
+        "auc",
+        *(f"noc@{q}" for q in percents),
+        *compared,
+        *(f"failures@{q}" for q in percents),
     ]
     assert {name.partition("@")[0] for name in names} == set(KINDS)
     assert [row.corrected_p for row in comparison.rows] == holm([r.p for r in comparison.rows])
@@ -66,7 +73,7 @@ def test_scores_of_objects_by_hand():
         "noc@80": (1 + 2) / 2,
         "noc@90": 2,
         "boundary_iou": 0.375,
-        "brier": 0.25,
+        "brier": 0.125,
         "ece": 0.125,
         "failures@80": 0,  # half of the trials of the second object: no majority
         "failures@90": 0,
@@ -111,11 +118,13 @@ def test_with_itself_nothing_differs(two):
     comparison = compare([result("a", a, photos), result("b", a, photos)], **QUICK)
     assert {(row.p, row.corrected_p, row.difference) for row in comparison.rows} == {(1, 1, 0)}
     assert {row.direction for row in comparison.rows} == {0}
+    tests = len(comparison.rows)
     told = verdicts(comparison)[0].text
     assert told.startswith(
         "No difference between a and b could be shown on Toy with 12 objects in 8 photographs; "
         "the interval of mIoU@5 is +0.00 to +0.00 points. By mIoU@5 b is ahead on 0, behind on 0 "
-        "and level on 12 of 12 objects; 0 of 17 tests are significant, corrected for all 17."
+        f"and level on 12 of 12 objects; 0 of {tests} tests are significant, corrected for all "
+        f"{tests}."
     )
     assert "equal" not in told
 
@@ -233,7 +242,7 @@ def test_one_photograph_gives_no_interval(two):
     comparison = compare([result("a", a, photos), result("b", b, photos)], **QUICK)
     assert {(row.low, row.high, row.p) for row in comparison.rows} == {(None, None, 1.0)}
     assert "one photograph gives no interval" in verdicts(comparison)[0].text
-    assert "has too few photographs (1) for 17 tests" in comparison.notes[0]
+    assert f"has too few photographs (1) for {len(comparison.rows)} tests" in comparison.notes[0]
     assert comparison_tables(comparison)[0].rows[0][4] == "n/a"
     assert as_json(comparison)["curves"][0]["bands"][0][0] == [None] * 6
 

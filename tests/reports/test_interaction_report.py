@@ -13,6 +13,7 @@ from rich.console import Console
 
 from probseg.evaluation import (
     PROTOCOLS,
+    SCORES,
     ObjectRecord,
     read_objects,
     run_object,
@@ -151,17 +152,23 @@ def test_tables_show_the_numbers():
     assert cells(counts, "Toy | NoC@80")[2].startswith("1.33±")
     assert cells(counts, "Toy | NoC@95")[4] == "> 2"
     areas = [np.trapezoid(ious) / 2 for ious in IOUS.values()]
-    assert cells(others, "Toy")[1].startswith(f"{100 * np.mean(areas):.1f}±")
-    assert cells(others, "Toy")[2:] == [
-        "42.7",
-        "0.2000",
-        "0.1000",
-        "50.0",
-        "n/a",
-        "16.7 (by 10.0)",
-        "0.5 / 0.5",
-        "0.35 / 0.4",
-    ]
+    shown = dict(zip(cells(others, "data"), cells(others, "Toy"), strict=True))
+    assert shown["AUC"].startswith(f"{100 * np.mean(areas):.1f}±")
+    titles = [title.partition("@")[0] for title in shown]
+    assert titles[2:-3] == [score.title for name, score in SCORES.items() if name != "iou"]
+    assert (
+        shown.items()
+        >= {
+            "boundary IoU@2": "42.7",
+            "Brier score@2": "0.2000",
+            "ECE@2": "0.1000",
+            "kept@2": "50.0",
+            "jumps": "n/a",
+            "worse": "16.7 (by 10.0)",
+            "first answer (s)": "0.5 / 0.5",
+            "next answer (s)": "0.35 / 0.4",
+        }.items()
+    )
 
 
 def test_legends_name_the_caps_and_both_failure_counts():

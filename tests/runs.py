@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import multiprocessing
 import os
 import re
-import subprocess
+import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -116,7 +117,11 @@ def working_in(place: Path) -> Iterator[None]:
 
 
 def started(
-    place: Path, arguments: Sequence[object], prepare: Callable[[], None] | None = None
+    place: Path,
+    arguments: Sequence[object],
+    prepare: Callable[[], object] | None = None,
+    script: Path = LAUNCHER,
+    **variables: str,
 ) -> BaseProcess:
     """Start a command line in a process of its own, which has loaded everything already.
 
@@ -125,25 +130,35 @@ def started(
             file `output.txt` there.
         arguments: Verb and options.
         prepare: Called in the process before the command.
+        script: Python file that it runs.
+        **variables: Of the environment.
 
     Returns:
-        The process, whose exit status is that of the command.
+        The process, whose exit status is that of the script.
     """
 
     def child() -> None:
-        with working_in(place), Path("output.txt").open("w") as sys.stdout:
-            sys.stderr = sys.stdout
-            try:
-                if prepare is not None:
-                    prepare()
-                status = command(*arguments)
-            except SystemExit as stop:
-                status = stop.code
-            except Exception:
-                traceback.print_exc()
-                status = 1
-            sys.stdout.flush()
-            os._exit(status)
+        with working_in(place), pytest.MonkeyPatch.context() as patch:
+            for name, value in {"OMP_NUM_THREADS": "1", **variables}.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "argv", [str(script), *map(str, arguments)])
+            with Path("output.txt").open("w", buffering=1) as file:
+                for descriptor in (1, 2):  # also of the processes that it starts
+                    os.dup2(file.fileno(), descriptor)
+                sys.stdout = sys.stderr = file
+                faulthandler.enable(file)
+                try:
+                    if prepare is not None:
+                        prepare()
+                    runpy.run_path(str(script), run_name="__main__")
+                    status = 0
+                except SystemExit as stop:
+                    status = stop.code
+                except Exception:
+                    traceback.print_exc()
+                    status = 1
+                file.flush()
+                os._exit(status)
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
@@ -154,21 +169,16 @@ def separately(place: Path, *arguments: object, **variables: str) -> str:
     """Run a command line by the checkout's launcher, in a process of its own; return its output.
 
     Args:
-        place: Working directory.
+        place: Working directory, and where data sets are.
         *arguments: Verb and options.
         **variables: Of the environment.
     """
-    done = subprocess.run(
-        [sys.executable, str(LAUNCHER), *map(str, arguments)],
-        cwd=place,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    process = started(place, arguments, **variables)
+    process.join(600)
+    process.kill()
+    output = (place / "output.txt").read_text()
+    assert process.exitcode == 0, output
+    return output
 
 
 def train_two_epochs(place: Path) -> tuple[Path, Path]:

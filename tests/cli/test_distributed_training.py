@@ -12,9 +12,10 @@ from uuid import uuid4
 
 import pytest
 import torch
+import torch.distributed.run
 from evaluation_runs import figures
 from fakes import write_folder
-from runs import assert_identical, command, folder_fit
+from runs import assert_identical, command, folder_fit, started
 
 from probseg.callbacks import last_checkpoint
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss, SoftIoULoss, WeightedSum
@@ -83,36 +84,34 @@ class Run:
         place: Folder in which it runs, inside that of the data.
         fault: What process `rank` does before step `step`, as code: `"<step> <rank> <code>"`.
         processes: Number of them.
-        starter: What starts them, instead of the command line itself.
+        torchrun: Whether torchrun starts them, instead of the command line itself.
     """
 
-    def __init__(self, place, *more, fault="-1 -1 pass", processes=2, starter=(sys.executable,)):
+    def __init__(self, place, *more, fault="-1 -1 pass", processes=2, torchrun=False):
         place.mkdir(exist_ok=True)
         self.place = place
-        self.mark = uuid4().hex
         several = ("--trainer.strategy=ddp", f"--trainer.devices={processes}")
         arguments = arguments_of(place, *more, *(several if processes > 1 else ()))
-        batch = f"--data.batch_size={4 // processes}"
-        self.process = subprocess.Popen(
-            [*starter, str(place.parent / "train.py"), "fit", *arguments, batch],
-            cwd=place,
-            env={
-                **os.environ,
-                "OMP_NUM_THREADS": "1",
-                "PYTHONFAULTHANDLER": "1",
-                "FAULT": fault,
-                "MARK": self.mark,
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        arguments = ["fit", *arguments, f"--data.batch_size={4 // processes}"]
+        script = place.parent / "train.py"
+        if torchrun:
+            arguments = [f"--nproc_per_node={processes}", script, *arguments]
+            script = Path(torch.distributed.run.__file__)
+        self.mark = uuid4().hex
+        found = {"FAULT": fault, "MARK": self.mark, "PYTHONFAULTHANDLER": "1"}
+        self.process = started(place, arguments, os.setsid, script, **found)
 
     def end(self):
         """Wait for it; return its status and its output. No process may be left."""
         try:
-            text = self.output()
+            self.process.join(PATIENCE)
+            in_time = self.process.exitcode is not None
+            if not in_time:  # print where each of its threads is
+                for number in self.processes():
+                    os.kill(number, signal.SIGABRT)
+                self.process.join(PATIENCE)
+            text = (self.place / "output.txt").read_text()
+            assert in_time, f"it did not end within {PATIENCE} seconds:\n{text}"
             deadline = time.monotonic() + 30
             while (left := self.processes()) and time.monotonic() < deadline:
                 time.sleep(0.1)
@@ -121,25 +120,17 @@ class Run:
                 with suppress(OSError):
                     os.kill(number, 9)
         assert not left, text
-        return self.process.returncode, text
-
-    def output(self):
-        """Wait for its output; if it does not end, print where each of its threads is."""
-        try:
-            return self.process.communicate(timeout=PATIENCE)[0]
-        except subprocess.TimeoutExpired:
-            for number in self.processes():
-                os.kill(number, signal.SIGABRT)
-            text = self.process.communicate(timeout=PATIENCE)[0]
-        pytest.fail(f"it did not end within {PATIENCE} seconds:\n{text}")
+        return self.process.exitcode, text
 
     def processes(self):
-        """Numbers of all processes that this run has started, and of those that they have."""
+        """Numbers of all processes that this run has started: of its session, or of its mark."""
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
+            number = int(path.parent.name)
             with suppress(OSError):
-                if f"MARK={self.mark}".encode() in path.read_bytes():
-                    found.append(int(path.parent.name))
+                ours = os.getsid(number) == self.process.pid
+                if ours or f"MARK={self.mark}".encode() in path.read_bytes():
+                    found.append(number)
         return found
 
     @property
@@ -276,24 +267,22 @@ def test_a_killed_run_goes_on_exactly(trained, place):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "starter", "expected"),
+    ("fault", "torchrun", "expected"),
     [
-        ("4 0 os.killpg(0, signal.SIGTERM)", (), 143),
-        (f"4 1 {TERM}", (), 143),
-        (f"4 0 {AGENT}; time.sleep(3)", ("--nproc_per_node=2",), 1),
-        (f"4 0 {AGENT}; {TERM}; time.sleep(3)", ("--nproc_per_node=2",), 1),
+        ("4 0 os.killpg(0, signal.SIGTERM)", False, 143),
+        (f"4 1 {TERM}", False, 143),
+        (f"4 0 {AGENT}; time.sleep(3)", True, 1),
+        (f"4 0 {AGENT}; {TERM}; time.sleep(3)", True, 1),
     ],
     ids=["group", "second_process", "torchrun", "torchrun_and_its_processes"],
 )
-def test_however_sigterm_arrives(fault, starter, expected, trained, place, request):
+def test_however_sigterm_arrives(fault, torchrun, expected, trained, place, request):
     part = place / request.node.callspec.id
-    torchrun = [sys.executable, "-m", "torch.distributed.run"]
-    starter = [*torchrun, *starter] if starter else [sys.executable]
-    status, text = (run := Run(part, fault=fault, starter=starter)).end()
+    status, text = (run := Run(part, fault=fault, torchrun=torchrun)).end()
     assert status == expected, text
     assert "probseg: stopped by SIGTERM; the same command with `--ckpt_path last`" in text
     assert run.stored()["global_step"] == 5
-    status, text = Run(part, "--ckpt_path=last", starter=starter).end()
+    status, text = Run(part, "--ckpt_path=last", torchrun=torchrun).end()
     assert status == 0, text
     assert_as_uninterrupted(run, trained)
 

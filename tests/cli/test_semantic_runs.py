@@ -31,7 +31,7 @@ init_args:
 def run_in_two_processes(place, *arguments):
     """Run a command line in two processes."""
     two = ("--trainer.strategy=ddp", "--trainer.devices=2")
-    assert "MEMBER: 2/2" in separately(place, *arguments, *two, PROBSEG_DATA=str(place))
+    assert "MEMBER: 2/2" in separately(place, *arguments, *two)
 
 
 def read(path):

@@ -9,6 +9,7 @@ import os
 import re
 import runpy
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -160,6 +161,7 @@ def started(
                 file.flush()
                 os._exit(status)
 
+    (place / "output.txt").unlink(missing_ok=True)
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     return process
@@ -179,6 +181,19 @@ def separately(place: Path, *arguments: object, **variables: str) -> str:
     output = (place / "output.txt").read_text()
     assert process.exitcode == 0, output
     return output
+
+
+def printed_line(process: BaseProcess, place: Path, start: str) -> str:
+    """Wait until a process started in `place` prints a line that begins so; return the line."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        text = (place / "output.txt").read_text() if (place / "output.txt").exists() else ""
+        for line in text.splitlines(keepends=True):
+            if line.startswith(start) and line.endswith("\n"):
+                return line.strip()
+        assert process.is_alive(), text
+        time.sleep(0.02)
+    pytest.fail(f"no line {start}... within 120 s: {text}")
 
 
 def train_two_epochs(place: Path) -> tuple[Path, Path]:

@@ -7,44 +7,30 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pytest
 from annotate_client import draw_photographs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import printed_line, started
 
 from probseg.annotate.frames import unpack
 from probseg.cli import main
 
 SIZE = (96, 128)
-CLI = Path(__file__).parents[2] / "cli.py"
 
 
 class Server:
     """A server process on a folder, and a client."""
 
-    def __init__(self, folder):
-        command = [sys.executable, str(CLI), "annotate", str(folder)]
-        self.process = subprocess.Popen(
-            [*command, "--port", "0", "--no-browser"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for line in self.process.stdout:
-            if line.startswith("http://"):
-                address, self.token = line.strip().split("/#")
-                self.host = address.removeprefix("http://")
-                break
-        else:
-            raise AssertionError(self.process.stderr.read())
+    def __init__(self, folder, place):
+        self.output = place / "output.txt"
+        self.process = started(place, ["annotate", folder, "--port", 0, "--no-browser"])
+        address, self.token = printed_line(self.process, place, "http://").split("/#")
+        self.host = address.removeprefix("http://")
         self.photographs = json.loads(self.ask("GET", "/api/session")[1])["photographs"]
 
     def ask(self, method, path, body=None, headers=None):
@@ -76,10 +62,12 @@ class Server:
         frame = self.ask("GET", f"/api/photos/{self.photographs[0]['id']}/mask")[1]
         return unpack(frame, SIZE)[1]
 
-    def stop(self, sign=signal.SIGINT):
-        self.process.send_signal(sign)
-        self.process.wait(60)
-        return self.process.stderr.read()
+    def stop(self):
+        """Interrupt it, and return its output."""
+        os.kill(self.process.pid, signal.SIGINT)
+        self.process.join(60)
+        assert self.process.exitcode is not None
+        return self.output.read_text()
 
 
 def _script(random_numbers, count):
@@ -101,12 +89,12 @@ def _script(random_numbers, count):
     return actions
 
 
-def _kill_and_look(folder, seed):
+def _kill_and_look(place, seed):
     """Kill a server in the middle of a script, and compare with what it had acknowledged."""
-    draw_photographs(folder, 1, SIZE)
+    folder = draw_photographs(place / "photos", 1, SIZE)
     numbers = random.Random(seed)
     actions = _script(numbers, 12)
-    server = Server(folder)
+    server = Server(folder, place)
     revision = server.photograph()["revision"]
     last, acknowledged = None, 0
     with ThreadPoolExecutor(1) as pool:
@@ -121,8 +109,8 @@ def _kill_and_look(folder, seed):
                 break
             last, acknowledged = answer, acknowledged + 1
     server.process.kill()
-    server.process.wait()
-    server = Server(folder)
+    server.process.join()
+    server = Server(folder, place)
     now = server.photograph()
     done = now["revision"] - revision
     assert done in (acknowledged, acknowledged + 1), "only the last may be unacknowledged"
@@ -134,8 +122,8 @@ def _kill_and_look(folder, seed):
         assert (back is None and mask is None) or np.array_equal(back, mask)
     for n, action in enumerate(actions[done:], start=done):  # and it goes on
         assert server.act(revision + n, action) is not None
-    errors = server.stop()
-    assert "Traceback" not in errors, errors
+    output = server.stop()
+    assert "Traceback" not in output, output
     return done == acknowledged
 
 
@@ -152,10 +140,10 @@ def test_what_was_acknowledged_is_there_after_a_hundred_kills(tmp_path):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fuzzed") / "photos"
-    server = Server(draw_photographs(folder, 2, SIZE))
+    server = Server(draw_photographs(folder, 2, SIZE), tmp_path_factory.mktemp("server"))
     yield server
-    errors = server.stop()
-    assert "Traceback" not in errors, errors
+    output = server.stop()
+    assert "Traceback" not in output, output
     files = {path.relative_to(folder.parent).parts[0] for path in folder.parent.rglob("*")}
     assert files == {"photos"}
 

@@ -2,11 +2,7 @@
 
 import csv
 import json
-import os
-import signal
 import struct
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
@@ -16,7 +12,7 @@ import torch
 import yaml
 from fakes import write_folder
 from PIL import Image
-from runs import MICRO, QUIET, SMALL, finished, folder_fit, usage_error
+from runs import MICRO, QUIET, SMALL, finished, folder_fit, separately, started, usage_error
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from probseg.paths import configs_dir
@@ -41,24 +37,11 @@ LOGGERS = [
 SHORT = ("--evaluation.pictures=0", "--evaluation.trials=1", "--evaluation.max_clicks=1")
 
 
-def probseg(place, *arguments):
-    """Start a command line in a process of its own."""
-    code = "from probseg.cli import main; raise SystemExit(main())"
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *(str(argument) for argument in arguments)],
-        cwd=place,
-        env={**os.environ, **OFFLINE, "OMP_NUM_THREADS": "1", "PROBSEG_DATA": str(place)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def wait_for_epoch(process, place, epoch):
     """Wait until the checkpoint of an epoch is written."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        assert process.poll() is None, process.communicate()[0]
+        assert process.is_alive(), (place / "output.txt").read_text()
         for last in place.glob("logs/p/*/checkpoints/last.ckpt"):
             if torch.load(last, weights_only=True)["epoch"] >= epoch:
                 return
@@ -120,19 +103,17 @@ def resumed(tmp_path_factory):
     place = tmp_path_factory.mktemp("wandb")
     root = write_folder(place / "data", images=5, size=(24, 32))
     fit = (*folder_fit(root), "--trainer.logger", json.dumps(LOGGERS))
-    process = probseg(place, *fit, "--trainer.max_epochs=1000000")
+    process = started(place, (*fit, "--trainer.max_epochs=1000000"), **OFFLINE)
     try:
         wait_for_epoch(process, place, 2)
     finally:
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
+        process.kill()
+        process.join()
     (last,) = place.glob("logs/p/*/checkpoints/last.ckpt")
     before = torch.load(last, weights_only=True)
     rows = table(place)
     more = (f"--trainer.max_epochs={before['epoch'] + 3}", "--ckpt_path", "last")
-    process = probseg(place, *fit, *more)
-    output = process.communicate(timeout=PATIENCE)[0]
-    assert process.returncode == 0, output
+    output = separately(place, *fit, *more, **OFFLINE)
     assert output.count("offline: no checkpoint is uploaded") == 1
     return SimpleNamespace(
         run=last.parents[1],

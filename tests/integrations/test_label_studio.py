@@ -5,15 +5,13 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import urllib.request
-from pathlib import Path
 
 import numpy as np
 import pytest
 from fakes import draw_scene
 from PIL import Image
+from runs import printed_line, started
 from starlette.testclient import TestClient
 
 from probseg.cli import main
@@ -239,12 +237,11 @@ def test_a_foreign_host_is_refused_by_the_name_of_the_flag(client):
     assert client.get("/health", headers={"Origin": "http://evil.example"}).status_code == 403
 
 
-def test_a_server_process_answers(images):
-    command = [sys.executable, str(Path(__file__).parents[2] / "cli.py"), "serve", "label-studio"]
-    command += ["--images", str(images), "--port", "0", "--allow-host", "LabelStudio"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def test_a_server_process_answers(images, tmp_path):
+    options = ("--images", images, "--port", 0, "--allow-host", "LabelStudio")
+    server = started(tmp_path, ("serve", "label-studio", *options))
     try:
-        address = server.stdout.readline().strip()
+        address = printed_line(server, tmp_path, "http://")
         port = address.rpartition(":")[2]
         for name in ("127.0.0.1", "labelstudio"):
             headers = {"Host": f"{name}:{port}", "Content-Type": "application/json"}
@@ -254,9 +251,9 @@ def test_a_server_process_answers(images):
                 (result,) = json.load(answer)["results"]
             assert brush.decode(result["result"][0]["value"]["rle"], SIZE).any()
     finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(60)
-    assert "Traceback" not in server.stderr.read()
+        os.kill(server.pid, signal.SIGINT)
+        server.join(60)
+    assert "Traceback" not in (tmp_path / "output.txt").read_text()
 
 
 def test_a_missing_folder_is_named(tmp_path, capsys):

@@ -147,6 +147,7 @@ class Run:
 def arguments_of(place, *more):
     return folder_fit(
         place.parent / "data",
+        *more,  # first: the callbacks of a configuration replace earlier ones
         "--trainer.enable_progress_bar=true",  # the first process alone draws it
         "--trainer.max_epochs=3",
         "--trainer.check_val_every_n_epoch=3",
@@ -161,7 +162,6 @@ def arguments_of(place, *more):
         "--model.curriculum.rounds=[1, 2]",
         "--trainer.callbacks+=lightning.pytorch.callbacks.EMAWeightAveraging",
         "--trainer.callbacks.decay=0.5",
-        *more,
     )[1:]
 
 

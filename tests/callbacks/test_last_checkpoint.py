@@ -87,13 +87,13 @@ CASES = [  # each place, interruption and configuration; nightly, more of their 
     ("plain", "validation", 2 * STEPS, signal.SIGTERM),
     ("accumulating", "backward", 5, signal.SIGTERM),
     ("validating in between", "validation", 3, Killed),
+    ("validating in between", "validation", 3, signal.SIGTERM),
     *(
         pytest.param(*case, marks=pytest.mark.slow)
         for case in (
             ("plain", "backward", 5, Killed),
             ("plain", "validation", 2 * STEPS, Killed),
             ("accumulating", "backward", 5, Killed),
-            ("validating in between", "validation", 3, signal.SIGTERM),
         )
     ),
 ]

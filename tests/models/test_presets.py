@@ -39,7 +39,10 @@ FULL_SIZE = [name for name in list_presets() if not name.startswith("micro_")]
 PLACES = ["stem", "head"]
 SIZES = [(37, 53), (33, 64), (1, 1)]
 TRAINED = [(name, PLACES[1 - number % 2]) for number, name in enumerate(MICRO)]
-USED = [(name, PLACES[number % 2]) for number, name in enumerate(MICRO)]
+USED = [
+    (name, "head" if name == "micro_fast" else PLACES[number % 2])  # at the stem, without fusion
+    for number, name in enumerate(MICRO)
+]
 """Networks with prompts at one place in their trainings, and at the other in the other tests."""
 
 CSA = "probseg.heads.CorrectiveSelfAttention"

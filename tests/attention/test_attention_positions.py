@@ -128,7 +128,9 @@ def test_under_autocast(place):
 
 
 @pytest.mark.parametrize(
-    ("position", "view"), [("factored", VIEWS[0]), ("full", VIEWS[2])], ids=str
+    ("position", "view"),
+    [("factored", VIEWS[0]), pytest.param("full", VIEWS[2], marks=pytest.mark.slow)],
+    ids=str,
 )
 def test_compiled_layers_give_the_same(view, position):
     layer = build("probabilistic", position, key_iterations=1, **view)
@@ -145,6 +147,7 @@ def test_compiled_layers_give_the_same(view, position):
     torch.testing.assert_close(derived(compiled), derived(layer), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_compiled_propagation_gives_the_same():
     layer = build("probabilistic", "factored", value_precision=0.5, propagation_iterations=1)
     clicked = torch.zeros(1, 4, 5, dtype=torch.bool)

@@ -52,7 +52,7 @@ def test_pretrained_weights_arrive_also_behind_a_prompt_stem(tmp_path, monkeypat
     backbone = HRNetV2("18s", pretrained=True)
     classifier = {key for key in weights if key not in backbone.network.state_dict()}
     assert_arrived(backbone, weights, classifier)
-    maps = backbone.train()(torch.randn(2, 6, 33, 65))
+    maps = backbone.train()(torch.randn(2, 6, 33, 34))
     sum((own * torch.randn_like(own)).mean() for own in maps).backward()
     assert_all_learn(backbone)
 

@@ -65,7 +65,7 @@ def test_another_batch_size_goes_on_with_the_same_crops(before, done, rest, whol
     assert resumed.batches(2) == whole[0].batches(2), "the epoch after it is whole again"
 
 
-@pytest.mark.parametrize(("objects", "rest"), [(10, []), (30, list(range(5, 15)))])
+@pytest.mark.parametrize(("objects", "rest"), [(10, []), (20, list(range(5, 10)))])
 def test_other_data_are_trained_on_from_the_same_place(objects, rest, tmp_path):
     last = killed(tmp_path, OBJECTS // 2 + 5)
     resumed, _ = fit(tmp_path, objects=objects, resume=last)

@@ -143,7 +143,7 @@ def test_two_test_sets_keep_apart(tmp_path):
 def test_the_seed_and_not_the_order_of_the_objects_matters(tmp_path):
     tables = []
     for number, (seed, step) in enumerate([(0, 1), (0, -1), (1, 1)]):
-        objects = FakeObjects(4)
+        objects = FakeObjects(3)
         objects.samples = objects.samples[::step]
         folder = tmp_path / str(number)
         scores(folder, objects, seed=seed, max_clicks=2, trials=2)

@@ -80,17 +80,22 @@ OPTIONS = {
     "validating in between": {"accumulate_grad_batches": 2, "val_check_interval": 3},
 }
 ENDS = {Killed: Killed, signal.SIGTERM: SIGTERMException, signal.SIGINT: SystemExit}
-CASES = [
-    ("plain", "backward", 5, Killed),
+CASES = [  # each place, interruption and configuration; nightly, more of their pairs
     ("plain", "batch", STEPS - 1, Killed),
-    ("plain", "validation", 2 * STEPS, Killed),
     ("plain", "epoch", STEPS, Killed),
     ("plain", "backward", 5, signal.SIGINT),
     ("plain", "validation", 2 * STEPS, signal.SIGTERM),
-    ("accumulating", "backward", 5, Killed),
     ("accumulating", "backward", 5, signal.SIGTERM),
     ("validating in between", "validation", 3, Killed),
     ("validating in between", "validation", 3, signal.SIGTERM),
+    *(
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (
+            ("plain", "backward", 5, Killed),
+            ("plain", "validation", 2 * STEPS, Killed),
+            ("accumulating", "backward", 5, Killed),
+        )
+    ),
 ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from fakes import draw_scene
-from micro import described
+from micro import FUSION, described
 from runs import command, usage_error
 
 import probseg
@@ -42,9 +42,9 @@ np.save(sys.argv[3], np.stack(answers))
 """.replace("ASKED", repr(CLICKS))
 
 
-def network(name):
+def network(name, **changes):
     """A micro network whose classifier adapts to clicks where it can, in evaluation mode."""
-    changes = {"head": {"click_iterations": 2}} if name == "micro_previous" else {}
+    changes |= {"head": {"click_iterations": 2}} if name == "micro_previous" else {}
     model = build(described(name, **changes)).eval()
     model.working_size = SIDE
     return model
@@ -94,8 +94,8 @@ def predicted(model, image, asked):
 @pytest.fixture(
     scope="module",
     params=[
-        "micro_previous",
         "micro_csa_bp5",
+        pytest.param("micro_previous", marks=pytest.mark.slow),  # as a page: test_web_page.py
         pytest.param("micro_fast", marks=pytest.mark.slow),
         pytest.param("micro_prob_botnet", marks=pytest.mark.slow),
     ],
@@ -156,7 +156,7 @@ def test_wrong_questions(exported):
 
 def test_programs_of_torch(tmp_path):
     torch.manual_seed(0)
-    model = network("micro_fast")
+    model = network("micro_conv", prompts="head", fusion=FUSION)  # one graph per image and click
     parity = export_model(model, tmp_path / "graphs", to="torch")
     assert parity.differing_pixels <= parity.pixels * 1e-4
     runner = TorchRunner(tmp_path / "graphs")
@@ -167,7 +167,7 @@ def test_programs_of_torch(tmp_path):
 
 def test_graphs_of_another_network_are_not_left(tmp_path, monkeypatch):
     torch.manual_seed(0)
-    model, other = network("micro_fast"), network("micro_fast")
+    model, other = network("micro_conv"), network("micro_conv")
     trace = folder.trace
     monkeypatch.setattr(folder, "trace", lambda model, side: trace(other, side))
     with pytest.raises(UsageError, match="logits"):

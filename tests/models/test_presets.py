@@ -38,6 +38,12 @@ from probseg.zoo.store import save
 FULL_SIZE = [name for name in list_presets() if not name.startswith("micro_")]
 PLACES = ["stem", "head"]
 SIZES = [(37, 53), (33, 64), (1, 1)]
+TRAINED = [(name, PLACES[1 - number % 2]) for number, name in enumerate(MICRO)]
+USED = [
+    (name, "head" if name == "micro_fast" else PLACES[number % 2])  # at the stem, without fusion
+    for number, name in enumerate(MICRO)
+]
+"""Networks with prompts at one place in their trainings, and at the other in the other tests."""
 
 CSA = "probseg.heads.CorrectiveSelfAttention"
 CONV_HEAD = {"class_path": "probseg.heads.ConvHead"}
@@ -132,8 +138,7 @@ def attentions(module):
     return [part for part in module.modules() if isinstance(part, Attention2d)]
 
 
-@pytest.mark.parametrize("name", MICRO)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("name", "place"), TRAINED)
 def test_micro_presets_train_at_odd_sizes(name, place):
     model = opened(build(described(name, **placed(name, place))))
     assert model.prompts == place
@@ -146,8 +151,7 @@ def test_micro_presets_train_at_odd_sizes(name, place):
             assert not idle(found)
 
 
-@pytest.mark.parametrize("name", MICRO)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("name", "place"), USED)
 def test_micro_presets_are_close_to_themselves_in_half_precision(name, place):
     model = opened(build(described(name, **placed(name, place)))).eval()
     for size in SIZES:
@@ -160,8 +164,7 @@ def test_micro_presets_are_close_to_themselves_in_half_precision(name, place):
         assert (half - exact).abs().max() < 0.05 * exact.abs().max() + 0.05
 
 
-@pytest.mark.parametrize("name", MICRO)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("name", "place"), USED)
 def test_micro_presets_come_back_from_a_folder(name, place, tmp_path):
     description = described(name, **placed(name, place))
     model = opened(build(described(name, **placed(name, place))))

@@ -143,7 +143,12 @@ def test_a_prior_of_another_dtype_gets_its_gradient_in_its_own(backend, dtype):
 
 @pytest.mark.parametrize(
     ("backend", "whole"),
-    [("reference", True), ("chunked", False), ("sdpa", True), ("sdpa", False), ("auto", False)],
+    [
+        ("reference", True),
+        ("chunked", False),
+        ("sdpa", True),
+        pytest.param("auto", False, marks=pytest.mark.slow),  # one of the others
+    ],
 )
 def test_compiled_calls_give_the_same(backend, whole):
     def both(queries: Tensor, keys: Tensor, prior: Tensor) -> tuple[Tensor, ...]:
@@ -188,7 +193,7 @@ def run(n):
 
 run(64)
 before = memory("VmRSS")
-run(4096)
+run(3072)
 print(memory("VmHWM") - before)
 """
 
@@ -205,8 +210,8 @@ def test_memory_does_not_hold_all_pairs(backend, repository):
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    # A single matrix of all pairs has 4096 * 4096 * 4 bytes; the reference takes six of them.
-    assert int(run.stdout) < 4096 * 4096 * 4 / 2
+    # A single matrix of all pairs has 3072 * 3072 * 4 bytes; the reference takes six of them.
+    assert int(run.stdout) < 3072 * 3072 * 4 / 2
 
 
 def test_sdpa_names_what_it_cannot_do_and_who_can():

@@ -87,7 +87,7 @@ GAMMAS = [None, GammaPrior(2.0, 3.0), GammaPrior(1.0, 0.5)]
 @pytest.mark.parametrize("mean", ["initial", "previous"])
 @pytest.mark.parametrize("theta", [0.0, 0.8, 20.0])
 def test_key_adaptation_never_descends(theta, mean, gamma):
-    for seed in range(0, 60, 10):
+    for seed in (0, 10, 20):
         case = Keys(seed, theta, mean, gamma)
         path = torch.stack([case.objective(*case.adapted(t)) for t in range(7)])
         assert path[-1] > path[0] + 1e-2

@@ -17,6 +17,8 @@ FILES = {"results.json", "classes.csv", "confusion.csv", "overlays.png"}
 FIVE = 5
 """Photographs of each split: an odd number, which two processes cannot share evenly."""
 
+FEW_SCORES = ("--trainer.limit_val_batches=1", "--semantic_evaluation.pictures=0")
+
 NO_NORM = """
 class_path: probseg.models.semantic_variant
 init_args:
@@ -120,11 +122,11 @@ def test_a_killed_training_goes_on_where_its_rate_was(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
     write_camvid(tmp_path / "camvid", images=4)
-    steps = ("--trainer.max_epochs=4", "--trainer.log_every_n_steps=1")
+    steps = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1", *FEW_SCORES)
     fit = camvid_fit(*steps, "--model.optimizer.lr=0.02")
 
     def killed(task):
-        if task.current_epoch == 2:
+        if task.current_epoch == 1:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -133,17 +135,17 @@ def test_a_killed_training_goes_on_where_its_rate_was(tmp_path, monkeypatch):
             command(*fit)
     run_folder = tmp_path / "runs" / "semantic" / "version_0"
     before = read(run_folder / "checkpoints" / "last.ckpt")
-    assert (before["epoch"], before["global_step"]) == (1, 4)
+    assert (before["epoch"], before["global_step"]) == (0, 2)
     assert command(*fit, "--ckpt_path", "last") == 0
     assert [path.name for path in run_folder.parent.iterdir()] == ["version_0"]
     after = read(run_folder / "checkpoints" / "last.ckpt")
-    assert (after["epoch"], after["global_step"]) == (3, 8)
+    assert (after["epoch"], after["global_step"]) == (1, 4)
     rates = {}
     for file in sorted(run_folder.glob("events.*")):
         for event in EventAccumulator(str(file)).Reload().Scalars("lr-SGD"):
             rates[event.step] = event.value
     assert rates == {
-        step: pytest.approx(0.02 * (1 - step / 8) ** 0.9, rel=1e-5) for step in range(8)
+        step: pytest.approx(0.02 * (1 - step / 4) ** 0.9, rel=1e-5) for step in range(4)
     }
 
 
@@ -167,7 +169,7 @@ def test_long_epochs_lose_few_iterations(tmp_path, monkeypatch):
     last["init_args"] = {"every_steps": 3}
     settings.update(max_steps=11, val_check_interval=4, log_every_n_steps=1)
     (tmp_path / "few.yaml").write_text(yaml.safe_dump(settings))
-    fit = camvid_fit("--model.optimizer.lr=0.02", "--trainer=few.yaml")
+    fit = camvid_fit("--model.optimizer.lr=0.02", "--trainer=few.yaml", *FEW_SCORES)
 
     def killed(task, *_):
         if task.global_step == 8:

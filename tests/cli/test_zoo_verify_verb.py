@@ -14,6 +14,8 @@ from probseg.zoo.index import Metric, read_index, write_index
 from probseg.zoo.publish import publish
 from probseg.zoo.trained import read_trained
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 RITM = "GrabCut/ritm+max_clicks=3"
 
 

@@ -49,6 +49,7 @@ def network_for_clicks(place: Path, *more: object) -> Tested:
         *("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET),
         "--evaluation.trials=2",
         "--evaluation.max_clicks=3",
+        "--evaluation.pictures=0",
         *more,
     )
     node = {"class_path": "probseg.models.variant", "init_args": {"of": "micro_csa"}}
@@ -60,7 +61,7 @@ def network_for_classes(place: Path) -> Tested:
     write_camvid(place / "data" / "camvid")
     arguments = (
         *("test", "--config", "configs/experiment/emanet_camvid_cpu.yaml", *QUIET),
-        *(*MICRO_EMANET, "--trainer.precision=32-true"),
+        *(*MICRO_EMANET, "--trainer.precision=32-true", "--semantic_evaluation.pictures=0"),
     )
     changes = {"head": {"num_classes": 11}}
     node = {

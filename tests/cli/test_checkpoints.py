@@ -1,9 +1,11 @@
 """Which checkpoint `--ckpt_path` means, which files are refused; none of them runs code."""
 
+import io
 import json
 import os
 import sys
 import zipfile
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from runs import command, finished, folder_fit, train_two_epochs, usage_error
 from tested import FACTS
 
 import probseg
+from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.cli.checkpoints import beginning, check_readable, find_last, how_finished
 from probseg.cli.processes import check_processes
 from probseg.errors import UnknownNameError, UsageError, WeightsError
@@ -29,9 +32,18 @@ EVIL = "evil_module.Loss"
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def training(tmp_path_factory):
+    """Data folder, folder of the run, and what was written on stderr."""
+    place = tmp_path_factory.mktemp("trained")
+    with redirect_stderr(io.StringIO()) as text:
+        root, run = train_two_epochs(place)
+    return root, run, text.getvalue()
+
+
+@pytest.fixture
+def trained(training):
     """Data folder and folder of the run."""
-    return train_two_epochs(tmp_path_factory.mktemp("trained"))
+    return training[:2]
 
 
 @pytest.fixture
@@ -110,23 +122,24 @@ def test_other_files(stored, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_checkpoint_of_another_network(stored, trained, capsys):
+@pytest.mark.usefixtures("stored")
+def test_a_checkpoint_of_another_network(trained, capsys):
     root, run = trained
     fit = (*folder_fit(root), "--model.model", "configs/model/micro_conv.yaml")
-    for arguments in (fit, ("test", *fit[1:])):
-        message = usage_error(capsys, *arguments, "--ckpt_path", run / "checkpoints" / "last.ckpt")
-        assert "another architecture" in message
+    message = usage_error(capsys, *fit, "--ckpt_path", run / "checkpoints" / "last.ckpt")
+    assert "another architecture" in message
 
 
-def test_the_end_of_a_training_names_what_to_do_with_it(trained, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert command(*folder_fit(trained[0], "--trainer.max_epochs=1")) == 0
-    lines = capsys.readouterr().err.splitlines()
+def test_the_end_of_a_training_names_what_to_do_with_it(training, monkeypatch):
+    root, run, text = training
+    monkeypatch.chdir(root.parent)
+    lines = text.splitlines()
     (named,) = (line.split()[-1] for line in lines if "the run is in" in line)
+    assert Path(named).resolve() == run
     (best,) = (line for line in lines if "best checkpoint" in line)
     assert Path(best.split()[2]).is_file()
     (test,) = (line.partition("probseg ")[2] for line in lines if "test it" in line)
-    assert command(*test.split(), "--evaluation.pictures=0") == 0
+    assert test.split() == ["test", "--config", f"{named}/config.yaml"], "which is tested below"
     assert probseg.Predictor.from_pretrained(named).model.working_size is None
 
 
@@ -135,15 +148,13 @@ def test_a_finished_training_is_not_begun_again(trained, monkeypatch, capsys):
     last = trained[1] / "checkpoints" / "last.ckpt"
     begins = "probseg.cli.trainer.ProbsegCLI.instantiate_classes"
     monkeypatch.setattr(begins, lambda self: pytest.fail("begun again"))
-    for limit in ("--trainer.max_epochs=2", "--trainer.max_steps=4"):
-        for given in ("last", last):
-            with pytest.raises(SystemExit, match=r"^0$"):
-                command(*folder_fit(trained[0], limit, "--ckpt_path", given))
-            text = capsys.readouterr().err
-            unit = limit.partition("_")[2].partition("=")[0]
-            done = {"epochs": "2 of 2", "steps": "4 of 4"}[unit]
-            assert f"{last}: this training has already finished ({done} {unit}); raise " in text
-            assert "going on" not in text
+    for unit, limit, given in (("epochs", 2, "last"), ("steps", 4, last)):
+        with pytest.raises(SystemExit, match=r"^0$"):
+            command(*folder_fit(trained[0], f"--trainer.max_{unit}={limit}", "--ckpt_path", given))
+        text = capsys.readouterr().err
+        done = f"{limit} of {limit} {unit}"
+        assert f"{last}: this training has already finished ({done}); raise " in text
+        assert "going on" not in text
     content = torch.load(last, weights_only=True)
     for goes_on in ({"max_epochs": 3}, {"max_epochs": -1}, {"max_epochs": None, "max_steps": -1}):
         assert how_finished(content, goes_on) is None
@@ -164,18 +175,14 @@ def test_more_processes_than_cores_are_refused(trained, tmp_path, monkeypatch, c
 
 @pytest.mark.usefixtures("stored")
 def test_the_configuration_of_a_run_tests_its_best_checkpoint(trained, capsys, recwarn):
-    config = ("test", "--config", trained[1] / "config.yaml", "--evaluation.pictures=0")
     best = next(path for path in trained[1].glob("checkpoints/*.ckpt") if path.stem != "last")
-    tested = []
-    for more in ((), ("--ckpt_path", best)):
-        finished(*config, *more)
-        captured = capsys.readouterr()
-        assert (f"best checkpoint of the run: {best}" in captured.err) == (not more)
-        assert "Test metric" not in captured.out, "a second table"
-        tested += [line for line in captured.out.splitlines() if "testing" in line]
+    finished("test", "--config", trained[1] / "config.yaml", "--evaluation.pictures=0")
+    captured = capsys.readouterr()
+    assert f"best checkpoint of the run: {best}" in captured.err
+    assert "Test metric" not in captured.out, "a second table"
     assert "dirpath has changed" not in " ".join(str(one.message) for one in recwarn)
-    assert tested[0] == tested[1]
-    assert str(best) in tested[0]
+    (tested,) = (line for line in captured.out.splitlines() if "testing" in line)
+    assert str(best) in tested
 
 
 @pytest.fixture
@@ -199,6 +206,7 @@ def test_a_checkpoint_brings_weights_and_no_settings(stored, trained, evil):
     config += ("--ckpt_path", saved(stored, evil.parent / "a.ckpt"))
     cli = finished("validate", *config, "--evaluation.pictures=0", "--model.corner_noise=0.25")
     assert cli.model.corner_noise == 0.25
+    assert not any(isinstance(callback, FiniteLoss) for callback in cli.trainer.callbacks)
     assert stored["hyper_parameters"]["corner_noise"] == 0.1
     assert not evil.exists()
 

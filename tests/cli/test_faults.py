@@ -18,13 +18,13 @@ from lightning import Trainer
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from runs import command, finished, folder_fit, only_made, started, usage_error
+from runs import command, finished, folder_fit, started, usage_error
 from torch.utils.data import DataLoader, Dataset
 
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.cli.faults import explain, how_to_continue, interruption
-from probseg.cli.trainer import with_atomic_checkpoints
+from probseg.cli.trainer import ProbsegCLI, with_atomic_checkpoints
 from probseg.errors import (
     CheckpointError,
     DataError,
@@ -324,16 +324,19 @@ def failing_step(error):
     return step
 
 
-def test_errors_of_a_training_step(place, monkeypatch, capsys):
-    arguments = fit("--trainer.max_epochs=1")
+@pytest.mark.usefixtures("place")
+def test_errors_of_a_training_step(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(ProbsegCLI, "_run_subcommand", lambda *given: None)
+        cli = finished(*fit("--trainer.max_epochs=1"))
     step = failing_step(torch.OutOfMemoryError(CUDA))
     monkeypatch.setattr(InteractiveSegmentation, "training_step", step)
-    message = usage_error(capsys, *arguments)
-    assert "batches of 2 crops of 32 x 32" in message
-    assert "--data.batch_size 1 --trainer.accumulate_grad_batches 2" in message
+    with pytest.raises(UsageError, match="batches of 2 crops of 32 x 32") as raised:
+        cli._run_subcommand("fit")
+    assert "--data.batch_size 1 --trainer.accumulate_grad_batches 2" in str(raised.value)
     monkeypatch.setattr(InteractiveSegmentation, "training_step", failing_step(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
-        command(*arguments)
+        cli._run_subcommand("fit")
 
 
 def test_a_loss_that_is_not_finite(place, monkeypatch, capsys):
@@ -343,15 +346,6 @@ def test_a_loss_that_is_not_finite(place, monkeypatch, capsys):
     assert "step 0" in message
     assert str(RUN / "nonfinite_step0.pt") in message
     assert (RUN / "nonfinite_step0.pt").is_file()
-
-
-def test_every_training_is_guarded(place):
-    def guards(trainer):
-        finite = [callback for callback in trainer.callbacks if isinstance(callback, FiniteLoss)]
-        return len(finite), type(trainer.strategy.checkpoint_io)
-
-    assert guards(only_made(*fit()).trainer) == (1, AtomicCheckpointIO)
-    assert guards(only_made("validate", *fit()[1:]).trainer)[0] == 0
 
 
 def test_other_writers_of_checkpoints_stay():
@@ -366,7 +360,9 @@ def test_other_writers_of_checkpoints_stay():
 
 
 @pytest.mark.parametrize(("asked", "expected"), [((), True), (("--weights_only=false",), False)])
-def test_checkpoints_from_an_address_are_not_unpickled(asked, expected, place, monkeypatch):
+def test_trainings_are_guarded_and_unpickle_nothing_from_an_address(
+    asked, expected, place, monkeypatch
+):
     given = {}
 
     @functools.wraps(Trainer.fit)  # from whose signature the parser has its arguments
@@ -374,6 +370,8 @@ def test_checkpoints_from_an_address_are_not_unpickled(asked, expected, place, m
         given.update(options)
 
     monkeypatch.setattr(Trainer, "fit", fitted)
-    finished(*fit("--ckpt_path", "https://example.org/last.ckpt", *asked))
+    trainer = finished(*fit("--ckpt_path", "https://example.org/last.ckpt", *asked)).trainer
+    assert sum(isinstance(callback, FiniteLoss) for callback in trainer.callbacks) == 1
+    assert type(trainer.strategy.checkpoint_io) is AtomicCheckpointIO
     assert given["ckpt_path"] == "https://example.org/last.ckpt"
     assert given["weights_only"] is expected

@@ -75,6 +75,7 @@ def test_training_logs_curves_and_pictures(run):
     np.testing.assert_array_equal(logged, written)
 
 
+@pytest.mark.usefixtures("undrawn")  # tests/reports looks at the figures of a test
 def test_the_configuration_of_a_run_evaluates_its_checkpoint(run, capsys):
     scores = EventAccumulator(str(run)).Reload().Scalars("val/folder/miou@5")
     config = ("--config", run / "config.yaml", "--ckpt_path", "last")

@@ -1,3 +1,4 @@
+import functools
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import probseg.cli
 import probseg.cli.trainer as trainer_module
 from probseg.cli.configs import with_shipped_configs
 from probseg.cli.help import ALL, EXAMPLES
+from probseg.errors import UnknownNameError, UsageError, user_error
 from probseg.paths import configs_dir
 from probseg.zoo.index import WEIGHTS
 
@@ -146,34 +148,13 @@ SEMANTIC = (
         (("fit", "--config", "mine.yaml"), ["gradient_clip"]),
         (("fit", "--config", "empty.yaml"), ["empty.yaml", "empty file"]),
         (("fit", "--config=noise.yaml"), ["noise.yaml", "UTF-8"]),
-        ((*FIT, "--data.batch_size=0"), ["`batch_size`", "0"]),
-        ((*FIT, "--data.num_workers=-1"), ["`num_workers`", "-1"]),
-        ((*FIT, "--model.optimizer.lr=-1"), ["learning rate", "-1"]),
-        ((*FIT, "--model.lr_scheduler.decay_epochs=0"), ["`decay_epochs`", "0"]),
         ((*FIT, "--trainer.max_epchs=3"), ["--trainer.max_epchs"]),
         ((*FIT, "--trainer.max_epochs=many"), ["trainer.max_epochs", "many"]),
         ((*FIT, "--data.val_fractoin=0.5"), ["val_fractoin"]),
-        ((*FIT, "--data.val_fraction=2"), ["val_fraction", "2.0"]),
         ((*FIT, "--data.root=no_such_folder"), ["no_such_folder", "images/ and masks/"]),
-        ((*BY_NAME, "--data.root=none", "--model.model.name=micro_cas"), ["none", "images/ and"]),
-        ((*FIT, "--data.root=single"), ["2 images"]),
-        ((*FIT, "--data.root=broken"), ["photo0"]),
         (
             ("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET),
             ["GrabCut was not found", "`probseg data fetch GrabCut`", "GrabCut.zip"],
-        ),
-        (
-            (*FIT, "--model.model.head.attention=probabilistc"),
-            ["unknown attention", "'probabilistic'"],
-        ),
-        ((*FIT, "--evaluation.protocols=[rtim]"), ["'rtim'", "'ritm'"]),
-        (
-            (*BY_NAME, "--model.model.pretrained=false", "--model.model.name=micro_cas"),
-            ["unknown model 'micro_cas'", "'micro_csa'"],
-        ),
-        (
-            (*BY_NAME, "--model.model.name=micro_cas"),
-            ["unknown zoo model 'micro_cas'", "'micro_csa'"],
         ),
         (
             (*BY_NAME, *SEMANTIC),
@@ -191,6 +172,79 @@ def test_wrong_input_is_named_before_anything_is_written(
     monkeypatch.setenv("PROBSEG_DATA", str(faulty / "nowhere"))
     ship(monkeypatch, faulty / "zoo")
     message = usage_error(capsys, *arguments)
+    for part in parts:
+        assert part in message
+    assert not (faulty / "runs").exists()
+
+
+NETWORK = "model.init_args.model.init_args"
+
+
+@pytest.fixture(scope="module")
+def parsed(faulty):
+    """Parses a training, once for all values that are refused when its parts are made."""
+
+    @functools.cache
+    def parse(arguments):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(faulty)
+            for method in ("instantiate_classes", "_run_subcommand"):
+                patch.setattr(trainer_module.ProbsegCLI, method, lambda *given: None)
+            return trainer_module.run(arguments)
+
+    return parse
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "parts"),
+    [
+        (FIT, {"data.init_args.batch_size": 0}, ["`batch_size`", "0"]),
+        (FIT, {"data.init_args.num_workers": -1}, ["`num_workers`", "-1"]),
+        (FIT, {"data.init_args.val_fraction": 2.0}, ["val_fraction", "2.0"]),
+        (FIT, {"data.init_args.root": "single"}, ["2 images"]),
+        (FIT, {"data.init_args.root": "broken"}, ["photo0"]),
+        (
+            BY_NAME,
+            {"data.init_args.root": "none", f"{NETWORK}.name": "micro_cas"},
+            ["none", "images/ and"],
+        ),
+        (FIT, {"model.init_args.optimizer.init_args.lr": -1.0}, ["learning rate", "-1"]),
+        (
+            FIT,
+            {"model.init_args.lr_scheduler.init_args.decay_epochs": 0},
+            ["`decay_epochs`", "0"],
+        ),
+        (
+            FIT,
+            {f"{NETWORK}.head.init_args.attention": "probabilistc"},
+            ["unknown attention", "'probabilistic'"],
+        ),
+        (FIT, {"evaluation.protocols": ["rtim"]}, ["'rtim'", "'ritm'"]),
+        (
+            BY_NAME,
+            {f"{NETWORK}.name": "micro_cas", f"{NETWORK}.pretrained": False},
+            ["unknown model 'micro_cas'", "'micro_csa'"],
+        ),
+        (
+            BY_NAME,
+            {f"{NETWORK}.name": "micro_cas"},
+            ["unknown zoo model 'micro_cas'", "'micro_csa'"],
+        ),
+    ],
+)
+def test_wrong_values_are_named_before_anything_is_written(
+    arguments, settings, parts, parsed, faulty, monkeypatch
+):
+    monkeypatch.chdir(faulty)
+    ship(monkeypatch, faulty / "zoo")
+    cli = parsed(arguments)
+    monkeypatch.setattr(cli, "config", cli.config.clone())
+    for key, value in settings.items():
+        assert f"fit.{key}" in cli.config, key
+        cli.config.fit[key] = value
+    with pytest.raises((UsageError, UnknownNameError)) as raised:
+        cli.instantiate_classes()
+    message = str(user_error(raised.value))
     for part in parts:
         assert part in message
     assert not (faulty / "runs").exists()

@@ -1,4 +1,7 @@
-"""Numbers out of range for every numeric setting of the verbs: refused in words, or harmless."""
+"""Numbers out of range for every numeric setting of the verbs: refused in words, or harmless.
+
+Validation has the settings of a training.
+"""
 
 import pytest
 from fakes import write_folder
@@ -10,7 +13,6 @@ from probseg.errors import UsageError
 FOLDER = folder_fit("data")
 ARGUMENTS = {
     "fit": FOLDER,
-    "validate": ["validate", *FOLDER[1:]],
     "test": ["test", "--config", "configs/quickstart.yaml", *MICRO, *QUIET],
 }
 

@@ -17,7 +17,8 @@ FILES = {"results.json", "classes.csv", "confusion.csv", "overlays.png"}
 FIVE = 5
 """Photographs of each split: an odd number, which two processes cannot share evenly."""
 
-FEW_SCORES = ("--trainer.limit_val_batches=1", "--semantic_evaluation.pictures=0")
+PLAIN = ("--semantic_evaluation.pictures=0",)  # drawing them takes longest
+FEW_SCORES = ("--trainer.limit_val_batches=1", *PLAIN)
 
 NO_NORM = """
 class_path: probseg.models.semantic_variant
@@ -58,7 +59,7 @@ def trained(tmp_path_factory):
     ablation = place / "no_norm.yaml"
     ablation.write_text(NO_NORM)
     steps = ("--trainer.max_epochs=2", "--trainer.log_every_n_steps=1")
-    steps += ("--semantic_evaluation.output_stride=8",)
+    steps += ("--semantic_evaluation.output_stride=8", "--semantic_evaluation.pictures=3")
     with working_in(place):
         assert command(*camvid_fit(*steps, "--model.model", ablation)) == 0
     return place / "runs" / "semantic"
@@ -113,7 +114,7 @@ def test_the_configuration_of_a_run_tests_its_checkpoint(here, capsys):
 def test_validating_a_checkpoint_gives_the_score_of_its_training(here):
     events = EventAccumulator(str(here / "version_0")).Reload()
     config = ("--config", here / "version_0" / "config.yaml")
-    assert command("validate", *config, "--ckpt_path", "last") == 0
+    assert command("validate", *config, "--ckpt_path", "last", *PLAIN) == 0
     results = json.loads((newest(here) / "val" / "CamVid" / "results.json").read_text())
     assert results["miou"] == pytest.approx(events.Scalars("val/miou")[-1].value, abs=1e-6)
 

@@ -408,15 +408,15 @@ def test_memory_is_bounded_for_a_thousand_photographs(tmp_path, answerer, monkey
 def test_memory_is_bounded(tmp_path, answerer, monkeypatch):
     from probseg.annotate import answers
 
-    client = begin(draw_photographs(tmp_path, 6), answerer)
+    client = begin(draw_photographs(tmp_path, 3), answerer)
     monkeypatch.setattr(answers, "MEMORY", 4 << 20)  # one photograph with zoomed answers is 3 MB
-    masks = [client.click(64, 48, True, n)[1] for n in range(6)]
+    masks = [client.click(64, 48, True, n)[1] for n in range(3)]
     assert client.sessions.answers.size <= answers.MEMORY
-    for _ in range(10):
-        client.click(70, 40, True, 5)
+    for _ in range(6):
+        client.click(70, 40, True, 2)
     assert client.sessions.answers.size <= answers.MEMORY
-    for _ in range(10):
-        _, mask = client.act({"type": "undo"}, 5)
+    for _ in range(6):
+        _, mask = client.act({"type": "undo"}, 2)
     assert np.array_equal(mask, masks[-1]), "answers that were forgotten are computed again"
     client.sessions.close()
 
@@ -468,6 +468,7 @@ def test_the_page_may_not_load_from_elsewhere(client):
     assert big.status_code == 413
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_folder_is_clean_and_its_training_answers(client, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for n in range(5):

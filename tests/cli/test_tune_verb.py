@@ -72,14 +72,14 @@ def refused(capsys, search, *arguments):
 
 
 def test_a_search_and_its_file(here, capsys):
-    assert command(*OBJECTS, "--objects", 4, *FEW) == 0
+    assert command(*OBJECTS, "--objects", 2, *FEW) == 0
     printed = capsys.readouterr().out
     first, *lines = printed.splitlines()
-    total = int(re.search(r"^(\d+) evaluations, each of 4 runs", printed, re.MULTILINE)[1])
+    total = int(re.search(r"^(\d+) evaluations, each of 2 runs", printed, re.MULTILINE)[1])
     progress = re.findall(r"\[(\d+) of (\d+), \d+ s left\]", printed)
     assert progress == [(str(number), str(total)) for number in range(1, total + 1)]
     assert f"[{total} of {total}, 0 s left]" in printed
-    assert "mine/ on 4 objects of folder, protocol gabbur2021" in first
+    assert "mine/ on 2 objects of folder, protocol gabbur2021" in first
     tried = [line.split(":")[0].strip() for line in lines if line.startswith("  ")][:6]
     assert tried[:4] == [
         "as trained",
@@ -92,7 +92,7 @@ def test_a_search_and_its_file(here, capsys):
     files = sorted(path.name for path in (here / "mine").iterdir())
     assert files == [index.CHECKSUMS, "adaptation.yaml", store.CONFIG, store.WEIGHTS]
     text = (here / "mine" / "adaptation.yaml").read_text(encoding="utf-8")
-    assert text.startswith("# Found by `probseg tune` for mine/ on 4 objects of folder")
+    assert text.startswith("# Found by `probseg tune` for mine/ on 2 objects of folder")
     assert Adaptation(**yaml.safe_load(text)) == Adaptation(), "random weights segment nothing"
 
 

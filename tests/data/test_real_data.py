@@ -37,10 +37,15 @@ def test_scribbles_of_grabcut(grabcut, scribbles, strays):
     assert leaving == strays  # the strokes of three photographs leave the object
 
 
+@pytest.fixture(scope="module")
+def photos_of_grabcut(data_root):
+    return photos_of_dataset(GrabCut, data_root / "grabcut")
+
+
 @pytest.mark.parametrize(("split", "shared"), [("train", 9), ("val", 11), ("test", 0)])
-def test_bsds500_leaves_the_photographs_of_grabcut_out(data_root, grabcut, split, shared):
+def test_bsds500_leaves_the_photographs_of_grabcut_out(data_root, photos_of_grabcut, split, shared):
     root = data_root / "bsds500"
-    test, everything = photos_of_dataset(GrabCut, grabcut), photos_of_dataset(BSDS500, root, split)
+    test, everything = photos_of_grabcut, photos_of_dataset(BSDS500, root, split)
     leaks = find_leaks(everything, test)
     assert len(leaks) == shared
     assert {leak.found for leak in leaks} <= {"name, content"}

@@ -165,7 +165,7 @@ def follow_in_a_process(rank, meeting, answers):
 
 
 def test_two_processes_are_one_with_both_batches(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     answers = context.Queue()
     processes = [
         context.Process(target=follow_in_a_process, args=(rank, tmp_path / "meeting", answers))

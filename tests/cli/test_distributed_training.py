@@ -231,11 +231,23 @@ def test_all_processes_evaluate_the_network_that_is_saved(trained, monkeypatch):
     assert figures(again / "runs" / "probseg" / "version_0" / "val") == during
 
 
-def test_sigterm_stops_all_after_the_same_batch_and_the_run_goes_on_exactly(trained, place):
-    status, text = (run := Run(place / "part", "--data.num_workers=1", fault=f"4 0 {TERM}")).end()
+@pytest.fixture(scope="module")
+def stopped(place):
+    """A training of which one process gets SIGTERM in the middle of the third epoch."""
+    fault = f"4 0 {TERM}"
+    status, text = (run := Run(place / "part", "--data.num_workers=1", fault=fault)).end()
     assert status == 143, text
+    return run, text
+
+
+def test_sigterm_stops_all_after_the_same_batch(stopped):
+    run, text = stopped
     assert "probseg: stopped by SIGTERM; the same command with `--ckpt_path last`" in text
-    assert run.stored()["global_step"] == 5, "in the middle of the third epoch"
+    assert run.stored()["global_step"] == 5
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_exactly(stopped, trained, place):
     status, text = (run := Run(place / "part", "--ckpt_path=last")).end()
     assert status == 0, text
     assert [path.name for path in (place / "part" / "runs" / "probseg").iterdir()] == ["version_0"]

@@ -39,6 +39,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.loadscopereorder = False
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files that compile networks last: no process forked after that can train.
+
+    See https://github.com/pytorch/pytorch/wiki/Autograd-and-Fork.
+    """
+    texts = {path: path.read_text("utf-8") for path in {item.path for item in items}}
+    items.sort(key=lambda item: "torch.compile" in texts[item.path])
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than cores: tests also wait, for processes that they start, kill and resume."""

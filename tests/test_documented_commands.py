@@ -7,6 +7,7 @@ its verb. Other commands, and Python that no test runs, have a comment before th
 of their entry.
 """
 
+import functools
 import importlib
 import re
 import shlex
@@ -158,7 +159,7 @@ VALID = {arguments(given): f"{given.page}: {' '.join(given.words)}" for given in
 
 @pytest.fixture(scope="module")
 def parse(tmp_path_factory):
-    """Parses what follows `probseg` by one parser for all; files of a page exist."""
+    """Parses what follows `probseg` by one parser for each verb; files of a page exist."""
     with pytest.MonkeyPatch.context() as patch:
         for method in ("instantiate_classes", "_run_subcommand"):
             patch.setattr(trainer.ProbsegCLI, method, lambda *given: None)
@@ -167,10 +168,12 @@ def parse(tmp_path_factory):
         for block in BLOCKS:
             if name := re.match(r"# (\w+\.yaml)\n", block.code):
                 Path(name[1]).write_text(block.code, encoding="utf-8")
-        cli = trainer.run(("fit", "--config", "configs/experiment/folder.yaml", "--data.root=x"))
+        given = ("--config", "configs/experiment/folder.yaml", "--data.root=x")
+        made = functools.cache(lambda verb: trainer.run((verb, *given)))
 
         def parse(words):
             check_configs(words)
+            cli = made(words[0])
             cli.parse_arguments(cli.parser, trainer.with_whole_models(with_shipped_configs(words)))
             assert cli.config.subcommand == words[0]
 

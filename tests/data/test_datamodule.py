@@ -88,7 +88,7 @@ def test_evaluation_sees_blocks_of_whole_objects_in_order(length, size):
     objects = [FakeObjects(length, size=(8, 8), name=name) for name in ("first", "second")]
     options = {} if size is None else {"eval_batch_size": size}
     size = size or 16
-    data = InteractiveDataModule(val=objects, test=objects[0], **options)
+    data = InteractiveDataModule(val=objects, test=objects[0], num_workers=0, **options)
     loaders = (*data.val_dataloader(), *data.test_dataloader())
     for loader, inner in zip(loaders, (*objects, objects[0]), strict=True):
         batches = list(loader)

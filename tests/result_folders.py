@@ -18,6 +18,19 @@ BOXED = replace(PROTOCOLS["gabbur2021"], max_clicks=5, trials=2)
 UNBOXED = replace(PROTOCOLS["ritm"], max_clicks=5)
 
 
+COMPARED = [name for name, score in SCORES.items() if score.compared and name != "iou"]
+"""Scores that `compare` tests after the last click."""
+
+METRICS = [
+    *(f"miou@{k}" for k in (0, 1, 2, 3, 5)),
+    "auc",
+    *(f"noc@{q}" for q in (80, 85, 90, 95)),
+    *COMPARED,
+    *(f"failures@{q}" for q in (80, 85, 90, 95)),
+]
+"""All metrics of a comparison of results with five clicks."""
+
+
 def step(
     k: int,
     click: tuple[int, int, bool] | tuple[None, None, None] = (None, None, None),
@@ -30,11 +43,9 @@ def step(
 
 def scores_by_iou(ious: Any) -> dict[str, Any]:
     """Scores that `compare` tests, made up from IoUs: half the IoU, or half the error."""
-    compared = {name: score for name, score in SCORES.items() if score.compared}
-    halves = {
-        name: (ious if score.higher_is_better else 1 - ious) / 2 for name, score in compared.items()
-    }
-    return halves | {"iou": ious}
+    errors = 1 - ious
+    halves = {name: (ious if SCORES[name].higher_is_better else errors) / 2 for name in COMPARED}
+    return {"iou": ious, **halves}
 
 
 def record(dataset: str, name: str, trial: int, ious: Any, photo: str, boxed: bool) -> ObjectRecord:

@@ -139,43 +139,43 @@ def started(
     """
 
     def child() -> None:
-        with working_in(place), pytest.MonkeyPatch.context() as patch:
-            for name, value in {"OMP_NUM_THREADS": "1", **variables}.items():
-                patch.setenv(name, value)
-            patch.setattr(sys, "argv", [str(script), *map(str, arguments)])
-            with Path("output.txt").open("w", buffering=1) as file:
-                for descriptor in (1, 2):  # also of the processes that it starts
-                    os.dup2(file.fileno(), descriptor)
-                sys.stdout = sys.stderr = file
-                faulthandler.enable(file)
-                try:
-                    if prepare is not None:
-                        prepare()
-                    runpy.run_path(str(script), run_name="__main__")
-                    status = 0
-                except SystemExit as stop:
-                    status = stop.code
-                except Exception:
-                    traceback.print_exc()
-                    status = 1
-                file.flush()
-                os._exit(status)
+        os.environ.update(OMP_NUM_THREADS="1", **variables)
+        sys.argv = [str(script), *map(str, arguments)]
+        with working_in(place), output.open("w", buffering=1) as file:
+            for descriptor in (1, 2):  # also of the processes that it starts
+                os.dup2(file.fileno(), descriptor)
+            sys.stdout = sys.stderr = file
+            faulthandler.enable(file)
+            try:
+                if prepare is not None:
+                    prepare()
+                runpy.run_path(str(script), run_name="__main__")
+                status = 0
+            except SystemExit as stop:
+                status = stop.code
+            except Exception:
+                traceback.print_exc()
+                status = 1
+            file.flush()
+            os._exit(status)
 
-    (place / "output.txt").unlink(missing_ok=True)
+    output = place.resolve() / "output.txt"
+    output.unlink(missing_ok=True)  # of an earlier process
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
     return process
 
 
-def separately(place: Path, *arguments: object, **variables: str) -> str:
-    """Run a command line by the checkout's launcher, in a process of its own; return its output.
+def separately(place: Path, *arguments: object, script: Path = LAUNCHER, **variables: str) -> str:
+    """Run a command line to its end in a process of its own; return its output.
 
     Args:
         place: Working directory, and where data sets are.
         *arguments: Verb and options.
+        script: Python file that it runs.
         **variables: Of the environment.
     """
-    process = started(place, arguments, **variables)
+    process = started(place, arguments, script=script, **variables)
     process.join(600)
     process.kill()
     output = (place / "output.txt").read_text()
@@ -185,9 +185,10 @@ def separately(place: Path, *arguments: object, **variables: str) -> str:
 
 def printed_line(process: BaseProcess, place: Path, start: str) -> str:
     """Wait until a process started in `place` prints a line that begins so; return the line."""
+    output = place / "output.txt"
     end = time.monotonic() + 120
     while time.monotonic() < end:
-        text = (place / "output.txt").read_text() if (place / "output.txt").exists() else ""
+        text = output.read_text() if output.exists() else ""
         for line in text.splitlines(keepends=True):
             if line.startswith(start) and line.endswith("\n"):
                 return line.strip()

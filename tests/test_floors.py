@@ -95,15 +95,15 @@ PROGRAM = """
 import importlib, json, sys
 
 def heavy(*more):
-    names = ("lightning", "pytorch_lightning", "albumentations", "wandb", *more)
-    return sorted(n for n in names if sys.modules.get(n))
+    names = ("lightning", "pytorch_lightning", "albumentations", *more)
+    return sorted(n for n in names if n in sys.modules)
 
-sys.modules["wandb"] = None  # cannot be imported: timm would, where it is installed
 import probseg
 seen = {"import": heavy("timm", "cv2", "matplotlib")}
 for package in ("interact", "evaluation", "reports"):
     importlib.import_module(f"probseg.{package}")
-    seen[package] = heavy("timm", "matplotlib")
+    seen[package] = heavy("timm", "matplotlib", "wandb")
+sys.modules["wandb"] = None  # cannot be imported: timm would, where it is installed
 model = probseg.create_model("micro_csa")
 seen["create_model"] = heavy()
 import numpy

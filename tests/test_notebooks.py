@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from runs import started
+from runs import separately
 
 SMALL = {"photographs": 6, "epochs": 1, "steps": 2}
 """Values for the cells with the tag `parameters`."""
@@ -33,9 +33,7 @@ def notebooks(repository):
 
 def test_notebooks_run_and_their_pages_are_theirs(notebooks, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    process = started(tmp_path, [notebooks, tmp_path], script=tmp_path / "program.py")
-    process.join(600)
-    assert process.exitcode == 0, (tmp_path / "output.txt").read_text()
+    separately(tmp_path, notebooks, tmp_path, script=tmp_path / "program.py")
     pages = {page.name: page.read_text("utf-8") for page in tmp_path.glob("notebooks/*.md")}
     assert len(pages) == len(list(notebooks.glob("*.ipynb"))) > 0
     for name, text in pages.items():

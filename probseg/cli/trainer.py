@@ -98,7 +98,7 @@ class ProbsegCLI(LightningCLI):
     segmentation. The one that fits the task takes part.
 
     Args:
-        verb: The only one whose parser is made, which takes a tenth of the time of a command line.
+        verb: `fit`, `validate` or `test`; its parser alone is made, to start sooner.
         **options: Of LightningCLI.
     """
 
@@ -319,15 +319,16 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
     """
     arguments = ["--help" if argument == ALL else argument for argument in arguments]
     without_notices()
+    verb = arguments[0]
     return ProbsegCLI(
-        arguments[0],
+        verb,
         subclass_mode_model=True,
         subclass_mode_data=True,
         save_config_callback=SaveConfig,
         auto_configure_optimizers=False,
         seed_everything_default=0,
         parser_class=ConfigParser,
-        parser_kwargs=_parser_options(arguments[0]),
+        parser_kwargs=_parser_options(verb),
         args=with_whole_models(with_shipped_configs(arguments)),
     )
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from probseg.backbones.base import Backbone
 from probseg.backbones.weights import load_weights
 from probseg.errors import UnknownNameError, WeightsError
+from probseg.ops.convolution import depthwise_in_float32
 from probseg.types import FeatureInfo
 
 OUTPUT_STRIDES = (8, 16, 32)
@@ -66,7 +67,8 @@ class TimmBackbone(Backbone):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Return the feature maps, finest first."""
-        maps: list[Tensor] = self.network(x)
+        with depthwise_in_float32():
+            maps: list[Tensor] = self.network(x)
         return maps
 
 

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.curriculum import Stage
+from probseg.clicks.distances import distance_to
 from probseg.clicks.rounds import Answer, answered, with_clicks, without_clicks
 from probseg.clicks.sampling import (
     drop_boxes,
@@ -177,32 +178,6 @@ def corrective_clicks(prediction: Tensor, masks: Tensor, draws: Draws) -> tuple[
     inner = 2 * depth > torch.maximum(*deepest)[:, None, None]
     points, real = random_points(inner, torch.ones_like(draws.seeds), 1, draws)
     return points, torch.where(real, positive[:, None].long(), -1)
-
-
-def distance_to(region: Tensor) -> Tensor:
-    """City-block distance of each pixel to the nearest pixel of a region.
-
-    Distances in rows, then in columns; each is a running minimum in both directions.
-
-    Args:
-        region: Boolean, shape `(B, H, W)`.
-
-    Returns:
-        Distances in pixels, int32, shape `(B, H, W)`: 0 in the region, and at least `H + W`
-        everywhere where it is empty.
-    """
-    height, width = region.shape[1:]
-    distance = torch.where(region, 0, height + width).int()
-    return _spread(_spread(distance, dim=2), dim=1)
-
-
-def _spread(distance: Tensor, dim: int) -> Tensor:
-    """Let distances `(B, H, W)` grow by 1 for each step along a dimension."""
-    steps = torch.arange(distance.shape[dim], dtype=distance.dtype, device=distance.device)
-    steps = steps[:, None] if dim == 1 else steps
-    before = (distance - steps).cummin(dim).values + steps
-    after = (distance + steps).flip(dim).cummin(dim).values.flip(dim) - steps
-    return torch.minimum(before, after)
 
 
 def _depth(region: Tensor) -> Tensor:

@@ -8,9 +8,9 @@ gets depends on its own seed alone; see `Draws`.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from probseg.clicks.distances import eroded
 from probseg.seeds import Draws
 
 
@@ -97,10 +97,7 @@ def interior(region: Tensor, margin: int) -> Tensor:
     """
     if margin == 0:
         return region
-    # Beyond the image is outside too, as it is for simulated annotators.
-    outside = F.pad((~region).float().unsqueeze(1), [margin] * 4, value=1.0)
-    grown = F.max_pool2d(outside, 2 * margin + 1, stride=1).squeeze(1)
-    inner = grown == 0
+    inner = eroded(region, margin)  # beyond the image is outside, as for simulated annotators
     kept = inner.flatten(1).any(dim=1)[:, None, None]
     return torch.where(kept, inner, region)
 

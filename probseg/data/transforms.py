@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import cv2
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +38,8 @@ class TrainingCrop:
         scale: Smallest and largest size of the padded crop relative to `size`; above 1 only a
             part of it, always with some of the object, is seen.
         padding: Smallest and largest margin around the object, as fractions of the longer side of
-            its box.
+            its box. The share of the crop that the box takes is log-uniform between them: small
+            objects in large surroundings are as frequent as large ones.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -93,7 +96,7 @@ class TrainingCrop:
         x0, y0, x1, y1 = padded_crop(
             mask_box(sample.mask),
             sample.mask.shape,
-            padding=generator.uniform(*self.padding),
+            padding=self._drawn_padding(generator),
             min_padding=4,
         )
         image, mask = sample.image[y0:y1, x0:x1], sample.mask[y0:y1, x0:x1]
@@ -109,6 +112,11 @@ class TrainingCrop:
                 return image_part, mask_part
         # Reduced, a line falls between the pixels: a part of it at its own size.
         return self._fitted(sample.image, sample.mask, generator)
+
+    def _drawn_padding(self, generator: np.random.Generator) -> float:
+        """Draw a margin `p` for which `1 + 2 p`, crop over object, is log-uniform."""
+        nearest, farthest = (math.log1p(2 * padding) for padding in self.padding)
+        return math.expm1(generator.uniform(nearest, farthest)) / 2
 
     def _fitted(self, image: Picture, mask: Picture, generator: np.random.Generator) -> Pair:
         """Crop or pad to the size, with some of the object if any is left; mirror one in two."""

@@ -59,14 +59,14 @@ def normalized_focal_loss(
     scores, target, valid = _prepare(logits, masks)
     true_logit = (2 * target - 1) * scores
     # Unlike PyTorch's cross-entropy with logits, whose gradient of sure pixels is p - 1 rounded.
-    cross_entropy = -F.logsigmoid(true_logit)
-    log_weight = gamma * F.logsigmoid(-true_logit)  # gamma log(1 - p)
+    log_true = F.logsigmoid(true_logit)
+    log_weight = gamma * (log_true - true_logit)  # gamma log(1 - p)
     log_weight = log_weight.masked_fill(valid == 0, -torch.inf)
     # An image without valid pixels has a sum of 0, whose logarithm is not finite.
     log_sum = log_weight.logsumexp(dim=1, keepdim=True).detach().nan_to_num(neginf=0.0)
     share = torch.exp(log_weight - log_sum)  # of each pixel in the sum of the factors
     balance = alpha * target + (1 - alpha) * (1 - target)
-    return (balance * share * cross_entropy).sum(dim=1).mean()
+    return (balance * share * -log_true).sum(dim=1).mean()
 
 
 def soft_iou_loss(logits: Tensor, masks: Tensor) -> Tensor:

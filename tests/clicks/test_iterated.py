@@ -13,7 +13,8 @@ from refusals import refused
 from scipy import ndimage
 
 from probseg.clicks import Curriculum, IteratedClicks
-from probseg.clicks.iterated import corrective_clicks, distance_to
+from probseg.clicks.distances import distance_to
+from probseg.clicks.iterated import corrective_clicks
 from probseg.clicks.rounds import answered, drawn_rounds, with_clicks
 from probseg.seeds import Draws
 from probseg.types import Prompts

@@ -91,6 +91,17 @@ def test_padding_shows_the_surroundings():
     assert margins.max() > 0.8
 
 
+def test_small_and_large_objects_are_equally_frequent():
+    mask = np.zeros((400, 400), np.uint8)
+    mask[190:210, 190:210] = 1
+    sides = [
+        (cut == 1).mean() ** 0.5
+        for _, cut in crops(photo(mask), 200, scale=(1.0, 1.0), padding=(0.5, 7.5))
+    ]
+    below = [np.mean(np.array(sides) < share) for share in (1 / 8, 1 / 4)]
+    assert below == pytest.approx([1 / 3, 2 / 3], abs=0.12)  # log-uniform from 1/16 to 1/2
+
+
 @pytest.mark.parametrize("first", [0, 2**32, 2**63 - 10])
 def test_a_crop_is_a_function_of_its_seed(first):
     sample, crop = draw_sample(), TrainingCrop(48)

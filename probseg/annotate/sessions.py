@@ -27,6 +27,7 @@ from probseg.annotate.steps import check_step, next_click
 from probseg.annotate.store import State, Store, StoredObject
 from probseg.errors import DataError, UsageError
 from probseg.formats import png
+from probseg.formats.mask_names import MaskNames
 
 STATES: tuple[State, ...] = ("open", "done", "review")
 
@@ -68,7 +69,7 @@ class Sessions:
     ) -> None:
         self.folder, self.out = folder, out or folder
         self.photographs = list_photographs(folder)
-        self._stems = frozenset(photograph.stem for photograph in self.photographs)
+        self._names = MaskNames(photograph.stem for photograph in self.photographs)
         self._by_id = {photograph.id: photograph for photograph in self.photographs}
         database = self.out / ".probseg" / "annotations.sqlite"
         for place in (self.out / "masks", self.out / ".probseg" / "masks", database):
@@ -109,7 +110,7 @@ class Sessions:
             overview = self.store.overview()
         rows = []
         total = 0
-        files = output.mask_files(self.folder, self._stems)  # of photographs never opened
+        files = output.mask_files(self.folder, self._names)  # of photographs never opened
         for photograph in self.photographs:
             never_opened: tuple[State, int] = ("open", len(files.get(photograph.stem, ())))
             state, objects = overview.get(photograph.name, never_opened)
@@ -438,7 +439,7 @@ class Sessions:
         name = photograph.name
         if photograph.size is None or self.store.photograph(name)[1]:
             return
-        files = output.mask_files(self.folder, self._stems)[photograph.stem]
+        files = output.mask_files(self.folder, self._names)[photograph.stem]
         masks = output.existing_masks(files, photograph)
         with self.store.change(name, None):
             for source, labels in masks:
@@ -457,7 +458,7 @@ class Sessions:
         """Write the mask files of a photograph now, and the COCO file soon."""
         photograph = next((p for p in self.photographs if p.name == name), None)
         if photograph is not None:
-            output.write_masks(self.out, photograph, self.store.objects(name), self._stems)
+            output.write_masks(self.out, photograph, self.store.objects(name), self._names)
         self.store.set_written(name)
         self._writing.cancel()
         self._writing = threading.Timer(2.0, self._write_coco)

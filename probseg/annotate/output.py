@@ -116,8 +116,9 @@ def write_masks(
 def write_coco(path: Path, photographs: Sequence[Photograph], store: Store) -> None:
     """Write all finished objects as COCO JSON with run lengths.
 
-    Besides COCO's own keys, annotations have `clicks`, `seconds` and `model`. Objects without
-    a label are of the category `object`.
+    Besides COCO's own keys, annotations have `prompts` (the clicks, boxes and strokes that the
+    mask is the answer to, in order; see `probseg.annotate.steps`), `seconds` and `model`. Objects
+    without a label are of the category `object`.
     """
     known = {photograph.name: photograph for photograph in photographs if photograph.size}
     numbers = {name: n for n, name in enumerate(known, start=1)}
@@ -141,7 +142,7 @@ def write_coco(path: Path, photographs: Sequence[Photograph], store: Store) -> N
                     "category_id": categories.setdefault(label, len(categories) + 1),
                     "segmentation": lengths,
                     **coco.measures(lengths),
-                    "clicks": [step for step in one.steps[: one.cursor] if step["type"] == "click"],
+                    "prompts": one.steps[: one.kept],
                     "seconds": round(one.seconds, 1),
                     "model": one.model,
                 }

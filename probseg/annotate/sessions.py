@@ -80,13 +80,6 @@ class Sessions:
         self.answerer = answerer
         known = self.store.setting("labels") or []
         self.labels: list[str] = known
-        if labels:
-            try:
-                self.set_labels([*labels, *known])
-            except RequestError as error:
-                self.store.close()
-                msg = f"--labels: {error}"
-                raise UsageError(msg) from error
         avoid_finished = bool(self.store.setting("avoid_finished") in (None, True))
         self.answers = Answers(answerer, self.store, avoid_finished)
         self.closed = False
@@ -94,6 +87,13 @@ class Sessions:
         self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ahead: list[Future[None]] = []
         self._writing = threading.Timer(0, lambda: None)
+        if labels:
+            try:
+                self.set_labels([*labels, *known])
+            except RequestError as error:
+                self.store.close()
+                msg = f"--labels: {error}"
+                raise UsageError(msg) from error
         past = self.store.setting("inference")
         if past is not None:
             answerer.resume(**past)

@@ -207,8 +207,13 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
             )
             raise ValueError(msg)
         category = categories.number() if kind is None else listed[kind]["id"]
-        x, y, width, height = map(float, entry["bbox"])
-        box = _box([x, y, x + width, y + height])
+        try:
+            x, y, width, height = map(float, entry["bbox"])
+            box = _box([x, y, x + width, y + height])
+        except (TypeError, ValueError) as error:
+            bbox = entry["bbox"]
+            msg = f"annotation {key}: `bbox` must be [x, y, width, height] in pixels, got {bbox!r}"
+            raise ValueError(msg) from error
         objects[entry["image_id"]].append(PromptedObject(str(key), category, (), box))
     found = tuple(
         PromptedImage(

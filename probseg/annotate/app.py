@@ -67,7 +67,7 @@ def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
         if body.get("format") != "coco":
             msg = f"`format` must be 'coco', got {body.get('format')!r:.200}"
             raise RequestError(msg)
-        return {"path": str(sessions.export())}
+        return sessions.export()
 
     def frame(content: bytes) -> Response:
         return Response(content, media_type=FRAME)

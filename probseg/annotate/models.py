@@ -43,7 +43,7 @@ class Answerer:
     def __init__(
         self, name: str | None = None, runs: Path | None = None, device: torch.device | str = "cpu"
     ) -> None:
-        self._wanted, self._runs = name, runs
+        self.wanted, self._runs = name, runs
         self.device = torch.device(device)
         self.zoom: str | None = "fixed"
         self.load(name or RECOMMENDED)
@@ -58,7 +58,7 @@ class Answerer:
             if any(path.stem != "last" for path in run.parent.glob("checkpoints/*.ckpt"))
         ]
         shipped = [name.split(".")[0] for name in list_models(pretrained=True, task="interactive")]
-        return list(dict.fromkeys([self._wanted or RECOMMENDED, *shipped, *trained]))
+        return list(dict.fromkeys([self.wanted or RECOMMENDED, *shipped, *trained]))
 
     @property
     def loop(self) -> InteractionLoop:
@@ -76,8 +76,10 @@ class Answerer:
 
         Nothing is changed if another model was asked for, or if that model is no more.
         """
-        if model != (self._wanted or model) or model not in self.names:
+        there = model in self.names or Path(model).exists()
+        if model != (self.wanted or model) or not there:
             return
+        self.wanted = model
         if model != self.name:
             self.load(model)
         off = {name: 0 for name in KNOBS[::2] if settings.get(name) == 0}

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import defaultdict
-from collections.abc import Collection, Sequence
-from itertools import count
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from probseg.annotate.photographs import Photograph
 from probseg.annotate.store import Finished, Store, StoredObject
 from probseg.errors import DataError
 from probseg.formats import coco, png, run_lengths
+from probseg.formats.mask_names import MaskNames
 from probseg.images import LOSSLESS_SUFFIXES, object_ids, object_mask, read_labels
 from probseg.paths import replacing
 
@@ -36,21 +35,20 @@ def window(one: StoredObject, size: tuple[int, int]) -> list[int]:
     return [int(value) for value in found]
 
 
-def mask_files(folder: Path, stems: Collection[str]) -> dict[str, list[Path]]:
-    """Return the files in `masks/` of each photograph, as `ImageMaskFolder` pairs them.
+def mask_files(folder: Path, names: MaskNames) -> dict[str, list[Path]]:
+    """Return the files in `masks/` of each photograph.
 
     Args:
         folder: That `masks/` is in.
-        stems: Of all photographs: `cat_1.png` is the mask of `cat_1.jpg` if there is one, and
-            else the first one of `cat.jpg`.
+        names: Of the masks of all photographs.
     """
     place = folder / "masks"
     inside = folder.resolve()
     found = defaultdict(list)
     for path in sorted(place.iterdir()) if place.is_dir() else ():
         picture = path.suffix.lower() in LOSSLESS_SUFFIXES and not path.name.startswith(".")
-        if picture and Path(os.path.realpath(path)).is_relative_to(inside):
-            owner = path.stem if path.stem in stems else re.sub(r"_\d+$", "", path.stem)
+        owner = names.owner(path.stem)
+        if picture and owner and Path(os.path.realpath(path)).is_relative_to(inside):
             found[owner].append(path)
     return found
 
@@ -80,19 +78,24 @@ def existing_masks(
 
 
 def write_masks(
-    folder: Path, photograph: Photograph, objects: Sequence[StoredObject], stems: Collection[str]
+    folder: Path, photograph: Photograph, objects: Sequence[StoredObject], names: MaskNames
 ) -> None:
     """Write `masks/<stem>_<n>.png` of the finished objects, and remove those that are no more.
 
     Files that were there before annotation began are copied to `.probseg/masks/` when the first
-    change of their photograph is written. Numbers that would make a file the mask of another
-    photograph, see `mask_files`, are left out.
+    change of their photograph is written.
+
+    Args:
+        folder: That `masks/` is in.
+        photograph: The photograph.
+        objects: All of the photograph.
+        names: Of the masks of all photographs.
     """
     masks = [one.mask for one in objects if one.mask is not None]
-    names = (name for n in count(1) if (name := f"{photograph.stem}_{n}") not in stems)
-    wanted = {f"{name}.png": mask for name, mask in zip(names, masks, strict=False)}
+    stems = names.first(photograph.stem, len(masks))
+    wanted = {f"{stem}.png": mask for stem, mask in zip(stems, masks, strict=True)}
     kept = folder / ".probseg" / "masks"
-    before = mask_files(folder, stems)[photograph.stem]
+    before = mask_files(folder, names)[photograph.stem]
     marker = kept / f"{photograph.stem}.done"
     if not marker.exists():
         kept.mkdir(parents=True, exist_ok=True)
@@ -113,8 +116,9 @@ def write_masks(
 def write_coco(path: Path, photographs: Sequence[Photograph], store: Store) -> None:
     """Write all finished objects as COCO JSON with run lengths.
 
-    Besides COCO's own keys, annotations have `clicks`, `seconds` and `model`. Objects without
-    a label are of the category `object`.
+    Besides COCO's own keys, annotations have `prompts` (the clicks, boxes and strokes that the
+    mask is the answer to, in order; see `probseg.annotate.steps`), `seconds` and `model`. Objects
+    without a label are of the category `object`.
     """
     known = {photograph.name: photograph for photograph in photographs if photograph.size}
     numbers = {name: n for n, name in enumerate(known, start=1)}
@@ -138,7 +142,7 @@ def write_coco(path: Path, photographs: Sequence[Photograph], store: Store) -> N
                     "category_id": categories.setdefault(label, len(categories) + 1),
                     "segmentation": lengths,
                     **coco.measures(lengths),
-                    "clicks": [step for step in one.steps[: one.cursor] if step["type"] == "click"],
+                    "prompts": one.steps[: one.kept],
                     "seconds": round(one.seconds, 1),
                     "model": one.model,
                 }

@@ -27,6 +27,7 @@ from probseg.annotate.steps import check_step, next_click
 from probseg.annotate.store import State, Store, StoredObject
 from probseg.errors import DataError, UsageError
 from probseg.formats import png
+from probseg.formats.mask_names import MaskNames
 
 STATES: tuple[State, ...] = ("open", "done", "review")
 
@@ -68,7 +69,7 @@ class Sessions:
     ) -> None:
         self.folder, self.out = folder, out or folder
         self.photographs = list_photographs(folder)
-        self._stems = frozenset(photograph.stem for photograph in self.photographs)
+        self._names = MaskNames(photograph.stem for photograph in self.photographs)
         self._by_id = {photograph.id: photograph for photograph in self.photographs}
         database = self.out / ".probseg" / "annotations.sqlite"
         for place in (self.out / "masks", self.out / ".probseg" / "masks", database):
@@ -78,7 +79,7 @@ class Sessions:
         self.store = Store(database)
         self.answerer = answerer
         known = self.store.setting("labels") or []
-        self.labels = list(dict.fromkeys([*labels, *known]))
+        self.labels: list[str] = known
         avoid_finished = bool(self.store.setting("avoid_finished") in (None, True))
         self.answers = Answers(answerer, self.store, avoid_finished)
         self.closed = False
@@ -86,9 +87,18 @@ class Sessions:
         self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ahead: list[Future[None]] = []
         self._writing = threading.Timer(0, lambda: None)
+        if labels:
+            try:
+                self.set_labels([*labels, *known])
+            except RequestError as error:
+                self.store.close()
+                msg = f"--labels: {error}"
+                raise UsageError(msg) from error
         past = self.store.setting("inference")
         if past is not None:
             answerer.resume(**past)
+        if answerer.wanted is not None:
+            self._remember_inference()
         for name in self.store.unwritten():  # of a server that was killed
             self._write(name)
 
@@ -109,7 +119,7 @@ class Sessions:
             overview = self.store.overview()
         rows = []
         total = 0
-        files = output.mask_files(self.folder, self._stems)  # of photographs never opened
+        files = output.mask_files(self.folder, self._names)  # of photographs never opened
         for photograph in self.photographs:
             never_opened: tuple[State, int] = ("open", len(files.get(photograph.stem, ())))
             state, objects = overview.get(photograph.name, never_opened)
@@ -237,6 +247,9 @@ class Sessions:
             try:
                 with self.store.change(name, revision):
                     files_change = self._carry_out(photograph, action)
+                    undone = self.store.open_object(name) is not None
+                    if undone and self.store.photograph(name)[0] == "done":
+                        self.store.set_state(name, "open")
                     if not files_change:
                         self.store.keep_written(name)
             except BaseException:
@@ -293,18 +306,23 @@ class Sessions:
             self.store.set_setting("labels", self.labels)
             return self.labels
 
-    def export(self) -> Path:
-        """Write `annotations.json` now, and return its path."""
+    def export(self) -> dict[str, Any]:
+        """Write `annotations.json` now; return its path and the photographs with open objects."""
         self._write_coco()
-        return self.out / output.ANNOTATIONS
+        with self._lock:
+            unfinished = self.store.with_open_objects()
+        return {"path": str(self.out / output.ANNOTATIONS), "unfinished": unfinished}
 
     # Inside the lock
 
     def _begin_again(self) -> None:
         """Remember model and settings, and forget what was encoded with others."""
+        self._remember_inference()
+        self.answers.clear()
+
+    def _remember_inference(self) -> None:
         inference = {"model": self.answerer.name, "settings": self.answerer.settings()}
         self.store.set_setting("inference", inference)
-        self.answers.clear()
 
     def _carry_out(self, photograph: Photograph, action: Mapping[str, Any]) -> bool:
         """Carry out an action inside a transaction; return whether finished objects changed."""
@@ -336,8 +354,9 @@ class Sessions:
             if action.get("state") not in STATES:
                 msg = f"`state` must be one of {list(STATES)}, got {action.get('state')!r}"
                 raise RequestError(msg)
+            finished = action["state"] == "done" and self._close_object(photograph, action)
             self.store.set_state(name, action["state"])
-            return False
+            return finished
         if kind in ("reopen", "delete", "label"):
             one = self._object(photograph, action.get("object"))
             if kind == "delete":
@@ -345,13 +364,7 @@ class Sessions:
             elif kind == "label":
                 self.store.set_label(one.id, _label(action.get("label")))
             elif not one.open:
-                current = self.store.open_object(photograph.name)
-                if current is not None:
-                    mask = self.answers.mask(photograph)
-                    if mask is not None and mask.any():
-                        self._finish(photograph, current, current.label)
-                    else:
-                        self.store.delete(current.id)
+                self._close_object(photograph, {})
                 self.store.reopen(one.id)
                 self.answers.drop(photograph)  # the finished mask is the answer from now on
             return True
@@ -373,6 +386,28 @@ class Sessions:
         number = self.store.begin(photograph.name) if one is None else one.id
         self.store.add_step(number, step)
         self.answers.keep(photograph, number, 1 if one is None else one.cursor + 1, work)
+
+    def _close_object(self, photograph: Photograph, action: Mapping[str, Any]) -> bool:
+        """Finish the open object, if there is one; without any prompt it is deleted.
+
+        Args:
+            photograph: The photograph.
+            action: Perhaps with a `label` for the object.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            RequestError: If the prompts give no pixel.
+        """
+        one = self.store.open_object(photograph.name)
+        if one is None:
+            return False
+        if self.answers.mask(photograph) is None:
+            self.store.delete(one.id)
+        else:
+            self._finish(photograph, one, _label(action.get("label", one.label)))
+        return True
 
     def _finish(self, photograph: Photograph, one: StoredObject, label: str | None) -> None:
         mask = self.answers.mask(photograph)
@@ -438,7 +473,7 @@ class Sessions:
         name = photograph.name
         if photograph.size is None or self.store.photograph(name)[1]:
             return
-        files = output.mask_files(self.folder, self._stems)[photograph.stem]
+        files = output.mask_files(self.folder, self._names)[photograph.stem]
         masks = output.existing_masks(files, photograph)
         with self.store.change(name, None):
             for source, labels in masks:
@@ -457,7 +492,7 @@ class Sessions:
         """Write the mask files of a photograph now, and the COCO file soon."""
         photograph = next((p for p in self.photographs if p.name == name), None)
         if photograph is not None:
-            output.write_masks(self.out, photograph, self.store.objects(name), self._stems)
+            output.write_masks(self.out, photograph, self.store.objects(name), self._names)
         self.store.set_written(name)
         self._writing.cancel()
         self._writing = threading.Timer(2.0, self._write_coco)

@@ -263,6 +263,11 @@ class Store:
         """Delete an object and its steps; inside `change`."""
         self._db.execute("DELETE FROM objects WHERE id = ?", (number,))
 
+    def with_open_objects(self) -> list[str]:
+        """Return the names of the photographs with an open object."""
+        rows = self._db.execute("SELECT photo FROM objects WHERE open = 1 ORDER BY photo")
+        return [name for (name,) in rows]
+
     def unwritten(self) -> list[str]:
         """Return the names of the photographs whose files are out of date."""
         sql = "SELECT name FROM photographs WHERE written < revision"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 import numpy as np
@@ -13,13 +13,33 @@ import numpy.typing as npt
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from PIL import Image
 
+from probseg.data.prompts import PromptedImage
+from probseg.errors import UsageError
 from probseg.formats import coco, png, run_lengths
 from probseg.formats.colours import distinct_colours, overlay
+from probseg.formats.mask_names import mask_names, stem_of
 from probseg.formats.results import MASKS, OVERLAYS
 from probseg.paths import replacing, write_text
 from probseg.tasks.prediction import Answer, Job
 
 ANNOTATIONS = "annotations.json"
+
+
+class Outcome(NamedTuple):
+    """What has become of a photograph.
+
+    Args:
+        file: Its path inside the folder of photographs.
+        done: Number of its objects with a mask.
+        failed: Number of its objects without a mask.
+        reasons: Why the photograph or objects of it failed, by what they are called; none where all
+            is done.
+    """
+
+    file: str
+    done: int
+    failed: int
+    reasons: Mapping[str, str]
 
 
 class PredictionWriter(L.Callback):
@@ -30,29 +50,55 @@ class PredictionWriter(L.Callback):
 
     Args:
         folder: Of all files.
+        photographs: Folder of the photographs; see `probseg.formats.mask_names`.
         jobs: All photographs, finished ones too.
-        categories: Ids of the labels.
+        categories: Names of the classes by their ids.
         formats: Some of `FORMATS`.
     """
 
     def __init__(
         self,
         folder: Path,
+        photographs: Path,
         jobs: Sequence[Job],
-        categories: Mapping[str, int],
+        categories: Mapping[int, str],
         formats: Sequence[str],
     ) -> None:
         self.folder = folder
         self.jobs = jobs
         self.categories = categories
         self.formats = formats
+        self._names = mask_names(photographs, [stem_of(job.image.file) for job in jobs])
+        self._writers: dict[str, str] = {}
+        for job in jobs:
+            for file in self._planned(job):
+                self._writers.setdefault(file, job.image.file)
 
     def finished(self, job: Job) -> bool:
         """Return whether all files of a photograph are there, made with these prompts."""
         record = self._record(job)
-        return record.get("digest") == job.digest and all(
-            (self.folder / file).is_file() for file in record["files"]
+        return (
+            record.get("digest") == job.digest
+            and set(record["files"]) <= set(self._planned(job))
+            and all((self.folder / file).is_file() for file in record["files"])
         )
+
+    def refuse_strangers(self) -> None:
+        """Raise rather than replace files that no prediction has written.
+
+        Raises:
+            UsageError: If there is one.
+        """
+        own = {file for job in self.jobs for file in self._record(job).get("files", ())}
+        strangers = [
+            file for file in self._writers if file not in own and (self.folder / file).exists()
+        ]
+        if strangers:
+            msg = (
+                f"--output {self.folder}: {strangers[0]} ({len(strangers)} such files) is there "
+                "already, and not from these photographs; choose another folder"
+            )
+            raise UsageError(msg)
 
     def on_predict_batch_end(
         self,
@@ -93,48 +139,70 @@ class PredictionWriter(L.Callback):
                     {
                         "id": len(annotations) + 1 if own is None else own,
                         "image_id": key,
-                        "category_id": self.categories[prompted.label],
+                        "category_id": prompted.category,
                         "segmentation": rle,
                         **coco.measures(rle),
                     }
                 )
-        coco.write(self.folder / ANNOTATIONS, images, annotations, coco.numbered(self.categories))
+        categories = [{"id": key, "name": name} for key, name in self.categories.items()]
+        coco.write(self.folder / ANNOTATIONS, images, annotations, categories)
 
-    def failures(self) -> Iterator[tuple[str, str]]:
-        """Yield photograph, and object if it is one, with the reason why there is no answer."""
+    def outcomes(self) -> Iterator[Outcome]:
+        """Yield what has become of each photograph, as the files say."""
         for job in self.jobs:
-            record = self._record(job)
-            for key, reason in record.get("failed", {}).items():
-                yield f"{job.image.file}, object {key}" if key else job.image.file, reason
+            record, objects = self._record(job), len(job.image.objects)
+            failed: dict[str, str] = record.get("failed", {})
+            if "" in failed:
+                yield Outcome(job.image.file, 0, objects, {job.image.file: failed[""]})
+            elif self.finished(job):
+                reasons = {f"{job.image.file}, object {key}": why for key, why in failed.items()}
+                assert len(record["masks"]) + len(failed) == objects, "one or the other"
+                yield Outcome(job.image.file, len(record["masks"]), len(failed), reasons)
+            else:
+                reason = "has no result; all processes must see the same folders"
+                yield Outcome(job.image.file, 0, objects, {job.image.file: reason})
 
     def _write(self, answer: Answer) -> None:
         job, pixels = answer.photo.job, answer.photo.pixels
-        if pixels is None:
-            self._keep(job, {"digest": None, "failed": {"": answer.photo.error}})
-            return
-        stem = Path(job.image.file).with_suffix("")
-        files = []
-        if MASKS in self.formats:
-            if answer.labels is not None:
-                files.append(Path(MASKS, f"{stem}.png"))
-                png.write_index(self.folder / files[-1], answer.labels, distinct_colours(256))
-            for place, rle in answer.masks.items():
-                files.append(Path(MASKS, f"{stem}_{place + 1}.png"))
-                png.write_binary(self.folder / files[-1], run_lengths.decode(rle))
-        if OVERLAYS in self.formats:
-            files.append(Path(OVERLAYS, f"{stem}.png"))
-            write_picture(self.folder / files[-1], picture(answer))
-        names = [file.as_posix() for file in files]
-        for file in set(self._record(job).get("files", ())) - set(names):
-            (self.folder / file).unlink(missing_ok=True)  # of objects that are no more
-        record = {
-            "digest": job.digest,
-            "size": pixels.shape[:2],
-            "files": names,
-            "masks": answer.masks,
-            "failed": answer.failed,
-        }
+        before = set(self._record(job).get("files", ()))
+        record: dict[str, Any] = {"digest": None, "failed": {"": answer.photo.error}, "files": []}
+        if pixels is not None:
+            self._keep(job, {"digest": None, "files": sorted(before.union(self._planned(job)))})
+            record = {
+                "digest": job.digest,
+                "size": pixels.shape[:2],
+                "files": list(self._write_files(answer)),
+                "masks": answer.masks,
+                "failed": answer.failed,
+            }
+        for file in before.difference(record["files"]):  # of objects that are no more
+            if self._writers.get(file, job.image.file) == job.image.file:
+                (self.folder / file).unlink(missing_ok=True)
         self._keep(job, record)
+
+    def _write_files(self, answer: Answer) -> Iterator[str]:
+        """Write the files of a photograph; yields their paths inside the folder."""
+        image = answer.photo.job.image
+        masks = self._masks(image)
+        if MASKS in self.formats and answer.labels is not None:
+            png.write_index(self.folder / masks[0], answer.labels, distinct_colours(256))
+            yield masks[0]
+        for place, rle in answer.masks.items() if MASKS in self.formats else ():
+            png.write_binary(self.folder / masks[place], run_lengths.decode(rle))
+            yield masks[place]
+        if OVERLAYS in self.formats:
+            write_picture(self.folder / _overlay(image), picture(answer))
+            yield _overlay(image)
+
+    def _planned(self, job: Job) -> list[str]:
+        """Return the paths of the files of a photograph, if no object fails."""
+        masks = self._masks(job.image) if MASKS in self.formats else ()
+        return [*masks, *([_overlay(job.image)] if OVERLAYS in self.formats else ())]
+
+    def _masks(self, image: PromptedImage) -> list[str]:
+        """Return the paths of the masks of a photograph, or of its class map."""
+        stem, objects = stem_of(image.file), len(image.objects)
+        return [f"{MASKS}/{name}.png" for name in self._names.first(stem, objects) or (stem,)]
 
     def _keep(self, job: Job, record: Mapping[str, Any]) -> None:
         write_text(self._place(job), json.dumps(record))
@@ -148,6 +216,10 @@ class PredictionWriter(L.Callback):
 
     def _place(self, job: Job) -> Path:
         return self.folder / ".probseg" / f"{job.image.file}.json"
+
+
+def _overlay(image: PromptedImage) -> str:
+    return f"{OVERLAYS}/{stem_of(image.file)}.png"
 
 
 def picture(answer: Answer) -> npt.NDArray[np.uint8]:

@@ -139,6 +139,9 @@ def _check_photograph(options: argparse.Namespace) -> None:
     if output.suffix.lower() != suffix or output.is_dir():
         msg = f"--output must be a file ending in {suffix} for --format {kind}, got {output}"
         raise UsageError(msg)
+    if output.exists() and output.samefile(options.images):
+        msg = f"--output {output}: is the photograph itself, which would be lost; name another file"
+        raise UsageError(msg)
     check_writable("--output", output)
 
 

@@ -23,6 +23,7 @@ from probseg.data.prompts import PromptedImage, PromptedObject, PromptFile, read
 from probseg.errors import UsageError
 from probseg.formats import png, run_lengths
 from probseg.formats.colours import distinct_colours
+from probseg.formats.mask_names import photograph_files
 from probseg.formats.results import COCO, MASKS, OVERLAYS
 from probseg.images import IMAGE_SUFFIXES, unread_files
 from probseg.interact import image_tensor
@@ -52,7 +53,8 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
         pixels: The photograph, RGB, uint8, shape `(H, W, 3)`.
 
     Raises:
-        UsageError: If options do not fit the model, or a prompt is outside of the photograph.
+        UsageError: If options do not fit the model, a prompt is outside of the photograph, or the
+            answer has no pixel.
     """
     (kind,) = options.formats
     semantic = _is_semantic(options)
@@ -63,7 +65,7 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
     if not semantic and not options.clicks and options.box is None:
         msg = f"{options.images}: nothing to go by; give at least one --click or a --box"
         raise UsageError(msg)
-    prompted = PromptedObject("1", "object", tuple(options.clicks), options.box)
+    prompted = PromptedObject("1", 1, tuple(options.clicks), options.box)
     if not semantic:
         try:
             prompted_state(image_tensor(pixels), prompted)
@@ -73,6 +75,9 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
     task = _task(_loaded(options), 1).to(options.device)
     with torch.inference_mode():
         (answer,) = task.predict_step([Photo(Job(image, options.images, ""), pixels)], 0)
+    for reason in answer.failed.values():
+        msg = f"{options.images}: {reason}"
+        raise UsageError(msg)
     if kind == OVERLAYS:
         write_picture(output, picture(answer))
     elif answer.labels is not None:
@@ -91,7 +96,8 @@ def predict_folder(options: argparse.Namespace) -> None:
         options: Of the command line.
 
     Raises:
-        UsageError: If options do not fit the model, or there is no photograph.
+        UsageError: If options do not fit the model, there is no photograph, or files are in the
+            way.
         DataError: If the file of prompts cannot be read.
         SystemExit: With status 1 if photographs or objects have no mask; 143 after SIGTERM, 130
             after Ctrl-C.
@@ -103,7 +109,11 @@ def predict_folder(options: argparse.Namespace) -> None:
     for image in prompts.images:
         path = options.images / image.file
         jobs.append(Job(image, path, _digest(image, path, weights, options.formats)))
-    writer = PredictionWriter(options.output, jobs, prompts.categories, options.formats)
+    writer = PredictionWriter(
+        options.output, options.images, jobs, prompts.categories, options.formats
+    )
+    writer.refuse_strangers()
+    before = sum(not outcome.reasons for outcome in writer.outcomes())
     waiting = [job for job in jobs if not writer.finished(job)]  # before any process writes
     if waiting:
         without_notices()
@@ -132,7 +142,7 @@ def predict_folder(options: argparse.Namespace) -> None:
             sys.stderr.write(f"probseg: stopped by {stopped[1]}; the same command continues\n")
             raise SystemExit(stopped[0]) from error
     if rank_zero_only.rank == 0:  # type: ignore[attr-defined]
-        _finish(writer, len(jobs), len(jobs) - len(waiting), options)
+        _finish(writer, prompts, before, options)
 
 
 def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
@@ -162,25 +172,56 @@ def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
     return prompts
 
 
-def _finish(writer: PredictionWriter, total: int, before: int, options: argparse.Namespace) -> None:
+def _finish(
+    writer: PredictionWriter, prompts: PromptFile, before: int, options: argparse.Namespace
+) -> None:
     """Write what all photographs make together, and print what was done and what was not.
+
+    Args:
+        writer: Of the files.
+        prompts: Of all photographs.
+        before: Number of photographs that were done before.
+        options: Of the command line.
 
     Raises:
         SystemExit: With status 1 if there are failures.
     """
     if COCO in options.formats:
         writer.write_annotations()
-    failures = list(writer.failures())
-    done = sum(writer.finished(job) for job in writer.jobs)
-    line = f"{done} of {total} photographs in {options.output}"
-    sys.stdout.write(f"{line}, {before} of them finished before\n" if before else f"{line}\n")
-    for what, reason in failures[:SHOWN]:
-        sys.stdout.write(f"failed: {what}: {reason}\n")
-    if len(failures) > SHOWN:
-        sys.stdout.write(f"failed: {len(failures) - SHOWN} more\n")
-    if failures:
+    outcomes = list(writer.outcomes())
+    failed = [one for one in outcomes if one.reasons]
+    prompted = [PurePosixPath(image.file).as_posix() for image in prompts.images]
+    there = photograph_files(options.images, prompted)
+    skipped = sorted({*prompts.empty, *there}.difference(prompted))
+    done = len(outcomes) - len(failed)
+    photographs = _counted("photograph", done, len(failed), len(skipped), before)
+    lines = [f"{options.output}: {photographs}"]
+    if prompts.categories:
+        objects = sum(one.done for one in outcomes), sum(one.failed for one in outcomes)
+        lines.append(f"{options.output}: {_counted('object', *objects, prompts.crowds)}")
+    if skipped:
+        more = ", ..." if len(skipped) > 3 else ""
+        lines.append(f"skipped, as they have no prompt: {', '.join(skipped[:3])}{more}")
+    if prompts.crowds:
+        lines.append(f"skipped, as they are crowds: {prompts.crowds} annotations")
+    reasons = [f"failed: {what}: {why}" for one in failed for what, why in one.reasons.items()]
+    lines += reasons[:SHOWN]
+    if len(reasons) > SHOWN:
+        lines.append(f"failed: {len(reasons) - SHOWN} more")
+    text = "".join(f"{line}\n" for line in lines)
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    if reasons:
         sys.stdout.flush()
         raise SystemExit(1)
+
+
+def _counted(what: str, done: int, failed: int, skipped: int, before: int = 0) -> str:
+    """Return a sum and its parts."""
+    total = done + failed + skipped
+    earlier = f" ({before} of them before)" if before else ""
+    rest = f", {skipped} skipped" if skipped else ""
+    return f"{total} {what}{'' if total == 1 else 's'}: {done} done{earlier}, {failed} failed{rest}"
 
 
 def _is_semantic(options: argparse.Namespace) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -19,6 +18,7 @@ from probseg.data.pairs import ImageMaskPairs
 from probseg.data.source import Full
 from probseg.data.threads import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
+from probseg.formats.mask_names import mask_names
 from probseg.images import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
@@ -145,7 +145,8 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
     problems: list[Problem] = []
     images = _files(root, images_folder(root), IMAGE_SUFFIXES, problems)
     masks = _files(root, "masks", LOSSLESS_SUFFIXES, problems)
-    partners = _partners(images, masks, lambda stem: re.sub(r"_\d+$", "", stem), problems)
+    names = mask_names(root / images_folder(root))
+    partners = _partners(images, masks, lambda stem: names.owner(stem) or stem, problems)
     unused = sorted(set(images.values()) - {image for image, _ in partners})
     notes = [Problem(str(image), "has no mask and is not used", False) for image in unused]
     owned: dict[Path, list[Path]] = defaultdict(list)

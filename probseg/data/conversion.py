@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from probseg.data.annotation_files import read_index
 from probseg.data.layout import picture_files
 from probseg.errors import DataError
 from probseg.formats import brush, coco, png, polygons, run_lengths, yolo
+from probseg.formats.mask_names import mask_names, refuse_hidden
 from probseg.images import check_same_size, image_size, object_ids
 from probseg.metrics import iou
 from probseg.paths import write_text
@@ -104,10 +105,11 @@ def read_pngs(place: Path, request: Request, losses: Losses) -> Iterator[Annotat
     """
     photos = _photographs(request, "png")
     folder = place / "masks" if (place / "masks").is_dir() else place
+    names = mask_names(request.images)
     files: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.glob("*.png")):
-        owner = path.stem if path.stem in photos else re.sub(r"_\d+$", "", path.stem)
-        if owner not in photos:
+        owner = names.owner(path.stem)
+        if owner is None or owner not in photos:
             msg = f"{path}: there is no photograph of this name in {request.images}"
             raise DataError(msg)
         files[owner].append(path)
@@ -126,11 +128,26 @@ def read_pngs(place: Path, request: Request, losses: Losses) -> Iterator[Annotat
 def write_binary(
     place: Path, images: Iterable[AnnotatedImage], request: Request, losses: Losses
 ) -> None:
-    """Write `<stem>_<n>.png` for each object, 255 on it."""
-    for image, stem in _stems(images):
-        for number, one in enumerate(image.objects, start=1):
-            _lose_label(one, losses)
-            png.write_binary(place / f"{stem}_{number}.png", one.mask)
+    """Write `<stem>_<n>.png` for each object, 255 on it; see `probseg.formats.mask_names`.
+
+    Names that would belong to another image are left out, those of the folder `request.images`
+    too. The files get their names when all images are known.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=place, prefix=".") as unnamed:
+        drawn: dict[str, list[Path]] = {}
+        for number, (image, stem) in enumerate(_stems(images)):
+            mine = drawn[str(stem)] = []
+            for one in image.objects:
+                _lose_label(one, losses)
+                mine.append(Path(unnamed, f"{number}_{len(mine)}.png"))
+                png.write_binary(mine[-1], one.mask)
+        names = mask_names(request.images, drawn)
+        for owner, paths in drawn.items():
+            for path, name in zip(paths, names.first(owner, len(paths)), strict=True):
+                target = place / f"{name}.png"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(target)
 
 
 def write_index(
@@ -371,10 +388,11 @@ def _stems(images: Iterable[AnnotatedImage]) -> Iterator[tuple[AnnotatedImage, P
     """Yield images with their paths without suffix.
 
     Raises:
-        DataError: If two have the same.
+        DataError: If two have the same, or one is hidden.
     """
     seen: set[PurePosixPath] = set()
     for image in images:
+        refuse_hidden(image.file)
         stem = PurePosixPath(image.file).with_suffix("")
         if stem in seen:
             msg = f"{image.file}: another image is called {stem}, too; rename one of them"

@@ -14,6 +14,7 @@ from probseg.data.base import InteractiveDataset
 from probseg.data.layout import picture_files
 from probseg.data.reading import index_objects
 from probseg.errors import DataError, DatasetNotFoundError
+from probseg.formats.mask_names import mask_names
 from probseg.images import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
@@ -33,8 +34,9 @@ class ImageMaskFolder(InteractiveDataset):
     """Objects of a folder with `images/` and `masks/`.
 
     An image `images/cat.jpg` belongs to `masks/cat.png`, or to several masks
-    `masks/cat_1.png`, `masks/cat_2.png`. Without a folder `images/` the images lie in the
-    folder itself, as `probseg annotate` leaves a folder of photographs. In a mask, 0 is background,
+    `masks/cat_1.png`, `masks/cat_2.png`; see `probseg.formats.mask_names`. Without a folder
+    `images/` the images lie in the folder itself, as `probseg annotate` leaves a folder of
+    photographs. In a mask, 0 is background,
     1 to 254 are objects and 255 is ignored; a mask with 0 and 255 only is black and white, 255
     being the object. When the data set is built for the first time all masks are read and the sizes
     of all images, so that a bad file is named before training starts; what was found is kept in a
@@ -160,10 +162,11 @@ def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict
 
 def _pair(images: dict[str, Path], masks: dict[str, Path], root: Path) -> dict[str, list[Path]]:
     """Find the masks of each image; a mask without image is an error, the reverse is not."""
+    rule = mask_names(root / images_folder(root))
     pairs: dict[str, list[Path]] = defaultdict(list)
     orphans = []
     for stem, path in masks.items():
-        owner = stem if stem in images else re.sub(r"_\d+$", "", stem)
+        owner = rule.owner(stem)
         if owner in images:
             pairs[owner].append(path)
         else:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from probseg.data.layout import leads_outside
 from probseg.errors import DataError
+from probseg.formats.mask_names import refuse_hidden
 from probseg.types import Click
 
 COLUMNS = ("image", "object", "label", "x", "y", "positive", "x0", "y0", "x1", "y1")
@@ -25,13 +27,13 @@ class PromptedObject(NamedTuple):
 
     Args:
         key: Identifies it in its photograph; in COCO JSON the id of the annotation.
-        label: Name of its class.
+        category: Id of its class.
         clicks: In pixels of the photograph.
         box: `(x0, y0, x1, y1)`, half-open, or None.
     """
 
     key: str
-    label: str
+    category: int
     clicks: tuple[Click, ...]
     box: tuple[float, float, float, float] | None
 
@@ -57,12 +59,16 @@ class PromptFile(NamedTuple):
 
     Args:
         images: Those with prompts, in the order of the file.
-        categories: Ids of the labels in COCO JSON by their names; those of other files count from
-            1.
+        categories: Names of the classes by their ids: those of COCO JSON, of which several may
+            have one name; of other files the labels, counted from 1.
+        empty: Paths of images that are listed without an object.
+        crowds: Number of annotations of COCO JSON that are left out.
     """
 
     images: tuple[PromptedImage, ...]
-    categories: Mapping[str, int]
+    categories: Mapping[int, str]
+    empty: tuple[str, ...] = ()
+    crowds: int = 0
 
 
 def read_prompts(path: Path) -> PromptFile:
@@ -74,7 +80,7 @@ def read_prompts(path: Path) -> PromptFile:
 
     JSON: `{"cat.jpg": [{"box": [x0, y0, x1, y1], "clicks": [[x, y], [x, y, false]], "label":
     "cat"}]}`, an entry for each object, or a file in the format of COCO, whose `bbox` are the
-    boxes.
+    boxes. Objects without a label, or a category, are of the class `object`.
 
     Args:
         path: The file, with the suffix `.csv` or `.json`.
@@ -102,13 +108,14 @@ def read_prompts(path: Path) -> PromptFile:
         if leads_outside(image.file):
             msg = f"{path}: {image.file!r} must be a path inside the folder of photographs"
             raise DataError(msg)
+        refuse_hidden(image.file)
     return found
 
 
 def _read_csv(path: Path) -> PromptFile:
     clicks: dict[tuple[str, str], list[Click]] = {}
     boxes: dict[tuple[str, str], tuple[float, float, float, float]] = {}
-    labels: dict[tuple[str, str], str] = {}
+    labels: dict[tuple[str, str], set[str]] = {}
     with path.open(newline="", encoding="utf-8-sig") as file:
         table = csv.DictReader(file)
         unknown = sorted(set(table.fieldnames or ()) - set(COLUMNS))
@@ -117,8 +124,15 @@ def _read_csv(path: Path) -> PromptFile:
             raise ValueError(msg)
         for line, row in enumerate(table, start=2):
             try:
+                if None in row or not row["image"]:
+                    msg = f"expected an image, and a cell for each column, got {[*row.values()]}"
+                    raise ValueError(msg)
                 key = (row["image"], row.get("object") or "1")
-                labels.setdefault(key, row.get("label") or UNNAMED)
+                named = labels.setdefault(key, set())
+                named |= {row["label"]} if row.get("label") else set()
+                if len(named) > 1:
+                    msg = f"a second label for the same object, {sorted(named)}"
+                    raise ValueError(msg)
                 mine = clicks.setdefault(key, [])
                 if row.get("x") or row.get("y"):
                     mine.append(_click([row["x"], row["y"], _sign(row.get("positive") or "1")]))
@@ -132,20 +146,22 @@ def _read_csv(path: Path) -> PromptFile:
                 msg = f"line {line}: {error}"
                 raise ValueError(msg) from error
     images: dict[str, list[PromptedObject]] = {}
+    categories = _Categories()
     for key, given in clicks.items():
-        one = _object(key[1], labels[key], given, boxes.get(key))
+        one = _object(key[1], categories.number(*labels[key]), given, boxes.get(key))
         images.setdefault(key[0], []).append(one)
-    return _numbered(images)
+    return _prompt_file(images, categories)
 
 
 def _read_json(path: Path) -> PromptFile:
-    content = json.loads(path.read_text(encoding="utf-8-sig"))
+    content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_without_twins)
     if not isinstance(content, dict):
         msg = f"expected an object of images, got a {type(content).__name__}"
         raise ValueError(msg)
     if {"images", "annotations"} <= content.keys():
         return _of_coco(content)
     images = {}
+    categories = _Categories()
     for file, entries in content.items():
         objects = []
         for number, entry in enumerate(entries, start=1):
@@ -154,54 +170,102 @@ def _read_json(path: Path) -> PromptFile:
                 raise ValueError(msg)
             clicks = [_click(click) for click in entry.get("clicks", ())]
             box = _box(entry["box"]) if entry.get("box") is not None else None
-            label = str(entry.get("label") or UNNAMED)
-            objects.append(_object(str(number), label, clicks, box))
+            category = categories.number(str(entry.get("label") or UNNAMED))
+            objects.append(_object(str(number), category, clicks, box))
         images[file] = objects
-    return _numbered(images)
+    return _prompt_file(images, categories)
+
+
+class _Categories(dict[int, str]):
+    """Names of classes by their ids."""
+
+    def number(self, name: str = UNNAMED) -> int:
+        """Return the id of a class, the first of several of one name; a new one gets the next."""
+        known = next((key for key, other in self.items() if other == name), None)
+        key = max(self, default=0) + 1 if known is None else known
+        self[key] = name
+        return key
 
 
 def _of_coco(content: Mapping[str, Any]) -> PromptFile:
     """Take the boxes of a file in the format of COCO; crowds are left out."""
-    names = {entry["id"]: str(entry["name"]) for entry in content.get("categories", ())}
-    objects: dict[int, list[PromptedObject]] = {entry["id"]: [] for entry in content["images"]}
-    for entry in content["annotations"]:
-        if entry.get("iscrowd"):
-            continue
+    listed = _by_id(content.get("categories", ()), "categories")
+    categories = _Categories({key: str(entry["name"]) for key, entry in listed.items()})
+    images = _by_id(content["images"], "images")
+    annotations = _by_id(content["annotations"], "annotations")
+    objects: dict[int, list[PromptedObject]] = {key: [] for key in images}
+    wanted = {key: entry for key, entry in annotations.items() if not entry.get("iscrowd")}
+    for key, entry in wanted.items():
         if entry["image_id"] not in objects:
-            msg = f"annotation {entry['id']} is of the image {entry['image_id']}, which is missing"
+            msg = f"annotation {key} is of the image {entry['image_id']}, which is missing"
             raise ValueError(msg)
-        x, y, width, height = map(float, entry["bbox"])
-        label = names.get(entry.get("category_id"), UNNAMED)
-        box = _box([x, y, x + width, y + height])
-        objects[entry["image_id"]].append(PromptedObject(str(entry["id"]), label, (), box))
-    images = tuple(
+        kind = entry.get("category_id")
+        if kind is not None and kind not in listed:
+            msg = (
+                f"annotation {key} is of the category {kind!r}, but `categories` has "
+                f"{sorted(listed)[:10]}; add it there, or leave `category_id` out"
+            )
+            raise ValueError(msg)
+        category = categories.number() if kind is None else listed[kind]["id"]
+        try:
+            x, y, width, height = map(float, entry["bbox"])
+            box = _box([x, y, x + width, y + height])
+        except (TypeError, ValueError) as error:
+            bbox = entry["bbox"]
+            msg = f"annotation {key}: `bbox` must be [x, y, width, height] in pixels, got {bbox!r}"
+            raise ValueError(msg) from error
+        objects[entry["image_id"]].append(PromptedObject(str(key), category, (), box))
+    found = tuple(
         PromptedImage(
             str(entry["file_name"]),
-            tuple(objects[entry["id"]]),
-            int(entry["id"]),
+            tuple(objects[key]),
+            key,
             (int(entry["height"]), int(entry["width"])),
         )
-        for entry in content["images"]
-        if objects[entry["id"]]
+        for key, entry in images.items()
+        if objects[key]
     )
-    return PromptFile(images, {name: number for number, name in names.items()} or {UNNAMED: 1})
+    empty = tuple(str(entry["file_name"]) for key, entry in images.items() if not objects[key])
+    return PromptFile(found, categories, empty, len(annotations) - len(wanted))
 
 
-def _numbered(images: Mapping[str, list[PromptedObject]]) -> PromptFile:
-    labels = dict.fromkeys(one.label for objects in images.values() for one in objects)
+def _by_id(entries: Sequence[Mapping[str, Any]], what: str) -> dict[int, Mapping[str, Any]]:
+    """Map the entries of a list of COCO JSON by their ids."""
+    found: dict[int, Mapping[str, Any]] = {}
+    for entry in entries:
+        key = entry["id"]
+        if type(key) is not int or key in found:
+            problem = "is there more than once" if key in found else "is no whole number"
+            msg = f"the id {key!r} in `{what}` {problem}"
+            raise ValueError(msg)
+        found[key] = entry
+    return found
+
+
+def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a JSON object a dictionary; of keys that are there twice, one would be lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twin = next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
+        msg = f"{twin!r} is there more than once; merge its entries"
+        raise ValueError(msg)
+    return found
+
+
+def _prompt_file(images: Mapping[str, list[PromptedObject]], categories: _Categories) -> PromptFile:
     found = tuple(
         PromptedImage(file, tuple(objects)) for file, objects in images.items() if objects
     )
-    return PromptFile(found, {label: number for number, label in enumerate(labels, start=1)})
+    return PromptFile(found, categories, tuple(file for file in images if not images[file]))
 
 
 def _object(
-    key: str, label: str, clicks: list[Click], box: tuple[float, float, float, float] | None
+    key: str, category: int, clicks: list[Click], box: tuple[float, float, float, float] | None
 ) -> PromptedObject:
     if not clicks and box is None:
         msg = f"the object {key} has neither a box nor a click"
         raise ValueError(msg)
-    return PromptedObject(key, label, tuple(clicks), box)
+    return PromptedObject(key, category, tuple(clicks), box)
 
 
 def _click(values: list[Any]) -> Click:

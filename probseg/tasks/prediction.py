@@ -175,7 +175,12 @@ class ObjectPrediction(L.LightningModule):
     def _answer(self, waiting: list[tuple[Answer, int, InteractionState]]) -> None:
         answered = self._loop.answer([state for _, _, state in waiting])
         for (answer, place, _), state in zip(waiting, answered, strict=True):
-            answer.masks[place] = run_lengths.encode(state.probability > 0.5)
+            mask = state.probability > 0.5
+            if mask.any():
+                answer.masks[place] = run_lengths.encode(mask)
+            else:
+                key = answer.photo.job.image.objects[place].key
+                answer.failed[key] = "the answer has no pixel; give more prompts"
 
 
 class ClassPrediction(L.LightningModule):

@@ -295,6 +295,34 @@ def test_finishing_and_opening_again(page):
     assert page.run("clicker.objects.length") == 0
 
 
+def test_done_finishes_the_open_object(page):
+    photo = "probsegPage.session.photographs[9]"
+    state = f"[probsegPage.index, {photo}.state, {photo}.objects]"
+    page.open(9)
+    page.click(60, 50)
+    page.tab.get_by_role("button", name="dog").click()
+    page.press("d")
+    page.until("probsegPage.index === 10")
+    assert page.run(state) == [10, "done", 1]
+    page.press("p")
+    assert page.run("clicker.objects.map(object => object.label)") == ["dog"]
+    page.click(20, 20)
+    assert page.run(state) == [9, "open", 1]
+    page.press("Backspace", "d")
+    page.press("p")
+    trouble(page, "slow")
+    page.click(20, 20, wait=False)
+    page.tab.keyboard.press("d")  # before the answer to the click
+    page.until("probsegPage.index === 10")
+    assert page.run(state) == [10, "done", 2]
+    page.press("p")
+    page.tab.keyboard.press("e")
+    page.drag((20, 90), (30, 90))
+    page.press("d")
+    assert "no pixel" in page.banner()
+    assert page.run(state) == [9, "open", 2]
+
+
 @pytest.mark.parametrize("kind", ["gone", "lost"])
 def test_without_the_server_nothing_is_lost_or_given_twice(page, kind):
     page.open({"gone": 7, "lost": 8}[kind])

@@ -9,6 +9,8 @@ import sqlite3
 import numpy as np
 import pytest
 from annotate_client import HOST, MODEL, begin, draw_photographs
+from fakes import micro_model
+from micro import described
 from PIL import Image
 from pycocotools import mask as coco_mask
 
@@ -17,8 +19,10 @@ from probseg.annotate.frames import unpack
 from probseg.annotate.models import Answerer
 from probseg.cli import main
 from probseg.data import ImageMaskFolder
+from probseg.errors import UsageError
 from probseg.images import read_image
 from probseg.types import Click
+from probseg.zoo import store
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +127,7 @@ def test_finished_objects_are_files_that_training_reads(client):
     names = {one["id"]: one["name"] for one in content["categories"]}
     assert [names[one["category_id"]] for one in content["annotations"]] == ["disk", "object"]
     assert content["annotations"][0]["model"] == MODEL
-    assert len(content["annotations"][0]["clicks"]) == 1
+    assert len(content["annotations"][0]["prompts"]) == 1
 
 
 def test_objects_open_again_with_their_mask_and_prompts(client):
@@ -180,6 +184,94 @@ def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_pat
     assert [np.array_equal(samples[n].mask, wanted[n]) for n in (0, 1)] == [True, True]
     kept = np.asarray(Image.open(folder / ".probseg" / "masks" / "photo1.png"))
     assert np.array_equal(kept, labels)
+
+
+def refused(client, action):
+    body = {"revision": client.get(client.path())["revision"], "action": action}
+    answer = client.http.post(f"{client.path()}/actions", json=body)
+    assert answer.status_code == 400
+    return answer.json()["error"]
+
+
+DONE = {"type": "state", "state": "done"}
+NO_PIXEL = {"type": "brush", "radius": 4, "points": [[8, 8]], "positive": False}
+
+
+def test_a_photograph_that_is_done_has_no_open_object(client):
+    """Whatever comes before: what is drawn is in the files, or the photograph is not done."""
+    folder = client.sessions.folder
+
+    def now():
+        described = client.get(client.path())
+        masks = folder / "masks"
+        files = len(list(masks.iterdir())) if masks.is_dir() else 0
+        return described["state"], described["current"] is not None, files
+
+    _, drawn = client.click(*CLICKS[0])
+    header, _ = client.act({**DONE, "label": "disk"})
+    assert (header["state"], header["current"]) == ("done", None)
+    assert [(one["label"], one["area"]) for one in header["objects"]] == [("disk", drawn.sum())]
+    assert now() == ("done", False, 1)
+    number = header["objects"][0]["id"]
+    header, _ = client.act({"type": "reopen", "object": number})
+    assert header["state"] == "open"
+    _, drawn = client.act({"type": "brush", "radius": 4, "points": [[8, 8]], "positive": True})
+    header, _ = client.act(DONE)
+    assert [(one["label"], one["area"]) for one in header["objects"]] == [("disk", drawn.sum())]
+    header, _ = client.act(NO_PIXEL)
+    assert header["state"] == "open"
+    assert "no pixel" in refused(client, DONE), "these prompts would be lost"
+    assert "no pixel" in refused(client, {"type": "reopen", "object": number})
+    assert now() == ("open", True, 1)
+    client.act({"type": "undo"})
+    client.act(DONE)
+    assert now() == ("done", False, 1)
+    client.click(90, 80)
+    client.act({"type": "state", "state": "review"})
+    assert now() == ("review", True, 1)
+    answer = client.http.post("/api/export", json={"format": "coco"}).json()
+    assert answer["unfinished"] == ["photo0.png"]
+
+
+def test_all_prompts_are_in_the_annotations_and_give_the_mask_again(client, tmp_path):
+    given = [
+        {"type": "box", "box": [30, 20, 100, 80]},
+        {"type": "click", "x": 64.2, "y": 48.9, "positive": True},
+        {"type": "brush", "radius": 5.0, "points": [[10.0, 10.0], [40.0, 10.0]], "positive": True},
+        {"type": "click", "x": 5.5, "y": 5.5, "positive": False},
+    ]
+    for action in [*given, NO_PIXEL]:
+        client.act(action)
+    client.act({"type": "undo"})
+    client.act({"type": "finish"})
+    number = client.get(client.path())["objects"][0]["id"]
+    client.act({"type": "reopen", "object": number})
+    client.act({"type": "undo"})  # not finished: the file has the mask of before, and its prompts
+    client.sessions.close()
+    path = client.sessions.folder / "annotations.json"
+    (entry,) = json.loads(path.read_text())["annotations"]
+    assert entry["prompts"] == given
+    client = begin(draw_photographs(tmp_path / "again"), client.sessions.answerer)
+    for step in entry["prompts"]:
+        _, mask = client.act(step)
+    client.sessions.close()
+    assert np.array_equal(coco_mask.decode(entry["segmentation"]), mask)
+
+
+def test_what_the_command_line_chose_is_kept_for_the_next_start(tmp_path):
+    store.save(micro_model("micro_csa"), described("micro_csa"), tmp_path / "model")
+    folder, model = draw_photographs(tmp_path / "photos", 1), str(tmp_path / "model")
+    begin(folder, Answerer(model), labels=["cat", "dog"]).sessions.close()
+    later = Answerer()
+    client = begin(folder, later)
+    assert client.get("/api/session")["labels"] == ["cat", "dog"]
+    assert later.name == model
+    client.sessions.close()
+    client = begin(folder, later, labels=["cow", "cat"])
+    assert client.get("/api/session")["labels"] == ["cow", "cat", "dog"]
+    client.sessions.close()
+    with pytest.raises(UsageError, match="--labels"):
+        begin(folder, later, labels=["a" * 101])
 
 
 def test_two_clients_do_not_overwrite_each_other(client):

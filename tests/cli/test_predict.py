@@ -88,7 +88,9 @@ def test_a_folder_has_the_masks_of_the_predictor(here, capsys):
     formats = "--format=masks,coco,overlays"
     given = ("photos", "--prompts=prompts.json", formats, "--output", here, "--batch-size=1")
     assert predict(*given) == 0
-    assert "6 of 6 photographs" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "6 photographs: 6 done, 0 failed\n" in shown
+    assert "12 objects: 12 done, 0 failed\n" in shown
     content = json.loads((here / "annotations.json").read_text())
     names = {entry["id"]: entry["file_name"] for entry in content["images"]}
     labels = {entry["id"]: entry["name"] for entry in content["categories"]}
@@ -107,7 +109,7 @@ def test_a_folder_has_the_masks_of_the_predictor(here, capsys):
     assert {path.name for path in (here / "overlays").iterdir()} == set(names.values())
     before = {path: path.stat().st_mtime_ns for path in (here / "masks").iterdir()}
     assert predict(*given) == 0
-    assert "6 of them finished before" in capsys.readouterr().out
+    assert "6 done (6 of them before)" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in (here / "masks").iterdir()}
 
 
@@ -127,7 +129,7 @@ def test_only_what_has_changed_is_done_again(here, capsys):
     (masks / "p0_2.png").unlink()
     capsys.readouterr()
     assert predict(*given) == 0
-    assert "1 of them finished before" in capsys.readouterr().out
+    assert "3 done (1 of them before)" in capsys.readouterr().out
     assert {path.name for path in masks.iterdir()} == {
         "p0_1.png", "p0_2.png", "p1_1.png", "p1_2.png", "p2_1.png"
     }  # fmt: skip
@@ -155,18 +157,161 @@ def test_failures_are_listed_and_the_rest_is_done(here, capsys):
         "p0.png": [{"box": [5, 6, 40, 40]}, {"box": [5, 6, 70, 40]}, {"clicks": [[64, 3]]}],
         "absent.png": [{"clicks": [[1, 1]]}],
         "p1.png": [{"clicks": [[1, 1]]}],
+        "p2.png": [],
     }
     (here / "p.json").write_text(json.dumps(prompts))
     given = ("photos", "--prompts", here / "p.json", "--output", here / "out")
-    for again in (False, True):
+    for before in ("", " (1 of them before)"):
         assert predict(*given) == 1
         shown = capsys.readouterr().out
-        assert "2 of 3 photographs" in shown
-        assert ("2 of them finished before" in shown) == again
-        failed = [line.split(":")[1].strip() for line in shown.splitlines() if "failed" in line]
+        assert f"7 photographs: 1 done{before}, 2 failed, 4 skipped\n" in shown
+        assert "5 objects: 2 done, 3 failed\n" in shown
+        assert "skipped, as they have no prompt: p2.png, p3.png, p4.png, ...\n" in shown
+        failed = [
+            line.split(":")[1].strip() for line in shown.splitlines() if line.startswith("failed")
+        ]
         assert failed == ["p0.png, object 2", "p0.png, object 3", "absent.png"]
     names = {path.name for path in (here / "out" / "masks").iterdir()}
     assert names == {"p0_1.png", "p1_1.png"}
+
+
+def coco_prompts(categories, annotations, images=None):
+    """The text of a COCO file with boxes on p0.png."""
+    image = {"id": 1, "file_name": "p0.png", "height": 48, "width": 64}
+    boxed = [{"id": n, "image_id": 1, "bbox": [9, 9, 30, 30], **own} for n, own in annotations]
+    content = {"images": images or [image], "categories": categories, "annotations": boxed}
+    return json.dumps(content)
+
+
+CAR, TWIN = {"id": 3, "name": "car"}, {"id": 9, "name": "car"}
+
+
+@pytest.mark.parametrize(
+    ("categories", "annotations", "named"),
+    [
+        ([CAR, TWIN], [{"category_id": 3}, {"category_id": 9}], {3: "car", 9: "car"}),
+        ([CAR], [{"category_id": 3}, {}], {3: "car", 4: "object"}),
+        ([CAR], [{"category_id": None}, {"category_id": 3}], {3: "car", 4: "object"}),
+        ([{"id": 7, "name": "object"}], [{}, {"category_id": 7}], {7: "object"}),
+        ([], [{}, {}], {1: "object"}),
+        ([CAR, TWIN], [{"category_id": 3}, {"iscrowd": 1}], {3: "car", 9: "car"}),
+    ],
+)
+def test_categories_stay_what_they_are(here, capsys, categories, annotations, named):
+    text = coco_prompts(categories, [*enumerate(annotations)])
+    (here / "p.json").write_text(text)
+    given = ("photos", "--prompts", here / "p.json", "--format=coco", "--output", here / "out")
+    assert predict(*given) == 0
+    made = json.loads((here / "out" / "annotations.json").read_text())
+    assert {entry["id"]: entry["name"] for entry in made["categories"]} == named
+    kept = [entry for entry in annotations if not entry.get("iscrowd")]
+    unnamed = next((key for key, name in named.items() if name == "object"), None)
+    wanted = [unnamed if e.get("category_id") is None else e["category_id"] for e in kept]
+    assert [entry["category_id"] for entry in made["annotations"]] == wanted
+    crowds = len(annotations) - len(kept)
+    assert f"{len(kept)} done, 0 failed{f', {crowds} skipped' if crowds else ''}\n" in (
+        capsys.readouterr().out
+    )
+
+
+TWO = [(1, {}), (2, {})]
+IMAGE = {"id": 1, "file_name": "p0.png", "height": 48, "width": 64}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        (
+            "p.json",
+            coco_prompts([CAR], [(1, {"category_id": 5})]),
+            "annotation 1 is of the category 5",
+        ),
+        ("p.json", coco_prompts([CAR], [(1, {"category_id": "3"})]), "category '3'"),
+        ("p.json", coco_prompts([], [(1, {"category_id": 3})]), "category_id"),
+        ("p.json", coco_prompts([CAR, CAR], TWO), "the id 3 in `categories` is there more than"),
+        ("p.json", coco_prompts([CAR], [(1, {}), (1, {})]), "the id 1 in `annotations`"),
+        ("p.json", coco_prompts([CAR], [("a", {})]), "the id 'a' in `annotations` is no whole"),
+        ("p.json", coco_prompts([CAR], TWO, [IMAGE, IMAGE]), "the id 1 in `images`"),
+        ("p.json", coco_prompts([CAR], [(1, {"image_id": 2})]), "image 2, which is missing"),
+        ("p.json", coco_prompts([CAR], [(1, {"bbox": None})]), "bbox"),
+        ("p.json", '{"p0.png": [{"clicks": [[9, 9]]}], "p0.png": []}', "'p0.png' is there more"),
+        ("p.json", '{".p0.png": [{"clicks": [[9, 9]]}]}', "hidden"),
+        ("p.csv", "image,x,y,label\np0.png,9,9,cat\np0.png,8,8,dog\n", "line 3: a second label"),
+        ("p.csv", "image,x,y\np0.png,9,9,0\n", "a cell for each column"),
+        ("p.csv", "x,y,image\n9,9\n", "line 2: expected an image"),
+    ],
+)
+def test_prompts_are_checked_before_a_network_is_loaded(
+    here, capsys, monkeypatch, name, text, words
+):
+    loaded = "probseg.cli.predict_photographs._loaded"
+    monkeypatch.setattr(loaded, lambda options: pytest.fail("loaded"))
+    (here / name).write_text(text)
+    given = ("photos", "--prompts", here / name, "--format=coco", "--output", here / "out")
+    shown = usage_error(capsys, "predict", *given, "--model", "./clicks")
+    assert words in shown
+    assert name in shown or "hidden" in shown
+    assert not (here / "out").exists()
+
+
+def test_a_label_may_be_on_any_row_of_its_object(here):
+    (here / "p.csv").write_text("image,x,y,label\np0.png,9,9,\np0.png,20,30,cat\n")
+    given = ("photos", "--prompts", here / "p.csv", "--format=coco", "--output", here / "out")
+    assert predict(*given) == 0
+    made = json.loads((here / "out" / "annotations.json").read_text())
+    assert made["categories"] == [{"id": 1, "name": "cat"}]
+
+
+def test_files_that_no_prediction_wrote_are_not_replaced(here, capsys):
+    given = ("photos", "--prompts=prompts.json", "--format=masks,overlays", "--output", here)
+    for own in ("masks/p1_2.png", "overlays/p3.png"):
+        (here / own).parent.mkdir()
+        (here / own).write_bytes(b"drawn by hand")
+        assert own in usage_error(capsys, "predict", *given, "--model", "./clicks")
+        assert (here / own).read_bytes() == b"drawn by hand"
+        assert [path for path in here.rglob("*.*") if path.is_file()] == [here / own]
+        (here / own).unlink()
+    assert predict(*given) == 0
+    photo = save(draw_scene(48, 64)[0], here / "photo.png")
+    before = photo.read_bytes()
+    itself = (photo, "--click=9,9", "--output", here / "masks" / ".." / "photo.png")
+    assert "itself" in usage_error(capsys, "predict", *itself, "--model", "./clicks")
+    assert photo.read_bytes() == before
+
+
+def test_results_in_one_folder_do_not_remove_each_other(here, capsys):
+    """The first mask of a.png had the name that is now that of the class map of a_1.png."""
+    for name in ("a", "a_1"):
+        save(draw_scene(48, 64)[0], here / "photos" / f"{name}.png")
+    (here / "photos" / "a_1.png").rename(here / "away.png")
+    (here / "p.json").write_text(json.dumps({"a.png": [{"clicks": [[20, 30]]}]}))
+    given = (here / "photos", "--output", here / "out")
+    assert predict(*given, "--prompts", here / "p.json") == 0
+    (here / "away.png").rename(here / "photos" / "a_1.png")
+    assert predict(*given, model="./classes") == 0
+    assert "2 photographs: 2 done, 0 failed\n" in capsys.readouterr().out
+    assert {path.name for path in (here / "out" / "masks").iterdir()} == {"a.png", "a_1.png"}
+    (here / "photos" / "a.png").write_bytes(b"no photograph")
+    assert predict(*given, model="./classes") == 1
+    assert "2 photographs: 1 done (1 of them before), 1 failed\n" in capsys.readouterr().out
+    assert {path.name for path in (here / "out" / "masks").iterdir()} == {"a_1.png"}
+
+
+def test_answers_without_a_pixel_are_failures(here, capsys, monkeypatch):
+    def nothing(loop, states):
+        return [s._replace(probability=np.zeros(s.image.shape[-2:], np.float32)) for s in states]
+
+    monkeypatch.setattr("probseg.interact.InteractionLoop.answer", nothing)
+    (here / "p.json").write_text(json.dumps({"p0.png": [{"clicks": [[20, 30]]}]}))
+    given = ("photos", "--prompts", here / "p.json", "--output", here / "out")
+    assert predict(*given) == 1
+    shown = capsys.readouterr().out
+    assert "6 photographs: 0 done, 1 failed, 5 skipped\n" in shown
+    assert "failed: p0.png, object 1: the answer has no pixel" in shown
+    assert not list((here / "out").rglob("*.png"))
+    one = ("photos/p0.png", "--click=20,30", "--output", here / "mask.png", "--model=./clicks")
+    assert "no pixel" in usage_error(capsys, "predict", *one)
+    assert not (here / "mask.png").exists()
 
 
 def test_classes(here):
@@ -202,10 +347,14 @@ def test_a_killed_prediction_goes_on(place, tmp_path, monkeypatch, capsys):
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL
-    done = {path: path.stat().st_mtime_ns for path in records.glob("[0-9]*.json")}
+    done = {
+        path: path.stat().st_mtime_ns
+        for path in records.glob("[0-9]*.json")
+        if json.loads(path.read_text())["digest"]  # the one that was begun has none
+    }
     assert len(done) < 60
     assert predict(*given, model=f"{place}/clicks") == 0
-    assert f"{len(done)} of them finished before" in capsys.readouterr().out
+    assert f"60 done ({len(done)} of them before)" in capsys.readouterr().out
     assert {path: path.stat().st_mtime_ns for path in done} == done
     assert len(list((out / "masks").iterdir())) == 60
     assert not list(out.rglob("*.part"))
@@ -221,7 +370,7 @@ def test_two_processes_write_each_photograph_once(here, photos):
     many = ["--output", str(here / "shared"), "--processes=2", "--model=./clicks"]
     output = separately(Path.cwd(), "predict", *given, *many)
     assert "MEMBER: 2/2" in output
-    assert output.count(f"{photos} of {photos} photographs") == 1
+    assert output.count(f"{photos} done, 0 failed") == 1
     files = {p.relative_to(here / "alone"): p for p in (here / "alone").rglob("*.*")}
     for name, path in files.items():
         if path.is_file():

@@ -518,7 +518,7 @@ const page = {
 
   async setState(state) {
     const photo = this.photo;
-    const answer = await this.clicker.act({ type: "state", state });
+    const answer = await this.clicker.act({ type: "state", state, label: this.clicker.label });
     if (!answer) return false;
     photo.state = answer.state ?? state;
     this.strip.redraw(photo.id);
@@ -529,7 +529,7 @@ const page = {
   async done() {
     if (!this.photo || this.photo.error) return this.go(1);
     const next = this.neighbour(1);
-    if (this.photo.state !== "done" && !(await this.setState("done"))) return;
+    if (!(await this.setState("done"))) return;
     if (next) this.open(this.byId.get(next.id));
     else banner.show("note", "That was the last photograph of the list.");
   },
@@ -864,8 +864,9 @@ function listen() {
   });
   $("export").onclick = async () => {
     try {
-      const { path } = await json("export", { body: { format: "coco" } });
-      banner.show("note", `Written: ${path}`);
+      const { path, unfinished } = await json("export", { body: { format: "coco" } });
+      const rest = unfinished.length ? `; without the unfinished objects of ${unfinished.join(", ")}` : "";
+      banner.show("note", `Written: ${path}${rest}`);
     } catch (error) {
       report(error);
     }

@@ -1,0 +1,119 @@
+"""Names of mask files: which photograph a mask belongs to, for all readers and writers."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator
+from itertools import count, islice
+from pathlib import Path, PurePosixPath
+from unicodedata import normalize
+
+from probseg.errors import DataError
+from probseg.images import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, UNREAD_SUFFIXES
+
+_SUFFIXES = {*IMAGE_SUFFIXES, *LOSSLESS_SUFFIXES, *UNREAD_SUFFIXES}
+_NUMBERED = re.compile(r"(.+)_[0-9]+", re.DOTALL)
+
+
+class MaskNames:
+    """The rule for the names of the masks of some photographs.
+
+    `cat.png` is a mask of the photograph `cat.jpg`. So is `cat_1.png`, unless there is a photograph
+    `cat_1.jpg`: then it is a mask of that. Composed and decomposed letters (NFC, NFD) are the same,
+    unless there is a photograph of each form.
+
+    Args:
+        photographs: Names without suffix of all photographs that the masks could belong to, the
+            unreadable ones too; with `/` where they are in sub-folders.
+    """
+
+    def __init__(self, photographs: Iterable[str]) -> None:
+        self._composed: dict[str, list[str]] = defaultdict(list)
+        self._folded: dict[str, list[str]] = defaultdict(list)
+        for name in sorted(set(photographs)):
+            self._composed[normalize("NFC", name)].append(name)
+            self._folded[_fold(name)].append(name)
+
+    def owner(self, mask: str) -> str | None:
+        """Return the photograph that a mask belongs to, both without suffix; None without one."""
+        numbered = _NUMBERED.fullmatch(mask)
+        for name in (mask, numbered[1]) if numbered else (mask,):
+            same = self._composed.get(normalize("NFC", name), [])
+            if name in same:
+                return name
+            if same:
+                return same[0] if len(same) == 1 else None
+        return None
+
+    def numbered(self, photograph: str) -> Iterator[str]:
+        """Yield names for the masks of a photograph, without suffix: `cat_1`, `cat_2`, ...
+
+        Each belongs to the photograph. Numbers that would give the name of another photograph are
+        left out, and photographs whose names differ in case or Unicode form only share the numbers
+        out, so that no two masks are one file, on a file system that ignores case either.
+
+        Args:
+            photograph: One of the photographs.
+        """
+        twins = self._folded[_fold(photograph)]
+        for number in count(1 + twins.index(photograph), len(twins)):
+            name = f"{photograph}_{number}"
+            if _fold(name) not in self._folded:
+                yield name
+
+    def first(self, photograph: str, objects: int) -> tuple[str, ...]:
+        """Return the names of the masks of so many objects; see `numbered`."""
+        return tuple(islice(self.numbered(photograph), objects))
+
+
+def mask_names(folder: Path | None, others: Collection[str] = ()) -> MaskNames:
+    """Return the rule for the photographs of a folder, the unreadable ones too, and others.
+
+    Args:
+        folder: Photographs; it may be missing.
+        others: Names of photographs without suffix, inside the folder or one like it. Of the
+            sub-folders that they name, all photographs count.
+    """
+    files = [] if folder is None else photograph_files(folder, others)
+    return MaskNames([*others, *map(stem_of, files)])
+
+
+def photograph_files(folder: Path, others: Collection[str] = ()) -> list[str]:
+    """List the photographs of a folder, the unreadable ones too, as paths inside it with `/`.
+
+    Args:
+        folder: It may be missing.
+        others: Paths inside the folder; the sub-folders that they are in are listed, too.
+    """
+    places = {PurePosixPath(".")} | {PurePosixPath(name).parent for name in others}
+    return sorted(
+        (place / path.name).as_posix()
+        for place in places
+        for path in ((folder / place).iterdir() if (folder / place).is_dir() else ())
+        if path.suffix.lower() in _SUFFIXES and not path.name.startswith(".")
+    )
+
+
+def stem_of(file: str) -> str:
+    """Return the path of a photograph, with `/`, without its suffix."""
+    return PurePosixPath(file).with_suffix("").as_posix()
+
+
+def refuse_hidden(file: str) -> None:
+    """Raise for a photograph whose masks no reader would list.
+
+    Args:
+        file: Its path, with `/`.
+
+    Raises:
+        DataError: If a part of it begins with a dot.
+    """
+    if any(part.startswith(".") for part in PurePosixPath(file).parts):
+        msg = f"{file}: names that begin with a dot are hidden files, which are not read; rename it"
+        raise DataError(msg)
+
+
+def _fold(name: str) -> str:
+    """Return what names have in common that are one file where case and form are ignored."""
+    return normalize("NFC", normalize("NFD", name).casefold())

@@ -18,8 +18,9 @@ from probseg.annotate.photographs import Photograph
 from probseg.annotate.store import Finished, Store, StoredObject
 from probseg.errors import DataError
 from probseg.formats import coco, png, run_lengths
-from probseg.images import LOSSLESS_SUFFIXES, object_ids, object_mask, read_labels
+from probseg.images import object_ids, object_mask, read_labels
 from probseg.paths import replacing
+from probseg.picture_formats import LOSSLESS_SUFFIXES
 
 ANNOTATIONS = "annotations.json"
 

@@ -15,17 +15,15 @@ from probseg.data.layout import picture_files
 from probseg.data.reading import index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import (
-    IMAGE_SUFFIXES,
-    LOSSLESS_SUFFIXES,
     check_same_size,
     image_size,
     object_ids,
     object_mask,
     read_image,
     read_labels,
-    unread_files,
 )
 from probseg.paths import data_dir, find_data
+from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, unread_files
 from probseg.types import IGNORE, Sample
 
 
@@ -141,7 +139,7 @@ def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict
             "Check the `root` argument; a relative one is also looked for in "
             f"{data_dir()} ($PROBSEG_DATA).",
         )
-    files = picture_files(place, IMAGE_SUFFIXES + suffixes)
+    files = picture_files(place)
     for path in files.values():
         if path.suffix.lower() not in suffixes:
             msg = (

@@ -12,15 +12,9 @@ from probseg.data.base import InteractiveDataset
 from probseg.data.layout import picture_files, refuse_missing
 from probseg.data.reading import index_objects
 from probseg.errors import DatasetNotFoundError
-from probseg.images import (
-    IMAGE_SUFFIXES,
-    LOSSLESS_SUFFIXES,
-    check_same_size,
-    image_size,
-    read_grey,
-    read_image,
-)
+from probseg.images import check_same_size, image_size, read_grey, read_image
 from probseg.paths import find_data
+from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES
 from probseg.types import Sample
 
 

@@ -337,13 +337,13 @@ def test_photographs_of_all_kinds_map_pixel_by_pixel(tmp_path, answerer):
     Image.fromarray(pixels).save(tmp_path / "key.png", transparency=tuple(map(int, pixels[0, 0])))
     Image.fromarray(pixels).save(os.fsencode(tmp_path) + b"/caf\xe9.png")
     (tmp_path / "broken.jpg").write_bytes(b"no picture")
-    (tmp_path / "phone.heic").write_bytes(b"no picture")
+    (tmp_path / "phone.jxl").write_bytes(b"no picture")
     (tmp_path / "outside.png").symlink_to(outside)
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
     client = begin(tmp_path, answerer)
     errors = {row["name"]: row["error"] for row in client.photographs if row["error"]}
-    assert set(errors) == {"broken.jpg", "phone.heic", "outside.png", "caf?.png", "loop.png"}
-    assert errors["phone.heic"] == "HEIC is not supported; convert it to JPEG or PNG"
+    assert set(errors) == {"broken.jpg", "phone.jxl", "outside.png", "caf?.png", "loop.png"}
+    assert errors["phone.jxl"] == "JXL is not supported; convert it to JPEG or PNG"
     assert "outside" in errors["outside.png"]
     for n, row in enumerate(client.photographs):
         answer = client.http.get(f"{client.path(n)}/image")

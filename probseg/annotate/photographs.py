@@ -6,6 +6,8 @@ import hashlib
 import io
 import os
 import threading
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +29,9 @@ from probseg.picture_formats import (
 
 THUMBNAIL = 160
 """Longer side of a thumbnail in pixels."""
+
+REASONS = 5
+"""Most reasons why photographs cannot be annotated that are printed."""
 
 _SHOWN = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 
@@ -99,6 +104,26 @@ def list_photographs(folder: Path) -> list[Photograph]:
                 error = str(unreadable).replace(f"{path}: ", "")
         found.append(Photograph(name, path, size, error))
     return found
+
+
+def refusals(photographs: Sequence[Photograph]) -> list[str]:
+    """Return why photographs cannot be annotated, the most frequent reason first.
+
+    Returns:
+        A line for each of up to `REASONS` reasons, with the number of photographs and the names of
+        up to three; nothing where all photographs can be read.
+    """
+    names: dict[str, list[str]] = defaultdict(list)
+    for photograph in photographs:
+        if photograph.error is not None:
+            names[photograph.error].append(photograph.name)
+    ranked = sorted(names.items(), key=lambda reason: -len(reason[1]))
+    lines = [
+        f"refused: {', '.join(files[:3])}{' ...' if files[3:] else ''} ({len(files)}): {reason}"
+        for reason, files in ranked[:REASONS]
+    ]
+    rest = sum(len(files) for _, files in ranked[REASONS:])
+    return [*lines, f"refused: {rest} more"] if rest else lines
 
 
 def shown(photograph: Photograph) -> tuple[bytes, str]:

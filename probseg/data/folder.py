@@ -24,7 +24,7 @@ from probseg.images import (
 )
 from probseg.paths import data_dir, find_data
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, unread_files
-from probseg.types import IGNORE, Sample
+from probseg.types import IGNORE, Sample, read_only
 
 
 class ImageMaskFolder(InteractiveDataset):
@@ -103,7 +103,7 @@ class ImageMaskFolder(InteractiveDataset):
     @property
     def areas(self) -> npt.NDArray[np.int64]:
         """Pixels of each object, shape `(len(self),)`."""
-        return self._areas
+        return read_only(self._areas)
 
     def object_name(self, index: int) -> str:
         """Return the stem of a mask and, unless it is black and white, the object's number."""

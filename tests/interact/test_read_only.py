@@ -18,7 +18,7 @@ def spoil(value):
     """Write into an array, and into the arrays and lists of a container, as far as they let us."""
     if isinstance(value, np.ndarray):
         try:
-            value[...] = 0
+            value[...] = value == 0
         except ValueError:  # read-only
             assert not value.flags.writeable
     elif isinstance(value, dict | list | tuple):

@@ -10,7 +10,10 @@ import pytest
 import probseg
 
 FLOORS = [
-    {"types", "errors", "images", "paths", "seeds", "terminal", "transfer", "descriptions"},
+    {
+        *{"types", "errors", "images", "picture_formats", "paths", "seeds", "terminal"},
+        *{"transfer", "descriptions", "drawing"},
+    },
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},
     {"backbones", "heads"},

@@ -17,8 +17,9 @@ from probseg.annotate.store import Finished, Store, StoredObject
 from probseg.errors import DataError
 from probseg.formats import coco, png, run_lengths
 from probseg.formats.mask_names import MaskNames
-from probseg.images import LOSSLESS_SUFFIXES, object_ids, object_mask, read_labels
+from probseg.images import object_ids, object_mask, read_labels
 from probseg.paths import replacing
+from probseg.picture_formats import LOSSLESS_SUFFIXES
 
 ANNOTATIONS = "annotations.json"
 

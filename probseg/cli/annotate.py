@@ -42,6 +42,7 @@ def run(arguments: Sequence[str]) -> None:
     check_writable("--out", options.out or options.folder)
     from probseg.annotate.app import create_app
     from probseg.annotate.models import Answerer
+    from probseg.annotate.photographs import refusals
     from probseg.annotate.sessions import Sessions
 
     listening = listen(options.host, options.port)
@@ -50,9 +51,8 @@ def run(arguments: Sequence[str]) -> None:
     token = secrets.token_urlsafe(24)
     app = create_app(sessions, listening.hosts, token)
     address = f"{listening.address}/#{token}"
-    bad = sum(photograph.error is not None for photograph in sessions.photographs)
-    count = f"{len(sessions.photographs)} photographs"
-    sys.stdout.write(f"{count}{f', {bad} of them unreadable' if bad else ''}\n{address}\n")
+    lines = [f"{len(sessions.photographs)} photographs", *refusals(sessions.photographs), address]
+    sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.write("Ctrl-C ends it; nothing is lost.\n")
     sys.stdout.flush()
     if options.browser:

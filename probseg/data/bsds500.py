@@ -14,7 +14,7 @@ from probseg.data.reading import index_objects
 from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image, read_labels
-from probseg.types import Sample
+from probseg.types import Sample, read_only
 
 
 class BSDS500(PublishedDataset):
@@ -134,7 +134,7 @@ class BSDS500(PublishedDataset):
     @property
     def areas(self) -> npt.NDArray[np.int64]:
         """Pixels of each region, shape `(len(self),)`."""
-        return self._areas
+        return read_only(self._areas)
 
     def object_name(self, index: int) -> str:
         """Return the stem of a label map and the number of a region."""

@@ -19,16 +19,15 @@ from probseg.data.source import Full
 from probseg.data.threads import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
-from probseg.images import (
+from probseg.images import check_same_size, object_ids, object_mask, read_image, read_labels
+from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
-    check_same_size,
+    list_pictures,
     not_supported,
-    object_ids,
-    object_mask,
-    read_image,
-    read_labels,
+    of_one_stem,
     refuse_only_unread,
+    second_of_a_stem,
     unread_files,
 )
 from probseg.transfer import Progress, silent
@@ -191,16 +190,14 @@ def _files(
 ) -> dict[str, Path]:
     """Map the stems of the picture files of a folder to their paths."""
     place = root / folder
-    found: dict[str, Path] = {}
-    for path in sorted(place.iterdir()) if place.is_dir() else []:
-        if path.name.startswith(".") or path.suffix.lower() not in IMAGE_SUFFIXES + suffixes:
-            continue
-        if path.suffix.lower() not in suffixes:
-            problems.append(Problem(str(path), f"is not lossless; expected {', '.join(suffixes)}"))
-        elif path.stem in found:
-            problems.append(Problem(str(path), f"has the same stem as {found[path.stem].name}"))
-        else:
-            found[path.stem] = path
+    pictures = list_pictures(place)
+    readable = [path for path in pictures if path.suffix.lower() in suffixes]
+    lossy = [path for path in pictures if path.suffix.lower() not in suffixes]
+    reason = f"is not lossless; expected {', '.join(suffixes)}"
+    problems += [Problem(str(path), reason) for path in lossy]
+    twins = of_one_stem(readable)
+    problems += [Problem(str(path), second_of_a_stem(first)) for path, first in twins.items()]
+    found = {path.stem: path for path in readable if path not in twins}
     problems += [Problem(str(path), str(not_supported(path))) for path in unread_files(place)]
     if not found:
         refuse_only_unread(place)

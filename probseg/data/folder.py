@@ -16,18 +16,16 @@ from probseg.data.reading import index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
 from probseg.images import (
-    IMAGE_SUFFIXES,
-    LOSSLESS_SUFFIXES,
     check_same_size,
     image_size,
     object_ids,
     object_mask,
     read_image,
     read_labels,
-    unread_files,
 )
 from probseg.paths import data_dir, find_data
-from probseg.types import IGNORE, Sample
+from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, unread_files
+from probseg.types import IGNORE, Sample, read_only
 
 
 class ImageMaskFolder(InteractiveDataset):
@@ -107,7 +105,7 @@ class ImageMaskFolder(InteractiveDataset):
     @property
     def areas(self) -> npt.NDArray[np.int64]:
         """Pixels of each object, shape `(len(self),)`."""
-        return self._areas
+        return read_only(self._areas)
 
     def object_name(self, index: int) -> str:
         """Return the stem of a mask and, unless it is black and white, the object's number."""
@@ -143,7 +141,7 @@ def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict
             "Check the `root` argument; a relative one is also looked for in "
             f"{data_dir()} ($PROBSEG_DATA).",
         )
-    files = picture_files(place, IMAGE_SUFFIXES + suffixes)
+    files = picture_files(place)
     for path in files.values():
         if path.suffix.lower() not in suffixes:
             msg = (

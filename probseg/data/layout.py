@@ -6,8 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path, PureWindowsPath
 
 from probseg.errors import DataError
-from probseg.images import IMAGE_SUFFIXES, refuse_only_unread
 from probseg.paths import data_dir
+from probseg.picture_formats import (
+    IMAGE_SUFFIXES,
+    list_pictures,
+    of_one_stem,
+    refuse_only_unread,
+    second_of_a_stem,
+)
 
 
 def chosen_root(root: Path | str | None, *names: str) -> Path:
@@ -37,18 +43,13 @@ def picture_files(place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> dict
         DataError: If two files have the same stem, or all photographs are of a format that is not
             supported.
     """
-    found: dict[str, Path] = {}
-    for path in sorted(place.iterdir()) if place.is_dir() else []:
-        # The suffixes of GrabCut's archive are .jpg, .JPG and .bmp.
-        if path.name.startswith(".") or path.suffix.lower() not in suffixes:
-            continue
-        if path.stem in found:
-            msg = f"{path}: has the same stem as {found[path.stem]}; remove one of them"
-            raise DataError(msg)
-        found[path.stem] = path
+    found = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
+    for path, first in of_one_stem(found).items():
+        msg = f"{path}: {second_of_a_stem(first)}"
+        raise DataError(msg)
     if not found:
         refuse_only_unread(place)
-    return found
+    return {path.stem: path for path in found}
 
 
 def refuse_missing(folder: Path, kind: str, missing: list[str], others: str) -> None:

@@ -16,6 +16,7 @@ from pycocotools import mask as coco_mask
 from runs import command, separately, started, usage_error
 
 import probseg
+from probseg.annotate.photographs import list_photographs
 from probseg.formats import png
 from probseg.models import build_semantic, read_preset
 from probseg.models.multiscale import predict_classes
@@ -399,3 +400,21 @@ def test_wrong_usage_is_refused_before_a_network_is_loaded(here, capsys, monkeyp
     assert "x.json" in refused("photos", "--output", here, "--prompts", here / "x.json")
     assert "semantic" in refused("photos/p0.png", *out, "--click=1,1", model="./classes")
     assert "micro" in refused("photos/p0.png", *out, "--click=1,1", model="micro_cas")
+
+
+def test_of_two_photographs_of_one_stem_the_second_is_refused_by_name(here, capsys):
+    """Their masks would have one name."""
+    for name in ("cat.jpg", "cat.png", "dog.png"):
+        save(draw_scene(48, 64)[0], here / "photos" / name)
+    prompts = {name: [{"box": [5, 6, 40, 40]}] for name in ("cat.png", "dog.png", "cat.jpg")}
+    (here / "prompts.json").write_text(json.dumps(prompts))
+    for options in (["--prompts", here / "prompts.json"], []):
+        output = here / f"out{len(options)}"
+        given = (here / "photos", *options, "--output", output)
+        assert predict(*given, model="./clicks" if options else "./classes") == 1
+        printed = capsys.readouterr().out
+        assert f"{output}: 3 photographs: 2 done, 1 failed\n" in printed
+        assert "failed: cat.png: has the same stem as cat.jpg; rename one of them\n" in printed
+        assert len([*(output / "masks").iterdir()]) == 2
+    refused = [photo.name for photo in list_photographs(here / "photos") if photo.error]
+    assert refused == ["cat.png"]

@@ -18,7 +18,8 @@ from probseg.data.annotation_files import read_index
 from probseg.data.layout import picture_files
 from probseg.errors import DataError
 from probseg.formats import brush, coco, png, polygons, run_lengths, yolo
-from probseg.images import check_same_size, image_size, object_ids
+from probseg.images import check_same_size, image_size
+from probseg.masks import read_objects
 from probseg.metrics import iou
 from probseg.paths import write_text
 from probseg.types import IGNORE
@@ -114,9 +115,8 @@ def read_pngs(place: Path, request: Request, losses: Losses) -> Iterator[Annotat
     for stem, photo in photos.items():
         size, objects = image_size(photo), []
         for path in files[stem]:
-            labels = png.read_index(path)
+            labels, numbers = read_objects(path)
             check_same_size(size, labels.shape, photo, path)
-            numbers = object_ids(labels, path) if labels.any() else []
             objects += [LabelledMask(labels == number) for number in numbers]
             if numbers != [IGNORE] and (labels == IGNORE).any():
                 losses.counts["masks with ignored pixels, which become background"] += 1

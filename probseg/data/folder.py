@@ -19,12 +19,11 @@ from probseg.images import (
     LOSSLESS_SUFFIXES,
     check_same_size,
     image_size,
-    object_ids,
-    object_mask,
     read_image,
-    read_labels,
     unread_files,
 )
+from probseg.masks import Objects, read_object, read_objects
+from probseg.object_numbers import refuse_empty
 from probseg.paths import data_dir, find_data
 from probseg.types import IGNORE, Sample
 
@@ -98,9 +97,8 @@ class ImageMaskFolder(InteractiveDataset):
         """Read one object and its image."""
         image_path, mask_path, number = self.objects[index]
         image = read_image(image_path)
-        labels = read_labels(mask_path)
-        name = self.object_name(index)
-        return Sample(image, object_mask(labels, number), name, self.name, image_path.stem)
+        mask = read_object(mask_path, number)
+        return Sample(image, mask, self.object_name(index), self.name, image_path.stem)
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:
@@ -119,11 +117,17 @@ def images_folder(root: Path) -> str:
     return "." if flat else "images"
 
 
+def drawn_objects(path: Path) -> Objects:
+    """Read the objects of a mask file, see `read_objects`; there is at least one."""
+    found = read_objects(path)
+    refuse_empty(found.numbers, path)
+    return found
+
+
 def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
     """Count the pixels of each object of a mask."""
     image_path, mask_path = pair
-    labels = read_labels(mask_path)
-    numbers = object_ids(labels, mask_path)
+    labels, numbers = drawn_objects(mask_path)
     check_same_size(image_size(image_path), labels.shape, image_path, mask_path)
     areas = np.zeros(256, np.int64)
     areas[numbers] = np.bincount(labels.ravel(), minlength=256)[numbers]

@@ -17,9 +17,9 @@ from probseg.images import (
     LOSSLESS_SUFFIXES,
     check_same_size,
     image_size,
-    read_grey,
     read_image,
 )
+from probseg.masks import read_grey
 from probseg.paths import find_data
 from probseg.types import Sample
 

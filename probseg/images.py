@@ -96,6 +96,8 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Image.Image:
     width, height = picture.size
     if width * height > MAX_PIXELS:  # Pillow itself refuses twice as many
         raise _too_large(name)
+    # Pillow maps plain files into memory by name, and misreads those that lie on their side.
+    picture.filename = ""
     return picture
 
 

@@ -175,9 +175,10 @@ def _open_mask(path: Path) -> _Decoded:
                 "as a mask of its own, or number the objects of one page"
             )
             raise DataError(msg)
-        layout = picture.tile[0][3] if picture.tile else ""
+        tiles = getattr(picture, "tile", ())
+        layout = tiles[0][3] if tiles else ""
         packing = layout[0] if isinstance(layout, tuple) and layout else layout
-        tags = picture.tag_v2 if picture.format == "TIFF" else {}
+        tags = getattr(picture, "tag_v2", {})  # of TIFF alone
         interpretation = tags.get(ExifTags.Base.PhotometricInterpretation)
         picture.load()
         if picture.getexif().get(ExifTags.Base.Orientation, 1) != 1:
@@ -300,11 +301,13 @@ def _by_palette(
 
 
 def _dark(colours: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
-    return colours.max(axis=1) <= DARK
+    dark: npt.NDArray[np.bool_] = colours.max(axis=1) <= DARK
+    return dark
 
 
 def _bright(colours: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
-    return colours.min(axis=1) >= BRIGHT
+    bright: npt.NDArray[np.bool_] = colours.min(axis=1) >= BRIGHT
+    return bright
 
 
 def _refuse_object_in_alpha(

@@ -34,7 +34,7 @@ BAND = 6
 DWARFED = 8
 """Times the pixels of all numbers that white may have at most away from such bands."""
 
-BETWEEN = 0.75
+BETWEEN = 0.6
 """Share of the middle values with a neighbour above and one below that makes them a slope."""
 
 WAY_OUT = (
@@ -126,12 +126,13 @@ def _slopes(labels: Labels, ids: list[int]) -> bool:
     middle = ids[:-1]
     if len(middle) == 0 or (len(middle) == 1 and not 16 <= middle[0] < NEARLY_WHITE):
         return False
-    padded = np.pad(labels, 1, mode="edge")
-    shifted = [padded[2:, 1:-1], padded[:-2, 1:-1], padded[1:-1, 2:], padded[1:-1, :-2]]
-    above = np.logical_or.reduce([neighbour > labels for neighbour in shifted])
-    below = np.logical_or.reduce([neighbour < labels for neighbour in shifted])
-    inner = (labels > 0) & (labels < ids[-1])
-    return bool((inner & above & below).sum() >= BETWEEN * inner.sum())
+    inside = labels[1:-1, 1:-1]  # a slope may end at the border of the picture
+    between = (inside > 0) & (inside < ids[-1])
+    shifted = (labels[2:, 1:-1], labels[:-2, 1:-1], labels[1:-1, 2:], labels[1:-1, :-2])
+    above = np.logical_or.reduce([neighbour > inside for neighbour in shifted])
+    below = np.logical_or.reduce([neighbour < inside for neighbour in shifted])
+    slope = int((between & above & below).sum())
+    return slope > 0 and slope >= BETWEEN * int(between.sum())
 
 
 def _led_by_white(labels: Labels, areas: npt.NDArray[np.int64]) -> bool:
@@ -147,7 +148,8 @@ def _led_by_white(labels: Labels, areas: npt.NDArray[np.int64]) -> bool:
         return False
     background = labels == 0
     bare = _contacts(white, background)
-    return _contacts(numbered, background) > 0 and bare <= 0.05 * _contacts(white, numbered)
+    parted = _contacts(numbered, background) > 0 or not numbered[1:-1, 1:-1].any()
+    return parted and bare <= 0.05 * _contacts(white, numbered)
 
 
 def _contacts(one: Where, other: Where) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.annotation_files import read_index
+from probseg.data.folder import pair_masks
 from probseg.data.layout import picture_files
 from probseg.errors import DataError
 from probseg.formats import brush, coco, png, polygons, run_lengths, yolo
@@ -105,16 +105,11 @@ def read_pngs(place: Path, request: Request, losses: Losses) -> Iterator[Annotat
     """
     photos = _photographs(request, "png")
     folder = place / "masks" if (place / "masks").is_dir() else place
-    files: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(folder.glob("*.png")):
-        owner = path.stem if path.stem in photos else re.sub(r"_\d+$", "", path.stem)
-        if owner not in photos:
-            msg = f"{path}: there is no photograph of this name in {request.images}"
-            raise DataError(msg)
-        files[owner].append(path)
+    masks = {path.stem: path for path in sorted(folder.glob("*.png"))}
+    files = pair_masks(photos, masks, place, next(iter(photos.values())).parent)
     for stem, photo in photos.items():
         size, objects = image_size(photo), []
-        for path in files[stem]:
+        for path in files.get(stem, ()):
             labels, numbers = read_objects(path)
             check_same_size(size, labels.shape, photo, path)
             objects += [LabelledMask(labels == number) for number in numbers]

@@ -14,6 +14,9 @@ from probseg.images import GREY_WEIGHTS, decoding, opened
 from probseg.object_numbers import object_ids
 from probseg.types import IGNORE
 
+RULES = 1
+"""Version of the meaning of mask files: with another one, what is kept of them is read again."""
+
 COLOUR_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
 """Modes of masks that are read as colours."""
 

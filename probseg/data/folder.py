@@ -23,7 +23,7 @@ from probseg.images import (
     read_image,
     unread_files,
 )
-from probseg.masks import Objects, read_object, read_objects
+from probseg.masks import RULES, Objects, read_object, read_objects
 from probseg.object_numbers import refuse_empty
 from probseg.paths import data_dir, find_data
 from probseg.types import IGNORE, Sample
@@ -83,7 +83,7 @@ class ImageMaskFolder(InteractiveDataset):
         stems = [stem for stem in stems if stem in masks]
         pairs = [(images[stem], mask_path) for stem in stems for mask_path in masks[stem]]
         files = (path for pair in pairs for path in pair)
-        found = index_objects("folder", self.root, _count, pairs, files)
+        found = index_objects("folder", self.root, _count, pairs, files, rules=RULES)
         large = [(*pair, number, area) for pair, number, area in found if area >= min_area]
         self.objects = [row[:3] for row in large]  # image, mask, object number
         self._areas = np.array([area for *_, area in large], np.int64)

@@ -116,8 +116,8 @@ def probabilistic_attention(
         log_mask: Added to the log prior of any kind: 0 where a query sees a unit, -inf where it
             does not. `(N, M)`, or anything that `log_prior` may be. Of the means of a unit that
             tensors hide from all queries nothing is read, as in `attend`: the others get what they
-            get without it, and it comes back with means of 0 and, under a named prior, a log prior
-            of -inf.
+            get without it. It comes back with the means that it was given and, under a named
+            prior, a log prior of -inf.
         value_iterations: Number of EM iterations of the read-out.
         initial_values: Values that the first posterior is given, `(B, G, N, V)`; None weighs by
             the queries alone, after value propagation too. Without a value precision they have no
@@ -174,6 +174,7 @@ def probabilistic_attention(
         check_shape("initial_values", initial_values, shape, "(B, G, N, V)")
     mask = as_terms("log_mask", log_mask, queries, keys)
     prior = () if isinstance(log_prior, str) else as_terms("log_prior", log_prior, queries, keys)
+    given = keys, values
     if (seen := visible((*prior, *mask))) is not None:
         queries, keys = shown(queries, seen.queries), shown(keys, seen.keys)
         values = shown(values, seen.keys)
@@ -189,7 +190,13 @@ def probabilistic_attention(
         fixed=fixed,
         position=position,
     )
-    return _result(inferred, mixture, queries.dtype)
+    result = _result(inferred, mixture, queries.dtype)
+    if seen is None:
+        return result
+    return result._replace(
+        keys=result.keys.where(seen.keys, given[0]),
+        unit_values=result.unit_values.where(seen.keys, given[1]),
+    )
 
 
 def infer(

@@ -11,8 +11,8 @@ import probseg
 
 FLOORS = [
     {
-        *{"types", "errors", "images", "picture_formats", "paths", "seeds", "terminal"},
-        *{"transfer", "descriptions", "drawing"},
+        *{"types", "errors", "images", "picture_formats", "masks", "object_numbers", "paths"},
+        *{"seeds", "terminal", "transfer", "descriptions", "drawing"},
     },
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},

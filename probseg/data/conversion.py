@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -15,11 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.annotation_files import read_index
+from probseg.data.folder import pair_masks
 from probseg.data.layout import picture_files
 from probseg.errors import DataError
 from probseg.formats import brush, coco, png, polygons, run_lengths, yolo
 from probseg.formats.mask_names import mask_names, refuse_hidden
-from probseg.images import check_same_size, image_size, object_ids
+from probseg.images import check_same_size, image_size
+from probseg.masks import read_objects
 from probseg.metrics import iou
 from probseg.paths import write_text
 from probseg.types import IGNORE
@@ -105,20 +107,13 @@ def read_pngs(place: Path, request: Request, losses: Losses) -> Iterator[Annotat
     """
     photos = _photographs(request, "png")
     folder = place / "masks" if (place / "masks").is_dir() else place
-    names = mask_names(request.images)
-    files: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(folder.glob("*.png")):
-        owner = names.owner(path.stem)
-        if owner is None or owner not in photos:
-            msg = f"{path}: there is no photograph of this name in {request.images}"
-            raise DataError(msg)
-        files[owner].append(path)
+    masks = {path.stem: path for path in sorted(folder.glob("*.png"))}
+    files = pair_masks(photos, masks, place, next(iter(photos.values())).parent)
     for stem, photo in photos.items():
         size, objects = image_size(photo), []
-        for path in files[stem]:
-            labels = png.read_index(path)
+        for path in files.get(stem, ()):
+            labels, numbers = read_objects(path)
             check_same_size(size, labels.shape, photo, path)
-            numbers = object_ids(labels, path) if labels.any() else []
             objects += [LabelledMask(labels == number) for number in numbers]
             if numbers != [IGNORE] and (labels == IGNORE).any():
                 losses.counts["masks with ignored pixels, which become background"] += 1

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from probseg.data.layout import leads_outside
 from probseg.errors import DataError
+from probseg.formats.coco import crowds_left_out, is_crowd, whole
 from probseg.formats.mask_names import refuse_hidden
 from probseg.types import Click
 
@@ -194,19 +195,25 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
     images = _by_id(content["images"], "images")
     annotations = _by_id(content["annotations"], "annotations")
     objects: dict[int, list[PromptedObject]] = {key: [] for key in images}
-    wanted = {key: entry for key, entry in annotations.items() if not entry.get("iscrowd")}
+    wanted = {key: entry for key, entry in annotations.items() if not is_crowd(entry)}
+    crowds = len(annotations) - len(wanted)
+    if annotations and not wanted:
+        left_out = crowds_left_out(crowds, len(annotations))
+        msg = f"{left_out}; set iscrowd to 0 if each is one object"
+        raise ValueError(msg)
     for key, entry in wanted.items():
-        if entry["image_id"] not in objects:
-            msg = f"annotation {key} is of the image {entry['image_id']}, which is missing"
+        image = whole(entry, "image_id")
+        if image not in objects:
+            msg = f"annotation {key} is of the image {image}, which is missing"
             raise ValueError(msg)
-        kind = entry.get("category_id")
-        if kind is not None and kind not in listed:
+        has_kind = entry.get("category_id") is not None
+        kind = whole(entry, "category_id") if has_kind else categories.number()
+        if has_kind and kind not in listed:
             msg = (
-                f"annotation {key} is of the category {kind!r}, but `categories` has "
+                f"annotation {key} is of the category {kind}, but `categories` has "
                 f"{sorted(listed)[:10]}; add it there, or leave `category_id` out"
             )
             raise ValueError(msg)
-        category = categories.number() if kind is None else listed[kind]["id"]
         try:
             x, y, width, height = map(float, entry["bbox"])
             box = _box([x, y, x + width, y + height])
@@ -214,29 +221,28 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
             bbox = entry["bbox"]
             msg = f"annotation {key}: `bbox` must be [x, y, width, height] in pixels, got {bbox!r}"
             raise ValueError(msg) from error
-        objects[entry["image_id"]].append(PromptedObject(str(key), category, (), box))
+        objects[image].append(PromptedObject(str(key), kind, (), box))
     found = tuple(
         PromptedImage(
             str(entry["file_name"]),
             tuple(objects[key]),
             key,
-            (int(entry["height"]), int(entry["width"])),
+            (whole(entry, "height", least=1), whole(entry, "width", least=1)),
         )
         for key, entry in images.items()
         if objects[key]
     )
     empty = tuple(str(entry["file_name"]) for key, entry in images.items() if not objects[key])
-    return PromptFile(found, categories, empty, len(annotations) - len(wanted))
+    return PromptFile(found, categories, empty, crowds)
 
 
 def _by_id(entries: Sequence[Mapping[str, Any]], what: str) -> dict[int, Mapping[str, Any]]:
     """Map the entries of a list of COCO JSON by their ids."""
     found: dict[int, Mapping[str, Any]] = {}
     for entry in entries:
-        key = entry["id"]
-        if type(key) is not int or key in found:
-            problem = "is there more than once" if key in found else "is no whole number"
-            msg = f"the id {key!r} in `{what}` {problem}"
+        key = whole(entry, "id")
+        if key in found:
+            msg = f"the id {key} in `{what}` is there more than once"
             raise ValueError(msg)
         found[key] = entry
     return found

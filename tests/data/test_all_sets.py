@@ -170,7 +170,7 @@ INDEXED = {
     "BSDS500": ("bsds500.read_labels", "labels/val/200_a0.png"),
     "COCO": ("annotation_files._Reader", "all.json"),
     "COCOLVIS": ("cocolvis.load_data", "val/hannotation.pickle"),
-    "ImageMaskFolder": ("folder.read_labels", "masks/photo1_1.png"),
+    "ImageMaskFolder": ("folder.read_objects", "masks/photo1_1.png"),
     "ImagePairs": ("image_pairs.read_grey", "images/photo1.jpg"),
     "LVIS": ("annotation_files._Reader", "lvis_v1_val.json"),
     "OpenImages": (

@@ -6,7 +6,8 @@ from PIL import Image
 
 from probseg.data.leakage import thumbnail
 from probseg.errors import DataError
-from probseg.images import decode_image, image_size, read_image, read_labels, rgb_pixels
+from probseg.images import decode_image, image_size, read_image, rgb_pixels
+from probseg.masks import read_labels
 
 TURNS = {
     1: np.asarray, 2: np.fliplr, 3: lambda a: np.rot90(a, 2), 4: np.flipud,

@@ -10,7 +10,17 @@ import pytest
 import probseg
 
 FLOORS = [
-    {"types", "errors", "images", "paths", "seeds", "terminal", "transfer", "descriptions"},
+    {
+        "types",
+        "errors",
+        "images",
+        "paths",
+        "seeds",
+        "terminal",
+        "texts",
+        "transfer",
+        "descriptions",
+    },
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},
     {"backbones", "heads"},

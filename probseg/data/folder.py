@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.layout import picture_files
+from probseg.data.lists import names_to_leave_out, names_to_use, some
 from probseg.data.reading import index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import (
@@ -43,17 +44,18 @@ class ImageMaskFolder(InteractiveDataset):
     Args:
         root: The folder; a relative path that does not exist is looked for in `$PROBSEG_DATA`
             (or `./data`).
-        split: Text file with one image stem per line that says which images take part; relative
-            to `root`. All images by default.
-        exclude: Image stems to leave out: a text file, relative to `root`, whose first column
-            (up to a tab) holds the stems.
+        split: Text file, relative to `root`, whose first column (up to a tab) holds the stems or
+            file names of the images that take part, each once. All images by default.
+        exclude: Such a list of the images to leave out. It may have other names, too, which a
+            notice on stderr counts.
         prefixes: Only images whose name starts with one of these; all by default.
         min_area: Objects with fewer pixels are skipped.
         name: Name of the data set in tables and logs.
 
     Raises:
         DatasetNotFoundError: If the folders are not there.
-        DataError: If files do not pair up or a mask cannot be used.
+        DataError: If files do not pair up, a mask or a list cannot be used, or an argument selects
+            or leaves out no image.
     """
 
     def __init__(
@@ -71,11 +73,14 @@ class ImageMaskFolder(InteractiveDataset):
         masks = _pair(images, _list(self.root, "masks", LOSSLESS_SUFFIXES, name), self.root)
         stems = sorted(masks)
         if split is not None:
-            stems = _read_stems(self.root / split, masks)
+            known = ((stem, images[stem]) for stem in masks)
+            what = "images without image or mask"
+            stems = names_to_use(self.root / split, "split", known, what)
         if exclude is not None:
-            unwanted = set(_read_stems(self.root / exclude, None))
+            unwanted = names_to_leave_out(self.root / exclude, "exclude", images.items(), name)
             stems = [stem for stem in stems if stem not in unwanted]
         if prefixes is not None:
+            _check_prefixes(self.root, prefixes, masks)
             stems = [stem for stem in stems if stem.startswith(tuple(prefixes))]
         pairs = [(images[stem], mask_path) for stem in stems for mask_path in masks[stem]]
         files = (path for pair in pairs for path in pair)
@@ -171,24 +176,18 @@ def _pair(images: dict[str, Path], masks: dict[str, Path], root: Path) -> dict[s
     if not pairs:
         msg = (
             f"{root}: no mask matches an image; masks/<stem>.png or masks/<stem>_<n>.png must have "
-            f"the stem of a file in images/ (images: {_some(images)}; masks: {_some(masks)}); "
+            f"the stem of a file in images/ (images: {some(images)}; masks: {some(masks)}); "
             f"{_remedies(orphans, images, root)}"
         )
         raise DataError(msg)
     if orphans:
-        names = _some(path.name for path in orphans)
+        names = some(path.name for path in orphans)
         msg = (
             f"{root}: masks without an image: {len(orphans)}, among them {names}; "
             f"{_remedies(orphans, images, root)}"
         )
         raise DataError(msg)
     return dict(pairs)
-
-
-def _some(names: Iterable[str]) -> str:
-    """Return the first three of some names in their order, as part of a sentence."""
-    first, *rest = sorted(names)
-    return ", ".join([first, *rest[:2], *(["..."] if rest[2:] else [])])
 
 
 def _remedies(orphans: Sequence[Path], images: dict[str, Path], root: Path) -> str:
@@ -214,20 +213,17 @@ def _remedies(orphans: Sequence[Path], images: dict[str, Path], root: Path) -> s
         parts.append("add the images or remove the masks")
     unread = [path.name for path in unread_files(root / images_folder(root))]
     if unread:
-        parts.append(f"convert {_some(unread)} to JPEG or PNG: the format is not read")
+        parts.append(f"convert {some(unread)} to JPEG or PNG: the format is not read")
     return "; ".join([*parts, f"`probseg data check {root}` lists all problems"])
 
 
-def _read_stems(path: Path, known: dict[str, list[Path]] | None) -> list[str]:
-    """Read the first column of a list of stems; stems that are not known raise."""
-    if not path.is_file():
-        msg = f"{path}: no such list of images; check the `split` and `exclude` arguments"
+def _check_prefixes(root: Path, prefixes: Sequence[str], stems: Iterable[str]) -> None:
+    """Raise if no image with a mask begins with one of the prefixes."""
+    known = list(stems)
+    unused = [prefix for prefix in prefixes if not any(stem.startswith(prefix) for stem in known)]
+    if unused:
+        msg = (
+            f"{root}: `prefixes` must be beginnings of names of images with a mask, none begins "
+            f"with {', '.join(map(repr, unused))} (images: {some(known)})"
+        )
         raise DataError(msg)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    stems = [line.split("\t")[0].strip() for line in lines if line.strip()]
-    if known is not None:
-        missing = [stem for stem in stems if stem not in known]
-        if missing:
-            msg = f"{path}: lists {len(missing)} images without image or mask: {_some(missing)}"
-            raise DataError(msg)
-    return stems

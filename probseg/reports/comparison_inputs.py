@@ -16,6 +16,7 @@ from probseg.evaluation.arrays import Scores, arrange
 from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.records import read_objects, unique
 from probseg.evaluation.summary import percents_up_to
+from probseg.texts import read_json
 
 MAY_DIFFER = ("description", "trials")
 """Fields in which protocols of comparable runs may differ: words and the number of runs."""
@@ -119,8 +120,10 @@ def read_result(folder: Path, name: str) -> Result:
             msg = f"{needed}: no such file; expected a folder that `probseg test` wrote{hint}"
             raise DataError(msg)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # no JSON, or no UTF-8
+        content = read_json(path)
+    except DataError:  # which names the file
+        raise
+    except ValueError as error:
         msg = f"{path}: is not JSON: {error}"
         raise DataError(msg) from error
     parts = [_part(path, content, key) for key in ("protocol", "datasets", "metadata")]

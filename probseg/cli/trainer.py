@@ -33,6 +33,7 @@ from probseg.cli.checkpoints import (
     beginning,
     best_of_run,
     check_readable,
+    check_run_folder,
     find_last,
     how_finished,
     last_of,
@@ -44,8 +45,9 @@ from probseg.cli.faults import explain, how_to_continue, interruption
 from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.nearest import nearest_options
 from probseg.cli.noise import without_notices, without_notices_about_checkpoints
+from probseg.cli.own_folder import with_folder
 from probseg.cli.precision import without_slow_bfloat16
-from probseg.cli.processes import check_processes
+from probseg.cli.processes import check_accelerator, check_processes
 from probseg.data.base import InteractiveDataset
 from probseg.data.semantic import SemanticDataset
 from probseg.errors import UsageError, history, user_error
@@ -173,6 +175,8 @@ class ProbsegCLI(LightningCLI):
         """
         config = self.config[self.config.subcommand]
         config.ckpt_path = self.checkpoint
+        check_run_folder(config.trainer)
+        check_accelerator(config.trainer.accelerator)
         check_processes(config.trainer.accelerator, config.trainer.devices)
         without_slow_bfloat16(config.trainer)  # before the configuration is saved
         names = []
@@ -329,7 +333,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         seed_everything_default=0,
         parser_class=ConfigParser,
         parser_kwargs=_parser_options(verb),
-        args=with_whole_models(with_shipped_configs(arguments)),
+        args=with_whole_models(with_folder(with_shipped_configs(arguments))),
     )
 
 

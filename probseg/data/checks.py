@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
-from probseg.data.folder import images_folder
+from probseg.data.folder import check_layout, images_folder
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.source import Full
 from probseg.data.threads import in_threads
@@ -143,6 +143,7 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
         DataError: If all its photographs are of a format that is not supported.
     """
     problems: list[Problem] = []
+    check_layout(root)
     images = _files(root, images_folder(root), IMAGE_SUFFIXES, problems)
     masks = _files(root, "masks", LOSSLESS_SUFFIXES, problems)
     partners = _partners(images, masks, lambda stem: re.sub(r"_\d+$", "", stem), problems)

@@ -69,8 +69,9 @@ class ImageMaskFolder(InteractiveDataset):
     ) -> None:
         self.root = find_data(root)
         self.name = name
-        images = _list(self.root, images_folder(self.root), IMAGE_SUFFIXES, name)
-        masks = _pair(images, _list(self.root, "masks", LOSSLESS_SUFFIXES, name), self.root)
+        check_layout(self.root, name)
+        images = _list(self.root, images_folder(self.root), IMAGE_SUFFIXES)
+        masks = _pair(images, _list(self.root, "masks", LOSSLESS_SUFFIXES), self.root)
         stems = sorted(masks)
         if split is not None:
             known = ((stem, images[stem]) for stem in masks)
@@ -118,6 +119,34 @@ class ImageMaskFolder(InteractiveDataset):
         return mask_path.stem + ("" if number == IGNORE else f"#{number}")
 
 
+def check_layout(root: Path, name: str = "folder") -> None:
+    """Raise unless a folder has `masks/`; its photographs may be in it or in `images/`.
+
+    Args:
+        root: The folder.
+        name: Name of the data set.
+
+    Raises:
+        DatasetNotFoundError: If it is missing, or has no `masks/`.
+    """
+    if (root / "masks").is_dir():
+        return
+    expected = "images/ and masks/ (or masks/ next to the photographs)"
+    if root.is_dir():
+        there = len([path for path in root.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES])
+        has = "images/" if (root / "images").is_dir() else f"{there} photographs" if there else ""
+        expected += f"; it has {f'{has}, but no masks/' if has else 'neither'}"
+    places = [root.absolute().parent, *sorted(root.iterdir())] if root.is_dir() else []
+    near = next((str(place) for place in places if (place / "masks").is_dir()), None)
+    hint = f"Did you mean {near}? " if near else ""
+    what = f"The data set {name!r}"
+    way_out = (
+        f"{hint}Check the `root` argument; a relative one is also looked for in {data_dir()} "
+        "($PROBSEG_DATA)."
+    )
+    raise DatasetNotFoundError(what, root, expected, way_out)
+
+
 def images_folder(root: Path) -> str:
     """Return `"images"`, or `"."` where photographs lie next to `masks/`."""
     flat = (root / "masks").is_dir() and not (root / "images").is_dir()
@@ -135,17 +164,9 @@ def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
     return areas
 
 
-def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict[str, Path]:
+def _list(root: Path, folder: str, suffixes: tuple[str, ...]) -> dict[str, Path]:
     """Map the stems of a folder's picture files to their paths."""
     place = root / folder
-    if not place.is_dir():
-        raise DatasetNotFoundError(
-            name,
-            root,
-            f"the folders images/ and masks/, and {folder}/ is missing",
-            "Check the `root` argument; a relative one is also looked for in "
-            f"{data_dir()} ($PROBSEG_DATA).",
-        )
     files = picture_files(place, IMAGE_SUFFIXES + suffixes)
     for path in files.values():
         if path.suffix.lower() not in suffixes:

@@ -116,8 +116,9 @@ def photos_of_folder(root: Path) -> Photos:
     paths = _pictures(place, "**/*")
     if not paths:
         refuse_only_unread(place)
-        name, expected = str(root), "pictures, or a folder images/ with pictures"
-        raise DatasetNotFoundError(name, root, expected, "Name the folder that has them.")
+        expected = "pictures, or a folder images/ with pictures"
+        way_out = "Name the folder that has them."
+        raise DatasetNotFoundError("A photograph", root, expected, way_out)
     return Photos(str(root), paths)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from probseg.errors import DataError
 from probseg.evaluation.journal import RESULTS
-from probseg.reports.comparison_inputs import default_names
+from probseg.reports.comparison_inputs import check_results, default_names
+from probseg.texts import read_json
 
 
 def pairings(folders: Sequence[Path]) -> dict[str, list[Path]]:
@@ -24,8 +25,12 @@ def pairings(folders: Sequence[Path]) -> dict[str, list[Path]]:
         compared as they are, whatever their protocols.
 
     Raises:
-        DataError: If a run has no results, or there is no protocol that all have.
+        DataError: If a folder is missing or is no run and no results, if a run has no results, or
+            there is no protocol that all have.
     """
+    for folder in folders:
+        if not _is_run(folder):
+            check_results(folder)
     if not any(_is_run(folder) for folder in folders):
         return {"": list(folders)}
     found = [_results(folder) for folder in folders]
@@ -70,7 +75,7 @@ def _results(folder: Path) -> dict[str, Path]:
         DataError: If there are none.
     """
     if not _is_run(folder):
-        return {folder.resolve().name: folder}
+        return {_protocol(folder): folder}
     own = sorted(path.parent for path in folder.glob(f"test/*/{RESULTS}"))
     if own:
         return {path.name: path for path in own}
@@ -87,6 +92,14 @@ def _tests(folder: Path, run: Path) -> bool:
     """Return whether results in the same folder of runs are those of a run's checkpoint."""
     checkpoint = _metadata(folder).get("checkpoint")
     return checkpoint is not None and Path(checkpoint).parent.parent.name == run.name
+
+
+def _protocol(folder: Path) -> str:
+    """Return the protocol of results, whatever the name of their folder is."""
+    try:
+        return str(read_json(folder / RESULTS)["protocol"]["name"])
+    except (ValueError, KeyError, TypeError):  # `read_result` will refuse them
+        return folder.resolve().name
 
 
 def _metadata(folder: Path) -> Mapping[str, Any]:

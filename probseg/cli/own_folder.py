@@ -13,13 +13,14 @@ import yaml
 from probseg.cli.configs import named_configs
 from probseg.errors import UsageError
 from probseg.paths import configs_dir, find_data
+from probseg.texts import read_text
 
 FOLDER = "--folder"
 
 ROLES = {"test": "test", "validate": "val"}
 """The argument of the data module that each verb evaluates."""
 
-UNUSED = ("train", "val", "test", "val_objects", "proportions", "samples_per_epoch")
+OTHERS = ("train", "val", "test", "val_objects", "proportions", "samples_per_epoch")
 """Arguments of the data module that a configuration may have set, for other data."""
 
 
@@ -63,12 +64,14 @@ def with_folder(arguments: Sequence[str]) -> list[str]:
     if not named_configs(rest) and not any(option.startswith("--model") for option in rest):
         rest[1:1] = ["--config", str(configs_dir() / "experiment" / "folder.yaml")]
     _warn_of_training_data(rest, find_data(folder))
-    sets = dict.fromkeys(UNUSED) | {
-        ROLES[verb]: {"class_path": "probseg.data.ImageMaskFolder", "init_args": {"root": folder}}
-    }
-    data = {"class_path": "probseg.data.InteractiveDataModule", "init_args": sets}
+    chosen = {"class_path": "probseg.data.ImageMaskFolder", "init_args": {"root": folder}}
+    data = []
+    # Cleared first: the parser would keep arguments that other data sets have, too, as `split`.
+    for sets in (dict.fromkeys(OTHERS), {ROLES[verb]: chosen}):
+        module = {"class_path": "probseg.data.InteractiveDataModule", "init_args": sets}
+        data.append(f"--data={json.dumps(module)}")
     after = 1 + max(named_configs(rest), default=0)
-    return [*rest[:after], f"--data={json.dumps(data)}", *rest[after:]]
+    return [*rest[:after], *data, *rest[after:]]
 
 
 def _warn_of_training_data(arguments: Sequence[str], folder: Path) -> None:
@@ -76,10 +79,20 @@ def _warn_of_training_data(arguments: Sequence[str], folder: Path) -> None:
     for path in named_configs(arguments).values():
         if path.name != "config.yaml" or not path.is_file():  # as `fit` writes it
             continue
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-        root = ((config.get("data") or {}).get("init_args") or {}).get("root")
+        root = _root(path)
         if root is not None and find_data(root).resolve() == folder.resolve():
             sys.stderr.write(
                 f"probseg: {FOLDER} {folder}: this run was trained on most of its photographs, and "
                 f"scores too well on them; without {FOLDER}, it is tested on the others\n"
             )
+
+
+def _root(path: Path) -> str | None:
+    """Return the folder of the data of a configuration; None where it has none."""
+    try:
+        content = yaml.safe_load(read_text(path))
+    except yaml.YAMLError:  # which the parser reports
+        return None
+    for key in ("data", "init_args", "root"):
+        content = content.get(key) if isinstance(content, dict) else None
+    return content if isinstance(content, str) else None

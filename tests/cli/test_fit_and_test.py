@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_the_configuration_of_a_run_evaluates_its_checkpoint(run, capsys):
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_run_is_tested_on_all_of_another_folder(run, capfd):
-    write_folder("other", images=3, objects=2, size=(32, 32))
+    write_folder(Path("other"), images=3, objects=2, size=(32, 32))
     config = ("--config", run / "config.yaml", *SHORT, "--evaluation.protocols=[gabbur2021]")
     for verb, place in (("test", "test/gabbur2021"), ("validate", "val")):
         assert command(verb, *config, "--folder", "other") == 0
@@ -107,9 +108,8 @@ def test_a_run_is_tested_on_all_of_another_folder(run, capfd):
         assert str(run) in results["metadata"]["checkpoint"], "the best of the run"
     assert "was trained on most of its photographs" not in capfd.readouterr().err
     assert command("test", *config, "--folder", "data") == 0
-    assert (
-        "--folder data: this run was trained on most of its photographs" in capfd.readouterr().err
-    )
+    notice = "--folder data: this run was trained on most of its photographs"
+    assert notice in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -50,7 +50,7 @@ def with_folder(arguments: Sequence[str]) -> list[str]:
         msg = f"{FOLDER}: is for {' and '.join(ROLES)}; a training takes --data.root DIR"
         raise UsageError(msg)
     if len(given) > 1 or not folder or folder.startswith("-"):
-        msg = f"{FOLDER} must be given once, with a folder of images and masks, got {given}"
+        msg = f"--folder must be given once, with a folder of images and masks, got {given}"
         raise UsageError(msg)
     others = ("--data", "--data.root", *(f"--data.{role}" for role in ("train", "val", "test")))
     for option in (argument.partition("=")[0] for argument in arguments):

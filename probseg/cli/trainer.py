@@ -333,8 +333,20 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         seed_everything_default=0,
         parser_class=ConfigParser,
         parser_kwargs=_parser_options(verb),
-        args=with_whole_models(with_folder(with_shipped_configs(arguments))),
+        args=completed(arguments),
     )
+
+
+def completed(arguments: Sequence[str]) -> list[str]:
+    """Return the options that the parser needs for those of a user.
+
+    Args:
+        arguments: Verb and options.
+
+    Raises:
+        UsageError: If `--folder` cannot be meant.
+    """
+    return with_whole_models(with_folder(with_shipped_configs(arguments)))
 
 
 def with_whole_models(arguments: Sequence[str]) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any
 from probseg.errors import DataError
 from probseg.evaluation.journal import RESULTS
 from probseg.reports.comparison_inputs import check_results, default_names
-from probseg.texts import read_json
 
 
 def pairings(folders: Sequence[Path]) -> dict[str, list[Path]]:
@@ -75,7 +74,7 @@ def _results(folder: Path) -> dict[str, Path]:
         DataError: If there are none.
     """
     if not _is_run(folder):
-        return {_protocol(folder): folder}
+        return {folder.resolve().name: folder}
     own = sorted(path.parent for path in folder.glob(f"test/*/{RESULTS}"))
     if own:
         return {path.name: path for path in own}
@@ -92,14 +91,6 @@ def _tests(folder: Path, run: Path) -> bool:
     """Return whether results in the same folder of runs are those of a run's checkpoint."""
     checkpoint = _metadata(folder).get("checkpoint")
     return checkpoint is not None and Path(checkpoint).parent.parent.name == run.name
-
-
-def _protocol(folder: Path) -> str:
-    """Return the protocol of results, whatever the name of their folder is."""
-    try:
-        return str(read_json(folder / RESULTS)["protocol"]["name"])
-    except (ValueError, KeyError, TypeError):  # `read_result` will refuse them
-        return folder.resolve().name
 
 
 def _metadata(folder: Path) -> Mapping[str, Any]:

@@ -98,13 +98,3 @@ def test_a_file_that_cannot_be_read_is_not_called_unwritable(tmp_path, monkeypat
     monkeypatch.setattr("os.access", lambda *_: False)  # permissions do not stop a superuser
     message = str(explain(error, "fit", Namespace(), None))
     assert message == f"cannot read {path}: Permission denied; change its permissions"
-
-
-def test_results_are_known_by_their_protocol_and_not_by_the_name_of_their_folder(here, capsys):
-    (here / "run" / "test" / "ritm").rename(here / "renamed")
-    (here / "run" / "test" / "ritm").mkdir()
-    content = json.dumps({"protocol": {"name": "ritm"}})
-    (here / "run" / "test" / "ritm" / "results.json").write_text(content)
-    (here / "renamed" / "objects.csv").touch()
-    message = usage_error(capsys, "compare", "run", "renamed")
-    assert "no protocol in common" not in message

@@ -45,7 +45,7 @@ from probseg.cli.faults import explain, how_to_continue, interruption
 from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.nearest import nearest_options
 from probseg.cli.noise import without_notices, without_notices_about_checkpoints
-from probseg.cli.own_folder import with_folder
+from probseg.cli.own_folder import FOLDER, ROLES, with_folder
 from probseg.cli.precision import without_slow_bfloat16
 from probseg.cli.processes import check_accelerator, check_processes
 from probseg.data.base import InteractiveDataset
@@ -379,4 +379,6 @@ def _is_semantic(path: Path) -> bool:
 def _parser_options(verb: str) -> dict[str, Any]:
     version = f"probseg {probseg.__version__}"
     common = {"version": version, "exit_on_error": False, "allow_abbrev": False}
-    return {**common, verb: {"epilog": f"example: {EXAMPLES[verb]}"}}
+    folder = f"{FOLDER} DIR: all objects of a folder with images/ and masks/ are the data. "
+    epilog = f"{folder if verb in ROLES else ''}example: {EXAMPLES[verb]}"
+    return {**common, verb: {"epilog": epilog}}

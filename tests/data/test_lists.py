@@ -32,6 +32,8 @@ def test_each_photograph_is_found_by_its_stem_and_its_file(tmp_path_factory, kno
     root = tmp_path_factory.mktemp("folder")
     files = {stem: root / "images" / f"{stem}.jpg" for stem in known}
     for form in ("{}.jpg", "images/{}.jpg", "images\\{}.jpg", f"{root}/images/{{}}.jpg"):
+        if "\\" in form and any("\\" in stem for stem in known):
+            continue  # Windows has no such files
         path = write(root / "list.txt", "\n".join(form.format(stem) for stem in known))
         found, unknown = match_names(path, "split", files.items())
         assert [*found.values()] == known

@@ -68,8 +68,8 @@ data:
 _VALIDATING = """\
 data:
   --folder DIR                 all objects of a folder with images/ and masks/
-  --data.val CLASS             validation set: GrabCut, Berkeley, SBD, ImageMaskFolder, ...
-  --data.val.root DIR          its folder
+  --data.root DIR              the part of such a folder that its trainings hold out
+  --data.val_objects N         most objects that are used
 """
 
 _EVALUATION = """\

@@ -58,7 +58,7 @@ def test_short_help_names_options_that_exist(verb, here, capsys):
     assert len(options) > 15
     assert (FOLDER in options) == (verb in ROLES)
     options.discard(FOLDER)  # which becomes others before the parser
-    config = {"fit": "folder", "validate": "gabbur2021_sbd", "test": "grabcut"}[verb]
+    config = {"fit": "folder", "validate": "folder", "test": "grabcut"}[verb]
     with pytest.raises(SystemExit, match=r"^0$"):
         command(verb, "--config", f"configs/experiment/{config}.yaml", "--print_config")
     settings = yaml.safe_load(capsys.readouterr().out)

@@ -35,7 +35,7 @@ def with_folder(arguments: Sequence[str]) -> list[str]:
         arguments: Verb and options.
 
     Raises:
-        UsageError: If the verb trains, there is no such folder, or other data are given, too.
+        UsageError: If the verb trains, no folder or several are given, or other data, too.
     """
     given = [
         value if equals else following
@@ -52,9 +52,9 @@ def with_folder(arguments: Sequence[str]) -> list[str]:
     if len(given) > 1 or not folder or folder.startswith("-"):
         msg = f"--folder must be given once, with a folder of images and masks, got {given}"
         raise UsageError(msg)
-    others = ("--data", "--data.root", *(f"--data.{role}" for role in ("train", "val", "test")))
+    choices = ("--data", "--data.root", *(f"--data.{role}" for role in ("train", "val", "test")))
     for option in (argument.partition("=")[0] for argument in arguments):
-        if option in others or option.startswith(tuple(f"{other}." for other in others[1:])):
+        if option in choices or option.startswith(tuple(f"{choice}." for choice in choices[1:])):
             msg = f"{FOLDER} {folder} and {option}: both choose the data; leave one of them out"
             raise UsageError(msg)
     rest = list(arguments)

@@ -12,7 +12,7 @@ import probseg
 FLOORS = [
     {
         *{"types", "errors", "images", "picture_formats", "masks", "object_numbers", "paths"},
-        *{"seeds", "terminal", "transfer", "descriptions", "drawing"},
+        *{"seeds", "terminal", "texts", "transfer", "descriptions", "drawing"},
     },
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},

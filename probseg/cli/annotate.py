@@ -13,6 +13,7 @@ from pathlib import Path
 from probseg.cli.arguments import Parser, check_writable, device
 from probseg.cli.server import listen, need_server, serve
 from probseg.errors import UsageError
+from probseg.paths import no_folder
 
 PORT = 8808
 
@@ -36,8 +37,11 @@ def run(arguments: Sequence[str]) -> None:
     """
     options = _parser().parse_args(list(arguments))
     need_server()
-    if not options.folder.is_dir():
-        msg = f"{options.folder}: no such folder; give a folder with photographs"
+    if (fault := no_folder(options.folder)) is not None:
+        msg = f"{options.folder}: {fault}; give a folder with photographs"
+        raise UsageError(msg)
+    if options.out is not None and options.out.is_file():
+        msg = f"--out {options.out}: {no_folder(options.out)}; give a folder for the masks"
         raise UsageError(msg)
     check_writable("--out", options.out or options.folder)
     from probseg.annotate.app import create_app

@@ -36,7 +36,7 @@ from probseg.data.leakage import Leak, Photos, find_leaks, photos_of_dataset, ph
 from probseg.data.published import PUBLISHED, find_published, get_published
 from probseg.data.source import MEGABYTE, Source
 from probseg.errors import USER_ERRORS, UnknownNameError, UsageError
-from probseg.paths import find_data
+from probseg.paths import find_data, no_file, no_folder
 from probseg.terminal import Grid, console, print_table
 from probseg.transfer import Progress
 
@@ -208,9 +208,9 @@ def _check(options: argparse.Namespace) -> None:
 
 def _convert(options: argparse.Namespace) -> None:
     source, target = options.source, options.target
-    is_file = options.reader in ("coco", "label-studio")
-    if not (source.is_file() if is_file else source.is_dir()):
-        msg = f"{source}: no such {'file' if is_file else 'folder'}; --from says {options.reader}"
+    fault = (no_file if options.reader in ("coco", "label-studio") else no_folder)(source)
+    if fault is not None:
+        msg = f"{source}: {fault}; --from says {options.reader}"
         raise UsageError(msg)
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         msg = f"{target}: is there already; remove it, or choose another name for B"
@@ -344,6 +344,9 @@ def _place(name: str, root: Path | None, split: str | None, option: str) -> _Pla
     if dataset is None:
         if root is not None and root != place:
             msg = f"--root {root}: {name} is a folder, not the name of a data set; leave one out"
+            raise UsageError(msg)
+        if place.is_file() or (is_path and not place.exists()):
+            msg = f"{name}: {no_folder(place)}; give a folder, or one of: {', '.join(PUBLISHED)}"
             raise UsageError(msg)
         if not place.is_dir():
             raise UnknownNameError(kind="data set or folder", name=name, known=PUBLISHED)

@@ -241,10 +241,7 @@ def _is_semantic(options: argparse.Namespace) -> bool:
     Raises:
         UsageError: If it is for semantic segmentation, and there are clicks or a box.
     """
-    try:
-        semantic = task_of(description_for(options.model)) == "semantic"
-    except FileNotFoundError as error:
-        raise UsageError(str(error)) from error
+    semantic = task_of(description_for(options.model)) == "semantic"
     if semantic and (options.clicks or options.box is not None):
         msg = f"--model {options.model}: is for semantic segmentation and takes no click or box"
         raise UsageError(msg)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import math
 from array import array
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +20,7 @@ from probseg.errors import DataError
 from probseg.formats.coco import is_crowd, whole
 from probseg.formats.polygons import signed_area
 from probseg.formats.run_lengths import check_runs, parse_runs
+from probseg.texts import open_as_utf8
 
 Entry = Mapping[str, Any]
 Place = Callable[[Entry], str | None]
@@ -53,14 +53,14 @@ def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
     def build() -> Mapping[str, npt.NDArray[Any]]:
         reader = _Reader(place)
         try:
-            with path.open("rb") as file:
-                start = len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0
-                for key in reader.actions:
-                    file.seek(start)
+            for key in reader.actions:
+                with open_as_utf8(path) as file:
                     # Entry by entry: a whole file of LVIS takes 10 GB of memory.
                     for entry in ijson.items(file, f"{key}.item", use_float=True):
                         reader.add(key, entry)
             return reader.index()._asdict()
+        except DataError:  # which names the file
+            raise
         except (ValueError, ijson.JSONError) as error:
             msg = (
                 f"{path}: cannot be read as annotations of {kind} ({error}); download or export "

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
-from probseg.data.folder import drawn_objects, images_folder
+from probseg.data.folder import check_layout, drawn_objects, images_folder
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.source import Full
 from probseg.data.threads import in_threads
@@ -142,6 +142,7 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
         DataError: If all its photographs are of a format that is not supported.
     """
     problems: list[Problem] = []
+    check_layout(root)
     images = _files(root, images_folder(root), IMAGE_SUFFIXES, problems)
     masks = _files(root, "masks", LOSSLESS_SUFFIXES, problems)
     names = mask_names(root / images_folder(root))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from probseg.data.annotation_files import read_index
 from probseg.data.folder import pair_masks
 from probseg.data.layout import picture_files
+from probseg.data.lists import read_classes
 from probseg.errors import DataError
 from probseg.formats import brush, coco, png, polygons, run_lengths, yolo
 from probseg.formats.mask_names import mask_names, refuse_hidden
@@ -24,6 +25,7 @@ from probseg.images import check_same_size, image_size
 from probseg.masks import read_objects
 from probseg.metrics import iou
 from probseg.paths import write_text
+from probseg.texts import read_json, read_lines
 from probseg.types import IGNORE
 
 CLASSES = "classes.txt"
@@ -247,12 +249,11 @@ def read_yolo(place: Path, request: Request, losses: Losses) -> Iterator[Annotat
     """Read a folder of YOLO-seg texts, with the names of the classes in `classes.txt`."""
     photos = _photographs(request, "yolo")
     listing = place / CLASSES
-    names = listing.read_text(encoding="utf-8").splitlines() if listing.is_file() else []
+    names = read_classes(listing) if listing.is_file() else []
     for stem, photo in photos.items():
         path, size = place / f"{stem}.txt", image_size(photo)
         objects = []
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        for row, line in enumerate(lines, start=1):
+        for row, line in read_lines(path) if path.is_file() else ():
             try:
                 number, mask = yolo.decode(line, size)
             except ValueError as error:
@@ -285,7 +286,7 @@ def write_yolo(
 def read_label_studio(place: Path, request: Request, losses: Losses) -> Iterator[AnnotatedImage]:
     """Read tasks exported as JSON; of each, the brush labels of its first annotation."""
     try:
-        for task in json.loads(place.read_text(encoding="utf-8")):
+        for task in read_json(place):
             file = PurePosixPath(str(task["data"]["image"])).name
             annotations = task["annotations"]
             if len(annotations) > 1:
@@ -307,6 +308,8 @@ def read_label_studio(place: Path, request: Request, losses: Losses) -> Iterator
                 for result in brushed
             ]
             yield AnnotatedImage(file, size, objects)
+    except DataError:  # which names the file
+        raise
     except (KeyError, TypeError, ValueError) as error:
         msg = f"{place}: cannot be read as tasks of Label Studio ({error!r}); export it as JSON"
         raise DataError(msg) from error

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.layout import picture_files
+from probseg.data.lists import names_to_leave_out, names_to_use, some
 from probseg.data.reading import NAMED, index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
@@ -44,17 +45,18 @@ class ImageMaskFolder(InteractiveDataset):
     Args:
         root: The folder; a relative path that does not exist is looked for in `$PROBSEG_DATA`
             (or `./data`).
-        split: Text file with one image stem per line that says which images take part; relative
-            to `root`. All images by default.
-        exclude: Image stems to leave out: a text file, relative to `root`, whose first column
-            (up to a tab) holds the stems.
+        split: Text file, relative to `root`, whose first column (up to a tab) holds the stems or
+            file names of the images that take part, each once. All images by default.
+        exclude: Such a list of the images to leave out. It may have other names, too, which a
+            notice on stderr counts.
         prefixes: Only images whose name starts with one of these; all by default.
         min_area: Objects with fewer pixels are skipped.
         name: Name of the data set in tables and logs.
 
     Raises:
         DatasetNotFoundError: If the folders are not there.
-        DataError: If files do not pair up or a mask cannot be used.
+        DataError: If files do not pair up, a mask or a list cannot be used, or an argument selects
+            or leaves out no image.
     """
 
     def __init__(
@@ -68,16 +70,20 @@ class ImageMaskFolder(InteractiveDataset):
     ) -> None:
         self.root = find_data(root)
         self.name = name
-        images = _list(self.root, images_folder(self.root), IMAGE_SUFFIXES, name)
-        drawn = _list(self.root, "masks", LOSSLESS_SUFFIXES, name)
-        masks = pair_masks(images, drawn, self.root, self.root / images_folder(self.root))
+        check_layout(self.root, name)
+        place = self.root / images_folder(self.root)
+        images = _list(place, IMAGE_SUFFIXES)
+        masks = pair_masks(images, _list(self.root / "masks", LOSSLESS_SUFFIXES), self.root, place)
         stems = sorted(images)
         if split is not None:
-            stems = _read_stems(self.root / split, masks)
+            known = ((stem, images[stem]) for stem in masks)
+            what = "images without image or mask"
+            stems = names_to_use(self.root / split, "split", known, what)
         if exclude is not None:
-            unwanted = set(_read_stems(self.root / exclude, None))
+            unwanted = names_to_leave_out(self.root / exclude, "exclude", images.items(), name)
             stems = [stem for stem in stems if stem not in unwanted]
         if prefixes is not None:
+            _check_prefixes(self.root, prefixes, masks)
             stems = [stem for stem in stems if stem.startswith(tuple(prefixes))]
         bare = [images[stem].name for stem in stems if stem not in masks]
         stems = [stem for stem in stems if stem in masks]
@@ -102,7 +108,7 @@ class ImageMaskFolder(InteractiveDataset):
     def _say(self, what: str, names: Sequence[str]) -> None:
         """Say on stderr which images are left out, unless there are none."""
         if names:
-            sys.stderr.write(f"probseg: {self.root}: {len(names)} {what}: {_some(names, NAMED)}\n")
+            sys.stderr.write(f"probseg: {self.root}: {len(names)} {what}: {some(names, NAMED)}\n")
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -124,6 +130,34 @@ class ImageMaskFolder(InteractiveDataset):
         """Return the stem of a mask and, unless it is black and white, the object's number."""
         _, mask_path, number = self.objects[index]
         return mask_path.stem + ("" if number == IGNORE else f"#{number}")
+
+
+def check_layout(root: Path, name: str = "folder") -> None:
+    """Raise unless a folder has `masks/`; its photographs may be in it or in `images/`.
+
+    Args:
+        root: The folder.
+        name: Name of the data set.
+
+    Raises:
+        DatasetNotFoundError: If it is missing, or has no `masks/`.
+    """
+    if (root / "masks").is_dir():
+        return
+    expected = "images/ and masks/ (or masks/ next to the photographs)"
+    if root.is_dir():
+        there = len([path for path in root.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES])
+        has = "images/" if (root / "images").is_dir() else f"{there} photographs" if there else ""
+        expected += f"; it has {f'{has}, but no masks/' if has else 'neither'}"
+    places = [root.absolute().parent, *sorted(root.iterdir())] if root.is_dir() else []
+    near = next((str(place) for place in places if (place / "masks").is_dir()), None)
+    hint = f"Did you mean {near}? " if near else ""
+    what = f"The data set {name!r}"
+    way_out = (
+        f"{hint}Check the `root` argument; a relative one is also looked for in {data_dir()} "
+        "($PROBSEG_DATA)."
+    )
+    raise DatasetNotFoundError(what, root, expected, way_out)
 
 
 def images_folder(root: Path) -> str:
@@ -149,17 +183,8 @@ def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
     return areas
 
 
-def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict[str, Path]:
+def _list(place: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
     """Map the stems of a folder's picture files to their paths."""
-    place = root / folder
-    if not place.is_dir():
-        raise DatasetNotFoundError(
-            name,
-            root,
-            f"the folders images/ and masks/, and {folder}/ is missing",
-            "Check the `root` argument; a relative one is also looked for in "
-            f"{data_dir()} ($PROBSEG_DATA).",
-        )
     files = picture_files(place)
     for path in files.values():
         if path.suffix.lower() not in suffixes:
@@ -206,24 +231,18 @@ def pair_masks(
     if masks and not pairs:
         msg = (
             f"{root}: no mask matches an image; masks/<stem>.png or masks/<stem>_<n>.png must have "
-            f"the stem of a file in images/ (images: {_some(images)}; masks: {_some(masks)}); "
+            f"the stem of a file in images/ (images: {some(images)}; masks: {some(masks)}); "
             f"{_remedies(orphans, images, root, place)}"
         )
         raise DataError(msg)
     if orphans:
-        names = _some(path.name for path in orphans)
+        names = some(path.name for path in orphans)
         msg = (
             f"{root}: masks without an image: {len(orphans)}, among them {names}; "
             f"{_remedies(orphans, images, root, place)}"
         )
         raise DataError(msg)
     return dict(pairs)
-
-
-def _some(names: Iterable[str], most: int = 3) -> str:
-    """Return the first of some names in their order, as part of a sentence."""
-    ordered = sorted(names)
-    return ", ".join([*ordered[:most], *(["..."] if ordered[most:] else [])])
 
 
 def _remedies(orphans: Sequence[Path], images: Mapping[str, Path], root: Path, place: Path) -> str:
@@ -250,20 +269,17 @@ def _remedies(orphans: Sequence[Path], images: Mapping[str, Path], root: Path, p
         parts.append("add the images or remove the masks")
     unread = [path.name for path in unread_files(place)]
     if unread:
-        parts.append(f"convert {_some(unread)} to JPEG or PNG: the format is not read")
+        parts.append(f"convert {some(unread)} to JPEG or PNG: the format is not read")
     return "; ".join([*parts, f"`probseg data check {root}` lists all problems"])
 
 
-def _read_stems(path: Path, known: dict[str, list[Path]] | None) -> list[str]:
-    """Read the first column of a list of stems; stems that are not known raise."""
-    if not path.is_file():
-        msg = f"{path}: no such list of images; check the `split` and `exclude` arguments"
+def _check_prefixes(root: Path, prefixes: Sequence[str], stems: Iterable[str]) -> None:
+    """Raise if no image with a mask begins with one of the prefixes."""
+    known = list(stems)
+    unused = [prefix for prefix in prefixes if not any(stem.startswith(prefix) for stem in known)]
+    if unused:
+        msg = (
+            f"{root}: `prefixes` must be beginnings of names of images with a mask, none begins "
+            f"with {', '.join(map(repr, unused))} (images: {some(known)})"
+        )
         raise DataError(msg)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    stems = [line.split("\t")[0].strip() for line in lines if line.strip()]
-    if known is not None:
-        missing = [stem for stem in stems if stem not in known]
-        if missing:
-            msg = f"{path}: lists {len(missing)} images without image or mask: {_some(missing)}"
-            raise DataError(msg)
-    return stems

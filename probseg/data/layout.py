@@ -14,6 +14,7 @@ from probseg.picture_formats import (
     refuse_only_unread,
     second_of_a_stem,
 )
+from probseg.texts import read_lines
 
 
 def chosen_root(root: Path | str | None, *names: str) -> Path:
@@ -76,6 +77,19 @@ def leads_outside(file: str) -> bool:
 
 
 def first_words(path: Path) -> list[str]:
-    """Read the first word of each line of a list, blank lines left out."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [line.split()[0] for line in lines if line.strip()]
+    """Read the first word of each line of a list of a published data set, blank lines left out.
+
+    Raises:
+        DataError: If the list cannot be read, or has a word twice.
+    """
+    lines: dict[str, int] = {}
+    for number, line in read_lines(path, "unpack the archive again"):
+        word = line.split()[0]
+        if word in lines:
+            msg = (
+                f"{path}, line {number}: {word!r} is in line {lines[word]} too; unpack the archive "
+                "again"
+            )
+            raise DataError(msg)
+        lines[word] = number
+    return list(lines)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,10 +12,13 @@ from probseg.data.layout import leads_outside
 from probseg.errors import DataError
 from probseg.formats.coco import crowds_left_out, is_crowd, whole
 from probseg.formats.mask_names import refuse_hidden
+from probseg.texts import open_text, read_json
 from probseg.types import Click
 
 COLUMNS = ("image", "object", "label", "x", "y", "positive", "x0", "y0", "x1", "y1")
 """Columns of a CSV file of prompts."""
+
+PROMPTS = "check the `prompts` argument"
 
 UNNAMED = "object"
 """Label of objects without one."""
@@ -93,11 +94,10 @@ def read_prompts(path: Path) -> PromptFile:
     if path.suffix.lower() not in readers:
         msg = f"`prompts` must be a .csv or .json file, got {path}"
         raise DataError(msg)
-    if not path.is_file():
-        msg = f"{path}: no such file; check the spelling of `prompts`"
-        raise DataError(msg)
     try:
         found = readers[path.suffix.lower()](path)
+    except DataError:  # which names the file
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         msg = f"{path}: cannot be read as prompts ({reason}); see docs/predict.md"
@@ -117,16 +117,22 @@ def _read_csv(path: Path) -> PromptFile:
     clicks: dict[tuple[str, str], list[Click]] = {}
     boxes: dict[tuple[str, str], tuple[float, float, float, float]] = {}
     labels: dict[tuple[str, str], set[str]] = {}
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        table = csv.DictReader(file)
-        unknown = sorted(set(table.fieldnames or ()) - set(COLUMNS))
-        if unknown or "image" not in (table.fieldnames or ()):
-            msg = f"columns must be `image` and others of {COLUMNS}, got {table.fieldnames}"
+    with open_text(path, PROMPTS) as file:
+        table = csv.DictReader(file, skipinitialspace=True)
+        columns = [name.strip() for name in table.fieldnames or ()]
+        wrong = sorted(set(columns) - set(COLUMNS)) or len(set(columns)) < len(columns)
+        if wrong or "image" not in columns:
+            msg = f"columns must be `image` and others of {COLUMNS}, each once, got {columns}"
             raise ValueError(msg)
-        for line, row in enumerate(table, start=2):
+        table.fieldnames = columns
+        for cells in table:
+            line = table.line_num
             try:
-                if None in row or not row["image"]:
-                    msg = f"expected an image, and a cell for each column, got {[*row.values()]}"
+                row = _stripped(cells)
+                if not any(row.values()):  # as spreadsheets write below a table
+                    continue
+                if not row["image"]:
+                    msg = "expected an image"
                     raise ValueError(msg)
                 key = (row["image"], row.get("object") or "1")
                 named = labels.setdefault(key, set())
@@ -154,8 +160,20 @@ def _read_csv(path: Path) -> PromptFile:
     return _prompt_file(images, categories)
 
 
+def _stripped(cells: Mapping[Any, Any]) -> dict[str, str]:
+    """Return the cells of a row without the spaces around them; those that are missing are empty.
+
+    Raises:
+        ValueError: If there are more cells than columns.
+    """
+    if None in cells:
+        msg = "has more cells than columns; names with commas must stand in double quotes"
+        raise ValueError(msg)
+    return {name: (text or "").strip() for name, text in cells.items()}
+
+
 def _read_json(path: Path) -> PromptFile:
-    content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_without_twins)
+    content = read_json(path, PROMPTS)
     if not isinstance(content, dict):
         msg = f"expected an object of images, got a {type(content).__name__}"
         raise ValueError(msg)
@@ -245,16 +263,6 @@ def _by_id(entries: Sequence[Mapping[str, Any]], what: str) -> dict[int, Mapping
             msg = f"the id {key} in `{what}` is there more than once"
             raise ValueError(msg)
         found[key] = entry
-    return found
-
-
-def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object a dictionary; of keys that are there twice, one would be lost."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twin = next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
-        msg = f"{twin!r} is there more than once; merge its entries"
-        raise ValueError(msg)
     return found
 
 

@@ -242,7 +242,7 @@ IMAGE = {"id": 1, "file_name": "p0.png", "height": 48, "width": 64}
         ("p.json", '{"p0.png": [{"clicks": [[9, 9]]}], "p0.png": []}', "'p0.png' is there more"),
         ("p.json", '{".p0.png": [{"clicks": [[9, 9]]}]}', "hidden"),
         ("p.csv", "image,x,y,label\np0.png,9,9,cat\np0.png,8,8,dog\n", "line 3: a second label"),
-        ("p.csv", "image,x,y\np0.png,9,9,0\n", "a cell for each column"),
+        ("p.csv", "image,x,y\np0.png,9,9,0\n", "line 2: has more cells than columns"),
         ("p.csv", "x,y,image\n9,9\n", "line 2: expected an image"),
     ],
 )

@@ -67,7 +67,7 @@ def test_split_exclude_and_prefixes(tmp_path):
     assert names(split="train.txt", exclude="bad.tsv") == ["photo2", "photo0"]
     assert names(exclude="bad.tsv") == ["photo0", "photo1", "photo2"]
     assert names(prefixes=["photo1", "photo3"]) == ["photo1", "photo3"]
-    refused(DataError, lambda: names(prefixes=["cat"]), tmp_path, "after selection")
+    refused(DataError, lambda: names(prefixes=["cat"]), tmp_path, "`prefixes`", "'cat'")
     for option in ("split", "exclude"):
         refused(DataError, lambda o=option: names(**{o: "no.txt"}), "no.txt", f"`{option}`")
     (tmp_path / "train.txt").write_text("photo0\nphoto9\n", encoding="utf-8")

@@ -30,7 +30,8 @@ from rich.table import Table
 from probseg.cli.arguments import Parser, check_writable, new_file
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
-from probseg.data.conversion import READERS, WRITERS, AnnotatedImage, Losses, Request
+from probseg.data.conversion import FOLDERS, READERS, WRITERS, Request, convert
+from probseg.data.conversion.ledger import IMAGES, OBJECTS
 from probseg.data.fetching import fetch
 from probseg.data.leakage import Leak, Photos, find_leaks, photos_of_dataset, photos_of_folder
 from probseg.data.published import PUBLISHED, find_published, get_published
@@ -208,7 +209,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _convert(options: argparse.Namespace) -> None:
     source, target = options.source, options.target
-    is_file = options.reader in ("coco", "label-studio")
+    is_file = options.reader not in FOLDERS
     if not (source.is_file() if is_file else source.is_dir()):
         msg = f"{source}: no such {'file' if is_file else 'folder'}; --from says {options.reader}"
         raise UsageError(msg)
@@ -216,21 +217,15 @@ def _convert(options: argparse.Namespace) -> None:
         msg = f"{target}: is there already; remove it, or choose another name for B"
         raise UsageError(msg)
     check_writable("B", target)
-    losses = Losses()
     request = Request(options.images, options.tolerance)
-    counts = [0, 0]
-
-    def counted() -> Iterator[AnnotatedImage]:
-        with _bars(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
-            for image in READERS[options.reader](source, request, losses):
-                counts[0] += 1
-                counts[1] += len(image.objects)
-                progress("images", counts[0], None)
-                yield image
-
-    WRITERS[options.writer](target, counted(), request, losses)
-    lines = [f"{counts[1]} objects of {counts[0]} images written to {target} as {options.writer}"]
-    lines += [f"lost: {line}" for line in losses.lines()] or ["nothing is lost"]
+    formats = options.reader, options.writer
+    with _bars(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
+        ledger = convert(
+            source, target, formats, request, lambda count: progress("images", count, None)
+        )
+    objects, images = ledger.written[OBJECTS], ledger.written[IMAGES]
+    lines = [f"{objects} objects of {images} images written to {target} as {options.writer}"]
+    lines += [f"lost: {line}" for line in ledger.lines()] or ["nothing is lost"]
     for line in lines:
         console().print(line, markup=False, soft_wrap=True, highlight=False)
 

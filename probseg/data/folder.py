@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.layout import picture_files
+from probseg.data.layout import mask_files, picture_files
 from probseg.data.reading import index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import (
@@ -141,14 +141,7 @@ def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict
             "Check the `root` argument; a relative one is also looked for in "
             f"{data_dir()} ($PROBSEG_DATA).",
         )
-    files = picture_files(place, IMAGE_SUFFIXES + suffixes)
-    for path in files.values():
-        if path.suffix.lower() not in suffixes:
-            msg = (
-                f"{path}: masks must be in a lossless format ({', '.join(suffixes)}); JPEG and its "
-                "like change the object numbers near contours"
-            )
-            raise DataError(msg)
+    files = mask_files(place) if folder == "masks" else picture_files(place, suffixes)
     if not files:
         msg = (
             f"{place}: holds no file with one of the suffixes {', '.join(suffixes)}; check the "

@@ -138,7 +138,8 @@ def _path(address: str) -> tuple[PurePosixPath, bool] | None:
     is_local = True  # as paths that are no address are
     if address.startswith("/") or (rest and scheme in ("http", "https", "file")):
         is_local = parts.path.endswith(LOCAL)
-        text = f"{parts.netloc}/{unquote(parts.path)}"
+        file = unquote(parts.path).strip("/")
+        text = f"{parts.netloc}/{file}" if file else ""
         if is_local:
             text = parse_qs(parts.query).get("d", [""])[0]
     elif rest:  # of a bucket, whose keys are not encoded

@@ -87,11 +87,12 @@ def measure(source: Path, target: Path, reader: str, writer: str) -> None:
     assert reader in READERS
     images = source.parent.parent / "photos" if reader in FOLDERS else None
     before = peak()
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.process_time()
     ledger = convert(source, target, (reader, writer), Request(images))
-    seconds = time.perf_counter() - start
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
     found = {
         "seconds": round(seconds, 2),
+        "cpu_seconds": round(cpu_seconds, 2),
         "mib": round(peak() - before),
         "mib_with_imports": round(peak()),
         "written": ledger.written["objects"],

@@ -30,7 +30,7 @@ from rich.table import Table
 from probseg.cli.arguments import Parser, check_writable, new_file
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
-from probseg.data.conversion import FOLDERS, READERS, WRITERS, Request, convert
+from probseg.data.conversion import FOLDERS, READERS, WRITERS, Request, convert, is_free
 from probseg.data.conversion.ledger import IMAGES, OBJECTS
 from probseg.data.fetching import fetch
 from probseg.data.leakage import Leak, Photos, find_leaks, photos_of_dataset, photos_of_folder
@@ -213,7 +213,7 @@ def _convert(options: argparse.Namespace) -> None:
     if not (source.is_file() if is_file else source.is_dir()):
         msg = f"{source}: no such {'file' if is_file else 'folder'}; --from says {options.reader}"
         raise UsageError(msg)
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+    if not is_free(target, options.writer):
         msg = f"{target}: is there already; remove it, or choose another name for B"
         raise UsageError(msg)
     check_writable("B", target)

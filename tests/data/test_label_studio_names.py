@@ -16,7 +16,7 @@ def names(tmp_path, *addresses):
     """Convert a task for each address to COCO; return the names of the images."""
     result = {
         "type": "brushlabels",
-        "original_width": 4,
+        "original_width": 4.0,
         "original_height": 3,
         "value": {"rle": brush.encode(MASK)},
     }

@@ -18,7 +18,7 @@ from probseg.data.conversion.parts import (
 )
 from probseg.errors import DataError
 
-__all__ = ["FOLDERS", "READERS", "WRITERS", "Ledger", "Request", "convert"]
+__all__ = ["FOLDERS", "READERS", "WRITERS", "Ledger", "Request", "convert", "is_free"]
 
 READERS: dict[str, Reader] = {
     "png": masks.read,
@@ -42,6 +42,13 @@ FOLDERS = ("png", "index", "yolo")
 """Formats that are a folder; the others are one file."""
 
 
+def is_free(target: Path, writer: str) -> bool:
+    """Whether a target can be written: it does not exist, or is an empty folder to be filled."""
+    if target.is_dir() and writer in FOLDERS:
+        return not any(target.iterdir())
+    return not target.exists()
+
+
 def convert(
     source: Path,
     target: Path,
@@ -56,7 +63,7 @@ def convert(
 
     Args:
         source: A file or folder.
-        target: The file or folder to be; it may be an empty folder.
+        target: The file or folder to be, see `is_free`.
         formats: Names of the formats to read and to write.
         request: Options.
         progress: Called with the number of each image, from 1 on.
@@ -65,9 +72,13 @@ def convert(
         What was found, written and lost.
 
     Raises:
-        DataError: If the source cannot be read, or the target cannot hold what is in it.
+        DataError: If the source cannot be read, or the target is there or cannot hold what is in
+            the source.
     """
     reader, writer = formats
+    if not is_free(target, writer):
+        msg = f"{target}: is there already; remove it, or choose another name"
+        raise DataError(msg)
     ledger = Ledger()
     with _whole(target, writer in FOLDERS) as draft:
         images = READERS[reader](source, request, ledger)
@@ -117,7 +128,8 @@ def _whole(target: Path, is_folder: bool) -> Iterator[Path]:
         if is_folder:
             draft.mkdir(parents=True)
         yield draft
-        _remove(target)  # an empty folder
+        if target.is_dir():
+            target.rmdir()  # an empty folder
         draft.replace(target)
     finally:
         _remove(draft)

@@ -57,7 +57,7 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
                 objects = [
                     _Brushed(
                         result["value"]["rle"],
-                        (result["original_height"], result["original_width"]),
+                        (_side(result["original_height"]), _side(result["original_width"])),
                         result["value"].get("brushlabels") or [NO_NAME],
                     )
                     for result in brushed
@@ -67,6 +67,14 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
     except (KeyError, TypeError, AttributeError, ValueError, ijson.JSONError) as error:
         msg = f"{place}: cannot be read as tasks of Label Studio ({error!r}); export it as JSON"
         raise DataError(msg) from error
+
+
+def _side(number: float) -> int:
+    """Return a height or width, which must be a whole number above 0; JSON may have it as 240.0."""
+    if isinstance(number, bool) or number != int(number) or number < 1:
+        msg = f"`original_height` and `original_width` must be whole numbers, got {number!r}"
+        raise ValueError(msg)
+    return int(number)
 
 
 def _results(task: Entry, ledger: Ledger) -> list[Entry]:

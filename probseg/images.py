@@ -13,7 +13,6 @@ import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps
 
 from probseg.errors import DataError
-from probseg.types import IGNORE
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
 LOSSLESS_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
@@ -29,21 +28,13 @@ FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM")
 MAX_PIXELS = 89_478_485
 """Most pixels of an image or mask, above which Pillow warns: a small file can hold gigabytes."""
 
+
 GREY_WEIGHTS = (0.299, 0.587, 0.114)
 """Shares of red, green and blue in a grey value (ITU-R BT.601)."""
 
-MAX_IDS = 200
-"""More different values than this in one mask are taken for a grey picture, not object ids."""
-
-MAX_IDS_IF_RESTLESS = 16
-"""The same for a mask whose numbers change every few pixels, as no outlines of objects do."""
-
-MAX_SMEARED = 6
-"""More different values than this, with fewer pixels than white, are taken for blurred edges."""
-
 
 @contextmanager
-def _decoding(name: Path | str) -> Iterator[None]:
+def decoding(name: Path | str) -> Iterator[None]:
     """Raise the errors of a decoder as a `DataError` that names the file."""
     try:
         yield
@@ -85,8 +76,19 @@ def refuse_only_unread(folder: Path) -> None:
         raise DataError(msg)
 
 
-def _opened(file: Path | BinaryIO, name: Path | str) -> Image.Image:
-    """Open an image file without decoding it, unless it is too large to be decoded."""
+def opened(file: Path | BinaryIO, name: Path | str) -> Image.Image:
+    """Open an image file without decoding it, unless it is too large to be decoded.
+
+    Args:
+        file: The file, or its content.
+        name: Named in the errors.
+
+    Raises:
+        DataError: If the file is missing, of a format that is not read, or too large.
+    """
+    if isinstance(file, Path) and not file.is_file():
+        msg = f"{file}: no such file; check the folder and the spelling of the name"
+        raise DataError(msg)
     if reason := not_supported(name):
         msg = f"`{name}`: {reason}"
         raise DataError(msg)
@@ -94,6 +96,8 @@ def _opened(file: Path | BinaryIO, name: Path | str) -> Image.Image:
     width, height = picture.size
     if width * height > MAX_PIXELS:  # Pillow itself refuses twice as many
         raise _too_large(name)
+    # Pillow maps plain files into memory by name, and misreads those that lie on their side.
+    picture.filename = ""
     return picture
 
 
@@ -106,11 +110,8 @@ def _too_large(name: Path | str) -> DataError:
 
 def _open(path: Path) -> Image.Image:
     """Open and decode an image file; errors give the reason."""
-    if not path.is_file():
-        msg = f"{path}: no such file; check the folder and the spelling of the name"
-        raise DataError(msg)
-    with _decoding(path):
-        picture = _opened(path, path)
+    with decoding(path):
+        picture = opened(path, path)
         picture.load()
     return picture
 
@@ -124,7 +125,7 @@ def image_size(path: Path) -> tuple[int, int]:
     Raises:
         DataError: If the file is missing, is not an image, or has more than `MAX_PIXELS`.
     """
-    with _decoding(path), _opened(path, path) as picture:
+    with decoding(path), opened(path, path) as picture:
         width, height = picture.size
         turned = picture.getexif().get(ExifTags.Base.Orientation, 1) >= 5
     return (width, height) if turned else (height, width)
@@ -162,8 +163,8 @@ def decode_image(content: bytes, name: str = "image") -> npt.NDArray[np.uint8]:
     Raises:
         DataError: As `read_image`.
     """
-    with _decoding(name):
-        picture = _opened(io.BytesIO(content), name)
+    with decoding(name):
+        picture = opened(io.BytesIO(content), name)
         picture.load()
     return rgb_pixels(picture, name)
 
@@ -193,160 +194,6 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
         white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         picture = Image.alpha_composite(white, layer)
     return np.array(picture if picture.mode == "RGB" else picture.convert("RGB"))
-
-
-def _open_mask(path: Path) -> Image.Image:
-    """Open and decode a mask file, which must not have gone through JPEG."""
-    picture = _open(path)
-    if picture.format == "JPEG":
-        msg = (
-            f"{path}: is a JPEG file, whose compression changes the object numbers near contours; "
-            "masks must be lossless, e.g. PNG (redrawn or thresholded: renaming is not enough)"
-        )
-        raise DataError(msg)
-    return picture
-
-
-def read_labels(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a mask file as one number per pixel.
-
-    Palette files give their indices, 1-bit files 0 and 1, colour files their channel if all three
-    are equal. JPEG is refused under any suffix, as it changes numbers near contours.
-
-    Args:
-        path: The file.
-
-    Returns:
-        uint8, shape `(H, W)`.
-
-    Raises:
-        DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, or is not
-            a mask.
-    """
-    picture = _open_mask(path)
-    values = np.asarray(picture)
-    if values.ndim == 3:
-        colours = values[..., :3] if picture.mode in ("RGB", "RGBA") else values[..., :1]
-        if (colours != colours[..., :1]).any():
-            msg = (
-                f"{path}: a mask must have one channel with object numbers, but this file holds "
-                "colours; save it as a palette or grey PNG"
-            )
-            raise DataError(msg)
-        values = colours[..., 0]
-    if values.dtype == np.uint8:
-        return values.copy()
-    if values.dtype != bool and not (values == values.astype(np.uint8)).all():
-        msg = (
-            f"{path}: mask values must be whole numbers in 0..255, got {values.dtype} from "
-            f"{values.min()} to {values.max()}; number the objects 1..254"
-        )
-        raise DataError(msg)
-    return np.ascontiguousarray(values.astype(np.uint8))
-
-
-def read_colours(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a mask file as colours; palette files give the colours of their palette.
-
-    Transparency is dropped, and grey values are repeated over the channels.
-
-    Args:
-        path: The file.
-
-    Returns:
-        RGB, uint8, shape `(H, W, 3)`.
-
-    Raises:
-        DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, is JPEG,
-            or has more than 8 bits.
-    """
-    picture = _open_mask(path)
-    if picture.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA"):
-        msg = (
-            f"{path}: expected a mask with 8 bits per channel, got the mode {picture.mode!r}; "
-            "save it as an 8-bit PNG"
-        )
-        raise DataError(msg)
-    return np.asarray(picture.convert("RGB")).copy()
-
-
-def read_grey(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a black-and-white mask file, which may be a colour file and have a few stray values.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Grey values, uint8, shape `(H, W)`; those above 128 are the object, and there are some.
-
-    Raises:
-        DataError: As `read_colours`, and if no value is above 128.
-    """
-    values = np.rint(read_colours(path) @ np.array(GREY_WEIGHTS, np.float32))
-    grey: npt.NDArray[np.uint8] = values.astype(np.uint8)
-    if grey.max() <= 128:
-        msg = (
-            f"{path}: expected an object of value 255, got values up to {int(grey.max())}; for "
-            "masks of your own use ImageMaskFolder"
-        )
-        raise DataError(msg)
-    return grey
-
-
-def object_ids(labels: npt.NDArray[np.uint8], path: Path) -> list[int]:
-    """List the numbers of the objects in a mask.
-
-    Numbers 1 to 254 are objects and 255 is ignored. A mask that holds 0 and 255 only is a plain
-    black-and-white mask: 255 is its object.
-
-    Args:
-        labels: uint8, shape `(H, W)`.
-        path: Named in the errors.
-
-    Returns:
-        Object numbers in ascending order, at least one.
-
-    Raises:
-        DataError: If the mask is empty or its values cannot be object numbers.
-    """
-    found = np.flatnonzero(np.bincount(labels.ravel(), minlength=256)).tolist()
-    ids = [value for value in found if value != 0]
-    if not ids:
-        msg = f"{path}: the mask is empty (all pixels are 0); draw the object or remove the file"
-        raise DataError(msg)
-    if ids == [IGNORE]:
-        return [IGNORE]
-    if set(ids) == {128, IGNORE}:
-        msg = (
-            f"{path}: holds 0, 128 and 255, which is GrabCut's convention (128 = unknown) and not "
-            "that of a plain folder; write 1 for the object and 255 for ignored pixels"
-        )
-        raise DataError(msg)
-    changes = (labels[:, 1:] != labels[:, :-1]).sum() / labels.size
-    if len(ids) > MAX_IDS or (len(ids) > MAX_IDS_IF_RESTLESS and changes > 0.25):
-        msg = (
-            f"{path}: {len(ids)} different values: this looks like a grey picture or a mask saved "
-            "as JPEG, not like object numbers 1..254 (255 = ignored); save masks as PNG"
-        )
-        raise DataError(msg)
-    objects = [value for value in ids if value != IGNORE]
-    white, grey = (labels >= 240).sum(), ((labels > 0) & (labels < 240)).sum()
-    if len(ids) > MAX_SMEARED and objects[0] < 64 and objects[-1] >= 192 and white > grey:
-        msg = (
-            f"{path}: {len(ids)} different values, most pixels nearly black or nearly white: this "
-            "looks like a black-and-white mask with blurred edges, from JPEG or from a smooth "
-            "change of size; threshold it to 0 and 255"
-        )
-        raise DataError(msg)
-    return objects
-
-
-def object_mask(labels: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.uint8]:
-    """Mask of one object: 1 on it, 255 where ignored, 0 elsewhere, other objects included."""
-    mask: npt.NDArray[np.uint8] = (labels == number).astype(np.uint8)
-    if number != IGNORE:
-        mask[labels == IGNORE] = IGNORE
-    return mask
 
 
 def check_same_size(

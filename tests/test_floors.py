@@ -10,7 +10,8 @@ import pytest
 import probseg
 
 FLOORS = [
-    {"types", "errors", "images", "paths", "seeds", "terminal", "transfer", "descriptions"},
+    {"types", "errors", "images", "masks", "object_numbers", "paths", "seeds"}
+    | {"terminal", "transfer", "descriptions"},
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},
     {"backbones", "heads"},

@@ -19,6 +19,7 @@ from probseg.data.cache import cached
 from probseg.data.json_files import entries
 from probseg.data.layout import leads_outside
 from probseg.errors import DataError
+from probseg.formats.coco import is_crowd, whole
 from probseg.formats.polygons import signed_area
 from probseg.formats.run_lengths import check_runs, parse_runs
 
@@ -156,19 +157,24 @@ class _Reader:
                 self.coordinates.extend(polygon)
                 self.polygons.append(len(self.coordinates))
         self.objects.append(len(self.polygons) - 1)
-        self.ids.append(entry["id"])
-        self.image_ids.append(entry["image_id"])
-        self.kinds.append(entry.get("category_id", -1))
+        self.ids.append(whole(entry, "id"))
+        self.image_ids.append(whole(entry, "image_id"))
+        has_kind = entry.get("category_id") is not None
+        self.kinds.append(whole(entry, "category_id") if has_kind else -1)
         self.areas.append(area)
-        self.crowds.append(bool(entry.get("iscrowd")))
+        self.crowds.append(is_crowd(entry))
 
     def _runs(self, outline: Entry) -> int:
         """Take run lengths and return the number of pixels."""
-        height, width = (int(side) for side in outline["size"])
+        sides = dict(zip(("height", "width"), outline["size"], strict=True))
+        height, width = whole(sides, "height", least=1), whole(sides, "width", least=1)
         counts = outline["counts"]
         if isinstance(counts, list):
             runs = np.array(counts, dtype=np.int64)
-            plain = {"size": [height, width], "counts": counts}
+            if not np.array_equal(runs, counts):
+                msg = "its run lengths must be whole numbers"
+                raise ValueError(msg)
+            plain = {"size": [height, width], "counts": runs.tolist()}
             text = coco_mask.frPyObjects(plain, height, width)["counts"]
         else:
             text = counts.encode("ascii")
@@ -187,13 +193,13 @@ class _Reader:
         if leads_outside(file):
             msg = "its path must lead to a file inside the folder of the images"
             raise ValueError(msg)
-        self.images.append(entry["id"])
-        self.image_sizes.extend((entry["height"], entry["width"]))
+        self.images.append(whole(entry, "id"))
+        self.image_sizes.extend(whole(entry, side, least=1) for side in ("height", "width"))
         self.files.append(file.encode())
 
     def category(self, entry: Entry) -> None:
         """Take a category."""
-        self.categories.append(entry["id"])
+        self.categories.append(whole(entry, "id"))
         self.names.append(entry["name"].encode())
 
     def index(self) -> AnnotationIndex:

@@ -13,7 +13,8 @@ from probseg.data.bsds500_files import convert
 from probseg.data.reading import index_objects
 from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
-from probseg.images import check_same_size, read_image, read_labels
+from probseg.images import check_same_size, read_image
+from probseg.masks import read_labels
 from probseg.types import Sample
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
-from probseg.data.folder import images_folder
+from probseg.data.folder import drawn_objects, images_folder
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.source import Full
 from probseg.data.threads import in_threads
@@ -24,10 +24,7 @@ from probseg.images import (
     LOSSLESS_SUFFIXES,
     check_same_size,
     not_supported,
-    object_ids,
-    object_mask,
     read_image,
-    read_labels,
     refuse_only_unread,
     unread_files,
 )
@@ -232,8 +229,8 @@ def _partners(
 
 def _read_objects(path: Path) -> dict[str, Pixels]:
     """Read the objects of a mask of a folder."""
-    labels = read_labels(path)
-    return {f"object {n}": object_mask(labels, n) for n in object_ids(labels, path)}
+    found = drawn_objects(path)
+    return {f"object {number}": found.mask(number) for number in found.numbers}
 
 
 def _check_files(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +13,18 @@ import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
 from probseg.data.layout import mask_files, picture_files
-from probseg.data.reading import index_objects
+from probseg.data.reading import NAMED, index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
     check_same_size,
     image_size,
-    object_ids,
-    object_mask,
     read_image,
-    read_labels,
     unread_files,
 )
+from probseg.masks import RULES, Objects, read_object, read_objects
+from probseg.object_numbers import refuse_empty
 from probseg.paths import data_dir, find_data
 from probseg.types import IGNORE, Sample
 
@@ -38,7 +38,8 @@ class ImageMaskFolder(InteractiveDataset):
     1 to 254 are objects and 255 is ignored; a mask with 0 and 255 only is black and white, 255
     being the object. When the data set is built for the first time all masks are read and the sizes
     of all images, so that a bad file is named before training starts; what was found is kept in a
-    folder `.probseg` until a file changes.
+    folder `.probseg` until a file changes. A mask without image is an error; images without a mask,
+    or without an object that is large enough, are not used and named on stderr.
 
     Args:
         root: The folder; a relative path that does not exist is looked for in `$PROBSEG_DATA`
@@ -68,8 +69,9 @@ class ImageMaskFolder(InteractiveDataset):
         self.root = find_data(root)
         self.name = name
         images = _list(self.root, images_folder(self.root), IMAGE_SUFFIXES, name)
-        masks = _pair(images, _list(self.root, "masks", LOSSLESS_SUFFIXES, name), self.root)
-        stems = sorted(masks)
+        drawn = _list(self.root, "masks", LOSSLESS_SUFFIXES, name)
+        masks = pair_masks(images, drawn, self.root, self.root / images_folder(self.root))
+        stems = sorted(images)
         if split is not None:
             stems = _read_stems(self.root / split, masks)
         if exclude is not None:
@@ -77,9 +79,11 @@ class ImageMaskFolder(InteractiveDataset):
             stems = [stem for stem in stems if stem not in unwanted]
         if prefixes is not None:
             stems = [stem for stem in stems if stem.startswith(tuple(prefixes))]
+        bare = [images[stem].name for stem in stems if stem not in masks]
+        stems = [stem for stem in stems if stem in masks]
         pairs = [(images[stem], mask_path) for stem in stems for mask_path in masks[stem]]
         files = (path for pair in pairs for path in pair)
-        found = index_objects("folder", self.root, _count, pairs, files)
+        found = index_objects("folder", self.root, _count, pairs, files, rules=RULES)
         large = [(*pair, number, area) for pair, number, area in found if area >= min_area]
         self.objects = [row[:3] for row in large]  # image, mask, object number
         self._areas = np.array([area for *_, area in large], np.int64)
@@ -89,6 +93,16 @@ class ImageMaskFolder(InteractiveDataset):
                 "selection"
             )
             raise DataError(msg)
+        used = {image for image, *_ in self.objects}
+        bare_of_objects = sorted({image.name for image, _ in pairs if image not in used})
+        self._say("images have no mask and are not used", bare)
+        small = f"images have no object of at least {min_area} pixels and are not used"
+        self._say(small, bare_of_objects)
+
+    def _say(self, what: str, names: Sequence[str]) -> None:
+        """Say on stderr which images are left out, unless there are none."""
+        if names:
+            sys.stderr.write(f"probseg: {self.root}: {len(names)} {what}: {_some(names, NAMED)}\n")
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -98,9 +112,8 @@ class ImageMaskFolder(InteractiveDataset):
         """Read one object and its image."""
         image_path, mask_path, number = self.objects[index]
         image = read_image(image_path)
-        labels = read_labels(mask_path)
-        name = self.object_name(index)
-        return Sample(image, object_mask(labels, number), name, self.name, image_path.stem)
+        mask = read_object(mask_path, number)
+        return Sample(image, mask, self.object_name(index), self.name, image_path.stem)
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:
@@ -119,11 +132,17 @@ def images_folder(root: Path) -> str:
     return "." if flat else "images"
 
 
+def drawn_objects(path: Path) -> Objects:
+    """Read the objects of a mask file, see `read_objects`; there is at least one."""
+    found = read_objects(path)
+    refuse_empty(found.numbers, path)
+    return found
+
+
 def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
     """Count the pixels of each object of a mask."""
     image_path, mask_path = pair
-    labels = read_labels(mask_path)
-    numbers = object_ids(labels, mask_path)
+    labels, numbers = drawn_objects(mask_path)
     check_same_size(image_size(image_path), labels.shape, image_path, mask_path)
     areas = np.zeros(256, np.int64)
     areas[numbers] = np.bincount(labels.ravel(), minlength=256)[numbers]
@@ -151,8 +170,23 @@ def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict
     return files
 
 
-def _pair(images: dict[str, Path], masks: dict[str, Path], root: Path) -> dict[str, list[Path]]:
-    """Find the masks of each image; a mask without image is an error, the reverse is not."""
+def pair_masks(
+    images: Mapping[str, Path], masks: Mapping[str, Path], root: Path, place: Path
+) -> dict[str, list[Path]]:
+    """Find the masks of each image.
+
+    Args:
+        images: Files of the images by their stems.
+        masks: Files of the masks by their stems.
+        root: The folder, named in the errors.
+        place: The folder of the images.
+
+    Returns:
+        The masks of the images that have one, in the order of `masks`.
+
+    Raises:
+        DataError: If a mask has no image.
+    """
     pairs: dict[str, list[Path]] = defaultdict(list)
     orphans = []
     for stem, path in masks.items():
@@ -161,36 +195,37 @@ def _pair(images: dict[str, Path], masks: dict[str, Path], root: Path) -> dict[s
             pairs[owner].append(path)
         else:
             orphans.append(path)
-    if not pairs:
+    if masks and not pairs:
         msg = (
             f"{root}: no mask matches an image; masks/<stem>.png or masks/<stem>_<n>.png must have "
             f"the stem of a file in images/ (images: {_some(images)}; masks: {_some(masks)}); "
-            f"{_remedies(orphans, images, root)}"
+            f"{_remedies(orphans, images, root, place)}"
         )
         raise DataError(msg)
     if orphans:
         names = _some(path.name for path in orphans)
         msg = (
             f"{root}: masks without an image: {len(orphans)}, among them {names}; "
-            f"{_remedies(orphans, images, root)}"
+            f"{_remedies(orphans, images, root, place)}"
         )
         raise DataError(msg)
     return dict(pairs)
 
 
-def _some(names: Iterable[str]) -> str:
-    """Return the first three of some names in their order, as part of a sentence."""
-    first, *rest = sorted(names)
-    return ", ".join([first, *rest[:2], *(["..."] if rest[2:] else [])])
+def _some(names: Iterable[str], most: int = 3) -> str:
+    """Return the first of some names in their order, as part of a sentence."""
+    ordered = sorted(names)
+    return ", ".join([*ordered[:most], *(["..."] if ordered[most:] else [])])
 
 
-def _remedies(orphans: Sequence[Path], images: dict[str, Path], root: Path) -> str:
+def _remedies(orphans: Sequence[Path], images: Mapping[str, Path], root: Path, place: Path) -> str:
     """Return how to give masks their images, as the end of a sentence.
 
     Args:
         orphans: Masks without an image.
         images: Files of the images by their stems.
         root: The folder.
+        place: The folder of the images.
     """
     parts = []
     for mask in orphans:
@@ -205,7 +240,7 @@ def _remedies(orphans: Sequence[Path], images: dict[str, Path], root: Path) -> s
             break
     else:
         parts.append("add the images or remove the masks")
-    unread = [path.name for path in unread_files(root / images_folder(root))]
+    unread = [path.name for path in unread_files(place)]
     if unread:
         parts.append(f"convert {_some(unread)} to JPEG or PNG: the format is not read")
     return "; ".join([*parts, f"`probseg data check {root}` lists all problems"])

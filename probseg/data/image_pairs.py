@@ -17,9 +17,9 @@ from probseg.images import (
     LOSSLESS_SUFFIXES,
     check_same_size,
     image_size,
-    read_grey,
     read_image,
 )
+from probseg.masks import RULES, read_grey
 from probseg.paths import find_data
 from probseg.types import Sample
 
@@ -57,7 +57,7 @@ class ImagePairs(InteractiveDataset):
         refuse_missing(self.masks, "mask", sorted(set(owners) - set(drawn)), self.images.name)
         self.pairs = [(owners[stem], drawn[stem]) for stem in sorted(drawn)]
         files = (path for pair in self.pairs for path in pair)
-        found = index_objects("pairs", self.masks, _count, self.pairs, files)
+        found = index_objects("pairs", self.masks, _count, self.pairs, files, rules=RULES)
         self._areas = np.array([area for *_, area in found], np.int64)
 
     def __len__(self) -> int:

@@ -18,7 +18,8 @@ from probseg.data.cache import cached
 from probseg.data.layout import chosen_root
 from probseg.data.reading import plain_name, read_all
 from probseg.errors import DataError, DatasetNotFoundError
-from probseg.images import image_size, read_image, read_labels
+from probseg.images import image_size, read_image
+from probseg.masks import read_labels
 from probseg.types import Sample
 
 SHAPES = 1.02

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import math
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from probseg.data.layout import leads_outside
 from probseg.errors import DataError
+from probseg.formats.coco import crowds_left_out, is_crowd, whole
 from probseg.types import Click
 
 COLUMNS = ("image", "object", "label", "x", "y", "positive", "x0", "y0", "x1", "y1")
@@ -144,7 +146,7 @@ def _read_json(path: Path) -> PromptFile:
         msg = f"expected an object of images, got a {type(content).__name__}"
         raise ValueError(msg)
     if {"images", "annotations"} <= content.keys():
-        return _of_coco(content)
+        return _of_coco(content, path)
     images = {}
     for file, entries in content.items():
         objects = []
@@ -160,29 +162,35 @@ def _read_json(path: Path) -> PromptFile:
     return _numbered(images)
 
 
-def _of_coco(content: Mapping[str, Any]) -> PromptFile:
-    """Take the boxes of a file in the format of COCO; crowds are left out."""
-    names = {entry["id"]: str(entry["name"]) for entry in content.get("categories", ())}
-    objects: dict[int, list[PromptedObject]] = {entry["id"]: [] for entry in content["images"]}
-    for entry in content["annotations"]:
-        if entry.get("iscrowd"):
-            continue
-        if entry["image_id"] not in objects:
+def _of_coco(content: Mapping[str, Any], path: Path) -> PromptFile:
+    """Take the boxes of a file in the format of COCO; crowds are left out, which is said."""
+    wanted = [entry for entry in content["annotations"] if not is_crowd(entry)]
+    if crowds := len(content["annotations"]) - len(wanted):
+        left_out = crowds_left_out(crowds, len(content["annotations"]))
+        if not wanted:
+            msg = f"{left_out}; set iscrowd to 0 if each is one object"
+            raise ValueError(msg)
+        sys.stderr.write(f"probseg: {path}: {left_out}\n")
+    names = {whole(entry, "id"): str(entry["name"]) for entry in content.get("categories", ())}
+    objects: dict[int, list[PromptedObject]] = {whole(e, "id"): [] for e in content["images"]}
+    for entry in wanted:
+        if whole(entry, "image_id") not in objects:
             msg = f"annotation {entry['id']} is of the image {entry['image_id']}, which is missing"
             raise ValueError(msg)
         x, y, width, height = map(float, entry["bbox"])
         label = names.get(entry.get("category_id"), UNNAMED)
         box = _box([x, y, x + width, y + height])
-        objects[entry["image_id"]].append(PromptedObject(str(entry["id"]), label, (), box))
+        one = PromptedObject(str(whole(entry, "id")), label, (), box)
+        objects[whole(entry, "image_id")].append(one)
     images = tuple(
         PromptedImage(
             str(entry["file_name"]),
-            tuple(objects[entry["id"]]),
-            int(entry["id"]),
-            (int(entry["height"]), int(entry["width"])),
+            tuple(objects[whole(entry, "id")]),
+            whole(entry, "id"),
+            (whole(entry, "height", least=1), whole(entry, "width", least=1)),
         )
         for entry in content["images"]
-        if objects[entry["id"]]
+        if objects[whole(entry, "id")]
     )
     return PromptFile(images, {name: number for number, name in names.items()} or {UNNAMED: 1})
 

@@ -15,6 +15,50 @@ from probseg.paths import replacing
 Entry = dict[str, Any]
 
 
+def whole(entry: Mapping[str, Any], key: str, least: int | None = None) -> int:
+    """Return a whole number of an entry; some programs write it as 240.0.
+
+    Args:
+        entry: The entry.
+        key: Of the number.
+        least: What it must be at least; None for any.
+
+    Raises:
+        KeyError: If the entry has no such key.
+        ValueError: If it is no whole number, or too small.
+    """
+    value = entry[key]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or value != value // 1 or (least is not None and value < least):
+        wanted = "a whole number" if least is None else f"a whole number of at least {least}"
+        msg = f"its {key!r} must be {wanted}, got {value!r}"
+        raise ValueError(msg)
+    return int(value)
+
+
+def is_crowd(entry: Mapping[str, Any]) -> bool:
+    """Return whether the outline of an annotation is around several objects.
+
+    Raises:
+        ValueError: If `iscrowd` is neither a number nor a truth value.
+    """
+    value = entry.get("iscrowd")
+    return bool(value) if value is None or isinstance(value, bool) else whole(entry, "iscrowd") > 0
+
+
+def crowds_left_out(crowds: int, annotations: int) -> str:
+    """Say that crowds are no objects, as part of a sentence.
+
+    Args:
+        crowds: Number of crowds.
+        annotations: Number of annotations, crowds among them.
+    """
+    return (
+        f"{crowds} of {annotations} annotations are crowds (iscrowd = 1, as CVAT exports masks) "
+        "and are left out"
+    )
+
+
 def measures(rle: Mapping[str, Any]) -> Entry:
     """Return the keys of an annotation that follow from its mask.
 

@@ -16,7 +16,7 @@ from pycocotools import mask as coco_mask
 from runs import command, separately, started, usage_error
 
 import probseg
-from probseg.formats import png
+from probseg.masks import read_labels
 from probseg.models import build_semantic, read_preset
 from probseg.models.multiscale import predict_classes
 from probseg.zoo import store
@@ -72,7 +72,7 @@ def test_a_photograph(here):
     expected = predicted("p0.png", CLICKS, BOX)
     assert expected.any()
     assert predict(*given, here / "mask.png") == 0
-    np.testing.assert_array_equal(png.read_index(here / "mask.png") > 0, expected)
+    np.testing.assert_array_equal(read_labels(here / "mask.png") > 0, expected)
     assert predict(*given, here / "mask.json", "--format=coco") == 0
     rle = json.loads((here / "mask.json").read_text())
     np.testing.assert_array_equal(coco_mask.decode(rle), expected)
@@ -103,7 +103,7 @@ def test_a_folder_has_the_masks_of_the_predictor(here, capsys):
         np.testing.assert_array_equal(coco_mask.decode(entry["segmentation"]), mask)
         number = 1 if left else 2
         file = here / "masks" / f"p{i}_{number}.png"
-        np.testing.assert_array_equal(png.read_index(file) > 0, mask)
+        np.testing.assert_array_equal(read_labels(file) > 0, mask)
     assert {path.name for path in (here / "overlays").iterdir()} == set(names.values())
     before = {path: path.stat().st_mtime_ns for path in (here / "masks").iterdir()}
     assert predict(*given) == 0
@@ -121,7 +121,7 @@ def test_only_what_has_changed_is_done_again(here, capsys):
     assert predict(*given) == 0
     masks = here / "out" / "masks"
     assert len(list(masks.iterdir())) == 6
-    written = png.read_index(masks / "p1_1.png") > 0
+    written = read_labels(masks / "p1_1.png") > 0
     np.testing.assert_array_equal(written, predicted("p1.png", CLICKS))
     prompts.write_text("\n".join(rows[:-1]))
     (masks / "p0_2.png").unlink()
@@ -178,7 +178,7 @@ def test_classes(here):
         with torch.inference_mode():
             pixels = torch.tensor(image).permute(2, 0, 1)[None].float() / 255
             expected = predict_classes(model, pixels)[0].numpy()
-        np.testing.assert_array_equal(png.read_index(here / "masks" / f"p{i}.png"), expected)
+        np.testing.assert_array_equal(read_labels(here / "masks" / f"p{i}.png"), expected)
         assert Image.open(here / "overlays" / f"p{i}.png").size == (64, 48)
     assert (here / "one.png").read_bytes() == (here / "masks" / "p1.png").read_bytes()
 

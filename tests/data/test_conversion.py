@@ -12,6 +12,7 @@ from probseg.data.conversion import READERS, WRITERS, Ledger, Request, convert
 from probseg.data.conversion.parts import AnnotatedImage, LabelledRegion
 from probseg.errors import DataError
 from probseg.formats.regions import as_region
+from probseg.masks import read_labels
 
 RING = np.zeros((9, 11), dtype=bool)
 RING[1:8, 1:8] = True
@@ -120,11 +121,9 @@ def test_the_command(tmp_path, capsys, monkeypatch):
         more = ("--from", reader, "--to", writer, "--tolerance=0", *options)
         assert command("data", "convert", source, target, *more) == 0
     assert "lost: names" not in capsys.readouterr().out
-    from probseg.formats import png
-
     for path in (tmp_path / "masks").iterdir():
-        back = png.read_index(tmp_path / "back" / path.name)
-        np.testing.assert_array_equal(back, png.read_index(path))
+        back = read_labels(tmp_path / "back" / path.name)
+        np.testing.assert_array_equal(back, read_labels(path))
     labels = [entry["category_id"] for entry in json.loads((tmp_path / "a.json").read_text())[
         "annotations"]]  # fmt: skip
     assert labels == [1] * 6

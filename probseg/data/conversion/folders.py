@@ -19,20 +19,15 @@ class Folder(NamedTuple):
         inside: Its path inside the whole folder, with `/` at the end; empty for the whole folder.
         files: The masks or texts by their stems.
         photos: The photographs by their stems.
+        place: The folder of the masks or texts.
+        images: The folder of the photographs.
     """
 
     inside: str
     files: dict[str, Path]
     photos: dict[str, Path]
-
-    def orphan(self, path: Path, images: Path | None) -> DataError:
-        """Return the error for a file without photograph."""
-        place = images / self.inside if images else self.inside
-        msg = (
-            f"{path}: there is no photograph of this name in {place}; add the photograph, or "
-            "remove the file"
-        )
-        return DataError(msg)
+    place: Path
+    images: Path
 
 
 def folders(
@@ -56,21 +51,21 @@ def folders(
     Raises:
         DataError: If there are no photographs, or no files of the format.
     """
+    images = request.images
     found = []
     for folder in [place, *sorted(path for path in place.rglob("*") if path.is_dir())]:
         inside = folder.relative_to(place)
-        if any(part.startswith(".") for part in inside.parts):
+        if images is None or any(part.startswith(".") for part in inside.parts):
             continue
-        files = listed(folder)
-        photos = {} if request.images is None else picture_files(request.images / inside)
+        files, photos = listed(folder), picture_files(images / inside)
         others = set(folder.glob("[!.]*")) - {*files.values(), *photos.values()}
-        if other := sum(path.is_file() for path in others):
-            ledger.change("files that are not read", other)
-        found.append(Folder("" if folder == place else f"{inside.as_posix()}/", files, photos))
+        ledger.change("files that are not read", sum(path.is_file() for path in others))
+        prefix = "" if folder == place else f"{inside.as_posix()}/"
+        found.append(Folder(prefix, files, photos, folder, images / inside))
     if not any(folder.photos for folder in found):
         msg = (
-            f"`images` must be the folder of the photographs, got {request.images}: the format "
-            f"{name} has neither their names nor their sizes"
+            f"`images` must be the folder of the photographs, got {images}: the format {name} has "
+            "neither their names nor their sizes"
         )
         raise DataError(msg)
     if not any(folder.files for folder in found):

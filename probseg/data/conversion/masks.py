@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,11 +17,13 @@ from probseg.data.conversion.parts import (
     Request,
     stems,
 )
+from probseg.data.folder import pair_masks
 from probseg.data.layout import mask_files
 from probseg.errors import DataError
 from probseg.formats import png
 from probseg.formats.regions import Region
-from probseg.images import check_same_size, image_size, object_ids, read_labels
+from probseg.images import check_same_size, image_size
+from probseg.masks import read_objects
 from probseg.types import IGNORE
 
 
@@ -35,15 +35,10 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
     """
     whole = place / "masks" if (place / "masks").is_dir() else place
     for folder in folders(whole, request, ledger, "png", mask_files):
-        masks: dict[str, list[Path]] = defaultdict(list)
-        for stem, path in folder.files.items():
-            owner = stem if stem in folder.photos else re.sub(r"_\d+$", "", stem)
-            if owner not in folder.photos:
-                raise folder.orphan(path, request.images)
-            masks[owner].append(path)
+        masks = pair_masks(folder.photos, folder.files, folder.place, folder.images)
         for stem, photo in folder.photos.items():
             ledger.find(images=1)
-            paths = sorted(masks[stem], key=lambda path: (len(path.stem), path.stem))
+            paths = sorted(masks.get(stem, ()), key=lambda path: (len(path.stem), path.stem))
             yield AnnotatedImage(
                 folder.inside + photo.name, image_size(photo), _objects(photo, paths, ledger)
             )
@@ -52,14 +47,13 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
 def _objects(photo: Path, paths: list[Path], ledger: Ledger) -> Iterator[LabelledRegion]:
     size = image_size(photo)
     for path in paths:
-        labels = read_labels(path)
+        labels, numbers = read_objects(path)
         check_same_size(size, labels.shape, photo, path)
-        if not labels.any():
+        if not numbers:
             if path.stem != photo.stem:  # of an object, and not of the image
                 ledger.find(objects=1)
                 ledger.lose("in masks without a pixel", objects=1)
             continue
-        numbers = object_ids(labels, path)
         ledger.find(objects=len(numbers))
         if numbers != [IGNORE] and (labels == IGNORE).any():
             ledger.change("masks with ignored pixels, which become background")

@@ -37,7 +37,11 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
     for folder in folders(place, request, ledger, "yolo", texts):
         for stem, path in folder.files.items():
             if stem not in folder.photos and path != listing:
-                raise folder.orphan(path, request.images)
+                msg = (
+                    f"{path}: there is no photograph of this name in {folder.images}; add the "
+                    "photograph, or remove the file"
+                )
+                raise DataError(msg)
         for stem, photo in folder.photos.items():
             ledger.find(images=1)
             text = folder.files.get(stem)

@@ -23,7 +23,7 @@ from probseg.data.layout import mask_files
 from probseg.errors import DataError
 from probseg.formats import png
 from probseg.formats.regions import Region
-from probseg.images import check_same_size, image_size, object_ids, read_labels
+from probseg.images import MAX_IDS, check_same_size, image_size, object_ids, read_labels
 from probseg.types import IGNORE
 
 
@@ -90,17 +90,17 @@ def write_index(
     """Write `<stem>.png` for each image, with the numbers of its objects from 1 on.
 
     Raises:
-        DataError: If an image has more than 254 objects.
+        DataError: If an image has more objects than `probseg.images.object_ids` accepts.
     """
     for image, stem in stems(images):
         labels = np.zeros(image.size, dtype=np.uint8)
         areas = np.zeros(256, dtype=np.int64)
         count = covered = 0
         for count, one in enumerate(image.objects, start=1):
-            if count >= IGNORE:
+            if count > MAX_IDS:
                 msg = (
-                    f"{image.file}: has more than 254 objects, an index PNG holds 254 at most; "
-                    "convert to png"
+                    f"{image.file}: has more than {MAX_IDS} objects, the most that are read from "
+                    "an index PNG; convert to png"
                 )
                 raise DataError(msg)
             _lose_label(one, ledger)

@@ -19,10 +19,9 @@ from measure import RESULTS, append_row, provenance
 from PIL import Image
 
 from probseg.data.conversion import FOLDERS, READERS, WRITERS, Request, convert
+from probseg.object_numbers import MAX_IDS
 
 SIZE = 3000, 4000
-INDEX_OBJECTS = 254
-"""Objects that an index PNG holds."""
 
 
 def main() -> None:
@@ -41,7 +40,7 @@ def main() -> None:
         Image.new("RGB", SIZE[::-1]).save(folder / "photos" / "a.jpg")
         for form in options.formats:
             for asked in options.objects:
-                objects = min(asked, INDEX_OBJECTS) if form == "index" else asked
+                objects = min(asked, MAX_IDS) if form == "index" else asked
                 compare(folder / f"{form}_{objects}", form, objects)
 
 

@@ -13,6 +13,7 @@ from probseg.data.conversion.parts import AnnotatedImage, LabelledRegion
 from probseg.errors import DataError
 from probseg.formats.regions import as_region
 from probseg.masks import read_labels
+from probseg.object_numbers import MAX_IDS
 
 RING = np.zeros((9, 11), dtype=bool)
 RING[1:8, 1:8] = True
@@ -79,11 +80,20 @@ def test_index_png_loses_what_is_covered(tmp_path, images):
     np.testing.assert_array_equal(found[0].objects[1].region.mask(), BLOCK)
     (covered,) = [n for what, n in losses.changes.items() if "several objects" in what]
     assert covered == (RING & BLOCK).sum() > 0
-    many = [labelled(FULL)] * 255
-    with pytest.raises(DataError, match="254"):
-        WRITERS["index"](
-            tmp_path / "many", [AnnotatedImage("a", (5, 4), many)], Request(), Ledger()
-        )
+
+
+def test_an_index_png_has_as_many_objects_as_are_read(tmp_path):
+    save(draw_scene(16, 16)[0], tmp_path / "images" / "a.jpg")
+    pixels = np.eye(256, dtype=bool).reshape(-1, 16, 16)
+    for count, error in ((MAX_IDS, None), (MAX_IDS + 1, "a.jpg: has more than")):
+        image = AnnotatedImage("a.jpg", (16, 16), [labelled(one) for one in pixels[:count]])
+        WRITERS["coco"](tmp_path / f"{count}.json", [image], Request(), Ledger())
+        arguments = (tmp_path / f"{count}.json", tmp_path / f"{count}", ("coco", "index"))
+        if error is None:
+            assert convert(*arguments, Request()).written["objects"] == count
+        else:
+            with pytest.raises(DataError, match=error):
+                convert(*arguments, Request())
 
 
 def test_polygons_of_coco_lose_holes_and_say_so(tmp_path, images):

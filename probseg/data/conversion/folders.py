@@ -19,14 +19,12 @@ class Folder(NamedTuple):
         inside: Its path inside the whole folder, with `/` at the end; empty for the whole folder.
         files: The masks or texts by their stems.
         photos: The photographs by their stems.
-        place: The folder of the masks or texts.
         images: The folder of the photographs.
     """
 
     inside: str
     files: dict[str, Path]
     photos: dict[str, Path]
-    place: Path
     images: Path
 
 
@@ -61,7 +59,7 @@ def folders(
         others = set(folder.glob("[!.]*")) - {*files.values(), *photos.values()}
         ledger.change("files that are not read", sum(path.is_file() for path in others))
         prefix = "" if folder == place else f"{inside.as_posix()}/"
-        found.append(Folder(prefix, files, photos, folder, images / inside))
+        found.append(Folder(prefix, files, photos, images / inside))
     if not any(folder.photos for folder in found):
         msg = (
             f"`images` must be the folder of the photographs, got {images}: the format {name} has "

@@ -24,6 +24,7 @@ from probseg.formats import png
 from probseg.formats.regions import Region
 from probseg.images import check_same_size, image_size
 from probseg.masks import read_objects
+from probseg.object_numbers import MAX_IDS
 from probseg.types import IGNORE
 
 
@@ -35,7 +36,7 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
     """
     whole = place / "masks" if (place / "masks").is_dir() else place
     for folder in folders(whole, request, ledger, "png", mask_files):
-        masks = pair_masks(folder.photos, folder.files, folder.place, folder.images)
+        masks = pair_masks(folder.photos, folder.files, place / folder.inside, folder.images)
         for stem, photo in folder.photos.items():
             ledger.find(images=1)
             paths = sorted(masks.get(stem, ()), key=lambda path: (len(path.stem), path.stem))
@@ -84,17 +85,17 @@ def write_index(
     """Write `<stem>.png` for each image, with the numbers of its objects from 1 on.
 
     Raises:
-        DataError: If an image has more than 254 objects.
+        DataError: If an image has more objects than `probseg.object_numbers.object_ids` accepts.
     """
     for image, stem in stems(images):
         labels = np.zeros(image.size, dtype=np.uint8)
         areas = np.zeros(256, dtype=np.int64)
         count = covered = 0
         for count, one in enumerate(image.objects, start=1):
-            if count >= IGNORE:
+            if count > MAX_IDS:
                 msg = (
-                    f"{image.file}: has more than 254 objects, an index PNG holds 254 at most; "
-                    "convert to png"
+                    f"{image.file}: has more than {MAX_IDS} objects, the most that are read from "
+                    "an index PNG; convert to png"
                 )
                 raise DataError(msg)
             _lose_label(one, ledger)

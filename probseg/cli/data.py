@@ -30,7 +30,8 @@ from rich.table import Table
 from probseg.cli.arguments import Parser, check_writable, new_file
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
-from probseg.data.conversion import READERS, WRITERS, AnnotatedImage, Losses, Request
+from probseg.data.conversion import FOLDERS, READERS, WRITERS, Request, convert, is_free
+from probseg.data.conversion.ledger import IMAGES, OBJECTS
 from probseg.data.fetching import fetch
 from probseg.data.leakage import Leak, Photos, find_leaks, photos_of_dataset, photos_of_folder
 from probseg.data.published import PUBLISHED, find_published, get_published
@@ -208,29 +209,23 @@ def _check(options: argparse.Namespace) -> None:
 
 def _convert(options: argparse.Namespace) -> None:
     source, target = options.source, options.target
-    fault = (no_file if options.reader in ("coco", "label-studio") else no_folder)(source)
+    fault = (no_folder if options.reader in FOLDERS else no_file)(source)
     if fault is not None:
         msg = f"{source}: {fault}; --from says {options.reader}"
         raise UsageError(msg)
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+    if not is_free(target, options.writer):
         msg = f"{target}: is there already; remove it, or choose another name for B"
         raise UsageError(msg)
     check_writable("B", target)
-    losses = Losses()
     request = Request(options.images, options.tolerance)
-    counts = [0, 0]
-
-    def counted() -> Iterator[AnnotatedImage]:
-        with _bars(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
-            for image in READERS[options.reader](source, request, losses):
-                counts[0] += 1
-                counts[1] += len(image.objects)
-                progress("images", counts[0], None)
-                yield image
-
-    WRITERS[options.writer](target, counted(), request, losses)
-    lines = [f"{counts[1]} objects of {counts[0]} images written to {target} as {options.writer}"]
-    lines += [f"lost: {line}" for line in losses.lines()] or ["nothing is lost"]
+    formats = options.reader, options.writer
+    with _bars(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
+        ledger = convert(
+            source, target, formats, request, lambda count: progress("images", count, None)
+        )
+    objects, images = ledger.written[OBJECTS], ledger.written[IMAGES]
+    lines = [f"{objects} objects of {images} images written to {target} as {options.writer}"]
+    lines += [f"lost: {line}" for line in ledger.lines()] or ["nothing is lost"]
     for line in lines:
         console().print(line, markup=False, soft_wrap=True, highlight=False)
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.layout import picture_files
+from probseg.data.layout import mask_files, picture_files
 from probseg.data.lists import names_to_leave_out, names_to_use, some
 from probseg.data.reading import NAMED, index_objects
 from probseg.errors import DataError, DatasetNotFoundError
@@ -71,9 +71,10 @@ class ImageMaskFolder(InteractiveDataset):
         self.root = find_data(root)
         self.name = name
         check_layout(self.root, name)
-        place = self.root / images_folder(self.root)
-        images = _list(place, IMAGE_SUFFIXES)
-        masks = pair_masks(images, _list(self.root / "masks", LOSSLESS_SUFFIXES), self.root, place)
+        place, within = self.root / images_folder(self.root), self.root / "masks"
+        images = _some_files(picture_files(place), place, IMAGE_SUFFIXES)
+        drawn = _some_files(mask_files(within), within, LOSSLESS_SUFFIXES)
+        masks = pair_masks(images, drawn, self.root, place)
         stems = sorted(images)
         if split is not None:
             known = ((stem, images[stem]) for stem in masks)
@@ -183,16 +184,8 @@ def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
     return areas
 
 
-def _list(place: Path, suffixes: tuple[str, ...]) -> dict[str, Path]:
-    """Map the stems of a folder's picture files to their paths."""
-    files = picture_files(place)
-    for path in files.values():
-        if path.suffix.lower() not in suffixes:
-            msg = (
-                f"{path}: masks must be in a lossless format ({', '.join(suffixes)}); JPEG and its "
-                "like change the object numbers near contours"
-            )
-            raise DataError(msg)
+def _some_files(files: dict[str, Path], place: Path, suffixes: Sequence[str]) -> dict[str, Path]:
+    """Return the files of a folder by their stems, of which there must be one."""
     if not files:
         msg = (
             f"{place}: holds no file with one of the suffixes {', '.join(suffixes)}; check the "

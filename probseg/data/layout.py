@@ -9,6 +9,7 @@ from probseg.errors import DataError
 from probseg.paths import data_dir
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
+    LOSSLESS_SUFFIXES,
     list_pictures,
     of_one_stem,
     refuse_only_unread,
@@ -51,6 +52,23 @@ def picture_files(place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> dict
     if not found:
         refuse_only_unread(place)
     return {path.stem: path for path in found}
+
+
+def mask_files(place: Path) -> dict[str, Path]:
+    """Map the stems of the masks in a folder to their paths, as `picture_files` does.
+
+    Raises:
+        DataError: As there, and if a mask is in a format that changes its numbers.
+    """
+    files = picture_files(place)
+    for path in files.values():
+        if path.suffix.lower() not in LOSSLESS_SUFFIXES:
+            msg = (
+                f"{path}: masks must be in a lossless format ({', '.join(LOSSLESS_SUFFIXES)}); "
+                "JPEG and its like change the object numbers near contours"
+            )
+            raise DataError(msg)
+    return files
 
 
 def refuse_missing(folder: Path, kind: str, missing: list[str], others: str) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pycocotools import mask as coco_mask
 
 import probseg
-from probseg.paths import write_text
+from probseg.paths import replacing
 
 Entry = dict[str, Any]
 
@@ -75,7 +75,7 @@ def measures(rle: Mapping[str, Any]) -> Entry:
 def write(
     path: Path,
     images: Sequence[Entry],
-    annotations: Sequence[Entry],
+    annotations: Iterable[Entry],
     categories: Sequence[Entry],
 ) -> None:
     """Write the file; it appears whole.
@@ -83,17 +83,24 @@ def write(
     Args:
         path: The file to be.
         images: With `id`, `file_name`, `height` and `width`.
-        annotations: With `id`, `image_id`, `category_id`, `segmentation` and the keys of
+        annotations: Written one by one, before the rest, so that a generator of them may complete
+            the other lists. With `id`, `image_id`, `category_id`, `segmentation` and the keys of
             `measures`; others are written too.
         categories: With `id` and `name`.
     """
-    content = {
-        "info": {"description": f"annotated with probseg {probseg.__version__}"},
-        "images": images,
-        "categories": categories,
-        "annotations": annotations,
-    }
-    write_text(path, json.dumps(content))
+    info = {"description": f"annotated with probseg {probseg.__version__}"}
+    with replacing(path) as draft, draft.open("w", encoding="utf-8") as file:
+        file.write(f'{{"info": {json.dumps(info)}, "annotations": ')
+        write_list(file, annotations)
+        file.write(f', "images": {json.dumps(images)}, "categories": {json.dumps(categories)}}}')
+
+
+def write_list(file: TextIO, entries: Iterable[object]) -> None:
+    """Write a list in JSON, one entry at a time."""
+    file.write("[")
+    for number, entry in enumerate(entries):
+        file.write(", " * (number > 0) + json.dumps(entry))
+    file.write("]")
 
 
 def numbered(names: Mapping[str, int]) -> list[Entry]:

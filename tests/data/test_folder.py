@@ -10,7 +10,7 @@ from refusals import refused
 
 from probseg.data import ImageMaskFolder
 from probseg.data.checks import check_folder
-from probseg.data.conversion import READERS, Losses, Request
+from probseg.data.conversion import READERS, Ledger, Request
 from probseg.errors import DataError, DatasetNotFoundError
 
 
@@ -126,7 +126,7 @@ def test_convert_names_masks_without_an_image_as_training_does(tmp_path):
     messages = []
     for read in (
         lambda: ImageMaskFolder(root),
-        lambda: list(READERS["png"](root, Request(root / "images"), Losses())),
+        lambda: list(READERS["png"](root, Request(root / "images"), Ledger())),
     ):
         words = (root, "masks without an image: 2, among them photo0.png, photo2.png", "data check")
         messages.append(refused(DataError, read, *words))

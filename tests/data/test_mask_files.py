@@ -15,7 +15,7 @@ from probseg.annotate.output import existing_masks
 from probseg.annotate.photographs import Photograph
 from probseg.data import ImageMaskFolder
 from probseg.data.checks import check_folder
-from probseg.data.conversion import READERS, Losses, Request
+from probseg.data.conversion import READERS, Ledger, Request
 from probseg.errors import DataError
 from probseg.masks import read_grey, read_labels, read_objects
 from probseg.object_numbers import object_ids
@@ -229,8 +229,8 @@ def test_all_readers_agree(tmp_path, name):
     readers = {
         "fit": lambda: [sample.mask for sample in ImageMaskFolder(tmp_path)],
         "convert": lambda: [
-            one.mask
-            for image in READERS["png"](tmp_path, Request(tmp_path / "images"), Losses())
+            one.region.mask()
+            for image in READERS["png"](tmp_path, Request(tmp_path / "images"), Ledger())
             for one in image.objects
         ],
         "annotate": lambda: [

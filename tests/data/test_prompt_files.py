@@ -7,7 +7,7 @@ from drawn_sets import write_coco
 from refusals import refused
 
 from probseg.data import COCO
-from probseg.data.conversion import READERS, Losses, Request
+from probseg.data.conversion import READERS, Ledger, Request
 from probseg.data.prompts import read_prompts
 from probseg.errors import DataError
 
@@ -23,7 +23,10 @@ def path(tmp_path):
 READ = {
     "fit": lambda path: COCO(path, path.parent / "photos"),
     "predict": read_prompts,
-    "convert": lambda path: list(READERS["coco"](path, Request(), Losses())),
+    "convert": lambda path: [
+        (image.file, image.size, [one.region.mask().tolist() for one in image.objects])
+        for image in READERS["coco"](path, Request(), Ledger())
+    ],
 }
 
 

@@ -107,10 +107,11 @@ def _stages(
     loader = data.train_dataloader()
     clock = _Clock()
     module = sys.modules[type(objects).__module__]
+    read_mask = "read_object" if hasattr(module, "read_object") else "read_labels"
     with ExitStack() as stack:
         for owner, name, stage in (
             (module, "read_image", "decode image"),
-            (module, "read_labels", "read mask"),
+            (module, read_mask, "read mask"),
             (type(objects), "__getitem__", "find object"),
             (transforms.TrainingCrop, "cut", "crop and scale"),
             (transforms.PhotometricAugmentation, "__call__", "look"),

@@ -24,7 +24,8 @@ from measure import RESULTS, Row, append_row, provenance
 import probseg
 from probseg.data import BSDS500
 from probseg.evaluation import PROTOCOLS, run_objects
-from probseg.images import read_image, read_labels
+from probseg.images import read_image
+from probseg.masks import read_labels
 from probseg.metrics import clustered_bootstrap, noc
 from probseg.metrics.comparison import signed_rank
 from probseg.types import Sample

@@ -22,7 +22,15 @@ class DatasetNotFoundError(FileNotFoundError):
     """
 
     def __init__(self, dataset: str, root: Path | str, expected: str, way_out: str) -> None:
-        super().__init__(f"{dataset} was not found in {Path(root)}: expected {expected}. {way_out}")
+        place = Path(root)
+        where = str(place)
+        if not place.is_dir():
+            where += ", which is a file" if place.exists() else ", which does not exist"
+        super().__init__(f"{dataset} was not found in {where}: expected {expected}. {way_out}")
+
+
+class ModelNotFoundError(FileNotFoundError):
+    """A file of a model or of a zoo is missing; the message names it."""
 
 
 class UnknownNameError(KeyError):
@@ -76,6 +84,7 @@ class UsageError(ValueError):
 USER_ERRORS = (
     DataError,
     DatasetNotFoundError,
+    ModelNotFoundError,
     UnknownNameError,
     ChecksumError,
     DownloadError,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,91 +11,79 @@ from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, TiffImageFile
 
 from probseg.errors import DataError
-from probseg.types import IGNORE
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".webp")
-LOSSLESS_SUFFIXES = (".png", ".bmp", ".tif", ".tiff", ".gif")
-UNREAD_SUFFIXES = (
-    *(".heic", ".heif", ".avif", ".jxl"),
-    *(".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".raf", ".rw2"),
-)
-"""Formats of phones and cameras that are not read; of raw files Pillow would give the preview."""
-
-FORMATS = ("JPEG", "PNG", "BMP", "TIFF", "WEBP", "GIF", "PPM")
-"""Formats that are decoded under any suffix; for some others Pillow runs other programs."""
+from probseg.picture_formats import decoders, foreign_content, not_supported
 
 MAX_PIXELS = 89_478_485
 """Most pixels of an image or mask, above which Pillow warns: a small file can hold gigabytes."""
 
+
 GREY_WEIGHTS = (0.299, 0.587, 0.114)
 """Shares of red, green and blue in a grey value (ITU-R BT.601)."""
 
-MAX_IDS = 200
-"""More different values than this in one mask are taken for a grey picture, not object ids."""
-
-MAX_IDS_IF_RESTLESS = 16
-"""The same for a mask whose numbers change every few pixels, as no outlines of objects do."""
-
-MAX_SMEARED = 6
-"""More different values than this, with fewer pixels than white, are taken for blurred edges."""
+TURNED = (5, 6, 7, 8)
+"""Values of the EXIF orientation with which rows become columns."""
 
 
 @contextmanager
-def _decoding(name: Path | str) -> Iterator[None]:
-    """Raise the errors of a decoder as a `DataError` that names the file."""
+def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
+    """Open an image file without decoding it, unless it is too large to be decoded.
+
+    Args:
+        file: The file, in any format of `probseg.picture_formats`.
+        name: Named in the error.
+
+    Raises:
+        DataError: If the file is missing, is not an image, or has more than `MAX_PIXELS`; and in
+            place of all errors inside the block, as decoders raise a dozen kinds for broken files.
+    """
+    if isinstance(file, Path) and not file.is_file():
+        msg = f"{name}: {_absence(file)}"
+        raise DataError(msg)
     try:
-        yield
+        if reason := not_supported(name):
+            msg = f"`{name}`: {reason}"
+            raise DataError(msg)
+        with Image.open(file, formats=decoders()) as picture:
+            if math.prod(picture.size) > MAX_PIXELS:  # Pillow itself refuses twice as many
+                raise _too_large(name)
+            yield picture
     except (DataError, MemoryError):  # the second says nothing about the file
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(name) from error
-    except Exception as error:  # the decoders of broken files raise a dozen different kinds
-        msg = f"{name}: cannot be read as an image ({error}); replace or remove the file"
-        raise DataError(msg) from error
+    except UnidentifiedImageError as error:
+        if reason := foreign_content(_head(file)):
+            msg = f"{name}: {reason}"
+            raise DataError(msg) from error
+        raise _unreadable(name, error) from error
+    except Exception as error:
+        raise _unreadable(name, error) from error
 
 
-def not_supported(name: Path | str) -> str | None:
-    """Return why a photograph of this name is not read and what to do, None for other formats."""
-    suffix = Path(name).suffix
-    if suffix.lower() not in UNREAD_SUFFIXES:
-        return None
-    return f"{suffix[1:].upper()} is not supported; convert it to JPEG or PNG"
+def _absence(path: Path) -> str:
+    """Return why there is no file of this name."""
+    if path.is_dir():
+        return "is a folder, expected an image file; rename or remove it"
+    if path.is_symlink():
+        return f"is a link to {path.readlink()}, where no file is; mend or remove the link"
+    return "no such file; check the folder and the spelling of the name"
 
 
-def unread_files(folder: Path) -> list[Path]:
-    """Return the photographs in a folder that are of a format of `UNREAD_SUFFIXES`, by name."""
-    return sorted(path for path in folder.glob("[!.]*") if not_supported(path))
+def _head(file: Path | BinaryIO) -> bytes:
+    """Return the first bytes of a file, which say what it is."""
+    if isinstance(file, Path):
+        with file.open("rb") as stream:
+            return stream.read(12)
+    file.seek(0)
+    return file.read(12)
 
 
-def refuse_only_unread(folder: Path) -> None:
-    """Raise for a folder without pictures if the reason is the format of its photographs.
-
-    Args:
-        folder: A folder without pictures that can be read; it may be missing.
-
-    Raises:
-        DataError: If it has files of `UNREAD_SUFFIXES`.
-    """
-    unread = unread_files(folder)
-    if unread:
-        reason = f"`{unread[0].name}`: {not_supported(unread[0])}"
-        msg = f"`{folder}`: has no picture that can be read; {reason}"
-        raise DataError(msg)
-
-
-def _opened(file: Path | BinaryIO, name: Path | str) -> Image.Image:
-    """Open an image file without decoding it, unless it is too large to be decoded."""
-    if reason := not_supported(name):
-        msg = f"`{name}`: {reason}"
-        raise DataError(msg)
-    picture = Image.open(file, formats=FORMATS)
-    width, height = picture.size
-    if width * height > MAX_PIXELS:  # Pillow itself refuses twice as many
-        raise _too_large(name)
-    return picture
+def _unreadable(name: Path | str, error: Exception) -> DataError:
+    return DataError(f"{name}: cannot be read as an image ({error}); replace or remove the file")
 
 
 def _too_large(name: Path | str) -> DataError:
@@ -104,19 +93,10 @@ def _too_large(name: Path | str) -> DataError:
     )
 
 
-def _open(path: Path) -> Image.Image:
-    """Open and decode an image file; errors give the reason."""
-    if not path.is_file():
-        msg = f"{path}: no such file; check the folder and the spelling of the name"
-        raise DataError(msg)
-    with _decoding(path):
-        picture = _opened(path, path)
-        picture.load()
-    return picture
-
-
 def image_size(path: Path) -> tuple[int, int]:
     """Return `(H, W)` of an image, after its EXIF rotation, without decoding it.
+
+    It is the size of what `read_image`, `read_labels` and the other readers return.
 
     Args:
         path: The file.
@@ -124,9 +104,11 @@ def image_size(path: Path) -> tuple[int, int]:
     Raises:
         DataError: If the file is missing, is not an image, or has more than `MAX_PIXELS`.
     """
-    with _decoding(path), _opened(path, path) as picture:
+    with opened(path, path) as picture:
+        turned = picture.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
         width, height = picture.size
-        turned = picture.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+        if isinstance(picture, TiffImageFile):  # its size is the turned one in some versions
+            width, height = (picture.tag_v2[tag] for tag in (IMAGEWIDTH, IMAGELENGTH))
     return (width, height) if turned else (height, width)
 
 
@@ -134,7 +116,8 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
     """Read an image file of any mode as 8-bit RGB.
 
     Grey images are repeated over the channels, transparency is laid over white, 16-bit values are
-    divided by 257, and a rotation noted in the EXIF data is carried out.
+    divided by 257, and a rotation noted in the EXIF data is carried out. Of several pages or frames
+    the first one is read.
 
     Args:
         path: The file.
@@ -144,16 +127,17 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
 
     Raises:
         DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, or holds
-            floating point numbers.
+            numbers of more than 16 bits.
     """
-    return rgb_pixels(_open(path), str(path))
+    with opened(path, path) as picture:
+        return rgb_pixels(picture, str(path))
 
 
 def decode_image(content: bytes, name: str = "image") -> npt.NDArray[np.uint8]:
     """Decode the bytes of an image file as 8-bit RGB, as `read_image` does.
 
     Args:
-        content: Of an image file of any of `FORMATS`.
+        content: Of an image file of any format that is read.
         name: Named in the error.
 
     Returns:
@@ -162,10 +146,8 @@ def decode_image(content: bytes, name: str = "image") -> npt.NDArray[np.uint8]:
     Raises:
         DataError: As `read_image`.
     """
-    with _decoding(name):
-        picture = _opened(io.BytesIO(content), name)
-        picture.load()
-    return rgb_pixels(picture, name)
+    with opened(io.BytesIO(content), name) as picture:
+        return rgb_pixels(picture, name)
 
 
 def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint8]:
@@ -176,177 +158,43 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
         name: Named in the error.
 
     Raises:
-        DataError: If it holds floating point numbers.
+        DataError: If it holds numbers of more than 16 bits.
     """
     if picture.mode == "F":
         msg = f"{name}: holds floating point numbers of unknown range; save it with 8 or 16 bits"
         raise DataError(msg)
-    if picture.getexif().get(ExifTags.Base.Orientation, 1) != 1:
-        picture = ImageOps.exif_transpose(picture)
-    if picture.mode in ("I;16", "I;16L", "I;16B", "I"):
+    picture = upright(picture)
+    if picture.mode.startswith("I"):
         grey = np.asarray(picture).astype(np.int64)
+        if grey.min(initial=0) < 0 or grey.max(initial=0) > 65535:
+            msg = (
+                f"{name}: holds numbers from {grey.min()} to {grey.max()}, expected 0 to 65535; "
+                "save it with 8 or 16 bits"
+            )
+            raise DataError(msg)
         if grey.max(initial=0) > 255:  # mode "I" also holds plain 8-bit values
             grey = grey // 257
-        return np.repeat(np.clip(grey, 0, 255).astype(np.uint8)[..., None], 3, axis=2)
-    if picture.mode in ("RGBA", "LA", "PA") or "transparency" in picture.info:
+        return np.repeat(grey.astype(np.uint8)[..., None], 3, axis=2)
+    if picture.mode == "La":  # grey values multiplied by their opacity
+        picture = picture.convert("LA")
+    if picture.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in picture.info:
         layer = picture.convert("RGBA")
         white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         picture = Image.alpha_composite(white, layer)
     return np.array(picture if picture.mode == "RGB" else picture.convert("RGB"))
 
 
-def _open_mask(path: Path) -> Image.Image:
-    """Open and decode a mask file, which must not have gone through JPEG."""
-    picture = _open(path)
-    if picture.format == "JPEG":
-        msg = (
-            f"{path}: is a JPEG file, whose compression changes the object numbers near contours; "
-            "masks must be lossless, e.g. PNG (redrawn or thresholded: renaming is not enough)"
-        )
-        raise DataError(msg)
-    return picture
-
-
-def read_labels(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a mask file as one number per pixel.
-
-    Palette files give their indices, 1-bit files 0 and 1, colour files their channel if all three
-    are equal. JPEG is refused under any suffix, as it changes numbers near contours.
-
-    Args:
-        path: The file.
-
-    Returns:
-        uint8, shape `(H, W)`.
-
-    Raises:
-        DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, or is not
-            a mask.
-    """
-    picture = _open_mask(path)
-    values = np.asarray(picture)
-    if values.ndim == 3:
-        colours = values[..., :3] if picture.mode in ("RGB", "RGBA") else values[..., :1]
-        if (colours != colours[..., :1]).any():
-            msg = (
-                f"{path}: a mask must have one channel with object numbers, but this file holds "
-                "colours; save it as a palette or grey PNG"
-            )
-            raise DataError(msg)
-        values = colours[..., 0]
-    if values.dtype == np.uint8:
-        return values.copy()
-    if values.dtype != bool and not (values == values.astype(np.uint8)).all():
-        msg = (
-            f"{path}: mask values must be whole numbers in 0..255, got {values.dtype} from "
-            f"{values.min()} to {values.max()}; number the objects 1..254"
-        )
-        raise DataError(msg)
-    return np.ascontiguousarray(values.astype(np.uint8))
-
-
-def read_colours(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a mask file as colours; palette files give the colours of their palette.
-
-    Transparency is dropped, and grey values are repeated over the channels.
-
-    Args:
-        path: The file.
-
-    Returns:
-        RGB, uint8, shape `(H, W, 3)`.
-
-    Raises:
-        DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, is JPEG,
-            or has more than 8 bits.
-    """
-    picture = _open_mask(path)
-    if picture.mode not in ("1", "L", "LA", "P", "PA", "RGB", "RGBA"):
-        msg = (
-            f"{path}: expected a mask with 8 bits per channel, got the mode {picture.mode!r}; "
-            "save it as an 8-bit PNG"
-        )
-        raise DataError(msg)
-    return np.asarray(picture.convert("RGB")).copy()
-
-
-def read_grey(path: Path) -> npt.NDArray[np.uint8]:
-    """Read a black-and-white mask file, which may be a colour file and have a few stray values.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Grey values, uint8, shape `(H, W)`; those above 128 are the object, and there are some.
-
-    Raises:
-        DataError: As `read_colours`, and if no value is above 128.
-    """
-    values = np.rint(read_colours(path) @ np.array(GREY_WEIGHTS, np.float32))
-    grey: npt.NDArray[np.uint8] = values.astype(np.uint8)
-    if grey.max() <= 128:
-        msg = (
-            f"{path}: expected an object of value 255, got values up to {int(grey.max())}; for "
-            "masks of your own use ImageMaskFolder"
-        )
-        raise DataError(msg)
-    return grey
-
-
-def object_ids(labels: npt.NDArray[np.uint8], path: Path) -> list[int]:
-    """List the numbers of the objects in a mask.
-
-    Numbers 1 to 254 are objects and 255 is ignored. A mask that holds 0 and 255 only is a plain
-    black-and-white mask: 255 is its object.
-
-    Args:
-        labels: uint8, shape `(H, W)`.
-        path: Named in the errors.
-
-    Returns:
-        Object numbers in ascending order, at least one.
-
-    Raises:
-        DataError: If the mask is empty or its values cannot be object numbers.
-    """
-    found = np.flatnonzero(np.bincount(labels.ravel(), minlength=256)).tolist()
-    ids = [value for value in found if value != 0]
-    if not ids:
-        msg = f"{path}: the mask is empty (all pixels are 0); draw the object or remove the file"
-        raise DataError(msg)
-    if ids == [IGNORE]:
-        return [IGNORE]
-    if set(ids) == {128, IGNORE}:
-        msg = (
-            f"{path}: holds 0, 128 and 255, which is GrabCut's convention (128 = unknown) and not "
-            "that of a plain folder; write 1 for the object and 255 for ignored pixels"
-        )
-        raise DataError(msg)
-    changes = (labels[:, 1:] != labels[:, :-1]).sum() / labels.size
-    if len(ids) > MAX_IDS or (len(ids) > MAX_IDS_IF_RESTLESS and changes > 0.25):
-        msg = (
-            f"{path}: {len(ids)} different values: this looks like a grey picture or a mask saved "
-            "as JPEG, not like object numbers 1..254 (255 = ignored); save masks as PNG"
-        )
-        raise DataError(msg)
-    objects = [value for value in ids if value != IGNORE]
-    white, grey = (labels >= 240).sum(), ((labels > 0) & (labels < 240)).sum()
-    if len(ids) > MAX_SMEARED and objects[0] < 64 and objects[-1] >= 192 and white > grey:
-        msg = (
-            f"{path}: {len(ids)} different values, most pixels nearly black or nearly white: this "
-            "looks like a black-and-white mask with blurred edges, from JPEG or from a smooth "
-            "change of size; threshold it to 0 and 255"
-        )
-        raise DataError(msg)
-    return objects
-
-
-def object_mask(labels: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.uint8]:
-    """Mask of one object: 1 on it, 255 where ignored, 0 elsewhere, other objects included."""
-    mask: npt.NDArray[np.uint8] = (labels == number).astype(np.uint8)
-    if number != IGNORE:
-        mask[labels == IGNORE] = IGNORE
-    return mask
+def upright(picture: Image.Image) -> Image.Image:
+    """Return an image, decoded, with the rotation that is noted in its EXIF data carried out."""
+    if isinstance(picture, TiffImageFile):
+        # Pillow turns these itself. It maps those that it opened by name into memory, in the size
+        # of the turned image, which mixes the rows of some modes up.
+        name, picture.filename = picture.filename, ""
+        picture.load()
+        picture.filename = name
+    if picture.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+        return picture
+    return ImageOps.exif_transpose(picture)
 
 
 def check_same_size(

@@ -48,6 +48,20 @@ def find_data(root: Path | str) -> Path:
     return below if below.exists() and not path.exists() else path
 
 
+def no_folder(path: Path) -> str | None:
+    """Return in words why a path is no folder, or None if it is one."""
+    if path.is_dir():
+        return None
+    return "is a file, expected a folder" if path.exists() else "no such folder"
+
+
+def no_file(path: Path) -> str | None:
+    """Return in words why a path is no file, or None if it is one."""
+    if path.is_file():
+        return None
+    return "is a folder, expected a file" if path.exists() else "no such file"
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Write a file so that a process killed meanwhile leaves the old one or the new one.

@@ -6,7 +6,7 @@ are pixel centres. Boxes are `(x0, y0, x1, y1)`, half-open: `x1` and `y1` are ou
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,17 @@ import numpy.typing as npt
 if TYPE_CHECKING:  # torch takes seconds
     from torch import Tensor
 
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
 IGNORE = 255
 """Value of the pixels of a mask that count neither as object nor as background."""
+
+
+def read_only(array: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
+    """Return a view of an array that cannot be written to: what an object keeps and hands out."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 class Click(NamedTuple):

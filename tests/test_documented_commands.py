@@ -27,7 +27,7 @@ from test_docs import OF_PARTS, OF_THE_FAMILY, OF_TRAINING
 import probseg
 import probseg.cli.trainer as trainer
 from probseg.cli import VERBS
-from probseg.cli.configs import check_configs, with_shipped_configs
+from probseg.cli.configs import check_configs
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
@@ -174,7 +174,7 @@ def parse(tmp_path_factory):
         def parse(words):
             check_configs(words)
             cli = made(words[0])
-            cli.parse_arguments(cli.parser, trainer.with_whole_models(with_shipped_configs(words)))
+            cli.parse_arguments(cli.parser, trainer.completed(words))
             assert cli.config.subcommand == words[0]
 
         yield parse

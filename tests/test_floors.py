@@ -10,7 +10,10 @@ import pytest
 import probseg
 
 FLOORS = [
-    {"types", "errors", "images", "paths", "seeds", "terminal", "transfer", "descriptions"},
+    {
+        *{"types", "errors", "images", "picture_formats", "masks", "object_numbers", "paths"},
+        *{"seeds", "terminal", "texts", "transfer", "descriptions", "drawing"},
+    },
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},
     {"backbones", "heads"},

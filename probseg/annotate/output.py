@@ -17,8 +17,9 @@ from probseg.annotate.store import Finished, Store, StoredObject
 from probseg.errors import DataError
 from probseg.formats import coco, png, run_lengths
 from probseg.formats.mask_names import MaskNames
-from probseg.images import LOSSLESS_SUFFIXES, object_ids, object_mask, read_labels
+from probseg.masks import read_objects
 from probseg.paths import replacing
+from probseg.picture_formats import LOSSLESS_SUFFIXES
 
 ANNOTATIONS = "annotations.json"
 
@@ -67,13 +68,11 @@ def existing_masks(
     """
     found = []
     for path in files:
-        labels = read_labels(path)
-        if labels.shape != photograph.size:
-            msg = f"{path}: has the size {labels.shape}, its photograph {photograph.size}"
+        drawn = read_objects(path)
+        if drawn.labels.shape != photograph.size:
+            msg = f"{path}: has the size {drawn.labels.shape}, its photograph {photograph.size}"
             raise DataError(msg)
-        if labels.any():
-            for number in object_ids(labels, path):
-                found.append((f"{path.name}#{number}", object_mask(labels, number)))
+        found += [(f"{path.name}#{number}", drawn.mask(number)) for number in drawn.numbers]
     return found
 
 

@@ -6,6 +6,8 @@ import hashlib
 import io
 import os
 import threading
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,21 +16,22 @@ import numpy.typing as npt
 from PIL import ExifTags, Image
 
 from probseg.errors import DataError
-from probseg.images import (
-    FORMATS,
+from probseg.images import image_size, opened, read_image
+from probseg.picture_formats import (
     IMAGE_SUFFIXES,
-    UNREAD_SUFFIXES,
-    image_size,
+    list_pictures,
     not_supported,
-    read_image,
+    of_one_stem,
     refuse_only_unread,
+    second_of_a_stem,
+    unread_files,
 )
 
 THUMBNAIL = 160
 """Longer side of a thumbnail in pixels."""
 
-OTHER_SUFFIXES = (*UNREAD_SUFFIXES, ".gif")
-"""Photographs of formats that are not read; they are listed with the reason."""
+REASONS = 5
+"""Most reasons why photographs cannot be annotated that are printed."""
 
 _SHOWN = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 
@@ -73,22 +76,25 @@ def list_photographs(folder: Path) -> list[Photograph]:
     """
     place = folder / "images" if (folder / "images").is_dir() else folder
     inside = folder.resolve()
+    readable = list_pictures(place)
+    if not readable:
+        refuse_only_unread(place)
+        msg = (
+            f"{place}: holds no photograph; expected files with one of the suffixes "
+            f"{', '.join(IMAGE_SUFFIXES)}"
+        )
+        raise DataError(msg)
+    twins = of_one_stem(readable)
     found: list[Photograph] = []
-    stems: dict[str, str] = {}
-    for path in sorted(place.iterdir()):
-        suffix = path.suffix.lower()
-        if path.name.startswith(".") or suffix not in IMAGE_SUFFIXES + OTHER_SUFFIXES:
-            continue
+    for path in sorted([*readable, *unread_files(place)]):
         name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
         size, error = None, None
         if not Path(os.path.realpath(path)).is_relative_to(inside):
             error = "links to a file outside of the folder; copy the file into it"
         elif not _is_text(path.name):
             error = "the name has bytes that are not text; rename the file"
-        elif path.stem in stems:
-            error = f"has the same stem as {stems[path.stem]}; rename one of them"
-        elif suffix == ".gif":
-            error = "GIF is not supported; convert it to JPEG or PNG"
+        elif path in twins:
+            error = second_of_a_stem(twins[path])
         elif reason := not_supported(path):
             error = reason
         else:
@@ -96,17 +102,28 @@ def list_photographs(folder: Path) -> list[Photograph]:
                 size = image_size(path)
             except DataError as unreadable:
                 error = str(unreadable).replace(f"{path}: ", "")
-        if error is None:
-            stems[path.stem] = path.name
         found.append(Photograph(name, path, size, error))
-    if not any(photograph.path.suffix.lower() in IMAGE_SUFFIXES for photograph in found):
-        refuse_only_unread(place)
-        msg = (
-            f"{place}: holds no photograph; expected files with one of the suffixes "
-            f"{', '.join(IMAGE_SUFFIXES)}"
-        )
-        raise DataError(msg)
     return found
+
+
+def refusals(photographs: Sequence[Photograph]) -> list[str]:
+    """Return why photographs cannot be annotated, the most frequent reason first.
+
+    Returns:
+        A line for each of up to `REASONS` reasons, with the number of photographs and the names of
+        up to three; nothing where all photographs can be read.
+    """
+    names: dict[str, list[str]] = defaultdict(list)
+    for photograph in photographs:
+        if photograph.error is not None:
+            names[photograph.error].append(photograph.name)
+    ranked = sorted(names.items(), key=lambda reason: -len(reason[1]))
+    lines = [
+        f"refused: {', '.join(files[:3])}{' ...' if files[3:] else ''} ({len(files)}): {reason}"
+        for reason, files in ranked[:REASONS]
+    ]
+    rest = sum(len(files) for _, files in ranked[REASONS:])
+    return [*lines, f"refused: {rest} more"] if rest else lines
 
 
 def shown(photograph: Photograph) -> tuple[bytes, str]:
@@ -119,21 +136,16 @@ def shown(photograph: Photograph) -> tuple[bytes, str]:
     """
     if photograph.error is not None:
         raise DataError(photograph.error)
-    try:
-        with Image.open(photograph.path, formats=FORMATS) as picture:
-            plain = (
-                picture.format in _SHOWN
-                and picture.mode in ("RGB", "L")
-                and "transparency" not in picture.info
-                and picture.getexif().get(ExifTags.Base.Orientation, 1) == 1
-                and getattr(picture, "n_frames", 1) == 1
-            )
-            media = _SHOWN.get(picture.format or "", "")
+    with opened(photograph.path, photograph.path) as picture:
+        plain = (
+            picture.format in _SHOWN
+            and picture.mode in ("RGB", "L")
+            and "transparency" not in picture.info
+            and picture.getexif().get(ExifTags.Base.Orientation, 1) == 1
+            and getattr(picture, "n_frames", 1) == 1
+        )
         if plain:
-            return photograph.path.read_bytes(), media
-    except (OSError, SyntaxError, ValueError) as error:
-        msg = f"{photograph.path}: cannot be read ({error})"
-        raise DataError(msg) from error
+            return photograph.path.read_bytes(), _SHOWN[str(picture.format)]
     with _DECODING:
         return _encoded(read_readable(photograph), "PNG"), "image/png"
 

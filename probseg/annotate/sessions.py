@@ -139,7 +139,7 @@ class Sessions:
         return {
             "model": {"name": self.answerer.name},
             "models": self.answerer.names,
-            "labels": self.labels,
+            "labels": [*self.labels],
             "settings": self.settings(),
             "photographs": rows,
             "train_command": self._train_command(total),
@@ -304,7 +304,7 @@ class Sessions:
         with self._lock:
             self.labels = list(dict.fromkeys(name for name in names if name is not None))
             self.store.set_setting("labels", self.labels)
-            return self.labels
+            return [*self.labels]
 
     def export(self) -> dict[str, Any]:
         """Write `annotations.json` now; return its path and the photographs with open objects."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.predictor import Mask
 from probseg.interact.states import InteractionState, with_crop
-from probseg.types import Click
+from probseg.types import Click, read_only
 
 MAX_POINTS = 10_000
 """Most points of a stroke."""
@@ -43,7 +43,7 @@ class Work:
 
     @property
     def probability(self) -> npt.NDArray[np.float32]:
-        """Of the object, strokes included, shape `(H, W)`."""
+        """Of the object, strokes included, float32, shape `(H, W)`, read-only."""
         return self.state.probability
 
     def mask(self) -> npt.NDArray[np.bool_] | None:
@@ -61,7 +61,7 @@ class Work:
         work = self
         for step in steps:
             work = _with_prompt(work, step)
-        state = work.state._replace(probability=mask.astype(np.float32))
+        state = work.state._replace(probability=read_only(mask.astype(np.float32)))
         return replace(work, state=state, begun=True)
 
     @property
@@ -146,7 +146,7 @@ def answer(loop: InteractionLoop, work: Work, step: Step) -> Work:
         (state,) = loop.answer([with_crop(state)])
     if painted is not None:
         probability = np.where(painted == 0, state.probability, painted > 0).astype(np.float32)
-        state = state._replace(probability=probability)
+        state = state._replace(probability=read_only(probability))
     return Work(state, painted, begun=True)
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 from probseg.annotate.frames import bounding_window, pack
 from probseg.interact.predictor import Mask, Predictor
 from probseg.models import Segmenter
-from probseg.types import Click
+from probseg.types import Click, read_only
 
 _PAGE = files("probseg.annotate") / "page"
 
@@ -73,7 +73,7 @@ class Clicker(anywidget.AnyWidget):
         else:
             self._predictor = Predictor(model)
         self._predictor.set_image(image)
-        self._image = image
+        self._image = image.copy()
         self._object = _Object()
         self._finished: list[tuple[npt.NDArray[np.bool_], int]] = []
         self.on_msg(self._receive)
@@ -90,8 +90,8 @@ class Clicker(anywidget.AnyWidget):
 
     @property
     def masks(self) -> list[npt.NDArray[np.bool_]]:
-        """The finished objects, each bool of shape `(H, W)`."""
-        return [mask for mask, _ in self._finished]
+        """The finished objects, each bool of shape `(H, W)`, read-only."""
+        return [read_only(mask) for mask, _ in self._finished]
 
     def _receive(self, _: object, content: Mapping[str, Any], buffers: Sequence[bytes]) -> None:
         """Answer a question of the front end, with its number."""

@@ -14,6 +14,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from probseg.errors import CheckpointError
 from probseg.paths import replacing
+from probseg.zoo.trained import LAST
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Error numbers of a full disk, a used up quota, and a file over its limit."""
@@ -68,8 +69,11 @@ def _message(place: Path, size: int, error: OSError) -> str:
     if error.errno in FULL:
         free = shutil.disk_usage(place.parent).free
         cause = f"{cause}: it needs {size / 1e6:.1f} MB, and {free / 1e6:.1f} MB are free"
-    return (
-        f"{place}: the checkpoint cannot be written ({cause}); {stands}. Make room, or choose "
-        "another place with --trainer.logger.save_dir, and go on from the last checkpoint with "
-        "--ckpt_path last"
+    last = place.with_name(LAST)
+    elsewhere = "choose another place with --trainer.logger.save_dir DIR"
+    way_out = (
+        f"Make room and go on with --ckpt_path last, or {elsewhere} --ckpt_path {last}"
+        if last.is_file()
+        else f"There is no {LAST} to go on from: make room, or {elsewhere}, and start again"
     )
+    return f"{place}: the checkpoint cannot be written ({cause}); {stands}. {way_out}"

@@ -315,4 +315,4 @@ def _print(summaries: Mapping[str, Summary], protocol: Protocol, folder: Path) -
     terminal = console()
     print_summary(terminal, summaries, protocol)
     names = ("report.html", "curve.png", "overlays.png", "objects.csv")
-    print_paths(terminal, (folder / name for name in names))
+    print_paths(terminal, filter(Path.is_file, (folder / name for name in names)))

@@ -1,4 +1,7 @@
-"""Pictures and curves for the loggers of a run; numbers go through Lightning itself."""
+"""Pictures and curves for the loggers of a run; numbers go through Lightning itself.
+
+What a logger does not take is reported on stderr, and the run goes on.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import numpy.typing as npt
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from PIL import Image
 
+from probseg.drawing import drawing
+
 
 def log_picture(trainer: L.Trainer, key: str, picture: Path | npt.NDArray[np.uint8]) -> None:
     """Send a picture to TensorBoard and Weights & Biases, where the run has them.
@@ -20,13 +25,14 @@ def log_picture(trainer: L.Trainer, key: str, picture: Path | npt.NDArray[np.uin
         key: Name of the panel.
         picture: Image file, or RGB array of shape `(H, W, 3)`.
     """
-    if isinstance(picture, Path):
-        picture = np.asarray(Image.open(picture).convert("RGB"))
     for logger in trainer.loggers:
-        if isinstance(logger, WandbLogger):
-            logger.log_image(key, [picture], step=_step(trainer))
-        elif isinstance(logger, TensorBoardLogger):
-            logger.experiment.add_image(key, picture, _step(trainer), dataformats="HWC")
+        with drawing(f"{key} in {type(logger).__name__}"):
+            if isinstance(picture, Path):
+                picture = np.asarray(Image.open(picture).convert("RGB"))
+            if isinstance(logger, WandbLogger):
+                logger.log_image(key, [picture], step=_step(trainer))
+            elif isinstance(logger, TensorBoardLogger):
+                logger.experiment.add_image(key, picture, _step(trainer), dataformats="HWC")
 
 
 def log_curve(trainer: L.Trainer, key: str, miou: Sequence[float]) -> None:
@@ -35,9 +41,10 @@ def log_curve(trainer: L.Trainer, key: str, miou: Sequence[float]) -> None:
     The numbers themselves are logged as `miou@k`, which all loggers get.
     """
     for logger in trainer.loggers:
-        if isinstance(logger, WandbLogger):
-            rows = [[k, value] for k, value in enumerate(miou)]
-            logger.log_table(key, columns=["clicks", "mIoU"], data=rows, step=_step(trainer))
+        with drawing(f"{key} in {type(logger).__name__}"):
+            if isinstance(logger, WandbLogger):
+                rows = [[k, value] for k, value in enumerate(miou)]
+                logger.log_table(key, columns=["clicks", "mIoU"], data=rows, step=_step(trainer))
 
 
 def _step(trainer: L.Trainer) -> int:

@@ -71,7 +71,7 @@ class PredictionWriter(L.Callback):
         self._names = mask_names(photographs, [stem_of(job.image.file) for job in jobs])
         self._writers: dict[str, str] = {}
         for job in jobs:
-            for file in self._planned(job):
+            for file in () if job.refusal else self._planned(job):
                 self._writers.setdefault(file, job.image.file)
 
     def finished(self, job: Job) -> bool:

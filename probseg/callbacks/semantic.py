@@ -20,6 +20,7 @@ from probseg.callbacks.semantic_pictures import SemanticPicture, draw_sheet
 from probseg.callbacks.semantic_report import print_scores, write_scores
 from probseg.callbacks.semantic_tally import Counted, Tally, gathered
 from probseg.data.semantic_module import SemanticDataModule
+from probseg.drawing import drawing
 from probseg.errors import UsageError
 from probseg.evaluation import environment
 from probseg.heads.semantic import EMAHead
@@ -199,12 +200,13 @@ class SemanticEvaluation(L.Callback):
                 tally = self._tallies[sample.dataset]
                 tally.confusion.add(sample, prediction)
                 if len(tally.pictures) < self.pictures:
-                    maps = _maps(model, image, self.bases)
-                    predicted = prediction.to(torch.uint8).cpu().numpy()
-                    picture = SemanticPicture(
-                        sample.name, sample.image, sample.labels, predicted, maps
-                    )
-                    tally.pictures.append(((batch_idx, trainer.global_rank), picture))
+                    with drawing(f"{sample.dataset} / {sample.name}"):
+                        maps = _maps(model, image, self.bases)
+                        predicted = prediction.to(torch.uint8).cpu().numpy()
+                        picture = SemanticPicture(
+                            sample.name, sample.image, sample.labels, predicted, maps
+                        )
+                        tally.pictures.append(((batch_idx, trainer.global_rank), picture))
 
     @contextmanager
     def _as_asked(self, model: SemanticSegmenter) -> Iterator[None]:
@@ -235,8 +237,10 @@ class SemanticEvaluation(L.Callback):
             write_scores(folder, name, classes, counted.confusion, scores[name], facts)
             if counted.pictures:
                 sheet = folder / "overlays.png"
-                draw_sheet(sheet, [picture for _, picture in counted.pictures], classes, bases)
-                log_picture(trainer, f"{stage}/{name}/overlays", sheet)
+                with drawing(sheet):
+                    draw_sheet(sheet, [picture for _, picture in counted.pictures], classes, bases)
+                if sheet.is_file():
+                    log_picture(trainer, f"{stage}/{name}/overlays", sheet)
             if stage == "test":
                 print_scores(terminal, name, classes, scores[name])
                 print_paths(terminal, sorted(folder.iterdir()))

@@ -17,6 +17,7 @@ from probseg.callbacks.logging import log_picture
 from probseg.callbacks.semantic_pictures import class_colours, coloured
 from probseg.data import TrainBatch
 from probseg.data.semantic_module import SemanticBatch
+from probseg.drawing import drawing
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.types import IGNORE, Prompts
 
@@ -49,8 +50,12 @@ class CropLog(L.Callback, ABC):
         if not due or not trainer.is_global_zero:
             return
         count = min(self.max_images, len(batch.images))
-        rows = [self.row(outputs, batch, number) for number in range(count)]
-        log_picture(trainer, "train/crops", np.concatenate(rows, axis=0))
+        rows = []
+        for number in range(count):
+            with drawing(f"train/crops, {batch.names[number]}"):
+                rows.append(self.row(outputs, batch, number))
+        if rows:
+            log_picture(trainer, "train/crops", np.concatenate(rows, axis=0))
 
     @abstractmethod
     def row(

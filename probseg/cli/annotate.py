@@ -13,6 +13,7 @@ from pathlib import Path
 from probseg.cli.arguments import Parser, check_writable, device
 from probseg.cli.server import listen, need_server, serve
 from probseg.errors import UsageError
+from probseg.paths import no_folder
 
 PORT = 8808
 
@@ -36,12 +37,16 @@ def run(arguments: Sequence[str]) -> None:
     """
     options = _parser().parse_args(list(arguments))
     need_server()
-    if not options.folder.is_dir():
-        msg = f"{options.folder}: no such folder; give a folder with photographs"
+    if (fault := no_folder(options.folder)) is not None:
+        msg = f"{options.folder}: {fault}; give a folder with photographs"
+        raise UsageError(msg)
+    if options.out is not None and options.out.is_file():
+        msg = f"--out {options.out}: {no_folder(options.out)}; give a folder for the masks"
         raise UsageError(msg)
     check_writable("--out", options.out or options.folder)
     from probseg.annotate.app import create_app
     from probseg.annotate.models import Answerer
+    from probseg.annotate.photographs import refusals
     from probseg.annotate.sessions import Sessions
 
     listening = listen(options.host, options.port)
@@ -50,9 +55,8 @@ def run(arguments: Sequence[str]) -> None:
     token = secrets.token_urlsafe(24)
     app = create_app(sessions, listening.hosts, token)
     address = f"{listening.address}/#{token}"
-    bad = sum(photograph.error is not None for photograph in sessions.photographs)
-    count = f"{len(sessions.photographs)} photographs"
-    sys.stdout.write(f"{count}{f', {bad} of them unreadable' if bad else ''}\n{address}\n")
+    lines = [f"{len(sessions.photographs)} photographs", *refusals(sessions.photographs), address]
+    sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.write("Ctrl-C ends it; nothing is lost.\n")
     sys.stdout.flush()
     if options.browser:

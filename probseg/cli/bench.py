@@ -175,10 +175,7 @@ def _expand(names: Sequence[str]) -> list[str]:
 
 def _check(name: str) -> None:
     """Raise unless there is such a model, for clicks."""
-    try:
-        _, description = describe(name, pretrained="." in name or "/" in name)
-    except OSError as error:
-        raise UsageError(str(error)) from error
+    _, description = describe(name, pretrained="." in name or "/" in name)
     if task_of(description) != "interactive":
         msg = f"`name` must be a model for clicks, got {name!r}, which is for semantic segmentation"
         raise UsageError(msg)

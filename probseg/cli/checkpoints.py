@@ -16,8 +16,10 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from probseg.callbacks.run_folder import run_folder
 from probseg.callbacks.start import START, start_score
+from probseg.cli.arguments import check_writable
 from probseg.errors import UsageError, WeightsError
 from probseg.models import Segmenter
+from probseg.paths import no_file
 from probseg.tasks.migration import format_of
 from probseg.zoo.trained import LAST, best_checkpoint, read_checkpoint
 
@@ -56,6 +58,22 @@ def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
     return max(found, key=lambda path: path.stat().st_mtime)
 
 
+def check_run_folder(trainer: Mapping[str, Any]) -> None:
+    """Check that files can be written where the run's folder will be.
+
+    Args:
+        trainer: The section `trainer` of the configuration.
+
+    Raises:
+        UsageError: If the system refuses it.
+    """
+    pattern = _pattern(trainer)
+    if trainer.get("fast_dev_run") or ":/" in str(pattern):
+        return  # nothing is written, or to an address, of which a path has lost one slash
+    place = next(folder for folder in pattern.parents if "*" not in folder.parts)
+    check_writable("--trainer.logger.save_dir: the folder of the run,", place)
+
+
 def best_of_run(configs: Sequence[Path]) -> str | None:
     """Return the best checkpoint of the run that has written one of these configurations.
 
@@ -89,8 +107,10 @@ def check_readable(path: Path) -> dict[str, Any]:
             probseg knows. Where another checkpoint in the folder can be read, the path of the
             newest is named.
     """
-    if not path.is_file():
-        msg = f"--ckpt_path {path}: no such file; give the path of a .ckpt file, or `last`"
+    if (fault := no_file(path)) is not None:
+        checkpoints = [*path.glob("*.ckpt"), *path.glob("checkpoints/*.ckpt")]
+        hint = f", here {max(checkpoints)}" if checkpoints else ""
+        msg = f"--ckpt_path {path}: {fault}; give the path of a .ckpt file{hint}, or `last`"
         raise UsageError(msg)
     try:
         stored = read_checkpoint(path)

@@ -39,17 +39,27 @@ def check_configs(arguments: Sequence[str]) -> None:
     Raises:
         UsageError: If one is missing or empty, is no text, or names a file that does not exist.
     """
-    for argument, following in pairwise([*with_shipped_configs(arguments), ""]):
-        option, equals, value = argument.partition("=")
-        if option not in ("-c", "--config"):
-            continue
-        text = value if equals else following
-        path = Path(text)
+    for path in named_configs(with_shipped_configs(arguments)).values():
         if path.is_file():
-            _check_content(option, path, arguments[0])
-        elif path.suffix in SUFFIXES and not path.exists():
-            msg = f"{option} {text}: does not exist{_nearest(path)}"
+            _check_content("--config", path, arguments[0])
+        elif path.is_dir():
+            own = path / "config.yaml"
+            hint = f"; did you mean {own}?" if own.is_file() else ""
+            msg = f"--config {path}: is a folder, expected a YAML file{hint}"
             raise UsageError(msg)
+        elif path.suffix in SUFFIXES:
+            msg = f"--config {path}: does not exist{_nearest(path)}"
+            raise UsageError(msg)
+
+
+def named_configs(arguments: Sequence[str]) -> dict[int, Path]:
+    """Return the files that `--config` names, by the places of the last arguments about them."""
+    found = {}
+    for place, (argument, following) in enumerate(pairwise([*arguments, ""])):
+        option, equals, value = argument.partition("=")
+        if option in ("-c", "--config"):
+            found[place if equals else place + 1] = Path(value if equals else following)
+    return found
 
 
 def _check_content(option: str, path: Path, verb: str) -> None:

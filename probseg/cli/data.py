@@ -30,13 +30,14 @@ from rich.table import Table
 from probseg.cli.arguments import Parser, check_writable, new_file
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
-from probseg.data.conversion import READERS, WRITERS, AnnotatedImage, Losses, Request
+from probseg.data.conversion import FOLDERS, READERS, WRITERS, Request, convert, is_free
+from probseg.data.conversion.ledger import IMAGES, OBJECTS
 from probseg.data.fetching import fetch
 from probseg.data.leakage import Leak, Photos, find_leaks, photos_of_dataset, photos_of_folder
 from probseg.data.published import PUBLISHED, find_published, get_published
 from probseg.data.source import MEGABYTE, Source
 from probseg.errors import USER_ERRORS, UnknownNameError, UsageError
-from probseg.paths import find_data
+from probseg.paths import find_data, no_file, no_folder
 from probseg.terminal import Grid, console, print_table
 from probseg.transfer import Progress
 
@@ -208,29 +209,23 @@ def _check(options: argparse.Namespace) -> None:
 
 def _convert(options: argparse.Namespace) -> None:
     source, target = options.source, options.target
-    is_file = options.reader in ("coco", "label-studio")
-    if not (source.is_file() if is_file else source.is_dir()):
-        msg = f"{source}: no such {'file' if is_file else 'folder'}; --from says {options.reader}"
+    fault = (no_folder if options.reader in FOLDERS else no_file)(source)
+    if fault is not None:
+        msg = f"{source}: {fault}; --from says {options.reader}"
         raise UsageError(msg)
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+    if not is_free(target, options.writer):
         msg = f"{target}: is there already; remove it, or choose another name for B"
         raise UsageError(msg)
     check_writable("B", target)
-    losses = Losses()
     request = Request(options.images, options.tolerance)
-    counts = [0, 0]
-
-    def counted() -> Iterator[AnnotatedImage]:
-        with _bars(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
-            for image in READERS[options.reader](source, request, losses):
-                counts[0] += 1
-                counts[1] += len(image.objects)
-                progress("images", counts[0], None)
-                yield image
-
-    WRITERS[options.writer](target, counted(), request, losses)
-    lines = [f"{counts[1]} objects of {counts[0]} images written to {target} as {options.writer}"]
-    lines += [f"lost: {line}" for line in losses.lines()] or ["nothing is lost"]
+    formats = options.reader, options.writer
+    with _bars(MofNCompleteColumn(), TimeRemainingColumn()) as progress:
+        ledger = convert(
+            source, target, formats, request, lambda count: progress("images", count, None)
+        )
+    objects, images = ledger.written[OBJECTS], ledger.written[IMAGES]
+    lines = [f"{objects} objects of {images} images written to {target} as {options.writer}"]
+    lines += [f"lost: {line}" for line in ledger.lines()] or ["nothing is lost"]
     for line in lines:
         console().print(line, markup=False, soft_wrap=True, highlight=False)
 
@@ -344,6 +339,9 @@ def _place(name: str, root: Path | None, split: str | None, option: str) -> _Pla
     if dataset is None:
         if root is not None and root != place:
             msg = f"--root {root}: {name} is a folder, not the name of a data set; leave one out"
+            raise UsageError(msg)
+        if place.is_file() or (is_path and not place.exists()):
+            msg = f"{name}: {no_folder(place)}; give a folder, or one of: {', '.join(PUBLISHED)}"
             raise UsageError(msg)
         if not place.is_dir():
             raise UnknownNameError(kind="data set or folder", name=name, known=PUBLISHED)

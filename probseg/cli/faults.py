@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import multiprocessing.connection
+import os
 import re
 import traceback
 from collections.abc import Iterator
@@ -168,6 +169,8 @@ def _explained(error: BaseException, verb: str, config: Namespace, last: Path | 
     if isinstance(error, MemoryError):
         return _no_memory("the machine", text, verb, config)
     if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename:
+        if Path(error.filename).is_file() and not os.access(error.filename, os.R_OK):
+            return f"cannot read {error.filename}: {error.strerror}; change its permissions"
         return (
             f"cannot write {error.filename}: {error.strerror}; choose a folder for the run with "
             "--trainer.logger.save_dir"

@@ -60,8 +60,16 @@ data:
 
 _TESTING = """\
 data:
+  --folder DIR                 all objects of a folder with images/ and masks/
   --data.test CLASS            test set: GrabCut, Berkeley, SBD, ImageMaskFolder, ...
   --data.test.root DIR         its folder
+"""
+
+_VALIDATING = """\
+data:
+  --folder DIR                 all objects of a folder with images/ and masks/
+  --data.root DIR              the part of such a folder that its trainings hold out
+  --data.val_objects N         most objects that are used
 """
 
 _EVALUATION = """\
@@ -83,7 +91,7 @@ more:
 
 _PARTS = {
     "fit": (_COMMON, _MODEL, _TRAINING, _DATA, _EVALUATION),
-    "validate": (_COMMON, _MODEL, _DATA, _EVALUATION),
+    "validate": (_COMMON, _MODEL, _VALIDATING, _EVALUATION),
     "test": (_COMMON, _MODEL, _TESTING, _EVALUATION),
 }
 

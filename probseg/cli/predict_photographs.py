@@ -6,6 +6,7 @@ import argparse
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -18,17 +19,23 @@ from lightning.pytorch.utilities import rank_zero_only
 from probseg.callbacks.predictions import PredictionWriter, picture, write_picture
 from probseg.cli.faults import interruption
 from probseg.cli.noise import without_notices
-from probseg.data.layout import picture_files
 from probseg.data.prompts import PromptedImage, PromptedObject, PromptFile, read_prompts
 from probseg.errors import UsageError
 from probseg.formats import png, run_lengths
 from probseg.formats.colours import distinct_colours
 from probseg.formats.mask_names import photograph_files
 from probseg.formats.results import COCO, MASKS, OVERLAYS
-from probseg.images import IMAGE_SUFFIXES, unread_files
 from probseg.interact import image_tensor
 from probseg.models import Segmenter, SemanticSegmenter
 from probseg.paths import write_text
+from probseg.picture_formats import (
+    IMAGE_SUFFIXES,
+    UNREAD_SUFFIXES,
+    list_pictures,
+    of_one_stem,
+    refuse_only_unread,
+    second_of_a_stem,
+)
 from probseg.tasks.prediction import (
     ClassPrediction,
     Job,
@@ -105,10 +112,14 @@ def predict_folder(options: argparse.Namespace) -> None:
     prompts = _prompts_of_folder(options)
     network = _loaded(options)
     weights = weights_digest(network.state_dict())
+    paths = {image.file: options.images / image.file for image in prompts.images}
+    twins = of_one_stem(sorted(paths.values()))  # their masks would have the same names
     jobs = []
     for image in prompts.images:
-        path = options.images / image.file
-        jobs.append(Job(image, path, _digest(image, path, weights, options.formats)))
+        path = paths[image.file]
+        refusal = second_of_a_stem(twins[path]) if path in twins else None
+        digest = "" if refusal else _digest(image, path, weights, options.formats)
+        jobs.append(Job(image, path, digest, refusal))
     writer = PredictionWriter(
         options.output, options.images, jobs, prompts.categories, options.formats
     )
@@ -158,12 +169,12 @@ def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
                 "and writes no coco; leave them out"
             )
             raise UsageError(msg)
-        pictures = [*picture_files(options.images).values(), *unread_files(options.images)]
-        names = sorted(path.name for path in pictures)
-        if not names:
+        if not list_pictures(options.images):
+            refuse_only_unread(options.images)
             msg = f"{options.images}: has no file with a suffix of {', '.join(IMAGE_SUFFIXES)}"
             raise UsageError(msg)
-        return PromptFile(tuple(PromptedImage(name, ()) for name in names), {})
+        pictures = list_pictures(options.images, IMAGE_SUFFIXES + UNREAD_SUFFIXES)
+        return PromptFile(tuple(PromptedImage(path.name, ()) for path in pictures), {})
     if options.prompts is None:
         msg = f"--prompts is missing: {options.model} needs boxes or clicks on the photographs"
         raise UsageError(msg)
@@ -230,10 +241,7 @@ def _is_semantic(options: argparse.Namespace) -> bool:
     Raises:
         UsageError: If it is for semantic segmentation, and there are clicks or a box.
     """
-    try:
-        semantic = task_of(description_for(options.model)) == "semantic"
-    except FileNotFoundError as error:
-        raise UsageError(str(error)) from error
+    semantic = task_of(description_for(options.model)) == "semantic"
     if semantic and (options.clicks or options.box is not None):
         msg = f"--model {options.model}: is for semantic segmentation and takes no click or box"
         raise UsageError(msg)
@@ -252,7 +260,7 @@ def _task(network: Network, batch_size: int) -> ObjectPrediction | ClassPredicti
 
 
 def _check_names(prompts: PromptFile, options: argparse.Namespace) -> None:
-    """Raise unless there is a photograph, and no two of them would write the same files.
+    """Raise unless there is a photograph, and each is listed once.
 
     Raises:
         UsageError: Otherwise.
@@ -264,11 +272,9 @@ def _check_names(prompts: PromptFile, options: argparse.Namespace) -> None:
             f"{files[0]!r} for instance"
         )
         raise UsageError(msg)
-    stems: dict[PurePosixPath, str] = {}
-    for file in files:
-        other = stems.setdefault(PurePosixPath(file).with_suffix(""), file)
-        if other != file or files.count(file) > 1:
-            msg = f"{options.prompts}: {file} and {other} would have masks of the same name"
+    for file, number in Counter(files).items():
+        if number > 1:
+            msg = f"{options.prompts}: lists {file} {number} times; make one entry of them"
             raise UsageError(msg)
 
 

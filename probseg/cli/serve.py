@@ -13,6 +13,7 @@ from probseg.cli.arguments import Parser, device
 from probseg.cli.server import listen, need_server, serve
 from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
+from probseg.paths import no_folder
 
 PORT = 9090
 """Port of Label Studio's own backends."""
@@ -46,8 +47,8 @@ def run(arguments: Sequence[str]) -> None:
 
 def _serve_label_studio(options: argparse.Namespace) -> None:
     need_server()
-    if not options.images.is_dir():
-        msg = f"--images {options.images}: no such folder; give the folder of the images"
+    if (fault := no_folder(options.images)) is not None:
+        msg = f"--images {options.images}: {fault}; give the folder of the images"
         raise UsageError(msg)
     from probseg.integrations.label_studio import Backend, create_app
     from probseg.integrations.prompted import PromptedModel

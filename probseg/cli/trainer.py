@@ -33,6 +33,7 @@ from probseg.cli.checkpoints import (
     beginning,
     best_of_run,
     check_readable,
+    check_run_folder,
     find_last,
     how_finished,
     last_of,
@@ -44,8 +45,9 @@ from probseg.cli.faults import explain, how_to_continue, interruption
 from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.nearest import nearest_options
 from probseg.cli.noise import without_notices, without_notices_about_checkpoints
+from probseg.cli.own_folder import FOLDER, ROLES, with_folder
 from probseg.cli.precision import without_slow_bfloat16
-from probseg.cli.processes import check_processes
+from probseg.cli.processes import check_accelerator, check_processes
 from probseg.data.base import InteractiveDataset
 from probseg.data.semantic import SemanticDataset
 from probseg.errors import UsageError, history, user_error
@@ -173,6 +175,8 @@ class ProbsegCLI(LightningCLI):
         """
         config = self.config[self.config.subcommand]
         config.ckpt_path = self.checkpoint
+        check_run_folder(config.trainer)
+        check_accelerator(config.trainer.accelerator)
         check_processes(config.trainer.accelerator, config.trainer.devices)
         without_slow_bfloat16(config.trainer)  # before the configuration is saved
         names = []
@@ -329,8 +333,20 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         seed_everything_default=0,
         parser_class=ConfigParser,
         parser_kwargs=_parser_options(verb),
-        args=with_whole_models(with_shipped_configs(arguments)),
+        args=completed(arguments),
     )
+
+
+def completed(arguments: Sequence[str]) -> list[str]:
+    """Return the options that the parser needs for those of a user.
+
+    Args:
+        arguments: Verb and options.
+
+    Raises:
+        UsageError: If `--folder` cannot be meant.
+    """
+    return with_whole_models(with_folder(with_shipped_configs(arguments)))
 
 
 def with_whole_models(arguments: Sequence[str]) -> list[str]:
@@ -363,4 +379,6 @@ def _is_semantic(path: Path) -> bool:
 def _parser_options(verb: str) -> dict[str, Any]:
     version = f"probseg {probseg.__version__}"
     common = {"version": version, "exit_on_error": False, "allow_abbrev": False}
-    return {**common, verb: {"epilog": f"example: {EXAMPLES[verb]}"}}
+    folder = f"{FOLDER} DIR: all objects of a folder with images/ and masks/ are the data. "
+    epilog = f"{folder if verb in ROLES else ''}example: {EXAMPLES[verb]}"
+    return {**common, verb: {"epilog": epilog}}

@@ -51,11 +51,8 @@ def run(arguments: Sequence[str]) -> None:
     """
     options = _parser().parse_args(list(arguments))
     grid = _grid(options)
-    try:
-        folder, _ = describe(options.model, pretrained=True)
-        model = create_interactive(options.model, pretrained=True).to(options.device)
-    except FileNotFoundError as error:
-        raise UsageError(str(error)) from error
+    folder, _ = describe(options.model, pretrained=True)
+    model = create_interactive(options.model, pretrained=True).to(options.device)
     assert folder is not None, "trained weights have a folder"
     output: Path = options.output or folder / FILE
     check_writable("--output", output)

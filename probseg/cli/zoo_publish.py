@@ -15,6 +15,7 @@ from rich.console import Console
 from probseg.cli.arguments import check_writable, device
 from probseg.errors import DataError, DatasetNotFoundError, UsageError
 from probseg.paths import zoo_dir
+from probseg.texts import read_text
 from probseg.zoo.evaluations import Evaluation
 from probseg.zoo.facts import Facts, facts_of
 from probseg.zoo.index import INDEX, Entry, read_index
@@ -184,7 +185,7 @@ def _facts(path: Path | None, published: Entry | None, trained: Trained) -> Fact
 def _read_facts(path: Path) -> dict[str, Any]:
     """Read the file for `--facts`; errors name it."""
     try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        given = yaml.safe_load(read_text(path, "check --facts"))
     except yaml.YAMLError as error:
         msg = f"{path}: must be JSON or YAML: {error}"
         raise UsageError(msg) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
 from abc import abstractmethod
 from collections import defaultdict
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from probseg.data.annotation_files import Entry, read_index
 from probseg.data.base import InteractiveDataset
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from probseg.formats.coco import crowds_left_out
 from probseg.images import check_same_size, read_image
 from probseg.types import Sample
 
@@ -79,12 +81,18 @@ class AnnotatedObjects(InteractiveDataset):
             raise self.not_found(annotations.name)
         self.index = read_index(self.kind, annotations, self.place)
         self.objects = self._chosen(wanted)
+        crowds = 0 if wanted.crowd else int(self.index.crowds.sum())
+        left_out = crowds_left_out(crowds, len(self.index.ids)) if crowds else ""
         if len(self.objects) == 0:
             msg = (
                 f"{annotations}: none of its {len(self.index.ids)} annotations with an outline is "
                 f"left with {wanted.description()}; choose fewer restrictions"
             )
+            if left_out:
+                msg += f"; {left_out}: where `crowd` is an option, `crowd: true` takes them"
             raise DataError(msg)
+        if left_out:
+            sys.stderr.write(f"probseg: {annotations}: {left_out}\n")
         self._check_images()
 
     @classmethod

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import codecs
 import math
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from pycocotools import mask as coco_mask
 
 from probseg.data.annotation_index import AnnotationIndex, exact
 from probseg.data.cache import cached
+from probseg.data.json_files import entries
 from probseg.data.layout import leads_outside
 from probseg.errors import DataError
+from probseg.formats.coco import is_crowd, whole
 from probseg.formats.polygons import signed_area
 from probseg.formats.run_lengths import check_runs, parse_runs
 
@@ -31,10 +33,25 @@ FARTHEST = 1e6
 """Pixels from the corner of an image beyond which a coordinate is a mistake."""
 
 
+NO_OUTLINE = "without an outline"
+TOO_SHORT = "whose outlines have fewer than three corners"
+"""Annotations that are left out."""
+
+KEYS = {
+    "annotations": {
+        "id", "image_id", "category_id", "segmentation", "area", "bbox", "iscrowd",
+    },
+    "images": {"id", "file_name", "height", "width"},
+    "categories": {"id", "name"},
+}  # fmt: skip
+"""Keys of the entries of a file whose meaning is kept."""
+
+
 def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
     """Read the annotations of a file, or their stored index.
 
-    Annotations whose outline encloses nothing are left out. Where `area` is missing or zero,
+    Annotations whose outline encloses nothing are left out, and counted as everything is that the
+    index does not keep; see `AnnotationIndex.left_out`. Where `area` is missing or zero,
     that of the outline is computed.
 
     Args:
@@ -52,14 +69,12 @@ def read_index(kind: str, path: Path, place: Place) -> AnnotationIndex:
     def build() -> Mapping[str, npt.NDArray[Any]]:
         reader = _Reader(place)
         try:
-            with path.open("rb") as file:
-                start = len(codecs.BOM_UTF8) if file.read(3) == codecs.BOM_UTF8 else 0
-                for key in reader.actions:
-                    file.seek(start)
-                    # Entry by entry: a whole file of LVIS takes 10 GB of memory.
-                    for entry in ijson.items(file, f"{key}.item", use_float=True):
-                        reader.add(key, entry)
+            for key in reader.actions:
+                for entry in entries(path, key):
+                    reader.add(key, entry)
             return reader.index()._asdict()
+        except DataError:  # which names the file
+            raise
         except (ValueError, ijson.JSONError) as error:
             msg = (
                 f"{path}: cannot be read as annotations of {kind} ({error}); download or export "
@@ -97,11 +112,15 @@ class _Reader:
         self.files: list[bytes] = []
         self.categories = array("q")
         self.names: list[bytes] = []
+        self.left: Counter[str] = Counter()
 
-    def add(self, key: str, entry: object) -> None:
+    def add(self, key: str, entry: Any) -> None:  # noqa: ANN401, anything that JSON has
         """Take an entry of one of the lists of the file."""
         try:
             self.actions[key](entry)
+            for other in entry.keys() - KEYS[key]:
+                if entry[other] not in (None, "", [], {}):
+                    self.left[f"values of {other!r} of {key}"] += 1
         except KeyError as error:
             msg = f"an entry of {key!r} has no {error}: {_shown(entry)}"
             raise ValueError(msg) from error
@@ -113,6 +132,7 @@ class _Reader:
         """Take an annotation, unless its outline encloses nothing."""
         outline = entry.get("segmentation")
         if not outline:
+            self.left[NO_OUTLINE] += 1
             return
         area = float(entry.get("area") or 0)
         if not 0 <= area < math.inf:
@@ -125,7 +145,12 @@ class _Reader:
             # pycocotools takes four numbers for a box.
             polygons = [polygon for polygon in outline if len(polygon) >= 6]
             if not polygons:
+                self.left[TOO_SHORT] += 1
                 return
+            if short := len(outline) - len(polygons):
+                self.left["outlines of fewer than three corners"] += short
+            if odd := sum(len(polygon) % 2 for polygon in polygons):
+                self.left["halves of corners at the ends of outlines"] += odd
             if not all(map(_near, polygons)):
                 msg = f"a coordinate is not a number from {-FARTHEST:.0f} to {FARTHEST:.0f}"
                 raise ValueError(msg)
@@ -134,19 +159,24 @@ class _Reader:
                 self.coordinates.extend(polygon)
                 self.polygons.append(len(self.coordinates))
         self.objects.append(len(self.polygons) - 1)
-        self.ids.append(entry["id"])
-        self.image_ids.append(entry["image_id"])
-        self.kinds.append(entry.get("category_id", -1))
+        self.ids.append(whole(entry, "id"))
+        self.image_ids.append(whole(entry, "image_id"))
+        has_kind = entry.get("category_id") is not None
+        self.kinds.append(whole(entry, "category_id") if has_kind else -1)
         self.areas.append(area)
-        self.crowds.append(bool(entry.get("iscrowd")))
+        self.crowds.append(is_crowd(entry))
 
     def _runs(self, outline: Entry) -> int:
         """Take run lengths and return the number of pixels."""
-        height, width = (int(side) for side in outline["size"])
+        sides = dict(zip(("height", "width"), outline["size"], strict=True))
+        height, width = whole(sides, "height", least=1), whole(sides, "width", least=1)
         counts = outline["counts"]
         if isinstance(counts, list):
             runs = np.array(counts, dtype=np.int64)
-            plain = {"size": [height, width], "counts": counts}
+            if not np.array_equal(runs, counts):
+                msg = "its run lengths must be whole numbers"
+                raise ValueError(msg)
+            plain = {"size": [height, width], "counts": runs.tolist()}
             text = coco_mask.frPyObjects(plain, height, width)["counts"]
         else:
             text = counts.encode("ascii")
@@ -165,13 +195,13 @@ class _Reader:
         if leads_outside(file):
             msg = "its path must lead to a file inside the folder of the images"
             raise ValueError(msg)
-        self.images.append(entry["id"])
-        self.image_sizes.extend((entry["height"], entry["width"]))
+        self.images.append(whole(entry, "id"))
+        self.image_sizes.extend(whole(entry, side, least=1) for side in ("height", "width"))
         self.files.append(file.encode())
 
     def category(self, entry: Entry) -> None:
         """Take a category."""
-        self.categories.append(entry["id"])
+        self.categories.append(whole(entry, "id"))
         self.names.append(entry["name"].encode())
 
     def index(self) -> AnnotationIndex:
@@ -190,6 +220,7 @@ class _Reader:
         run_starts, run_text = _packed(self.run_texts)
         image_starts, image_text = _packed(self.files)
         category_starts, category_text = _packed(self.names)
+        left_starts, left_text = _packed([reason.encode() for reason in self.left])
         return AnnotationIndex(
             ids=ids,
             image_ids=image_ids,
@@ -209,6 +240,9 @@ class _Reader:
             image_text=image_text,
             category_starts=category_starts,
             category_text=category_text,
+            left_counts=np.array(list(self.left.values()), dtype=np.int64),
+            left_starts=left_starts,
+            left_text=left_text,
         )
 
 

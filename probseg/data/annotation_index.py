@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from probseg.formats.run_lengths import draw_runs, parse_runs
+from probseg.formats.polygons import from_coco
+from probseg.formats.regions import Region
+from probseg.formats.run_lengths import draw_runs, parse_runs, region_of
 
 
 class AnnotationIndex(NamedTuple):
@@ -37,6 +39,9 @@ class AnnotationIndex(NamedTuple):
         image_text: UTF-8, uint8.
         category_starts: Starts of the categories' names in `category_text`, `(C + 1,)`.
         category_text: UTF-8, uint8.
+        left_counts: Numbers of things that the index does not keep, int64, shape `(L,)`.
+        left_starts: Starts of their descriptions in `left_text`, int64, shape `(L + 1,)`.
+        left_text: UTF-8, uint8.
     """
 
     ids: npt.NDArray[np.int64]
@@ -57,6 +62,9 @@ class AnnotationIndex(NamedTuple):
     image_text: npt.NDArray[np.uint8]
     category_starts: npt.NDArray[np.int64]
     category_text: npt.NDArray[np.uint8]
+    left_counts: npt.NDArray[np.int64]
+    left_starts: npt.NDArray[np.int64]
+    left_text: npt.NDArray[np.uint8]
 
     def file(self, image: int) -> str:
         """Return the path of an image inside the folder of the images."""
@@ -66,6 +74,13 @@ class AnnotationIndex(NamedTuple):
         """List the names of the categories."""
         count = len(self.category_starts) - 1
         return [_unpacked(self.category_starts, self.category_text, i) for i in range(count)]
+
+    def left_out(self) -> dict[str, int]:
+        """Return how many things of the file the index does not keep, by what they are."""
+        counts = self.left_counts.tolist()
+        return {
+            _unpacked(self.left_starts, self.left_text, i): counts[i] for i in range(len(counts))
+        }
 
     def mask(self, index: int, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
         """Draw an object.
@@ -80,11 +95,24 @@ class AnnotationIndex(NamedTuple):
         Raises:
             ValueError: If its run lengths have another size than the image.
         """
-        corners = self.polygons[self.objects[index] : self.objects[index + 1] + 1]
-        if len(corners) > 1:
-            polygons = [exact(self.coordinates[start:end]) for start, end in pairwise(corners)]
+        if polygons := self._outlines(index):
             runs = coco_mask.merge(coco_mask.frPyObjects(polygons, *size))
             return np.ascontiguousarray(coco_mask.decode(runs))
+        return draw_runs(self._runs(index, size), size)
+
+    def region(self, index: int, size: tuple[int, int]) -> Region:
+        """Draw an object as `mask` does, but in its box."""
+        if polygons := self._outlines(index):
+            return from_coco(polygons, size)
+        return region_of(self._runs(index, size), size)
+
+    def _outlines(self, index: int) -> list[npt.NDArray[np.float64]]:
+        """Return the polygons of an object; none if it has run lengths."""
+        corners = self.polygons[self.objects[index] : self.objects[index + 1] + 1]
+        return [exact(self.coordinates[start:end]) for start, end in pairwise(corners)]
+
+    def _runs(self, index: int, size: tuple[int, int]) -> npt.NDArray[np.int64]:
+        """Return the run lengths of an object without polygons."""
         place = int(np.searchsorted(self.run_objects, index))
         height, width = self.run_sizes[place].tolist()
         if (height, width) != size:
@@ -94,7 +122,7 @@ class AnnotationIndex(NamedTuple):
             )
             raise ValueError(msg)
         start, end = self.run_starts[place : place + 2]
-        return draw_runs(parse_runs(self.run_text[start:end].tobytes()), size)
+        return parse_runs(self.run_text[start:end].tobytes())
 
 
 def exact(

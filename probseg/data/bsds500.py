@@ -10,11 +10,13 @@ import numpy.typing as npt
 
 from probseg.data.base import PublishedDataset
 from probseg.data.bsds500_files import convert
+from probseg.data.lists import names_to_leave_out
 from probseg.data.reading import index_objects
 from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
-from probseg.images import check_same_size, read_image, read_labels
-from probseg.types import Sample
+from probseg.images import check_same_size, read_image
+from probseg.masks import read_labels
+from probseg.types import Sample, read_only
 
 
 class BSDS500(PublishedDataset):
@@ -115,8 +117,9 @@ class BSDS500(PublishedDataset):
                 "GrabCut or Berkeley, whose images are among those of BSDS500"
             )
             raise DataError(msg)
-        lines = path.read_text(encoding="utf-8").splitlines()
-        return {line.split("\t")[0].strip() for line in lines}
+        photos = (self.root / "images").glob("*/[!.]*.jpg")  # the list is one for all splits
+        known = [("bsds_id", None), *((photo.stem, photo) for photo in photos)]  # and the heading
+        return names_to_leave_out(path, "exclude", known, self.name)
 
     def __len__(self) -> int:
         """Return the number of regions."""
@@ -134,7 +137,7 @@ class BSDS500(PublishedDataset):
     @property
     def areas(self) -> npt.NDArray[np.int64]:
         """Pixels of each region, shape `(len(self),)`."""
-        return self._areas
+        return read_only(self._areas)
 
     def object_name(self, index: int) -> str:
         """Return the stem of a label map and the number of a region."""

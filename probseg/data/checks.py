@@ -13,22 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
-from probseg.data.folder import images_folder
+from probseg.data.folder import check_layout, drawn_objects, images_folder
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.source import Full
 from probseg.data.threads import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
-from probseg.images import (
+from probseg.images import check_same_size, read_image
+from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
-    check_same_size,
+    list_pictures,
     not_supported,
-    object_ids,
-    object_mask,
-    read_image,
-    read_labels,
+    of_one_stem,
     refuse_only_unread,
+    second_of_a_stem,
     unread_files,
 )
 from probseg.transfer import Progress, silent
@@ -143,6 +142,7 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
         DataError: If all its photographs are of a format that is not supported.
     """
     problems: list[Problem] = []
+    check_layout(root)
     images = _files(root, images_folder(root), IMAGE_SUFFIXES, problems)
     masks = _files(root, "masks", LOSSLESS_SUFFIXES, problems)
     names = mask_names(root / images_folder(root))
@@ -191,16 +191,14 @@ def _files(
 ) -> dict[str, Path]:
     """Map the stems of the picture files of a folder to their paths."""
     place = root / folder
-    found: dict[str, Path] = {}
-    for path in sorted(place.iterdir()) if place.is_dir() else []:
-        if path.name.startswith(".") or path.suffix.lower() not in IMAGE_SUFFIXES + suffixes:
-            continue
-        if path.suffix.lower() not in suffixes:
-            problems.append(Problem(str(path), f"is not lossless; expected {', '.join(suffixes)}"))
-        elif path.stem in found:
-            problems.append(Problem(str(path), f"has the same stem as {found[path.stem].name}"))
-        else:
-            found[path.stem] = path
+    pictures = list_pictures(place)
+    readable = [path for path in pictures if path.suffix.lower() in suffixes]
+    lossy = [path for path in pictures if path.suffix.lower() not in suffixes]
+    reason = f"is not lossless; expected {', '.join(suffixes)}"
+    problems += [Problem(str(path), reason) for path in lossy]
+    twins = of_one_stem(readable)
+    problems += [Problem(str(path), second_of_a_stem(first)) for path, first in twins.items()]
+    found = {path.stem: path for path in readable if path not in twins}
     problems += [Problem(str(path), str(not_supported(path))) for path in unread_files(place)]
     if not found:
         refuse_only_unread(place)
@@ -233,8 +231,8 @@ def _partners(
 
 def _read_objects(path: Path) -> dict[str, Pixels]:
     """Read the objects of a mask of a folder."""
-    labels = read_labels(path)
-    return {f"object {n}": object_mask(labels, n) for n in object_ids(labels, path)}
+    found = drawn_objects(path)
+    return {f"object {number}": found.mask(number) for number in found.numbers}
 
 
 def _check_files(

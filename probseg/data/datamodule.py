@@ -196,6 +196,7 @@ class FolderDataModule(InteractiveDataModule):
         if split_seed < 0:
             msg = f"`split_seed` must be at least 0, got {split_seed}"
             raise ValueError(msg)
+        self.root = root
         everything = ImageMaskFolder(root)
         photos = sorted({image for image, _, _ in everything.objects})
         if len(photos) < 2:
@@ -222,6 +223,16 @@ class FolderDataModule(InteractiveDataModule):
             )
         self.order = Shuffled(count, rounds)
         self.test = self.val
+        self._held_out = f"{len(held_out)} of {len(photos)} photographs of {root}"
+
+    def setup(self, stage: str) -> None:
+        """Say which photographs a test has, see the base class."""
+        super().setup(stage)
+        if stage == "test":
+            rank_zero_info(
+                f"the test has the {self._held_out}, as a training on this folder holds them out; "
+                f"--folder {self.root} instead of --data.root tests all of any folder"
+            )
 
 
 def spread(objects: Dataset[Sample], most: int | None) -> Dataset[Sample]:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.source import MEGABYTE, RITM, Archive, Full, Source
 from probseg.errors import DataError
-from probseg.images import read_colours
+from probseg.masks import read_colours
 
 
 class DAVIS(ImageMaskPairs):

@@ -11,7 +11,8 @@ from probseg.data.base import PublishedDataset
 from probseg.data.layout import picture_files
 from probseg.data.source import MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
-from probseg.images import check_same_size, read_grey, read_image
+from probseg.images import check_same_size, read_image
+from probseg.masks import read_grey
 from probseg.types import Sample
 
 Initial = Literal["stm", "sp"]

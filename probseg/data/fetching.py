@@ -10,6 +10,7 @@ from probseg.data.archives import find_layout, move_into, unpack
 from probseg.data.base import PublishedDataset
 from probseg.data.source import MEGABYTE, Archive, Source
 from probseg.errors import ChecksumError, UsageError
+from probseg.paths import write_text
 from probseg.transfer import Progress, WayOut, digest, download, is_remote, require_space, silent
 
 SLACK = 4
@@ -174,7 +175,7 @@ def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
     if archive.sha256 is not None or archive.md5 is not None:
         summary += ", as expected"
     elif record.is_file():
-        before = record.read_text(encoding="utf-8").split()[0]
+        before = record.read_text(encoding="utf-8").partition(" ")[0]
         if before != found["sha256"]:
             msg = (
                 f"{place}: sha256 is {found['sha256']}, but {record} has {before} of an earlier "
@@ -188,8 +189,7 @@ def _verify(path: Path, archive: Archive, record: Path, place: str) -> str:
             f"; not verified, as the publisher states no sum: it is noted in {record} for the next "
             "download"
         )
-    record.parent.mkdir(parents=True, exist_ok=True)
-    record.write_text(f"{found['sha256']}  {name}\n", encoding="utf-8")
+    write_text(record, f"{found['sha256']}  {name}\n")
     return summary
 
 

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.layout import picture_files
-from probseg.data.reading import index_objects
+from probseg.data.layout import mask_files, picture_files
+from probseg.data.lists import names_to_leave_out, names_to_use, some
+from probseg.data.reading import NAMED, index_objects
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
 from probseg.images import (
-    IMAGE_SUFFIXES,
-    LOSSLESS_SUFFIXES,
     check_same_size,
     image_size,
-    object_ids,
-    object_mask,
     read_image,
-    read_labels,
-    unread_files,
 )
+from probseg.masks import RULES, Objects, read_object, read_objects
+from probseg.object_numbers import refuse_empty
 from probseg.paths import data_dir, find_data
-from probseg.types import IGNORE, Sample
+from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, unread_files
+from probseg.types import IGNORE, Sample, read_only
 
 
 class ImageMaskFolder(InteractiveDataset):
@@ -40,22 +39,24 @@ class ImageMaskFolder(InteractiveDataset):
     1 to 254 are objects and 255 is ignored; a mask with 0 and 255 only is black and white, 255
     being the object. When the data set is built for the first time all masks are read and the sizes
     of all images, so that a bad file is named before training starts; what was found is kept in a
-    folder `.probseg` until a file changes.
+    folder `.probseg` until a file changes. A mask without image is an error; images without a mask,
+    or without an object that is large enough, are not used and named on stderr.
 
     Args:
         root: The folder; a relative path that does not exist is looked for in `$PROBSEG_DATA`
             (or `./data`).
-        split: Text file with one image stem per line that says which images take part; relative
-            to `root`. All images by default.
-        exclude: Image stems to leave out: a text file, relative to `root`, whose first column
-            (up to a tab) holds the stems.
+        split: Text file, relative to `root`, whose first column (up to a tab) holds the stems or
+            file names of the images that take part, each once. All images by default.
+        exclude: Such a list of the images to leave out. It may have other names, too, which a
+            notice on stderr counts.
         prefixes: Only images whose name starts with one of these; all by default.
         min_area: Objects with fewer pixels are skipped.
         name: Name of the data set in tables and logs.
 
     Raises:
         DatasetNotFoundError: If the folders are not there.
-        DataError: If files do not pair up or a mask cannot be used.
+        DataError: If files do not pair up, a mask or a list cannot be used, or an argument selects
+            or leaves out no image.
     """
 
     def __init__(
@@ -69,19 +70,27 @@ class ImageMaskFolder(InteractiveDataset):
     ) -> None:
         self.root = find_data(root)
         self.name = name
-        images = _list(self.root, images_folder(self.root), IMAGE_SUFFIXES, name)
-        masks = _pair(images, _list(self.root, "masks", LOSSLESS_SUFFIXES, name), self.root)
-        stems = sorted(masks)
+        check_layout(self.root, name)
+        place, within = self.root / images_folder(self.root), self.root / "masks"
+        images = _some_files(picture_files(place), place, IMAGE_SUFFIXES)
+        drawn = _some_files(mask_files(within), within, LOSSLESS_SUFFIXES)
+        masks = pair_masks(images, drawn, self.root, place)
+        stems = sorted(images)
         if split is not None:
-            stems = _read_stems(self.root / split, masks)
+            known = ((stem, images[stem]) for stem in masks)
+            what = "images without image or mask"
+            stems = names_to_use(self.root / split, "split", known, what)
         if exclude is not None:
-            unwanted = set(_read_stems(self.root / exclude, None))
+            unwanted = names_to_leave_out(self.root / exclude, "exclude", images.items(), name)
             stems = [stem for stem in stems if stem not in unwanted]
         if prefixes is not None:
+            _check_prefixes(self.root, prefixes, masks)
             stems = [stem for stem in stems if stem.startswith(tuple(prefixes))]
+        bare = [images[stem].name for stem in stems if stem not in masks]
+        stems = [stem for stem in stems if stem in masks]
         pairs = [(images[stem], mask_path) for stem in stems for mask_path in masks[stem]]
         files = (path for pair in pairs for path in pair)
-        found = index_objects("folder", self.root, _count, pairs, files)
+        found = index_objects("folder", self.root, _count, pairs, files, rules=RULES)
         large = [(*pair, number, area) for pair, number, area in found if area >= min_area]
         self.objects = [row[:3] for row in large]  # image, mask, object number
         self._areas = np.array([area for *_, area in large], np.int64)
@@ -91,6 +100,16 @@ class ImageMaskFolder(InteractiveDataset):
                 "selection"
             )
             raise DataError(msg)
+        used = {image for image, *_ in self.objects}
+        bare_of_objects = sorted({image.name for image, _ in pairs if image not in used})
+        self._say("images have no mask and are not used", bare)
+        small = f"images have no object of at least {min_area} pixels and are not used"
+        self._say(small, bare_of_objects)
+
+    def _say(self, what: str, names: Sequence[str]) -> None:
+        """Say on stderr which images are left out, unless there are none."""
+        if names:
+            sys.stderr.write(f"probseg: {self.root}: {len(names)} {what}: {some(names, NAMED)}\n")
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -100,19 +119,46 @@ class ImageMaskFolder(InteractiveDataset):
         """Read one object and its image."""
         image_path, mask_path, number = self.objects[index]
         image = read_image(image_path)
-        labels = read_labels(mask_path)
-        name = self.object_name(index)
-        return Sample(image, object_mask(labels, number), name, self.name, image_path.stem)
+        mask = read_object(mask_path, number)
+        return Sample(image, mask, self.object_name(index), self.name, image_path.stem)
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:
         """Pixels of each object, shape `(len(self),)`."""
-        return self._areas
+        return read_only(self._areas)
 
     def object_name(self, index: int) -> str:
         """Return the stem of a mask and, unless it is black and white, the object's number."""
         _, mask_path, number = self.objects[index]
         return mask_path.stem + ("" if number == IGNORE else f"#{number}")
+
+
+def check_layout(root: Path, name: str = "folder") -> None:
+    """Raise unless a folder has `masks/`; its photographs may be in it or in `images/`.
+
+    Args:
+        root: The folder.
+        name: Name of the data set.
+
+    Raises:
+        DatasetNotFoundError: If it is missing, or has no `masks/`.
+    """
+    if (root / "masks").is_dir():
+        return
+    expected = "images/ and masks/ (or masks/ next to the photographs)"
+    if root.is_dir():
+        there = len([path for path in root.iterdir() if path.suffix.lower() in IMAGE_SUFFIXES])
+        has = "images/" if (root / "images").is_dir() else f"{there} photographs" if there else ""
+        expected += f"; it has {f'{has}, but no masks/' if has else 'neither'}"
+    places = [root.absolute().parent, *sorted(root.iterdir())] if root.is_dir() else []
+    near = next((str(place) for place in places if (place / "masks").is_dir()), None)
+    hint = f"Did you mean {near}? " if near else ""
+    what = f"The data set {name!r}"
+    way_out = (
+        f"{hint}Check the `root` argument; a relative one is also looked for in {data_dir()} "
+        "($PROBSEG_DATA)."
+    )
+    raise DatasetNotFoundError(what, root, expected, way_out)
 
 
 def images_folder(root: Path) -> str:
@@ -121,36 +167,25 @@ def images_folder(root: Path) -> str:
     return "." if flat else "images"
 
 
+def drawn_objects(path: Path) -> Objects:
+    """Read the objects of a mask file, see `read_objects`; there is at least one."""
+    found = read_objects(path)
+    refuse_empty(found.numbers, path)
+    return found
+
+
 def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
     """Count the pixels of each object of a mask."""
     image_path, mask_path = pair
-    labels = read_labels(mask_path)
-    numbers = object_ids(labels, mask_path)
+    labels, numbers = drawn_objects(mask_path)
     check_same_size(image_size(image_path), labels.shape, image_path, mask_path)
     areas = np.zeros(256, np.int64)
     areas[numbers] = np.bincount(labels.ravel(), minlength=256)[numbers]
     return areas
 
 
-def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict[str, Path]:
-    """Map the stems of a folder's picture files to their paths."""
-    place = root / folder
-    if not place.is_dir():
-        raise DatasetNotFoundError(
-            name,
-            root,
-            f"the folders images/ and masks/, and {folder}/ is missing",
-            "Check the `root` argument; a relative one is also looked for in "
-            f"{data_dir()} ($PROBSEG_DATA).",
-        )
-    files = picture_files(place, IMAGE_SUFFIXES + suffixes)
-    for path in files.values():
-        if path.suffix.lower() not in suffixes:
-            msg = (
-                f"{path}: masks must be in a lossless format ({', '.join(suffixes)}); JPEG and its "
-                "like change the object numbers near contours"
-            )
-            raise DataError(msg)
+def _some_files(files: dict[str, Path], place: Path, suffixes: Sequence[str]) -> dict[str, Path]:
+    """Return the files of a folder by their stems, of which there must be one."""
     if not files:
         msg = (
             f"{place}: holds no file with one of the suffixes {', '.join(suffixes)}; check the "
@@ -160,47 +195,57 @@ def _list(root: Path, folder: str, suffixes: tuple[str, ...], name: str) -> dict
     return files
 
 
-def _pair(images: dict[str, Path], masks: dict[str, Path], root: Path) -> dict[str, list[Path]]:
-    """Find the masks of each image; a mask without image is an error, the reverse is not."""
-    rule = mask_names(root / images_folder(root))
+def pair_masks(
+    images: Mapping[str, Path], masks: Mapping[str, Path], root: Path, place: Path
+) -> dict[str, list[Path]]:
+    """Find the masks of each image.
+
+    Args:
+        images: Files of the images by their stems.
+        masks: Files of the masks by their stems.
+        root: The folder, named in the errors.
+        place: The folder of the images.
+
+    Returns:
+        The masks of the images that have one, in the order of `masks`.
+
+    Raises:
+        DataError: If a mask has no image.
+    """
+    rule = mask_names(place)
     pairs: dict[str, list[Path]] = defaultdict(list)
     orphans = []
     for stem, path in masks.items():
         owner = rule.owner(stem)
-        if owner in images:
+        if owner is not None and owner in images:
             pairs[owner].append(path)
         else:
             orphans.append(path)
-    if not pairs:
+    if masks and not pairs:
         msg = (
             f"{root}: no mask matches an image; masks/<stem>.png or masks/<stem>_<n>.png must have "
-            f"the stem of a file in images/ (images: {_some(images)}; masks: {_some(masks)}); "
-            f"{_remedies(orphans, images, root)}"
+            f"the stem of a file in images/ (images: {some(images)}; masks: {some(masks)}); "
+            f"{_remedies(orphans, images, root, place)}"
         )
         raise DataError(msg)
     if orphans:
-        names = _some(path.name for path in orphans)
+        names = some(path.name for path in orphans)
         msg = (
             f"{root}: masks without an image: {len(orphans)}, among them {names}; "
-            f"{_remedies(orphans, images, root)}"
+            f"{_remedies(orphans, images, root, place)}"
         )
         raise DataError(msg)
     return dict(pairs)
 
 
-def _some(names: Iterable[str]) -> str:
-    """Return the first three of some names in their order, as part of a sentence."""
-    first, *rest = sorted(names)
-    return ", ".join([first, *rest[:2], *(["..."] if rest[2:] else [])])
-
-
-def _remedies(orphans: Sequence[Path], images: dict[str, Path], root: Path) -> str:
+def _remedies(orphans: Sequence[Path], images: Mapping[str, Path], root: Path, place: Path) -> str:
     """Return how to give masks their images, as the end of a sentence.
 
     Args:
         orphans: Masks without an image.
         images: Files of the images by their stems.
         root: The folder.
+        place: The folder of the images.
     """
     parts = []
     for mask in orphans:
@@ -215,22 +260,19 @@ def _remedies(orphans: Sequence[Path], images: dict[str, Path], root: Path) -> s
             break
     else:
         parts.append("add the images or remove the masks")
-    unread = [path.name for path in unread_files(root / images_folder(root))]
+    unread = [path.name for path in unread_files(place)]
     if unread:
-        parts.append(f"convert {_some(unread)} to JPEG or PNG: the format is not read")
+        parts.append(f"convert {some(unread)} to JPEG or PNG: the format is not read")
     return "; ".join([*parts, f"`probseg data check {root}` lists all problems"])
 
 
-def _read_stems(path: Path, known: dict[str, list[Path]] | None) -> list[str]:
-    """Read the first column of a list of stems; stems that are not known raise."""
-    if not path.is_file():
-        msg = f"{path}: no such list of images; check the `split` and `exclude` arguments"
+def _check_prefixes(root: Path, prefixes: Sequence[str], stems: Iterable[str]) -> None:
+    """Raise if no image with a mask begins with one of the prefixes."""
+    known = list(stems)
+    unused = [prefix for prefix in prefixes if not any(stem.startswith(prefix) for stem in known)]
+    if unused:
+        msg = (
+            f"{root}: `prefixes` must be beginnings of names of images with a mask, none begins "
+            f"with {', '.join(map(repr, unused))} (images: {some(known)})"
+        )
         raise DataError(msg)
-    lines = path.read_text(encoding="utf-8").splitlines()
-    stems = [line.split("\t")[0].strip() for line in lines if line.strip()]
-    if known is not None:
-        missing = [stem for stem in stems if stem not in known]
-        if missing:
-            msg = f"{path}: lists {len(missing)} images without image or mask: {_some(missing)}"
-            raise DataError(msg)
-    return stems

@@ -12,7 +12,8 @@ from probseg.data.layout import picture_files, refuse_missing
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.source import MEGABYTE, RITM, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
-from probseg.images import check_same_size, read_labels
+from probseg.images import check_same_size
+from probseg.masks import read_labels
 from probseg.types import IGNORE, Sample
 
 Scribbles = Literal["set1", "set2"]

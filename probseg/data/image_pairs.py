@@ -12,16 +12,11 @@ from probseg.data.base import InteractiveDataset
 from probseg.data.layout import picture_files, refuse_missing
 from probseg.data.reading import index_objects
 from probseg.errors import DatasetNotFoundError
-from probseg.images import (
-    IMAGE_SUFFIXES,
-    LOSSLESS_SUFFIXES,
-    check_same_size,
-    image_size,
-    read_grey,
-    read_image,
-)
+from probseg.images import check_same_size, image_size, read_image
+from probseg.masks import RULES, read_grey
 from probseg.paths import find_data
-from probseg.types import Sample
+from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES
+from probseg.types import Sample, read_only
 
 
 class ImagePairs(InteractiveDataset):
@@ -57,7 +52,7 @@ class ImagePairs(InteractiveDataset):
         refuse_missing(self.masks, "mask", sorted(set(owners) - set(drawn)), self.images.name)
         self.pairs = [(owners[stem], drawn[stem]) for stem in sorted(drawn)]
         files = (path for pair in self.pairs for path in pair)
-        found = index_objects("pairs", self.masks, _count, self.pairs, files)
+        found = index_objects("pairs", self.masks, _count, self.pairs, files, rules=RULES)
         self._areas = np.array([area for *_, area in found], np.int64)
 
     def __len__(self) -> int:
@@ -76,7 +71,7 @@ class ImagePairs(InteractiveDataset):
     @property
     def areas(self) -> npt.NDArray[np.int64]:
         """Pixels of each object, shape `(len(self),)`."""
-        return self._areas
+        return read_only(self._areas)
 
     def object_name(self, index: int) -> str:
         """Return the stem of a mask."""

@@ -6,8 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path, PureWindowsPath
 
 from probseg.errors import DataError
-from probseg.images import IMAGE_SUFFIXES, refuse_only_unread
 from probseg.paths import data_dir
+from probseg.picture_formats import (
+    IMAGE_SUFFIXES,
+    LOSSLESS_SUFFIXES,
+    list_pictures,
+    of_one_stem,
+    refuse_only_unread,
+    second_of_a_stem,
+)
+from probseg.texts import read_lines
 
 
 def chosen_root(root: Path | str | None, *names: str) -> Path:
@@ -37,18 +45,30 @@ def picture_files(place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> dict
         DataError: If two files have the same stem, or all photographs are of a format that is not
             supported.
     """
-    found: dict[str, Path] = {}
-    for path in sorted(place.iterdir()) if place.is_dir() else []:
-        # The suffixes of GrabCut's archive are .jpg, .JPG and .bmp.
-        if path.name.startswith(".") or path.suffix.lower() not in suffixes:
-            continue
-        if path.stem in found:
-            msg = f"{path}: has the same stem as {found[path.stem]}; remove one of them"
-            raise DataError(msg)
-        found[path.stem] = path
+    found = list_pictures(place, suffixes)  # .jpg, .JPG and .bmp in GrabCut's archive
+    for path, first in of_one_stem(found).items():
+        msg = f"{path}: {second_of_a_stem(first)}"
+        raise DataError(msg)
     if not found:
         refuse_only_unread(place)
-    return found
+    return {path.stem: path for path in found}
+
+
+def mask_files(place: Path) -> dict[str, Path]:
+    """Map the stems of the masks in a folder to their paths, as `picture_files` does.
+
+    Raises:
+        DataError: As there, and if a mask is in a format that changes its numbers.
+    """
+    files = picture_files(place)
+    for path in files.values():
+        if path.suffix.lower() not in LOSSLESS_SUFFIXES:
+            msg = (
+                f"{path}: masks must be in a lossless format ({', '.join(LOSSLESS_SUFFIXES)}); "
+                "JPEG and its like change the object numbers near contours"
+            )
+            raise DataError(msg)
+    return files
 
 
 def refuse_missing(folder: Path, kind: str, missing: list[str], others: str) -> None:
@@ -75,6 +95,19 @@ def leads_outside(file: str) -> bool:
 
 
 def first_words(path: Path) -> list[str]:
-    """Read the first word of each line of a list, blank lines left out."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [line.split()[0] for line in lines if line.strip()]
+    """Read the first word of each line of a list of a published data set, blank lines left out.
+
+    Raises:
+        DataError: If the list cannot be read, or has a word twice.
+    """
+    lines: dict[str, int] = {}
+    for number, line in read_lines(path, "unpack the archive again"):
+        word = line.split()[0]
+        if word in lines:
+            msg = (
+                f"{path}, line {number}: {word!r} is in line {lines[word]} too; unpack the archive "
+                "again"
+            )
+            raise DataError(msg)
+        lines[word] = number
+    return list(lines)

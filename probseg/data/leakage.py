@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
+from PIL import Image
 
 from probseg.data.base import PublishedDataset
 from probseg.data.layout import first_words
 from probseg.data.threads import in_threads
-from probseg.errors import DataError, DatasetNotFoundError
-from probseg.images import FORMATS, GREY_WEIGHTS, IMAGE_SUFFIXES, refuse_only_unread
+from probseg.errors import DatasetNotFoundError
+from probseg.images import GREY_WEIGHTS, opened, rgb_pixels
+from probseg.picture_formats import IMAGE_SUFFIXES, refuse_only_unread
 from probseg.transfer import Progress, silent
 
 SIDE = 24
@@ -116,8 +117,12 @@ def photos_of_folder(root: Path) -> Photos:
     paths = _pictures(place, "**/*")
     if not paths:
         refuse_only_unread(place)
-        name, expected = str(root), "pictures, or a folder images/ with pictures"
-        raise DatasetNotFoundError(name, root, expected, "Name the folder that has them.")
+        raise DatasetNotFoundError(
+            dataset="A photograph",
+            root=root,
+            expected="pictures, or a folder images/ with pictures",
+            way_out="Name the folder that has them.",
+        )
     return Photos(str(root), paths)
 
 
@@ -176,14 +181,10 @@ def thumbnail(path: Path) -> Thumbnails:
     Raises:
         DataError: If the file cannot be read.
     """
-    try:
-        with Image.open(path, formats=FORMATS) as picture:
-            picture.draft("RGB", (4 * SIDE, 4 * SIDE))  # JPEG files: decoded coarsely, but quickly
-            turned = ImageOps.exif_transpose(picture).convert("RGB")
-            return np.asarray(turned.resize((SIDE, SIDE), Image.Resampling.BOX))
-    except Exception as error:  # the decoders of broken files raise a dozen different kinds
-        msg = f"{path}: cannot be read as an image ({error}); replace or remove the file"
-        raise DataError(msg) from error
+    with opened(path, path) as picture:
+        picture.draft("RGB", (4 * SIDE, 4 * SIDE))  # JPEG files: decoded coarsely, but quickly
+        pixels = Image.fromarray(rgb_pixels(picture, str(path)))
+    return np.asarray(pixels.resize((SIDE, SIDE), Image.Resampling.BOX))
 
 
 def correlations(ours: Thumbnails, theirs: Thumbnails) -> _Rows:

@@ -18,7 +18,9 @@ from probseg.data.cache import cached
 from probseg.data.layout import chosen_root
 from probseg.data.reading import plain_name, read_all
 from probseg.errors import DataError, DatasetNotFoundError
-from probseg.images import image_size, read_image, read_labels
+from probseg.images import image_size, read_image
+from probseg.masks import read_labels
+from probseg.texts import open_text
 from probseg.types import Sample
 
 SHAPES = 1.02
@@ -144,7 +146,7 @@ def _read_list(path: Path) -> tuple[npt.NDArray[np.bytes_], npt.NDArray[np.bytes
     """Read the names of masks and of their images."""
     masks, photos = [], []
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with open_text(path, "download it again") as file:
             for row in csv.DictReader(file):
                 names = [row[column] for column in COLUMNS]
                 if not all(plain_name(name) for name in names):
@@ -152,7 +154,7 @@ def _read_list(path: Path) -> tuple[npt.NDArray[np.bytes_], npt.NDArray[np.bytes
                     raise DataError(msg)
                 masks.append(names[0].encode())
                 photos.append(names[1].encode())
-    except (KeyError, TypeError, AttributeError, UnicodeDecodeError, csv.Error) as error:
+    except (KeyError, TypeError, AttributeError, csv.Error) as error:
         msg = (
             f"{path}: cannot be read as a list with the columns {', '.join(COLUMNS)} ({error!r}); "
             "download it again"

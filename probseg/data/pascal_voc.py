@@ -11,7 +11,8 @@ from probseg.data.base import PublishedDataset
 from probseg.data.layout import first_words
 from probseg.data.source import MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
-from probseg.images import check_same_size, object_mask, read_image, read_labels
+from probseg.images import check_same_size, read_image
+from probseg.masks import object_mask, read_labels
 from probseg.types import IGNORE, Sample
 
 

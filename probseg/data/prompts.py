@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from probseg.data.layout import leads_outside
 from probseg.errors import DataError
+from probseg.formats.coco import crowds_left_out, is_crowd, whole
 from probseg.formats.mask_names import refuse_hidden
+from probseg.texts import open_text, read_json
 from probseg.types import Click
 
 COLUMNS = ("image", "object", "label", "x", "y", "positive", "x0", "y0", "x1", "y1")
 """Columns of a CSV file of prompts."""
+
+PROMPTS = "check the `prompts` argument"
 
 UNNAMED = "object"
 """Label of objects without one."""
@@ -92,11 +94,10 @@ def read_prompts(path: Path) -> PromptFile:
     if path.suffix.lower() not in readers:
         msg = f"`prompts` must be a .csv or .json file, got {path}"
         raise DataError(msg)
-    if not path.is_file():
-        msg = f"{path}: no such file; check the spelling of `prompts`"
-        raise DataError(msg)
     try:
         found = readers[path.suffix.lower()](path)
+    except DataError:  # which names the file
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         msg = f"{path}: cannot be read as prompts ({reason}); see docs/predict.md"
@@ -116,16 +117,22 @@ def _read_csv(path: Path) -> PromptFile:
     clicks: dict[tuple[str, str], list[Click]] = {}
     boxes: dict[tuple[str, str], tuple[float, float, float, float]] = {}
     labels: dict[tuple[str, str], set[str]] = {}
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        table = csv.DictReader(file)
-        unknown = sorted(set(table.fieldnames or ()) - set(COLUMNS))
-        if unknown or "image" not in (table.fieldnames or ()):
-            msg = f"columns must be `image` and others of {COLUMNS}, got {table.fieldnames}"
+    with open_text(path, PROMPTS) as file:
+        table = csv.DictReader(file, skipinitialspace=True)
+        columns = [name.strip() for name in table.fieldnames or ()]
+        wrong = sorted(set(columns) - set(COLUMNS)) or len(set(columns)) < len(columns)
+        if wrong or "image" not in columns:
+            msg = f"columns must be `image` and others of {COLUMNS}, each once, got {columns}"
             raise ValueError(msg)
-        for line, row in enumerate(table, start=2):
+        table.fieldnames = columns
+        for cells in table:
+            line = table.line_num
             try:
-                if None in row or not row["image"]:
-                    msg = f"expected an image, and a cell for each column, got {[*row.values()]}"
+                row = _stripped(cells)
+                if not any(row.values()):  # as spreadsheets write below a table
+                    continue
+                if not row["image"]:
+                    msg = "expected an image"
                     raise ValueError(msg)
                 key = (row["image"], row.get("object") or "1")
                 named = labels.setdefault(key, set())
@@ -153,8 +160,20 @@ def _read_csv(path: Path) -> PromptFile:
     return _prompt_file(images, categories)
 
 
+def _stripped(cells: Mapping[Any, Any]) -> dict[str, str]:
+    """Return the cells of a row without the spaces around them; those that are missing are empty.
+
+    Raises:
+        ValueError: If there are more cells than columns.
+    """
+    if None in cells:
+        msg = "has more cells than columns; names with commas must stand in double quotes"
+        raise ValueError(msg)
+    return {name: (text or "").strip() for name, text in cells.items()}
+
+
 def _read_json(path: Path) -> PromptFile:
-    content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_without_twins)
+    content = read_json(path, PROMPTS)
     if not isinstance(content, dict):
         msg = f"expected an object of images, got a {type(content).__name__}"
         raise ValueError(msg)
@@ -194,19 +213,25 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
     images = _by_id(content["images"], "images")
     annotations = _by_id(content["annotations"], "annotations")
     objects: dict[int, list[PromptedObject]] = {key: [] for key in images}
-    wanted = {key: entry for key, entry in annotations.items() if not entry.get("iscrowd")}
+    wanted = {key: entry for key, entry in annotations.items() if not is_crowd(entry)}
+    crowds = len(annotations) - len(wanted)
+    if annotations and not wanted:
+        left_out = crowds_left_out(crowds, len(annotations))
+        msg = f"{left_out}; set iscrowd to 0 if each is one object"
+        raise ValueError(msg)
     for key, entry in wanted.items():
-        if entry["image_id"] not in objects:
-            msg = f"annotation {key} is of the image {entry['image_id']}, which is missing"
+        image = whole(entry, "image_id")
+        if image not in objects:
+            msg = f"annotation {key} is of the image {image}, which is missing"
             raise ValueError(msg)
-        kind = entry.get("category_id")
-        if kind is not None and kind not in listed:
+        has_kind = entry.get("category_id") is not None
+        kind = whole(entry, "category_id") if has_kind else categories.number()
+        if has_kind and kind not in listed:
             msg = (
-                f"annotation {key} is of the category {kind!r}, but `categories` has "
+                f"annotation {key} is of the category {kind}, but `categories` has "
                 f"{sorted(listed)[:10]}; add it there, or leave `category_id` out"
             )
             raise ValueError(msg)
-        category = categories.number() if kind is None else listed[kind]["id"]
         try:
             x, y, width, height = map(float, entry["bbox"])
             box = _box([x, y, x + width, y + height])
@@ -214,41 +239,30 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
             bbox = entry["bbox"]
             msg = f"annotation {key}: `bbox` must be [x, y, width, height] in pixels, got {bbox!r}"
             raise ValueError(msg) from error
-        objects[entry["image_id"]].append(PromptedObject(str(key), category, (), box))
+        objects[image].append(PromptedObject(str(key), kind, (), box))
     found = tuple(
         PromptedImage(
             str(entry["file_name"]),
             tuple(objects[key]),
             key,
-            (int(entry["height"]), int(entry["width"])),
+            (whole(entry, "height", least=1), whole(entry, "width", least=1)),
         )
         for key, entry in images.items()
         if objects[key]
     )
     empty = tuple(str(entry["file_name"]) for key, entry in images.items() if not objects[key])
-    return PromptFile(found, categories, empty, len(annotations) - len(wanted))
+    return PromptFile(found, categories, empty, crowds)
 
 
 def _by_id(entries: Sequence[Mapping[str, Any]], what: str) -> dict[int, Mapping[str, Any]]:
     """Map the entries of a list of COCO JSON by their ids."""
     found: dict[int, Mapping[str, Any]] = {}
     for entry in entries:
-        key = entry["id"]
-        if type(key) is not int or key in found:
-            problem = "is there more than once" if key in found else "is no whole number"
-            msg = f"the id {key!r} in `{what}` {problem}"
+        key = whole(entry, "id")
+        if key in found:
+            msg = f"the id {key} in `{what}` is there more than once"
             raise ValueError(msg)
         found[key] = entry
-    return found
-
-
-def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a JSON object a dictionary; of keys that are there twice, one would be lost."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twin = next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1)
-        msg = f"{twin!r} is there more than once; merge its entries"
-        raise ValueError(msg)
     return found
 
 

@@ -16,7 +16,7 @@ from probseg.data.reading import index_objects
 from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image
-from probseg.types import Sample
+from probseg.types import Sample, read_only
 
 
 class SBD(PublishedDataset):
@@ -121,7 +121,7 @@ class SBD(PublishedDataset):
     @property
     def areas(self) -> npt.NDArray[np.int64]:
         """Pixels of each instance, shape `(len(self),)`."""
-        return self._areas
+        return read_only(self._areas)
 
     def object_name(self, index: int) -> str:
         """Return the image and the number of an instance."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +11,10 @@ import numpy.typing as npt
 from torch.utils.data import Dataset
 
 from probseg.data.base import InteractiveDataset
+from probseg.data.lists import match_names, names_to_leave_out
 from probseg.errors import DataError
 from probseg.paths import find_data
+from probseg.texts import read_lines
 from probseg.types import Sample
 
 
@@ -32,7 +34,8 @@ class Selected(InteractiveDataset):
         min_area: Objects with fewer pixels are left out.
         max_area: Objects with more pixels are left out.
         exclude: Text file whose first column (up to a tab) holds names of objects, or of
-            photographs of which all objects are left out. It may have names of other sets, too.
+            photographs of which all objects are left out. It may have names of other sets, too,
+            which a notice on stderr counts.
         weights: Text file with lines of an object's name, a tab, and how often training draws it in
             relation to others: a number, 0 for never. It has all objects that are not left out, and
             may have these, too. Without, all are used equally often.
@@ -136,19 +139,12 @@ def _of_size(
 
 def _listed(dataset: InteractiveDataset, path: Path) -> npt.NDArray[np.bool_]:
     """Return True for objects that a list names, themselves or by their photograph."""
-    names = {line.split("\t")[0].strip() for _, line in _lines(path, "exclude")}
-    found = np.zeros(len(dataset), dtype=bool)
-    for index in range(len(dataset)):
-        name = dataset.object_name(index)
-        found[index] = name in names or name.rpartition("#")[0] in names
-    if not found.any():
-        msg = (
-            f"{path}: of its {len(names)} names none is that of an object or a photograph of "
-            f"{dataset.name}, e.g. {dataset.object_name(0)!r}; check the list, or set `exclude` to "
-            "null"
-        )
-        raise DataError(msg)
-    return found
+    names = [dataset.object_name(index) for index in range(len(dataset))]
+    photos = [name.rpartition("#")[0] for name in names]
+    known = ((name, None) for name in dict.fromkeys(chain(names, filter(None, photos))))
+    listed = names_to_leave_out(path, "exclude", known, dataset.name)
+    pairs = zip(names, photos, strict=True)
+    return np.array([name in listed or photo in listed for name, photo in pairs])
 
 
 def is_held_out(photo: str, count: int) -> bool:
@@ -193,24 +189,21 @@ def _read_weights(
     path: Path, dataset: InteractiveDataset, kept: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64]:
     """Read the weights of all objects; those that are not kept may be missing, and get 0."""
+    names = [dataset.object_name(index) for index in range(len(dataset))]
+    found, unknown = match_names(path, "weights", ((name, None) for name in names))
     listed: dict[str, float] = {}
-    for number, line in _lines(path, "weights"):
-        name, _, text = line.partition("\t")
+    for number, line in read_lines(path, "check the `weights` argument"):
+        weight = _weight(line.partition("\t")[2], f"{path}, line {number}")
+        if number not in found:
+            continue
+        name = found[number]
         if name in listed:
             msg = f"{path}, line {number}: {name!r} was listed before; give each object one weight"
             raise DataError(msg)
-        listed[name] = _weight(text, f"{path}, line {number}")
-    weights = np.zeros(len(dataset))
-    used, missing = set(), []
-    for index in range(len(dataset)):
-        name = dataset.object_name(index)
-        if name in listed:
-            weights[index] = listed[name]
-            used.add(name)
-        elif kept[index]:
-            missing.append(name)
+        listed[name] = weight
+    weights = np.array([listed.get(name, 0.0) for name in names])
+    missing = [name for name, used in zip(names, kept, strict=True) if used and name not in listed]
     _refuse(path, missing, f"has no weight for objects of {dataset.name}", "add them, or 0")
-    unknown = [name for name in listed if name not in used]
     _refuse(path, unknown, f"has names that no object of {dataset.name} has", "remove them")
     if not weights[kept].any():
         msg = f"{path}: the weights of all {kept.sum()} objects are 0; raise those of some"
@@ -230,18 +223,6 @@ def _weight(text: str, place: str) -> float:
         )
         raise DataError(msg)
     return weight
-
-
-def _lines(path: Path, argument: str) -> Iterable[tuple[int, str]]:
-    """Yield the lines that are not blank, and their numbers."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, line.rstrip("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f"{path}: cannot be read as a list ({error}); check the `{argument}` argument"
-        raise DataError(msg) from error
 
 
 def _refuse(path: Path, names: list[str], what: str, way_out: str) -> None:

@@ -12,7 +12,8 @@ from torch.utils.data import Dataset
 
 from probseg.data.layout import first_words, picture_files, refuse_missing
 from probseg.errors import DataError
-from probseg.images import check_same_size, read_image, read_labels
+from probseg.images import check_same_size, read_image
+from probseg.masks import read_labels
 from probseg.types import IGNORE, SemanticSample
 
 _UNKNOWN = -1

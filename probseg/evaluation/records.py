@@ -21,6 +21,7 @@ from probseg.clicks.annotators import BoolMap
 from probseg.clicks.boxes import Box
 from probseg.errors import DataError
 from probseg.evaluation.scores import SCORES
+from probseg.texts import encoding_of
 from probseg.types import Click, Sample
 
 RUN = ("dataset", "object", "photo", "pixels", "trial")
@@ -165,7 +166,7 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
             return []
     steps: dict[tuple[str, str, str, str, int], list[Step]] = defaultdict(list)
     try:
-        text = content.decode()
+        text = content.decode(encoding_of(content[:4]))
     except UnicodeDecodeError as error:
         msg = f"{path}: expected UTF-8, as `probseg test` writes it: {error}"
         raise DataError(msg) from error

@@ -33,7 +33,7 @@ class Runner:
         threads: Threads of ONNX Runtime; 0 lets it choose.
 
     Attributes:
-        feed: What the graph of the last answer was given.
+        feed: What the graph of the last answer was given; what the next one needs is read-only.
         logits: What it returned, for the padded image.
     """
 
@@ -62,7 +62,7 @@ class Runner:
                 f"{image.shape}"
             )
             raise ValueError(msg)
-        self.image = image
+        self.image = image.copy()
         self.crop: Box | None = None
         self.encoded: dict[str, Array] = {}
         self.reset()
@@ -160,6 +160,8 @@ class Runner:
         if "encode" in self.graphs:
             names = [one["name"] for one in self.about["graphs"]["encode"]["outputs"]]
             self.encoded.update(zip(names, self.graphs["encode"](self.encoded), strict=True))
+        for array in self.encoded.values():  # of `feed`, too, but needed for the next answer
+            array.flags.writeable = False
 
     def _prompts(self, crop: Box) -> dict[str, Array]:
         """Return the prompts as the network takes them, in pixels of what it sees."""

@@ -8,6 +8,8 @@
 | `polygons` | outlines; those of COCO lose holes | every pixel without tolerance |
 | `yolo` | YOLO-seg text | as much as the outlines |
 
-Masks are bool of shape `(H, W)`. Coordinates of outlines are `(x, y)` on the borders of pixels:
-the pixel in column `c` and row `r` covers `c <= x < c + 1` and `r <= y < r + 1`.
+Masks are bool of shape `(H, W)`, or the pixels of a box (`regions`): what an object costs follows
+from its own size, not from that of the photograph. Coordinates of outlines are `(x, y)` on the
+borders of pixels: the pixel in column `c` and row `r` covers `c <= x < c + 1` and
+`r <= y < r + 1`.
 """

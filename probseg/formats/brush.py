@@ -14,32 +14,39 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from probseg.formats.regions import Mask, Numbers, Region, as_region, from_spans, spans
+
 CHANNELS = 4
 VALUE_BITS = 8
 LENGTH_BITS = (3, 4, 8, 16)
 """Widths of lengths; a block has `2 ** width` values at most."""
 
 
-def encode(mask: npt.NDArray[np.bool_]) -> list[int]:
+def encode(mask: Mask | Region) -> list[int]:
     """Encode a mask as Label Studio writes it: each pixel of the object is 255 in all channels.
 
     Args:
-        mask: bool, shape `(H, W)`.
+        mask: bool, shape `(H, W)`, or a region.
 
     Returns:
         Bytes, the value of the key `rle`.
     """
-    pixels = mask.ravel()
-    starts = np.flatnonzero(np.diff(pixels, prepend=~pixels[:1]))
-    lengths = CHANNELS * np.diff(starts, append=pixels.size)
+    region = as_region(mask)
+    pixels = region.size[0] * region.size[1]
+    borders = np.stack(spans(region, by_rows=True), axis=1).ravel()
+    lengths = CHANNELS * np.diff(
+        borders, prepend=0, append=pixels
+    )  # background and object by turns
     longest = 1 << LENGTH_BITS[-1]
     blocks = -(-lengths // longest)
     sizes = np.full(blocks.sum(), longest, dtype=np.int64)
-    sizes[np.cumsum(blocks) - 1] = lengths - longest * (blocks - 1)
-    values = np.repeat(np.where(pixels[starts], 255, 0), blocks)
+    filled = blocks > 0
+    last = np.cumsum(blocks[filled]) - 1
+    sizes[last] = (lengths - longest * (blocks - 1))[filled]
+    values = np.repeat(np.where(np.arange(len(lengths)) % 2, 255, 0), blocks)
     choice = np.searchsorted([1 << bits for bits in LENGTH_BITS], sizes)
     widths = np.array(LENGTH_BITS)[choice]
-    head = [(CHANNELS * pixels.size, 32), (VALUE_BITS - 1, 5)]
+    head = [(CHANNELS * pixels, 32), (VALUE_BITS - 1, 5)]
     head += [(bits - 1, 4) for bits in LENGTH_BITS]
     one = np.ones_like(sizes)
     fields = np.stack([one, choice, sizes - 1, values], axis=1).ravel()
@@ -49,15 +56,12 @@ def encode(mask: npt.NDArray[np.bool_]) -> list[int]:
     return np.packbits(_bits(numbers, counts)).tolist()
 
 
-def decode(rle: Sequence[int], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+def decode(rle: Sequence[int], size: tuple[int, int]) -> Region:
     """Decode a mask.
 
     Args:
         rle: Bytes, the value of the key `rle`.
         size: `(H, W)`: `original_height` and `original_width` of the annotation.
-
-    Returns:
-        bool, shape `(H, W)`.
 
     Raises:
         ValueError: If the bytes are cut off, or do not hold an RGBA picture of this size.
@@ -71,26 +75,40 @@ def decode(rle: Sequence[int], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
                 f"{CHANNELS * size[0] * size[1]}; check original_width and original_height"
             )
             raise ValueError(msg)
-        value_bits = stream.read(5) + 1
-        widths = [stream.read(4) + 1 for _ in range(4)]
-        values: npt.NDArray[np.int64] = np.zeros(count, dtype=np.int64)
-        done = 0
-        while done < count:
-            is_run = stream.read(1)
-            end = done + 1 + stream.read(widths[stream.read(2)])
-            if end > count:
-                msg = f"`rle` has a block up to value {end} of {count}; export the file again"
-                raise ValueError(msg)
-            if is_run:
-                values[done:end] = stream.read(value_bits)
-            else:
-                values[done:end] = [stream.read(value_bits) for _ in range(done, end)]
-            done = end
+        begins, ends = _opaque(stream, count)
     except EOFError as error:
         msg = f"`rle` is cut off after {len(rle)} bytes; export the file again"
         raise ValueError(msg) from error
-    alpha: npt.NDArray[np.bool_] = values.reshape(*size, CHANNELS)[..., -1] > 0
-    return alpha
+    return from_spans(begins, ends, size, by_rows=True)
+
+
+def _opaque(stream: _Stream, count: int) -> tuple[Numbers, Numbers]:
+    """Return where pixels begin and end whose alpha is above 0, of so many values."""
+    value_bits = stream.read(5) + 1
+    widths = [stream.read(4) + 1 for _ in range(4)]
+    begins: list[Numbers] = []
+    ends: list[Numbers] = []
+    done = 0
+    while done < count:
+        is_run = stream.read(1)
+        end = done + 1 + stream.read(widths[stream.read(2)])
+        if end > count:
+            msg = f"`rle` has a block up to value {end} of {count}; export the file again"
+            raise ValueError(msg)
+        first, last = done // CHANNELS, end // CHANNELS  # pixels whose alpha is in the block
+        if is_run:
+            if stream.read(value_bits):
+                begins.append(np.array([first]))
+                ends.append(np.array([last]))
+        else:
+            values = stream.read_many(end - done, value_bits)
+            alpha = first + np.flatnonzero(values[CHANNELS * (first + 1) - 1 - done :: CHANNELS])
+            begins.append(alpha)
+            ends.append(alpha + 1)
+        done = end
+    if not begins:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    return np.concatenate(begins), np.concatenate(ends)
 
 
 def _bits(numbers: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -120,3 +138,17 @@ class _Stream:
         part = self._content[self._position // 8 : -(-end // 8)]
         self._position = end
         return int.from_bytes(part, "big") >> (-end % 8) & ((1 << count) - 1)
+
+    def read_many(self, count: int, bits: int) -> npt.NDArray[np.int64]:
+        """Read so many numbers of so many bits each.
+
+        Raises:
+            EOFError: If there are fewer.
+        """
+        start, end = self._position, self._position + count * bits
+        if end > 8 * len(self._content):
+            raise EOFError
+        part = np.frombuffer(self._content[start // 8 : -(-end // 8)], dtype=np.uint8)
+        self._position = end
+        fields = np.unpackbits(part)[start % 8 : start % 8 + count * bits].reshape(count, bits)
+        return fields @ (1 << np.arange(bits - 1, -1, -1, dtype=np.int64))

@@ -3,16 +3,60 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pycocotools import mask as coco_mask
 
 import probseg
-from probseg.paths import write_text
+from probseg.paths import replacing
 
 Entry = dict[str, Any]
+
+
+def whole(entry: Mapping[str, Any], key: str, least: int | None = None) -> int:
+    """Return a whole number of an entry; some programs write it as 240.0.
+
+    Args:
+        entry: The entry.
+        key: Of the number.
+        least: What it must be at least; None for any.
+
+    Raises:
+        KeyError: If the entry has no such key.
+        ValueError: If it is no whole number, or too small.
+    """
+    value = entry[key]
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or value != value // 1 or (least is not None and value < least):
+        wanted = "a whole number" if least is None else f"a whole number of at least {least}"
+        msg = f"its {key!r} must be {wanted}, got {value!r}"
+        raise ValueError(msg)
+    return int(value)
+
+
+def is_crowd(entry: Mapping[str, Any]) -> bool:
+    """Return whether the outline of an annotation is around several objects.
+
+    Raises:
+        ValueError: If `iscrowd` is neither a number nor a truth value.
+    """
+    value = entry.get("iscrowd")
+    return bool(value) if value is None or isinstance(value, bool) else whole(entry, "iscrowd") > 0
+
+
+def crowds_left_out(crowds: int, annotations: int) -> str:
+    """Say that crowds are no objects, as part of a sentence.
+
+    Args:
+        crowds: Number of crowds.
+        annotations: Number of annotations, crowds among them.
+    """
+    return (
+        f"{crowds} of {annotations} annotations are crowds (iscrowd = 1, as CVAT exports masks) "
+        "and are left out"
+    )
 
 
 def measures(rle: Mapping[str, Any]) -> Entry:
@@ -31,7 +75,7 @@ def measures(rle: Mapping[str, Any]) -> Entry:
 def write(
     path: Path,
     images: Sequence[Entry],
-    annotations: Sequence[Entry],
+    annotations: Iterable[Entry],
     categories: Sequence[Entry],
 ) -> None:
     """Write the file; it appears whole.
@@ -39,17 +83,24 @@ def write(
     Args:
         path: The file to be.
         images: With `id`, `file_name`, `height` and `width`.
-        annotations: With `id`, `image_id`, `category_id`, `segmentation` and the keys of
+        annotations: Written one by one, before the rest, so that a generator of them may complete
+            the other lists. With `id`, `image_id`, `category_id`, `segmentation` and the keys of
             `measures`; others are written too.
         categories: With `id` and `name`.
     """
-    content = {
-        "info": {"description": f"annotated with probseg {probseg.__version__}"},
-        "images": images,
-        "categories": categories,
-        "annotations": annotations,
-    }
-    write_text(path, json.dumps(content))
+    info = {"description": f"annotated with probseg {probseg.__version__}"}
+    with replacing(path) as draft, draft.open("w", encoding="utf-8") as file:
+        file.write(f'{{"info": {json.dumps(info)}, "annotations": ')
+        write_list(file, annotations)
+        file.write(f', "images": {json.dumps(images)}, "categories": {json.dumps(categories)}}}')
+
+
+def write_list(file: TextIO, entries: Iterable[object]) -> None:
+    """Write a list in JSON, one entry at a time."""
+    file.write("[")
+    for number, entry in enumerate(entries):
+        file.write(", " * (number > 0) + json.dumps(entry))
+    file.write("]")
 
 
 def numbered(names: Mapping[str, int]) -> list[Entry]:

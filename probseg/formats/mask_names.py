@@ -10,9 +10,8 @@ from pathlib import Path, PurePosixPath
 from unicodedata import normalize
 
 from probseg.errors import DataError
-from probseg.images import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, UNREAD_SUFFIXES
+from probseg.picture_formats import IMAGE_SUFFIXES, UNREAD_SUFFIXES, list_pictures
 
-_SUFFIXES = {*IMAGE_SUFFIXES, *LOSSLESS_SUFFIXES, *UNREAD_SUFFIXES}
 _NUMBERED = re.compile(r"(.+)_[0-9]+", re.DOTALL)
 
 
@@ -90,8 +89,7 @@ def photograph_files(folder: Path, others: Collection[str] = ()) -> list[str]:
     return sorted(
         (place / path.name).as_posix()
         for place in places
-        for path in ((folder / place).iterdir() if (folder / place).is_dir() else ())
-        if path.suffix.lower() in _SUFFIXES and not path.name.startswith(".")
+        for path in list_pictures(folder / place, IMAGE_SUFFIXES + UNREAD_SUFFIXES)
     )
 
 

@@ -18,26 +18,36 @@ Labels = npt.NDArray[np.uint8]
 
 
 def encode(labels: Labels) -> bytes:
-    """Encode labels as a grey PNG.
+    """Encode labels as a mask file.
 
     Args:
         labels: uint8, shape `(H, W)`: 0 background, 1 object, 255 ignored.
 
     Returns:
-        The file. Without ignored pixels the object is 255, so that any viewer shows it in white.
+        The file: black and white with a white object; with ignored pixels a palette PNG of the
+        labels, so that no reader takes 255 for the object.
     """
-    values = labels if (labels == IGNORE).any() else labels * 255
-    return _packed(Image.fromarray(values))
+    return _packed(_coloured(labels) if (labels == IGNORE).any() else Image.fromarray(labels * 255))
 
 
 def decode(content: bytes) -> Labels:
     """Decode a file written by `encode`: uint8, shape `(H, W)`, with 0, 1 and 255.
 
     Raises:
-        DataError: If it is no grey PNG.
+        DataError: If it is no grey or palette PNG.
     """
-    values = _values(content, ("L",), "the file")
-    return values if (values == 1).any() else (values // 255).astype(np.uint8)
+    try:
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
+            mode = picture.mode
+            values = np.asarray(picture).astype(np.uint8)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        msg = f"the file: cannot be read as PNG ({error}); replace the file"
+        raise DataError(msg) from error
+    if mode not in ("L", "P"):
+        msg = f"the file: expected a PNG of mode L or P, got {mode}; save it as such"
+        raise DataError(msg)
+    # Annotations of earlier versions have ignored pixels in grey files.
+    return values if mode == "P" or (values == 1).any() else (values // 255).astype(np.uint8)
 
 
 def write_binary(path: Path, mask: npt.NDArray[np.bool_]) -> None:
@@ -56,41 +66,16 @@ def write_index(path: Path, labels: Labels, colours: Labels | None = None) -> No
         colours: RGB of the numbers from 0 on, uint8, shape `(C, 3)` with `C <= 256`; by default
             0 is black and neighbouring numbers have different hues.
     """
+    _write(path, _packed(_coloured(labels, colours)))
+
+
+def _coloured(labels: Labels, colours: Labels | None = None) -> Image.Image:
     if colours is None:
         colours = distinct_colours(256)
         colours[0] = 0
     picture = Image.fromarray(labels)
     picture.putpalette(colours.ravel().tolist())
-    _write(path, _packed(picture))
-
-
-def read_index(path: Path) -> Labels:
-    """Read the numbers of a palette, grey or 1-bit PNG.
-
-    Returns:
-        uint8, shape `(H, W)`.
-
-    Raises:
-        DataError: If the file is missing or no PNG with one channel of at most 8 bits.
-    """
-    if not path.is_file():
-        msg = f"{path}: no such file; check the folder and the spelling of the name"
-        raise DataError(msg)
-    return _values(path.read_bytes(), ("1", "L", "P"), str(path))
-
-
-def _values(content: bytes, modes: tuple[str, ...], name: str) -> Labels:
-    try:
-        with Image.open(io.BytesIO(content), formats=["PNG"]) as picture:
-            mode = picture.mode
-            values = np.asarray(picture).astype(np.uint8)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        msg = f"{name}: cannot be read as PNG ({error}); replace the file"
-        raise DataError(msg) from error
-    if mode not in modes:
-        msg = f"{name}: expected a PNG of mode {' or '.join(modes)}, got {mode}; save it as such"
-        raise DataError(msg)
-    return values
+    return picture
 
 
 def _packed(picture: Image.Image) -> bytes:

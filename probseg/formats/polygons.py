@@ -17,10 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-Mask = npt.NDArray[np.bool_]
+from probseg.formats.regions import Mask, Region, as_region, from_lines
+from probseg.formats.run_lengths import parse_runs, region_of
+
 Points = npt.NDArray[np.float64]
 
-_STEPS = ((1, 0), (0, 1), (-1, 0), (0, -1))  # right, down, left, up: a right turn is the next one
+_RIGHT, _DOWN = np.array([[1, 0, -1, 0], [0, 1, 0, -1]])
+"""Steps to the right, down, left and up: a right turn is the next one."""
 
 
 class Polygon(NamedTuple):
@@ -36,15 +39,16 @@ class Polygon(NamedTuple):
     holes: tuple[Points, ...] = ()
 
 
-def trace(mask: Mask, tolerance: float = 0.0) -> list[Polygon]:
+def trace(mask: Mask | Region, tolerance: float = 0.0) -> list[Polygon]:
     """Trace the outlines of a mask.
 
     Parts that touch at a corner are separate polygons.
 
     Args:
-        mask: bool, shape `(H, W)`.
+        mask: bool, shape `(H, W)`, or a region.
         tolerance: Largest distance in pixels of a simplified outline from the exact one (Douglas
-            and Peucker 1973); parts and holes that shrink to a line are left out. 0 is exact.
+            and Peucker 1973); parts and holes that shrink to a line are left out. 0 is exact:
+            `fill` gives every mask back.
 
     Returns:
         One polygon for each part; none for an empty mask.
@@ -55,14 +59,19 @@ def trace(mask: Mask, tolerance: float = 0.0) -> list[Polygon]:
     if not 0 <= tolerance < math.inf:
         msg = f"`tolerance` must be finite and at least 0 pixels, got {tolerance}"
         raise ValueError(msg)
-    _, parts = cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)
+    region = as_region(mask)
+    if not region.inside.size:
+        return []
+    _, parts = cv2.connectedComponents(region.inside.astype(np.uint8), connectivity=4)
     outer: dict[int, Points] = {}
     holes: dict[int, list[Points]] = {}
-    for ring, (column, row) in _rings(mask):
+    for ring in _rings(region.inside):
+        column, row = ring[0].astype(int).tolist()
         part = int(parts[row, column])
         simple = _simplified(ring, tolerance)
         if len(simple) < 3:
             continue
+        simple = simple + np.array([region.x, region.y])
         if signed_area(ring) > 0:
             outer[part] = simple
         else:
@@ -71,19 +80,42 @@ def trace(mask: Mask, tolerance: float = 0.0) -> list[Polygon]:
 
 
 def fill(polygons: Sequence[Polygon], size: tuple[int, int]) -> Mask:
+    """Draw polygons as a whole mask, see `draw`: bool, shape `(H, W)`."""
+    return draw(polygons, size).mask()
+
+
+def draw(polygons: Sequence[Polygon], size: tuple[int, int]) -> Region:
     """Draw polygons: a pixel is object if its centre is inside of one, and in none of its holes.
 
-    Args:
-        polygons: In pixels.
-        size: `(H, W)`; what is outside is left out.
+    Inside are points that an odd number of the polygon's lines separates from the left border.
 
-    Returns:
-        bool, shape `(H, W)`.
+    Args:
+        polygons: In pixels; their union is the object.
+        size: `(H, W)`; what is outside is left out.
     """
-    mask = np.zeros(size, dtype=np.bool_)
-    for polygon in polygons:
-        mask |= _inside([polygon.outer, *polygon.holes], size)
-    return mask
+    rings = [[polygon.outer, *polygon.holes] for polygon in polygons]
+    flat = [ring for group in rings for ring in group]
+    if not flat:
+        none = np.zeros(0, dtype=np.int64)
+        return from_lines(none, none, none, size)
+    owner = np.repeat(np.arange(len(rings)), [sum(map(len, group)) for group in rings])
+    first = np.concatenate(flat)
+    last = np.concatenate([np.roll(ring, -1, axis=0) for ring in flat])
+    downwards = (first[:, 1] <= last[:, 1])[:, None]
+    upper, lower = np.where(downwards, first, last), np.where(downwards, last, first)
+    height, width = size
+    begin = np.clip(np.ceil(upper[:, 1] - 0.5), 0, height).astype(np.int64)
+    end = np.clip(np.ceil(lower[:, 1] - 0.5), 0, height).astype(np.int64)
+    lengths = np.maximum(end - begin, 0)
+    line = np.repeat(np.arange(len(first)), lengths)
+    rows = np.arange(len(line)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + begin[line]
+    share = (rows + 0.5 - upper[line, 1]) / (lower[line, 1] - upper[line, 1])
+    x = upper[line, 0] + share * (lower[line, 0] - upper[line, 0])
+    columns = np.clip(np.ceil(x - 0.5), 0, width).astype(np.int64)
+    order = np.lexsort((columns, rows, owner[line]))  # each row enters and leaves each polygon
+    rows, lefts, rights = rows[order][::2], columns[order][::2], columns[order][1::2]
+    full = rights > lefts
+    return from_lines(rows[full], lefts[full], rights[full], size)
 
 
 def to_coco(polygons: Sequence[Polygon]) -> list[list[float]]:
@@ -91,15 +123,12 @@ def to_coco(polygons: Sequence[Polygon]) -> list[list[float]]:
     return [polygon.outer.ravel().tolist() for polygon in polygons]
 
 
-def from_coco(outlines: Sequence[Sequence[float]], size: tuple[int, int]) -> Mask:
+def from_coco(outlines: Sequence[Sequence[float] | Points], size: tuple[int, int]) -> Region:
     """Draw the polygons of COCO as pycocotools does.
 
     Args:
         outlines: `[x, y, x, y, ...]` each, at least three corners; their union is the object.
         size: `(H, W)`.
-
-    Returns:
-        bool, shape `(H, W)`.
 
     Raises:
         ValueError: If an outline has fewer than three corners or half a corner.
@@ -109,21 +138,23 @@ def from_coco(outlines: Sequence[Sequence[float]], size: tuple[int, int]) -> Mas
             msg = f"an outline must have at least 3 pairs of numbers, got {len(outline)} numbers"
             raise ValueError(msg)
     if not outlines:
-        return np.zeros(size, dtype=np.bool_)
-    runs = coco_mask.frPyObjects([list(outline) for outline in outlines], *size)
-    drawn: Mask = coco_mask.decode(coco_mask.merge(runs)).astype(np.bool_)
-    return np.ascontiguousarray(drawn)
+        return draw([], size)
+    runs = coco_mask.frPyObjects(list(outlines), *size)
+    return region_of(parse_runs(coco_mask.merge(runs)["counts"]), size)
 
 
-def _rings(mask: Mask) -> list[tuple[Points, tuple[int, int]]]:
+def _rings(mask: Mask) -> list[Points]:
     """Return the closed lines between object and background, the object at their right hand.
 
+    Each side of a pixel on the border is in one line, once: a step is followed by the one that
+    turns right, or else leads straight on, or else turns left, which is a permutation of the
+    steps, and its cycles are the lines. Parts that touch at a corner stay apart.
+
     Returns:
-        Corners, and column and row of a pixel of the object that the line runs along.
+        Corners of each line; the first is the upper left corner of a pixel of the object.
     """
     height, width = mask.shape
-    inside = np.zeros((height + 2, width + 2), dtype=np.bool_)
-    inside[1:-1, 1:-1] = mask
+    inside = np.pad(mask, 1)
     above, below = inside[:-1], inside[1:]  # of the line between two rows
     left, right = inside[:, :-1], inside[:, 1:]
     begins = np.zeros((4, height + 2, width + 2), dtype=np.bool_)  # by direction and first corner
@@ -132,23 +163,29 @@ def _rings(mask: Mask) -> list[tuple[Points, tuple[int, int]]]:
     begins[2, :-1, 1:] = (above & ~below)[:, 1:]
     begins[3, 1:, :-1] = (right & ~left)[1:]
     # The corner (x, y) is at begins[:, y, x].
-    found = []
-    for y, x in np.argwhere(begins[0]).tolist():
-        if not begins[0, y, x]:
-            continue
-        corners = []
-        direction, column, row = 0, x, y
-        while begins[direction, row, column]:
-            begins[direction, row, column] = False
-            column, row = column + _STEPS[direction][0], row + _STEPS[direction][1]
-            before = direction
-            for turn in (1, 0, 3):  # to the right first: parts that touch at a corner stay apart
-                direction = (before + turn) % 4
-                if begins[direction, row, column]:
-                    break
-            if direction != before:
-                corners.append((column, row))
-        found.append((np.array(corners, dtype=np.float64), (x, y)))
+    steps = np.flatnonzero(begins)
+    direction, row, column = np.unravel_index(steps, begins.shape)
+    to_row, to_column = row + _DOWN[direction], column + _RIGHT[direction]
+    following = np.zeros_like(steps)
+    for turn in (3, 0, 1):  # left, straight on, right: the last that is possible remains
+        turned = (direction + turn) % 4
+        possible = begins[turned, to_row, to_column]
+        there = np.ravel_multi_index((turned, to_row, to_column), begins.shape)
+        following[possible] = there[possible]
+    places = np.searchsorted(steps, following)
+    is_corner = np.zeros(len(steps), dtype=np.bool_)
+    is_corner[places] = direction != direction[places]
+    corners = np.stack([column, row], axis=1).astype(np.float64)
+    after, seen, found = places.tolist(), bytearray(len(steps)), []
+    for start in np.flatnonzero(is_corner & (direction == 0)).tolist():
+        ring = []
+        step = start
+        while not seen[step]:
+            seen[step] = True
+            ring.append(step)
+            step = after[step]
+        if ring:
+            found.append(corners[ring][is_corner[ring]])
     return found
 
 
@@ -164,24 +201,3 @@ def signed_area(ring: Points) -> float:
     """Return the area that a ring of shape `(N, 2)` encloses; negative counterclockwise."""
     x, y = ring.T
     return float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2
-
-
-def _inside(rings: Sequence[Points], size: tuple[int, int]) -> Mask:
-    """Return the pixels whose centres an odd number of lines separates from the left border."""
-    height, width = size
-    first = np.concatenate(rings)
-    last = np.concatenate([np.roll(ring, -1, axis=0) for ring in rings])
-    upper = np.where((first[:, 1] <= last[:, 1])[:, None], first, last)
-    lower = np.where((first[:, 1] <= last[:, 1])[:, None], last, first)
-    begin = np.clip(np.ceil(upper[:, 1] - 0.5), 0, height).astype(np.int64)
-    end = np.clip(np.ceil(lower[:, 1] - 0.5), 0, height).astype(np.int64)
-    lengths = np.maximum(end - begin, 0)
-    line = np.repeat(np.arange(len(first)), lengths)
-    rows = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + begin[line]
-    share = (rows + 0.5 - upper[line, 1]) / (lower[line, 1] - upper[line, 1])
-    x = upper[line, 0] + share * (lower[line, 0] - upper[line, 0])
-    columns = np.clip(np.ceil(x - 0.5), 0, width).astype(np.int64)
-    crossings = np.zeros((height, width + 1), dtype=np.int32)
-    np.add.at(crossings, (rows, columns), 1)
-    odd: Mask = np.cumsum(crossings, axis=1)[:, :width] % 2 == 1
-    return odd

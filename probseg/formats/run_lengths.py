@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
+from probseg.formats.regions import Mask, Region, as_region, from_spans, spans
+
 
 def parse_runs(text: bytes) -> npt.NDArray[np.int64]:
     """Read compressed run lengths, as pycocotools writes them.
@@ -72,37 +74,53 @@ def draw_runs(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> npt.NDArray
     return np.ascontiguousarray(np.repeat(values, runs).reshape(size[::-1]).T)
 
 
-def runs_of(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return the run lengths of a mask, as `draw_runs` takes them.
-
-    Args:
-        mask: bool, shape `(H, W)`.
-    """
-    pixels = np.concatenate([[False], mask.T.ravel(), [True]])  # both ends are borders of runs
-    borders = np.flatnonzero(pixels[1:] != pixels[:-1])
-    if mask.size and mask[-1, -1]:
-        borders = np.append(borders, mask.size)
+def runs_of(mask: Mask | Region) -> npt.NDArray[np.int64]:
+    """Return the run lengths of a mask or region, as `draw_runs` takes them."""
+    region = as_region(mask)
+    begins, ends = spans(region, by_rows=False)
+    pixels = region.size[0] * region.size[1]
+    borders = np.stack([begins, ends], axis=1).ravel()
+    if not len(borders) or borders[-1] < pixels:
+        borders = np.append(borders, pixels)
     return np.diff(borders, prepend=0)
 
 
-def encode(mask: npt.NDArray[np.bool_], compressed: bool = True) -> dict[str, Any]:
+def region_of(runs: npt.NDArray[np.int64], size: tuple[int, int]) -> Region:
+    """Draw run lengths in the box of their object.
+
+    Args:
+        runs: As those of `draw_runs`.
+        size: `(H, W)`.
+
+    Raises:
+        ValueError: If the runs do not fill the mask.
+    """
+    check_runs(runs, size)
+    borders = np.cumsum(runs)
+    ends = borders[1::2]
+    return from_spans(borders[::2][: len(ends)], ends, size, by_rows=False)
+
+
+def encode(mask: Mask | Region, compressed: bool = True) -> dict[str, Any]:
     """Return a mask as the `segmentation` of an annotation of COCO, ready for JSON.
 
     Args:
-        mask: bool, shape `(H, W)`.
+        mask: bool, shape `(H, W)`, or a region.
         compressed: Whether `counts` is text, as pycocotools writes it, or a list of numbers.
 
     Returns:
         `{"size": [H, W], "counts": ...}`.
     """
-    size = list(mask.shape)
+    region = as_region(mask)
+    size = list(region.size)
+    plain = {"size": size, "counts": runs_of(region).tolist()}
     if not compressed:
-        return {"size": size, "counts": runs_of(mask).tolist()}
-    counts: bytes = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))["counts"]
+        return plain
+    counts: bytes = coco_mask.frPyObjects(plain, *size)["counts"]
     return {"size": size, "counts": counts.decode("ascii")}
 
 
-def decode(rle: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
+def decode(rle: Mapping[str, Any]) -> Mask:
     """Draw the run lengths of an annotation of COCO, compressed or not.
 
     Args:

@@ -7,12 +7,13 @@ back along the same way, which encloses no pixel.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 from scipy.spatial import cKDTree
 
-from probseg.formats.polygons import Points, Polygon, fill
+from probseg.formats.polygons import Points, Polygon, draw
+from probseg.formats.regions import Region
 
 DIGITS = 7
 """Decimals of a coordinate: less than a hundredth of a pixel in images of 100,000."""
@@ -36,14 +37,12 @@ def encode(number: int, polygons: Sequence[Polygon], size: tuple[int, int]) -> s
         msg = "`polygons` must have at least one part, got none: YOLO has no empty objects"
         raise ValueError(msg)
     rings = [ring for polygon in polygons for ring in (polygon.outer, *polygon.holes)]
-    joined = rings[0]
-    for ring in rings[1:]:
-        joined = _joined(joined, ring)
+    joined = _joined(rings)
     relative = joined / [size[1], size[0]]
     return " ".join([str(number), *(f"{value:.{DIGITS}f}" for value in relative.ravel())])
 
 
-def decode(line: str, size: tuple[int, int]) -> tuple[int, npt.NDArray[np.bool_]]:
+def decode(line: str, size: tuple[int, int]) -> tuple[int, Region]:
     """Draw the object of a line.
 
     Args:
@@ -51,7 +50,7 @@ def decode(line: str, size: tuple[int, int]) -> tuple[int, npt.NDArray[np.bool_]
         size: `(H, W)` of the image, which the text does not have.
 
     Returns:
-        Number of the class, and the mask, bool, shape `(H, W)`.
+        Number of the class, and the object.
 
     Raises:
         ValueError: If the line has another form, or coordinates are outside of [0, 1].
@@ -72,12 +71,37 @@ def decode(line: str, size: tuple[int, int]) -> tuple[int, npt.NDArray[np.bool_]
     if not ((values >= 0) & (values <= 1)).all():
         msg = f"coordinates must be relative to the image, from 0 to 1, got {line[:60]!r}"
         raise ValueError(msg)
-    return number, fill([Polygon(values.reshape(-1, 2) * [size[1], size[0]])], size)
+    return number, draw([Polygon(values.reshape(-1, 2) * [size[1], size[0]])], size)
 
 
-def _joined(ring: Points, other: Points) -> Points:
-    """Join another ring at the nearest corners of both."""
-    distances, nearest = cKDTree(ring).query(other)
-    j = int(distances.argmin())
-    i = int(nearest[j])
-    return np.concatenate([ring[: i + 1], other[j:], other[: j + 1], ring[i:]])
+def _joined(rings: Sequence[Points]) -> Points:
+    """Join each ring to those before it, at the nearest corners of both."""
+    corners = np.concatenate(rings)
+    starts = np.cumsum([0, *map(len, rings)])
+    following = (np.arange(len(corners)) + 1).tolist()
+    for begin, end in pairwise(starts.tolist()):
+        following[end - 1] = begin
+    places = list(range(len(corners)))  # corner of each place of the way; two are added by a join
+    trees: list[tuple[int, cKDTree]] = []
+    for begin, end in pairwise(starts.tolist()):
+        if begin:
+            ring = corners[begin:end]
+            distances, nearest = zip(*(tree.query(ring) for _, tree in trees), strict=True)
+            tree, j = np.unravel_index(np.argmin(distances), np.shape(distances))
+            i, j = trees[tree][0] + int(nearest[tree][j]), begin + int(j)
+            before = j - 1 if j > begin else end - 1
+            back_at_j, back_at_i = len(places), len(places) + 1
+            places += [j, i]
+            following += [back_at_i, following[i]]
+            following[before] = back_at_j
+            following[i] = j
+        # Trees of falling sizes: a corner is put into log2 of their number, not into one per ring.
+        first = begin
+        while trees and trees[-1][1].n <= end - first:
+            first, _ = trees.pop()
+        trees.append((first, cKDTree(corners[first:end])))
+    way = [0]
+    while (place := following[way[-1]]) != 0:
+        way.append(place)
+    joined: Points = corners[np.array(places)[way]]
+    return joined

@@ -22,7 +22,7 @@ from torch import Tensor
 from probseg.clicks.boxes import Box
 from probseg.interact.states import InteractionState, View, check_click
 from probseg.interact.zoom import Zoom, expected_iou, first_windows, next_window, scaled_size
-from probseg.types import Click, Prompts
+from probseg.types import Click, Prompts, read_only
 
 
 class Model(Protocol):
@@ -229,7 +229,7 @@ class InteractionLoop:
         device = state.image.device
         previous = None
         if self.previous_mask:
-            probability = torch.from_numpy(state.probability).to(device)
+            probability = torch.tensor(state.probability, device=device)
             previous = _shown(probability[None], state.view)[None]  # (1, 1, h, w)
             previous = previous.flip(-1) if mirrored else previous
         return Prompts(
@@ -291,7 +291,7 @@ def _put_back(state: InteractionState, probability: Tensor) -> InteractionState:
         probability = _resize(probability[None], _size(place))[0]
     whole = np.zeros(state.probability.shape, dtype=np.float32)
     whole[y0:y1, x0:x1] = probability.cpu().numpy()
-    return state._replace(probability=whole)
+    return state._replace(probability=read_only(whole))
 
 
 def _resize(maps: Tensor, size: tuple[int, int]) -> Tensor:

@@ -30,7 +30,7 @@ from probseg.interact.states import (
 from probseg.interact.waiting import warn_of_spinning
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
 from probseg.models import Segmenter
-from probseg.types import Click
+from probseg.types import Click, read_only
 from probseg.zoo import create_interactive
 
 
@@ -39,10 +39,14 @@ class Mask:
     """Answer of the model, at the image's own size.
 
     Args:
-        probability: Probability of the object, float32, shape `(H, W)`.
+        probability: Probability of the object, float32, shape `(H, W)`; the attribute is
+            read-only, as the next answer may depend on it: change a copy.
     """
 
     probability: npt.NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "probability", read_only(self.probability))
 
     def __repr__(self) -> str:
         height, width = self.probability.shape
@@ -360,7 +364,7 @@ class Predictor:
                 "the object if 0 is the background"
             )
             raise ValueError(msg)
-        return self._empty._replace(probability=given.astype(np.float32))
+        return self._empty._replace(probability=read_only(given.astype(np.float32)))
 
     def undo(self) -> Mask | None:
         """Undo the last click.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from probseg.clicks.boxes import Box, padded_crop
-from probseg.types import Click
+from probseg.types import Click, read_only
 
 OVERHANG = 2.0
 """Most pixels that a box or a point may lie over the edge of the image, where it is moved."""
@@ -39,7 +39,7 @@ class InteractionState(NamedTuple):
         crop: Part of the image that the model may see, in whole-image pixels.
         box: The annotator's box, or None.
         clicks: The clicks so far.
-        probability: Of the object, float32, shape `(H, W)`; 0 outside the last view.
+        probability: Of the object, float32, shape `(H, W)`, read-only; 0 outside the last view.
         window: Part of the image that a zoom chose last; None before, and without one.
         view: The view that `encoded` belongs to; None before the first.
         encoded: The model's encoding of the view.
@@ -91,7 +91,7 @@ def begin(
         check_click(click, image)
     if initial is None:
         initial = np.zeros((height, width), dtype=np.bool_)
-    probability = initial.astype(np.float32)
+    probability = read_only(initial.astype(np.float32))
     return InteractionState(image, crop or (0, 0, width, height), box, tuple(clicks), probability)
 
 

@@ -15,6 +15,7 @@ from probseg.ops.backends import BACKENDS, preference
 from probseg.ops.backends.interface import Assigned, Attended, Backend, Primitive, Term, Terms
 from probseg.ops.checks import as_terms, check_units
 from probseg.ops.numerics import full_precision, working_dtype
+from probseg.ops.visibility import shown, visible
 
 LogPrior = Term | tuple[Term, ...]
 """A tensor, a prior that is computed pair by pair, or several of them, which are added."""
@@ -51,7 +52,10 @@ def attend(
         log_prior: Added to the logits: `(M,)`, `(N, M)`, `(B, G, M)` or `(B, G, N, M)`;
             sizes may be 1, None is zero everywhere, -inf hides a key. Three dimensions are those of
             the keys, unlike in `torch.nn.functional.scaled_dot_product_attention`. Or a
-            `PairwisePrior`, which is never written out, or a tuple of both kinds.
+            `PairwisePrior`, which is never written out, or a tuple of both kinds. Of a key that
+            tensors hide from all queries nothing is read, nor of its value, nor of a query from
+            which they hide all keys: they may hold anything, NaN too, and get a gradient of 0.
+            What any query sees must be finite.
         scale: Factor of the dot products.
         backend: "reference" writes out all N x M logits and can be differentiated twice; "chunked"
             goes through them in tiles; "sdpa" and "flex" use PyTorch's fused kernels. "auto" takes
@@ -70,6 +74,9 @@ def attend(
     """
     check_units(queries, keys, values, payload_name="values", payload_of="keys")
     terms = checked_terms(queries, keys, log_prior, scale)
+    if (seen := visible(terms)) is not None:
+        queries, keys = shown(queries, seen.queries), shown(keys, seen.keys)
+        values = shown(values, seen.keys)
     return attend_checked(queries, keys, values, terms, scale, backend)
 
 
@@ -94,7 +101,7 @@ def assign(
         queries: `(B, G, N, D)`.
         keys: `(B, G, M, D)`.
         observations: `(B, G, N, V)`; the queries themselves for an update of the keys.
-        log_prior: As in `attend`.
+        log_prior: As in `attend`; nothing is read of the observation of a query that sees no key.
         scale: Factor of the dot products.
         backend: As in `attend`.
 
@@ -111,6 +118,9 @@ def assign(
     """
     check_units(queries, keys, observations, payload_name="observations", payload_of="queries")
     terms = checked_terms(queries, keys, log_prior, scale)
+    if (seen := visible(terms)) is not None:
+        queries, keys = shown(queries, seen.queries), shown(keys, seen.keys)
+        observations = shown(observations, seen.queries)
     return assign_checked(queries, keys, observations, terms, scale, backend)
 
 

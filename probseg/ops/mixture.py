@@ -20,6 +20,7 @@ from torch import Tensor
 
 from probseg.ops.backends.interface import Terms
 from probseg.ops.relative_position import FactoredPosition, FullPosition, RelativePosition
+from probseg.ops.visibility import visible
 
 Precision = float | Tensor
 """A float, or a tensor that broadcasts to `(B, G, M)`, of last size 1 if the units share it."""
@@ -96,6 +97,18 @@ def prior_scores(mixture: Mixture) -> Tensor:
     if _values_tied(mixture) and has_value_likelihood(mixture):
         scores = scores + _value_scores(mixture)[0]
     return scores
+
+
+def visible_scores(mixture: Mixture) -> Tensor:
+    """Return `prior_scores`, -inf for units that the mask hides from all queries.
+
+    Where it hides all units, they keep their scores: there is nothing else to normalise over.
+    """
+    scores, seen = prior_scores(mixture), visible(mixture.log_mask)
+    if seen is None:
+        return scores
+    units = seen.keys.squeeze(-1)  # broadcasts to (B, G, M)
+    return scores.where(units | ~units.any(-1, keepdim=True), -math.inf)
 
 
 def logits(mixture: Mixture, queries: Tensor, observed_values: Tensor | None = None) -> LogJoint:
@@ -182,7 +195,7 @@ def fix_prior(mixture: Mixture) -> Mixture:
     """Fix a named prior: `log pi` no longer follows keys and values."""
     if not isinstance(mixture.log_prior, str):
         return mixture
-    log_pi = prior_scores(mixture).log_softmax(-1).unsqueeze(-2)  # (B, G, 1, M)
+    log_pi = visible_scores(mixture).log_softmax(-1).unsqueeze(-2)  # (B, G, 1, M)
     return mixture._replace(log_prior=(log_pi,))
 
 

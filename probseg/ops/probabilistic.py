@@ -30,12 +30,13 @@ from probseg.ops.mixture import (
     fixed_terms,
     has_value_likelihood,
     logits,
-    prior_scores,
+    visible_scores,
 )
 from probseg.ops.numerics import full_precision, product_dtype, working_dtype
 from probseg.ops.relative_position import RelativePosition, check_position
 from probseg.ops.settings import NO_KEY_ADAPTATION, NO_VALUE_PROPAGATION, InferenceSettings
 from probseg.ops.updates import KeyAdaptation, ValuePropagation, with_checked_tensors
+from probseg.ops.visibility import shown, visible
 
 
 class ProbabilisticAttention(NamedTuple):
@@ -53,8 +54,8 @@ class ProbabilisticAttention(NamedTuple):
             position embeddings in the prior is left out.
         log_evidence: `log p_i(q)` under the mixture of the read-out, shape `(B, G, N)`, or
             `log p_i(q, v)` if its last iteration weighed by values `v` too; -inf for a query
-            that sees no unit. The prior is not normalised again over the units that a mask leaves,
-            nor with the share of position embeddings.
+            that sees no unit. A named prior is normalised over the units that any query sees, not
+            again for each query, nor with the share of position embeddings.
     """
 
     values: Tensor
@@ -113,7 +114,10 @@ def probabilistic_attention(
             values move, EM never lowers the posterior under a fixed prior; under a named one that
             moves along, as in the paper's experiments, it may.
         log_mask: Added to the log prior of any kind: 0 where a query sees a unit, -inf where it
-            does not. `(N, M)`, or anything that `log_prior` may be.
+            does not. `(N, M)`, or anything that `log_prior` may be. Of the means of a unit that
+            tensors hide from all queries nothing is read, as in `attend`: the others get what they
+            get without it. It comes back with the means that it was given and, under a named
+            prior, a log prior of -inf.
         value_iterations: Number of EM iterations of the read-out.
         initial_values: Values that the first posterior is given, `(B, G, N, V)`; None weighs by
             the queries alone, after value propagation too. Without a value precision they have no
@@ -168,17 +172,31 @@ def probabilistic_attention(
         check_like("initial_values", initial_values, queries)
         shape = (*queries.shape[:-1], values.shape[-1])
         check_shape("initial_values", initial_values, shape, "(B, G, N, V)")
+    mask = as_terms("log_mask", log_mask, queries, keys)
+    prior = () if isinstance(log_prior, str) else as_terms("log_prior", log_prior, queries, keys)
+    given = keys, values
+    if (seen := visible((*prior, *mask))) is not None:
+        queries, keys = shown(queries, seen.queries), shown(keys, seen.keys)
+        values = shown(values, seen.keys)
+        if initial_values is not None:
+            initial_values = shown(initial_values, seen.queries)
     inferred, mixture = infer(
         queries,
         keys,
         values,
         settings,
-        log_mask=as_terms("log_mask", log_mask, queries, keys),
+        log_mask=mask,
         initial_values=initial_values,
         fixed=fixed,
         position=position,
     )
-    return _result(inferred, mixture, queries.dtype)
+    result = _result(inferred, mixture, queries.dtype)
+    if seen is None:
+        return result
+    return result._replace(
+        keys=result.keys.where(seen.keys, given[0]),
+        unit_values=result.unit_values.where(seen.keys, given[1]),
+    )
 
 
 def infer(
@@ -365,7 +383,7 @@ def _final_prior(mixture: Mixture) -> tuple[Tensor | Terms, Precision]:
     """Return `log pi` and the log normaliser, `(B, G, 1)`, which the logits left out."""
     terms = fixed_terms(mixture)
     if isinstance(mixture.log_prior, str):
-        scores = prior_scores(mixture)  # (B, G, M)
+        scores = visible_scores(mixture)  # (B, G, M)
         log_normaliser = scores.logsumexp(-1, keepdim=True)
         return scores - log_normaliser, log_normaliser
     if len(terms) != 1 or not isinstance(terms[0], Tensor):

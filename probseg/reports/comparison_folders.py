@@ -9,7 +9,7 @@ from typing import Any
 
 from probseg.errors import DataError
 from probseg.evaluation.journal import RESULTS
-from probseg.reports.comparison_inputs import default_names
+from probseg.reports.comparison_inputs import check_results, default_names
 
 
 def pairings(folders: Sequence[Path]) -> dict[str, list[Path]]:
@@ -24,8 +24,12 @@ def pairings(folders: Sequence[Path]) -> dict[str, list[Path]]:
         compared as they are, whatever their protocols.
 
     Raises:
-        DataError: If a run has no results, or there is no protocol that all have.
+        DataError: If a folder is missing or is no run and no results, if a run has no results, or
+            there is no protocol that all have.
     """
+    for folder in folders:
+        if not _is_run(folder):
+            check_results(folder)
     if not any(_is_run(folder) for folder in folders):
         return {"": list(folders)}
     found = [_results(folder) for folder in folders]

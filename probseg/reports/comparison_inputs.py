@@ -16,6 +16,8 @@ from probseg.evaluation.arrays import Scores, arrange
 from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.records import read_objects, unique
 from probseg.evaluation.summary import percents_up_to
+from probseg.paths import no_folder
+from probseg.texts import read_json
 
 MAY_DIFFER = ("description", "trials")
 """Fields in which protocols of comparable runs may differ: words and the number of runs."""
@@ -99,6 +101,25 @@ def default_names(folders: Sequence[Path]) -> list[str]:
     return ["/".join(parts[shared:]) for parts in paths]
 
 
+def check_results(folder: Path) -> None:
+    """Check that a folder has the files that `probseg test` writes.
+
+    Raises:
+        DataError: If there is no such folder, or a file is missing.
+    """
+    expected = "give a run, or a folder that `probseg test` wrote"
+    if (fault := no_folder(folder)) is not None:
+        msg = f"{folder}: {fault}; {expected}"
+        raise DataError(msg)
+    for needed in (folder / RESULTS, folder / "objects.csv"):
+        if not needed.is_file():
+            below = [str(found.parent) for found in folder.glob(f"**/{RESULTS}")]
+            tests = sorted(below, key=lambda path: ("/test/" not in path, path))[:3]
+            hint = f", here {' or '.join(tests)}" if tests else ""
+            msg = f"{needed}: no such file; {expected}{hint}"
+            raise DataError(msg)
+
+
 def read_result(folder: Path, name: str) -> Result:
     """Read a folder that `probseg test` wrote.
 
@@ -110,17 +131,13 @@ def read_result(folder: Path, name: str) -> Result:
         DataError: If a file is missing or not what `probseg test` writes, or the two files do not
             belong together.
     """
+    check_results(folder)
     path = folder / RESULTS
-    for needed in (path, folder / "objects.csv"):
-        if not needed.is_file():
-            below = [str(found.parent) for found in folder.glob(f"**/{RESULTS}")]
-            tests = sorted(below, key=lambda path: ("/test/" not in path, path))[:3]
-            hint = f", here {' or '.join(tests)}" if tests else ""
-            msg = f"{needed}: no such file; expected a folder that `probseg test` wrote{hint}"
-            raise DataError(msg)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # no JSON, or no UTF-8
+        content = read_json(path)
+    except DataError:  # which names the file
+        raise
+    except ValueError as error:
         msg = f"{path}: is not JSON: {error}"
         raise DataError(msg) from error
     parts = [_part(path, content, key) for key in ("protocol", "datasets", "metadata")]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import probseg
+from probseg.drawing import drawing
 from probseg.reports.comparison import LEVEL, SIGNIFICANT, Comparison, Curves, Row
 from probseg.reports.comparison_scores import kind_of, title_of
 from probseg.reports.tables import ScoreTable, as_markdown, without_html
@@ -157,7 +158,7 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
         comparison: What to write.
 
     Returns:
-        The files.
+        The files; a figure that cannot be drawn is reported on stderr and left out.
     """
     from probseg.reports.comparison_figures import draw_comparison  # matplotlib is slow to import
 
@@ -166,8 +167,9 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
     paths[0].write_text(markdown(comparison), encoding="utf-8")
     numbers = json.dumps(as_json(comparison), indent=2, allow_nan=False)
     paths[1].write_text(f"{numbers}\n", encoding="utf-8")
-    draw_comparison(paths[2], comparison)
-    return paths
+    with drawing(paths[2]):
+        draw_comparison(paths[2], comparison)
+    return [path for path in paths if path.is_file()]
 
 
 def _of(comparison: Comparison, dataset: str, other: str) -> list[Row]:

@@ -21,6 +21,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from probseg.clicks.annotators import BoolMap
+from probseg.drawing import drawing
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture
 from probseg.evaluation.summary import Summary
@@ -139,18 +140,24 @@ def draw_overlays(target: Target, records: Sequence[ObjectRecord], protocol: Pro
         figure.suptitle(head, x=0.005, ha="left", fontsize=9)
     grid = figure.subplots(len(pictures), columns, squeeze=False, height_ratios=heights)
     for row, (record, picture) in zip(grid, pictures, strict=True):
-        _draw(row[0], picture.image, f"{record.dataset} / {record.name}")
-        if picture.box:
-            x0, y0, x1, y1 = picture.box
-            corner = (x0 - 0.5, y0 - 0.5)  # whole numbers are pixel centres
-            row[0].add_patch(Rectangle(corner, x1 - x0, y1 - y0, fill=False, ec=BOX, lw=1.6))
-        _draw(row[1], picture.image, "truth", picture.mask == 1, TRUTH)
-        for axes, k in zip(row[2:], stages, strict=False):
-            reached = [frame for frame in picture.frames if frame.k <= k]
-            _draw_frame(axes, picture, reached[-1], count(k, "click"))
-        last = picture.frames[-1]
-        _draw_frame(row[-1], picture, last, f"final, {count(last.k, 'click')}")
+        with drawing(f"{record.dataset} / {record.name} on the sheet"):
+            _draw_run(row, picture, f"{record.dataset} / {record.name}", stages)
     _save(figure, target)
+
+
+def _draw_run(row: Sequence[Axes], picture: Picture, title: str, stages: Sequence[int]) -> None:
+    """Draw a row of a sheet: image, truth, the predictions after some clicks, and the last one."""
+    _draw(row[0], picture.image, title)
+    if picture.box:
+        x0, y0, x1, y1 = picture.box
+        corner = (x0 - 0.5, y0 - 0.5)  # whole numbers are pixel centres
+        row[0].add_patch(Rectangle(corner, x1 - x0, y1 - y0, fill=False, ec=BOX, lw=1.6))
+    _draw(row[1], picture.image, "truth", picture.mask == 1, TRUTH)
+    for axes, k in zip(row[2:], stages, strict=False):
+        reached = [frame for frame in picture.frames if frame.k <= k]
+        _draw_frame(axes, picture, reached[-1], count(k, "click"))
+    last = picture.frames[-1]
+    _draw_frame(row[-1], picture, last, f"final, {count(last.k, 'click')}")
 
 
 def _first_of_each(records: Sequence[ObjectRecord]) -> list[tuple[ObjectRecord, Picture]]:
@@ -208,7 +215,7 @@ def _draw(
         inside = mask[..., None]
         shown = np.where(inside, 0.65 * shown + 0.35 * np.array(to_rgb(colour)), 0.55 * shown)
     axes.imshow(shown, interpolation="antialiased")
-    if mask is not None and mask.any() and not mask.all():
+    if mask is not None and min(mask.shape) > 1 and mask.any() and not mask.all():
         axes.contour(mask, levels=[0.5], colors=[colour], linewidths=0.9)
     axes.set_title(title, fontsize=7.5, loc="left", pad=3)
     axes.set_axis_off()

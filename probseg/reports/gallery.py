@@ -19,6 +19,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from probseg.clicks.annotators import BoolMap
+from probseg.drawing import drawing
 from probseg.evaluation.records import ObjectRecord, Picture
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.reports.figures import BOX, PREDICTION, TRUTH
@@ -116,10 +117,11 @@ def render_gallery(records: Sequence[ObjectRecord], areas: Mapping[str, Floats])
         )
         best = ranked[PICTURED:][-PICTURED:][::-1]
         for rank, chosen in (("worst", ranked[:PICTURED]), ("best", best)):
-            drawn = [
-                render_run(runs[number], float(area), f"{rank}-{len(groups)}-{place}")
-                for place, (area, number) in enumerate(chosen)
-            ]
+            drawn = []
+            for place, (area, number) in enumerate(chosen):
+                with drawing(f"{name} / {runs[number].name} on the page"):
+                    identifier = f"{rank}-{len(groups)}-{place}"
+                    drawn.append(render_run(runs[number], float(area), identifier))
             if drawn:
                 groups.append({"title": f"{name}, {rank}", "runs": drawn})
     return render("gallery", groups=groups, colours=_COLOURS) if groups else Markup()

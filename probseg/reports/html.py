@@ -8,6 +8,7 @@ from typing import Any
 
 from PIL import Image
 
+from probseg.drawing import drawing
 from probseg.evaluation.arrays import Scores
 from probseg.evaluation.protocols import Protocol
 from probseg.evaluation.records import ObjectRecord
@@ -104,7 +105,7 @@ def _card(name: str, summary: Summary, protocol: Protocol) -> dict[str, Any]:
 def _chart(
     title: str, summaries: Mapping[str, Summary], protocol: Protocol
 ) -> dict[str, Any] | None:
-    """Return the figure that belongs to a table, on light and on dark paper."""
+    """Return the figure that belongs to a table, on light and on dark paper; None without one."""
     charts: dict[str, tuple[Callable[..., None], str]] = {
         "Mean IoU": (draw_curve, "Curves of mean IoU over clicks"),
         "Number of clicks": (draw_survival, "Share of runs below an IoU over clicks"),
@@ -113,13 +114,15 @@ def _chart(
         return None
     draw, words = charts[title]
     light, dark = io.BytesIO(), io.BytesIO()
-    draw(light, summaries, protocol)
-    draw(dark, summaries, protocol, dark=True)
-    width, height = Image.open(light).size
-    return {
-        "light": data_uri(light.getvalue(), "image/png"),
-        "dark": data_uri(dark.getvalue(), "image/png"),
-        "words": words,
-        "width": width // 2,
-        "height": height // 2,
-    }
+    with drawing(f"the figure of {title!r} on the page"):
+        draw(light, summaries, protocol)
+        draw(dark, summaries, protocol, dark=True)
+        width, height = Image.open(light).size
+        return {
+            "light": data_uri(light.getvalue(), "image/png"),
+            "dark": data_uri(dark.getvalue(), "image/png"),
+            "words": words,
+            "width": width // 2,
+            "height": height // 2,
+        }
+    return None

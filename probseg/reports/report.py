@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from probseg.drawing import drawing
 from probseg.evaluation.arrays import scores_of
 from probseg.evaluation.journal import RESULTS
 from probseg.evaluation.protocols import Protocol
@@ -44,7 +45,8 @@ def write_report(
 
     Returns:
         Path of each file by its name without suffix; `table` is `report.md` and `page` is
-        `report.html`. `overlays` is there only if a record has a picture.
+        `report.html`. `overlays` is there only if a record has a picture. Figures and a page that
+        cannot be drawn are reported on stderr and left out.
 
     Raises:
         ValueError: If there is no record, or an object lacks a trial that others have.
@@ -66,19 +68,23 @@ def write_report(
     with paths["objects"].open("w", newline="", encoding="utf-8") as file:
         write_objects(file, records)
     paths["table"].write_text(markdown_table(summaries, protocol), encoding="utf-8")
-    figures.draw_curve(paths["curve"], summaries, protocol)
+    with drawing(paths["curve"]):
+        figures.draw_curve(paths["curve"], summaries, protocol)
     if any(record.picture is not None for record in records):
         paths["overlays"] = folder / "overlays.png"
-        figures.draw_overlays(paths["overlays"], records, protocol)
+        with drawing(paths["overlays"]):
+            figures.draw_overlays(paths["overlays"], records, protocol)
     if not brief:
         paths |= {"survival": folder / "survival.png", "page": folder / "report.html"}
-        figures.draw_survival(paths["survival"], summaries, protocol)
-        page = html.render_page(records, scores, summaries, protocol, metadata)
-        paths["page"].write_text(page, encoding="utf-8")
+        with drawing(paths["survival"]):
+            figures.draw_survival(paths["survival"], summaries, protocol)
+        with drawing(paths["page"]):
+            page = html.render_page(records, scores, summaries, protocol, metadata)
+            paths["page"].write_text(page, encoding="utf-8")
     results = {
         "protocol": asdict(protocol),
         "datasets": {name: summary.as_json() for name, summary in summaries.items()},
         "metadata": dict(metadata),
     }
     write_text(paths["results"], json.dumps(results, indent=2) + "\n")
-    return paths
+    return {name: path for name, path in paths.items() if path.is_file()}

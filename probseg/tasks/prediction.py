@@ -36,11 +36,13 @@ class Job(NamedTuple):
         image: Its path and prompts; no prompts for classes.
         path: The file.
         digest: Of all that the answer depends on.
+        refusal: Why the photograph is not answered; None where it is.
     """
 
     image: PromptedImage
     path: Path
     digest: str
+    refusal: str | None = None
 
 
 class Photo(NamedTuple):
@@ -92,6 +94,8 @@ class Photographs(Dataset[Photo | None]):
         job = self.jobs[index]
         if job is None:
             return None
+        if job.refusal is not None:
+            return Photo(job, None, job.refusal)
         try:
             pixels = read_image(job.path)
         except (DataError, OSError) as error:

@@ -144,7 +144,8 @@ def check_classes(num_classes: int, data: Any) -> None:  # noqa: ANN401 (any dat
     if not isinstance(data, SemanticDataModule):
         msg = (
             f"SemanticSegmentation needs photographs with a class for each pixel, got the data of "
-            f"{type(data).__name__}; set `data` to probseg.data.SemanticDataModule"
+            f"{type(data).__name__}, as --folder has them; set `data` to "
+            "probseg.data.SemanticDataModule"
         )
         raise UsageError(msg)
     if len(data.classes) != num_classes:

@@ -75,7 +75,7 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
 
     Raises:
         UnknownNameError: If there is no such model; the message lists the nearest names.
-        FileNotFoundError: If a file of the model is missing.
+        ModelNotFoundError: If a file of the model is missing.
         ChecksumError: If a file is not the recorded one.
         DownloadError: If the model cannot be fetched from the hub.
         UsageError: If a run has no checkpoint, or there is no such checkpoint.

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
-from probseg.errors import ZooError
+from probseg.errors import ModelNotFoundError, ZooError
 from probseg.models.build import Description, Task, override, read_preset
 from probseg.paths import write_text
 
@@ -118,13 +118,13 @@ def read_index(root: Path) -> dict[str, Entry]:
         root: Folder with `index.json`.
 
     Raises:
-        FileNotFoundError: If there is no index.
+        ModelNotFoundError: If there is no index.
         ZooError: If the index has another schema or is damaged; the message names file and key.
     """
     path = root / INDEX
     if not path.is_file():
         msg = f"{path}: no zoo index; reinstall probseg, or give the folder of a zoo"
-        raise FileNotFoundError(msg)
+        raise ModelNotFoundError(msg)
     return parse_index(path.read_bytes(), str(path))
 
 

@@ -66,10 +66,10 @@ def find_model(name: str, root: Path | None = None) -> ZooModel:
         root: Folder of the only zoo to search; by default all of `zoo_folders`, in their order.
 
     Raises:
-        FileNotFoundError: If there is no index.
+        ModelNotFoundError: If there is no index.
         ZooError: If an index is damaged or of another schema.
         UnknownNameError: If no zoo has the model; the message lists the nearest names.
-        UsageError: If it is a preset without weights.
+        UsageError: If it is a preset without weights, or a folder without a slash.
     """
     known: set[str] = set()
     for folder in zoo_folders() if root is None else [root]:
@@ -87,6 +87,9 @@ def find_model(name: str, root: Path | None = None) -> ZooModel:
                 f"To train it: {example.format(name)}"
             )
             raise UsageError(msg)
+    if Path(name).is_dir():
+        msg = f"no zoo has a model {name!r}; for the folder of this name, give {name}/"
+        raise UsageError(msg)
     raise UnknownNameError(kind="zoo model", name=name, known=known)
 
 
@@ -97,7 +100,7 @@ def all_models(root: Path | None = None) -> list[ZooModel]:
         root: As for `find_model`.
 
     Raises:
-        FileNotFoundError: If there is no index.
+        ModelNotFoundError: If there is no index.
         ZooError: If an index is damaged or of another schema.
     """
     found: dict[str, ZooModel] = {}
@@ -115,7 +118,7 @@ def verify(name: str, root: Path | None = None) -> ZooModel:
         root: As for `find_model`.
 
     Raises:
-        FileNotFoundError: If a file is missing.
+        ModelNotFoundError: If a file is missing.
         ChecksumError: If a file is not the recorded one.
         UnknownNameError: If there is no such model; the message lists the nearest names.
     """

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probseg.errors import WeightsError
+from probseg.errors import ModelNotFoundError, WeightsError
 from probseg.models import Segmenter, build, override, read_preset
 from probseg.models.build import Description
 from probseg.paths import write_text
@@ -145,7 +145,7 @@ def import_ritm(path: Path, folder: Path) -> Segmenter:
         The network as it is loaded from the folder, in evaluation mode.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        ModelNotFoundError: If there is no such file.
         FileExistsError: If the folder exists.
         WeightsError: If the file is damaged, holds something else, or a network that probseg has
             not; the message says what differs.
@@ -177,12 +177,12 @@ def read_ritm(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         its module, with the arguments that it was built with.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        ModelNotFoundError: If there is no such file.
         WeightsError: If it is damaged, or holds something else.
     """
     if not path.is_file():
         msg = f"{path}: no such file; give the path of a checkpoint of RITM, .pth"
-        raise FileNotFoundError(msg)
+        raise ModelNotFoundError(msg)
     try:
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as as_bytes
 from torch import Tensor, nn
 
-from probseg.errors import ChecksumError, WeightsError, ZooError
+from probseg.errors import ChecksumError, ModelNotFoundError, WeightsError, ZooError
 from probseg.models.build import Description
 from probseg.paths import replacing, write_text
 from probseg.transfer import digest
@@ -38,7 +38,7 @@ def check_files(folder: Path, checksums: Mapping[str, str]) -> None:
         checksums: sha256 in hexadecimal by file name.
 
     Raises:
-        FileNotFoundError: If a file is missing.
+        ModelNotFoundError: If a file is missing.
         ChecksumError: If the checksum of a file is another one.
     """
     way_out = "restore the file: reinstall probseg, or copy or download the model again"
@@ -46,7 +46,7 @@ def check_files(folder: Path, checksums: Mapping[str, str]) -> None:
         path = folder / name
         if not path.is_file():
             msg = f"{path}: no such file, although the model has one; {way_out}"
-            raise FileNotFoundError(msg)
+            raise ModelNotFoundError(msg)
         found = digest(path)
         if found != expected:
             msg = (
@@ -67,7 +67,7 @@ def check_folder(folder: Path) -> None:
     A folder without `SHA256SUMS`, of an earlier version, is not checked.
 
     Raises:
-        FileNotFoundError: If one of the two files is missing.
+        ModelNotFoundError: If one of the two files is missing.
         ChecksumError: If one has another checksum, or `SHA256SUMS` does not list it.
     """
     path = folder / CHECKSUMS
@@ -90,7 +90,7 @@ def load_into(model: nn.Module, path: Path) -> None:
         path: A safetensors file.
 
     Raises:
-        FileNotFoundError: If there is no such file.
+        ModelNotFoundError: If there is no such file.
         WeightsError: If the file cannot be read, or names or shapes of the weights are not those of
             the network.
     """
@@ -161,7 +161,7 @@ def read_config(folder: Path) -> Description:
     """Return the description of the network in a model folder.
 
     Raises:
-        FileNotFoundError: If the folder has no `config.json`.
+        ModelNotFoundError: If the folder has no `config.json`.
         ZooError: If it is not the description of a network of probseg.
     """
     path = folder / CONFIG
@@ -170,7 +170,7 @@ def read_config(folder: Path) -> Description:
             f"{path}: no such file; a model folder holds {WEIGHTS} and {CONFIG}, and a model of "
             "the Hugging Face hub is named hf-hub:owner/name"
         )
-        raise FileNotFoundError(msg)
+        raise ModelNotFoundError(msg)
     expected = f"expected the description of a network, as `probseg zoo publish` writes {CONFIG}"
     try:
         description: object = json.loads(path.read_bytes())

@@ -162,6 +162,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             "a checkpoint written by `probseg fit`"
         )
         raise WeightsError(msg) from error
+    except PermissionError as error:
+        msg = f"{path}: cannot be read: {error.strerror}; change its permissions"
+        raise WeightsError(msg) from error
     except (zipfile.BadZipFile, zlib.error, RuntimeError, EOFError, OSError) as error:
         msg = f"{path}: cannot be read as a checkpoint; the file is damaged, or of another kind"
         raise WeightsError(msg) from error

@@ -17,6 +17,7 @@ from pycocotools import mask as coco_mask
 from probseg import Predictor
 from probseg.annotate.frames import unpack
 from probseg.annotate.models import Answerer
+from probseg.annotate.photographs import Photograph, list_photographs, refusals
 from probseg.cli import main
 from probseg.data import ImageMaskFolder
 from probseg.errors import UsageError
@@ -429,13 +430,13 @@ def test_photographs_of_all_kinds_map_pixel_by_pixel(tmp_path, answerer):
     Image.fromarray(pixels).save(tmp_path / "key.png", transparency=tuple(map(int, pixels[0, 0])))
     Image.fromarray(pixels).save(os.fsencode(tmp_path) + b"/caf\xe9.png")
     (tmp_path / "broken.jpg").write_bytes(b"no picture")
-    (tmp_path / "phone.heic").write_bytes(b"no picture")
+    (tmp_path / "phone.jxl").write_bytes(b"no picture")
     (tmp_path / "outside.png").symlink_to(outside)
     (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
     client = begin(tmp_path, answerer)
     errors = {row["name"]: row["error"] for row in client.photographs if row["error"]}
-    assert set(errors) == {"broken.jpg", "phone.heic", "outside.png", "caf?.png", "loop.png"}
-    assert errors["phone.heic"] == "HEIC is not supported; convert it to JPEG or PNG"
+    assert set(errors) == {"broken.jpg", "phone.jxl", "outside.png", "caf?.png", "loop.png"}
+    assert errors["phone.jxl"] == "JXL is not supported; convert it to JPEG or PNG"
     assert "outside" in errors["outside.png"]
     for n, row in enumerate(client.photographs):
         answer = client.http.get(f"{client.path(n)}/image")
@@ -583,3 +584,26 @@ def test_the_folder_is_clean_and_its_training_answers(client, tmp_path, monkeypa
     later = Answerer(runs=tmp_path / "runs")
     begin(folder, later).sessions.close()
     assert later.name == run, "the next server goes on with it"
+
+
+def test_photographs_that_cannot_be_annotated_are_printed_with_the_reason(tmp_path):
+    originals = draw_photographs(tmp_path / "originals", 4)
+    folder = tmp_path / "links"
+    folder.mkdir()
+    for original in originals.iterdir():
+        (folder / original.name).symlink_to(original)
+    (folder / "mine.gif").write_bytes(b"no picture")
+    (folder / "mine.png").write_bytes(next(originals.iterdir()).read_bytes())
+    first, *others = refusals(list_photographs(folder))
+    names = ", ".join(sorted(path.name for path in originals.iterdir())[:3])
+    assert first == (
+        f"refused: {names} ... (4): links to a file outside of the folder; copy the file into it"
+    )
+    assert [line.split(" (1): ")[0] for line in others] == [
+        "refused: mine.gif",
+        "refused: mine.png",
+    ]
+    assert others[1].endswith("has the same stem as mine.gif; rename one of them")
+    photographs = [Photograph(str(n), folder / f"{n}.png", None, f"{n}") for n in range(7)]
+    assert refusals(photographs)[4:] == ["refused: 4.png (1): 4", "refused: 2 more"]
+    assert refusals(list_photographs(originals)) == []

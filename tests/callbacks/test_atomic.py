@@ -73,9 +73,22 @@ def test_a_full_disk(path, tmp_path):
 
     assert os.waitpid(forked(work), 0)[1] == 0
     message = (tmp_path / "message").read_text()
-    for part in (path, "0.4 MB", "--ckpt_path last"):
+    for part in (path, "0.4 MB", "go on with --ckpt_path last", f"--ckpt_path {path}"):
         assert str(part) in message
     assert_only_the_old(path)
+
+
+def test_a_full_disk_before_the_first_checkpoint(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(CheckpointError) as caught:
+        AtomicCheckpointIO().save_checkpoint(NEW, tmp_path / "epoch000.ckpt")
+    message = str(caught.value)
+    assert "nothing was written. There is no last.ckpt to go on from" in message
+    assert "start again" in message
+    assert "--ckpt_path" not in message
 
 
 def test_killed_while_writing(path):

@@ -27,7 +27,7 @@ REFUSED = {
     f"{PHOTO}|--click|1,1": "--output",
     f"{PHOTO}|{OUT}|--click|1": "'1'",
     f"{PHOTO}|{OUT}|--click|1,1|--device|gpu": "'gpu'",
-    f"predict|IMG.HEIC|{OUT}|--click|1,1": "HEIC is not supported",
+    f"predict|IMG.ARW|{OUT}|--click|1,1": "ARW is not supported",
     f"predict|none.jpg|{OUT}|--click|1,1": "none.jpg: no such photograph",
     f"{PHOTO}|--output|data/masks/photo0.png/m.png|--click|1,1": "cannot be written",
     "predict|data|--output|out|--click|1,1": "--prompts",
@@ -41,7 +41,7 @@ def test_no_heavy_import_before_a_refusal(tmp_path):
     write_folder(tmp_path / "data", images=2, size=(24, 32))
     moved = (configs_dir() / "experiment" / "folder.yaml").read_text(encoding="utf-8")
     (tmp_path / "moved.yaml").write_text(moved, encoding="utf-8")
-    (tmp_path / "IMG.HEIC").write_bytes(b"x")
+    (tmp_path / "IMG.ARW").write_bytes(b"x")
     done = subprocess.run(
         [sys.executable, "-c", QUICK],
         input="\n".join(REFUSED),

@@ -3,11 +3,13 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
+from fakes import write_folder
 from PIL import Image
 from runs import MICRO, QUIET, command, train_two_epochs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -93,6 +95,21 @@ def test_the_configuration_of_a_run_evaluates_its_checkpoint(run, capsys):
         rows = list(csv.DictReader((protocol / "objects.csv").open()))
         assert [row["k"] for row in rows] == ["0", "1", "2"], "one object, one trial"
         assert results["datasets"]["folder"]["miou"][2] == pytest.approx(float(rows[2]["iou"]))
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_is_tested_on_all_of_another_folder(run, capfd):
+    write_folder(Path("other"), images=3, objects=2, size=(32, 32))
+    config = ("--config", run / "config.yaml", *SHORT, "--evaluation.protocols=[gabbur2021]")
+    for verb, place in (("test", "test/gabbur2021"), ("validate", "val")):
+        assert command(verb, *config, "--folder", "other") == 0
+        results = json.loads((newest(run.parent) / place / "results.json").read_text())
+        assert results["datasets"]["folder"]["n_objects"] == 6
+        assert str(run) in results["metadata"]["checkpoint"], "the best of the run"
+    assert "was trained on most of its photographs" not in capfd.readouterr().err
+    assert command("test", *config, "--folder", "data") == 0
+    notice = "--folder data: this run was trained on most of its photographs"
+    assert notice in capfd.readouterr().err
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -15,6 +15,7 @@ import probseg.cli
 import probseg.cli.trainer as trainer_module
 from probseg.cli.configs import with_shipped_configs
 from probseg.cli.help import ALL, EXAMPLES
+from probseg.cli.own_folder import FOLDER, ROLES
 from probseg.errors import UnknownNameError, UsageError, user_error
 from probseg.paths import configs_dir
 from probseg.zoo.index import WEIGHTS
@@ -55,6 +56,8 @@ def test_short_help_names_options_that_exist(verb, here, capsys):
     assert max(map(len, text.splitlines())) < 100
     options = set(re.findall(r"--[a-z][a-z_.]*", text)) - {ALL, "--data.help", "--model.help"}
     assert len(options) > 15
+    assert (FOLDER in options) == (verb in ROLES)
+    options.discard(FOLDER)  # which becomes others before the parser
     config = {"fit": "folder", "validate": "folder", "test": "grabcut"}[verb]
     with pytest.raises(SystemExit, match=r"^0$"):
         command(verb, "--config", f"configs/experiment/{config}.yaml", "--print_config")

@@ -23,7 +23,7 @@ def here(tmp_path, monkeypatch):
 
 def test_one_of_several_data_sets_is_missing(here, capsys):
     message = usage_error(capsys, *TEST)
-    assert message.startswith(f"Berkeley was not found in {here / 'data' / 'Berkeley'}: expected ")
+    assert message.startswith(f"Berkeley was not found in {here / 'data' / 'Berkeley'}, which ")
     assert "probseg data fetch Berkeley" in message
 
 

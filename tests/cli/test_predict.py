@@ -16,7 +16,8 @@ from pycocotools import mask as coco_mask
 from runs import command, separately, started, usage_error
 
 import probseg
-from probseg.formats import png
+from probseg.annotate.photographs import list_photographs
+from probseg.masks import read_labels
 from probseg.models import build_semantic, read_preset
 from probseg.models.multiscale import predict_classes
 from probseg.zoo import store
@@ -72,7 +73,7 @@ def test_a_photograph(here):
     expected = predicted("p0.png", CLICKS, BOX)
     assert expected.any()
     assert predict(*given, here / "mask.png") == 0
-    np.testing.assert_array_equal(png.read_index(here / "mask.png") > 0, expected)
+    np.testing.assert_array_equal(read_labels(here / "mask.png") > 0, expected)
     assert predict(*given, here / "mask.json", "--format=coco") == 0
     rle = json.loads((here / "mask.json").read_text())
     np.testing.assert_array_equal(coco_mask.decode(rle), expected)
@@ -105,7 +106,7 @@ def test_a_folder_has_the_masks_of_the_predictor(here, capsys):
         np.testing.assert_array_equal(coco_mask.decode(entry["segmentation"]), mask)
         number = 1 if left else 2
         file = here / "masks" / f"p{i}_{number}.png"
-        np.testing.assert_array_equal(png.read_index(file) > 0, mask)
+        np.testing.assert_array_equal(read_labels(file) > 0, mask)
     assert {path.name for path in (here / "overlays").iterdir()} == set(names.values())
     before = {path: path.stat().st_mtime_ns for path in (here / "masks").iterdir()}
     assert predict(*given) == 0
@@ -123,7 +124,7 @@ def test_only_what_has_changed_is_done_again(here, capsys):
     assert predict(*given) == 0
     masks = here / "out" / "masks"
     assert len(list(masks.iterdir())) == 6
-    written = png.read_index(masks / "p1_1.png") > 0
+    written = read_labels(masks / "p1_1.png") > 0
     np.testing.assert_array_equal(written, predicted("p1.png", CLICKS))
     prompts.write_text("\n".join(rows[:-1]))
     (masks / "p0_2.png").unlink()
@@ -226,18 +227,22 @@ IMAGE = {"id": 1, "file_name": "p0.png", "height": 48, "width": 64}
             coco_prompts([CAR], [(1, {"category_id": 5})]),
             "annotation 1 is of the category 5",
         ),
-        ("p.json", coco_prompts([CAR], [(1, {"category_id": "3"})]), "category '3'"),
+        (
+            "p.json",
+            coco_prompts([CAR], [(1, {"category_id": "3"})]),
+            "'category_id' must be a whole",
+        ),
         ("p.json", coco_prompts([], [(1, {"category_id": 3})]), "category_id"),
         ("p.json", coco_prompts([CAR, CAR], TWO), "the id 3 in `categories` is there more than"),
         ("p.json", coco_prompts([CAR], [(1, {}), (1, {})]), "the id 1 in `annotations`"),
-        ("p.json", coco_prompts([CAR], [("a", {})]), "the id 'a' in `annotations` is no whole"),
+        ("p.json", coco_prompts([CAR], [("a", {})]), "'id' must be a whole number, got 'a'"),
         ("p.json", coco_prompts([CAR], TWO, [IMAGE, IMAGE]), "the id 1 in `images`"),
         ("p.json", coco_prompts([CAR], [(1, {"image_id": 2})]), "image 2, which is missing"),
         ("p.json", coco_prompts([CAR], [(1, {"bbox": None})]), "bbox"),
         ("p.json", '{"p0.png": [{"clicks": [[9, 9]]}], "p0.png": []}', "'p0.png' is there more"),
         ("p.json", '{".p0.png": [{"clicks": [[9, 9]]}]}', "hidden"),
         ("p.csv", "image,x,y,label\np0.png,9,9,cat\np0.png,8,8,dog\n", "line 3: a second label"),
-        ("p.csv", "image,x,y\np0.png,9,9,0\n", "a cell for each column"),
+        ("p.csv", "image,x,y\np0.png,9,9,0\n", "line 2: has more cells than columns"),
         ("p.csv", "x,y,image\n9,9\n", "line 2: expected an image"),
     ],
 )
@@ -323,7 +328,7 @@ def test_classes(here):
         with torch.inference_mode():
             pixels = torch.tensor(image).permute(2, 0, 1)[None].float() / 255
             expected = predict_classes(model, pixels)[0].numpy()
-        np.testing.assert_array_equal(png.read_index(here / "masks" / f"p{i}.png"), expected)
+        np.testing.assert_array_equal(read_labels(here / "masks" / f"p{i}.png"), expected)
         assert Image.open(here / "overlays" / f"p{i}.png").size == (64, 48)
     assert (here / "one.png").read_bytes() == (here / "masks" / "p1.png").read_bytes()
 
@@ -399,3 +404,21 @@ def test_wrong_usage_is_refused_before_a_network_is_loaded(here, capsys, monkeyp
     assert "x.json" in refused("photos", "--output", here, "--prompts", here / "x.json")
     assert "semantic" in refused("photos/p0.png", *out, "--click=1,1", model="./classes")
     assert "micro" in refused("photos/p0.png", *out, "--click=1,1", model="micro_cas")
+
+
+def test_of_two_photographs_of_one_stem_the_second_is_refused_by_name(here, capsys):
+    """Their masks would have one name."""
+    for name in ("cat.jpg", "cat.png", "dog.png"):
+        save(draw_scene(48, 64)[0], here / "photos" / name)
+    prompts = {name: [{"box": [5, 6, 40, 40]}] for name in ("cat.png", "dog.png", "cat.jpg")}
+    (here / "prompts.json").write_text(json.dumps(prompts))
+    for options in (["--prompts", here / "prompts.json"], []):
+        output = here / f"out{len(options)}"
+        given = (here / "photos", *options, "--output", output)
+        assert predict(*given, model="./clicks" if options else "./classes") == 1
+        printed = capsys.readouterr().out
+        assert f"{output}: 3 photographs: 2 done, 1 failed\n" in printed
+        assert "failed: cat.png: has the same stem as cat.jpg; rename one of them\n" in printed
+        assert len([*(output / "masks").iterdir()]) == 2
+    refused = [photo.name for photo in list_photographs(here / "photos") if photo.error]
+    assert refused == ["cat.png"]

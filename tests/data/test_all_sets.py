@@ -170,7 +170,7 @@ INDEXED = {
     "BSDS500": ("bsds500.read_labels", "labels/val/200_a0.png"),
     "COCO": ("annotation_files._Reader", "all.json"),
     "COCOLVIS": ("cocolvis.load_data", "val/hannotation.pickle"),
-    "ImageMaskFolder": ("folder.read_labels", "masks/photo1_1.png"),
+    "ImageMaskFolder": ("folder.read_objects", "masks/photo1_1.png"),
     "ImagePairs": ("image_pairs.read_grey", "images/photo1.jpg"),
     "LVIS": ("annotation_files._Reader", "lvis_v1_val.json"),
     "OpenImages": (
@@ -229,7 +229,7 @@ def test_files_without_partner(name, images, masks, stem, tmp_path):
 def test_two_files_of_one_stem(name, twin, tmp_path):
     root, open_set = drawn(name, tmp_path)
     stem = twin.rpartition("/")[2].partition(".")[0]
-    refused(DataError, open_set, save(draw_scene()[1], root / twin), f"{stem}.", "same stem")
+    refused(DataError, open_set, save(draw_scene()[1], root / twin).name, f"{stem}.", "same stem")
 
 
 # A mask of each set, its image, and how masks are written.

@@ -17,7 +17,8 @@ import probseg.images as images
 from probseg.data import SBD
 from probseg.data.mat_files import load_mat
 from probseg.errors import DataError
-from probseg.images import image_size, read_colours, read_grey, read_image, read_labels
+from probseg.images import image_size, read_image
+from probseg.masks import read_colours, read_grey, read_labels
 
 READERS = (read_image, read_labels, read_colours, read_grey, image_size)
 

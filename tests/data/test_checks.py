@@ -153,7 +153,7 @@ def test_sets_that_are_read_by_their_class(tmp_path):
 
 
 def test_missing_sets(tmp_path):
-    words = ("images/", "probseg data fetch")
+    words = ("images/ and masks/", "it has neither")
     refused(DatasetNotFoundError, lambda: check_folder(tmp_path), *words)
     for kind in PUBLISHED.values():
         split = kind.source.splits[0] if kind.source.splits else None
@@ -170,7 +170,7 @@ def test_sources_agree_with_the_data_sets(name, tmp_path, monkeypatch):
     source = kind.source
     assert kind.name == name
     monkeypatch.setenv("PROBSEG_DATA", str(tmp_path))
-    with pytest.raises(DatasetNotFoundError, match=re.escape(f"in {source.folder()}:")):
+    with pytest.raises(DatasetNotFoundError, match=re.escape(f"in {source.folder()}, which")):
         kind()
     if issubclass(kind, ImageMaskPairs):
         assert {kind.image_folder, kind.mask_folder} == set(source.archives[0].holds)

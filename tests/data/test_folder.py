@@ -9,6 +9,8 @@ from PIL import Image
 from refusals import refused
 
 from probseg.data import ImageMaskFolder
+from probseg.data.checks import check_folder
+from probseg.data.conversion import READERS, Ledger, Request
 from probseg.errors import DataError, DatasetNotFoundError
 
 
@@ -65,7 +67,7 @@ def test_split_exclude_and_prefixes(tmp_path):
     assert names(split="train.txt", exclude="bad.tsv") == ["photo2", "photo0"]
     assert names(exclude="bad.tsv") == ["photo0", "photo1", "photo2"]
     assert names(prefixes=["photo1", "photo3"]) == ["photo1", "photo3"]
-    refused(DataError, lambda: names(prefixes=["cat"]), tmp_path, "after selection")
+    refused(DataError, lambda: names(prefixes=["cat"]), tmp_path, "`prefixes`", "'cat'")
     for option in ("split", "exclude"):
         refused(DataError, lambda o=option: names(**{o: "no.txt"}), "no.txt", f"`{option}`")
     (tmp_path / "train.txt").write_text("photo0\nphoto9\n", encoding="utf-8")
@@ -92,6 +94,43 @@ def test_missing_and_empty_folders(tmp_path, gone):
         (tmp_path / folder).mkdir(exist_ok=True)
     empty = tmp_path / gone[0]
     refused(DataError, lambda: ImageMaskFolder(tmp_path), empty, ".png", "`root`")
+
+
+def test_images_that_are_not_used_are_named(tmp_path, capsys):
+    """Those without a mask or without a large object; the rest of the report is `data check`."""
+    root = write_folder(tmp_path, images=14)
+    assert len(ImageMaskFolder(root)) == 14
+    assert not capsys.readouterr().err
+    for number in range(11):
+        (root / "masks" / f"photo{number}.png").unlink()
+    tiny = np.zeros((48, 64), np.uint8)
+    tiny[3:6, 3:6] = 255
+    save(tiny, root / "masks" / "photo12.png")
+    data = ImageMaskFolder(root)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert f"{root}: 11 images have no mask and are not used: photo0.jpg, " in lines[0]
+    assert lines[0].endswith(", ...")
+    assert "1 images have no object of at least 16 pixels" in lines[1]
+    assert lines[1].endswith(": photo12.jpg")
+    notes = [problem for problem in check_folder(root).problems if not problem.serious]
+    assert len(data) + len(notes) + 1 == 14
+    ImageMaskFolder(root, prefixes=["photo11", "photo13"])
+    assert not capsys.readouterr().err
+
+
+def test_convert_names_masks_without_an_image_as_training_does(tmp_path):
+    root = write_folder(tmp_path, images=3)
+    for name in ("photo0.jpg", "photo2.jpg"):
+        (root / "images" / name).unlink()
+    messages = []
+    for read in (
+        lambda: ImageMaskFolder(root),
+        lambda: list(READERS["png"](root, Request(root / "images"), Ledger())),
+    ):
+        words = (root, "masks without an image: 2, among them photo0.png, photo2.png", "data check")
+        messages.append(refused(DataError, read, *words))
+    assert messages[0] == messages[1]
 
 
 def test_masks_without_an_image_of_their_name(tmp_path):

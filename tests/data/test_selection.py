@@ -124,9 +124,9 @@ def test_a_list_that_cannot_be_right_is_refused(tmp_path):
     everything = write(tmp_path / "all.txt", "photo0", "photo1")
     refused("none of its 4 objects is left", everything, exclude=everything)
     for argument in ("exclude", "weights"):
-        refused(tmp_path / "no", "cannot be read", f"`{argument}`", **{argument: tmp_path / "no"})
+        refused(tmp_path / "no", "no such file", f"`{argument}`", **{argument: tmp_path / "no"})
         (tmp_path / "latin").write_bytes(b"caf\xe9\t1\n")
-        refused("latin", "cannot be read", **{argument: tmp_path / "latin"})
+        refused("latin", "is no text in UTF-8", **{argument: tmp_path / "latin"})
 
 
 @pytest.mark.parametrize(

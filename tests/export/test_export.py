@@ -119,6 +119,26 @@ def test_graphs_answer_as_the_network_does_without_torch(exported, tmp_path):
 
 
 @needs_onnx
+def test_writing_into_what_was_handed_out_changes_no_later_answer(exported):
+    _, path, _ = exported
+    answers = []
+    for spoilt in (False, True):
+        runner, image = Runner(path), square()
+        runner.set_image(image)
+        for clicks in CLICKS:
+            if spoilt:
+                image[...] = 0
+            answers.append(runner.predict(clicks).copy())
+            handed = [*runner.feed.values(), runner.logits] if spoilt else []
+            for array in handed:
+                if array.flags.writeable:
+                    array[...] = 0
+        # Without the copy of the image a second encoding would differ.
+        answers.append(runner.predict(box=(30, 30, 90, 90)))
+    np.testing.assert_array_equal(answers[: len(CLICKS) + 1], answers[len(CLICKS) + 1 :])
+
+
+@needs_onnx
 def test_description(exported):
     model, path, parity = exported
     about = json.loads((path / "export.json").read_text(encoding="utf-8"))

@@ -1,5 +1,6 @@
 """Masks through every format and back, and through independent readers of the formats."""
 
+import io
 import json
 
 import numpy as np
@@ -10,9 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from PIL import Image
 from pycocotools import mask as coco_mask
+from scipy import ndimage
 
 from probseg.errors import DataError
 from probseg.formats import brush, png, polygons, run_lengths, yolo
+from probseg.masks import read_labels, read_objects
 from probseg.metrics import iou
 
 RING = np.zeros((9, 11), dtype=bool)
@@ -21,6 +24,16 @@ RING[3:6, 3:6] = False
 RING[4, 4] = True  # an island in the hole
 RING[0, 10] = True  # and a part far away
 CORNERS = np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1]], dtype=bool)
+DIAMOND = np.ones((5, 5), dtype=bool)  # a hole whose parts touch at corners around a pixel
+DIAMOND[[1, 2, 2, 3], [2, 1, 3, 2]] = False
+
+
+def noise(seed, height, width, scale, share):
+    """A mask whose parts, holes and corners are about `scale` pixels apart."""
+    values = np.random.default_rng(seed).normal(size=(height, width))
+    values = ndimage.gaussian_filter(values, scale, mode="constant")
+    return values > np.quantile(values, share)
+
 
 MASKS = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=24)) | st.builds(
     lambda small, y, x: np.kron(small, np.ones((y, x), dtype=bool)),
@@ -28,11 +41,27 @@ MASKS = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=24)) | st.bui
     st.integers(1, 9),
     st.integers(1, 9),
 )
+MASKS |= st.builds(
+    noise,
+    st.integers(0, 2**16),
+    st.integers(1, 32),
+    st.integers(1, 32),
+    st.sampled_from([0, 0.5, 1, 2]),
+    st.sampled_from([0.1, 0.3, 0.5, 0.7, 0.9]),
+)
 
 
 def masks(test):
     """Drawn masks, and those that are easily lost: parts, holes, corners, nothing, everything."""
-    named = (RING, CORNERS, np.zeros((3, 5), bool), np.ones((5, 3), bool), np.ones((1, 1), bool))
+    named = (
+        RING,
+        CORNERS,
+        DIAMOND,
+        ~DIAMOND,
+        np.zeros((3, 5), bool),
+        np.ones((5, 3), bool),
+        np.ones((1, 1), bool),
+    )
     for mask in named:
         test = example(mask=mask)(test)
     return given(mask=MASKS)(test)
@@ -61,6 +90,19 @@ def test_outlines_give_the_mask_back(mask):
     assert all(enclosed(hole) < 0 for hole in holes)
 
 
+@masks
+def test_outlines_run_once_along_each_border_of_a_pixel(mask):
+    traced = polygons.trace(mask)
+    rings = [ring for polygon in traced for ring in (polygon.outer, *polygon.holes)]
+    np.testing.assert_array_equal(crossed(rings, mask.shape), mask)
+    padded = np.pad(mask, 1).astype(int)
+    borders = np.abs(np.diff(padded, axis=0)).sum() + np.abs(np.diff(padded, axis=1)).sum()
+    assert sum(np.abs(np.diff(ring, axis=0, append=ring[:1])).sum() for ring in rings) == borders
+    assert len(traced) == ndimage.label(mask)[1]
+    outside_and_holes = ndimage.label(padded == 0, np.ones((3, 3)))[1]
+    assert len(rings) - len(traced) == outside_and_holes - 1
+
+
 def enclosed(ring):
     """Signed area by the triangles to the origin."""
     corners = ring.tolist()
@@ -74,8 +116,8 @@ def test_polygons_of_coco_lose_holes_and_nothing_else(mask):
     outlines = polygons.to_coco(traced)
     drawn = polygons.from_coco(outlines, mask.shape)
     filled = polygons.fill([polygon._replace(holes=()) for polygon in traced], mask.shape)
-    np.testing.assert_array_equal(drawn, filled)
-    assert (drawn >= mask).all()
+    np.testing.assert_array_equal(drawn.mask(), filled)
+    assert (filled >= mask).all()
 
 
 @masks
@@ -88,24 +130,43 @@ def test_a_line_of_yolo_has_parts_and_holes(mask):
     line = yolo.encode(3, traced, mask.shape)
     number, drawn = yolo.decode(line, mask.shape)
     assert number == 3
-    np.testing.assert_array_equal(drawn, mask)
+    np.testing.assert_array_equal(drawn.mask(), mask)
     np.testing.assert_array_equal(read_yolo(line, mask.shape), mask)
 
 
 def read_yolo(line, size):
-    """Parser by the grammar `class x1 y1 x2 y2 ...`; it counts crossings of rays."""
+    """Parser by the grammar `class x1 y1 x2 y2 ...`."""
     _, *numbers = line.split(" ")
     assert all(0 <= float(number) <= 1 for number in numbers)
     height, width = size
     points = [(float(x) * width, float(y) * height)
               for x, y in zip(numbers[::2], numbers[1::2], strict=True)]  # fmt: skip
+    return crossed([points], size)
+
+
+def crossed(rings, size):
+    """Fill rings by counting the lines that a ray from each pixel's centre to the left crosses."""
+    height, width = size
     found = np.zeros(size, dtype=bool)
-    for (x0, y0), (x1, y1) in zip(points, points[1:] + points[:1], strict=True):
-        for row in range(height):
-            if (y0 > row + 0.5) != (y1 > row + 0.5):
-                x = x0 + (row + 0.5 - y0) / (y1 - y0) * (x1 - x0)
-                found[row] ^= np.arange(width) + 0.5 > x
+    for ring in rings:
+        for (x0, y0), (x1, y1) in zip(ring, [*ring[1:], ring[0]], strict=True):
+            for row in range(height):
+                if (y0 > row + 0.5) != (y1 > row + 0.5):
+                    x = x0 + (row + 0.5 - y0) / (y1 - y0) * (x1 - x0)
+                    found[row] ^= np.arange(width) + 0.5 > x
     return found
+
+
+@given(
+    st.lists(
+        arrays(np.float64, (4, 2), elements=st.floats(-5, 20, width=32)), min_size=1, max_size=4
+    )
+)
+def test_polygons_are_a_union_and_may_leave_the_image(rings):
+    size = (9, 13)
+    drawn = polygons.fill([polygons.Polygon(ring) for ring in rings], size)
+    each = [crossed([ring.tolist()], size) for ring in rings]
+    np.testing.assert_array_equal(drawn, np.any(each, axis=0))
 
 
 @masks
@@ -114,7 +175,7 @@ def test_the_brush_of_label_studio(mask):
     assert all(0 <= byte < 256 for byte in rle)
     picture = read_brush(rle).reshape(*mask.shape, 4)
     np.testing.assert_array_equal(picture, np.repeat(np.where(mask, 255, 0)[..., None], 4, axis=2))
-    np.testing.assert_array_equal(brush.decode(rle, mask.shape), mask)
+    np.testing.assert_array_equal(brush.decode(rle, mask.shape).mask(), mask)
 
 
 def read_brush(rle):
@@ -138,24 +199,62 @@ def read_brush(rle):
 def test_long_runs_and_single_values_of_the_brush():
     large = np.zeros((300, 301), dtype=bool)  # 361,200 values: several blocks of 65,536
     large[100:280, 7:200] = True
-    np.testing.assert_array_equal(brush.decode(brush.encode(large), large.shape), large)
+    np.testing.assert_array_equal(brush.decode(brush.encode(large), large.shape).mask(), large)
     values = [0, 0, 0, 7, 1, 2, 3, 0]  # two pixels, of which the first has alpha
     fields = [(8, 32), (7, 5), (2, 4), (3, 4), (7, 4), (15, 4), (0, 1), (0, 2), (7, 3)]
     bits = "".join(f"{value:0{count}b}" for value, count in [*fields, *((v, 8) for v in values)])
     bits += "0" * (-len(bits) % 8)
     rle = [int(bits[i : i + 8], 2) for i in range(0, len(bits), 8)]
-    np.testing.assert_array_equal(brush.decode(rle, (1, 2)), [[True, False]])
+    np.testing.assert_array_equal(brush.decode(rle, (1, 2)).mask(), [[True, False]])
+    assert written_brush(values, [(8, False)], LENGTHS) == rle
     with pytest.raises(ValueError, match="original_width"):
         brush.decode(rle, (2, 2))
     with pytest.raises(ValueError, match="cut off"):
         brush.decode(rle[:-3], (1, 2))
 
 
+LENGTHS = (3, 4, 8, 16)
+
+
+def written_brush(values, blocks, lengths):
+    """Encoder by the description of the format, for blocks of so many values each.
+
+    Args:
+        values: Of the RGBA picture.
+        blocks: Number of values of each, and whether it may be a run.
+        lengths: The four widths of lengths.
+    """
+    fields = [(len(values), 32), (7, 5), *((bits - 1, 4) for bits in lengths)]
+    done = 0
+    for count, may_be_run in blocks:
+        block = values[done : done + count]
+        done += count
+        is_run = may_be_run and len(set(block)) == 1
+        choice = next(i for i, bits in enumerate(lengths) if count <= 1 << bits)
+        fields += [(is_run, 1), (choice, 2), (count - 1, lengths[choice])]
+        fields += [(value, 8) for value in (block[:1] if is_run else block)]
+    bits = "".join(f"{value:0{count}b}" for value, count in fields)
+    bits += "0" * (-len(bits) % 8)
+    return [int(bits[i : i + 8], 2) for i in range(0, len(bits), 8)]
+
+
+@given(data=st.data(), height=st.integers(1, 4), width=st.integers(1, 5))
+def test_blocks_of_the_brush_may_end_inside_of_pixels(data, height, width):
+    count = 4 * height * width
+    values = data.draw(st.lists(st.sampled_from([0, 0, 255, 7]), min_size=count, max_size=count))
+    ends = sorted(data.draw(st.sets(st.integers(1, count - 1))) | {count})
+    sizes = np.diff(ends, prepend=0).tolist()
+    blocks = [(size, data.draw(st.booleans())) for size in sizes]
+    rle = written_brush(values, blocks, LENGTHS)
+    alpha = np.array(values[3::4]).reshape(height, width) > 0
+    np.testing.assert_array_equal(brush.decode(rle, (height, width)).mask(), alpha)
+
+
 @masks
 def test_binary_png(mask, tmp_path_factory):
     path = tmp_path_factory.mktemp("png") / "mask.png"
     png.write_binary(path, mask)
-    np.testing.assert_array_equal(png.read_index(path) > 0, mask)
+    np.testing.assert_array_equal(read_labels(path) > 0, mask)
     np.testing.assert_array_equal(np.asarray(Image.open(path)), np.where(mask, 255, 0))
 
 
@@ -163,7 +262,7 @@ def test_binary_png(mask, tmp_path_factory):
 def test_index_png(labels, tmp_path_factory):
     path = tmp_path_factory.mktemp("png") / "labels.png"
     png.write_index(path, labels)
-    np.testing.assert_array_equal(png.read_index(path), labels)
+    np.testing.assert_array_equal(read_labels(path), labels)
     with Image.open(path) as picture:
         assert picture.mode == "P"
         np.testing.assert_array_equal(np.asarray(picture), labels)
@@ -171,20 +270,30 @@ def test_index_png(labels, tmp_path_factory):
 
 @given(labels=arrays(np.uint8, (5, 7), elements=st.sampled_from([0, 1, 255])))
 def test_png_with_ignored_pixels(labels):
-    decoded = png.decode(png.encode(labels))
-    if (labels == 1).any() or not (labels == 255).any():
-        np.testing.assert_array_equal(decoded, labels)
+    np.testing.assert_array_equal(png.decode(png.encode(labels)), labels)
 
 
-def test_png_that_holds_something_else(tmp_path):
-    with pytest.raises(DataError, match=r"absent\.png"):
-        png.read_index(tmp_path / "absent.png")
-    Image.new("RGB", (3, 3)).save(tmp_path / "colours.png")
-    (tmp_path / "cut.png").write_bytes(png.encode(np.ones((9, 9), np.uint8))[:40])
-    Image.new("L", (3, 3)).save(tmp_path / "jpeg.png", "JPEG")
-    for name in ("colours.png", "cut.png", "jpeg.png"):
-        with pytest.raises(DataError, match=name):
-            png.read_index(tmp_path / name)
+def test_own_mask_files_mean_what_was_drawn(tmp_path):
+    """However little of it is drawn, and whatever surrounds it."""
+    labels = np.full((60, 70), 255, np.uint8)
+    labels[:5] = 0
+    for drawn in (np.s_[20:23, 20:24], np.s_[4:6, 10:60], np.s_[8:50, 8:9]):
+        one = labels.copy()
+        one[drawn] = 1
+        (tmp_path / "mask.png").write_bytes(png.encode(one))
+        found, numbers = read_objects(tmp_path / "mask.png")
+        assert numbers == [1]
+        np.testing.assert_array_equal(found, one)
+
+
+def test_png_that_holds_something_else():
+    for picture, kind in ((Image.new("RGB", (3, 3)), "PNG"), (Image.new("L", (3, 3)), "JPEG")):
+        buffer = io.BytesIO()
+        picture.save(buffer, kind)
+        with pytest.raises(DataError, match="PNG"):
+            png.decode(buffer.getvalue())
+    with pytest.raises(DataError, match="cannot be read"):
+        png.decode(png.encode(np.ones((9, 9), np.uint8))[:40])
 
 
 def test_tolerance_bounds_the_distance_of_the_outline():

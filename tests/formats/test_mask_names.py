@@ -18,18 +18,14 @@ from probseg.annotate.store import StoredObject
 from probseg.callbacks.predictions import PredictionWriter
 from probseg.data import ImageMaskFolder
 from probseg.data.checks import check_folder
-from probseg.data.conversion import (
-    READERS,
-    AnnotatedImage,
-    LabelledMask,
-    Losses,
-    Request,
-    write_binary,
-)
+from probseg.data.conversion import READERS, Ledger, Request
+from probseg.data.conversion.masks import write_binary
+from probseg.data.conversion.parts import AnnotatedImage, LabelledRegion
 from probseg.data.prompts import PromptedImage, PromptedObject
 from probseg.errors import DataError
 from probseg.formats import png, run_lengths
 from probseg.formats.mask_names import MaskNames, mask_names
+from probseg.formats.regions import as_region
 from probseg.tasks.prediction import Answer, Job, Photo
 from probseg.types import Click
 
@@ -75,12 +71,18 @@ def draw(place, objects):
     for stem, count in objects.items():
         Image.new("RGB", (8, 8)).save(place / f"{stem}.png")
         masks = [np.arange(64).reshape(8, 8) == next(number) for _ in range(count)]
-        drawn.append(AnnotatedImage(f"{stem}.png", (8, 8), [LabelledMask(mask) for mask in masks]))
+        drawn.append(
+            AnnotatedImage(
+                f"{stem}.png", (8, 8), [LabelledRegion(as_region(mask)) for mask in masks]
+            )
+        )
     return drawn
 
 
 def pixels(images):
-    return {image.file: [int(one.mask.argmax()) for one in image.objects] for image in images}
+    return {
+        image.file: [int(one.region.mask().argmax()) for one in image.objects] for image in images
+    }
 
 
 @pytest.mark.parametrize("writer", ["convert", "annotate", "predict"])
@@ -95,7 +97,7 @@ def test_all_readers_find_the_objects_of_all_writers(writer, objects):
         WRITERS[writer](root, drawn)
         wanted = pixels(drawn)
         request = Request(root / "images")
-        assert pixels(READERS["png"](root, request, Losses())) == wanted
+        assert pixels(READERS["png"](root, request, Ledger())) == wanted
         found = {image.file: [] for image in drawn}
         for image, mask, _ in ImageMaskFolder(root, min_area=1).objects:
             found[image.name].append(int(np.asarray(Image.open(mask)).argmax()))
@@ -109,14 +111,14 @@ def test_all_readers_find_the_objects_of_all_writers(writer, objects):
 
 
 def converted(root, drawn):
-    write_binary(root / "masks", iter(drawn), Request(), Losses())
+    write_binary(root / "masks", iter(drawn), Request(), Ledger())
 
 
 def annotated(root, drawn):
     names = mask_names(root / "images")
     for photograph, image in zip(list_photographs(root), sorted(drawn), strict=True):
         assert photograph.name == image.file
-        contents = [png.encode(one.mask.astype(np.uint8)) for one in image.objects]
+        contents = [png.encode(one.region.mask().astype(np.uint8)) for one in image.objects]
         rest = {"label": None, "open": False, "steps": (), "cursor": 0, "kept": 0, "counts": ""}
         objects = [
             StoredObject(id=n, mask=mask, area=1, base=None, model=None, seconds=0, **rest)
@@ -135,7 +137,7 @@ def predicted(root, drawn):
     writer = PredictionWriter(root, root / "images", jobs, {1: "object"}, ["masks"])
     answers = []
     for job, image in zip(jobs, drawn, strict=True):
-        masks = {n: run_lengths.encode(one.mask) for n, one in enumerate(image.objects)}
+        masks = {n: run_lengths.encode(one.region.mask()) for n, one in enumerate(image.objects)}
         answers.append(Answer(Photo(job, np.zeros((8, 8, 3), np.uint8)), masks, None, {}))
     trainer = SimpleNamespace(received_sigterm=False)
     writer.on_predict_batch_end(trainer, None, answers[::-1], None, 0)  # the order is no matter
@@ -155,7 +157,7 @@ def test_an_unreadable_photograph_keeps_its_masks(tmp_path):
     with pytest.raises(DataError, match=r"cat_1\.png.*convert cat_1\.heic"):
         ImageMaskFolder(tmp_path)
     with pytest.raises(DataError, match=r"cat_1\.png"):
-        list(READERS["png"](tmp_path, Request(tmp_path / "images"), Losses()))
+        list(READERS["png"](tmp_path, Request(tmp_path / "images"), Ledger()))
     problems = [problem.path for problem in check_folder(tmp_path).problems]
     assert str(tmp_path / "masks" / "cat_1.png") in problems
     names = mask_names(tmp_path / "images")
@@ -164,15 +166,15 @@ def test_an_unreadable_photograph_keeps_its_masks(tmp_path):
 
 def test_a_conversion_keeps_off_photographs_without_objects(tmp_path):
     draw(tmp_path / "images" / "sub", {"cat": 0, "cat_1": 0})
-    cat = AnnotatedImage("sub/cat.png", (8, 8), [LabelledMask(np.eye(8, dtype=bool))])
-    write_binary(tmp_path / "masks", iter([cat]), Request(tmp_path / "images"), Losses())
+    cat = AnnotatedImage("sub/cat.png", (8, 8), [LabelledRegion(as_region(np.eye(8, dtype=bool)))])
+    write_binary(tmp_path / "masks", iter([cat]), Request(tmp_path / "images"), Ledger())
     written = [path.relative_to(tmp_path / "masks") for path in (tmp_path / "masks").rglob("*.png")]
     assert written == [Path("sub/cat_2.png")]
 
 
 def test_masks_of_hidden_photographs_are_not_written(tmp_path):
     for file in (".cat.jpg", "sub/.cat.jpg", ".sub/cat.jpg"):
-        image = AnnotatedImage(file, (8, 8), [LabelledMask(np.eye(8, dtype=bool))])
+        image = AnnotatedImage(file, (8, 8), [LabelledRegion(as_region(np.eye(8, dtype=bool)))])
         with pytest.raises(DataError, match="hidden"):
-            write_binary(tmp_path / "masks", iter([image]), Request(), Losses())
+            write_binary(tmp_path / "masks", iter([image]), Request(), Ledger())
         assert not list((tmp_path / "masks").iterdir()), "nothing half written is left"

@@ -94,7 +94,7 @@ def answered(client, *regions, **options):
     assert answer.status_code == 200, answer.text
     (result,) = answer.json()["results"]
     (found,) = result["result"]
-    return found, brush.decode(found["value"]["rle"], SIZE)
+    return found, brush.decode(found["value"]["rle"], SIZE).mask()
 
 
 def refused(client, *regions, **options):
@@ -249,7 +249,7 @@ def test_a_server_process_answers(images, tmp_path):
             asked = urllib.request.Request(f"{address}/predict", body, headers)
             with urllib.request.urlopen(asked, timeout=60) as answer:
                 (result,) = json.load(answer)["results"]
-            assert brush.decode(result["result"][0]["value"]["rle"], SIZE).any()
+            assert brush.decode(result["result"][0]["value"]["rle"], SIZE).area
     finally:
         os.kill(server.pid, signal.SIGINT)
         server.join(60)

@@ -98,7 +98,7 @@ def test_results_come_last(tmp_path, monkeypatch):
         msg = "no space left"
         raise OSError(msg)
 
-    monkeypatch.setattr("probseg.reports.html.render_page", broken)
+    monkeypatch.setattr("probseg.reports.report.markdown_table", broken)
     with pytest.raises(OSError, match="no space"):
         write_report(tmp_path, evaluate(RITM)[:2], RITM, {})
     assert not paths["results"].exists()

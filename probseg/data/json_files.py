@@ -1,0 +1,26 @@
+"""JSON files that are read entry by entry, as a whole one may not fit into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ijson
+
+from probseg.texts import open_as_utf8
+
+
+def entries(path: Path, of: str) -> Iterator[Any]:
+    """Yield the entries of a list in a file.
+
+    Args:
+        path: A text file, see `probseg.texts`.
+        of: Key of the list; "" if the file is the list. There are none where it is missing.
+
+    Raises:
+        DataError: If the file cannot be read, or is no text.
+        ijson.JSONError: If it is no JSON.
+    """
+    with open_as_utf8(path) as file:
+        yield from ijson.items(file, f"{of}.item".lstrip("."), use_float=True)

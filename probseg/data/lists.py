@@ -1,0 +1,169 @@
+"""Lists of names in text files: photographs or objects to use or to leave out."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import NamedTuple
+
+from probseg.errors import DataError
+from probseg.picture_formats import IMAGE_SUFFIXES
+from probseg.texts import read_lines
+
+Known = tuple[str, Path | None]
+"""A name, and the file of a photograph with this stem, or None."""
+
+
+class _Written(NamedTuple):
+    """A way to read a line: a name, or that of a file in some folders."""
+
+    line: int
+    folders: tuple[str, ...]
+
+
+def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -> list[str]:
+    """Read the names that a list chooses, which are all known and different.
+
+    Args:
+        path: The list, see `match_names`.
+        argument: Argument that names it, for messages.
+        known: All names.
+        what: The names in a word, e.g. `"images"`.
+
+    Returns:
+        Names in the order of the list.
+
+    Raises:
+        DataError: If the list cannot be read, or has unknown names or a name twice, or none.
+    """
+    found, unknown = match_names(path, argument, known)
+    if unknown:
+        msg = f"{path}: lists {len(unknown)} {what}: {some(unknown)}; check the `{argument}` list"
+        raise DataError(msg)
+    lines: dict[str, int] = {}
+    for line, name in found.items():
+        if name in lines:
+            msg = f"{path}, line {line}: {name!r} is in line {lines[name]} too; remove one of them"
+            raise DataError(msg)
+        lines[name] = line
+    if not lines:
+        msg = f"{path}: has no name, expected one on each line; check the `{argument}` list"
+        raise DataError(msg)
+    return list(lines)
+
+
+def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: str) -> set[str]:
+    """Read the names that a list leaves out; a notice on stderr names those that are not known.
+
+    Args:
+        path: The list, see `match_names`.
+        argument: Argument that names it, for messages.
+        known: All names.
+        of: Name of the data set.
+
+    Raises:
+        DataError: If the list cannot be read, or none of its names is known.
+    """
+    names = list(known)
+    found, unknown = match_names(path, argument, names)
+    if not found:
+        example = f", e.g. {names[0][0]!r}" if names else ""
+        msg = (
+            f"{path}: of its {len(unknown)} names none is that of an object or a photograph of "
+            f"{of}{example}; check the list, or set `{argument}` to null"
+        )
+        raise DataError(msg)
+    if unknown:
+        sys.stderr.write(
+            f"probseg: {path}: {len(unknown)} of its {len(found) + len(unknown)} names are not in "
+            f"{of}, and leave nothing out: {some(unknown)}\n"
+        )
+    return set(found.values())
+
+
+def match_names(
+    path: Path, argument: str, known: Iterable[Known]
+) -> tuple[dict[int, str], list[str]]:
+    r"""Find the known names that the lines of a list mean by their first column, up to a tab.
+
+    A line holds a name, or where it is the stem of a photograph also that of its file:
+    `cat`, `cat.jpg`, `images/cat.jpg`, `images\cat.jpg`, or the whole path. Folders must be those
+    of the file. Spaces at the ends do not count unless they are part of a name, nor does the way
+    in which accents are composed (macOS and Linux differ).
+
+    Args:
+        path: The list.
+        argument: Argument that names it, for messages.
+        known: All names.
+
+    Returns:
+        Known names by the numbers of their lines; and what the other lines have.
+
+    Raises:
+        DataError: If the list cannot be read, or a line can mean two names.
+    """
+    lines = read_lines(path, f"check the `{argument}` argument")
+    texts = {number: line.split("\t")[0] for number, line in lines}
+    forms: dict[str, list[_Written]] = {}
+    for number, text in texts.items():
+        for form, folders in _forms(text):
+            forms.setdefault(_composed(form), []).append(_Written(number, folders))
+    found: dict[int, str] = {}
+    for name, file in known:
+        for line, folders in forms.get(_composed(name), ()):
+            if folders and (file is None or not _ends_in(file, folders)):
+                continue
+            if found.setdefault(line, name) != name:
+                msg = (
+                    f"{path}, line {line}: {texts[line]!r} can be {found[line]!r} or {name!r}; "
+                    "give the name of the file, with its suffix"
+                )
+                raise DataError(msg)
+    ordered = {number: found[number] for number in texts if number in found}
+    return ordered, [text.strip() for number, text in texts.items() if number not in found]
+
+
+def read_classes(path: Path) -> list[str]:
+    """Read names of classes, a line each, in the order of their numbers from 0.
+
+    Raises:
+        DataError: If the list cannot be read, a line before another is blank, or two are the same.
+    """
+    classes: list[str] = []
+    for number, line in read_lines(path):
+        name, expected = line.strip(), len(classes) + 1
+        if number != expected or name in classes:
+            fault = f"{name!r} is there twice" if name in classes else f"line {expected} is blank"
+            msg = f"{path}: {fault}; each line must name the class of its number, and no other"
+            raise DataError(msg)
+        classes.append(name)
+    return classes
+
+
+def some(names: Iterable[str], most: int = 3) -> str:
+    """Return the first of some names in their order, as part of a sentence."""
+    ordered = sorted(names)
+    return ", ".join([*ordered[:most], *(["..."] if ordered[most:] else [])])
+
+
+def _forms(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the names that a line can mean, each with the folders before it."""
+    for name in dict.fromkeys((text, text.strip())):
+        yield name, ()
+        for path in (PurePosixPath(name), PureWindowsPath(name)):
+            folders = tuple(part.replace("\\", "/") for part in path.parts[:-1])
+            if path.suffix.lower() in IMAGE_SUFFIXES:
+                yield path.stem, folders
+            elif folders:
+                yield path.name, folders
+
+
+def _ends_in(file: Path, folders: tuple[str, ...]) -> bool:
+    """Whether the folder of a file ends in some folders, at least one."""
+    return file.parent.absolute().parts[-len(folders) :] == folders
+
+
+def _composed(name: str) -> str:
+    return unicodedata.normalize("NFC", name)

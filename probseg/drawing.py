@@ -1,0 +1,27 @@
+"""Pictures of a run: a picture that cannot be drawn is logged, and the run goes on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def drawing(picture: Path | str) -> Iterator[None]:
+    """Report errors of a block that draws on stderr, and leave the picture out.
+
+    No picture may end a training or a test: its numbers have taken hours.
+
+    Args:
+        picture: Named in the report. An unfinished file, or one of an earlier run, is removed.
+    """
+    try:
+        yield
+    except Exception as error:  # of any kind, from Matplotlib, OpenCV, Pillow or a logger
+        if isinstance(picture, Path):
+            with suppress(OSError):
+                picture.unlink(missing_ok=True)
+        reason = f"{type(error).__name__}: {error}"
+        sys.stderr.write(f"probseg: {picture}: left out, it cannot be drawn ({reason})\n")

@@ -1,0 +1,129 @@
+"""Objects as the pixels of a box, so that a small object of a large photograph costs little."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.int64]
+
+
+class Region(NamedTuple):
+    """The pixels of an object in a box; outside of the box there are none.
+
+    Args:
+        inside: bool, shape `(h, w)`.
+        x: Column of the left border of the box.
+        y: Row of its upper border.
+        size: `(H, W)` of the image, which the box does not leave.
+    """
+
+    inside: Mask
+    x: int
+    y: int
+    size: tuple[int, int]
+
+    @property
+    def area(self) -> int:
+        """Number of pixels of the object."""
+        return int(np.count_nonzero(self.inside))
+
+    @property
+    def window(self) -> tuple[slice, slice]:
+        """Rows and columns of the box: the index of its pixels in an array of the image."""
+        height, width = self.inside.shape
+        return slice(self.y, self.y + height), slice(self.x, self.x + width)
+
+    def mask(self) -> Mask:
+        """Draw the object: bool, shape `(H, W)`."""
+        whole = np.zeros(self.size, dtype=np.bool_)
+        whole[self.window] = self.inside
+        return whole
+
+
+def as_region(mask: Mask | Region) -> Region:
+    """Cut the box of the object out of a mask, bool of shape `(H, W)`; a region is returned."""
+    if isinstance(mask, Region):
+        return mask
+    size = (mask.shape[0], mask.shape[1])
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    if not len(rows):
+        return Region(np.zeros((0, 0), dtype=np.bool_), 0, 0, size)
+    y, x = int(rows[0]), int(columns[0])
+    return Region(mask[y : rows[-1] + 1, x : columns[-1] + 1], x, y, size)
+
+
+def overlap(one: Region, other: Region) -> float:
+    """Return the intersection over union of two objects of one image; 1 if both are empty."""
+    y, x = max(one.y, other.y), max(one.x, other.x)
+    parts = [
+        region.inside[max(0, y - region.y) :, max(0, x - region.x) :] for region in (one, other)
+    ]
+    height, width = (min(sides) for sides in zip(*(part.shape for part in parts), strict=True))
+    shared = int(np.count_nonzero(parts[0][:height, :width] & parts[1][:height, :width]))
+    union = one.area + other.area - shared
+    return shared / union if union else 1.0
+
+
+def spans(region: Region, by_rows: bool) -> tuple[Numbers, Numbers]:
+    """Return where the object begins and ends along the pixels of the image.
+
+    Args:
+        region: The object.
+        by_rows: Whether pixels are counted along the rows, or else along the columns.
+
+    Returns:
+        Positions of the first pixels of its runs, and of the first pixels after them.
+    """
+    inside, line, offset = region.inside, region.y, region.x
+    length = region.size[1]
+    if not by_rows:
+        inside, line, offset, length = inside.T, region.x, region.y, region.size[0]
+    padded = np.pad(inside, ((0, 0), (1, 1)))
+    lines, columns = np.nonzero(padded[:, 1:] != padded[:, :-1])  # begins and ends by turns
+    positions = (lines + line) * length + columns + offset
+    begins, ends = positions[::2], positions[1::2]
+    apart = begins[1:] != ends[:-1]  # a run goes on in the next line
+    return begins[np.append(True, apart)[: len(begins)]], ends[np.append(apart, True)[: len(ends)]]
+
+
+def from_spans(begins: Numbers, ends: Numbers, size: tuple[int, int], by_rows: bool) -> Region:
+    """Draw runs of pixels, as `spans` returns them; empty ones are none."""
+    full = ends > begins
+    begins, ends = begins[full], ends[full]
+    length = size[1] if by_rows else size[0]
+    first = begins // length
+    counts = (ends - 1) // length - first + 1
+    run = np.repeat(np.arange(len(counts)), counts)
+    lines = first[run] + np.arange(len(run)) - (np.cumsum(counts) - counts)[run]
+    lefts = np.maximum(begins[run], lines * length) - lines * length
+    rights = np.minimum(ends[run], (lines + 1) * length) - lines * length
+    return from_lines(lines, lefts, rights, size, by_rows)
+
+
+def from_lines(
+    lines: Numbers, lefts: Numbers, rights: Numbers, size: tuple[int, int], by_rows: bool = True
+) -> Region:
+    """Draw the union of pieces of lines.
+
+    Args:
+        lines: Row (or column) of each piece.
+        lefts: Its first pixel in the line.
+        rights: The first pixel after it, which is further right.
+        size: `(H, W)` of the image.
+        by_rows: Whether lines are rows.
+    """
+    if not len(lines):
+        return Region(np.zeros((0, 0), dtype=np.bool_), 0, 0, size)
+    top, left = int(lines.min()), int(lefts.min())
+    shape = int(lines.max()) + 1 - top, int(rights.max()) - left
+    depth = np.zeros((shape[0], shape[1] + 1), dtype=np.int32)
+    np.add.at(depth, (lines - top, lefts - left), 1)
+    np.subtract.at(depth, (lines - top, rights - left), 1)
+    inside = np.cumsum(depth, axis=1, out=depth)[:, :-1] > 0
+    if by_rows:
+        return Region(inside, left, top, size)
+    return Region(np.ascontiguousarray(inside.T), top, left, size)

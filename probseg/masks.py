@@ -1,0 +1,330 @@
+"""Reading of mask files: what their pixels mean is decided here, for all data sets and verbs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import ExifTags, Image
+
+from probseg.errors import DataError
+from probseg.images import GREY_WEIGHTS, opened, upright
+from probseg.object_numbers import object_ids
+from probseg.picture_formats import LOSSY
+from probseg.types import IGNORE
+
+RULES = 1
+"""Version of the meaning of mask files: with another one, what is kept of them is read again."""
+
+COLOUR_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
+"""Modes of masks that are read as colours."""
+
+NUMBER_MODES = (*COLOUR_MODES, "I;16", "I;16L", "I;16B", "I", "F")
+"""Modes of masks that are read as numbers."""
+
+LOSSY_COMPRESSIONS = ("jpeg", "tiff_jpeg", "webp")
+"""Compressions of TIFF, as Pillow names them, that change pixels."""
+
+WHITE_IS_ZERO = 0
+"""Value of the tag PhotometricInterpretation of TIFF files whose numbers are turned round."""
+
+DARK, BRIGHT = 32, 224
+"""Colours of a palette are taken for black if no channel is above the first, and for white if none
+is below the second."""
+
+
+class Objects(NamedTuple):
+    """The objects of a mask file.
+
+    Args:
+        labels: uint8, shape `(H, W)`: the number of the object of each pixel, 0 for none, 255 where
+            ignored; in a black-and-white mask 255 on its object.
+        numbers: Numbers of the objects in ascending order; `[255]` for a black-and-white mask.
+            Empty if nothing is drawn.
+    """
+
+    labels: npt.NDArray[np.uint8]
+    numbers: list[int]
+
+    def mask(self, number: int) -> npt.NDArray[np.uint8]:
+        """Return the mask of one object, see `object_mask`."""
+        return object_mask(self.labels, number)
+
+
+class _Decoded(NamedTuple):
+    picture: Image.Image
+    packing: str  # of the pixels in the file, as Pillow names it: "L;4" for 4 bits
+    white_is_zero: bool  # in a TIFF file
+
+
+def read_objects(path: Path) -> Objects:
+    """Read a mask file of the user, and decide what its pixels mean.
+
+    A mask is black and white, white on its object, or it numbers objects from 1 to 254, with 0 for
+    the background and 255 where ignored. A palette file is black and white if its colours are, in
+    whichever order; otherwise its indices are numbers. A file in which that is in doubt is refused.
+
+    Args:
+        path: The file.
+
+    Raises:
+        DataError: As `read_labels`, and if the numbers cannot be those of objects, or if a palette
+            or transparency contradicts them.
+    """
+    labels, certain = _meant(path)
+    return Objects(labels, object_ids(labels, path, certain=certain))
+
+
+def read_object(path: Path, number: int) -> npt.NDArray[np.uint8]:
+    """Read one of the objects that `read_objects` found in a file: see `object_mask`."""
+    return object_mask(_meant(path)[0], number)
+
+
+def object_mask(labels: npt.NDArray[np.uint8], number: int) -> npt.NDArray[np.uint8]:
+    """Mask of one object: 1 on it, 255 where ignored, 0 elsewhere, other objects included."""
+    mask: npt.NDArray[np.uint8] = (labels == number).astype(np.uint8)
+    if number != IGNORE:
+        mask[labels == IGNORE] = IGNORE
+    return mask
+
+
+def read_labels(path: Path) -> npt.NDArray[np.uint8]:
+    """Read a file of a data set whose numbers are known to be meant, one per pixel.
+
+    Palette files give their indices, 1-bit files 0 and 1, colour files their channel if all three
+    are equal; a rotation noted in the EXIF data is carried out.
+
+    Args:
+        path: The file.
+
+    Returns:
+        uint8, shape `(H, W)`.
+
+    Raises:
+        DataError: If the file is missing, cannot be decoded, has more than `MAX_PIXELS`, several
+            pages or a lossy compression, or does not hold one whole number in 0..255 per pixel.
+    """
+    return _numbers(_open_mask(path), path)
+
+
+def read_colours(path: Path) -> npt.NDArray[np.uint8]:
+    """Read a mask file as colours; palette files give the colours of their palette.
+
+    Grey values are repeated over the channels. Transparency is dropped where it hides nothing, or
+    everything alike.
+
+    Args:
+        path: The file.
+
+    Returns:
+        RGB, uint8, shape `(H, W, 3)`.
+
+    Raises:
+        DataError: As `read_labels`, and if the file has more than 8 bits, or transparency that
+            hides more than black.
+    """
+    picture = _open_mask(path).picture
+    if picture.mode not in COLOUR_MODES:
+        msg = (
+            f"{path}: expected a mask with 8 bits per channel, got the mode {picture.mode!r}; "
+            "save it as an 8-bit PNG"
+        )
+        raise DataError(msg)
+    colours = np.asarray(picture.convert("RGB")).copy()
+    _refuse_object_in_alpha(picture, colours.max(axis=2), path)
+    return colours
+
+
+def read_grey(path: Path) -> npt.NDArray[np.uint8]:
+    """Read a black-and-white mask file, which may be a colour file and have a few stray values.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Grey values, uint8, shape `(H, W)`; those above 128 are the object, and there are some.
+
+    Raises:
+        DataError: As `read_colours`, and if no value is above 128.
+    """
+    values = np.rint(read_colours(path) @ np.array(GREY_WEIGHTS, np.float32))
+    grey: npt.NDArray[np.uint8] = values.astype(np.uint8)
+    if grey.max() <= 128:
+        msg = (
+            f"{path}: expected an object of value 255, got values up to {int(grey.max())}; for "
+            "masks of your own use ImageMaskFolder"
+        )
+        raise DataError(msg)
+    return grey
+
+
+def _open_mask(path: Path) -> _Decoded:
+    """Open and decode a mask file that holds one picture without losses."""
+    with opened(path, path) as picture:
+        if picture.format in (*LOSSY, "MPO") or (
+            picture.info.get("compression") in LOSSY_COMPRESSIONS
+        ):
+            msg = (
+                f"{path}: is a {picture.format} file, whose compression changes the object numbers "
+                "near contours; masks must be lossless, e.g. PNG (redrawn or thresholded: renaming "
+                "is not enough)"
+            )
+            raise DataError(msg)
+        if (pages := getattr(picture, "n_frames", 1)) > 1:
+            msg = (
+                f"{path}: holds {pages} pages or frames, of which one would be read; save each "
+                "as a mask of its own, or number the objects of one page"
+            )
+            raise DataError(msg)
+        tiles = getattr(picture, "tile", ())
+        layout = tiles[0][3] if tiles else ""
+        packing = layout[0] if isinstance(layout, tuple) and layout else layout
+        tags = getattr(picture, "tag_v2", {})  # of TIFF alone
+        interpretation = tags.get(ExifTags.Base.PhotometricInterpretation)
+        decoded = upright(picture).copy()  # which needs the file no longer, whatever its format
+    return _Decoded(decoded, str(packing), interpretation == WHITE_IS_ZERO)
+
+
+def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
+    """Return the number of each pixel."""
+    picture, packing, white_is_zero = decoded
+    values = np.asarray(picture)
+    if picture.mode not in NUMBER_MODES:
+        msg = (
+            f"{path}: a mask must have one channel with object numbers, got the mode "
+            f"{picture.mode!r}; save it as a palette or grey PNG"
+        )
+        raise DataError(msg)
+    if values.ndim == 3:
+        if ";16" in packing:
+            msg = (
+                f"{path}: has several channels of 16 bits, of which 8 would be read; save it as a "
+                "palette or grey PNG with 8 bits"
+            )
+            raise DataError(msg)
+        colours = values[..., :3] if picture.mode in ("RGB", "RGBA") else values[..., :1]
+        if (colours != colours[..., :1]).any():
+            msg = (
+                f"{path}: a mask must have one channel with object numbers, but this file holds "
+                "colours; save it as a palette or grey PNG"
+            )
+            raise DataError(msg)
+        values = colours[..., 0]
+    if values.dtype not in (np.uint8, bool) and not (values == values.astype(np.uint8)).all():
+        msg = (
+            f"{path}: mask values must be whole numbers in 0..255, got {values.dtype} from "
+            f"{values.min()} to {values.max()}; number the objects 1..254"
+        )
+        raise DataError(msg)
+    labels = np.array(values, np.uint8)
+    # Both kinds of files leave it open whether their numbers or their grey values are meant.
+    few_bits = packing.startswith(("L;2", "L;4"))
+    if (few_bits or white_is_zero) and not _black_and_white(picture, labels):
+        kind = f"{packing[2]} bits per pixel" if few_bits else "the interpretation WhiteIsZero"
+        msg = (
+            f"{path}: is a grey file with {kind}, whose numbers differ from its grey values; save "
+            "it as a PNG with 8 bits"
+        )
+        raise DataError(msg)
+    if picture.mode not in ("P", "PA"):  # the transparency of a palette says nothing of its indices
+        _refuse_object_in_alpha(picture, labels, path)
+    return labels
+
+
+def _black_and_white(picture: Image.Image, labels: npt.NDArray[np.uint8]) -> bool:
+    """Whether a file holds black and white alone, which Pillow reads as they are shown."""
+    return picture.mode == "1" or (picture.mode == "L" and bool(np.isin(labels, (0, 255)).all()))
+
+
+def _meant(path: Path) -> tuple[npt.NDArray[np.uint8], bool]:
+    """Return the labels of a mask file of the user, and whether they are numbers for certain."""
+    decoded = _open_mask(path)
+    labels = _numbers(decoded, path)
+    certain = False
+    if decoded.picture.mode in ("P", "PA"):
+        labels, certain = _by_palette(labels, _palette(decoded.picture), path)
+        _refuse_object_in_alpha(decoded.picture, labels, path)
+    return labels, certain
+
+
+def _palette(picture: Image.Image) -> npt.NDArray[np.int16]:
+    """Return the colours of a palette, shape `(C, 3)`."""
+    return np.array(picture.getpalette("RGB") or [], np.int16).reshape(-1, 3)
+
+
+def _by_palette(
+    indices: npt.NDArray[np.uint8], palette: npt.NDArray[np.int16], path: Path
+) -> tuple[npt.NDArray[np.uint8], bool]:
+    """Decide between the indices of a palette file and its colours.
+
+    Args:
+        indices: uint8, shape `(H, W)`.
+        palette: Its colours, shape `(C, 3)`; some files use indices beyond it.
+        path: Named in the errors.
+
+    Returns:
+        Labels, uint8, shape `(H, W)`, and whether they are numbers for certain, as those of a
+        coloured palette are.
+    """
+    used = np.flatnonzero(np.bincount(indices.ravel(), minlength=256))
+    if len(palette) == 0 or used[-1] >= len(palette):
+        return indices, False
+    colours = palette[used]
+    grey = (colours == colours[:, :1]).all(axis=1)
+    if (colours == used[:, None]).all():
+        return indices, False
+    dark, bright = _dark(colours), _bright(colours)
+    # A picture that is white all over has no black pixel, but a palette without colours.
+    partner = dark.any() or (_dark(palette) | _bright(palette)).all()
+    if bright.sum() == 1 and dark.sum() == len(used) - 1 < 2 and partner:
+        table = np.zeros(256, np.uint8)
+        table[used[bright]] = IGNORE
+        return table[indices], False
+    first = palette[0].tolist()
+    if grey.all() and len(used) > 2:
+        msg = (
+            f"{path}: is a palette file with grey colours that differ from its numbers (number "
+            f"{used[-1]} is grey {colours[-1, 0]}), which leaves open what is meant; save it as a "
+            "grey PNG, or give the numbers a coloured palette"
+        )
+        raise DataError(msg)
+    black = used[dark & (used != 0) & (used != IGNORE)]
+    if len(black) and not _dark(palette[:1]).any():
+        msg = (
+            f"{path}: is a palette file in which the background, number 0, has the colour {first}, "
+            f"and black is number {black[0]}: the program that saved it may have renumbered the "
+            "colours; save the mask as a grey PNG, or with black as the first colour"
+        )
+        raise DataError(msg)
+    return indices, True
+
+
+def _dark(colours: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
+    dark: npt.NDArray[np.bool_] = colours.max(axis=1) <= DARK
+    return dark
+
+
+def _bright(colours: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
+    bright: npt.NDArray[np.bool_] = colours.min(axis=1) >= BRIGHT
+    return bright
+
+
+def _refuse_object_in_alpha(
+    picture: Image.Image, labels: npt.NDArray[np.uint8], path: Path
+) -> None:
+    """Raise if transparency says something else than the labels `(H, W)` of a picture."""
+    if picture.mode not in COLOUR_MODES or not picture.has_transparency_data:
+        return
+    alpha = np.asarray(picture.convert("RGBA").getchannel("A"))
+    clear = alpha < 255
+    if alpha.min() == alpha.max() or (labels.any() and not labels[clear].any()):
+        return
+    channels = "the channel A (alpha)" if picture.mode in ("LA", "PA", "RGBA") else "the chunk tRNS"
+    msg = (
+        f"{path}: has transparency in {channels} that differs from what its other channels show: "
+        f"{int((labels[clear] > 0).sum())} of {int(clear.sum())} transparent pixels are not black "
+        "there; save the object as white on black, or as numbers, without transparency"
+    )
+    raise DataError(msg)

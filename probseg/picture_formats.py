@@ -1,0 +1,133 @@
+"""The formats of picture files: which are read, which are not and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from probseg.errors import DataError
+
+HEIC_IS_READ = find_spec("pillow_heif") is not None
+"""Whether the decoder of the photographs of phones, an optional package, is installed."""
+
+LOSSLESS = {
+    "PNG": (".png",),
+    "BMP": (".bmp",),
+    "TIFF": (".tif", ".tiff"),
+    "GIF": (".gif",),
+    "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
+}
+"""Formats, as Pillow names them, that masks may have too, with the suffixes of their files."""
+
+HEIC_SUFFIXES = (".heic", ".heif")
+
+LOSSY = {
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "WEBP": (".webp",),
+    **({"HEIF": HEIC_SUFFIXES} if HEIC_IS_READ else {}),
+}
+"""Formats of photographs alone, likewise."""
+
+LOSSLESS_SUFFIXES = tuple(suffix for suffixes in LOSSLESS.values() for suffix in suffixes)
+"""Suffixes of masks, in small letters; those of files may have capitals."""
+
+IMAGE_SUFFIXES = (
+    *LOSSLESS_SUFFIXES,
+    *(suffix for suffixes in LOSSY.values() for suffix in suffixes),
+)
+"""Suffixes of photographs, likewise: the one list for data sets, predictions and annotation."""
+
+UNREAD_SUFFIXES = (
+    *(() if HEIC_IS_READ else HEIC_SUFFIXES),
+    *(".avif", ".jxl"),
+    *(".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".raf", ".rw2"),
+)
+"""Formats of phones and cameras that are not read; of raw files Pillow would give the preview."""
+
+_BRANDS = {b"avi": "AVIF", b"hei": "HEIC", b"hev": "HEIC", b"mif": "HEIC", b"msf": "HEIC"}
+"""First letters of what follows `ftyp` in files of the ISO base media format."""
+
+
+@cache
+def decoders() -> tuple[str, ...]:
+    """Return the formats that are decoded under any suffix: for others Pillow may run programs."""
+    if HEIC_IS_READ:
+        from pillow_heif import register_heif_opener
+
+        register_heif_opener()
+    return (*LOSSLESS, *LOSSY)
+
+
+def not_supported(name: Path | str) -> str | None:
+    """Return why a photograph of this name is not read and what to do, None for other formats."""
+    suffix = Path(name).suffix
+    return _remedy(suffix[1:].upper()) if suffix.lower() in UNREAD_SUFFIXES else None
+
+
+def foreign_content(head: bytes) -> str | None:
+    """Return why a file that begins with these 12 bytes or more is not read, as `not_supported`.
+
+    Photographs of phones are often sent under the name of a JPEG file.
+    """
+    kind = _BRANDS.get(head[8:11]) if head[4:8] == b"ftyp" else None
+    if kind is None or (kind == "HEIC" and HEIC_IS_READ):
+        return None
+    return f"is a picture of the format {kind} under another name; {_remedy(kind)}"
+
+
+def _remedy(kind: str) -> str:
+    if kind.lower() in ("heic", "heif"):
+        return (
+            f"{kind} is read with the package pillow-heif, which is not installed; run "
+            "`pip install pillow-heif`, or convert it to JPEG or PNG"
+        )
+    return f"{kind} is not supported; convert it to JPEG or PNG"
+
+
+def list_pictures(place: Path, suffixes: Collection[str] = IMAGE_SUFFIXES) -> list[Path]:
+    """Return the files of a folder with one of these suffixes, by name.
+
+    Args:
+        place: The folder; there is nothing in one that is missing.
+        suffixes: In small letters. Hidden files are left out.
+    """
+    return sorted(path for path in place.glob("[!.]*") if path.suffix.lower() in suffixes)
+
+
+def of_one_stem(paths: Iterable[Path]) -> dict[Path, Path]:
+    """Map each file with the stem of an earlier one to that: their masks would have one name.
+
+    Args:
+        paths: Files in the order in which they count; folders are part of stems.
+    """
+    first: dict[Path, Path] = {}
+    twins = {path: first.setdefault(path.with_suffix(""), path) for path in paths}
+    return {path: other for path, other in twins.items() if path != other}
+
+
+def second_of_a_stem(first: Path) -> str:
+    """Return why a file is not used that has the stem of an earlier one, and what to do."""
+    return f"has the same stem as {first.name}; rename one of them"
+
+
+def unread_files(folder: Path) -> list[Path]:
+    """Return the photographs in a folder that are of a format of `UNREAD_SUFFIXES`, by name."""
+    return list_pictures(folder, UNREAD_SUFFIXES)
+
+
+def refuse_only_unread(folder: Path) -> None:
+    """Raise for a folder without pictures if the reason is the format of its photographs.
+
+    Args:
+        folder: A folder without pictures that can be read; it may be missing.
+
+    Raises:
+        DataError: If it has files of `UNREAD_SUFFIXES`.
+    """
+    unread = unread_files(folder)
+    if unread:
+        reason = f"`{unread[0].name}`: {not_supported(unread[0])}"
+        msg = f"`{folder}`: has no picture that can be read; {reason}"
+        raise DataError(msg)

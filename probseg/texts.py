@@ -1,0 +1,146 @@
+"""Text files that people write: lists, tables and JSON, from any editor and system."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from probseg.errors import DataError
+
+CHECK = "check the path"
+
+ENCODINGS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark is the beginning of this one
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+"""Encodings by the byte-order mark that a file begins with; without a mark it is UTF-8."""
+
+MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
+"""The byte-order mark as text, which joined files have between them too."""
+
+
+@contextmanager
+def open_text(path: Path, way_out: str = CHECK) -> Iterator[TextIO]:
+    """Open a text file in UTF-8, or in UTF-8, UTF-16 or UTF-32 with a byte-order mark.
+
+    Lines end as in the file; iteration splits them at CR, LF and CR LF.
+
+    Args:
+        path: The file.
+        way_out: End of the messages about a file that cannot be opened, e.g. the argument that
+            names it.
+
+    Raises:
+        DataError: If it cannot be opened, or is no such text.
+    """
+    with _opened(path, way_out) as file:
+        encoding = encoding_of(file.peek(4))
+        with io.TextIOWrapper(file, encoding, newline="") as text:
+            try:
+                yield text
+            except UnicodeDecodeError as error:
+                msg = f"{path}: is no text in UTF-8 ({error}); save it in the encoding UTF-8"
+                raise DataError(msg) from error
+
+
+@contextmanager
+def open_as_utf8(path: Path, way_out: str = CHECK) -> Iterator[BinaryIO]:
+    """Open such a text file as bytes in UTF-8 without a mark, for readers of bytes.
+
+    UTF-16 and UTF-32 are converted in memory.
+
+    Raises:
+        DataError: If it cannot be opened, or is no UTF-16 or UTF-32 in spite of its mark.
+    """
+    with _opened(path, way_out) as file:
+        encoding = encoding_of(file.peek(4))
+        if encoding.startswith("utf-8"):
+            file.seek(len(codecs.BOM_UTF8) if encoding == "utf-8-sig" else 0)
+            yield file
+            return
+    yield io.BytesIO(read_text(path, way_out).encode())
+
+
+def _opened(path: Path, way_out: str) -> io.BufferedReader:
+    try:
+        return path.open("rb")
+    except FileNotFoundError as error:
+        msg = f"{path}: no such file; {way_out}"
+        raise DataError(msg) from error
+    except IsADirectoryError as error:
+        msg = f"{path}: is a folder, expected a text file; {way_out}"
+        raise DataError(msg) from error
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror}); {way_out}"
+        raise DataError(msg) from error
+
+
+def encoding_of(beginning: bytes) -> str:
+    """Return the encoding of a text by its first four bytes."""
+    return next((name for mark, name in ENCODINGS.items() if beginning.startswith(mark)), "utf-8")
+
+
+def read_text(path: Path, way_out: str = CHECK) -> str:
+    """Read a text file, see `open_text`.
+
+    Raises:
+        DataError: If it cannot be opened, or is no text.
+    """
+    with open_text(path, way_out) as file:
+        text = file.read()
+    if "\0" in text:
+        msg = (
+            f"{path}: is no text in UTF-8, it has NUL characters, as UTF-16 without a byte-order "
+            "mark has; save it in the encoding UTF-8"
+        )
+        raise DataError(msg)
+    return text
+
+
+def read_lines(path: Path, way_out: str = CHECK) -> list[tuple[int, str]]:
+    """Read the lines of a list that are not blank, without their ends.
+
+    Spaces at the ends of a line are kept. Nothing is a comment: names may begin with `#`.
+
+    Args:
+        path: The file.
+        way_out: See `open_text`.
+
+    Returns:
+        Number from 1 and text of each line.
+
+    Raises:
+        DataError: If it cannot be opened, or is no text.
+    """
+    text = read_text(path, way_out).replace("\r\n", "\n").replace("\r", "\n")
+    lines = ((number, line.lstrip(MARK)) for number, line in enumerate(text.split("\n"), start=1))
+    return [(number, line) for number, line in lines if line.strip()]
+
+
+def read_json(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any JSON)
+    """Read a JSON file.
+
+    Raises:
+        DataError: If it cannot be opened, or is no text.
+        ValueError: If it is not JSON, or an object has a key twice, of which one would be lost; the
+            message lacks the path.
+    """
+    return json.loads(read_text(path, way_out), object_pairs_hook=_without_twins)
+
+
+def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twin = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        msg = f"{twin!r} is there more than once; merge its entries"
+        raise ValueError(msg)
+    return found

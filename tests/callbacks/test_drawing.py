@@ -1,0 +1,129 @@
+"""No picture ends a training or a test: what cannot be drawn is named, the numbers are there."""
+
+import json
+
+import numpy as np
+import pytest
+from drawn_semantic import FakeStreets
+from fakes import FakeObjects, micro_model
+from lightning.pytorch.loggers import TensorBoardLogger
+from trainings import quiet_trainer
+
+from probseg.callbacks import (
+    InteractiveEvaluation,
+    SemanticEvaluation,
+    SemanticVisualLog,
+    VisualLog,
+)
+from probseg.clicks.curriculum import Curriculum
+from probseg.data import InteractiveDataModule, SemanticDataModule
+from probseg.drawing import drawing
+from probseg.models import semantic_variant
+from probseg.tasks import InteractiveSegmentation, SemanticSegmentation
+from probseg.types import Sample
+
+FIRST = (
+    "matplotlib.figure.Figure.subplots",
+    "probseg.reports.gallery._small",
+    "probseg.callbacks.visual._draw",
+    "probseg.callbacks.visual.coloured",
+    "probseg.callbacks.semantic._maps",
+)
+"""Where drawing begins."""
+LAST = ("matplotlib.backends.backend_agg.FigureCanvasAgg.print_png", "probseg.reports.html.render",
+        "torch.utils.tensorboard.SummaryWriter.add_image")  # fmt: skip
+"""Where pictures become files."""
+
+
+class Thin:
+    """Objects on images of one row or column of pixels."""
+
+    name = "Thin"
+
+    def __init__(self):
+        self.samples = []
+        for number, shape in enumerate([(1, 60), (60, 1), (2, 40)]):
+            mask = np.zeros(shape, np.uint8)
+            mask.reshape(-1)[20:40] = 1
+            image = np.full((*shape, 3), 90, np.uint8)
+            self.samples.append(Sample(image, mask, f"thin{number}", self.name))
+
+    def __len__(self):
+        return len(self.samples)
+
+    def __getitem__(self, index):
+        return self.samples[index]
+
+
+def interactive(folder, objects):
+    """Train an epoch and test; return the folder of the run."""
+    callbacks = (
+        InteractiveEvaluation(["ritm"], max_clicks=2, pictures=2),
+        VisualLog(),
+    )
+    data = InteractiveDataModule(
+        FakeObjects(2), val=[objects], test=[objects], batch_size=2, crop_size=32, num_workers=0
+    )
+    task = InteractiveSegmentation(micro_model().train(), curriculum=Curriculum())
+    return ran(folder, task, data, callbacks)
+
+
+def semantic(folder):
+    sets = [FakeStreets(2)]
+    data = SemanticDataModule(FakeStreets(2), val=sets, test=sets, batch_size=2, num_workers=0)
+    model = semantic_variant("micro_emanet", {"head": {"num_classes": 3}})
+    callbacks = (SemanticEvaluation(pictures=2, bases=[0]), SemanticVisualLog())
+    return ran(folder, SemanticSegmentation(model), data, callbacks)
+
+
+def ran(folder, task, data, callbacks):
+    logger = TensorBoardLogger(folder, name="toy", version=0)
+    trainer = quiet_trainer(folder, *callbacks, logger=logger, max_epochs=1)
+    trainer.fit(task, data)
+    trainer.test(task, data, verbose=False)
+    return folder / "toy" / "version_0"
+
+
+@pytest.mark.parametrize("broken", [FIRST, LAST], ids=["at_first", "at_last"])
+@pytest.mark.parametrize("run", [lambda place: interactive(place, FakeObjects(2)), semantic])
+def test_what_cannot_be_drawn_is_named_and_the_run_goes_on(
+    run, broken, tmp_path, monkeypatch, capsys
+):
+    def fails(*arguments, **options):
+        msg = "Input z must be at least a (2, 2) shaped array"
+        raise TypeError(msg)
+
+    for place in broken:
+        monkeypatch.setattr(place, fails)
+    place = run(tmp_path)
+    results = sorted(place.rglob("results.json"))
+    assert [path.relative_to(place).parts[0] for path in results] == ["test", "val"]
+    assert all(json.loads(path.read_text()) for path in results)
+    assert not [*place.rglob("overlays.png")]
+    reported = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert reported
+    assert all("TypeError: Input z must be" in line for line in reported)
+    for path in results:
+        expected = path.with_name("overlays.png")
+        assert any(str(expected) in line for line in reported) or broken is FIRST
+
+
+def test_thin_images_are_drawn(tmp_path, capsys):
+    place = interactive(tmp_path, Thin())
+    assert "left out" not in capsys.readouterr().err
+    files = {path.name for path in (place / "test" / "ritm").iterdir()}
+    assert {"overlays.png", "curve.png", "survival.png", "report.html"} <= files
+
+
+def test_neither_half_a_picture_nor_an_old_one_stays(tmp_path, capsys):
+    path = tmp_path / "curve.png"
+    path.write_bytes(b"of an earlier run")
+    with drawing(path):
+        msg = "no room"
+        raise ValueError(msg)
+    assert not path.exists()
+    assert capsys.readouterr().err == (
+        f"probseg: {path}: left out, it cannot be drawn (ValueError: no room)\n"
+    )
+    with pytest.raises(KeyboardInterrupt), drawing(path):
+        raise KeyboardInterrupt

@@ -1,0 +1,120 @@
+"""The size and the pixels of upright images: every format, mode, orientation and page."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from probseg.data.leakage import thumbnail
+from probseg.errors import DataError
+from probseg.images import decode_image, image_size, read_image, rgb_pixels
+from probseg.masks import read_labels
+
+TURNS = {
+    1: np.asarray, 2: np.fliplr, 3: lambda a: np.rot90(a, 2), 4: np.flipud,
+    5: lambda a: np.swapaxes(a, 0, 1), 6: lambda a: np.rot90(a, -1),
+    7: lambda a: np.rot90(np.swapaxes(a, 0, 1), 2), 8: np.rot90,
+    0: np.asarray, 9: np.asarray,  # no orientation at all
+}  # fmt: skip
+
+FORMATS = {
+    "JPEG": ["L", "RGB", "CMYK"],
+    "PNG": ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"],
+    "TIFF": ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "LAB", "I;16",
+             "I;16B", "I"],
+    "TIFF lzw": ["1", "L", "P", "RGB", "I;16"],
+    "WEBP": ["RGB", "RGBA"],
+    "BMP": ["1", "L", "P", "RGB"],
+    "GIF": ["L", "P", "RGB"],
+    "PPM": ["1", "L", "RGB", "I;16"],
+}  # fmt: skip
+"""Modes that Pillow writes. The last three formats have no orientation."""
+
+
+def drawn(mode, seed):
+    """A picture of 7 x 4 pixels."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (4, 7, 4), dtype=np.uint8)
+    if mode.startswith("I"):
+        return Image.fromarray(pixels[..., 0].astype(np.uint16) * 250).convert(mode)
+    if mode == "LAB":
+        return Image.frombytes(mode, (7, 4), pixels[..., :3].tobytes())
+    return Image.fromarray(pixels).convert("RGB" if mode != "RGBA" else mode).convert(mode)
+
+
+def write(path, pages, kind, **options):
+    if len(pages) > 1:
+        options |= {"save_all": True, "append_images": pages[1:]}
+    if kind.endswith("lzw"):
+        options["compression"] = "tiff_lzw"
+    pages[0].save(path, kind.split()[0], **options)
+    return path
+
+
+def exif(orientation):
+    made = Image.Exif()
+    made[0x0112] = orientation
+    return made
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_sizes_are_those_of_the_upright_pixels(kind, tmp_path):
+    for mode in FORMATS[kind]:
+        pages = [drawn(mode, 0), drawn(mode, 1)]
+        for count in (1, 2) if kind in ("TIFF", "TIFF lzw", "WEBP", "GIF") else (1,):
+            plain = read_image(write(tmp_path / "plain", pages[:count], kind))
+            some = TURNS if (mode, count) == ("RGB", 1) else (3, 6)
+            for orientation in {*some} - ({0, 9} if kind == "TIFF lzw" else set()):  # by libtiff
+                path = write(tmp_path / "turned", pages[:count], kind, exif=exif(orientation))
+                turn = np.asarray if kind in ("BMP", "GIF", "PPM") else TURNS[orientation]
+                expected, case = turn(plain), f"{kind} {mode} {orientation} {count}"
+                np.testing.assert_array_equal(read_image(path), expected, case)
+                np.testing.assert_array_equal(decode_image(path.read_bytes()), expected, case)
+                with Image.open(path) as picture:  # as people hand it over
+                    np.testing.assert_array_equal(rgb_pixels(picture), expected, case)
+                assert image_size(path) == expected.shape[:2], case
+                small = Image.fromarray(expected).resize((24, 24), Image.Resampling.BOX)
+                np.testing.assert_array_equal(thumbnail(path), small, case)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "TIFF lzw"])
+@pytest.mark.parametrize("mode", ["1", "L", "P", "I;16"])
+def test_masks_are_upright_too(kind, mode, tmp_path):
+    numbers = np.arange(28, dtype=np.uint8).reshape(4, 7)
+    mask = Image.fromarray(numbers % 2 == 1 if mode == "1" else numbers)
+    if mode == "P":
+        mask.putpalette(list(range(84)))
+    mask = Image.fromarray(numbers.astype(np.uint16)) if mode == "I;16" else mask
+    for orientation in (1, 3, 6, 7):
+        path = write(tmp_path / "mask", [mask], kind, exif=exif(orientation))
+        expected = TURNS[orientation](numbers % 2 if mode == "1" else numbers)
+        np.testing.assert_array_equal(read_labels(path), expected)
+        assert image_size(path) == expected.shape
+
+
+def test_the_orientation_may_stand_in_xmp(tmp_path):
+    picture = drawn("RGB", 0)
+    for orientation in (1, 4, 5):
+        turn = TURNS[orientation]
+        xmp = f'<x tiff:Orientation="{orientation}"/>'.encode()
+        for kind, options in (("TIFF", {"tiffinfo": {700: xmp}}), ("WEBP", {"xmp": xmp})):
+            plain = read_image(write(tmp_path / "plain", [picture], kind))
+            path = write(tmp_path / "turned", [picture], kind, **options)
+            np.testing.assert_array_equal(read_image(path), turn(plain), f"{kind} {orientation}")
+            assert image_size(path) == turn(plain).shape[:2]
+
+
+def test_the_page_of_an_opened_file_is_the_one_that_was_chosen(tmp_path):
+    pages = [drawn("L", 0), drawn("L", 1)]
+    path = write(tmp_path / "pages", pages, "TIFF", exif=exif(6))
+    with Image.open(path) as picture:
+        picture.seek(1)
+        expected = np.rot90(np.asarray(pages[1]), -1)
+        np.testing.assert_array_equal(rgb_pixels(picture)[..., 0], expected)
+
+
+def test_numbers_beyond_16_bits_are_refused(tmp_path):
+    for value in (-1, 65536, 2**31 - 1):
+        Image.fromarray(np.array([[0, value]], np.int32)).save(tmp_path / "deep.tif")
+        with pytest.raises(DataError, match=rf"deep.tif: .* {value}\b.*expected 0 to 65535"):
+            read_image(tmp_path / "deep.tif")
+    premultiplied = drawn("RGBA", 0).convert("LA").convert("La")
+    assert rgb_pixels(premultiplied).shape == (4, 7, 3)

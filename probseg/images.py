@@ -12,7 +12,16 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
-from PIL.TiffImagePlugin import IMAGELENGTH, IMAGEWIDTH, TiffImageFile
+from PIL.TiffImagePlugin import (
+    BITSPERSAMPLE,
+    COMPRESSION,
+    IMAGELENGTH,
+    IMAGEWIDTH,
+    PHOTOMETRIC_INTERPRETATION,
+    PLANAR_CONFIGURATION,
+    SAMPLEFORMAT,
+    TiffImageFile,
+)
 
 from probseg.errors import DataError
 from probseg.picture_formats import decoders, foreign_content, not_supported
@@ -50,6 +59,9 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
         with Image.open(file, formats=decoders()) as picture:
             if math.prod(picture.size) > MAX_PIXELS:  # Pillow itself refuses twice as many
                 raise _too_large(name)
+            if isinstance(picture, TiffImageFile) and (layout := _misread(picture)):
+                msg = f"{name}: is a TIFF file {layout}, which is not read; save it as a PNG"
+                raise DataError(msg)
             yield picture
     except (DataError, MemoryError):  # the second says nothing about the file
         raise
@@ -62,6 +74,21 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
         raise _unreadable(name, error) from error
     except Exception as error:
         raise _unreadable(name, error) from error
+
+
+def _misread(picture: TiffImageFile) -> str | None:
+    """Return the layout of a file of which Pillow makes other pixels without an error, or None."""
+    tags = picture.tag_v2
+    bits = max(tags.get(BITSPERSAMPLE, (1,)))
+    if bits == 12:  # the values stay below 4096, and the picture is nearly black
+        return "with 12 bits per channel"
+    if bits > 8 and tags.get(PHOTOMETRIC_INTERPRETATION) == 0:  # a negative
+        return f"with {bits} bits and the interpretation WhiteIsZero"
+    if bits > 8 and (tags.get(PLANAR_CONFIGURATION), tags.get(COMPRESSION, 1)) == (2, 1):
+        return f"with a plane of {bits} bits for each channel"  # whose bytes are taken for pixels
+    if bits == 8 and 2 in tags.get(SAMPLEFORMAT, ()):  # -1 becomes 255
+        return "with signed numbers of 8 bits"
+    return None
 
 
 def _absence(path: Path) -> str:
@@ -115,9 +142,9 @@ def image_size(path: Path) -> tuple[int, int]:
 def read_image(path: Path) -> npt.NDArray[np.uint8]:
     """Read an image file of any mode as 8-bit RGB.
 
-    Grey images are repeated over the channels, transparency is laid over white, 16-bit values are
-    divided by 257, and a rotation noted in the EXIF data is carried out. Of several pages or frames
-    the first one is read.
+    Grey images are repeated over the channels, transparency is laid over white unless all pixels
+    are clear, 16-bit values are divided by 257, and a rotation noted in the EXIF data is carried
+    out. Of several pages or frames the first one is read.
 
     Args:
         path: The file.
@@ -179,6 +206,8 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
         picture = picture.convert("LA")
     if picture.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in picture.info:
         layer = picture.convert("RGBA")
+        if layer.getchannel("A").getextrema() == (0, 0):  # not in use, as in many BMP files
+            layer.putalpha(255)
         white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
         picture = Image.alpha_composite(white, layer)
     return np.array(picture if picture.mode == "RGB" else picture.convert("RGB"))

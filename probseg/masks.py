@@ -15,7 +15,7 @@ from probseg.object_numbers import object_ids
 from probseg.picture_formats import LOSSY
 from probseg.types import IGNORE
 
-RULES = 1
+RULES = 2
 """Version of the meaning of mask files: with another one, what is kept of them is read again."""
 
 COLOUR_MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")
@@ -56,7 +56,7 @@ class Objects(NamedTuple):
 class _Decoded(NamedTuple):
     picture: Image.Image
     packing: str  # of the pixels in the file, as Pillow names it: "L;4" for 4 bits
-    white_is_zero: bool  # in a TIFF file
+    scale: str  # why numbers may differ from the grey values that are read; mostly empty
 
 
 def read_objects(path: Path) -> Objects:
@@ -180,16 +180,34 @@ def _open_mask(path: Path) -> _Decoded:
             raise DataError(msg)
         tiles = getattr(picture, "tile", ())
         layout = tiles[0][3] if tiles else ""
-        packing = layout[0] if isinstance(layout, tuple) and layout else layout
-        tags = getattr(picture, "tag_v2", {})  # of TIFF alone
-        interpretation = tags.get(ExifTags.Base.PhotometricInterpretation)
+        options = layout if isinstance(layout, tuple) and layout else (layout,)
+        packing = str(options[0])
+        scale = _scale(picture, packing, options[-1])
         decoded = upright(picture).copy()  # which needs the file no longer, whatever its format
-    return _Decoded(decoded, str(packing), interpretation == WHITE_IS_ZERO)
+    return _Decoded(decoded, packing, scale)
+
+
+def _scale(picture: Image.Image, packing: str, largest: object) -> str:
+    """Say why the grey values that Pillow reads may not be the numbers in the file.
+
+    Args:
+        picture: Not yet decoded.
+        packing: Of its pixels.
+        largest: In PPM files the largest number that they may have, for which Pillow gives 255.
+    """
+    if packing.startswith(("L;2", "L;4")):
+        return f"{packing[2]} bits per pixel"
+    tags = getattr(picture, "tag_v2", {})  # of TIFF alone
+    if tags.get(ExifTags.Base.PhotometricInterpretation) == WHITE_IS_ZERO:
+        return "the interpretation WhiteIsZero"
+    if picture.format == "PPM" and isinstance(largest, int) and largest not in (255, 65535):
+        return f"the largest value {largest}"
+    return ""
 
 
 def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
     """Return the number of each pixel."""
-    picture, packing, white_is_zero = decoded
+    picture, packing, scale = decoded
     values = np.asarray(picture)
     if picture.mode not in NUMBER_MODES:
         msg = (
@@ -215,16 +233,14 @@ def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
     if values.dtype not in (np.uint8, bool) and not (values == values.astype(np.uint8)).all():
         msg = (
             f"{path}: mask values must be whole numbers in 0..255, got {values.dtype} from "
-            f"{values.min()} to {values.max()}; number the objects 1..254"
+            f"{values.min()} to {values.max()}; save a black-and-white mask with 8 bits, or number "
+            "the objects 1..254"
         )
         raise DataError(msg)
     labels = np.array(values, np.uint8)
-    # Both kinds of files leave it open whether their numbers or their grey values are meant.
-    few_bits = packing.startswith(("L;2", "L;4"))
-    if (few_bits or white_is_zero) and not _black_and_white(picture, labels):
-        kind = f"{packing[2]} bits per pixel" if few_bits else "the interpretation WhiteIsZero"
+    if scale and not _black_and_white(picture, labels):
         msg = (
-            f"{path}: is a grey file with {kind}, whose numbers differ from its grey values; save "
+            f"{path}: is a grey file with {scale}, whose numbers differ from its grey values; save "
             "it as a PNG with 8 bits"
         )
         raise DataError(msg)
@@ -290,14 +306,18 @@ def _by_palette(
             "grey PNG, or give the numbers a coloured palette"
         )
         raise DataError(msg)
-    black = used[dark & (used != 0) & (used != IGNORE)]
-    if len(black) and not _dark(palette[:1]).any():
-        msg = (
-            f"{path}: is a palette file in which the background, number 0, has the colour {first}, "
-            f"and black is number {black[0]}: the program that saved it may have renumbered the "
-            "colours; save the mask as a grey PNG, or with black as the first colour"
-        )
-        raise DataError(msg)
+    # Where the first colour is that of no background, black or else white may be that.
+    plain = {"black": dark} if _bright(palette[:1]).any() else {"black": dark, "white": bright}
+    for name, where in plain.items():
+        numbers = used[where & (used != 0) & (used != IGNORE)]
+        if len(numbers) and not _dark(palette[:1]).any():
+            msg = (
+                f"{path}: is a palette file in which the background, number 0, has the colour "
+                f"{first}, and {name} is number {numbers[0]}: the program that saved it may have "
+                "renumbered the colours; save the mask as a grey PNG, or with black as the first "
+                "colour"
+            )
+            raise DataError(msg)
     return indices, True
 
 

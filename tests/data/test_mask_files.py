@@ -1,11 +1,13 @@
 """What the pixels of a mask file mean: one answer, or the same refusal, in all readers."""
 
+import io
 import struct
 import zlib
 
 import cv2
 import numpy as np
 import pytest
+import tifffile
 from fakes import draw_scene, save
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +69,23 @@ def deep_png(values, channels):
     return cv2.imencode(".png", np.dstack([values.astype(np.uint16)] * channels))[1].tobytes()
 
 
+def pgm(values, largest):
+    """Write a PGM file with a largest value, which readers show as white."""
+    return b"P5\n%d %d\n%d\n" % (WIDTH, HEIGHT, largest) + values.astype(np.uint8).tobytes()
+
+
+def pbm(values):
+    """Write a PBM file in text, in which 1 is black."""
+    return f"P1\n{WIDTH} {HEIGHT}\n{' '.join(map(str, 1 - values.ravel()))}\n".encode()
+
+
+def tiff(values, **options):
+    """Write a TIFF file that Pillow only reads."""
+    buffer = io.BytesIO()
+    tifffile.imwrite(buffer, values, metadata=None, **options)
+    return buffer.getvalue()
+
+
 def turned(picture, orientation):
     exif = picture.getexif()
     exif[274] = orientation
@@ -92,7 +111,7 @@ BLACK_AND_WHITE = {
     "cut out.gif": palette(DISK, (0, 0, 0), (255, 255, 255), transparency=0),
     "white is zero.tif": (grey(WHITE), {"tiffinfo": {262: 0}}),
     "bit of zero.tif": (grey(WHITE).convert("1"), {"tiffinfo": {262: 0}}),
-    "two bits.png": bits_png(DISK * 3, 2),
+    "two bits.png": bits_png(DISK * 3, 2), "two values.pgm": pgm(DISK, 1), "plain.pbm": pbm(DISK),
     "on its side.png": turned(grey(np.rot90(WHITE)), 6),
     "on its head.png": turned(grey(np.rot90(WHITE, 2)), 3),
     "on its side.tif": turned(grey(np.rot90(WHITE)), 6),
@@ -149,6 +168,10 @@ REFUSED = {
     "nearly white.png": (grey(np.where(NOISE > 0.5, WHITE, WHITE // 255 * 254)), "255 would be"),
     "shades.png": (smooth(0.5).quantize(5), "palette"),
     "red first.png": (palette(~DISK, (255, 0, 0), (0, 0, 0)), "black is number 1"),
+    "red on white.png": (palette(~DISK, (255, 0, 0), (255, 255, 255)), "white is number 1"),
+    "few values.pgm": (pgm(NUMBERS, 2), "largest value 2"),
+    "deep white.png": (Image.fromarray(WHITE.astype(np.uint16) * 257), "mask with 8 bits"),
+    "signed.tif": (tiff(-NUMBERS.astype(np.int8), photometric="minisblack"), "signed"),
     "black last.png": (palette(2 - NUMBERS, (9, 200, 9), (255, 0, 0), (0, 0, 0)), "number 2"),
     "alpha.png": (with_alpha("RGBA", ALL, WHITE), "channel A"),
     "alpha.tif": (with_alpha("LA", ALL, WHITE), "channel A"),

@@ -1,7 +1,9 @@
 """The size and the pixels of upright images: every format, mode, orientation and page."""
 
+import cv2
 import numpy as np
 import pytest
+import tifffile
 from PIL import Image
 
 from probseg.data.leakage import thumbnail
@@ -109,6 +111,44 @@ def test_the_page_of_an_opened_file_is_the_one_that_was_chosen(tmp_path):
         picture.seek(1)
         expected = np.rot90(np.asarray(pages[1]), -1)
         np.testing.assert_array_equal(rgb_pixels(picture)[..., 0], expected)
+
+
+DEEP = np.random.default_rng(0).integers(0, 65536, (3, 16, 32), dtype=np.uint16)
+MISREAD = {
+    "planes": (DEEP, {"photometric": "rgb", "planarconfig": "separate"}),
+    "tiles of planes": (DEEP, {"photometric": "rgb", "planarconfig": "separate", "tile": (16, 16)}),
+    "WhiteIsZero": (DEEP[0], {"photometric": "miniswhite"}),
+    "packed WhiteIsZero": (DEEP[0], {"photometric": "miniswhite", "compression": "zlib"}),
+    "signed": ((DEEP[0] % 256).astype(np.int8), {"photometric": "minisblack"}),
+}
+
+
+@pytest.mark.parametrize("name", MISREAD)
+def test_tiff_files_that_would_be_misread_are_refused(name, tmp_path):
+    pixels, options = MISREAD[name]
+    tifffile.imwrite(tmp_path / "a.tif", pixels, metadata=None, **options)
+    for read in (image_size, read_image):
+        with pytest.raises(DataError, match=r"a\.tif: is a TIFF file with .*save it as a PNG"):
+            read(tmp_path / "a.tif")
+
+
+def test_planes_of_tiff_files_that_are_read(tmp_path):
+    pixels = (DEEP // 257).astype(np.uint8)
+    expected = np.moveaxis(pixels, 0, 2)
+    for deep, options in ((pixels, {}), (pixels, {"tile": (16, 16)}), (DEEP, {"compression": 8})):
+        tifffile.imwrite(
+            tmp_path / "a.tif", deep, photometric="rgb", planarconfig="separate", **options
+        )
+        read = read_image(tmp_path / "a.tif").astype(int)
+        np.testing.assert_allclose(read, expected, atol=1)  # deep values lose their lower byte
+
+
+def test_an_alpha_channel_that_is_not_in_use_hides_nothing(tmp_path):
+    pixels = np.asarray(drawn("RGB", 0))
+    clear = np.dstack([pixels[..., ::-1], np.zeros((4, 7), np.uint8)])
+    for suffix in ("bmp", "png", "tif"):
+        cv2.imwrite(str(tmp_path / f"a.{suffix}"), clear)
+        np.testing.assert_array_equal(read_image(tmp_path / f"a.{suffix}"), pixels)
 
 
 def test_numbers_beyond_16_bits_are_refused(tmp_path):

@@ -11,7 +11,7 @@ from PIL import ExifTags, Image
 
 from probseg.errors import DataError
 from probseg.images import GREY_WEIGHTS, opened, upright
-from probseg.object_numbers import object_ids
+from probseg.object_numbers import BRIGHT, DARK, object_ids
 from probseg.picture_formats import LOSSY
 from probseg.types import IGNORE
 
@@ -29,10 +29,6 @@ LOSSY_COMPRESSIONS = ("jpeg", "tiff_jpeg", "webp")
 
 WHITE_IS_ZERO = 0
 """Value of the tag PhotometricInterpretation of TIFF files whose numbers are turned round."""
-
-DARK, BRIGHT = 32, 224
-"""Colours of a palette are taken for black if no channel is above the first, and for white if none
-is below the second."""
 
 
 class Objects(NamedTuple):
@@ -178,29 +174,39 @@ def _open_mask(path: Path) -> _Decoded:
                 "as a mask of its own, or number the objects of one page"
             )
             raise DataError(msg)
+        tags = getattr(picture, "tag_v2", {})  # of TIFF alone
+        white_is_zero = tags.get(ExifTags.Base.PhotometricInterpretation) == WHITE_IS_ZERO
+        program = str(tags.get(ExifTags.Base.Software, ""))
+        if picture.mode == "1" and white_is_zero and program.startswith("tifffile"):
+            msg = (
+                f"{path}: is a TIFF file of an array of truth values, of which tifffile and "
+                "imageio write True in black; save it as 8-bit numbers, for instance as "
+                "`255 * mask.astype(np.uint8)`"
+            )
+            raise DataError(msg)
         tiles = getattr(picture, "tile", ())
         layout = tiles[0][3] if tiles else ""
         options = layout if isinstance(layout, tuple) and layout else (layout,)
         packing = str(options[0])
-        scale = _scale(picture, packing, options[-1])
+        scale = _scale(picture.format, packing, options[-1], white_is_zero)
         decoded = upright(picture).copy()  # which needs the file no longer, whatever its format
     return _Decoded(decoded, packing, scale)
 
 
-def _scale(picture: Image.Image, packing: str, largest: object) -> str:
+def _scale(kind: str | None, packing: str, largest: object, white_is_zero: bool) -> str:
     """Say why the grey values that Pillow reads may not be the numbers in the file.
 
     Args:
-        picture: Not yet decoded.
+        kind: Format of the file.
         packing: Of its pixels.
         largest: In PPM files the largest number that they may have, for which Pillow gives 255.
+        white_is_zero: Whether Pillow inverts the numbers.
     """
     if packing.startswith(("L;2", "L;4")):
         return f"{packing[2]} bits per pixel"
-    tags = getattr(picture, "tag_v2", {})  # of TIFF alone
-    if tags.get(ExifTags.Base.PhotometricInterpretation) == WHITE_IS_ZERO:
+    if white_is_zero:
         return "the interpretation WhiteIsZero"
-    if picture.format == "PPM" and isinstance(largest, int) and largest not in (255, 65535):
+    if kind == "PPM" and isinstance(largest, int) and largest not in (255, 65535):
         return f"the largest value {largest}"
     return ""
 
@@ -299,7 +305,7 @@ def _by_palette(
         table[used[bright]] = IGNORE
         return table[indices], False
     first = palette[0].tolist()
-    if grey.all() and len(used) > 2:
+    if grey.all() and (len(used) > 2 or colours[0, 0] > colours[-1, 0]):
         msg = (
             f"{path}: is a palette file with grey colours that differ from its numbers (number "
             f"{used[-1]} is grey {colours[-1, 0]}), which leaves open what is meant; save it as a "

@@ -28,6 +28,14 @@ UNKNOWN = range(120, 137)
 
 NEARLY_WHITE = 240
 
+DARK, BRIGHT = 32, 224
+"""Values up to the first are taken for black, and from the second on for white, where a file shows
+nothing else."""
+
+STRETCHED = 16
+"""Least difference of neighbouring grey values for which even ones are taken for numbers that a
+program has stretched to 255, so that people see them."""
+
 BAND = 6
 """Pixels from the next number within which 255 is taken for an ignored band along its contour."""
 
@@ -99,6 +107,12 @@ def _refuse_grey_values(
         )
         raise DataError(msg)
     objects = [value for value in ids if value != IGNORE]
+    if not areas[0] and len(ids) == 2 and ids[0] <= DARK and ids[1] >= BRIGHT:
+        msg = (
+            f"{path}: holds {ids[0]} and {ids[1]} alone and no 0: this looks like a black-and-white "
+            f"mask whose black is {ids[0]}; {WAY_OUT}"
+        )
+        raise DataError(msg)
     white, rest = areas[NEARLY_WHITE:].sum(), areas[1:NEARLY_WHITE].sum()
     blurred = len(ids) > MAX_SMEARED and objects[0] < 64 and objects[-1] >= 192 and white > rest
     if blurred or _slopes(labels, ids):
@@ -106,6 +120,14 @@ def _refuse_grey_values(
             f"{path}: {len(ids)} different values, those between black and white on its contours: "
             "this looks like a black-and-white mask with blurred edges, from JPEG or from a smooth "
             f"change of size; {WAY_OUT}"
+        )
+        raise DataError(msg)
+    gaps = np.diff([0, *ids])
+    if IGNORE in ids and len(ids) > 2 and STRETCHED <= gaps.min() >= gaps.max() - 1:
+        msg = (
+            f"{path}: 255 would be ignored, but the values {_shown(ids)} are evenly spaced: this "
+            f"looks like the numbers of {len(ids)} objects, stretched so that they can be seen; "
+            f"save the numbers 1 to {len(ids)}, or threshold it to 0 and 255 if white is the object"
         )
         raise DataError(msg)
     if IGNORE in ids and (objects[0] >= NEARLY_WHITE or _led_by_white(labels, areas)):
@@ -118,16 +140,17 @@ def _refuse_grey_values(
 
 
 def _slopes(labels: Labels, ids: list[int]) -> bool:
-    """Whether most pixels between 0 and the largest value lie on a slope, as after smoothing.
+    """Whether most pixels between the extreme values lie on a slope, as after smoothing.
 
     Contours of objects that touch are slopes too, but objects have more than contours. A single
     small number may be a class of contours.
     """
-    middle = ids[:-1]
+    lowest = int(labels.min())
+    middle = [value for value in ids[:-1] if value != lowest]
     if len(middle) == 0 or (len(middle) == 1 and not 16 <= middle[0] < NEARLY_WHITE):
         return False
     inside = labels[1:-1, 1:-1]  # a slope may end at the border of the picture
-    between = (inside > 0) & (inside < ids[-1])
+    between = (inside > lowest) & (inside < ids[-1])
     shifted = (labels[2:, 1:-1], labels[:-2, 1:-1], labels[1:-1, 2:], labels[1:-1, :-2])
     above = np.logical_or.reduce([neighbour > inside for neighbour in shifted])
     below = np.logical_or.reduce([neighbour < inside for neighbour in shifted])

@@ -109,8 +109,8 @@ def _refuse_grey_values(
     objects = [value for value in ids if value != IGNORE]
     if not areas[0] and len(ids) == 2 and ids[0] <= DARK and ids[1] >= BRIGHT:
         msg = (
-            f"{path}: holds {ids[0]} and {ids[1]} alone and no 0: this looks like a black-and-white "
-            f"mask whose black is {ids[0]}; {WAY_OUT}"
+            f"{path}: holds {ids[0]} and {ids[1]} alone and no 0: this looks like a "
+            f"black-and-white mask whose black is {ids[0]}; {WAY_OUT}"
         )
         raise DataError(msg)
     white, rest = areas[NEARLY_WHITE:].sum(), areas[1:NEARLY_WHITE].sum()

@@ -142,6 +142,9 @@ class _Reader:
             counted = self._runs(outline)
             area = area or counted
         else:
+            if not _is_flat(outline):
+                msg = "its segmentation must be lists `[x, y, x, y, ...]` in a list, or run lengths"
+                raise ValueError(msg)
             # pycocotools takes four numbers for a box.
             polygons = [polygon for polygon in outline if len(polygon) >= 6]
             if not polygons:
@@ -151,6 +154,7 @@ class _Reader:
                 self.left["outlines of fewer than three corners"] += short
             if odd := sum(len(polygon) % 2 for polygon in polygons):
                 self.left["halves of corners at the ends of outlines"] += odd
+                polygons = [polygon[: len(polygon) // 2 * 2] for polygon in polygons]
             if not all(map(_near, polygons)):
                 msg = f"a coordinate is not a number from {-FARTHEST:.0f} to {FARTHEST:.0f}"
                 raise ValueError(msg)
@@ -279,9 +283,17 @@ def _near(polygon: list[float]) -> bool:
     return min(polygon) >= -FARTHEST and max(polygon) <= FARTHEST
 
 
+def _is_flat(outline: object) -> bool:
+    """True for a list of lists of numbers; of the numbers, the first is looked at."""
+    return isinstance(outline, list) and all(
+        isinstance(polygon, list) and all(isinstance(number, int | float) for number in polygon[:1])
+        for polygon in outline
+    )
+
+
 def _enclosed(polygon: list[float]) -> float:
-    """Return the area of a polygon; half a corner at its end does not count."""
-    corners = np.array(polygon[: len(polygon) // 2 * 2], dtype=np.float64).reshape(-1, 2)
+    """Return the area of a polygon."""
+    corners = np.array(polygon, dtype=np.float64).reshape(-1, 2)
     return abs(signed_area(corners))
 
 

@@ -10,6 +10,7 @@ from fakes import draw_scene, save
 from PIL import Image
 from pycocotools.coco import COCO
 
+from probseg.data.coco import COCO as COCOFolder
 from probseg.data.conversion import WRITERS, Request, convert
 from probseg.errors import DataError
 from probseg.formats import brush
@@ -162,7 +163,7 @@ def test_every_loss_has_its_line(tmp_path):
     assert sorted(lines) == sorted([
         "2 objects of skipped annotations of tasks",
         "1 objects of further annotations of tasks",
-        "1 objects that are not drawn with the brush",
+        "1 objects that are of another type than brushlabels",
         "1 objects of tasks that hold the image itself, which has no name",
         "1 images of tasks that hold the image itself, which has no name",
         "2 images of tasks without a mask, whose size is not known",
@@ -210,6 +211,38 @@ def test_names_of_classes_are_lines_of_their_list(tmp_path):
     ledger = convert(path, tmp_path / "texts", ("coco", "yolo"), Request())
     assert "car red" in (tmp_path / "texts" / "classes.txt").read_text().splitlines()
     assert any("fit into a line" in line for line in ledger.lines())
+
+
+@pytest.mark.parametrize(
+    "outline", [SQUARE, [[[4, 4], [12, 4], [12, 12]]], ["4 4 12 4 12 12"], "4 4 12", [{"x": 4}]]
+)
+def test_outlines_that_are_no_lists_of_numbers_are_refused(tmp_path, outline):
+    path, *_ = draw_coco(tmp_path)
+    content = json.loads(path.read_text())
+    content["annotations"][0]["segmentation"] = outline
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"coco\.json: .*segmentation must be lists"):
+        convert(path, tmp_path / "b.json", ("coco", "coco"), Request())
+
+
+def test_half_a_corner_is_left_out_by_training_and_conversion(tmp_path):
+    photographs(tmp_path, "a.jpg")
+    images = [{"id": 1, "file_name": "a.jpg", "height": HEIGHT, "width": WIDTH}]
+    annotations = [{"id": 1, "image_id": 1, "segmentation": [[*SQUARE, 3]]}]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+    ledger = convert(path, tmp_path / "b.json", ("coco", "coco"), Request())
+    assert "halves of corners at the ends of outlines: 1" in ledger.lines()
+    for file in ("a.json", "b.json"):
+        (sample,) = COCOFolder(tmp_path / file, tmp_path)
+        np.testing.assert_array_equal(sample.mask, MASK)
+
+
+def test_two_spellings_of_one_path_are_two_images_of_one_name(tmp_path):
+    path, *_ = draw_coco(tmp_path)
+    path.write_text(path.read_text().replace("bare.jpg", "./a.jpg"))
+    with pytest.raises(DataError, match=r"a\.jpg: is the name of two images"):
+        convert(path, tmp_path / "b.json", ("coco", "coco"), Request())
 
 
 @pytest.mark.parametrize("writer", sorted(set(WRITERS) - {"png", "index"}))

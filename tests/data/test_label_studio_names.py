@@ -35,6 +35,7 @@ def names(tmp_path, *addresses):
     [
         ("/data/local-files/?d=my%20photos/d%C3%A9cran.jpg", "my photos/décran.jpg"),
         ("https://tool.example/data/local-files/?d=x/cat.jpg", "x/cat.jpg"),
+        ("/data/local-files?d=x/cat.jpg", "x/cat.jpg"),
         ("/data/local-files/?d=x\\cat.jpg", "x/cat.jpg"),
         ("/data/local-files/?d=x%5Ccat.jpg", "x/cat.jpg"),
         ("/data/local-files/?d=C%3A%5Cx%5Ccat.jpg", "x/cat.jpg"),
@@ -48,6 +49,34 @@ def names(tmp_path, *addresses):
 )
 def test_names_of_addresses(tmp_path, address, name):
     assert names(tmp_path, address) == [name]
+
+
+@pytest.mark.parametrize("address", [None, 5, ["a.jpg", "b.jpg"], {"url": "a.jpg"}])
+def test_an_address_is_text(tmp_path, address):
+    with pytest.raises(DataError, match=r"tasks\.json: .*'image' must be text, got "):
+        names(tmp_path, address)
+
+
+@pytest.mark.parametrize("name", ["Q&A/1.jpg", "#1.jpg", "a.jpg&d=b.jpg", "a&b"])
+def test_a_local_path_that_is_not_encoded_is_refused(tmp_path, name):
+    with pytest.raises(DataError, match=r"write & and # as %26 and %23"):
+        names(tmp_path, f"/data/local-files/?d={name}")
+
+
+def test_content_and_schemes_in_capitals(tmp_path):
+    found = names(tmp_path, "DATA:image/png;base64,AA", "HTTPS://a.example/x/a%20b.jpg")
+    assert found == ["a b.jpg"]
+
+
+@pytest.mark.parametrize("labels", ["car", [None], [5], {"car": 1}])
+def test_labels_are_a_list_of_text(tmp_path, labels):
+    value = {"rle": brush.encode(MASK), "brushlabels": labels}
+    size = {"original_width": 4, "original_height": 3}
+    result = [{"type": "brushlabels", **size, "value": value}]
+    tasks = [{"data": {"image": "a.jpg"}, "annotations": [{"result": result}]}]
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
+    with pytest.raises(DataError, match=r"tasks\.json: .*'brushlabels' must be"):
+        convert(tmp_path / "tasks.json", tmp_path / "b.json", ("label-studio", "coco"), Request())
 
 
 def test_images_of_several_folders_stay_apart(tmp_path):

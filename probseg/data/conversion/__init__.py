@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from probseg.data.conversion import coco_files, label_studio, masks, yolo_texts
 from probseg.data.conversion.ledger import IMAGES, Ledger
@@ -100,13 +100,14 @@ def _checked(
     """
     seen = set()
     for number, image in enumerate(images, start=1):
-        if image.file in seen:
+        path = PurePosixPath(image.file)  # without "./"
+        if path in seen:
             msg = (
                 f"{image.file}: is the name of two images, whose objects cannot be told apart "
                 "afterwards; rename one of them, or remove it"
             )
             raise DataError(msg)
-        seen.add(image.file)
+        seen.add(path)
         progress(number)
         yield image._replace(objects=_drawn(image.objects, ledger))
 

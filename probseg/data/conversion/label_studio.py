@@ -42,12 +42,14 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
     have there; other images have that of their address, without the folders that all share.
     """
     try:
-        files = _names([str(task["data"]["image"]) for task in entries(place, "")])
+        files = _names([_text(task["data"]["image"], "image") for task in entries(place, "")])
         for file, task in zip(files, entries(place, ""), strict=True):
             ledger.find(images=1)
             results = _results(task, ledger)
             brushed = [result for result in results if result["type"] == "brushlabels"]
-            ledger.lose("that are not drawn with the brush", objects=len(results) - len(brushed))
+            ledger.lose(
+                "that are of another type than brushlabels", objects=len(results) - len(brushed)
+            )
             if file is None:
                 why = "of tasks that hold the image itself, which has no name"
                 ledger.lose(why, images=1, objects=len(brushed))
@@ -58,7 +60,7 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
                     _Brushed(
                         result["value"]["rle"],
                         (_side(result["original_height"]), _side(result["original_width"])),
-                        result["value"].get("brushlabels") or [NO_NAME],
+                        _labels(result["value"]),
                     )
                     for result in brushed
                 ]
@@ -69,6 +71,22 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
     except (KeyError, TypeError, AttributeError, ValueError, ijson.JSONError) as error:
         msg = f"{place}: cannot be read as tasks of Label Studio ({error!r}); export it as JSON"
         raise DataError(msg) from error
+
+
+def _text(value: object, key: str) -> str:
+    if not isinstance(value, str):
+        msg = f"{key!r} must be text, got {value!r:.60}"
+        raise TypeError(msg)
+    return value
+
+
+def _labels(value: Entry) -> list[str]:
+    """Return the labels of a result, `NO_NAME` if it has none."""
+    labels = value.get("brushlabels") or [NO_NAME]
+    if not isinstance(labels, list):
+        msg = f"'brushlabels' must be a list, got {labels!r:.60}"
+        raise TypeError(msg)
+    return [_text(label, "brushlabels") for label in labels]
 
 
 def _side(number: float) -> int:
@@ -140,18 +158,26 @@ def _names(addresses: list[str]) -> list[str | None]:
 
 
 def _path(address: str) -> tuple[PurePosixPath, bool] | None:
-    """Return the path in an address and whether it is one in a local storage; None for content."""
-    if address.startswith("data:"):
+    """Return the path in an address and whether it is one in a local storage; None for content.
+
+    Raises:
+        ValueError: If the address of a file in a local storage has more than its path.
+    """
+    if address[:5].lower() == "data:":
         return None
     scheme, _, rest = address.partition("://")
     parts = urlsplit(address)
     is_local = True  # as paths that are no address are
-    if address.startswith("/") or (rest and scheme in ("http", "https", "file")):
-        is_local = parts.path.endswith(LOCAL)
+    if address.startswith("/") or (rest and scheme.lower() in ("http", "https", "file")):
+        is_local = f"{parts.path.rstrip('/')}/".endswith(LOCAL)
         file = unquote(parts.path).strip("/")
         text = f"{parts.netloc}/{file}" if file else ""
         if is_local:
-            text = parse_qs(parts.query).get("d", [""])[0]
+            query = parse_qs(parts.query, keep_blank_values=True)
+            text, *others = query.get("d", [""])
+            if others or len(query) > 1 or parts.fragment:
+                msg = f"{address!r} has more than the path of a file; write & and # as %26 and %23"
+                raise ValueError(msg)
     elif rest:  # of a bucket, whose keys are not encoded
         text, is_local = rest, False
     else:

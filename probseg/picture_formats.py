@@ -21,10 +21,10 @@ LOSSLESS = {
 }
 """Formats, as Pillow names them, that masks may have too, with the suffixes of their files."""
 
-HEIC_SUFFIXES = (".heic", ".heif")
+HEIC_SUFFIXES = (".heic", ".heif", ".hif")
 
 LOSSY = {
-    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
+    "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif", ".mpo"),
     "WEBP": (".webp",),
     **({"HEIF": HEIC_SUFFIXES} if HEIC_IS_READ else {}),
 }
@@ -41,10 +41,11 @@ IMAGE_SUFFIXES = (
 
 UNREAD_SUFFIXES = (
     *(() if HEIC_IS_READ else HEIC_SUFFIXES),
-    *(".avif", ".jxl"),
-    *(".cr2", ".cr3", ".nef", ".arw", ".dng", ".orf", ".raf", ".rw2"),
+    *(".avif", ".jxl", ".jp2", ".j2k", ".tga", ".psd", ".xcf"),
+    *(".cr2", ".cr3", ".nef", ".nrw", ".arw", ".dng", ".orf", ".pef", ".raf", ".rw2", ".srw"),
 )
-"""Formats of phones and cameras that are not read; of raw files Pillow would give the preview."""
+"""Formats of phones, cameras and editors that are not read; of raw files Pillow would give the
+preview."""
 
 _BRANDS = {b"avi": "AVIF", b"hei": "HEIC", b"hev": "HEIC", b"mif": "HEIC", b"msf": "HEIC"}
 """First letters of what follows `ftyp` in files of the ISO base media format."""
@@ -78,7 +79,7 @@ def foreign_content(head: bytes) -> str | None:
 
 
 def _remedy(kind: str) -> str:
-    if kind.lower() in ("heic", "heif"):
+    if f".{kind.lower()}" in HEIC_SUFFIXES:
         return (
             f"{kind} is read with the package pillow-heif, which is not installed; run "
             "`pip install pillow-heif`, or convert it to JPEG or PNG"

@@ -174,6 +174,14 @@ def test_every_loss_has_its_line(tmp_path):
     ])  # fmt: skip
 
 
+def test_classes_that_the_list_does_not_name_have_a_line(tmp_path):
+    photos = photographs(tmp_path / "photos", "a.jpg", "b/d.jpg")
+    texts, *_ = draw_yolo(tmp_path)
+    (texts / "classes.txt").write_text("unused\n")
+    lines = convert(texts, tmp_path / "b.json", ("yolo", "coco"), Request(photos)).lines()
+    assert "objects of classes after the last of classes.txt: 3" in lines
+
+
 def test_files_that_belong_to_nothing_are_refused_by_name(tmp_path):
     photos = photographs(tmp_path / "photos", "a.jpg")
 

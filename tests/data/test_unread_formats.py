@@ -149,3 +149,24 @@ def test_heic_photographs_are_upright_and_their_size_is_known(tmp_path):
         assert abs(read_image(path).astype(int) - expected).mean() < 4
         (photograph,) = list_photographs(tmp_path)
         assert photograph.size == expected.shape[:2]
+
+
+@pytest.mark.parametrize("suffix", ["jp2", "TGA", "psd", "xcf", "nrw"])
+def test_files_of_editors_and_cameras_are_named(suffix, tmp_path):
+    write_folder(tmp_path, images=2, size=(24, 32))
+    path = tmp_path / "images" / f"other.{suffix}"
+    path.write_bytes(b"")
+    (problem,) = check_folder(tmp_path).problems
+    assert problem.path == str(path)
+    assert problem.text.startswith(f"{suffix.upper()} is not supported")
+    (listed,) = [one for one in list_photographs(tmp_path) if one.path == path]
+    assert listed.error == problem.text
+
+
+def test_pictures_of_stereo_cameras_are_read(tmp_path):
+    pixels = draw_scene(24, 32)[0]
+    picture = Image.fromarray(pixels)
+    picture.save(tmp_path / "a.mpo", save_all=True, append_images=[picture.rotate(180)])
+    (listed,) = list_photographs(tmp_path)
+    assert listed.error is None
+    assert read_image(listed.path).shape == (24, 32, 3)

@@ -65,6 +65,7 @@ def _objects(
             raise DataError(msg) from error
         used.add(number)
         name = names[number] if number < len(names) else f"{NO_NAME} {number}"
+        ledger.change(f"objects of classes after the last of {CLASSES}", number >= len(names) > 0)
         yield LabelledRegion(region, name)
 
 

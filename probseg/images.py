@@ -59,9 +59,7 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
         with Image.open(file, formats=decoders()) as picture:
             if math.prod(picture.size) > MAX_PIXELS:  # Pillow itself refuses twice as many
                 raise _too_large(name)
-            if isinstance(picture, TiffImageFile) and (layout := _misread(picture)):
-                msg = f"{name}: is a TIFF file {layout}, which is not read; save it as a PNG"
-                raise DataError(msg)
+            _refuse_misread(picture, name)
             yield picture
     except (DataError, MemoryError):  # the second says nothing about the file
         raise
@@ -76,8 +74,15 @@ def opened(file: Path | BinaryIO, name: Path | str) -> Iterator[Image.Image]:
         raise _unreadable(name, error) from error
 
 
-def _misread(picture: TiffImageFile) -> str | None:
-    """Return the layout of a file of which Pillow makes other pixels without an error, or None."""
+def _refuse_misread(picture: Image.Image, name: Path | str) -> None:
+    """Raise a `DataError` for a TIFF file of which Pillow makes other pixels without an error."""
+    layout = _misread_layout(picture) if isinstance(picture, TiffImageFile) else None
+    if layout:
+        msg = f"{name}: is a TIFF file {layout}, which is not read; save it as a PNG"
+        raise DataError(msg)
+
+
+def _misread_layout(picture: TiffImageFile) -> str | None:
     tags = picture.tag_v2
     bits = max(tags.get(BITSPERSAMPLE, (1,)))
     if bits == 12:  # the values stay below 4096, and the picture is nearly black
@@ -185,8 +190,9 @@ def rgb_pixels(picture: Image.Image, name: str = "image") -> npt.NDArray[np.uint
         name: Named in the error.
 
     Raises:
-        DataError: If it holds numbers of more than 16 bits.
+        DataError: If it holds numbers of more than 16 bits, or Pillow misreads its file.
     """
+    _refuse_misread(picture, name)
     if picture.mode == "F":
         msg = f"{name}: holds floating point numbers of unknown range; save it with 8 or 16 bits"
         raise DataError(msg)

@@ -130,6 +130,11 @@ def test_tiff_files_that_would_be_misread_are_refused(name, tmp_path):
     for read in (image_size, read_image):
         with pytest.raises(DataError, match=r"a\.tif: is a TIFF file with .*save it as a PNG"):
             read(tmp_path / "a.tif")
+    with (
+        Image.open(tmp_path / "a.tif") as picture,
+        pytest.raises(DataError, match="a TIFF file with"),
+    ):
+        rgb_pixels(picture)
 
 
 def test_planes_of_tiff_files_that_are_read(tmp_path):

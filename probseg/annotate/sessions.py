@@ -10,7 +10,7 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -111,6 +111,14 @@ class Sessions:
             self.closed = True
             self.store.close()
 
+    def refused(self) -> Iterator[tuple[str, str]]:
+        """Yield the photographs and masks that cannot be used, as their names say, and why."""
+        for photograph in self.photographs:
+            if photograph.error is not None:
+                yield photograph.name, photograph.error
+        for path, reason in output.mask_files(self.folder, self._names).refused.items():
+            yield f"masks/{path.name}", reason
+
     # What clients read
 
     def session(self) -> dict[str, Any]:
@@ -119,7 +127,7 @@ class Sessions:
             overview = self.store.overview()
         rows = []
         total = 0
-        files = output.mask_files(self.folder, self._names)  # of photographs never opened
+        files = output.mask_files(self.folder, self._names).owned  # of photographs never opened
         for photograph in self.photographs:
             never_opened: tuple[State, int] = ("open", len(files.get(photograph.stem, ())))
             state, objects = overview.get(photograph.name, never_opened)
@@ -473,7 +481,7 @@ class Sessions:
         name = photograph.name
         if photograph.size is None or self.store.photograph(name)[1]:
             return
-        files = output.mask_files(self.folder, self._names)[photograph.stem]
+        files = output.mask_files(self.folder, self._names).owned.get(photograph.stem, [])
         masks = output.existing_masks(files, photograph)
         with self.store.change(name, None):
             for source, labels in masks:

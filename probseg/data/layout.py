@@ -10,7 +10,9 @@ from probseg.paths import data_dir
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
+    UNREAD_SUFFIXES,
     list_pictures,
+    not_supported,
     of_one_stem,
     refuse_only_unread,
     second_of_a_stem,
@@ -54,20 +56,41 @@ def picture_files(place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> dict
     return {path.stem: path for path in found}
 
 
+def sort_pictures(
+    place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES
+) -> tuple[dict[str, Path], dict[Path, str]]:
+    """Divide the pictures in a folder into those that are read and the others, by their names.
+
+    Args:
+        place: The folder, which may be missing.
+        suffixes: Those of the files that are read, in small letters.
+
+    Returns:
+        The files that are read by their stems; and why each of the others is not.
+    """
+    files, refused = [], {}
+    for path in list_pictures(place, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
+        if path.suffix.lower() in suffixes:
+            files.append(path)
+        else:
+            expected = f"is not lossless; expected {', '.join(suffixes)}"
+            refused[path] = (suffixes == IMAGE_SUFFIXES and not_supported(path)) or expected
+    twins = of_one_stem(files)
+    refused |= {path: second_of_a_stem(first) for path, first in twins.items()}
+    return {path.stem: path for path in files if path not in twins}, refused
+
+
 def mask_files(place: Path) -> dict[str, Path]:
-    """Map the stems of the masks in a folder to their paths, as `picture_files` does.
+    """Map the stems of the masks in a folder to their paths.
 
     Raises:
-        DataError: As there, and if a mask is in a format that changes its numbers.
+        DataError: If a mask has the stem of another one, or a format that changes its numbers or
+            is not read.
     """
-    files = picture_files(place)
-    for path in files.values():
-        if path.suffix.lower() not in LOSSLESS_SUFFIXES:
-            msg = (
-                f"{path}: masks must be in a lossless format ({', '.join(LOSSLESS_SUFFIXES)}); "
-                "JPEG and its like change the object numbers near contours"
-            )
-            raise DataError(msg)
+    files, refused = sort_pictures(place, LOSSLESS_SUFFIXES)
+    for path, reason in refused.items():
+        msg = f"{path}: {reason}"
+        raise DataError(msg)
     return files
 
 

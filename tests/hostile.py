@@ -24,6 +24,7 @@ REFUSED = "refused by name"
 BARE = "photograph without a mask: left out of trainings, with its name"
 STRANDED = "could be used, but for its photograph or mask, which is refused"
 EMPTY = "mask without an object"
+NESTED = "folder with pictures, which only conversions read"
 NO_PICTURE = "no picture, or hidden"
 
 HEIGHT, WIDTH = 24, 32
@@ -277,6 +278,9 @@ def _beside(draw: _Drawer) -> None:
     draw.place("images/linked.png", USED).symlink_to("../kept/photo.png")
     draw.place("masks/linked.png", USED, 1).symlink_to("../kept/mask.png")
     for folder in ("images", "masks"):
+        nested = draw.place(f"{folder}/nested", NESTED)
+        nested.mkdir()
+        (scene(601) if folder == "images" else Image.fromarray(squares())).save(nested / "a.png")
         for name in ("Thumbs.db", ".DS_Store", "._cat.png", "desktop.ini", "notes.txt"):
             draw.content(f"{folder}/{name}", NO_PICTURE, b"\0\5\x16\7")
 

@@ -12,6 +12,7 @@ from hostile import (
     BARE,
     COMPOSED,
     EMPTY,
+    NESTED,
     NO_PICTURE,
     ONLY_SIZES,
     REFUSED,
@@ -101,7 +102,8 @@ def test_check(hostile, capsys):
         path = Path(problem["path"]).relative_to(hostile.root)
         found[problem["serious"]].add(str(path))
     assert found[True] == {*hostile.of(REFUSED)}
-    unused = {*hostile.of(EMPTY), *hostile.of(BARE)} - {"images/nothing.jpg"}  # its mask is named
+    unused = {*hostile.of(EMPTY), *hostile.of(BARE), *hostile.of(NESTED)}
+    unused -= {"images/nothing.jpg"}  # its mask is named
     partly = {*hostile.of(STRANDED, "images"), *hostile.of(REFUSED, "images")}  # without a mask
     assert unused <= found[False] <= unused | partly
     assert report["objects"] == objects_in(hostile)
@@ -167,7 +169,8 @@ def test_fit(hostile, mended, capsys, monkeypatch):
     train, val = (sum(map(len, part)) for part in (run.datamodule.train, run.datamodule.val))
     assert train + val == objects_in(hostile)
     said = capsys.readouterr().err
-    for file in [*hostile.of(BARE), *hostile.of(EMPTY), *hostile.of(STRANDED, "images")]:
+    left_out = [file for kind in (BARE, EMPTY, NESTED) for file in hostile.of(kind)]
+    for file in [*left_out, *hostile.of(STRANDED, "images")]:
         if (mended / file).exists() and file != "images/nothing.jpg":
             assert Path(file).name in said
 
@@ -195,7 +198,7 @@ def test_predict(hostile, monkeypatch, capsys):
     images = [
         Path(file).name
         for file in hostile.verdicts
-        if file.startswith("images/") and file not in hostile.of(NO_PICTURE)
+        if file.startswith("images/") and file not in (*hostile.of(NO_PICTURE), *hostile.of(NESTED))
     ]
     bare = file_names(hostile.of(BARE, "images"))
     entries = {name: [{"clicks": [[0, 0]]}] for name in images if name not in bare}
@@ -213,6 +216,7 @@ def test_predict(hostile, monkeypatch, capsys):
         assert unread == refused
         done = len(images) - len(failed) - skipped
         total = f"{len(images)} photographs: {done} done, {len(failed)} failed"
+        assert "not looked into, as they are folders: nested" in lines
         assert lines[0].endswith(total + (f", {skipped} skipped" if skipped else ""))
 
 
@@ -235,10 +239,11 @@ def test_annotate(hostile, here):
     assert shown <= {file for kind in (USED, BARE, STRANDED) for file in hostile.of(kind, "images")}
     unnamed = {file for file in {*hostile.of(REFUSED)} - refused if Path(file).name not in said}
     assert unnamed <= {"masks/phone.png"}  # with its photograph
+    assert refused >= {*hostile.of(NESTED)}
 
 
 def test_convert_in_all_directions(hostile, mended, here, capsys):
-    images, count = mended / "images", objects_in(hostile)
+    images, count = mended / "images", objects_in(hostile) + 1  # in the folder inside of it
     options = ("--from=png", "--to=coco", f"--images={images}")
     assert status("data", "convert", mended, "first.json", *options) == 0
     lines = capsys.readouterr().out.splitlines()

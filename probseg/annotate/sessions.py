@@ -25,6 +25,7 @@ from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import Photograph, list_photographs, read_readable
 from probseg.annotate.steps import check_step, next_click
 from probseg.annotate.store import State, Store, StoredObject
+from probseg.data.layout import unread_folders
 from probseg.errors import DataError, UsageError
 from probseg.formats import png
 from probseg.formats.mask_names import MaskNames
@@ -112,12 +113,14 @@ class Sessions:
             self.store.close()
 
     def refused(self) -> Iterator[tuple[str, str]]:
-        """Yield the photographs and masks that cannot be used, as their names say, and why."""
+        """Yield photographs, masks and folders that are not used, as their names say, and why."""
         for photograph in self.photographs:
             if photograph.error is not None:
                 yield photograph.name, photograph.error
-        for path, reason in output.mask_files(self.folder, self._names).refused.items():
-            yield f"masks/{path.name}", reason
+        refused = output.mask_files(self.folder, self._names).refused
+        nested = unread_folders(self.folder / "images", self.folder / "masks")
+        for path, reason in (*refused.items(), *nested.items()):
+            yield path.relative_to(self.folder).as_posix(), reason
 
     # What clients read
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
 from probseg.data.folder import check_layout, images_folder
-from probseg.data.layout import sort_pictures
+from probseg.data.layout import sort_pictures, unread_folders
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.source import Full
 from probseg.data.threads import in_threads
@@ -143,6 +143,8 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
     partners = _partners(images, masks, lambda stem: names.owner(stem) or stem, problems)
     unused = sorted(set(images.values()) - {image for image, _ in partners})
     notes = [Problem(str(image), "has no mask and is not used", False) for image in unused]
+    folders = unread_folders(root / images_folder(root), root / "masks")
+    notes += [Problem(str(path), reason, False) for path, reason in folders.items()]
     owned: dict[Path, list[Path]] = defaultdict(list)
     for image, mask in partners:
         owned[image].append(mask)

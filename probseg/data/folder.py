@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.layout import mask_files, picture_files
+from probseg.data.layout import mask_files, picture_files, unread_folders
 from probseg.data.lists import names_to_leave_out, names_to_use, some
 from probseg.data.reading import NAMED, index_objects
 from probseg.errors import DataError, DatasetNotFoundError
@@ -103,6 +103,8 @@ class ImageMaskFolder(InteractiveDataset):
         bare_of_objects = sorted({image.name for image, _ in pairs if image not in used})
         unread = [path.name for path in unread_files(place)]
         self._say("photographs are in a format that is not read, and are not used", unread)
+        folders = [str(path.relative_to(self.root)) for path in unread_folders(place, within)]
+        self._say("folders inside of it have pictures that are not used", folders)
         self._say("images have no mask and are not used", bare)
         small = f"images have no object of at least {min_area} pixels and are not used"
         self._say(small, bare_of_objects)

@@ -80,6 +80,29 @@ def sort_pictures(
     return {path.stem: path for path in files if path not in twins}, refused
 
 
+def unread_folders(*places: Path) -> dict[Path, str]:
+    """Find folders with pictures inside of folders of photographs and masks, where none is read.
+
+    Hidden folders do not count, nor does `masks/`, which photographs may lie next to.
+
+    Args:
+        places: Folders of which the pictures are read.
+
+    Returns:
+        Folders, and why their pictures are not used.
+    """
+    reasons = {}
+    for folder in sorted(path for place in places for path in place.glob("[!.]*")):
+        if not folder.is_dir():
+            continue
+        inside = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+        count = sum(len(list_pictures(path)) for path in inside)
+        if count and folder.name != "masks":
+            pictures = "a picture" if count == 1 else f"{count} pictures"
+            reasons[folder] = f"is a folder with {pictures}, not used; move them one folder up"
+    return reasons
+
+
 def mask_files(place: Path) -> dict[str, Path]:
     """Map the stems of the masks in a folder to their paths.
 

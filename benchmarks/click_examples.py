@@ -29,8 +29,8 @@ ROUNDS = 3
 def main() -> None:
     """Measure both ways to train and write a row for each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--crop", type=int, default=128, help="side in pixels")
-    parser.add_argument("--batch", type=int, default=8, help="crops per step")
+    parser.add_argument("--crop", type=int, default=256, help="side in pixels")
+    parser.add_argument("--batch", type=int, default=12, help="crops per step")
     parser.add_argument("--seconds", type=float, default=60)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -47,10 +47,17 @@ def main() -> None:
         "the same, two annotators": _task(
             "lite0_unet_prop", every_round=True, frozen=FROZEN, fixed_statistics=True, annotators=2
         ),
+        "the same, three annotators": _task(
+            "lite0_unet_prop", every_round=True, frozen=FROZEN, fixed_statistics=True, annotators=3
+        ),
     }
+    halves = {"the same, in bfloat16": tasks["the same, three annotators"]}
     path = RESULTS / "click_examples_cpu.csv"
     path.unlink(missing_ok=True)
     calls = {name: (lambda task=task: _step(task, batch)) for name, task in tasks.items()}
+    for name, task in halves.items():
+        calls[name] = lambda task=task: _step(task, batch, half=True)
+    tasks |= halves
     for call in calls.values():
         call()  # warms up
     seconds = interleave(calls, "cpu", budget=args.seconds, minimum=3)
@@ -91,9 +98,10 @@ def _batch(crop: int, size: int) -> TrainBatch:
     return TrainBatch(images, masks, torch.arange(size), ["object"] * size, [])
 
 
-def _step(task: InteractiveSegmentation, batch: TrainBatch) -> None:
+def _step(task: InteractiveSegmentation, batch: TrainBatch, half: bool = False) -> None:
     epoch = patch.object(type(task), "current_epoch", PropertyMock(return_value=0))
-    with epoch, patch.object(task, "log"):
+    precision = torch.autocast("cpu", torch.bfloat16, enabled=half)
+    with epoch, precision, patch.object(task, "log"):
         loss = task.training_step(batch, 0)["loss"]
     assert isinstance(loss, torch.Tensor), "a step returns its loss"
     loss.backward()  # type: ignore[no-untyped-call]

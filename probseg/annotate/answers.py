@@ -110,6 +110,10 @@ class Answers:
         """Return the answer to one more step of the open object; it is not kept."""
         return self._answerer.answer(self.current(photograph), step)
 
+    def preview(self, photograph: Photograph, step: Step) -> Work:
+        """Return the answer to one more step of the open object at one scale; it is not kept."""
+        return self._answerer.preview(self.current(photograph), step)
+
     def keep(self, photograph: Photograph, number: int, count: int, work: Work) -> None:
         """Keep the answer to the first `count` steps of an object, and drop those to more."""
         opened = self.open(photograph)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,14 @@ from probseg.attention import Adaptation
 from probseg.descriptions import RECOMMENDED
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.states import begin, image_tensor
-from probseg.interact.zoom import ZOOMS
+from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
 from probseg.models import Segmenter
 from probseg.zoo import create_interactive, list_models
 
 KNOBS = tuple(field.name for field in fields(Adaptation))
 """Settings of `Segmenter.adapt`."""
 
-ZOOM_NAMES = ("fixed",)
+ZOOM_NAMES = (RECOMMENDED_ZOOM,)
 """Ways to zoom that the page offers."""
 
 
@@ -45,7 +45,7 @@ class Answerer:
     ) -> None:
         self.wanted, self._runs = name, runs
         self.device = torch.device(device)
-        self.zoom: str | None = "fixed"
+        self.zoom: str | None = RECOMMENDED_ZOOM
         self.load(name or RECOMMENDED)
 
     @property
@@ -94,6 +94,12 @@ class Answerer:
     def answer(self, work: Work, step: Step) -> Work:
         """Carry out a step; see `probseg.annotate.steps.answer`."""
         return answer(self.loop, work, step)
+
+    def preview(self, work: Work, step: Step) -> Work:
+        """Answer a step at one scale, in time for a moving pointer."""
+        loop = self.loop
+        zoom = None if loop.zoom is None else replace(loop.zoom, first=(1.0,))
+        return answer(replace(loop, zoom=zoom), work, step)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of inference; None for those that the network has not."""

@@ -222,7 +222,7 @@ class Sessions:
             return None
         try:
             began = time.perf_counter()
-            work = self.answers.with_step(photograph, step)
+            work = self.answers.preview(photograph, step)
             header = _header(request, began)
             return pack(header, self.answers.mask(photograph, work))
         finally:

@@ -24,6 +24,7 @@ from torch import Tensor
 import probseg
 from probseg.evaluation.gauges import MULTIPLY_ADDS, count_multiply_adds, timed, timed_with_peak
 from probseg.interact.predictor import Predictor
+from probseg.interact.zoom import RECOMMENDED_ZOOM
 from probseg.losses import BinaryCrossEntropy
 from probseg.models import Segmenter, build
 from probseg.models.build import without_downloads
@@ -272,7 +273,7 @@ class _Clicks:
 
 
 def _time_clicks(record: Record, model: Segmenter, settings: Settings) -> None:
-    clicks = _Clicks(model, settings, zoom="fixed")
+    clicks = _Clicks(model, settings, zoom=RECOMMENDED_ZOOM)
     for _ in range(settings.warmup):
         list(clicks.session())
     found = defaultdict(list)

@@ -167,6 +167,14 @@ PROTOCOLS: dict[str, Protocol] = {
         ),
         replace(
             _RITM,
+            name="probseg",
+            description="As ritm, with the zoom of the Predictor: the first click is answered at "
+            "three scales, the answer that expects the largest IoU is taken, and from the second "
+            "click on the surroundings of the object are enlarged.",
+            zoom="scales",
+        ),
+        replace(
+            _RITM,
             name="human",
             description="As ritm, by a hand that trembles, misses the centre, clicks before it has "
             "looked and sometimes takes the wrong button.",

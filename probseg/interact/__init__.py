@@ -2,9 +2,10 @@
 
 from probseg.interact.loop import InteractionLoop, Model, OneStep
 from probseg.interact.states import InteractionState, begin, image_tensor
-from probseg.interact.zoom import ZOOMS, Zoom
+from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS, Zoom
 
 __all__ = [
+    "RECOMMENDED_ZOOM",
     "ZOOMS",
     "InteractionLoop",
     "InteractionState",

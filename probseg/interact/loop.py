@@ -21,7 +21,7 @@ from torch import Tensor
 
 from probseg.clicks.boxes import Box
 from probseg.interact.states import InteractionState, View, check_click
-from probseg.interact.zoom import Zoom, next_window, scaled_size
+from probseg.interact.zoom import Zoom, expected_iou, first_windows, next_window, scaled_size
 from probseg.types import Click, Prompts, read_only
 
 
@@ -117,11 +117,16 @@ class InteractionLoop:
         Raises:
             ValueError: If the model's logits are not of the view's shape.
         """
-        views, windows = [], []
-        for state in states:
-            view, window = self._next_view(state)
-            views.append(view)
-            windows.append(window)
+        choices = [self._next_views(state) for state in states]
+        tried = [state for state, views in zip(states, choices, strict=True) for _ in views]
+        answered = iter(self._answered(tried, [view for views in choices for view in views]))
+        return [_best([next(answered) for _ in views]) for views in choices]
+
+    def _answered(
+        self, states: Sequence[InteractionState], chosen: Sequence[tuple[View, Box | None]]
+    ) -> list[InteractionState]:
+        """Return the states with the answers from these views, and windows to remember."""
+        views, windows = [view for view, _ in chosen], [window for _, window in chosen]
         current = self._encoded([state._replace(seconds=0.0) for state in states], views)
         current = [s._replace(window=w) for s, w in zip(current, windows, strict=True)]
         answered = list(current)
@@ -139,15 +144,24 @@ class InteractionLoop:
         """Return the state with its crop encoded, before any answer."""
         return self._encoded([state], [_whole(state)])[0]
 
-    def _next_view(self, state: InteractionState) -> tuple[View, Box | None]:
-        """Return the next view for the model, and the window to remember."""
+    def _next_views(self, state: InteractionState) -> list[tuple[View, Box | None]]:
+        """Return the next views for the model, and the window to remember with each."""
         if self.zoom is None:
-            return _whole(state), None
+            return [(_whole(state), None)]
+        if _is_first(state):
+            windows = first_windows(self.zoom, state.clicks[0], _size(state.crop))
+            return [(self._view(state, window), window) for window in windows]
         window = next_window(self.zoom, state.window, state.probability, state.clicks)
         if window is not None:
-            return View(window, scaled_size(_size(window), self.zoom.target)), window
+            return [(self._view(state, window), window)]
         forgets = len(state.clicks) <= self.zoom.skip_clicks or not self.zoom.stale
-        return _whole(state), None if forgets else state.window
+        return [(_whole(state), None if forgets else state.window)]
+
+    def _view(self, state: InteractionState, window: Box | None) -> View:
+        """Return the view of a window, None for the whole image."""
+        if window is None or self.zoom is None:
+            return _whole(state)
+        return View(window, scaled_size(_size(window), self.zoom.target))
 
     def _encoded(
         self, states: Sequence[InteractionState], views: Sequence[View]
@@ -237,6 +251,20 @@ class InteractionLoop:
         most = max(1, self.batch_size // 2) if self.flip else self.batch_size
         for group in groups.values():
             yield from (group[first : first + most] for first in range(0, len(group), most))
+
+
+def _is_first(state: InteractionState) -> bool:
+    """Return whether nothing is known but one click on the object."""
+    alone = len(state.clicks) == 1 and state.clicks[0].positive and state.box is None
+    return alone and not state.probability.any()
+
+
+def _best(answers: Sequence[InteractionState]) -> InteractionState:
+    """Return the answer that expects the largest IoU of itself, with the time of all of them."""
+    if len(answers) == 1:
+        return answers[0]
+    best = max(answers, key=lambda state: expected_iou(state.probability, state.window))
+    return best._replace(seconds=sum(state.seconds or 0.0 for state in answers))
 
 
 def _whole(state: InteractionState) -> View:

@@ -28,7 +28,7 @@ from probseg.interact.states import (
     with_crop,
 )
 from probseg.interact.waiting import warn_of_spinning
-from probseg.interact.zoom import ZOOMS
+from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
 from probseg.models import Segmenter
 from probseg.types import Click, read_only
 from probseg.zoo import create_interactive
@@ -159,10 +159,11 @@ class Predictor:
             evaluation mode. Change its settings through `adapt`: what was encoded with others is
             not recognised as out of date.
         device: Where to compute.
-        zoom: A name in `probseg.interact.ZOOMS`: from the second click on, the model sees the
-            surroundings of the predicted object, enlarged, which takes a fifth to a quarter of the
-            clicks away on photographs larger than the model's working size, and costs another
-            encoding whenever that window moves. None always shows the whole image, or the
+        zoom: A name in `probseg.interact.ZOOMS`. With "scales", the first click is answered from
+            the whole image and from windows of a half and a quarter of its side around the click,
+            and the surest answer is taken; from the second click on, the model sees the
+            surroundings of the predicted object, enlarged. Each new window costs an encoding.
+            "fixed" has the second part alone. None always shows the whole image, or the
             surroundings of the box.
 
     Raises:
@@ -173,7 +174,7 @@ class Predictor:
         self,
         model: Segmenter,
         device: torch.device | str = "cpu",
-        zoom: str | None = "fixed",
+        zoom: str | None = RECOMMENDED_ZOOM,
     ) -> None:
         if zoom is not None and zoom not in ZOOMS:
             raise UnknownNameError(kind="zoom", name=zoom, known=ZOOMS)
@@ -193,7 +194,7 @@ class Predictor:
 
     @classmethod
     def from_pretrained(
-        cls, name: str, device: torch.device | str = "cpu", zoom: str | None = "fixed"
+        cls, name: str, device: torch.device | str = "cpu", zoom: str | None = RECOMMENDED_ZOOM
     ) -> Predictor:
         """Load a model of the zoo, a run, a local folder or the hub; see `probseg.create_model`.
 

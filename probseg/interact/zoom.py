@@ -1,8 +1,9 @@
-"""Zoom-in: from the second click on, the model gets a window around the predicted object.
+"""Zoom-in: the first click at several scales, then a window around the predicted object.
 
-The scheme of f-BRS and RITM (Sofiiuk et al., 2020 and 2021): a window around the last prediction
-and the positive clicks is cut out, resized, segmented, and its answer put back; outside it nothing
-is object.
+From the second click on, the scheme of f-BRS and RITM (Sofiiuk et al., 2020 and 2021): a window
+around the last prediction and the positive clicks is cut out, resized, segmented, and its answer
+put back; outside it nothing is object. The size of an object is unknown after one click: the
+answers from windows of several sizes around it are compared, and the surest is taken.
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ import numpy.typing as npt
 
 from probseg.clicks.boxes import Box, mask_box
 from probseg.types import Click
+
+FEWEST = 48
+"""Pixels of the smallest side of a window around the first click."""
+
+CUT = 0.3
+"""Factor of the expected IoU of an answer that its window cuts."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,8 @@ class Zoom:
         threshold: What counts as predicted is of a probability above this.
         stale: Whether, as in the published code, the answer to the whole image is squeezed into the
             old window when the last prediction was empty. False forgets the window instead.
+        first: Scales at which the first click is answered: sides of windows around it as fractions
+            of the image's. The answer with the largest `expected_iou` is taken.
     """
 
     target: int = 400
@@ -41,6 +50,7 @@ class Zoom:
     skip_clicks: int = 1
     threshold: float = 0.5
     stale: bool = False
+    first: tuple[float, ...] = (1.0,)
 
 
 ZOOMS: dict[str, Zoom] = {
@@ -48,8 +58,12 @@ ZOOMS: dict[str, Zoom] = {
     "ritm": Zoom(stale=True),
     "fixed_600": Zoom(target=600),
     "ritm_600": Zoom(target=600, stale=True),
+    "scales": Zoom(first=(1.0, 0.5, 0.25)),
 }
 """Zoom settings by name; those with 600 pixels are standard on DAVIS."""
+
+RECOMMENDED_ZOOM = "scales"
+"""Zoom of the predictor and of everything that serves people."""
 
 
 def next_window(
@@ -77,6 +91,62 @@ def next_window(
     inside = all(x0 <= x < x1 - 1 and y0 <= y < y1 - 1 for x, y in positive)
     overlap = _interval_iou(window[0::2], new[0::2]) * _interval_iou(window[1::2], new[1::2])
     return window if inside and overlap >= zoom.keep_above else new
+
+
+def first_windows(zoom: Zoom, click: Click, size: tuple[int, int]) -> list[Box | None]:
+    """Return the windows among whose answers to the first click one is chosen.
+
+    Args:
+        zoom: The scales.
+        click: The click.
+        size: `(H, W)` of the image.
+
+    Returns:
+        A window for each scale, None for the whole image; each contains the click.
+    """
+    windows: list[Box | None] = []
+    for scale in zoom.first:
+        height, width = (min(side, max(FEWEST, round(scale * max(size)))) for side in size)
+        x0 = min(max(int(click.x) - width // 2, 0), size[1] - width)
+        y0 = min(max(int(click.y) - height // 2, 0), size[0] - height)
+        window = x0, y0, x0 + width, y0 + height
+        windows.append(None if (height, width) == size else window)
+    return list(dict.fromkeys(windows))
+
+
+def expected_iou(probability: npt.NDArray[np.float32], window: Box | None) -> float:
+    """Return the IoU that an answer expects of itself, less where a window cuts its object.
+
+    Of the object, whose pixels are independent, `p` is expected to be inside of the mask and `p`
+    outside: the IoU is the sum of `p` in the mask over the area of the mask and the sum outside.
+
+    Args:
+        probability: The answer, shape `(H, W)`, 0 outside of the window.
+        window: The window; None for the whole image.
+
+    Returns:
+        From 0, for an empty mask, to 1.
+    """
+    inside = probability > 0.5
+    area = int(inside.sum())
+    if not area:
+        return 0.0
+    hit = float(probability[inside].sum())
+    value = hit / (area + float(probability.sum()) - hit)
+    return value * CUT if window is not None and _is_cut(inside, window) else value
+
+
+def _is_cut(inside: npt.NDArray[np.bool_], window: Box) -> bool:
+    """Return whether a mask reaches a side of a window that is no side of the image."""
+    x0, y0, x1, y1 = window
+    height, width = inside.shape
+    sides = (
+        x0 > 0 and inside[y0:y1, x0].any(),
+        x1 < width and inside[y0:y1, x1 - 1].any(),
+        y0 > 0 and inside[y0, x0:x1].any(),
+        y1 < height and inside[y1 - 1, x0:x1].any(),
+    )
+    return any(sides)
 
 
 def scaled_size(size: tuple[int, int], target: int) -> tuple[int, int]:

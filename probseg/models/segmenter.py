@@ -282,8 +282,8 @@ class Segmenter(nn.Module):
 
     def _uncalibrated(self, prompts: Prompts) -> Prompts:
         """Return prompts whose last answer has temperature 1."""
-        if prompts.previous is None or self.temperature == 1:
-            return prompts
+        if prompts.previous is None or self.temperature == 1 or not prompts.previous.any():
+            return prompts  # zeros stay zeros, and their logits would take longer than the network
         logits = self.temperature * prompts.previous.logit()
         return prompts._replace(previous=logits.sigmoid())
 

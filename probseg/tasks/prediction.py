@@ -16,7 +16,14 @@ from probseg.data.prompts import PromptedImage, PromptedObject
 from probseg.errors import DataError
 from probseg.formats import run_lengths
 from probseg.images import read_image
-from probseg.interact import ZOOMS, InteractionLoop, InteractionState, begin, image_tensor
+from probseg.interact import (
+    RECOMMENDED_ZOOM,
+    ZOOMS,
+    InteractionLoop,
+    InteractionState,
+    begin,
+    image_tensor,
+)
 from probseg.interact.states import fitted_box, with_crop
 from probseg.models import Segmenter, SemanticSegmenter
 from probseg.models.multiscale import predict_classes
@@ -152,7 +159,7 @@ class ObjectPrediction(L.LightningModule):
         self._loop = InteractionLoop(
             model,
             batch_size=batch_size,
-            zoom=ZOOMS["fixed"],
+            zoom=ZOOMS[RECOMMENDED_ZOOM],
             previous_mask=model.previous_mask,
         )
 

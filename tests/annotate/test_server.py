@@ -49,7 +49,7 @@ CLICKS = [(64.2, 48.9, True), (5.5, 5.5, False), (64.0, 30.0, True)]
 
 
 def test_masks_are_those_of_the_predictor_for_the_same_prompts(client):
-    predictor = Predictor.from_pretrained(MODEL, zoom="fixed")
+    predictor = Predictor.from_pretrained(MODEL, zoom="scales")
     predictor.set_image(read_image(client.sessions.photographs[0].path))
     for x, y, positive in CLICKS:
         _, mask = client.click(x, y, positive)
@@ -307,7 +307,7 @@ def test_settings_are_live_and_checked(client):
     client = again(client)
     assert client.get("/api/session")["settings"]["zoom"] is None, "settings outlive the server"
     assert np.array_equal(client.mask(), wanted)
-    client.http.post("/api/settings", json={"zoom": "fixed"})
+    client.http.post("/api/settings", json={"zoom": "scales"})
     client.sessions.close()
 
 

@@ -36,6 +36,7 @@ from probseg.baselines import BASELINES, OpenCVGrabCut
 from probseg.callbacks import SemanticEvaluation
 from probseg.clicks import IteratedClicks
 from probseg.data import DATASETS, LVIS, SBD, Berkeley, GrabCut
+from probseg.data.selection import is_held_out
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss
 from probseg.models import Segmenter, list_presets
 from probseg.ops.updates import KeyAdaptation
@@ -114,6 +115,19 @@ TEST_DATA = [path for path in shipped("data") if "train" not in in_files(path)]
 TRAINING_DATA = [path for path in shipped("data") if path not in TEST_DATA]
 
 
+def prefixes(folder):
+    """Those that `objects_all` reads from a folder."""
+    sets = [one["init_args"] for one in in_files("data/objects_all.yaml")["train"]]
+    folders = [one.get("dataset", {"init_args": one})["init_args"] for one in sets]
+    return [prefix for one in folders if one["root"] == folder for prefix in one["prefixes"]]
+
+
+def kept_and_held_out(prefix):
+    """Names of a photograph that `hold_out: 10` keeps, and of one that it leaves out."""
+    names = [f"{prefix}{number}" for number in range(200)]
+    return [next(n for n in names if is_held_out(n, 10) == held) for held in (False, True)]
+
+
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     """Drawn data of all kinds, which nobody changes."""
@@ -126,12 +140,13 @@ def drawn(tmp_path_factory):
         shutil.copy(root / "masks" / "photo0.png", root / "masks" / f"{name}.png")
     (root / "train.txt").write_text("\n".join(["photo0", "photo1", "photo2", *named]))
     (root / "val.txt").write_text("photo3\n")
-    more = write_folder(place / "objects_more", images=1, size=(24, 32))
-    named = [f"{prefix}1" for prefix in ("voc_", "flower17_", "coco128_")]  # one of each kind
-    for name in named:
-        shutil.copy(more / "images" / "photo0.jpg", more / "images" / f"{name}.jpg")
-        shutil.copy(more / "masks" / "photo0.png", more / "masks" / f"{name}.png")
-    (more / "train.txt").write_text("\n".join(named))
+    for folder in ("objects_more", "objects_large"):
+        more = write_folder(place / folder, images=1, size=(24, 32))
+        named = [name for prefix in prefixes(folder) for name in kept_and_held_out(prefix)]
+        for name in named:
+            shutil.copy(more / "images" / "photo0.jpg", more / "images" / f"{name}.jpg")
+            shutil.copy(more / "masks" / "photo0.png", more / "masks" / f"{name}.png")
+        (more / "train.txt").write_text("\n".join(named))
     write_coco(place / "annotations.json", place / "images")
     for one in SETS.values():
         if one.places:
@@ -546,7 +561,7 @@ def test_an_averaged_training_of_all_rounds_takes_a_step(first_weights, tmp_path
     network = checked_step(cli, first_weights)
     task, module = cli.model, cli.datamodule
     assert task.curriculum.rounds == (3, 3)
-    assert (task.every_round, task.annotators, task.fixed_statistics) == (True, 2, True)
+    assert (task.every_round, task.annotators, task.fixed_statistics) == (True, 3, True)
     assert network.fusion.propagation is not None
     frozen = {name for name, p in network.named_parameters() if not p.requires_grad}
     assert frozen
@@ -554,7 +569,12 @@ def test_an_averaged_training_of_all_rounds_takes_a_step(first_weights, tmp_path
     assert all(name.startswith(tuple(stem + part for part in rest)) for name in frozen)
     assert all(torch.equal(first_weights[f"model.{name}"], network.get_parameter(name))
                for name in frozen)  # fmt: skip
-    assert [len(part) for part in module.train] == [11, 1, 1, 1]
+    assert len(module.train) == 8
+    *large, held_out = [*module.train[4:], module.val[1]]
+    for part, held in ((large, False), ([held_out], True)):
+        photos = {one.object_name(n).split("#")[0] for one in part for n in range(len(one))}
+        assert photos
+        assert all(is_held_out(photo, 10) == held for photo in photos)
 
 
 @pytest.mark.slow

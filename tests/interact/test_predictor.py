@@ -12,7 +12,7 @@ from probseg.clicks.boxes import padded_crop
 from probseg.errors import UnknownNameError
 from probseg.evaluation import PROTOCOLS, draw_crop
 from probseg.heads import ConvHead, FPNDecoder
-from probseg.interact import ZOOMS, InteractionLoop, begin, image_tensor
+from probseg.interact import RECOMMENDED_ZOOM, ZOOMS, InteractionLoop, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor
 from probseg.models import Segmenter
 from probseg.types import Click, FeatureInfo, Sample
@@ -152,7 +152,7 @@ def test_it_answers_as_the_evaluation_does(preset, box):
         drawn = draw_crop(Sample(image, mask, "a", "Toy"), protocol)
         assert drawn.box == box
         crop = drawn.crop
-    loop = InteractionLoop(predictor.model, zoom=ZOOMS["fixed"])
+    loop = InteractionLoop(predictor.model, zoom=ZOOMS[RECOMMENDED_ZOOM])
     state = begin(image_tensor(image), crop=crop, box=box)
     if box is not None:
         (state,) = loop.answer([state])

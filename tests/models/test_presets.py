@@ -311,7 +311,8 @@ def check_backbone_and_decoder(name, model):
     assert isinstance(model.backbone, kinds[family])
     if family == "lite":
         stages = [len(stage) for stage in model.backbone.network.blocks]
-        assert stages == {"0": [1, 2, 2, 3, 3, 4, 1]}[size]  # Liu 2020, of EfficientNet-B0
+        # Liu 2020, of EfficientNet-B0 and B2, without scaling the first and the last stage
+        assert stages == {"0": [1, 2, 2, 3, 3, 4, 1], "2": [1, 3, 3, 4, 4, 5, 1]}[size]
         assert isinstance(model.decoder, PyramidDecoder)
         return
     if family == "hrnet":

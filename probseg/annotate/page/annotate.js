@@ -706,8 +706,8 @@ function drawKnobs() {
   if (settings.avoid_finished != null) {
     switches.push(checkbox("Keep off finished objects", settings.avoid_finished, (on) => changeSettings({ avoid_finished: on }), "This object excludes the pixels of finished objects"));
   }
-  const closer = (on) => changeSettings({ zoom: on ? "fixed" : null });
-  switches.push(checkbox("Zoom in from the second click on", settings.zoom != null, closer, "The model then gets an enlarged window around the object"));
+  const closer = (on) => changeSettings({ zoom: on ? "scales" : null });
+  switches.push(checkbox("Zoom in on the object", settings.zoom != null, closer, "The first click is answered at three scales, later ones from an enlarged window around the object"));
   $("switches").replaceChildren(...switches);
 }
 

@@ -78,13 +78,6 @@ def object_ids(labels: Labels, path: Path, *, certain: bool = False) -> list[int
     return [value for value in ids if value != IGNORE]
 
 
-def refuse_empty(numbers: list[int], path: Path) -> None:
-    """Raise a `DataError` if a mask has no object."""
-    if not numbers:
-        msg = f"{path}: the mask is empty (all pixels are 0); draw the object or remove the file"
-        raise DataError(msg)
-
-
 def _refuse_picture(labels: Labels, ids: list[int], path: Path) -> None:
     changes = (labels[:, 1:] != labels[:, :-1]).sum() / labels.size
     if len(ids) > MAX_IDS or (len(ids) > MAX_IDS_IF_RESTLESS and changes > 0.25):

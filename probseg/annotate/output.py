@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from probseg.annotate.photographs import Photograph
+from probseg.annotate.photographs import LEADS_OUT, Photograph
 from probseg.annotate.store import Finished, Store, StoredObject
+from probseg.data.layout import sort_pictures
 from probseg.errors import DataError
 from probseg.formats import coco, png, run_lengths
 from probseg.formats.mask_names import MaskNames
@@ -22,6 +23,8 @@ from probseg.paths import replacing
 from probseg.picture_formats import LOSSLESS_SUFFIXES
 
 ANNOTATIONS = "annotations.json"
+
+NO_PHOTOGRAPH = "has no photograph of the same name; rename or remove it"
 
 
 def finished(labels: npt.NDArray[np.uint8]) -> Finished:
@@ -36,22 +39,37 @@ def window(one: StoredObject, size: tuple[int, int]) -> list[int]:
     return [int(value) for value in found]
 
 
-def mask_files(folder: Path, names: MaskNames) -> dict[str, list[Path]]:
-    """Return the files in `masks/` of each photograph.
+class MaskFiles(NamedTuple):
+    """The files in `masks/`.
+
+    Args:
+        owned: Those of each photograph, by its stem.
+        refused: Why the others are not read.
+    """
+
+    owned: Mapping[str, list[Path]]
+    refused: Mapping[Path, str]
+
+
+def mask_files(folder: Path, names: MaskNames) -> MaskFiles:
+    """List the files in `masks/`; what is in them is not looked at.
 
     Args:
         folder: That `masks/` is in.
         names: Of the masks of all photographs.
     """
-    place = folder / "masks"
+    files, refused = sort_pictures(folder / "masks", LOSSLESS_SUFFIXES)
     inside = folder.resolve()
-    found = defaultdict(list)
-    for path in sorted(place.iterdir()) if place.is_dir() else ():
-        picture = path.suffix.lower() in LOSSLESS_SUFFIXES and not path.name.startswith(".")
-        owner = names.owner(path.stem)
-        if picture and owner and Path(os.path.realpath(path)).is_relative_to(inside):
-            found[owner].append(path)
-    return found
+    owned: dict[str, list[Path]] = defaultdict(list)
+    for stem, path in files.items():
+        owner = names.owner(stem)
+        if owner is None:
+            refused[path] = NO_PHOTOGRAPH
+        elif not Path(os.path.realpath(path)).is_relative_to(inside):
+            refused[path] = LEADS_OUT
+        else:
+            owned[owner].append(path)
+    return MaskFiles(owned, refused)
 
 
 def existing_masks(
@@ -82,7 +100,7 @@ def write_masks(
     """Write `masks/<stem>_<n>.png` of the finished objects, and remove those that are no more.
 
     Files that were there before annotation began are copied to `.probseg/masks/` when the first
-    change of their photograph is written.
+    change of their photograph is written, and refused files before one of them is replaced.
 
     Args:
         folder: That `masks/` is in.
@@ -94,7 +112,8 @@ def write_masks(
     stems = names.first(photograph.stem, len(masks))
     wanted = {f"{stem}.png": mask for stem, mask in zip(stems, masks, strict=True)}
     kept = folder / ".probseg" / "masks"
-    before = mask_files(folder, names)[photograph.stem]
+    owned, refused = mask_files(folder, names)
+    before = owned.get(photograph.stem, [])
     marker = kept / f"{photograph.stem}.done"
     if not marker.exists():
         kept.mkdir(parents=True, exist_ok=True)
@@ -104,6 +123,9 @@ def write_masks(
         marker.touch()
     for name, mask in wanted.items():
         path = folder / "masks" / name
+        if path in refused and path.is_file():  # it was not read, but has the name
+            with replacing(kept / name) as copy:
+                copy.write_bytes(path.read_bytes())
         if not path.is_file() or path.read_bytes() != mask:
             with replacing(path) as unfinished:
                 unfinished.write_bytes(mask)

@@ -7,7 +7,7 @@ import io
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,9 @@ THUMBNAIL = 160
 """Longer side of a thumbnail in pixels."""
 
 REASONS = 5
-"""Most reasons why photographs cannot be annotated that are printed."""
+"""Most reasons why files are not read that are printed."""
+
+LEADS_OUT = "links to a file outside of the folder; copy the file into it"
 
 _SHOWN = {"JPEG": "image/jpeg", "PNG": "image/png", "WEBP": "image/webp"}
 
@@ -90,7 +92,7 @@ def list_photographs(folder: Path) -> list[Photograph]:
         name = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]
         size, error = None, None
         if not Path(os.path.realpath(path)).is_relative_to(inside):
-            error = "links to a file outside of the folder; copy the file into it"
+            error = LEADS_OUT
         elif not _is_text(path.name):
             error = "the name has bytes that are not text; rename the file"
         elif path in twins:
@@ -106,17 +108,19 @@ def list_photographs(folder: Path) -> list[Photograph]:
     return found
 
 
-def refusals(photographs: Sequence[Photograph]) -> list[str]:
-    """Return why photographs cannot be annotated, the most frequent reason first.
+def refusals(reasons: Iterable[tuple[str, str]]) -> list[str]:
+    """Return why files are not read, the most frequent reason first.
+
+    Args:
+        reasons: Name of each file that is not read, and why.
 
     Returns:
-        A line for each of up to `REASONS` reasons, with the number of photographs and the names of
-        up to three; nothing where all photographs can be read.
+        A line for each of up to `REASONS` reasons, with the number of files and the names of up to
+        three.
     """
     names: dict[str, list[str]] = defaultdict(list)
-    for photograph in photographs:
-        if photograph.error is not None:
-            names[photograph.error].append(photograph.name)
+    for name, reason in reasons:
+        names[reason].append(name)
     ranked = sorted(names.items(), key=lambda reason: -len(reason[1]))
     lines = [
         f"refused: {', '.join(files[:3])}{' ...' if files[3:] else ''} ({len(files)}): {reason}"

@@ -10,7 +10,7 @@ import os
 import shlex
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +25,7 @@ from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import Photograph, list_photographs, read_readable
 from probseg.annotate.steps import check_step, next_click
 from probseg.annotate.store import State, Store, StoredObject
+from probseg.data.layout import unread_folders
 from probseg.errors import DataError, UsageError
 from probseg.formats import png
 from probseg.formats.mask_names import MaskNames
@@ -111,6 +112,16 @@ class Sessions:
             self.closed = True
             self.store.close()
 
+    def refused(self) -> Iterator[tuple[str, str]]:
+        """Yield photographs, masks and folders that are not used, as their names say, and why."""
+        for photograph in self.photographs:
+            if photograph.error is not None:
+                yield photograph.name, photograph.error
+        refused = output.mask_files(self.folder, self._names).refused
+        nested = unread_folders(self.folder / "images", self.folder / "masks")
+        for path, reason in (*refused.items(), *nested.items()):
+            yield path.relative_to(self.folder).as_posix(), reason
+
     # What clients read
 
     def session(self) -> dict[str, Any]:
@@ -119,7 +130,7 @@ class Sessions:
             overview = self.store.overview()
         rows = []
         total = 0
-        files = output.mask_files(self.folder, self._names)  # of photographs never opened
+        files = output.mask_files(self.folder, self._names).owned  # of photographs never opened
         for photograph in self.photographs:
             never_opened: tuple[State, int] = ("open", len(files.get(photograph.stem, ())))
             state, objects = overview.get(photograph.name, never_opened)
@@ -473,7 +484,7 @@ class Sessions:
         name = photograph.name
         if photograph.size is None or self.store.photograph(name)[1]:
             return
-        files = output.mask_files(self.folder, self._names)[photograph.stem]
+        files = output.mask_files(self.folder, self._names).owned.get(photograph.stem, [])
         masks = output.existing_masks(files, photograph)
         with self.store.change(name, None):
             for source, labels in masks:

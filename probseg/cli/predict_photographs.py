@@ -19,6 +19,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from probseg.callbacks.predictions import PredictionWriter, picture, write_picture
 from probseg.cli.faults import interruption
 from probseg.cli.noise import without_notices
+from probseg.data.layout import unread_folders
+from probseg.data.lists import some
 from probseg.data.prompts import PromptedImage, PromptedObject, PromptFile, read_prompts
 from probseg.errors import UsageError
 from probseg.formats import png, run_lengths
@@ -211,8 +213,15 @@ def _finish(
         objects = sum(one.done for one in outcomes), sum(one.failed for one in outcomes)
         lines.append(f"{options.output}: {_counted('object', *objects, prompts.crowds)}")
     if skipped:
-        more = ", ..." if len(skipped) > 3 else ""
-        lines.append(f"skipped, as they have no prompt: {', '.join(skipped[:3])}{more}")
+        lines.append(f"skipped, as they have no prompt: {some(skipped)}")
+    places = {(options.images / file).parent for file in prompted} | {options.output}
+    nested = [
+        path.name
+        for path in unread_folders(options.images)
+        if not any(place.resolve().is_relative_to(path.resolve()) for place in places)
+    ]
+    if nested:
+        lines.append(f"not looked into, as they are folders: {some(nested)}")
     if prompts.crowds:
         lines.append(f"skipped, as they are crowds: {prompts.crowds} annotations")
     reasons = [f"failed: {what}: {why}" for one in failed for what, why in one.reasons.items()]

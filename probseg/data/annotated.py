@@ -84,12 +84,15 @@ class AnnotatedObjects(InteractiveDataset):
         crowds = 0 if wanted.crowd else int(self.index.crowds.sum())
         left_out = crowds_left_out(crowds, len(self.index.ids)) if crowds else ""
         if len(self.objects) == 0:
-            msg = (
-                f"{annotations}: none of its {len(self.index.ids)} annotations with an outline is "
-                f"left with {wanted.description()}; choose fewer restrictions"
-            )
+            reasons = []
+            if crowds < len(self.index.ids) or not crowds:
+                reasons.append(
+                    f"none of its {len(self.index.ids)} annotations with an outline is left with "
+                    f"{wanted.description()}; choose fewer restrictions"
+                )
             if left_out:
-                msg += f"; {left_out}: where `crowd` is an option, `crowd: true` takes them"
+                reasons.append(f"{left_out}; where `crowd` is an option, `crowd: true` takes them")
+            msg = f"{annotations}: {'; '.join(reasons)}"
             raise DataError(msg)
         if left_out:
             sys.stderr.write(f"probseg: {annotations}: {left_out}\n")

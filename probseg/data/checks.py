@@ -13,23 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset, PublishedDataset
-from probseg.data.folder import check_layout, drawn_objects, images_folder
+from probseg.data.folder import check_layout, images_folder
+from probseg.data.layout import sort_pictures, unread_folders
 from probseg.data.pairs import ImageMaskPairs
 from probseg.data.source import Full
 from probseg.data.threads import in_threads
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.formats.mask_names import mask_names
-from probseg.images import check_same_size, read_image
-from probseg.picture_formats import (
-    IMAGE_SUFFIXES,
-    LOSSLESS_SUFFIXES,
-    list_pictures,
-    not_supported,
-    of_one_stem,
-    refuse_only_unread,
-    second_of_a_stem,
-    unread_files,
-)
+from probseg.images import check_same_size, image_size, read_image
+from probseg.masks import read_objects
+from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, refuse_only_unread
 from probseg.transfer import Progress, silent
 from probseg.types import IGNORE, Sample
 
@@ -86,6 +79,7 @@ class _Findings(NamedTuple):
     digest: bytes | None  # of the photograph's pixels; None if it cannot be read
     objects: int
     problems: list[Problem]
+    notes: Sequence[Problem] = ()  # of what is not used
 
 
 def check_dataset(
@@ -130,8 +124,8 @@ def check_dataset(
 def check_folder(root: Path, progress: Progress = silent) -> Report:
     """Look at all files of a folder of photographs and masks; see `ImageMaskFolder`.
 
-    The problems are those of `check_dataset`, all of them serious except for an image without mask,
-    which is not used.
+    The problems are those of `check_dataset`, all of them serious except for an image without mask
+    and a mask without an object, which are not used.
 
     Args:
         root: The folder.
@@ -149,12 +143,14 @@ def check_folder(root: Path, progress: Progress = silent) -> Report:
     partners = _partners(images, masks, lambda stem: names.owner(stem) or stem, problems)
     unused = sorted(set(images.values()) - {image for image, _ in partners})
     notes = [Problem(str(image), "has no mask and is not used", False) for image in unused]
+    folders = unread_folders(root / images_folder(root), root / "masks")
+    notes += [Problem(str(path), reason, False) for path, reason in folders.items()]
     owned: dict[Path, list[Path]] = defaultdict(list)
     for image, mask in partners:
         owned[image].append(mask)
     checks = [
-        partial(_check_files, image, its_masks, _read_objects, image.stem)
-        for image, its_masks in owned.items()
+        partial(_check_files, image, owned[image], _read_objects, image.stem)
+        for image in images.values()
     ]
     seen = in_threads(lambda check: check(), checks, root.name, progress)
     return _report("folder", root, problems, seen, None, notes)
@@ -191,15 +187,8 @@ def _files(
 ) -> dict[str, Path]:
     """Map the stems of the picture files of a folder to their paths."""
     place = root / folder
-    pictures = list_pictures(place)
-    readable = [path for path in pictures if path.suffix.lower() in suffixes]
-    lossy = [path for path in pictures if path.suffix.lower() not in suffixes]
-    reason = f"is not lossless; expected {', '.join(suffixes)}"
-    problems += [Problem(str(path), reason) for path in lossy]
-    twins = of_one_stem(readable)
-    problems += [Problem(str(path), second_of_a_stem(first)) for path, first in twins.items()]
-    found = {path.stem: path for path in readable if path not in twins}
-    problems += [Problem(str(path), str(not_supported(path))) for path in unread_files(place)]
+    found, refused = sort_pictures(place, suffixes)
+    problems += [Problem(str(path), reason) for path, reason in refused.items()]
     if not found:
         refuse_only_unread(place)
         raise DatasetNotFoundError(
@@ -231,7 +220,7 @@ def _partners(
 
 def _read_objects(path: Path) -> dict[str, Pixels]:
     """Read the objects of a mask of a folder."""
-    found = drawn_objects(path)
+    found = read_objects(path)
     return {f"object {number}": found.mask(number) for number in found.numbers}
 
 
@@ -240,6 +229,7 @@ def _check_files(
 ) -> _Findings:
     """Read a photograph and its masks, and go on with the others if one is broken."""
     problems: list[Problem] = []
+    notes: list[Problem] = []
     image, objects = None, 0
     try:
         image = read_image(image_path)
@@ -249,15 +239,17 @@ def _check_files(
         try:
             masks = read(path)
             if image is not None:
-                check_same_size(image.shape, next(iter(masks.values())).shape, image_path, path)
+                check_same_size(image.shape, image_size(path), image_path, path)
         except DataError as error:
             problems.append(_as_problem(error, path))
             continue
+        if not masks:
+            notes.append(Problem(str(path), "has no object and is not used", False))
         for name, mask in masks.items():
             problems += _problems_of(mask, str(path), name)
         objects += len(masks) if image is not None else 0
     digest = None if image is None else _digest(image)
-    return _Findings(photo, str(image_path), digest, objects, problems)
+    return _Findings(photo, str(image_path), digest, objects, problems, notes)
 
 
 def _check_sample(data: InteractiveDataset, root: Path, index: int) -> _Findings:
@@ -306,6 +298,7 @@ def _report(
     notes: Sequence[Problem] = (),
 ) -> Report:
     """Combine the findings; in a folder, without `full`, all but `notes` are serious."""
+    unused = [*notes]
     found = dict.fromkeys(problems)  # a broken file is met once for each of its objects
     photos: set[str] = set()
     with_objects: set[str] = set()
@@ -314,6 +307,7 @@ def _report(
     for one in seen:
         found.update(dict.fromkeys(one.problems))
         objects += one.objects
+        unused += one.notes
         if one.digest is None:
             continue
         photos.add(one.photo)
@@ -329,5 +323,5 @@ def _report(
             if wanted is not None and number != wanted:
                 text = f"{number} {what}, but the complete set has {wanted}"
                 found[Problem(str(root), text)] = None
-    ordered = sorted([*found, *notes], key=lambda problem: (not problem.serious, problem.path))
+    ordered = sorted([*found, *unused], key=lambda problem: (not problem.serious, problem.path))
     return Report(name, str(root), objects, len(photos), len(with_objects), ordered)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import InteractiveDataset
-from probseg.data.layout import mask_files, picture_files
+from probseg.data.layout import mask_files, picture_files, unread_folders
 from probseg.data.lists import names_to_leave_out, names_to_use, some
 from probseg.data.reading import NAMED, index_objects
 from probseg.errors import DataError, DatasetNotFoundError
@@ -22,8 +22,7 @@ from probseg.images import (
     image_size,
     read_image,
 )
-from probseg.masks import RULES, Objects, read_object, read_objects
-from probseg.object_numbers import refuse_empty
+from probseg.masks import RULES, read_object, read_objects
 from probseg.paths import data_dir, find_data
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, unread_files
 from probseg.types import IGNORE, Sample, read_only
@@ -102,9 +101,16 @@ class ImageMaskFolder(InteractiveDataset):
             raise DataError(msg)
         used = {image for image, *_ in self.objects}
         bare_of_objects = sorted({image.name for image, _ in pairs if image not in used})
+        unread = [path.name for path in unread_files(place)]
+        self._say("photographs are in a format that is not read, and are not used", unread)
+        folders = [str(path.relative_to(self.root)) for path in unread_folders(place, within)]
+        self._say("folders inside of it have pictures that are not used", folders)
         self._say("images have no mask and are not used", bare)
         small = f"images have no object of at least {min_area} pixels and are not used"
         self._say(small, bare_of_objects)
+        drawn_on = {mask for (_, mask), *_ in found}
+        empty = [mask.name for _, mask in pairs if mask not in drawn_on]
+        self._say("masks have no object and are not used", empty)
 
     def _say(self, what: str, names: Sequence[str]) -> None:
         """Say on stderr which images are left out, unless there are none."""
@@ -167,17 +173,10 @@ def images_folder(root: Path) -> str:
     return "." if flat else "images"
 
 
-def drawn_objects(path: Path) -> Objects:
-    """Read the objects of a mask file, see `read_objects`; there is at least one."""
-    found = read_objects(path)
-    refuse_empty(found.numbers, path)
-    return found
-
-
 def _count(pair: tuple[Path, Path]) -> npt.NDArray[np.int64]:
     """Count the pixels of each object of a mask."""
     image_path, mask_path = pair
-    labels, numbers = drawn_objects(mask_path)
+    labels, numbers = read_objects(mask_path)
     check_same_size(image_size(image_path), labels.shape, image_path, mask_path)
     areas = np.zeros(256, np.int64)
     areas[numbers] = np.bincount(labels.ravel(), minlength=256)[numbers]

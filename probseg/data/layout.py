@@ -10,7 +10,9 @@ from probseg.paths import data_dir
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
     LOSSLESS_SUFFIXES,
+    UNREAD_SUFFIXES,
     list_pictures,
+    not_supported,
     of_one_stem,
     refuse_only_unread,
     second_of_a_stem,
@@ -54,20 +56,64 @@ def picture_files(place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES) -> dict
     return {path.stem: path for path in found}
 
 
+def sort_pictures(
+    place: Path, suffixes: Sequence[str] = IMAGE_SUFFIXES
+) -> tuple[dict[str, Path], dict[Path, str]]:
+    """Divide the pictures in a folder into those that are read and the others, by their names.
+
+    Args:
+        place: The folder, which may be missing.
+        suffixes: Those of the files that are read, in small letters.
+
+    Returns:
+        The files that are read by their stems; and why each of the others is not.
+    """
+    files, refused = [], {}
+    for path in list_pictures(place, IMAGE_SUFFIXES + UNREAD_SUFFIXES):
+        if path.suffix.lower() in suffixes:
+            files.append(path)
+        else:
+            expected = f"is not lossless; expected {', '.join(suffixes)}"
+            refused[path] = (suffixes == IMAGE_SUFFIXES and not_supported(path)) or expected
+    twins = of_one_stem(files)
+    refused |= {path: second_of_a_stem(first) for path, first in twins.items()}
+    return {path.stem: path for path in files if path not in twins}, refused
+
+
+def unread_folders(*places: Path) -> dict[Path, str]:
+    """Find folders with pictures inside of folders of photographs and masks, where none is read.
+
+    Hidden folders do not count, nor does `masks/`, which photographs may lie next to.
+
+    Args:
+        places: Folders of which the pictures are read.
+
+    Returns:
+        Folders, and why their pictures are not used.
+    """
+    reasons = {}
+    for folder in sorted(path for place in places for path in place.glob("[!.]*")):
+        if not folder.is_dir():
+            continue
+        inside = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+        count = sum(len(list_pictures(path)) for path in inside)
+        if count and folder.name != "masks":
+            pictures = "a picture" if count == 1 else f"{count} pictures"
+            reasons[folder] = f"is a folder with {pictures}, not used; move them one folder up"
+    return reasons
+
+
 def mask_files(place: Path) -> dict[str, Path]:
-    """Map the stems of the masks in a folder to their paths, as `picture_files` does.
+    """Map the stems of the masks in a folder to their paths.
 
     Raises:
-        DataError: As there, and if a mask is in a format that changes its numbers.
+        DataError: If a mask has the stem of another one, or a format that changes its numbers or
+            is not read.
     """
-    files = picture_files(place)
-    for path in files.values():
-        if path.suffix.lower() not in LOSSLESS_SUFFIXES:
-            msg = (
-                f"{path}: masks must be in a lossless format ({', '.join(LOSSLESS_SUFFIXES)}); "
-                "JPEG and its like change the object numbers near contours"
-            )
-            raise DataError(msg)
+    files, refused = sort_pictures(place, LOSSLESS_SUFFIXES)
+    for path, reason in refused.items():
+        msg = f"{path}: {reason}"
+        raise DataError(msg)
     return files
 
 

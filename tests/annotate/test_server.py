@@ -17,7 +17,7 @@ from pycocotools import mask as coco_mask
 from probseg import Predictor
 from probseg.annotate.frames import unpack
 from probseg.annotate.models import Answerer
-from probseg.annotate.photographs import Photograph, list_photographs, refusals
+from probseg.annotate.photographs import list_photographs, refusals
 from probseg.cli import main
 from probseg.data import ImageMaskFolder
 from probseg.errors import UsageError
@@ -594,7 +594,8 @@ def test_photographs_that_cannot_be_annotated_are_printed_with_the_reason(tmp_pa
         (folder / original.name).symlink_to(original)
     (folder / "mine.gif").write_bytes(b"no picture")
     (folder / "mine.png").write_bytes(next(originals.iterdir()).read_bytes())
-    first, *others = refusals(list_photographs(folder))
+    listed = list_photographs(folder)
+    first, *others = refusals((photo.name, photo.error) for photo in listed)
     names = ", ".join(sorted(path.name for path in originals.iterdir())[:3])
     assert first == (
         f"refused: {names} ... (4): links to a file outside of the folder; copy the file into it"
@@ -604,6 +605,6 @@ def test_photographs_that_cannot_be_annotated_are_printed_with_the_reason(tmp_pa
         "refused: mine.png",
     ]
     assert others[1].endswith("has the same stem as mine.gif; rename one of them")
-    photographs = [Photograph(str(n), folder / f"{n}.png", None, f"{n}") for n in range(7)]
-    assert refusals(photographs)[4:] == ["refused: 4.png (1): 4", "refused: 2 more"]
-    assert refusals(list_photographs(originals)) == []
+    several = [(f"{n}.png", f"{n}") for n in range(7)]
+    assert refusals(several)[4:] == ["refused: 4.png (1): 4", "refused: 2 more"]
+    assert refusals([]) == []

@@ -93,9 +93,9 @@ def test_check_of_a_folder(here, capsys):
     shown = words(capsys)
     assert "mine/masks/photo1.png" in shown
     assert "mine/masks/stranger.png" in shown
-    assert "1 object on 1 of 2 photographs, 2 problems, 1 note" in shown
+    assert "1 object on 1 of 3 photographs, 2 problems, 1 note" in shown
     (report,) = json.loads((here / "problems.json").read_text())["reports"]
-    assert (report["objects"], report["photos"], report["with_objects"]) == (1, 2, 1)
+    assert (report["objects"], report["photos"], report["with_objects"]) == (1, 3, 1)
     assert [problem["serious"] for problem in report["problems"]] == [True, True, False]
     (here / "mine").rename(here / "data" / "yours")
     with_problems("check", "yours")

@@ -80,7 +80,7 @@ def test_all_problems_of_a_folder_are_collected(tmp_path):
         "images/photo0.jpg": "cannot be read as an image",
         "masks/photo1.png": "cannot be read as an image",
         "masks/photo2.png": "the mask is 61 x 48 pixels",
-        "masks/photo3.png": "the mask is empty",
+        "masks/photo3.png": "has no object and is not used",
         "images/photo4.jpg": "has no mask and is not used",
         "masks/photo5.png": "has no image of the same name",
         "masks/photo6.png": ["object 1: has 9 pixels", "object 2: has 8 pixels, fewer than 100"],

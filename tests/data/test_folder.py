@@ -119,6 +119,19 @@ def test_images_that_are_not_used_are_named(tmp_path, capsys):
     assert not capsys.readouterr().err
 
 
+def test_what_is_in_other_formats_and_empty_is_named(tmp_path, capsys):
+    root = write_folder(tmp_path, images=3)
+    (root / "images" / "phone.avif").write_bytes(b"not read")
+    save(np.zeros((48, 64), np.uint8), root / "masks" / "photo0_2.png")
+    save(draw_scene()[1], root / "masks" / "photo0_1.png")
+    assert len(ImageMaskFolder(root)) == 4
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("format that is not read, and are not used: phone.avif")
+    assert second.endswith("1 masks have no object and are not used: photo0_2.png")
+    save(draw_scene(40, 40)[1] * 0, root / "masks" / "photo0_2.png")
+    refused(DataError, lambda: ImageMaskFolder(root), "photo0_2.png", "40 x 40")
+
+
 def test_convert_names_masks_without_an_image_as_training_does(tmp_path):
     root = write_folder(tmp_path, images=3)
     for name in ("photo0.jpg", "photo2.jpg"):
@@ -152,7 +165,6 @@ def test_masks_without_an_image_of_their_name(tmp_path):
 @pytest.mark.parametrize(
     ("mask", "words"),
     [
-        (np.zeros((48, 64), np.uint8), ["empty"]),
         (draw_scene()[0][..., 0], ["different values"]),
         (draw_scene()[0], ["colours"]),
         (np.repeat(np.array([[0, 128, 255]], np.uint8), 20)[None], ["GrabCut"]),

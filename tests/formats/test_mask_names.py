@@ -104,7 +104,7 @@ def test_all_readers_find_the_objects_of_all_writers(writer, objects):
         assert {file: sorted(numbers) for file, numbers in found.items()} == wanted
         assert check_folder(root).objects == sum(objects.values())
         names = mask_names(root / "images")
-        files = output.mask_files(root, names)
+        files = output.mask_files(root, names).owned
         for photograph in list_photographs(root):
             read = output.existing_masks(files.get(photograph.stem, []), photograph)
             assert sorted(int(labels.argmax()) for _, labels in read) == wanted[photograph.name]
@@ -161,7 +161,7 @@ def test_an_unreadable_photograph_keeps_its_masks(tmp_path):
     problems = [problem.path for problem in check_folder(tmp_path).problems]
     assert str(tmp_path / "masks" / "cat_1.png") in problems
     names = mask_names(tmp_path / "images")
-    assert output.mask_files(tmp_path, names).keys() == {"cat", "cat_1"}
+    assert output.mask_files(tmp_path, names).owned.keys() == {"cat", "cat_1"}
 
 
 def test_a_conversion_keeps_off_photographs_without_objects(tmp_path):

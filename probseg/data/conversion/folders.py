@@ -10,6 +10,7 @@ from probseg.data.conversion.ledger import Ledger
 from probseg.data.conversion.parts import Request
 from probseg.data.layout import picture_files
 from probseg.errors import DataError
+from probseg.picture_formats import unread_files
 
 
 class Folder(NamedTuple):
@@ -56,6 +57,9 @@ def folders(
         if images is None or any(part.startswith(".") for part in inside.parts):
             continue
         files, photos = listed(folder), picture_files(images / inside)
+        unread = len(unread_files(images / inside))
+        ledger.find(images=unread)
+        ledger.lose("in formats of photographs that are not read", images=unread)
         others = set(folder.glob("[!.]*")) - {*files.values(), *photos.values()}
         ledger.change("files that are not read", sum(path.is_file() for path in others))
         prefix = "" if folder == place else f"{inside.as_posix()}/"

@@ -97,13 +97,15 @@ def outlined(
 
     Args:
         one: The object.
-        request: Has the tolerance.
+        request: Has the tolerance; an object that would vanish by it has its exact outline.
         ledger: Gets the change of the mask, or the loss.
         write: Writes outlines in a format.
         draw: Reads them again.
     """
-    parts = polygons.trace(one.region, request.tolerance)
-    if parts:
+    for tolerance in dict.fromkeys((request.tolerance, 0.0)):  # of which thin objects need none
+        parts = polygons.trace(one.region, tolerance)
+        if not parts:
+            continue
         written = write(parts)
         drawn = draw(written)
         if drawn.area:

@@ -1,0 +1,287 @@
+"""All verbs agree about every file of a hostile folder, and none is left out without a word."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import micro_model, save
+from hostile import (
+    BARE,
+    COMPOSED,
+    EMPTY,
+    NESTED,
+    NO_PICTURE,
+    ONLY_SIZES,
+    REFUSED,
+    STRANDED,
+    USED,
+    files_in,
+    scene,
+    squares,
+    write_hostile,
+)
+from micro import described
+from runs import MICRO, QUIET, command, finished, folder_fit
+
+from probseg.annotate.models import Answerer
+from probseg.annotate.photographs import read_readable
+from probseg.annotate.sessions import Sessions
+from probseg.data import COCO, ImageMaskFolder
+from probseg.data.checks import check_folder
+from probseg.data.conversion import WRITERS, Request, convert
+from probseg.data.conversion.ledger import IMAGES, OBJECTS
+from probseg.data.prompts import read_prompts
+from probseg.errors import DataError
+from probseg.models import build_semantic, read_preset
+from probseg.zoo import store
+
+SHORT = ("--evaluation.trials=1", "--evaluation.max_clicks=1", "--data.eval_batch_size=64")
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    return write_hostile(tmp_path_factory.mktemp("hostile") / "mine")
+
+
+@pytest.fixture(scope="module")
+def mended(hostile, tmp_path_factory):
+    """A copy without the files that `data check` refuses, until it refuses none."""
+    root = tmp_path_factory.mktemp("mended") / "mine"
+    shutil.copytree(hostile.root, root, symlinks=True)
+    while refused := named(root, serious=True):
+        for file in refused:
+            path = root / file
+            path.rmdir() if path.is_dir() else path.unlink()
+    return root
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def named(root, *, serious):
+    """Files that `data check` names as problems, or as notes."""
+    problems = check_folder(root).problems
+    return {
+        str(Path(problem.path).relative_to(root))
+        for problem in problems
+        if problem.serious == serious
+    }
+
+
+def status(*arguments):
+    try:
+        return command(*arguments)
+    except SystemExit as stop:
+        return stop.code
+
+
+def file_names(files):
+    return {Path(file).name for file in files}
+
+
+def objects_in(hostile):
+    return sum(verdict.objects for verdict in hostile.verdicts.values())
+
+
+def test_the_table_has_all_files(hostile):
+    assert sorted(files_in(hostile.root)) == sorted(hostile.verdicts)
+    assert len(hostile.verdicts) >= 60
+
+
+def test_check(hostile, capsys):
+    assert status("data", "check", hostile.root, "--json", "report.json") == 1
+    (report,) = json.loads(Path("report.json").read_text())["reports"]
+    found = {True: set(), False: set()}
+    for problem in report["problems"]:
+        path = Path(problem["path"]).relative_to(hostile.root)
+        found[problem["serious"]].add(str(path))
+    assert found[True] == {*hostile.of(REFUSED)}
+    unused = {*hostile.of(EMPTY), *hostile.of(BARE), *hostile.of(NESTED)}
+    unused -= {"images/nothing.jpg"}  # its mask is named
+    partly = {*hostile.of(STRANDED, "images"), *hostile.of(REFUSED, "images")}  # without a mask
+    assert unused <= found[False] <= unused | partly
+    assert report["objects"] == objects_in(hostile)
+    read = [file for kind in (USED, BARE, STRANDED) for file in hostile.of(kind, "images")]
+    assert report["photos"] == len(read)
+    assert f"{report['objects']} objects on {report['with_objects']} of" in capsys.readouterr().out
+
+
+def alone(hostile, file, root):
+    """A folder with one refused file, its partners, and a good pair."""
+    for folder, picture in (("images", scene(0)), ("masks", squares())):
+        (root / folder).mkdir(parents=True)
+        if folder == "images":
+            picture.save(root / folder / "good.png")
+        else:
+            save(picture, root / folder / "good.png")
+    stem = Path(file).stem
+    for other in hostile.verdicts:
+        if Path(other).stem == stem:
+            path = hostile.root / other
+            if path.is_dir():
+                shutil.copytree(path, root / other)
+            else:
+                shutil.copy(path, root / other, follow_symlinks=False)
+    return root
+
+
+def fitted(root, capsys):
+    """What a training says of a folder."""
+    try:
+        data = ImageMaskFolder(root)
+        for index in range(len(data)):
+            data[index]
+    except DataError as error:
+        return str(error)
+    return capsys.readouterr().err
+
+
+def converted(root, target, writer="coco"):
+    """What a conversion says of a folder, and its losses where it says no more."""
+    try:
+        ledger = convert(root, target, ("png", writer), Request(root / "images"))
+    except DataError as error:
+        return str(error)
+    assert not +ledger.changes
+    return f"{ledger.found[IMAGES]} images: {ledger.lines()}"
+
+
+def test_each_refused_file_is_refused_by_name(hostile, here, capsys):
+    """Trainings and conversions name the first such files; so each is alone with good ones."""
+    counted = "2 images: ['1 images in formats of photographs that are not read']"
+    for number, file in enumerate(hostile.of(REFUSED)):
+        root, name = alone(hostile, file, here / str(number)), Path(file).name
+        capsys.readouterr()
+        assert name in fitted(root, capsys), file
+        said = converted(root, here / f"{number}.json")
+        assert name in said or said == counted or (file in ONLY_SIZES and "[]" in said), file
+
+
+def test_fit(hostile, mended, capsys, monkeypatch):
+    monkeypatch.setattr("probseg.data.folder.NAMED", 1000)
+    run = finished(*folder_fit(mended, "--trainer.fast_dev_run=true"))
+    train, val = (sum(map(len, part)) for part in (run.datamodule.train, run.datamodule.val))
+    assert train + val == objects_in(hostile)
+    said = capsys.readouterr().err
+    left_out = [file for kind in (BARE, EMPTY, NESTED) for file in hostile.of(kind)]
+    for file in [*left_out, *hostile.of(STRANDED, "images")]:
+        if (mended / file).exists() and file != "images/nothing.jpg":
+            assert Path(file).name in said
+
+
+def test_test(hostile, mended, here):
+    config = ("--config", "configs/experiment/folder.yaml", *MICRO, *QUIET, *SHORT)
+    assert status("test", "--folder", mended, *config, "--seed_everything=1") == 0
+    (rows,) = here.rglob("objects.csv")
+    with rows.open(newline="", encoding="utf-8") as file:
+        assert len({row["object"] for row in csv.DictReader(file)}) == objects_in(hostile)
+
+
+@pytest.fixture
+def networks(here):
+    """Two small networks, for objects and for classes."""
+    torch.manual_seed(1)
+    store.save(micro_model("micro_csa"), described("micro_csa"), here / "clicks")
+    classes = read_preset("micro_fcn", "semantic")
+    store.save(build_semantic(classes), classes, here / "classes")
+
+
+@pytest.mark.usefixtures("networks")
+def test_predict(hostile, monkeypatch, capsys):
+    monkeypatch.setattr("probseg.cli.predict_photographs.SHOWN", 1000)
+    images = [
+        Path(file).name
+        for file in hostile.verdicts
+        if file.startswith("images/") and file not in (*hostile.of(NO_PICTURE), *hostile.of(NESTED))
+    ]
+    bare = file_names(hostile.of(BARE, "images"))
+    entries = {name: [{"clicks": [[0, 0]]}] for name in images if name not in bare}
+    Path("p.json").write_text(json.dumps(entries), encoding="utf-8")
+    refused = file_names(hostile.of(REFUSED, "images"))
+    for model, options, skipped in (
+        ("./classes", (), 0),
+        ("./clicks", ("--prompts", "p.json"), len(bare)),
+    ):
+        given = (hostile.root / "images", *options, "--output", f"of{model}", "--model", model)
+        assert status("predict", *given) == 1
+        lines = capsys.readouterr().out.splitlines()
+        failed = [line.removeprefix("failed: ") for line in lines if line.startswith("failed: ")]
+        unread = {line.split(": ")[0] for line in failed if "the answer has no pixel" not in line}
+        assert unread == refused
+        done = len(images) - len(failed) - skipped
+        total = f"{len(images)} photographs: {done} done, {len(failed)} failed"
+        assert "not looked into, as they are folders: nested" in lines
+        assert lines[0].endswith(total + (f", {skipped} skipped" if skipped else ""))
+
+
+def test_annotate(hostile, here):
+    root = here / "mine"
+    shutil.copytree(hostile.root, root, symlinks=True)
+    sessions = Sessions(root, None, Answerer())
+    refused = {name if "/" in name else f"images/{name}" for name, _ in sessions.refused()}
+    shown, objects, said = set(), 0, ""
+    for photograph in sessions.photographs:
+        try:
+            read_readable(photograph)
+            objects += len(sessions.describe(photograph)["objects"])
+            shown.add(f"images/{photograph.name}")
+        except DataError as error:
+            said += f"{photograph.name}: {error}\n"
+    sessions.close()
+    assert objects == objects_in(hostile)
+    assert {*hostile.of(USED, "images"), *hostile.of(BARE)} <= shown
+    assert shown <= {file for kind in (USED, BARE, STRANDED) for file in hostile.of(kind, "images")}
+    unnamed = {file for file in {*hostile.of(REFUSED)} - refused if Path(file).name not in said}
+    assert unnamed <= {"masks/phone.png"}  # with its photograph
+    assert refused >= {*hostile.of(NESTED)}
+
+
+def test_convert_in_all_directions(hostile, mended, here, capsys):
+    images, count = mended / "images", objects_in(hostile) + 1  # in the folder inside of it
+    options = ("--from=png", "--to=coco", f"--images={images}")
+    assert status("data", "convert", mended, "first.json", *options) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"{count} objects of")
+    others = [file for file in hostile.of(NO_PICTURE, "masks") if "/." not in file]
+    assert lines[1:] == [
+        "lost: 1 objects in masks without a pixel",
+        f"lost: files that are not read: {len(others)}",
+    ]
+    for source in WRITERS:
+        reader = "coco" if source.startswith("coco") else source
+        made = convert(mended, here / source, ("png", source), Request(images))
+        assert (made.found[OBJECTS], made.written[OBJECTS]) == (count + 1, count)
+        for target in WRITERS:
+            way = here / source, here / f"{source}-{target}", (reader, target)
+            ledger = convert(*way, Request(images))
+            assert ledger.found[OBJECTS] == ledger.written[OBJECTS] == count, way
+
+
+def test_a_crowd_is_counted_by_all_verbs(mended, here, capsys):
+    convert(mended, here / "all.json", ("png", "coco"), Request(mended / "images"))
+    content = json.loads(Path("all.json").read_text())
+    first, *others = content["annotations"]
+    content["annotations"] = [first | {"iscrowd": 1}, *others]
+    Path("all.json").write_text(json.dumps(content))
+    assert len(COCO("all.json", mended / "images")) == len(others)
+    assert f"1 of {len(others) + 1} annotations are crowds" in capsys.readouterr().err
+    prompts = read_prompts(Path("all.json"))
+    assert prompts.crowds == 1
+    assert sum(len(image.objects) for image in prompts.images) == len(others)
+    ledger = convert(here / "all.json", here / "again", ("coco", "png"), Request())
+    assert ledger.changes["crowds, which become objects"] == 1
+
+
+def test_a_list_with_a_byte_order_mark_leaves_its_first_name_out(hostile, mended):
+    names = ["a#b.png", f"images/{COMPOSED}.jpg", "cat_1"]
+    (mended / "exclude.txt").write_text("\n".join(names), encoding="utf-16")
+    data = ImageMaskFolder(mended, exclude="exclude.txt")
+    left_out = {"a#b.png", f"{COMPOSED}.jpg", "cat_1.jpg"}
+    assert left_out.isdisjoint(image.name for image, *_ in data.objects)
+    assert len(data) == objects_in(hostile) - 4

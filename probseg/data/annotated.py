@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.annotation_files import Entry, read_index
+from probseg.data.annotation_files import NO_OUTLINE, TOO_SHORT, Entry, read_index
 from probseg.data.base import InteractiveDataset
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.formats.coco import crowds_left_out
@@ -82,20 +82,27 @@ class AnnotatedObjects(InteractiveDataset):
         self.index = read_index(self.kind, annotations, self.place)
         self.objects = self._chosen(wanted)
         crowds = 0 if wanted.crowd else int(self.index.crowds.sum())
-        left_out = crowds_left_out(crowds, len(self.index.ids)) if crowds else ""
+        left_out = [crowds_left_out(crowds, len(self.index.ids))] if crowds else []
+        kept = self.index.left_out()
+        bare = sum(kept.get(why, 0) for why in (NO_OUTLINE, TOO_SHORT))
+        if bare:
+            left_out.append(
+                f"{bare} annotations have no outline of three or more corners and are left out"
+            )
         if len(self.objects) == 0:
             reasons = []
-            if crowds < len(self.index.ids) or not crowds:
+            if crowds < len(self.index.ids) or not left_out:
                 reasons.append(
                     f"none of its {len(self.index.ids)} annotations with an outline is left with "
                     f"{wanted.description()}; choose fewer restrictions"
                 )
-            if left_out:
-                reasons.append(f"{left_out}; where `crowd` is an option, `crowd: true` takes them")
+            reasons += left_out
+            if crowds:
+                reasons.append("where `crowd` is an option, `crowd: true` takes crowds")
             msg = f"{annotations}: {'; '.join(reasons)}"
             raise DataError(msg)
-        if left_out:
-            sys.stderr.write(f"probseg: {annotations}: {left_out}\n")
+        for what in left_out:
+            sys.stderr.write(f"probseg: {annotations}: {what}\n")
         self._check_images()
 
     @classmethod

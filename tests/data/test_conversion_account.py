@@ -246,6 +246,25 @@ def test_half_a_corner_is_left_out_by_training_and_conversion(tmp_path):
         np.testing.assert_array_equal(sample.mask, MASK)
 
 
+def test_training_counts_annotations_without_an_outline(tmp_path, capsys):
+    photographs(tmp_path, "a.jpg")
+    images = [{"id": 1, "file_name": "a.jpg", "height": HEIGHT, "width": WIDTH}]
+    path, count = tmp_path / "a.json", "2 annotations have no outline of three or more corners"
+    for outlines in ([[], [[1, 1, 9, 9]]], [[], None, [SQUARE]]):
+        annotations = [
+            {"id": key, "image_id": 1, "segmentation": outline}
+            for key, outline in enumerate(outlines)
+        ]
+        path.write_text(json.dumps({"images": images, "annotations": annotations}))
+        if [SQUARE] in outlines:
+            assert len(COCOFolder(path, tmp_path)) == 1
+            assert count in capsys.readouterr().err
+        else:
+            with pytest.raises(DataError, match=count) as refusal:
+                COCOFolder(path, tmp_path)
+            assert "min_area" not in str(refusal.value)
+
+
 def test_two_spellings_of_one_path_are_two_images_of_one_name(tmp_path):
     path, *_ = draw_coco(tmp_path)
     path.write_text(path.read_text().replace("bare.jpg", "./a.jpg"))

@@ -236,7 +236,8 @@ def _numbers(decoded: _Decoded, path: Path) -> npt.NDArray[np.uint8]:
             )
             raise DataError(msg)
         values = colours[..., 0]
-    if values.dtype not in (np.uint8, bool) and not (values == values.astype(np.uint8)).all():
+    small = values.dtype in (np.uint8, bool)
+    if not small and not ((values >= 0) & (values <= 255) & (values == np.floor(values))).all():
         msg = (
             f"{path}: mask values must be whole numbers in 0..255, got {values.dtype} from "
             f"{values.min()} to {values.max()}; save a black-and-white mask with 8 bits, or number "

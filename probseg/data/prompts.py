@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from probseg.data.layout import leads_outside
 from probseg.errors import DataError
 from probseg.formats.coco import crowds_left_out, is_crowd, text, whole
-from probseg.formats.mask_names import refuse_hidden
+from probseg.formats.mask_names import refuse_name
 from probseg.texts import open_text, read_json
 from probseg.types import Click
 
@@ -110,7 +110,7 @@ def read_prompts(path: Path) -> PromptFile:
         if leads_outside(image.file):
             msg = f"{path}: {image.file!r} must be a path inside the folder of photographs"
             raise DataError(msg)
-        refuse_hidden(image.file)
+        refuse_name(image.file)
     return found
 
 

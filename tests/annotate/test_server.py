@@ -593,6 +593,8 @@ def test_photographs_that_cannot_be_annotated_are_printed_with_the_reason(tmp_pa
     for original in originals.iterdir():
         (folder / original.name).symlink_to(original)
     (folder / "mine.gif").write_bytes(b"no picture")
+    long = "\N{CAT FACE}" * 58 + "1.png"
+    (folder / long).write_bytes(next(originals.iterdir()).read_bytes())
     (folder / "mine.png").write_bytes(next(originals.iterdir()).read_bytes())
     first, *others = refusals(list_photographs(folder))
     names = ", ".join(sorted(path.name for path in originals.iterdir())[:3])
@@ -602,7 +604,9 @@ def test_photographs_that_cannot_be_annotated_are_printed_with_the_reason(tmp_pa
     assert [line.split(" (1): ")[0] for line in others] == [
         "refused: mine.gif",
         "refused: mine.png",
+        f"refused: {long}",
     ]
+    assert "the name has 237 bytes" in others[2]
     assert others[1].endswith("has the same stem as mine.gif; rename one of them")
     photographs = [Photograph(str(n), folder / f"{n}.png", None, f"{n}") for n in range(7)]
     assert refusals(photographs)[4:] == ["refused: 4.png (1): 4", "refused: 2 more"]

@@ -270,9 +270,35 @@ def test_what_the_command_line_chose_is_kept_for_the_next_start(tmp_path):
     client.sessions.close()
     client = begin(folder, later, labels=["cow", "cat"])
     assert client.get("/api/session")["labels"] == ["cow", "cat", "dog"]
+    client.click(*CLICKS[0])
+    client.act({**DONE, "label": "   "})
+    (one,) = client.get(client.path())["objects"]
+    assert one["label"] is None, "spaces are no label"
+    client.act({"type": "label", "object": one["id"], "label": " hen "})
+    client.sessions.close()
+    client = begin(folder, later, labels=[" cat", "  "])
+    assert client.get("/api/session")["labels"] == ["cat", "cow", "dog", "hen"]
     client.sessions.close()
     with pytest.raises(UsageError, match="--labels"):
         begin(folder, later, labels=["a" * 101])
+
+
+def test_annotations_of_other_work_are_kept(client):
+    folder = client.sessions.folder
+    client.sessions.close()
+    (folder / "annotations.json").unlink()
+    for out in (None, folder / "elsewhere"):
+        path = (out or folder) / "annotations.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("of another program")
+        (path.parent / ".probseg" / "annotations.sqlite").unlink(missing_ok=True)
+        for _ in range(2):
+            later = begin(folder, client.sessions.answerer, out=out)
+            later.click(*CLICKS[0])
+            later.sessions.close()
+        assert json.loads(path.read_text())["images"]
+        kept = path.parent / ".probseg" / "masks" / path.name
+        assert kept.read_text() == "of another program"
 
 
 def test_two_clients_do_not_overwrite_each_other(client):

@@ -131,10 +131,15 @@ def read_json(path: Path, way_out: str = CHECK) -> Any:  # noqa: ANN401 (any JSO
 
     Raises:
         DataError: If it cannot be opened, or is no text.
-        ValueError: If it is not JSON, or an object has a key twice, of which one would be lost; the
-            message lacks the path.
+        ValueError: If it is not JSON, lists are nested too deeply, or an object has a key twice, of
+            which one would be lost; the message lacks the path.
     """
-    return json.loads(read_text(path, way_out), object_pairs_hook=_without_twins)
+    text = read_text(path, way_out)
+    try:
+        return json.loads(text, object_pairs_hook=_without_twins)
+    except RecursionError as error:
+        msg = "lists or objects are nested too deeply"
+        raise ValueError(msg) from error
 
 
 def _without_twins(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

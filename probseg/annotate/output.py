@@ -111,15 +111,14 @@ def write_masks(
     masks = [one.mask for one in objects if one.mask is not None]
     stems = names.first(photograph.stem, len(masks))
     wanted = {f"{stem}.png": mask for stem, mask in zip(stems, masks, strict=True)}
-    kept = folder / ".probseg" / "masks"
+    kept = _kept(folder)
     owned, refused = mask_files(folder, names)
     before = owned.get(photograph.stem, [])
     marker = kept / f"{photograph.stem}.done"
     if not marker.exists():
         kept.mkdir(parents=True, exist_ok=True)
         for path in before:
-            with replacing(kept / path.name) as copy:
-                copy.write_bytes(path.read_bytes())
+            _keep(path, kept)
         marker.touch()
     for name, mask in wanted.items():
         path = folder / "masks" / name
@@ -132,6 +131,22 @@ def write_masks(
     for path in before:
         if path.name not in wanted:
             path.unlink()
+
+
+def keep_annotations(folder: Path) -> None:
+    """Copy `annotations.json` of before annotation began to `.probseg/masks/`, if there is one."""
+    if (folder / ANNOTATIONS).is_file():
+        _keep(folder / ANNOTATIONS, _kept(folder))
+
+
+def _kept(folder: Path) -> Path:
+    """Return the folder of the files of before annotation began."""
+    return folder / ".probseg" / "masks"
+
+
+def _keep(path: Path, kept: Path) -> None:
+    with replacing(kept / path.name) as copy:
+        copy.write_bytes(path.read_bytes())
 
 
 def write_coco(path: Path, photographs: Sequence[Photograph], store: Store) -> None:

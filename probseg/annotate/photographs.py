@@ -16,6 +16,7 @@ import numpy.typing as npt
 from PIL import ExifTags, Image
 
 from probseg.errors import DataError
+from probseg.formats.mask_names import too_long
 from probseg.images import image_size, opened, read_image
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
@@ -70,8 +71,8 @@ class Photograph:
 def list_photographs(folder: Path) -> list[Photograph]:
     """Return the photographs of a folder, or of its `images/` if it has one, by name.
 
-    Unreadable files, links that leave the folder, second files of one stem and names that are not
-    UTF-8 are listed with an error.
+    Unreadable files, links that leave the folder, second files of one stem, and names that are not
+    UTF-8 or too long are listed with an error.
 
     Raises:
         DataError: If there is no photograph.
@@ -95,6 +96,8 @@ def list_photographs(folder: Path) -> list[Photograph]:
             error = LEADS_OUT
         elif not _is_text(path.name):
             error = "the name has bytes that are not text; rename the file"
+        elif reason := too_long(path.name):
+            error = reason
         elif path in twins:
             error = second_of_a_stem(twins[path])
         elif reason := not_supported(path):

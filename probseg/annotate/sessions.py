@@ -373,7 +373,7 @@ class Sessions:
             if kind == "delete":
                 self.store.delete(one.id)
             elif kind == "label":
-                self.store.set_label(one.id, _label(action.get("label")))
+                self._set_label(one, _label(action.get("label")))
             elif not one.open:
                 self._close_object(photograph, {})
                 self.store.reopen(one.id)
@@ -428,8 +428,12 @@ class Sessions:
         labels = mask.astype(np.uint8)
         if one.mask is not None:
             labels[(png.decode(one.mask) == 255) & ~mask] = 255
-        self.store.set_label(one.id, label)
+        self._set_label(one, label)
         self.store.finish(one.id, output.finished(labels), self.answerer.name)
+
+    def _set_label(self, one: StoredObject, label: str | None) -> None:
+        """Set the class of an object, which can be chosen from now on."""
+        self.store.set_label(one.id, label)
         if label is not None and label not in self.labels:
             self.labels.append(label)
             self.store.set_setting("labels", self.labels)
@@ -513,6 +517,9 @@ class Sessions:
     def _write_coco(self) -> None:
         with self._lock:
             if not self.closed:
+                if not self.store.setting("annotations"):
+                    output.keep_annotations(self.out)
+                    self.store.set_setting("annotations", True)
                 output.write_coco(self.out / output.ANNOTATIONS, self.photographs, self.store)
 
 
@@ -547,9 +554,11 @@ def _finished(one: StoredObject, size: tuple[int, int] | None) -> dict[str, Any]
 
 
 def _label(label: object) -> str | None:
-    if label is None or label == "":
+    """Return a label without spaces around it; None for no label, of which nothing is left."""
+    name = label.strip() if isinstance(label, str) else label
+    if name is None or name == "":
         return None
-    if not isinstance(label, str) or len(label) > LONGEST_LABEL or not label.isprintable():
+    if not isinstance(name, str) or len(name) > LONGEST_LABEL or not name.isprintable():
         msg = f"`label` must be text of at most {LONGEST_LABEL} characters, got {label!r:.200}"
         raise RequestError(msg)
-    return label
+    return name

@@ -18,7 +18,7 @@ from probseg.errors import UsageError
 from probseg.formats import coco, png, run_lengths
 from probseg.formats.colours import distinct_colours, overlay
 from probseg.formats.mask_names import mask_names, stem_of
-from probseg.formats.results import MASKS, OVERLAYS
+from probseg.formats.results import COCO, MASKS, OVERLAYS
 from probseg.paths import replacing, write_text
 from probseg.tasks.prediction import Answer, Job
 
@@ -46,7 +46,8 @@ class PredictionWriter(L.Callback):
     """Writes the answers of each photograph, and at the end what all of them make together.
 
     `.probseg/FILE.json` says of each photograph that all its files are there, and with which
-    prompts and network they were made.
+    prompts and network they were made; `.probseg/.annotations` lists the photographs of
+    `annotations.json`.
 
     Args:
         folder: Of all files.
@@ -87,7 +88,7 @@ class PredictionWriter(L.Callback):
         """Raise rather than replace files that no prediction has written.
 
         Raises:
-            UsageError: If there is one.
+            UsageError: If there is one, or `annotations.json` has other photographs, too.
         """
         own = {file for job in self.jobs for file in self._record(job).get("files", ())}
         strangers = [
@@ -99,6 +100,22 @@ class PredictionWriter(L.Callback):
                 "already, and not from these photographs; choose another folder"
             )
             raise UsageError(msg)
+        if COCO in self.formats and (self.folder / ANNOTATIONS).exists():
+            listed = _read_json(self._list)
+            if not isinstance(listed, list):
+                msg = (
+                    f"--output {self.folder}: {ANNOTATIONS} is there already, and from no "
+                    "prediction; choose another folder"
+                )
+                raise UsageError(msg)
+            others = sorted(set(listed).difference(job.image.file for job in self.jobs))
+            if others:
+                msg = (
+                    f"--output {self.folder}: {ANNOTATIONS} has {len(others)} photographs that are "
+                    f"not among these, {others[0]!r} for instance; rename it, or choose another "
+                    "folder"
+                )
+                raise UsageError(msg)
 
     def on_predict_batch_end(
         self,
@@ -145,6 +162,7 @@ class PredictionWriter(L.Callback):
                     }
                 )
         categories = [{"id": key, "name": name} for key, name in self.categories.items()]
+        write_text(self._list, json.dumps([job.image.file for job in self.jobs]))
         coco.write(self.folder / ANNOTATIONS, images, annotations, categories)
 
     def outcomes(self) -> Iterator[Outcome]:
@@ -208,14 +226,23 @@ class PredictionWriter(L.Callback):
         write_text(self._place(job), json.dumps(record))
 
     def _record(self, job: Job) -> dict[str, Any]:
-        place = self._place(job)
-        if not place.is_file():
-            return {}
-        record: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
-        return record
+        record = _read_json(self._place(job))
+        return record if isinstance(record, dict) else {}
+
+    @property
+    def _list(self) -> Path:
+        return self.folder / ".probseg" / ".annotations"  # no photograph begins with a dot
 
     def _place(self, job: Job) -> Path:
         return self.folder / ".probseg" / f"{job.image.file}.json"
+
+
+def _read_json(path: Path) -> Any:  # noqa: ANN401 (any JSON)
+    """Return what a record holds; None if it is missing, or something else has changed it."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _overlay(image: PromptedImage) -> str:

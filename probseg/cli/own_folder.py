@@ -20,6 +20,9 @@ FOLDER = "--folder"
 ROLES = {"test": "test", "validate": "val"}
 """The argument of the data module that each verb evaluates."""
 
+MODEL = ("--model", "--model.class_path")
+"""Options that choose a model; those with other parts change the one of the configuration."""
+
 OTHERS = ("train", "val", "test", "val_objects", "proportions", "samples_per_epoch")
 """Arguments of the data module that a configuration may have set, for other data."""
 
@@ -61,7 +64,8 @@ def with_folder(arguments: Sequence[str]) -> list[str]:
     for place, argument in enumerate(arguments):
         if argument.partition("=")[0] == FOLDER:
             del rest[place : place + (1 if "=" in argument else 2)]
-    if not named_configs(rest) and not any(option.startswith("--model") for option in rest):
+    chooses_model = any(argument.partition("=")[0] in MODEL for argument in rest)
+    if not named_configs(rest) and not chooses_model:  # options of it are of the recommended one
         rest[1:1] = ["--config", str(configs_dir() / "experiment" / "folder.yaml")]
     _warn_of_training_data(rest, find_data(folder))
     chosen = {"class_path": "probseg.data.ImageMaskFolder", "init_args": {"root": folder}}

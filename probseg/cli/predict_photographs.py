@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 
-from probseg.callbacks.predictions import PredictionWriter, picture, write_picture
+from probseg.callbacks.predictions import ANNOTATIONS, PredictionWriter, picture, write_picture
 from probseg.cli.faults import interruption
 from probseg.cli.noise import without_notices
 from probseg.data.layout import unread_folders
@@ -25,7 +25,7 @@ from probseg.data.prompts import PromptedImage, PromptedObject, PromptFile, read
 from probseg.errors import UsageError
 from probseg.formats import png, run_lengths
 from probseg.formats.colours import distinct_colours
-from probseg.formats.mask_names import photograph_files
+from probseg.formats.mask_names import photograph_files, refuse_name
 from probseg.formats.results import COCO, MASKS, OVERLAYS
 from probseg.interact import image_tensor
 from probseg.models import Segmenter, SemanticSegmenter
@@ -107,7 +107,7 @@ def predict_folder(options: argparse.Namespace) -> None:
     Raises:
         UsageError: If options do not fit the model, there is no photograph, or files are in the
             way.
-        DataError: If the file of prompts cannot be read.
+        DataError: If the file of prompts cannot be read, or a name cannot have results.
         SystemExit: With status 1 if photographs or objects have no mask; 143 after SIGTERM, 130
             after Ctrl-C.
     """
@@ -163,6 +163,7 @@ def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
 
     Raises:
         UsageError: If options do not fit together, or there is no photograph.
+        DataError: If the file of prompts cannot be read, or a name cannot have results.
     """
     if _is_semantic(options):
         if options.prompts is not None or COCO in options.formats:
@@ -176,6 +177,8 @@ def _prompts_of_folder(options: argparse.Namespace) -> PromptFile:
             msg = f"{options.images}: has no file with a suffix of {', '.join(IMAGE_SUFFIXES)}"
             raise UsageError(msg)
         pictures = list_pictures(options.images, IMAGE_SUFFIXES + UNREAD_SUFFIXES)
+        for path in pictures:
+            refuse_name(path.name)
         return PromptFile(tuple(PromptedImage(path.name, ()) for path in pictures), {})
     if options.prompts is None:
         msg = f"--prompts is missing: {options.model} needs boxes or clicks on the photographs"
@@ -212,6 +215,8 @@ def _finish(
     if prompts.categories:
         objects = sum(one.done for one in outcomes), sum(one.failed for one in outcomes)
         lines.append(f"{options.output}: {_counted('object', *objects, prompts.crowds)}")
+    if COCO not in options.formats and (options.output / ANNOTATIONS).exists():
+        lines.append(f"{options.output / ANNOTATIONS}: was there before, and has not been changed")
     if skipped:
         lines.append(f"skipped, as they have no prompt: {some(skipped)}")
     places = {(options.images / file).parent for file in prompted} | {options.output}

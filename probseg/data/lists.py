@@ -12,6 +12,9 @@ from probseg.errors import DataError
 from probseg.picture_formats import IMAGE_SUFFIXES
 from probseg.texts import read_lines
 
+LONGEST = 120
+"""Most characters of a name in a message."""
+
 Known = tuple[str, Path | None]
 """A name, and the file of a photograph with this stem, or None."""
 
@@ -69,10 +72,11 @@ def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: st
     names = list(known)
     found, unknown = match_names(path, argument, names)
     if not found:
-        example = f", e.g. {names[0][0]!r}" if names else ""
+        listed = f": {some(unknown)}" if unknown else ""
+        example = f" ({of} has {names[0][0]!r})" if names else ""
         msg = (
             f"{path}: of its {len(unknown)} names none is that of an object or a photograph of "
-            f"{of}{example}; check the list, or set `{argument}` to null"
+            f"{of}{listed}{example}; check the list, or set `{argument}` to null"
         )
         raise DataError(msg)
     if unknown:
@@ -90,8 +94,9 @@ def match_names(
 
     A line holds a name, or where it is the stem of a photograph also that of its file:
     `cat`, `cat.jpg`, `images/cat.jpg`, `images\cat.jpg`, or the whole path. Folders must be those
-    of the file. Spaces at the ends do not count unless they are part of a name, nor does the way
-    in which accents are composed (macOS and Linux differ).
+    of the file. Spaces and double quotes around a name, as spreadsheets and Windows write them, do
+    not count unless they are part of it, nor does the way in which accents are composed (macOS
+    and Linux differ).
 
     Args:
         path: The list.
@@ -143,14 +148,27 @@ def read_classes(path: Path) -> list[str]:
 
 
 def some(names: Iterable[str], most: int = 3) -> str:
-    """Return the first of some names in their order, as part of a sentence."""
+    """Return the first of some names in their order, as part of a sentence.
+
+    Names with characters that a terminal does not show, as the colours of `ls`, with spaces at
+    their ends or of more than `LONGEST` characters stand in quotes, with escapes and cut.
+    """
     ordered = sorted(names)
-    return ", ".join([*ordered[:most], *(["..."] if ordered[most:] else [])])
+    shown = [
+        name
+        if name.isprintable() and name == name.strip() and len(name) <= LONGEST
+        else f"{name!r:.{LONGEST}}"
+        for name in ordered[:most]
+    ]
+    return ", ".join([*shown, *(["..."] if ordered[most:] else [])])
 
 
 def _forms(text: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the names that a line can mean, each with the folders before it."""
-    for name in dict.fromkeys((text, text.strip())):
+    bare = text.strip()
+    quoted = len(bare) > 2 and bare[0] == bare[-1] == '"'
+    within = bare[1:-1].replace('""', '"') if quoted else bare
+    for name in dict.fromkeys((text, bare, within)):
         yield name, ()
         for path in (PurePosixPath(name), PureWindowsPath(name)):
             folders = tuple(part.replace("\\", "/") for part in path.parts[:-1])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from probseg.data.layout import leads_outside
 from probseg.errors import DataError
-from probseg.formats.coco import crowds_left_out, is_crowd, whole
-from probseg.formats.mask_names import refuse_hidden
+from probseg.formats.coco import crowds_left_out, is_crowd, text, whole
+from probseg.formats.mask_names import refuse_name
 from probseg.texts import open_text, read_json
 from probseg.types import Click
 
@@ -44,7 +44,8 @@ class PromptedImage(NamedTuple):
     """One photograph with prompts.
 
     Args:
-        file: Its path inside the folder of photographs.
+        file: Its path inside the folder of photographs, with `/`, in one way alone: `a.jpg`, not
+            `./a.jpg`.
         objects: At least one.
         key: Id of the image in COCO JSON; None elsewhere.
         size: `(H, W)` that the file of prompts says; None where it does not.
@@ -98,7 +99,7 @@ def read_prompts(path: Path) -> PromptFile:
         found = readers[path.suffix.lower()](path)
     except DataError:  # which names the file
         raise
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, csv.Error) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         msg = f"{path}: cannot be read as prompts ({reason}); see docs/predict.md"
         raise DataError(msg) from error
@@ -109,7 +110,7 @@ def read_prompts(path: Path) -> PromptFile:
         if leads_outside(image.file):
             msg = f"{path}: {image.file!r} must be a path inside the folder of photographs"
             raise DataError(msg)
-        refuse_hidden(image.file)
+        refuse_name(image.file)
     return found
 
 
@@ -118,11 +119,14 @@ def _read_csv(path: Path) -> PromptFile:
     boxes: dict[tuple[str, str], tuple[float, float, float, float]] = {}
     labels: dict[tuple[str, str], set[str]] = {}
     with open_text(path, PROMPTS) as file:
-        table = csv.DictReader(file, skipinitialspace=True)
+        table = csv.DictReader(file, skipinitialspace=True, strict=True)
         columns = [name.strip() for name in table.fieldnames or ()]
         wrong = sorted(set(columns) - set(COLUMNS)) or len(set(columns)) < len(columns)
         if wrong or "image" not in columns:
-            msg = f"columns must be `image` and others of {COLUMNS}, each once, got {columns}"
+            msg = (
+                f"columns must be `image` and others of {COLUMNS}, each once, with commas between, "
+                f"got {columns}"
+            )
             raise ValueError(msg)
         table.fieldnames = columns
         for cells in table:
@@ -134,7 +138,7 @@ def _read_csv(path: Path) -> PromptFile:
                 if not row["image"]:
                     msg = "expected an image"
                     raise ValueError(msg)
-                key = (row["image"], row.get("object") or "1")
+                key = (_file(row["image"]), row.get("object") or "1")
                 named = labels.setdefault(key, set())
                 named |= {row["label"]} if row.get("label") else set()
                 if len(named) > 1:
@@ -142,20 +146,21 @@ def _read_csv(path: Path) -> PromptFile:
                     raise ValueError(msg)
                 mine = clicks.setdefault(key, [])
                 if row.get("x") or row.get("y"):
-                    mine.append(_click([row["x"], row["y"], _sign(row.get("positive") or "1")]))
-                corners = [row.get(name) or "" for name in ("x0", "y0", "x1", "y1")]
-                if any(corners):
+                    x, y = (_cell(row[name], name) for name in ("x", "y"))
+                    mine.append(Click(x, y, _sign(row.get("positive") or "1")))
+                corners = {name: row.get(name) or "" for name in ("x0", "y0", "x1", "y1")}
+                if any(corners.values()):
                     if key in boxes:
                         msg = "a second box for the same object"
                         raise ValueError(msg)
-                    boxes[key] = _box(corners)
+                    boxes[key] = _box([_cell(text, name) for name, text in corners.items()])
             except (ValueError, KeyError, TypeError) as error:
                 msg = f"line {line}: {error}"
                 raise ValueError(msg) from error
     images: dict[str, list[PromptedObject]] = {}
     categories = _Categories()
     for key, given in clicks.items():
-        one = _object(key[1], categories.number(*labels[key]), given, boxes.get(key))
+        one = _object(*key, categories.number(*labels[key]), given, boxes.get(key))
         images.setdefault(key[0], []).append(one)
     return _prompt_file(images, categories)
 
@@ -179,10 +184,16 @@ def _read_json(path: Path) -> PromptFile:
         raise ValueError(msg)
     if {"images", "annotations"} <= content.keys():
         return _of_coco(content)
-    images = {}
+    images: dict[str, list[PromptedObject]] = {}
     categories = _Categories()
-    for file, entries in content.items():
-        objects = []
+    for name, entries in content.items():
+        file, objects = _file(name), []
+        if file in images:
+            msg = f"{name!r} is there more than once, written differently; merge its entries"
+            raise ValueError(msg)
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            msg = f'{file}: expected a list of objects, such as [{{"box": [10, 20, 30, 40]}}]'
+            raise ValueError(msg)
         for number, entry in enumerate(entries, start=1):
             if unknown := sorted(entry.keys() - {"box", "clicks", "label"}):
                 msg = f"{file}, object {number}: unknown keys {unknown}"
@@ -190,7 +201,7 @@ def _read_json(path: Path) -> PromptFile:
             clicks = [_click(click) for click in entry.get("clicks", ())]
             box = _box(entry["box"]) if entry.get("box") is not None else None
             category = categories.number(str(entry.get("label") or UNNAMED))
-            objects.append(_object(str(number), category, clicks, box))
+            objects.append(_object(file, str(number), category, clicks, box))
         images[file] = objects
     return _prompt_file(images, categories)
 
@@ -209,7 +220,7 @@ class _Categories(dict[int, str]):
 def _of_coco(content: Mapping[str, Any]) -> PromptFile:
     """Take the boxes of a file in the format of COCO; crowds are left out."""
     listed = _by_id(content.get("categories", ()), "categories")
-    categories = _Categories({key: str(entry["name"]) for key, entry in listed.items()})
+    categories = _Categories({key: text(entry, "name") for key, entry in listed.items()})
     images = _by_id(content["images"], "images")
     annotations = _by_id(content["annotations"], "annotations")
     objects: dict[int, list[PromptedObject]] = {key: [] for key in images}
@@ -242,7 +253,7 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
         objects[image].append(PromptedObject(str(key), kind, (), box))
     found = tuple(
         PromptedImage(
-            str(entry["file_name"]),
+            _file(text(entry, "file_name")),
             tuple(objects[key]),
             key,
             (whole(entry, "height", least=1), whole(entry, "width", least=1)),
@@ -250,7 +261,9 @@ def _of_coco(content: Mapping[str, Any]) -> PromptFile:
         for key, entry in images.items()
         if objects[key]
     )
-    empty = tuple(str(entry["file_name"]) for key, entry in images.items() if not objects[key])
+    empty = tuple(
+        _file(text(entry, "file_name")) for key, entry in images.items() if not objects[key]
+    )
     return PromptFile(found, categories, empty, crowds)
 
 
@@ -273,17 +286,26 @@ def _prompt_file(images: Mapping[str, list[PromptedObject]], categories: _Catego
     return PromptFile(found, categories, tuple(file for file in images if not images[file]))
 
 
+def _file(name: str) -> str:
+    """Return the one way to write a path; empty where it names no file."""
+    return "" if not name else PurePosixPath(name).as_posix()
+
+
 def _object(
-    key: str, category: int, clicks: list[Click], box: tuple[float, float, float, float] | None
+    file: str,
+    key: str,
+    category: int,
+    clicks: list[Click],
+    box: tuple[float, float, float, float] | None,
 ) -> PromptedObject:
     if not clicks and box is None:
-        msg = f"the object {key} has neither a box nor a click"
+        msg = f"{file}: the object {key} has neither a box nor a click"
         raise ValueError(msg)
     return PromptedObject(key, category, tuple(clicks), box)
 
 
-def _click(values: list[Any]) -> Click:
-    if len(values) not in (2, 3):
+def _click(values: Any) -> Click:  # noqa: ANN401 (whatever the file holds)
+    if not isinstance(values, list) or len(values) not in (2, 3):
         msg = f"a click must be [x, y] or [x, y, positive], got {values}"
         raise ValueError(msg)
     positive = values[2] if len(values) == 3 else True
@@ -301,17 +323,25 @@ def _sign(text: str) -> bool:
     return signs[text.lower()]
 
 
-def _box(values: list[Any]) -> tuple[float, float, float, float]:
-    if len(values) != 4:
+def _box(values: Any) -> tuple[float, float, float, float]:  # noqa: ANN401
+    if not isinstance(values, list) or len(values) != 4:
         msg = f"a box must be [x0, y0, x1, y1], got {values}"
         raise ValueError(msg)
     x0, y0, x1, y1 = map(_number, values)
     return x0, y0, x1, y1
 
 
-def _number(value: Any) -> float:  # noqa: ANN401 (whatever the file holds)
-    number = float(value)
-    if not math.isfinite(number):
-        msg = f"coordinates must be finite, got {value!r}"
+def _cell(text: str, column: str) -> float:
+    """Return the number in a cell of a table."""
+    try:
+        return _number(float(text))
+    except ValueError as error:
+        msg = f"`{column}` must be a finite number such as 12.5, with a point, got {text!r}"
+        raise ValueError(msg) from error
+
+
+def _number(value: Any) -> float:  # noqa: ANN401
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        msg = f"coordinates must be finite numbers, got {value!r}"
         raise ValueError(msg)
-    return number
+    return float(value)

@@ -36,6 +36,20 @@ def whole(entry: Mapping[str, Any], key: str, least: int | None = None) -> int:
     return int(value)
 
 
+def text(entry: Mapping[str, Any], key: str) -> str:
+    """Return a name in an entry of a file.
+
+    Raises:
+        KeyError: If it is missing.
+        ValueError: If it is no text, or empty; the message lacks the path.
+    """
+    value = entry[key]
+    if not isinstance(value, str) or not value:
+        msg = f"its {key!r} must be a text, got {value!r}"
+        raise ValueError(msg)
+    return value
+
+
 def is_crowd(entry: Mapping[str, Any]) -> bool:
     """Return whether the outline of an annotation is around several objects.
 

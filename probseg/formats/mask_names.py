@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
@@ -11,6 +12,10 @@ from unicodedata import normalize
 
 from probseg.errors import DataError
 from probseg.picture_formats import IMAGE_SUFFIXES, UNREAD_SUFFIXES, list_pictures
+
+LONGEST_NAME = 235
+"""Most bytes of the name of a photograph: those of its masks, and of their drafts, are longer, and
+file systems take 255."""
 
 _NUMBERED = re.compile(r"(.+)_[0-9]+", re.DOTALL)
 
@@ -98,18 +103,33 @@ def stem_of(file: str) -> str:
     return PurePosixPath(file).with_suffix("").as_posix()
 
 
-def refuse_hidden(file: str) -> None:
-    """Raise for a photograph whose masks no reader would list.
+def refuse_name(file: str) -> None:
+    """Raise for a photograph whose masks could not be written, or would be listed by no reader.
 
     Args:
         file: Its path, with `/`.
 
     Raises:
-        DataError: If a part of it begins with a dot.
+        DataError: If a part of it begins with a dot, or its name is too long.
     """
-    if any(part.startswith(".") for part in PurePosixPath(file).parts):
+    path = PurePosixPath(file)
+    if any(part.startswith(".") for part in path.parts):
         msg = f"{file}: names that begin with a dot are hidden files, which are not read; rename it"
         raise DataError(msg)
+    if (reason := too_long(path.name)) is not None:
+        msg = f"{file}: {reason}"
+        raise DataError(msg)
+
+
+def too_long(name: str) -> str | None:
+    """Return why the name of a photograph is too long for those of its masks; None if it is not."""
+    size = len(os.fsencode(name))
+    if size <= LONGEST_NAME:
+        return None
+    return (
+        f"the name has {size} bytes, more than {LONGEST_NAME} leave no room for those of masks; "
+        "rename it"
+    )
 
 
 def _fold(name: str) -> str:

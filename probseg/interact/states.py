@@ -60,8 +60,8 @@ class InteractionState(NamedTuple):
 
 def image_tensor(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:
     """Turn RGB uint8 `(H, W, 3)` into a tensor uint8 `(3, H, W)`."""
-    pixels = torch.tensor(np.ascontiguousarray(image), device=device)  # views may run backwards
-    return pixels.permute(2, 0, 1)
+    pixels = torch.from_numpy(image.copy(order="C"))  # views may run backwards
+    return pixels.to(device).permute(2, 0, 1)
 
 
 def begin(

@@ -270,9 +270,35 @@ def test_what_the_command_line_chose_is_kept_for_the_next_start(tmp_path):
     client.sessions.close()
     client = begin(folder, later, labels=["cow", "cat"])
     assert client.get("/api/session")["labels"] == ["cow", "cat", "dog"]
+    client.click(*CLICKS[0])
+    client.act({**DONE, "label": "   "})
+    (one,) = client.get(client.path())["objects"]
+    assert one["label"] is None, "spaces are no label"
+    client.act({"type": "label", "object": one["id"], "label": " hen "})
+    client.sessions.close()
+    client = begin(folder, later, labels=[" cat", "  "])
+    assert client.get("/api/session")["labels"] == ["cat", "cow", "dog", "hen"]
     client.sessions.close()
     with pytest.raises(UsageError, match="--labels"):
         begin(folder, later, labels=["a" * 101])
+
+
+def test_annotations_of_other_work_are_kept(client):
+    folder = client.sessions.folder
+    client.sessions.close()
+    (folder / "annotations.json").unlink()
+    for out in (None, folder / "elsewhere"):
+        path = (out or folder) / "annotations.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("of another program")
+        (path.parent / ".probseg" / "annotations.sqlite").unlink(missing_ok=True)
+        for _ in range(2):
+            later = begin(folder, client.sessions.answerer, out=out)
+            later.click(*CLICKS[0])
+            later.sessions.close()
+        assert json.loads(path.read_text())["images"]
+        kept = path.parent / ".probseg" / "masks" / path.name
+        assert kept.read_text() == "of another program"
 
 
 def test_two_clients_do_not_overwrite_each_other(client):
@@ -593,6 +619,8 @@ def test_photographs_that_cannot_be_annotated_are_printed_with_the_reason(tmp_pa
     for original in originals.iterdir():
         (folder / original.name).symlink_to(original)
     (folder / "mine.gif").write_bytes(b"no picture")
+    long = "\N{CAT FACE}" * 58 + "1.png"
+    (folder / long).write_bytes(next(originals.iterdir()).read_bytes())
     (folder / "mine.png").write_bytes(next(originals.iterdir()).read_bytes())
     listed = list_photographs(folder)
     first, *others = refusals((photo.name, photo.error) for photo in listed)
@@ -603,7 +631,9 @@ def test_photographs_that_cannot_be_annotated_are_printed_with_the_reason(tmp_pa
     assert [line.split(" (1): ")[0] for line in others] == [
         "refused: mine.gif",
         "refused: mine.png",
+        f"refused: {long}",
     ]
+    assert "the name has 237 bytes" in others[2]
     assert others[1].endswith("has the same stem as mine.gif; rename one of them")
     several = [(f"{n}.png", f"{n}") for n in range(7)]
     assert refusals(several)[4:] == ["refused: 4.png (1): 4", "refused: 2 more"]

@@ -39,6 +39,9 @@ def test_the_shipped_model_needs_no_configuration():
     made = only_made("test", "--folder", "mine", *QUIET)
     assert [len(of) for of in made.datamodule.test] == [6]
     assert made.config.test.model.init_args.model.init_args.name == "lite0_unet_prop"
+    made = only_made("test", "--folder", "mine", *QUIET, *MICRO)
+    assert [len(of) for of in made.datamodule.test] == [6]
+    assert "micro_csa" in str(made.config.test.model)
 
 
 def test_a_recipe_for_a_folder_says_that_it_tests_the_held_out_part(monkeypatch):

@@ -241,6 +241,7 @@ IMAGE = {"id": 1, "file_name": "p0.png", "height": 48, "width": 64}
         ("p.json", coco_prompts([CAR], [(1, {"bbox": None})]), "bbox"),
         ("p.json", '{"p0.png": [{"clicks": [[9, 9]]}], "p0.png": []}', "'p0.png' is there more"),
         ("p.json", '{".p0.png": [{"clicks": [[9, 9]]}]}', "hidden"),
+        ("p.json", f'{{"{"é" * 116}.png": [{{"clicks": [[9, 9]]}}]}}', "the name has 236 bytes"),
         ("p.csv", "image,x,y,label\np0.png,9,9,cat\np0.png,8,8,dog\n", "line 3: a second label"),
         ("p.csv", "image,x,y\np0.png,9,9,0\n", "line 2: has more cells than columns"),
         ("p.csv", "x,y,image\n9,9\n", "line 2: expected an image"),
@@ -255,7 +256,7 @@ def test_prompts_are_checked_before_a_network_is_loaded(
     given = ("photos", "--prompts", here / name, "--format=coco", "--output", here / "out")
     shown = usage_error(capsys, "predict", *given, "--model", "./clicks")
     assert words in shown
-    assert name in shown or "hidden" in shown
+    assert name in shown or "rename it" in shown
     assert not (here / "out").exists()
 
 
@@ -282,6 +283,39 @@ def test_files_that_no_prediction_wrote_are_not_replaced(here, capsys):
     itself = (photo, "--click=9,9", "--output", here / "masks" / ".." / "photo.png")
     assert "itself" in usage_error(capsys, "predict", *itself, "--model", "./clicks")
     assert photo.read_bytes() == before
+
+
+def test_annotations_of_other_work_are_not_replaced(here, capsys):
+    def asked(file, formats="coco"):
+        (here / "p.json").write_text(json.dumps({file: [{"clicks": [[20, 30]]}]}))
+        out = ("--format", formats, "--output", here / "out")
+        return ("photos", "--prompts", here / "p.json", *out)
+
+    path = here / "out" / "annotations.json"
+    path.parent.mkdir()
+    path.write_text("drawn by hand")
+    assert "from no prediction" in usage_error(
+        capsys, "predict", *asked("p0.png"), "--model=./clicks"
+    )
+    path.unlink()
+    assert predict(*asked("p0.png")) == predict(*asked("p0.png")) == 0
+    before = path.read_bytes()
+    shown = usage_error(capsys, "predict", *asked("p1.png"), "--model=./clicks")
+    assert "1 photographs that are not among these, 'p0.png'" in shown
+    assert predict(*asked("p1.png", "masks")) == 0
+    assert "annotations.json: was there before, and has not been" in capsys.readouterr().out
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("record", ["", "{", "[]", '{"files": []}'])
+def test_a_record_that_something_else_has_changed_is_none(here, capsys, record):
+    (here / "p.json").write_text(json.dumps({"p0.png": [{"clicks": [[20, 30]]}]}))
+    given = ("photos", "--prompts", here / "p.json", "--output", here / "out", "--model=./clicks")
+    assert command("predict", *given) == 0
+    (here / "out" / ".probseg" / "p0.png.json").write_text(record)
+    assert "not from these photographs" in usage_error(capsys, "predict", *given)
+    (here / "out" / "masks" / "p0_1.png").unlink()
+    assert command("predict", *given) == 0
 
 
 def test_results_in_one_folder_do_not_remove_each_other(here, capsys):

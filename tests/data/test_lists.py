@@ -53,6 +53,11 @@ def test_each_photograph_is_found_by_its_stem_and_its_file(tmp_path_factory, kno
         ("#1", "#1"),
         ("cafe\u0301", "caf\u00e9"),
         ("v1.2", "v1.2"),
+        ('"cat"', "cat"),
+        ('  "images/cat.jpg"\t0.9', "cat"),
+        ('"a, ""b"".jpg"', 'a, "b"'),
+        ('"c"', '"c"'),
+        ('"', None),
         ("Cat", None),
         ("cat.txt", None),
         ("other/cat.jpg", None),
@@ -63,7 +68,7 @@ def test_each_photograph_is_found_by_its_stem_and_its_file(tmp_path_factory, kno
     ],
 )
 def test_ways_to_write_a_name(tmp_path, line, meant):
-    known = ("cat", "#1", "caf\u00e9", "v1.2", "a", "a.jpg")
+    known = ("cat", "#1", "caf\u00e9", "v1.2", "a", "a.jpg", 'a, "b"', '"c"', "d")
     names = [(stem, tmp_path / "images" / f"{stem}.png") for stem in known]
     path = write(tmp_path / "list.txt", f"\n{line}\r\n")
     if meant is DataError:
@@ -84,6 +89,10 @@ def test_lists_to_use_are_complete_and_lists_to_leave_out_say_what_they_miss(tmp
     write(path, "x\ny.jpg\n")
     words = (path, "of its 2 names none", "mine", "'a'", "`exclude`")
     refused(DataError, lambda: names_to_leave_out(path, "exclude", known, "mine"), *words)
+    write(path, f"\x1b[35ma\x1b[m\na\u200b\n{'z' * 999}\n")  # as `ls` with colours
+    unseen = (r"'\x1b[35ma\x1b[m'", r"'a\u200b'", "'zzz")
+    message = refused(DataError, lambda: names_to_leave_out(path, "x", known, "mine"), *unseen)
+    assert len(message) < 400 + len(str(path))
     write(path, "b\na\nb.jpg\n")
     words = (path, "line 3: 'b' is in line 1 too")
     refused(DataError, lambda: names_to_use(path, "split", known, "odd names"), *words)

@@ -91,3 +91,55 @@ def test_numbers_may_be_written_as_floats(path, read):
         assert [after.object_name(i) for i in range(6)] == [before.object_name(i) for i in range(6)]
     if not isinstance(after, list | COCO):
         assert after == before
+
+
+IMAGE = {"id": 1, "file_name": "sub/a.jpg", "height": 40, "width": 50}
+
+
+def as_coco(*images):
+    one = [{"id": i["id"], "image_id": i["id"], "bbox": [1, 2, 3, 4]} for i in images]
+    return json.dumps({"images": images, "annotations": one})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("p.csv", "image,x,y\nsub/a.jpg,3,4\n./sub//a.jpg,5,6\nsub/./a.jpg,7,8\n"),
+        ("p.json", '{"./sub/a.jpg": [{"clicks": [[3, 4], [5, 6], [7, 8]]}]}'),
+        ("p.json", as_coco({**IMAGE, "file_name": "./sub//a.jpg"})),
+    ],
+)
+def test_a_photograph_has_one_name_however_its_path_is_written(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    (image,) = read_prompts(tmp_path / name).images
+    assert image.file == "sub/a.jpg"
+    (one,) = image.objects
+    assert one.box or [click.x for click in one.clicks] == [3, 5, 7]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("p.csv", 'image,x,y,label\na.jpg,3,4,"cat\nb.jpg,5,6,dog\n', "unexpected end of data"),
+        ("p.csv", f"image,x,y\n{'z' * 200_000},3,4\n", "field larger than"),
+        ("p.csv", 'image,x,y\na.jpg,"3,5",4\n', "line 2: `x` must be a finite number"),
+        ("p.csv", "image,x,y\na.jpg,3,\n", "line 2: `y` must be a finite number"),
+        ("p.csv", "image,x0,y0,x1,y1\na.jpg,1,2,3,\n", "line 2: `y1` must be a finite number"),
+        ("p.csv", "image,x,y\na.jpg,,\n", "a.jpg: the object 1 has neither"),
+        ("p.json", '{"a.jpg": [{"box": "1234"}]}', "a box must be [x0, y0, x1, y1], got 1234"),
+        ("p.json", '{"a.jpg": [{"box": [1, 2, 3, true]}]}', "finite numbers, got True"),
+        ("p.json", '{"a.jpg": [{"clicks": [3, 4]}]}', "a click must be [x, y]"),
+        ("p.json", '{"a.jpg": [{"clicks": [["3", 4]]}]}', "finite numbers, got '3'"),
+        ("p.json", '{"a.jpg": {"box": [1, 2, 3, 4]}}', "a.jpg: expected a list of objects"),
+        (
+            "p.json",
+            '{"a.jpg": [{"box": [1,2,3,4]}], "./a.jpg": []}',
+            "'./a.jpg' is there more than",
+        ),
+        ("p.json", as_coco({**IMAGE, "file_name": None}), "'file_name' must be a text, got None"),
+        ("p.json", "[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_what_is_no_prompt_is_refused_by_its_place(tmp_path, name, text, words):
+    (tmp_path / name).write_text(text)
+    refused(DataError, lambda: read_prompts(tmp_path / name), tmp_path / name, words)

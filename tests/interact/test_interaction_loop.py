@@ -72,6 +72,9 @@ def test_probability_is_fp32_and_without_graph():
 def test_images_that_are_views_can_be_read():
     image = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
     assert torch.equal(image_tensor(image[..., ::-1]), image_tensor(image).flip(0))
+    for one in (image, image[:1], image[:, :1], image[:1, :1]):  # one row or column, too
+        assert torch.equal(image_tensor(one[:, ::-1]), image_tensor(one).flip(2))
+        assert torch.equal(image_tensor(one[::-1]), image_tensor(one).flip(1))
     assert image_tensor(image)[2, 1, 0] == image[1, 0, 2]
     assert image_tensor(image).dtype == torch.uint8
     before = image_tensor(image)

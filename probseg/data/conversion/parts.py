@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 from probseg.data.conversion.ledger import Ledger
 from probseg.errors import DataError
 from probseg.formats import polygons
-from probseg.formats.mask_names import refuse_hidden
+from probseg.formats.mask_names import refuse_name
 from probseg.formats.regions import Region, overlap
 
 Written = TypeVar("Written")
@@ -66,11 +66,11 @@ def stems(images: Iterable[AnnotatedImage]) -> Iterator[tuple[AnnotatedImage, Pu
     """Yield images with their paths without suffix.
 
     Raises:
-        DataError: If two have the same, or one is that of a hidden file.
+        DataError: If two have the same, or one cannot have masks, see `refuse_name`.
     """
     seen: set[PurePosixPath] = set()
     for image in images:
-        refuse_hidden(image.file)
+        refuse_name(image.file)
         stem = PurePosixPath(image.file).with_suffix("")
         if stem in seen:
             msg = f"{image.file}: another image is called {stem}, too; rename one of them"

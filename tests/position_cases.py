@@ -242,6 +242,8 @@ class PositionCase:
         prior = alpha / 2 * norm(keys)
         if self.log_prior == "magnitude":
             prior = prior + self.beta / 2 * norm(mu)
+        unseen = (mask == -inf).all(0)  # the prior is one of the units that any query sees
+        prior = prior.masked_fill(unseen & ~unseen.all(), -inf)
         evidence = [
             torch.full(keys.shape[:2], -inf, dtype=torch.float64)
             if (mask[i] == -inf).all()

@@ -134,7 +134,7 @@ def drawn(tmp_path_factory):
     place = tmp_path_factory.mktemp("drawn")
     root = write_folder(place / "objects", images=4, size=(24, 32))
     named = ["bsds_0", "ccp_8", "ecssd_5", "pascals_11"]  # which hold_out: 10 leaves out
-    named += [f"{origin}_1" for origin in ("bsds", "ccp", "ecssd", "pascals")]
+    named += [f"{origin}_1" for origin in ("bsds", "ccp", "ecssd", "pascals", "voc")]
     for name in named:
         shutil.copy(root / "images" / "photo0.jpg", root / "images" / f"{name}.jpg")
         shutil.copy(root / "masks" / "photo0.png", root / "masks" / f"{name}.png")

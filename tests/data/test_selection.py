@@ -120,7 +120,7 @@ def test_a_selection_of_a_selection(tmp_path):
 
 def test_a_list_that_cannot_be_right_is_refused(tmp_path):
     path = write(tmp_path / "list.txt", "photo7", "photo8")
-    refused(path, "of its 2 names none", "of sized, e.g. 'photo0#0'", exclude=path)
+    refused(path, "of its 2 names none", "photo7", "sized has 'photo0#0'", exclude=path)
     everything = write(tmp_path / "all.txt", "photo0", "photo1")
     refused("none of its 4 objects is left", everything, exclude=everything)
     for argument in ("exclude", "weights"):

@@ -211,7 +211,8 @@ def test_another_number_of_classes_is_refused_before_training(tmp_path):
 
 def test_data_of_another_kind_are_refused(tmp_path):
     data = InteractiveDataModule(FakeObjects(4), batch_size=2, crop_size=32, num_workers=0)
-    with pytest.raises(UsageError, match="InteractiveDataModule; set `data` to probseg"):
+    expected = "InteractiveDataModule, as --folder has them; set `data` to probseg"
+    with pytest.raises(UsageError, match=expected):
         trainer(tmp_path, max_epochs=1).fit(SemanticSegmentation(micro()), data)
 
 

@@ -75,7 +75,7 @@ def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedIma
 
 def _text(value: object, key: str) -> str:
     if not isinstance(value, str):
-        msg = f"{key!r} must be text, got {value!r:.60}"
+        msg = f"expected text for {key!r}, got {value!r:.60}"
         raise TypeError(msg)
     return value
 
@@ -84,7 +84,7 @@ def _labels(value: Entry) -> list[str]:
     """Return the labels of a result, `NO_NAME` if it has none."""
     labels = value.get("brushlabels") or [NO_NAME]
     if not isinstance(labels, list):
-        msg = f"'brushlabels' must be a list, got {labels!r:.60}"
+        msg = f"expected a list for 'brushlabels', got {labels!r:.60}"
         raise TypeError(msg)
     return [_text(label, "brushlabels") for label in labels]
 

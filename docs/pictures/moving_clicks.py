@@ -22,7 +22,7 @@ from probseg.formats.colours import CLICK_COLOURS
 from probseg.metrics import iou
 from probseg.types import Click, Sample
 
-OBJECTS = {"astronaut/woman": 3, "astronaut/helmet": 2, "astronaut/shuttle": 2}
+OBJECTS = {"astronaut/woman": 3, "astronaut/helmet": 2, "astronaut/shuttle": 3}
 """Number of clicks on each object of the photograph."""
 
 TINTS = ((43, 140, 255), (230, 161, 0), (204, 121, 167))

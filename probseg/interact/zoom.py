@@ -17,8 +17,8 @@ import numpy.typing as npt
 from probseg.clicks.boxes import Box, mask_box
 from probseg.types import Click
 
-FEWEST = 48
-"""Pixels of the smallest side of a window around the first click."""
+SMALLEST_SIDE = 48
+"""Smallest side in pixels of a window around the first click, before the image's border cuts it."""
 
 CUT = 0.3
 """Factor of the expected IoU of an answer that its window cuts."""
@@ -39,8 +39,8 @@ class Zoom:
         threshold: What counts as predicted is of a probability above this.
         stale: Whether, as in the published code, the answer to the whole image is squeezed into the
             old window when the last prediction was empty. False forgets the window instead.
-        first: Scales at which the first click is answered: sides of windows around it as fractions
-            of the image's. The answer with the largest `expected_iou` is taken.
+        first: Scales at which the first click is answered: sides of square windows around it, as
+            fractions of the image's longer side. The answer with the largest `expected_iou` counts.
     """
 
     target: int = 400
@@ -106,7 +106,7 @@ def first_windows(zoom: Zoom, click: Click, size: tuple[int, int]) -> list[Box |
     """
     windows: list[Box | None] = []
     for scale in zoom.first:
-        height, width = (min(side, max(FEWEST, round(scale * max(size)))) for side in size)
+        height, width = (min(side, max(SMALLEST_SIDE, round(scale * max(size)))) for side in size)
         x0 = min(max(int(click.x) - width // 2, 0), size[1] - width)
         y0 = min(max(int(click.y) - height // 2, 0), size[0] - height)
         window = x0, y0, x0 + width, y0 + height

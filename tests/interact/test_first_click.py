@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.interact import InteractionLoop, OneStep, Zoom, begin
-from probseg.interact.zoom import CUT, FEWEST, expected_iou, first_windows
+from probseg.interact.zoom import CUT, SMALLEST_SIDE, expected_iou, first_windows
 from probseg.types import Click
 
 SCALES = Zoom(target=80, first=(1.0, 0.5, 0.25))
@@ -26,7 +26,7 @@ def test_windows_have_their_sides_and_contain_the_click(data):
         x0, y0, x1, y1 = window
         assert 0 <= x0 <= click.x < x1 <= width
         assert 0 <= y0 <= click.y < y1 <= height
-        sides = [max(FEWEST, round(scale * max(height, width))) for scale in SCALES.first]
+        sides = [max(SMALLEST_SIDE, round(scale * max(height, width))) for scale in SCALES.first]
         assert (x1 - x0, y1 - y0) in {(min(side, width), min(side, height)) for side in sides}
 
 

@@ -296,31 +296,31 @@ def test_finishing_and_opening_again(page):
 
 
 def test_done_finishes_the_open_object(page):
-    photo = "probsegPage.session.photographs[9]"
+    photo = "probsegPage.session.photographs[4]"
     state = f"[probsegPage.index, {photo}.state, {photo}.objects]"
-    page.open(9)
+    page.open(4)
     page.click(60, 50)
     page.tab.get_by_role("button", name="dog").click()
     page.press("d")
-    page.until("probsegPage.index === 10")
-    assert page.run(state) == [10, "done", 1]
+    page.until("probsegPage.index === 5")
+    assert page.run(state) == [5, "done", 1]
     page.press("p")
     assert page.run("clicker.objects.map(object => object.label)") == ["dog"]
     page.click(20, 20)
-    assert page.run(state) == [9, "open", 1]
+    assert page.run(state) == [4, "open", 1]
     page.press("Backspace", "d")
     page.press("p")
     trouble(page, "slow")
     page.click(20, 20, wait=False)
     page.tab.keyboard.press("d")  # before the answer to the click
-    page.until("probsegPage.index === 10")
-    assert page.run(state) == [10, "done", 2]
+    page.until("probsegPage.index === 5")
+    assert page.run(state) == [5, "done", 2]
     page.press("p")
     page.tab.keyboard.press("e")
     page.drag((20, 90), (30, 90))
     page.press("d")
     assert "no pixel" in page.banner()
-    assert page.run(state) == [9, "open", 2]
+    assert page.run(state) == [4, "open", 2]
 
 
 @pytest.mark.parametrize("kind", ["gone", "lost"])

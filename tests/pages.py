@@ -169,8 +169,8 @@ class Page:
             time.sleep(0.01)
 
     def settle(self) -> None:
-        """Wait until all that was sent is answered and painted."""
-        self.until("!clicker.pending.length")
+        """Wait until all that was sent is answered, and the photograph is there and painted."""
+        self.until("!clicker.pending.length && !probsegPage.arriving")
         self.tab.evaluate("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
 
     def press(self, *keys: str) -> None:

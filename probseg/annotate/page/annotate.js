@@ -445,6 +445,7 @@ const page = {
     $("name").textContent = photo.name;
     this.progress();
     this.unreadable(photo.error);
+    this.arriving = !photo.error; // until the photograph can be clicked, or an error is shown
     if (photo.error) return;
     const since = performance.now();
     if (!this.transports.has(photo.id)) {
@@ -471,6 +472,8 @@ const page = {
       if (turn !== this.turn) return;
       if ([401, 403, 409].includes(error.status)) report(error);
       else this.unreadable(error.message);
+    } finally {
+      if (turn === this.turn) this.arriving = false;
     }
   },
 

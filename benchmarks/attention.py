@@ -32,7 +32,7 @@ from measure import (
 )
 from torch import Tensor
 
-from probseg.evaluation.gauges import Call, timed, timed_with_peak
+from probseg.lab.gauges import Call, timed, timed_with_peak
 
 PASSES = ("forward", "backward")
 LONG = 20.0

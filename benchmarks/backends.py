@@ -14,7 +14,7 @@ import torch
 from measure import RESULTS, Row, append_row, interleave, provenance
 from torch import Tensor
 
-from probseg.evaluation.gauges import Call
+from probseg.lab.gauges import Call
 from probseg.ops.attention import BackendError, LogPrior, assign, attend
 from probseg.ops.axial import span_mask
 

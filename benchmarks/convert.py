@@ -18,7 +18,7 @@ import numpy as np
 from measure import RESULTS, append_row, provenance
 from PIL import Image
 
-from probseg.data.conversion import FOLDERS, READERS, WRITERS, Request, convert
+from probseg.convert import FOLDERS, READERS, WRITERS, Request, convert
 from probseg.object_numbers import MAX_IDS
 
 SIZE = 3000, 4000

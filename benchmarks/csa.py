@@ -14,8 +14,8 @@ import sys
 import torch
 from measure import RESULTS, Row, append_row, provenance
 
-from probseg.evaluation.gauges import MIB, timed, timed_with_peak
 from probseg.heads.csa import CorrectiveSelfAttention
+from probseg.lab.gauges import MIB, timed, timed_with_peak
 from probseg.types import FeatureInfo
 
 _STRIDE = 4  # of the decoder's map

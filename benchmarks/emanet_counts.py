@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data import CamVid
 from probseg.errors import DataError
 from probseg.paths import replacing
+from probseg.semantic import CamVid
 
 Integers = npt.NDArray[np.int64]
 

@@ -11,11 +11,10 @@ from emanet_counts import Block, Key
 from emanet_plan import Plan, Training
 from emanet_train import initial_network, learnt
 
-from probseg.data import CamVid
 from probseg.errors import DataError
-from probseg.metrics.confusion import Confusion
-from probseg.models import SemanticSegmenter
-from probseg.models.semantic import enlarged
+from probseg.semantic import CamVid, SemanticSegmenter
+from probseg.semantic.confusion import Confusion
+from probseg.semantic.network import enlarged
 from probseg.types import SemanticSample
 
 BLOCK = 10

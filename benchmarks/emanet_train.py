@@ -10,15 +10,15 @@ import torch
 from emanet_plan import Plan, Training
 from torch import Tensor, nn
 
-from probseg.data import CamVid, SemanticDataModule
 from probseg.data.sampling import TrainingSampler
-from probseg.data.semantic_module import SemanticBatch
-from probseg.models import SemanticSegmenter, semantic_variant
-from probseg.models.semantic import enlarged
+from probseg.models import semantic_variant
 from probseg.paths import replacing
 from probseg.seeds import BATCH, mixed
+from probseg.semantic import CamVid, SemanticDataModule, SemanticSegmenter
+from probseg.semantic.datamodule import SemanticBatch
+from probseg.semantic.network import enlarged
+from probseg.semantic.task import pixel_cross_entropy
 from probseg.tasks.schedule import PolynomialDecay
-from probseg.tasks.semantic import pixel_cross_entropy
 
 EVERY = 4
 """The loss is a mean over every fourth pixel of every fourth line."""

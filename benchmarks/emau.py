@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from measure import RESULTS, Row, append_row, interleave, provenance, read_rows
 from torch import Tensor
 
-from probseg.attention.emau import EMAU
-from probseg.evaluation.gauges import timed_with_peak
+from probseg.lab.gauges import timed_with_peak
+from probseg.semantic.emau import EMAU
 
 EMAU_NAME = "EMAU"
 

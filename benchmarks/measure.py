@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from probseg.evaluation.gauges import Call, timed
+from probseg.lab.gauges import Call, timed
 
 Row = dict[str, str | int | float | None]
 

@@ -47,7 +47,6 @@ from probseg.clicks.iterated import IteratedClicks
 from probseg.clicks.rounds import without_clicks
 from probseg.clicks.sampling import object_boxes
 from probseg.data import DATASETS, Selected
-from probseg.data.camvid import CamVid
 from probseg.errors import USER_ERRORS
 from probseg.evaluation import Protocol
 from probseg.evaluation.protocols import draw_crop
@@ -58,6 +57,7 @@ from probseg.models.encoded import Encoded, as_given
 from probseg.ops.axial import from_lines
 from probseg.paths import replacing
 from probseg.seeds import Draws
+from probseg.semantic.camvid import CamVid
 from probseg.types import IGNORE, Sample
 
 Pixels = npt.NDArray[np.uint8]

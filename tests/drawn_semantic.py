@@ -14,8 +14,8 @@ from fakes import Pixels, save
 from scipy.io import savemat
 from torch import Tensor
 
-from probseg.data.semantic import SemanticDataset
-from probseg.data.semantic_module import SemanticBatch
+from probseg.semantic.datamodule import SemanticBatch
+from probseg.semantic.dataset import SemanticDataset
 from probseg.types import IGNORE, SemanticSample
 
 UNUSED_COCO = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)

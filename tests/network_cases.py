@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from probseg.attention import ATTENTIONS, EMAU, build_attention
+from probseg.attention import ATTENTIONS, build_attention
 from probseg.backbones import add_prompt_stem
+from probseg.semantic import EMAU
 from probseg.types import FeatureInfo, Prompts
 
 

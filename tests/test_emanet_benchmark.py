@@ -17,9 +17,9 @@ from emanet_evaluate import blocks, evaluate, trained_network
 from emanet_plan import read_plan
 from emanet_report import compare, contributions, evaluated, write_report
 
-from probseg.data import CamVid
-from probseg.metrics.confusion import Confusion
-from probseg.metrics.semantic import semantic_scores
+from probseg.semantic import CamVid
+from probseg.semantic.confusion import Confusion
+from probseg.semantic.scores import semantic_scores
 
 RESULTS = BENCHMARKS / "results"
 

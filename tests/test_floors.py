@@ -2,22 +2,24 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 import probseg
+from probseg.kinds import KINDS, WINGS, find
 
 FLOORS = [
     {
         *{"types", "errors", "images", "picture_formats", "masks", "object_numbers", "paths"},
-        *{"seeds", "terminal", "texts", "transfer", "descriptions", "drawing"},
+        *{"seeds", "terminal", "texts", "transfer", "descriptions", "drawing", "kinds"},
     },
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},
     {"backbones", "heads"},
-    {"models", "baselines", "formats"},
+    {"models", "formats"},
     {"zoo"},
     {"interact"},
     {"data"},
@@ -25,9 +27,8 @@ FLOORS = [
     {"reports"},
     {"tasks"},
     {"callbacks"},
-    {"annotate", "export"},
-    {"integrations"},
     {"cli"},
+    set(WINGS),
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 STRANGERS = [("data", "models"), ("data", "interact")]
@@ -45,14 +46,23 @@ def imported_modules(source):
 
 
 def wrong_arrows(room, source):
-    """Imports of a file in a room that lead upwards."""
+    """Imports of a file in a room that lead upwards, into a wing, or from one wing to another.
+
+    Outside of `kinds`, a file of the trunk names no wing in a string either.
+    """
     for module in imported_modules(source):
         package, _, rest = module.partition(".")
         target = rest.partition(".")[0]
         if package != "probseg" or target == room or target not in FLOOR:
             continue
-        if FLOOR[target] > FLOOR[room] or (room, target) in STRANGERS:
+        between_wings = room in WINGS and target in WINGS
+        if FLOOR[target] > FLOOR[room] or between_wings or (room, target) in STRANGERS:
             yield f"{room} -> {module}"
+    if room not in WINGS and room != "kinds":
+        yield from (f"{room} names {path}" for path in WING_PATH.findall(source))
+
+
+WING_PATH = re.compile(rf"probseg\.(?:{'|'.join(WINGS)})\b[\w.]*")
 
 
 def files(repository):
@@ -62,20 +72,19 @@ def files(repository):
             yield room, path
 
 
-def test_no_room_imports_a_higher_one(repository):
+def test_no_arrow_leads_upwards_or_into_a_wing(repository):
     found = list(files(repository))
-    assert len({room for room, _ in found} & set(FLOOR)) == len(FLOOR)
+    assert {room for room, _ in found} == set(FLOOR)
     wrong = [
         f"{path.relative_to(repository)}: {arrow}"
         for room, path in found
-        if room in FLOOR
         for arrow in wrong_arrows(room, path.read_text(encoding="utf-8"))
     ]
     assert not wrong
 
 
 @pytest.mark.parametrize(
-    ("room", "source", "upward"),
+    ("room", "source", "wrong"),
     [
         ("ops", "from probseg.attention import x", True),
         ("ops", "import probseg.attention.base", True),
@@ -83,15 +92,27 @@ def test_no_room_imports_a_higher_one(repository):
         ("models", "def f():\n    from probseg.data.folder import x", True),
         ("data", "from probseg.models import x", True),
         ("zoo", "if TYPE_CHECKING:\n    from probseg.interact import x", True),
+        ("cli", "from probseg.semantic import x", True),
+        ("cli", "import_module('probseg.semantic.task')", True),
+        ("release", "from probseg.semantic.task import x", True),
         ("attention", "from probseg.ops.axial import x", False),
         ("losses", "from probseg.clicks import x", False),
         ("models", "from probseg.models.segmenter import x", False),
+        ("semantic", "from probseg.tasks.base import x", False),
+        ("semantic", "from probseg.semantic.task import x", False),
         ("tasks", "from probseg import __version__", False),
         ("ops", "import torch.nn", False),
     ],
 )
-def test_upward_arrows_are_noticed(room, source, upward):
-    assert bool(list(wrong_arrows(room, source))) == upward
+def test_wrong_arrows_are_noticed(room, source, wrong):
+    assert bool(list(wrong_arrows(room, source))) == wrong
+
+
+def test_the_wings_have_what_they_offer():
+    for offers in KINDS.values():
+        for path in offers.values():
+            assert path.split(".")[1] in WINGS
+            assert find(path) is not None
 
 
 PROGRAM = """

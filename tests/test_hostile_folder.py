@@ -29,10 +29,10 @@ from runs import MICRO, QUIET, command, finished, folder_fit
 from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import read_readable
 from probseg.annotate.sessions import Sessions
+from probseg.convert import WRITERS, Request, convert
+from probseg.convert.ledger import IMAGES, OBJECTS
 from probseg.data import COCO, ImageMaskFolder
 from probseg.data.checks import check_folder
-from probseg.data.conversion import WRITERS, Request, convert
-from probseg.data.conversion.ledger import IMAGES, OBJECTS
 from probseg.data.prompts import read_prompts
 from probseg.errors import DataError
 from probseg.models import build_semantic, read_preset

@@ -56,7 +56,7 @@ def test_metadata(wheel):
         (scripts,) = (n for n in archive.namelist() if n.endswith("entry_points.txt"))
         entries = archive.read(scripts).decode()
         assert "probseg = probseg.cli:main" in entries
-        assert "probseg = probseg.integrations:napari.yaml" in entries
+        assert "probseg = probseg.annotate.tools:napari.yaml" in entries
         assert any(n.endswith("/licenses/LICENSE") for n in archive.namelist())
     assert "Name: probseg" in metadata
     assert "License-Expression: Apache-2.0" in metadata

@@ -15,9 +15,9 @@ from matplotlib import pyplot as plt
 from style import WEIGHTS, WIDTH, save, show
 from torch import Tensor
 
-from probseg.callbacks.semantic_pictures import class_colours, coloured
-from probseg.data import CamVid
 from probseg.models import semantic_variant
+from probseg.semantic import CamVid
+from probseg.semantic.pictures import class_colours, coloured
 
 FRAMES = (20, 100, 180)
 CLASSES = ("sky", "building", "tree", "road", "car")

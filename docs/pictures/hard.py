@@ -8,9 +8,9 @@ from matplotlib import pyplot as plt
 from style import BLUE, GREY, INK, ORANGE, WIDTH, coffee, pixels, save, show
 from torch import Tensor
 
+from probseg.family.hard import most_probable_edges, sample_edges, take_values
+from probseg.family.information import posterior_entropy
 from probseg.ops.edges import gaussian_edges
-from probseg.ops.family.hard import most_probable_edges, sample_edges, take_values
-from probseg.ops.family.information import posterior_entropy
 
 PRECISION = 3.0
 COUNTS = [1, 2, 4, 8, 16, 32, 64, 128, 256]

@@ -9,7 +9,7 @@ from matplotlib import pyplot as plt
 from style import BLUE, GREY, ORANGE, PALE, WIDTH, save
 from torch import Tensor
 
-from probseg.ops.family.predictive_coding import free_energy_descent, normalised_errors
+from probseg.family.predictive_coding import free_energy_descent, normalised_errors
 
 CENTRES = [(-2.0, -0.8), (1.6, -1.5), (0.5, 1.9)]
 PRECISION = 4.0

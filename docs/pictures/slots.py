@@ -7,9 +7,9 @@ from matplotlib import pyplot as plt
 from style import WEIGHTS, WIDTH, coffee, pixels, save, show
 from torch import Tensor
 
+from probseg.family.bases import BasesEdges
+from probseg.family.slots import slot_attention
 from probseg.ops.em import responsibilities
-from probseg.ops.family.bases import BasesEdges
-from probseg.ops.family.slots import slot_attention
 
 NUM_SLOTS = 4
 SCALE = 2.0

@@ -13,38 +13,22 @@ from probseg.attention.adaptation import (
     probabilistic_layers,
     restored,
 )
-from probseg.attention.additive import AdditiveAttention2d
-from probseg.attention.bahdanau import BahdanauDecoderStep, DecoderStep
 from probseg.attention.base import Attention2d
-from probseg.attention.block_slots import BlockSlotAttention2d
 from probseg.attention.classifier import AdaptiveClassifier, ClickAdaptation
-from probseg.attention.em import DoubleAttention2d, EMAttention2d
-from probseg.attention.emau import EMAU
-from probseg.attention.hard import HardAttention2d
-from probseg.attention.hopfield import HopfieldAttention2d
-from probseg.attention.kernel_regression import KernelRegressionAttention2d
 from probseg.attention.local import LocalAttention2d
-from probseg.attention.predictive_coding import PredictiveCodingAttention2d
 from probseg.attention.probabilistic import ProbabilisticAttention2d
-from probseg.attention.slots import GRUSlotAttention2d, SlotAttention2d
 from probseg.attention.standard import StandardAttention2d
 from probseg.errors import UnknownNameError
+from probseg.kinds import Offers
 
-ATTENTIONS: dict[str, type[Attention2d]] = {
-    "additive": AdditiveAttention2d,
-    "block_slot": BlockSlotAttention2d,
-    "double": DoubleAttention2d,
-    "em": EMAttention2d,
-    "hard": HardAttention2d,
-    "hopfield": HopfieldAttention2d,
-    "kernel_regression": KernelRegressionAttention2d,
-    "local": LocalAttention2d,
-    "predictive_coding": PredictiveCodingAttention2d,
-    "probabilistic": ProbabilisticAttention2d,
-    "slot": SlotAttention2d,
-    "slot_gru": GRUSlotAttention2d,
-    "standard": StandardAttention2d,
-}
+ATTENTIONS: Mapping[str, type[Attention2d]] = Offers(
+    "attention",
+    {
+        "local": LocalAttention2d,
+        "probabilistic": ProbabilisticAttention2d,
+        "standard": StandardAttention2d,
+    },
+)
 """Layers that turn a feature map into a feature map, by the names that configurations use."""
 
 
@@ -125,27 +109,14 @@ def replacing_convolution(
 
 __all__ = [
     "ATTENTIONS",
-    "EMAU",
     "LAYOUTS",
     "UPDATES",
     "Adaptation",
     "AdaptiveClassifier",
-    "AdditiveAttention2d",
     "Attention2d",
-    "BahdanauDecoderStep",
-    "BlockSlotAttention2d",
     "ClickAdaptation",
-    "DecoderStep",
-    "DoubleAttention2d",
-    "EMAttention2d",
-    "GRUSlotAttention2d",
-    "HardAttention2d",
-    "HopfieldAttention2d",
-    "KernelRegressionAttention2d",
     "LocalAttention2d",
-    "PredictiveCodingAttention2d",
     "ProbabilisticAttention2d",
-    "SlotAttention2d",
     "StandardAttention2d",
     "adapt",
     "adaptation_of",

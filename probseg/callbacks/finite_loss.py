@@ -10,9 +10,9 @@ from torch import Tensor
 
 from probseg.callbacks.run_folder import run_folder
 from probseg.data.datamodule import TrainBatch
-from probseg.data.semantic_module import SemanticBatch
 from probseg.errors import NonFiniteLossError
 from probseg.paths import replacing
+from probseg.semantic.datamodule import SemanticBatch
 from probseg.tasks.base import NetworkTask
 
 NAMED = 8

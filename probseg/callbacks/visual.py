@@ -14,15 +14,10 @@ from PIL import ImageColor
 from torch import Tensor
 
 from probseg.callbacks.logging import log_picture
-from probseg.callbacks.semantic_pictures import class_colours, coloured
 from probseg.data import TrainBatch
-from probseg.data.semantic_module import SemanticBatch
 from probseg.drawing import drawing
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.types import IGNORE, Prompts
-
-COLOURS = class_colours([""] * IGNORE)
-"""Colours of all class numbers."""
 
 
 class CropLog(L.Callback, ABC):
@@ -79,7 +74,7 @@ class CropLog(L.Callback, ABC):
 class VisualLog(CropLog):
     """Shows training crops with their prompts, truth and prediction.
 
-    On the left is the crop with box, clicks (green positive, red negative) and the outline of the
+    On the left is the crop with box, clicks (blue positive, orange negative) and the outline of the
     truth, on the right the prediction.
 
     Args:
@@ -100,26 +95,6 @@ class VisualLog(CropLog):
             logits[number, 0].float().sigmoid().cpu().numpy(),
             Prompts(*(tensor[number].cpu() for tensor in prompts[:3])),
         )
-
-
-class SemanticVisualLog(CropLog):
-    """Shows training crops with the classes of their pixels: crop, truth and prediction.
-
-    Args:
-        every_n_epochs: How often.
-        max_images: Number of crops on a sheet.
-    """
-
-    def row(
-        self, outputs: Mapping[str, Any], batch: SemanticBatch, number: int
-    ) -> npt.NDArray[np.uint8]:
-        """Draw one crop of a batch."""
-        classes = outputs["classes"]
-        assert isinstance(classes, Tensor), "training_step returns the predicted classes"
-        image = batch.images[number].permute(1, 2, 0).cpu().numpy()
-        truth = coloured(batch.labels[number].cpu().numpy(), COLOURS)
-        predicted = coloured(classes[number].cpu().numpy(), COLOURS)
-        return np.concatenate([image, truth, predicted], axis=1)
 
 
 def _draw(

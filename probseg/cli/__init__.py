@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+from collections.abc import Callable, Mapping, Sequence
 
 import probseg
 from probseg.cli.help import short_help
+from probseg.kinds import Offers
 
 USAGE = """\
 usage: probseg [-h] [--version] VERB ...
@@ -52,21 +52,20 @@ Each verb explains itself: probseg VERB --help. All settings of a run: add --pri
 """
 
 
-VERBS = {
-    "fit": "trainer",
-    "validate": "trainer",
-    "test": "trainer",
-    "compare": "compare",
-    "predict": "predict",
-    "data": "data",
-    "zoo": "zoo",
-    "tune": "tune",
-    "bench": "bench",
-    "annotate": "annotate",
-    "serve": "serve",
-    "export": "export",
-}
-"""The module of each verb, which has a function `run`."""
+TRAINER = ("fit", "validate", "test")
+"""Verbs of `probseg.cli.trainer`, which takes the verb with the other arguments."""
+
+VERBS: Mapping[str, Callable[[Sequence[str]], object]] = Offers(
+    "verb",
+    {
+        **dict.fromkeys(TRAINER, "probseg.cli.trainer.run"),
+        "compare": "probseg.cli.compare.run",
+        "data": "probseg.cli.data.run",
+        "predict": "probseg.cli.predict.run",
+        "zoo": "probseg.cli.zoo.run",
+    },
+)
+"""The function of each verb."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -102,13 +101,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if arguments[0] not in VERBS:
             raise UnknownNameError(kind="verb", name=arguments[0], known=VERBS)
-        module = VERBS[arguments[0]]
-        if module == "trainer":
+        trains = arguments[0] in TRAINER
+        if trains:
             from probseg.cli.configs import check_configs
 
             check_configs(arguments)
-        own = arguments if module == "trainer" else arguments[1:]  # which runs three verbs
-        import_module(f"probseg.cli.{module}").run(own)
+        VERBS[arguments[0]](arguments if trains else arguments[1:])
     except Exception as error:
         explained = user_error(error)
         if explained is None:

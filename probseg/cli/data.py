@@ -28,15 +28,15 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from probseg.cli.arguments import Parser, check_writable, new_file
+from probseg.convert import FOLDERS, READERS, WRITERS, Request, convert, is_free
+from probseg.convert.ledger import IMAGES, OBJECTS
 from probseg.data.base import PublishedDataset
 from probseg.data.checks import Report, check_dataset, check_folder
-from probseg.data.conversion import FOLDERS, READERS, WRITERS, Request, convert, is_free
-from probseg.data.conversion.ledger import IMAGES, OBJECTS
 from probseg.data.fetching import fetch
-from probseg.data.leakage import Leak, Photos, find_leaks, photos_of_dataset, photos_of_folder
 from probseg.data.published import PUBLISHED, find_published, get_published
 from probseg.data.source import MEGABYTE, Source
 from probseg.errors import USER_ERRORS, UnknownNameError, UsageError
+from probseg.lab.leakage import Leak, Photos, find_leaks, photos_of_dataset, photos_of_folder
 from probseg.paths import find_data, no_file, no_folder
 from probseg.terminal import Grid, console, print_table
 from probseg.transfer import Progress

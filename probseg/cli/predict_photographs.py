@@ -28,7 +28,7 @@ from probseg.formats.colours import distinct_colours
 from probseg.formats.mask_names import photograph_files, refuse_name
 from probseg.formats.results import COCO, MASKS, OVERLAYS
 from probseg.interact import image_tensor
-from probseg.models import Segmenter, SemanticSegmenter
+from probseg.models import Segmenter
 from probseg.paths import write_text
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
@@ -38,6 +38,7 @@ from probseg.picture_formats import (
     refuse_only_unread,
     second_of_a_stem,
 )
+from probseg.semantic import SemanticSegmenter
 from probseg.tasks.prediction import (
     ClassPrediction,
     Job,

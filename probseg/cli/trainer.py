@@ -22,7 +22,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 import probseg
 import probseg.data
 import probseg.tasks
-from probseg.callbacks import InteractiveEvaluation, SaveConfig, SemanticEvaluation
+from probseg.callbacks import InteractiveEvaluation, SaveConfig
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.loggers import make_logger, missing_versions
@@ -49,10 +49,10 @@ from probseg.cli.own_folder import FOLDER, ROLES, with_folder
 from probseg.cli.precision import without_slow_bfloat16
 from probseg.cli.processes import check_accelerator, check_processes
 from probseg.data.base import InteractiveDataset
-from probseg.data.semantic import SemanticDataset
 from probseg.errors import UsageError, history, user_error
-from probseg.models import SemanticSegmenter, semantic_variant, variant
-from probseg.tasks import SemanticSegmentation
+from probseg.models import semantic_variant, variant
+from probseg.semantic import SemanticEvaluation, SemanticSegmentation, SemanticSegmenter
+from probseg.semantic.dataset import SemanticDataset
 
 NOISE = re.compile(
     r"^\s*(Does not validate against|Subtypes:|Errors:|- Expected a <class 'NoneType'>|"

@@ -11,16 +11,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.markdown import Markdown
 
-from probseg.cli import zoo_publish, zoo_verify
 from probseg.cli.arguments import Parser
 from probseg.errors import UsageError
 from probseg.paths import zoo_dir
+from probseg.release import publish_verbs as zoo_publish
+from probseg.release import verify_verb as zoo_verify
+from probseg.release.table import class_figures, figure
 from probseg.terminal import Grid, console, fitted, print_table
 from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import CARD
 from probseg.zoo.lookup import all_models, find_model
 from probseg.zoo.store import check_folder
-from probseg.zoo.table import class_figures, figure
 
 EXAMPLES = """\
 examples:
@@ -145,7 +146,9 @@ def _fetch(options: argparse.Namespace) -> None:
 
 
 def _import(options: argparse.Namespace) -> None:
-    from probseg.zoo.ritm import import_ritm  # PyTorch's networks, which other verbs need not load
+    from probseg.release.ritm import (
+        import_ritm,  # PyTorch's networks, which other verbs need not load
+    )
 
     import_ritm(options.file, options.folder)
     name = f"{options.folder.resolve()}/"

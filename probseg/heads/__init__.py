@@ -10,7 +10,6 @@ from probseg.heads.graph_cut import GraphCut
 from probseg.heads.ocr import OCRDecoder
 from probseg.heads.propagation import PromptPropagation
 from probseg.heads.pyramid import PromptUNet, PyramidDecoder
-from probseg.heads.semantic import EMAHead, FCNHead, SemanticHead
 from probseg.heads.stage import PromptStage
 
 DECODERS: dict[str, type[Decoder]] = {
@@ -30,21 +29,17 @@ HEADS: dict[str, type[Head]] = {
     "CorrectiveSelfAttention": CorrectiveSelfAttention,
     "SeparableHead": SeparableHead,
 }
-SEMANTIC_HEADS: dict[str, type[SemanticHead]] = {"EMAHead": EMAHead, "FCNHead": FCNHead}
 
 __all__ = [
     "DECODERS",
     "FUSIONS",
     "HEADS",
-    "SEMANTIC_HEADS",
     "ConvHead",
     "CorrectiveSelfAttention",
     "Decoded",
     "Decoder",
     "DeepLabV3PlusDecoder",
     "DenseDeepLabDecoder",
-    "EMAHead",
-    "FCNHead",
     "FPNDecoder",
     "Fusion",
     "GraphCut",
@@ -55,6 +50,5 @@ __all__ = [
     "PromptStage",
     "PromptUNet",
     "PyramidDecoder",
-    "SemanticHead",
     "SeparableHead",
 ]

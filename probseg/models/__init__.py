@@ -13,12 +13,10 @@ from probseg.models.build import (
 )
 from probseg.models.encoded import Encoded
 from probseg.models.segmenter import Segmenter
-from probseg.models.semantic import SemanticSegmenter
 
 __all__ = [
     "Encoded",
     "Segmenter",
-    "SemanticSegmenter",
     "build",
     "build_semantic",
     "list_presets",

@@ -15,10 +15,11 @@ from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
 from probseg.descriptions import build_described, class_name, is_description
 from probseg.errors import UnknownNameError, UsageError
-from probseg.heads import DECODERS, FUSIONS, HEADS, SEMANTIC_HEADS, GraphCut, PromptPropagation
+from probseg.heads import DECODERS, FUSIONS, HEADS, GraphCut, PromptPropagation
 from probseg.models.segmenter import Segmenter
-from probseg.models.semantic import SemanticSegmenter
 from probseg.paths import configs_dir
+from probseg.semantic.heads import SEMANTIC_HEADS
+from probseg.semantic.network import SemanticSegmenter
 
 Description = dict[str, Any]
 
@@ -202,7 +203,7 @@ def build_semantic(description: Description) -> SemanticSegmenter:
     """Build the network of a description, as `build` does.
 
     Args:
-        description: The whole network, `{"class_path": "probseg.models.SemanticSegmenter", ...}`.
+        description: The whole network, `{"class_path": "probseg.semantic.SemanticSegmenter", ...}`.
     """
     return _network(description, SemanticSegmenter)
 

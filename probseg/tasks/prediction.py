@@ -25,8 +25,9 @@ from probseg.interact import (
     image_tensor,
 )
 from probseg.interact.states import fitted_box, with_crop
-from probseg.models import Segmenter, SemanticSegmenter
-from probseg.models.multiscale import predict_classes
+from probseg.models import Segmenter
+from probseg.semantic import SemanticSegmenter
+from probseg.semantic.multiscale import predict_classes
 
 
 class Job(NamedTuple):

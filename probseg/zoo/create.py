@@ -7,16 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from probseg.errors import UnknownNameError, UsageError
-from probseg.models import (
-    Segmenter,
-    SemanticSegmenter,
-    build,
-    build_semantic,
-    list_presets,
-    override,
-    read_preset,
-)
+from probseg.models import Segmenter, build, build_semantic, list_presets, override, read_preset
 from probseg.models.build import Description, Task
+from probseg.semantic import SemanticSegmenter
 from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import WEIGHTS, description_of
 from probseg.zoo.lookup import all_models, find_model, verify

@@ -13,8 +13,9 @@ from network_cases import draw
 from runs import QUIET, finished
 from torch import Tensor
 
-from probseg.attention import ATTENTIONS, Attention2d, HardAttention2d, build_attention
-from probseg.ops.family.information import posterior_divergence, posterior_entropy
+from probseg.attention import ATTENTIONS, Attention2d, build_attention
+from probseg.family import HardAttention2d
+from probseg.family.information import posterior_divergence, posterior_entropy
 from probseg.types import Prompts
 
 

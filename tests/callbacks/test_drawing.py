@@ -9,17 +9,18 @@ from fakes import FakeObjects, micro_model
 from lightning.pytorch.loggers import TensorBoardLogger
 from trainings import quiet_trainer
 
-from probseg.callbacks import (
-    InteractiveEvaluation,
-    SemanticEvaluation,
-    SemanticVisualLog,
-    VisualLog,
-)
+from probseg.callbacks import InteractiveEvaluation, VisualLog
 from probseg.clicks.curriculum import Curriculum
-from probseg.data import InteractiveDataModule, SemanticDataModule
+from probseg.data import InteractiveDataModule
 from probseg.drawing import drawing
 from probseg.models import semantic_variant
-from probseg.tasks import InteractiveSegmentation, SemanticSegmentation
+from probseg.semantic import (
+    SemanticDataModule,
+    SemanticEvaluation,
+    SemanticSegmentation,
+    SemanticVisualLog,
+)
+from probseg.tasks import InteractiveSegmentation
 from probseg.types import Sample
 
 FIRST = (
@@ -27,7 +28,7 @@ FIRST = (
     "probseg.reports.gallery._small",
     "probseg.callbacks.visual._draw",
     "probseg.callbacks.visual.coloured",
-    "probseg.callbacks.semantic._maps",
+    "probseg.semantic.evaluation._maps",
 )
 """Where drawing begins."""
 LAST = ("matplotlib.backends.backend_agg.FigureCanvasAgg.print_png", "probseg.reports.html.render",

@@ -15,12 +15,13 @@ from trainings import quiet_trainer
 
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.clicks import Curriculum
-from probseg.data import InteractiveDataModule, SemanticDataModule, TrainBatch
+from probseg.data import InteractiveDataModule, TrainBatch
 from probseg.errors import NonFiniteLossError
 from probseg.losses import BinaryCrossEntropy
 from probseg.models import semantic_variant
-from probseg.tasks import InteractiveSegmentation, SemanticSegmentation
-from probseg.tasks import semantic as semantic_task
+from probseg.semantic import SemanticDataModule, SemanticSegmentation
+from probseg.semantic import task as semantic_task
+from probseg.tasks import InteractiveSegmentation
 
 LOADING = {"batch_size": 2, "crop_size": 32, "num_workers": 0}
 LATE = 4

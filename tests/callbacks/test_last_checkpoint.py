@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from trainings import Killed, quiet_trainer, train
 
 from probseg.callbacks import LastCheckpoint, last_checkpoint
-from probseg.data.semantic_module import EachOnce
+from probseg.semantic.datamodule import EachOnce
 from probseg.zoo.trained import read_trained
 
 STEPS = 4

@@ -20,10 +20,10 @@ from probseg.cli.checkpoints import beginning, check_readable, find_last, how_fi
 from probseg.cli.processes import check_processes
 from probseg.errors import UnknownNameError, UsageError, WeightsError
 from probseg.models import read_preset
+from probseg.release.facts import Facts
+from probseg.release.publish import publish
 from probseg.tasks.migration import FORMAT
 from probseg.zoo import create_model
-from probseg.zoo.facts import Facts
-from probseg.zoo.publish import publish
 from probseg.zoo.trained import read_trained
 
 pytestmark = pytest.mark.usefixtures("undrawn")

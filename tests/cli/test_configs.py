@@ -32,15 +32,15 @@ from probseg.attention import (
 )
 from probseg.attention.position import FactoredPositionEmbedding, FullPositionEmbedding
 from probseg.backbones import BoTNet, HRNetV2
-from probseg.baselines import BASELINES, OpenCVGrabCut
-from probseg.callbacks import SemanticEvaluation
 from probseg.clicks import IteratedClicks
 from probseg.data import DATASETS, LVIS, SBD, Berkeley, GrabCut
 from probseg.data.selection import is_held_out
+from probseg.lab.baselines import BASELINES, OpenCVGrabCut
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss
 from probseg.models import Segmenter, list_presets
 from probseg.ops.updates import KeyAdaptation
 from probseg.paths import configs_dir
+from probseg.semantic import SemanticEvaluation
 from probseg.tasks import InteractiveSegmentation
 from probseg.zoo import create_model
 
@@ -304,7 +304,7 @@ def test_a_baseline_tests_an_object():
         assert 0 < figures[f"test/GrabCut/{protocol}/miou@2"] <= 1
         (result,) = Path().glob(f"runs/baseline/version_*/test/{protocol}/results.json")
         described = json.loads(result.read_text())["metadata"]["model"]
-        assert described["class_path"] == "probseg.baselines.OpenCVGrabCut"
+        assert described["class_path"] == "probseg.lab.baselines.OpenCVGrabCut"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in BASELINES.values() if kind is not OpenCVGrabCut])

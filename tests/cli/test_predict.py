@@ -19,7 +19,7 @@ import probseg
 from probseg.annotate.photographs import list_photographs
 from probseg.masks import read_labels
 from probseg.models import build_semantic, read_preset
-from probseg.models.multiscale import predict_classes
+from probseg.semantic.multiscale import predict_classes
 from probseg.zoo import store
 
 CLICKS = [probseg.Click(20, 30), probseg.Click(3, 4, positive=False)]

@@ -8,9 +8,9 @@ from fakes import draw_scene, save, write_folder
 from PIL import Image
 from refusals import refused
 
+from probseg.convert import READERS, Ledger, Request
 from probseg.data import ImageMaskFolder
 from probseg.data.checks import check_folder
-from probseg.data.conversion import READERS, Ledger, Request
 from probseg.errors import DataError, DatasetNotFoundError
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from probseg.data.leakage import thumbnail
 from probseg.errors import DataError
 from probseg.images import image_size, read_image
+from probseg.lab.leakage import thumbnail
 from probseg.masks import object_mask, read_colours, read_grey, read_labels
 from probseg.object_numbers import object_ids
 

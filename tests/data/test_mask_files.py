@@ -15,9 +15,9 @@ from PIL import Image
 
 from probseg.annotate.output import existing_masks
 from probseg.annotate.photographs import Photograph
+from probseg.convert import READERS, Ledger, Request
 from probseg.data import ImageMaskFolder
 from probseg.data.checks import check_folder
-from probseg.data.conversion import READERS, Ledger, Request
 from probseg.errors import DataError
 from probseg.masks import read_grey, read_labels, read_objects
 from probseg.object_numbers import object_ids

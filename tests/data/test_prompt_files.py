@@ -6,8 +6,8 @@ import pytest
 from drawn_sets import write_coco
 from refusals import refused
 
+from probseg.convert import READERS, Ledger, Request
 from probseg.data import COCO
-from probseg.data.conversion import READERS, Ledger, Request
 from probseg.data.prompts import read_prompts
 from probseg.errors import DataError
 

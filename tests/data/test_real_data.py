@@ -5,7 +5,7 @@ import pytest
 
 from probseg.data import BSDS500, GrabCut, ImageMaskFolder
 from probseg.data.checks import check_dataset
-from probseg.data.leakage import find_leaks, photos_of_dataset
+from probseg.lab.leakage import find_leaks, photos_of_dataset
 from probseg.types import IGNORE
 
 

@@ -12,9 +12,9 @@ from probseg import Predictor, picture_formats
 from probseg.annotate.photographs import list_photographs
 from probseg.data import ImageMaskFolder, ImagePairs
 from probseg.data.checks import check_folder
-from probseg.data.leakage import photos_of_folder
 from probseg.errors import DataError
 from probseg.images import decode_image, image_size, read_image
+from probseg.lab.leakage import photos_of_folder
 
 JXL = "JXL is not supported; convert it to JPEG or PNG"
 

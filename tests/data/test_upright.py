@@ -6,9 +6,9 @@ import pytest
 import tifffile
 from PIL import Image
 
-from probseg.data.leakage import thumbnail
 from probseg.errors import DataError
 from probseg.images import decode_image, image_size, read_image, rgb_pixels
+from probseg.lab.leakage import thumbnail
 from probseg.masks import read_labels
 
 TURNS = {

@@ -13,8 +13,9 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 from scipy import ndimage
 
+from probseg.convert import yolo
 from probseg.errors import DataError
-from probseg.formats import brush, png, polygons, run_lengths, yolo
+from probseg.formats import brush, png, polygons, run_lengths
 from probseg.masks import read_labels, read_objects
 from probseg.metrics import iou
 

@@ -16,11 +16,11 @@ from probseg.annotate import output
 from probseg.annotate.photographs import list_photographs
 from probseg.annotate.store import StoredObject
 from probseg.callbacks.predictions import PredictionWriter
+from probseg.convert import READERS, Ledger, Request
+from probseg.convert.masks import write_binary
+from probseg.convert.parts import AnnotatedImage, LabelledRegion
 from probseg.data import ImageMaskFolder
 from probseg.data.checks import check_folder
-from probseg.data.conversion import READERS, Ledger, Request
-from probseg.data.conversion.masks import write_binary
-from probseg.data.conversion.parts import AnnotatedImage, LabelledRegion
 from probseg.data.prompts import PromptedImage, PromptedObject
 from probseg.errors import DataError
 from probseg.formats import png, run_lengths

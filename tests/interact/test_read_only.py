@@ -5,8 +5,8 @@ import pytest
 from fakes import draw_scene, micro_model, write_folder
 
 from probseg.annotate.steps import Work, answer
+from probseg.annotate.tools.prompted import PromptedModel
 from probseg.data import ImageMaskFolder
-from probseg.integrations.prompted import PromptedModel
 from probseg.interact import InteractionLoop, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor
 
@@ -117,7 +117,7 @@ def asked_widget(model, touch):
 
 @pytest.mark.parametrize("ask", [asked_predictor, asked_steps, asked_integrations, asked_widget])
 def test_later_answers_are_the_same(ask, model, monkeypatch):
-    monkeypatch.setattr("probseg.integrations.prompted.load", lambda name, device: model)
+    monkeypatch.setattr("probseg.annotate.tools.prompted.load", lambda name, device: model)
     for expected, spoilt in zip(ask(model, untouched), ask(model, spoil), strict=True):
         np.testing.assert_array_equal(spoilt, expected)
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from ops_cases import draw
 from torch import Tensor
 
+from probseg.family.additive import additive_edges
+from probseg.family.bases import BasesEdges
+from probseg.family.hard import sample_edges
+from probseg.family.information import posterior_divergence, posterior_entropy
 from probseg.ops import FactoredPosition, attend, probabilistic_attention
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges, gaussian_edges, row_blocks
-from probseg.ops.family.additive import additive_edges
-from probseg.ops.family.bases import BasesEdges
-from probseg.ops.family.hard import sample_edges
-from probseg.ops.family.information import posterior_divergence, posterior_entropy
 from probseg.ops.priors import DistancePrior, WindowPrior
 
 ALL = slice(None)

@@ -17,7 +17,8 @@ from probseg.errors import (
     WeightsError,
     ZooError,
 )
-from probseg.models import Segmenter, SemanticSegmenter, list_presets
+from probseg.models import Segmenter, list_presets
+from probseg.semantic import SemanticSegmenter
 from probseg.types import Prompts
 from probseg.zoo import create_interactive, create_model, list_models
 from probseg.zoo.index import CHECKSUMS, CONFIG, WEIGHTS, read_index, write_index

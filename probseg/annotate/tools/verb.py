@@ -1,0 +1,113 @@
+"""The verb serve."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from probseg.annotate.listening import listen, need_server, serve
+from probseg.cli.arguments import Parser, device
+from probseg.descriptions import RECOMMENDED
+from probseg.errors import UsageError
+from probseg.paths import no_folder
+
+PORT = 9090
+"""Port of Label Studio's own backends."""
+
+EXAMPLES = """\
+examples:
+  probseg serve label-studio --images my_photographs
+  probseg serve label-studio --images my_photographs --host 172.17.0.1 \\
+                             --allow-host host.docker.internal
+  probseg serve cvat-nuclio probseg_cvat
+
+docs/integrations.md shows how CVAT and Label Studio find the model.
+"""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run `probseg serve`.
+
+    Args:
+        arguments: What follows `serve` on the command line.
+
+    Raises:
+        UsageError: If a folder, the model or the port cannot be used.
+    """
+    options = _parser().parse_args(list(arguments))
+    if options.tool == "label-studio":
+        _serve_label_studio(options)
+    else:
+        _write_function(options.folder)
+
+
+def _serve_label_studio(options: argparse.Namespace) -> None:
+    need_server()
+    if (fault := no_folder(options.images)) is not None:
+        msg = f"--images {options.images}: {fault}; give the folder of the images"
+        raise UsageError(msg)
+    from probseg.annotate.tools.label_studio import Backend, create_app
+    from probseg.annotate.tools.prompted import PromptedModel
+
+    listening = listen(options.host, options.port, options.allow_host)
+    backend = Backend(PromptedModel(options.model, options.device), options.images)
+    app = create_app(backend, listening.hosts)
+    sys.stdout.write(f"{listening.address}\nCtrl-C ends it.\n")
+    sys.stdout.flush()
+    serve(app, listening)
+
+
+def _write_function(folder: Path) -> None:
+    if folder.exists():
+        msg = f"{folder}: exists already; give a new folder"
+        raise UsageError(msg)
+    with as_file(files("probseg.annotate.tools") / "cvat_nuclio") as template:
+        shutil.copytree(template, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    sys.stdout.write(f"wrote {folder}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="probseg serve",
+        description="Serve a model to an annotation tool.",
+        epilog=EXAMPLES,
+    )
+    tools = parser.add_subparsers(dest="tool", required=True, metavar="TOOL")
+    label_studio = tools.add_parser("label-studio", help="as a backend of Label Studio")
+    add = label_studio.add_argument
+    add(
+        "--images",
+        type=Path,
+        required=True,
+        help="folder of the images: the document root of local storage, or the folder of media for "
+        "uploaded images; files outside of it are not read",
+    )
+    add(
+        "--model",
+        default=RECOMMENDED,
+        help="model of the zoo, model folder, or folder of a run (default: %(default)s)",
+    )
+    add("--port", type=int, default=PORT, help="0 takes any free port (default: %(default)s)")
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="address of the interface to listen on (default: %(default)s: this machine only)",
+    )
+    add(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="another name by which Label Studio may call this machine, such as "
+        "host.docker.internal; repeatable",
+    )
+    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
+    nuclio = tools.add_parser(
+        "cvat-nuclio", help="write the folder of a serverless function of CVAT"
+    )
+    nuclio.add_argument("folder", type=Path, help="new folder")
+    return parser

@@ -1,0 +1,143 @@
+"""Annotated images from one file format to another, with an account of what is lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from probseg.convert import coco_files, label_studio, masks, yolo_texts
+from probseg.convert.ledger import IMAGES, Ledger
+from probseg.convert.parts import (
+    AnnotatedImage,
+    LabelledRegion,
+    Reader,
+    Request,
+    Writer,
+)
+from probseg.errors import DataError
+
+__all__ = ["FOLDERS", "READERS", "WRITERS", "Ledger", "Request", "convert", "is_free"]
+
+READERS: dict[str, Reader] = {
+    "png": masks.read,
+    "index": masks.read,
+    "coco": coco_files.read,
+    "yolo": yolo_texts.read,
+    "label-studio": label_studio.read,
+}
+WRITERS: dict[str, Writer] = {
+    "png": masks.write_binary,
+    "index": masks.write_index,
+    "coco": coco_files.writer(coco_files.compressed),
+    "coco-uncompressed": coco_files.writer(coco_files.uncompressed),
+    "coco-polygons": coco_files.writer(coco_files.outlines),
+    "yolo": yolo_texts.write,
+    "label-studio": label_studio.write,
+}
+"""Formats by name. All of COCO are read as `coco`."""
+
+FOLDERS = ("png", "index", "yolo")
+"""Formats that are a folder; the others are one file."""
+
+
+def is_free(target: Path, writer: str) -> bool:
+    """Whether a target can be written: it does not exist, or is an empty folder to be filled."""
+    if target.is_dir() and writer in FOLDERS:
+        return not any(target.iterdir())
+    return not target.exists()
+
+
+def convert(
+    source: Path,
+    target: Path,
+    formats: tuple[str, str],
+    request: Request,
+    progress: Callable[[int], None] = lambda count: None,
+) -> Ledger:
+    """Write the objects of a file or folder in another format.
+
+    Objects are drawn one at a time, in their boxes. The target appears whole: after an error
+    there is nothing of it.
+
+    Args:
+        source: A file or folder.
+        target: The file or folder to be, see `is_free`.
+        formats: Names of the formats to read and to write.
+        request: Options.
+        progress: Called with the number of each image, from 1 on.
+
+    Returns:
+        What was found, written and lost.
+
+    Raises:
+        DataError: If the source cannot be read, or the target is there or cannot hold what is in
+            the source.
+    """
+    reader, writer = formats
+    if not is_free(target, writer):
+        msg = f"{target}: is there already; remove it, or choose another name"
+        raise DataError(msg)
+    ledger = Ledger()
+    with _whole(target, writer in FOLDERS) as draft:
+        images = READERS[reader](source, request, ledger)
+        WRITERS[writer](draft, _checked(images, ledger, progress), request, ledger)
+        if not ledger.found[IMAGES]:
+            msg = f"{source}: has no image in the format {reader}; check --from and the file"
+            raise DataError(msg)
+        ledger.check()
+    return ledger
+
+
+def _checked(
+    images: Iterable[AnnotatedImage], ledger: Ledger, progress: Callable[[int], None]
+) -> Iterator[AnnotatedImage]:
+    """Pass images on, without objects that have no pixel.
+
+    Raises:
+        DataError: If two images have one name.
+    """
+    seen = set()
+    for number, image in enumerate(images, start=1):
+        path = PurePosixPath(image.file)  # without "./"
+        if path in seen:
+            msg = (
+                f"{image.file}: is the name of two images, whose objects cannot be told apart "
+                "afterwards; rename one of them, or remove it"
+            )
+            raise DataError(msg)
+        seen.add(path)
+        progress(number)
+        yield image._replace(objects=_drawn(image.objects, ledger))
+
+
+def _drawn(objects: Iterable[LabelledRegion], ledger: Ledger) -> Iterator[LabelledRegion]:
+    for one in objects:
+        if one.region.area:
+            yield one
+        else:
+            ledger.lose("without a pixel inside of their image", objects=1)
+
+
+@contextmanager
+def _whole(target: Path, is_folder: bool) -> Iterator[Path]:
+    """Yield where to write a file or folder, which takes its place after the block."""
+    draft = target.with_name(f".{target.name}.part")
+    _remove(draft)  # of a killed process
+    try:
+        if is_folder:
+            draft.mkdir(parents=True)
+        yield draft
+        if target.is_dir():
+            target.rmdir()  # an empty folder
+        draft.replace(target)
+    finally:
+        _remove(draft)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,137 @@
+"""JSON files in the format of COCO, with run lengths or polygons."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from probseg.convert.ledger import Ledger
+from probseg.convert.parts import (
+    NO_NAME,
+    UNUSED,
+    AnnotatedImage,
+    LabelledRegion,
+    Request,
+    Writer,
+    outlined,
+)
+from probseg.data.annotation_files import NO_OUTLINE, TOO_SHORT, Entry, read_index
+from probseg.data.annotation_index import AnnotationIndex
+from probseg.errors import DataError
+from probseg.formats import coco, polygons, run_lengths
+
+
+def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
+    """Read a JSON file in the format of COCO; polygons are drawn as pycocotools does."""
+    index = read_index("COCO", place, _file)
+    left = index.left_out()
+    without = {why: left.pop(why, 0) for why in (NO_OUTLINE, TOO_SHORT)}
+    ledger.find(images=len(index.image_sizes), objects=len(index.ids) + sum(without.values()))
+    for why, count in without.items():
+        ledger.lose(why, objects=count)
+    for what, count in left.items():
+        ledger.change(what, count)
+    ledger.lose("of images that the file does not list", objects=int((index.owners < 0).sum()))
+    ledger.change("crowds, which become objects", int(index.crowds[index.owners >= 0].sum()))
+    names = Counter(index.categories())
+    shared = sum(count for count in names.values() if count > 1)
+    ledger.change("categories of the same names, which become one", shared)
+    ledger.change(UNUSED, len(index.categories()) - np.unique(index.kinds[index.kinds >= 0]).size)
+    order = np.argsort(index.owners, kind="stable")
+    borders = np.searchsorted(index.owners[order], np.arange(len(index.image_sizes) + 1))
+    for owner, (begin, end) in enumerate(pairwise(borders.tolist())):
+        height, width = index.image_sizes[owner].tolist()
+        objects = _objects(place, index, order[begin:end].tolist(), (height, width), ledger)
+        yield AnnotatedImage(index.file(owner), (height, width), objects)
+
+
+def _file(entry: Entry) -> str:
+    file = entry["file_name"]
+    if not isinstance(file, str):
+        msg = f"`file_name` must be text, got {file!r}"
+        raise TypeError(msg)
+    return file
+
+
+def _objects(
+    place: Path, index: AnnotationIndex, numbers: list[int], size: tuple[int, int], ledger: Ledger
+) -> Iterator[LabelledRegion]:
+    names = index.categories()
+    for number in numbers:
+        try:
+            region = index.region(number, size)
+        except ValueError as error:
+            msg = f"{place}: annotation {index.ids[number]} cannot be drawn ({error})"
+            raise DataError(msg) from error
+        kind = int(index.kinds[number])
+        if kind < 0:
+            ledger.change(f"annotations without a listed category, which become {NO_NAME!r}")
+        yield LabelledRegion(region, names[kind] if kind >= 0 else NO_NAME)
+
+
+def writer(segmentation: Callable[[LabelledRegion, Request, Ledger], Any]) -> Writer:
+    """Return a writer of files whose `segmentation` a function makes, or None to leave one out."""
+
+    def write(
+        place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger
+    ) -> None:
+        listed: list[coco.Entry] = []
+        numbers: dict[str, int] = {}
+        categories: list[coco.Entry] = []
+
+        def annotations() -> Iterator[coco.Entry]:
+            count = 0
+            for key, image in enumerate(images, start=1):
+                height, width = image.size
+                listed.append(
+                    {"id": key, "file_name": image.file, "height": height, "width": width}
+                )
+                ledger.write(images=1)
+                for one in image.objects:
+                    outline = segmentation(one, request, ledger)
+                    if outline is None:
+                        continue
+                    count += 1
+                    category = numbers.setdefault(one.label, len(numbers) + 1)
+                    if category > len(categories):
+                        categories.extend(coco.numbered({one.label: category}))
+                    yield {
+                        "id": count,
+                        "image_id": key,
+                        "category_id": category,
+                        "segmentation": outline,
+                        **coco.measures(run_lengths.encode(one.region)),
+                    }
+                    ledger.write(objects=1)
+
+        coco.write(place, listed, annotations(), categories)
+
+    return write
+
+
+def compressed(one: LabelledRegion, request: Request, ledger: Ledger) -> dict[str, Any]:
+    """Return the run lengths as text."""
+    return run_lengths.encode(one.region)
+
+
+def uncompressed(one: LabelledRegion, request: Request, ledger: Ledger) -> dict[str, Any]:
+    """Return the run lengths as numbers."""
+    return run_lengths.encode(one.region, compressed=False)
+
+
+def outlines(one: LabelledRegion, request: Request, ledger: Ledger) -> list[list[float]] | None:
+    """Return polygons, which fill holes; None if they enclose nothing."""
+    draw = partial(polygons.from_coco, size=one.region.size)
+    outline = outlined(one, request, ledger, polygons.to_coco, draw)
+    if outline is None:
+        return None
+    if any(part.holes for part in outline.parts):
+        ledger.change("objects whose holes are filled, as polygons of COCO have none")
+    written: list[list[float]] = outline.written
+    return written

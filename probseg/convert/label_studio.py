@@ -1,0 +1,234 @@
+"""Tasks of Label Studio, with masks of its brush."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from posixpath import commonpath
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+import ijson
+
+from probseg.convert.ledger import Ledger
+from probseg.convert.parts import NO_NAME, AnnotatedImage, LabelledRegion, Request
+from probseg.data.json_files import entries
+from probseg.data.layout import leads_outside
+from probseg.errors import DataError
+from probseg.formats import brush
+from probseg.formats.coco import write_list
+from probseg.paths import replacing
+
+LOCAL = "/data/local-files/"
+"""Address of the files of a local storage; the query `d` is the path of the file in it."""
+
+Entry = Mapping[str, Any]
+
+
+class _Brushed(NamedTuple):
+    """A result of the brush: its bytes, `(H, W)` of its image, and its labels."""
+
+    rle: list[int]
+    size: tuple[int, int]
+    labels: list[str]
+
+
+def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
+    """Read tasks exported as JSON; of each, the brush labels of the annotation that counts.
+
+    That is the first one that was not skipped. Files of a local storage have the path that they
+    have there; other images have that of their address, without the folders that all share.
+    """
+    try:
+        files = _names([_text(task["data"]["image"], "image") for task in entries(place, "")])
+        for file, task in zip(files, entries(place, ""), strict=True):
+            ledger.find(images=1)
+            results = _results(task, ledger)
+            brushed = [result for result in results if result["type"] == "brushlabels"]
+            ledger.lose(
+                "that are of another type than brushlabels", objects=len(results) - len(brushed)
+            )
+            if file is None:
+                why = "of tasks that hold the image itself, which has no name"
+                ledger.lose(why, images=1, objects=len(brushed))
+            elif not brushed:
+                ledger.lose("of tasks without a mask, whose size is not known", images=1)
+            else:
+                objects = [
+                    _Brushed(
+                        result["value"]["rle"],
+                        (_side(result["original_height"]), _side(result["original_width"])),
+                        _labels(result["value"]),
+                    )
+                    for result in brushed
+                ]
+                size = objects[0].size
+                yield AnnotatedImage(file, size, _objects(place, file, size, objects, ledger))
+    except DataError:  # which names the file
+        raise
+    except (KeyError, TypeError, AttributeError, ValueError, ijson.JSONError) as error:
+        msg = f"{place}: cannot be read as tasks of Label Studio ({error!r}); export it as JSON"
+        raise DataError(msg) from error
+
+
+def _text(value: object, key: str) -> str:
+    if not isinstance(value, str):
+        msg = f"expected text for {key!r}, got {value!r:.60}"
+        raise TypeError(msg)
+    return value
+
+
+def _labels(value: Entry) -> list[str]:
+    """Return the labels of a result, `NO_NAME` if it has none."""
+    labels = value.get("brushlabels") or [NO_NAME]
+    if not isinstance(labels, list):
+        msg = f"expected a list for 'brushlabels', got {labels!r:.60}"
+        raise TypeError(msg)
+    return [_text(label, "brushlabels") for label in labels]
+
+
+def _side(number: float) -> int:
+    """Return a height or width, which must be a whole number above 0; JSON may have it as 240.0."""
+    if isinstance(number, bool) or number != int(number) or number < 1:
+        msg = f"`original_height` and `original_width` must be whole numbers, got {number!r}"
+        raise ValueError(msg)
+    return int(number)
+
+
+def _results(task: Entry, ledger: Ledger) -> list[Entry]:
+    """Return the results of the annotation that counts."""
+    annotations = task["annotations"]
+    ledger.find(objects=sum(len(annotation["result"]) for annotation in annotations))
+    skipped = [annotation for annotation in annotations if annotation.get("was_cancelled")]
+    first, *others = [one for one in annotations if not one.get("was_cancelled")] or [
+        {"result": []}
+    ]
+    for which, left_out in (("skipped", skipped), ("further", others)):
+        ledger.change(f"{which} annotations of tasks", len(left_out))
+        ledger.lose(
+            f"of {which} annotations of tasks",
+            objects=sum(len(annotation["result"]) for annotation in left_out),
+        )
+    for key in ("predictions", "drafts"):
+        ledger.change(f"{key} of tasks", len(task.get(key) or ()))
+    results: list[Entry] = first["result"]
+    return results
+
+
+def _objects(
+    place: Path, file: str, size: tuple[int, int], objects: list[_Brushed], ledger: Ledger
+) -> Iterator[LabelledRegion]:
+    for one in objects:
+        if one.size != size:
+            msg = f"{place}: the masks of {file} are for images of different sizes"
+            raise DataError(msg)
+        try:
+            region = brush.decode(one.rle, size)
+        except (ValueError, TypeError) as error:
+            msg = f"{place}: a mask of {file} cannot be drawn: {error}"
+            raise DataError(msg) from error
+        label, *more = one.labels
+        ledger.change("labels of objects after the first", len(more))
+        yield LabelledRegion(region, label)
+
+
+def _names(addresses: list[str]) -> list[str | None]:
+    """Return the paths of images, with `/`; None for those without a name.
+
+    Raises:
+        ValueError: If a path leads out of the folder of the images.
+    """
+    paths = [_path(address) for address in addresses]
+    remote = [f"/{path.parent}" for path, is_local in filter(None, paths) if not is_local]
+    shared = len(PurePosixPath(commonpath(remote)).parts) - 1 if remote else 0
+    names: list[str | None] = []
+    for address, found in zip(addresses, paths, strict=True):
+        if found is None:
+            names.append(None)
+            continue
+        path, is_local = found
+        name = "/".join(path.parts if is_local else path.parts[shared:])
+        if leads_outside(name):
+            msg = f"{address!r} leads to no file inside the folder of the images"
+            raise ValueError(msg)
+        names.append(name)
+    return names
+
+
+def _path(address: str) -> tuple[PurePosixPath, bool] | None:
+    """Return the path in an address and whether it is one in a local storage; None for content.
+
+    Raises:
+        ValueError: If the address of a file in a local storage has more than its path.
+    """
+    if address[:5].lower() == "data:":
+        return None
+    scheme, _, rest = address.partition("://")
+    parts = urlsplit(address)
+    is_local = True  # as paths that are no address are
+    if address.startswith("/") or (rest and scheme.lower() in ("http", "https", "file")):
+        is_local = f"{parts.path.rstrip('/')}/".endswith(LOCAL)
+        file = unquote(parts.path).strip("/")
+        text = f"{parts.netloc}/{file}" if file else ""
+        if is_local:
+            query = parse_qs(parts.query, keep_blank_values=True)
+            text, *others = query.get("d", [""])
+            if others or len(query) > 1 or parts.fragment:
+                msg = f"{address!r} has more than the path of a file; write & and # as %26 and %23"
+                raise ValueError(msg)
+    elif rest:  # of a bucket, whose keys are not encoded
+        text, is_local = rest, False
+    else:
+        text = address
+    text = re.sub(r"^[A-Za-z]:(?=[\\/])", "", text.strip()).replace("\\", "/")
+    return PurePosixPath(text.lstrip("/")), is_local
+
+
+def write(place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger) -> None:
+    """Write tasks for an import into Label Studio, with brush labels as their annotations.
+
+    The images are files of a local storage, whose folder is that of the images.
+
+    Raises:
+        DataError: If a name has a backslash, which separates folders in Label Studio.
+    """
+    with replacing(place) as draft, draft.open("w", encoding="utf-8") as file:
+        file.write("[")
+        for number, image in enumerate(images):
+            if "\\" in image.file:
+                msg = (
+                    f"{image.file}: in Label Studio a backslash separates folders; rename the file"
+                )
+                raise DataError(msg)
+            address = f"{LOCAL}?d={quote(image.file)}"
+            file.write(", " * (number > 0))
+            file.write(f'{{"data": {json.dumps({"image": address})}, "annotations": [{{"result": ')
+            before = ledger.written["objects"]
+            write_list(file, _written(image, ledger))
+            file.write("}]}")
+            ledger.write(images=1)
+            if ledger.written["objects"] == before:
+                ledger.change("sizes of images without objects")
+        file.write("]")
+
+
+def _written(image: AnnotatedImage, ledger: Ledger) -> Iterator[Entry]:
+    height, width = image.size
+    for number, one in enumerate(image.objects, start=1):
+        yield {
+            "id": f"mask{number}",
+            "from_name": "tag",
+            "to_name": "image",
+            "type": "brushlabels",
+            "original_width": width,
+            "original_height": height,
+            "image_rotation": 0,
+            "value": {
+                "format": "rle",
+                "rle": brush.encode(one.region),
+                "brushlabels": [one.label],
+            },
+        }
+        ledger.write(objects=1)

@@ -1,0 +1,133 @@
+"""Folders of mask files: one for each object, or one for each image with the objects' numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from scipy import ndimage
+
+from probseg.convert.folders import folders
+from probseg.convert.ledger import Ledger
+from probseg.convert.parts import (
+    NO_NAME,
+    AnnotatedImage,
+    LabelledRegion,
+    Request,
+    stems,
+)
+from probseg.data.folder import pair_masks
+from probseg.data.layout import mask_files
+from probseg.errors import DataError
+from probseg.formats import png
+from probseg.formats.mask_names import mask_names
+from probseg.formats.regions import Region
+from probseg.images import check_same_size, image_size
+from probseg.masks import read_objects
+from probseg.object_numbers import MAX_IDS
+from probseg.types import IGNORE
+
+
+def read(place: Path, request: Request, ledger: Ledger) -> Iterator[AnnotatedImage]:
+    """Read a folder of masks, or its folder `masks/`, as `ImageMaskFolder` pairs them.
+
+    `cat.png`, or `cat_1.png` and so on, are masks of `cat.jpg`: 0 is background, 1 to 254 are
+    objects and 255 is ignored; with 0 and 255 only, 255 is the object.
+    """
+    whole = place / "masks" if (place / "masks").is_dir() else place
+    for folder in folders(whole, request, ledger, "png", mask_files):
+        masks = pair_masks(folder.photos, folder.files, place / folder.inside, folder.images)
+        for stem, photo in folder.photos.items():
+            ledger.find(images=1)
+            paths = sorted(masks.get(stem, ()), key=lambda path: (len(path.stem), path.stem))
+            yield AnnotatedImage(
+                folder.inside + photo.name, image_size(photo), _objects(photo, paths, ledger)
+            )
+
+
+def _objects(photo: Path, paths: list[Path], ledger: Ledger) -> Iterator[LabelledRegion]:
+    size = image_size(photo)
+    for path in paths:
+        labels, numbers = read_objects(path)
+        check_same_size(size, labels.shape, photo, path)
+        if not numbers:
+            if path.stem != photo.stem:  # of an object, and not of the image
+                ledger.find(objects=1)
+                ledger.lose("in masks without a pixel", objects=1)
+            continue
+        ledger.find(objects=len(numbers))
+        if numbers != [IGNORE] and (labels == IGNORE).any():
+            ledger.change("masks with ignored pixels, which become background")
+        boxes = ndimage.find_objects(labels)
+        for number in numbers:
+            rows, columns = boxes[number - 1]
+            inside = labels[rows, columns] == number
+            yield LabelledRegion(Region(inside, columns.start, rows.start, size))
+
+
+def write_binary(
+    place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger
+) -> None:
+    """Write `<stem>_<n>.png` for each object, 255 on it; see `probseg.formats.mask_names`.
+
+    Names that would belong to another image are left out, those of the folder `request.images`
+    too. The files get their names when all images are known.
+    """
+    place.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=place, prefix=".") as unnamed:
+        drawn: dict[str, list[Path]] = {}
+        for number, (image, stem) in enumerate(stems(images)):
+            mine = drawn[str(stem)] = []
+            for one in image.objects:
+                _lose_label(one, ledger)
+                mine.append(Path(unnamed, f"{number}_{len(mine)}.png"))
+                png.write_binary(mine[-1], one.region.mask())
+            ledger.write(objects=len(mine), images=bool(mine))
+            if not mine:
+                ledger.lose("without objects, which have no file", images=1)
+        names = mask_names(request.images, drawn)
+        for owner, paths in drawn.items():
+            for path, name in zip(paths, names.first(owner, len(paths)), strict=True):
+                target = place / f"{name}.png"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.replace(target)
+
+
+def write_index(
+    place: Path, images: Iterable[AnnotatedImage], request: Request, ledger: Ledger
+) -> None:
+    """Write `<stem>.png` for each image, with the numbers of its objects from 1 on.
+
+    Raises:
+        DataError: If an image has more objects than `probseg.object_numbers.object_ids` accepts.
+    """
+    for image, stem in stems(images):
+        labels = np.zeros(image.size, dtype=np.uint8)
+        areas = np.zeros(256, dtype=np.int64)
+        count = covered = 0
+        for count, one in enumerate(image.objects, start=1):
+            if count > MAX_IDS:
+                msg = (
+                    f"{image.file}: has more than {MAX_IDS} objects, the most that are read from "
+                    "an index PNG; convert to png"
+                )
+                raise DataError(msg)
+            _lose_label(one, ledger)
+            part, inside = labels[one.region.window], one.region.inside
+            before = np.bincount(part[inside], minlength=256)
+            covered += int(before[1:].sum())
+            areas -= before
+            part[inside] = count
+            areas[count] = one.region.area
+        png.write_index(place / f"{stem}.png", labels)
+        seen = int(np.count_nonzero(areas[1 : count + 1]))
+        ledger.write(images=1, objects=seen)
+        ledger.lose("that later ones cover whole", objects=count - seen)
+        ledger.change("pixels of several objects, which the last one gets", covered)
+
+
+def _lose_label(one: LabelledRegion, ledger: Ledger) -> None:
+    if one.label != NO_NAME:
+        ledger.change("names of classes of objects")

@@ -1,0 +1,187 @@
+"""Slots that compete for inputs, with memories for their blocks (Singh & Buckley, 2023, §4.0.6).
+
+Slot attention and Hopfield retrieval are edges of one graph: each input has an edge to one of the
+slots, and each block of a slot's channels has an edge to one of that block's memories. The idea of
+block-slot attention is that of Singh et al. (2022), who alternate the two instead.
+
+The paper prints a prior in which every memory chooses a slot, and an update in which every slot
+chooses a memory, `softmax_k`. Eq. 7 turns that prior into a softmax over the slots, so that only
+one of them can be right. Here it is the update, as in the text and in Singh et al. (2022).
+Its prior is `p(E_i) = Uniform{(z_i, m_1), ..., (z_i, m_l)}` for each block of each slot.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from probseg.family.free_energy import check_positive, edge_energy
+from probseg.family.slots import Slots, holding_sums, slot_free_energy, sums_of
+from probseg.ops.attention import LogPrior, assign_checked, attend_checked, checked_terms
+from probseg.ops.backends.interface import Attended
+from probseg.ops.checks import check_iterations, check_like, check_shape, check_units
+
+
+@dataclass(frozen=True, eq=False)
+class Memories:
+    """Memories of the blocks of slots.
+
+    Args:
+        patterns: `L` memories for each of `P` blocks, `(B, G, P, L, D / P)`. `P = 1` is the
+            update without blocks.
+        scale: Factor of their dot products with the blocks of slots.
+        strength: `c`: how many inputs a memory counts for, 0 or more; the paper has 1. With 0,
+            slots do not remember anything.
+
+    Raises:
+        ValueError: If the patterns do not have five dimensions, or a number is out of range.
+    """
+
+    patterns: Tensor
+    scale: float = 1.0
+    strength: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.patterns.ndim != 5:
+            msg = (
+                "`patterns` must have shape (B, G, P, L, D / P), got "
+                f"{tuple(self.patterns.shape)}; unsqueeze a dimension for a single block"
+            )
+            raise ValueError(msg)
+        check_positive("scale", self.scale)
+        if not 0.0 <= self.strength < math.inf:
+            msg = f"`strength` must be finite and 0 or more, got {self.strength}; 0 is no memory"
+            raise ValueError(msg)
+
+
+def block_slot_inference(
+    inputs: Tensor,
+    slots: Tensor,
+    memories: Memories,
+    *,
+    iterations: int = 3,
+    scale: float = 1.0,
+    precision: float = 1.0,
+    log_prior: LogPrior | None = None,
+    backend: str = "auto",
+) -> Slots:
+    """Infer slots from the inputs that choose them and the memories that their blocks choose.
+
+    `slot_k <- 1/p (sum_i softmax_k(scale x_i·slot_k + log_prior_ik) x_i + c sum_b r_k^(b))` with
+    `r_k^(b) = sum_l softmax_l(memory_scale slot_k^(b)·m_l^(b)) m_l^(b)`, in the channels of block
+    b (Singh & Buckley, 2023, §4.0.6, who have 1 for all constants). No update raises
+    `block_slot_free_energy`. For memories without strength it is `slot_inference`; as there, a
+    precision of `N / K` keeps slots as large as inputs, and the same number as strength makes
+    memories as loud as these.
+
+    Memory is linear in N + K. Everything is float32 (float64 for float64): float16 would not hold
+    the sums. Gradients go through every iteration.
+
+    Args:
+        inputs: `(B, G, N, D)`.
+        slots: Initial slots, `(B, G, K, D)`, in the dtype of the inputs or of the result.
+        memories: For the blocks of the slots, in one of the same dtypes.
+        iterations: Number of updates, at least 1.
+        scale: Factor of the dot products of inputs and slots.
+        precision: `p` of the slots' node potentials `-p/2 |slot|²`, above 0.
+        log_prior: Of the slots for each input, as in `slot_attention`.
+        backend: As in `attend`.
+
+    Returns:
+        The slots and their log mass, in float32 (float64 for float64 arguments).
+
+    Raises:
+        BackendError: If the named backend cannot serve these arguments.
+        ValueError: If `iterations` is below 1, the precision is not above 0, or a shape, a device
+            or a scale is wrong.
+        TypeError: If a dtype is wrong.
+        UnknownNameError: If there is no backend of this name.
+    """
+    check_iterations(iterations)
+    check_positive("precision", precision)
+    inputs, slots, memories = _checked(inputs, slots, memories)
+    terms = checked_terms(inputs, slots, log_prior, scale)
+    for _ in range(iterations):
+        assigned = assign_checked(inputs, slots, inputs, terms, scale, backend)
+        seen = sums_of(*assigned, precision)
+        recalled = _recall(slots, memories, backend).values  # (B, G * P, K, D / P)
+        weight = memories.strength / precision
+        slots = seen + weight * _join(recalled, slots)
+    return Slots(slots, assigned.log_mass)
+
+
+def block_slot_free_energy(
+    inputs: Tensor,
+    slots: Tensor,
+    memories: Memories,
+    *,
+    scale: float = 1.0,
+    precision: float = 1.0,
+    log_prior: LogPrior | None = None,
+    backend: str = "auto",
+) -> Tensor:
+    """Return `slot_free_energy` with the term of the edges to memories.
+
+    `- c / memory_scale sum_kb log sum_l exp(memory_scale slot_k^(b)·m_l^(b))`; see
+    `probseg.family.free_energy`.
+
+    Args:
+        inputs: `(B, G, N, D)`.
+        slots: As in `block_slot_inference`.
+        memories: As in `block_slot_inference`.
+        scale: As in `block_slot_inference`, above 0.
+        precision: As in `block_slot_inference`.
+        log_prior: As in `block_slot_inference`.
+        backend: As in `attend`.
+
+    Returns:
+        `(B, G)` in float32 (float64 for float64 arguments); inf if an input sees no slot.
+
+    Raises:
+        ValueError: If the scale or the precision is not above 0; and all that
+            `block_slot_inference` raises.
+    """
+    inputs, slots, memories = _checked(inputs, slots, memories)
+    seen = slot_free_energy(
+        inputs, slots, scale=scale, precision=precision, log_prior=log_prior, backend=backend
+    )
+    evidence = _recall(slots, memories, backend).log_evidence  # (B, G * P, K)
+    of_memories = torch.unflatten(
+        edge_energy(evidence, memories.scale), 1, (slots.shape[1], -1)
+    )  # (B, G, P, K)
+    return seen + memories.strength * of_memories.sum((-2, -1))
+
+
+def _checked(inputs: Tensor, slots: Tensor, memories: Memories) -> tuple[Tensor, Tensor, Memories]:
+    """Check the three against each other; bring them to the dtype that holds sums."""
+    patterns = holding_sums(inputs, memories.patterns)[1]
+    inputs, slots = holding_sums(inputs, slots)
+    check_units(inputs, slots, inputs, payload_name="observations", payload_of="queries")
+    check_like("patterns", patterns, inputs)
+    batch, heads, _, channels = slots.shape
+    blocks, stored = patterns.shape[2:4]
+    if blocks == 0 or channels % blocks:
+        msg = (
+            f"`patterns` must have a number of blocks P that divides the {channels} channels of "
+            f"slots, got {blocks}"
+        )
+        raise ValueError(msg)
+    expected = (batch, heads, blocks, stored, channels // blocks)
+    check_shape("patterns", patterns, expected, "(B, G, P, L, D / P)")
+    return inputs, slots, replace(memories, patterns=patterns)
+
+
+def _recall(slots: Tensor, memories: Memories, backend: str) -> Attended:
+    """Read the memories for the blocks of all slots, with blocks as heads."""
+    parts = torch.unflatten(slots, -1, (memories.patterns.shape[2], -1)).transpose(2, 3)
+    queries, keys = parts.flatten(1, 2), memories.patterns.flatten(1, 2)
+    return attend_checked(queries, keys, keys, scale=memories.scale, backend=backend)
+
+
+def _join(parts: Tensor, slots: Tensor) -> Tensor:
+    """Put blocks `(B, G * P, K, D / P)` next to each other, in the shape of the slots."""
+    apart = torch.unflatten(parts, 1, (slots.shape[1], -1))  # (B, G, P, K, D / P)
+    return apart.transpose(2, 3).flatten(-2)

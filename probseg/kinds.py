@@ -1,0 +1,86 @@
+"""What the wings offer to the trunk, by name: no other file of the trunk names a wing.
+
+The trunk is what a training, an evaluation and a click need. A wing is imported when somebody asks
+for one of its names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import Any, TypeVar
+
+_Offer = TypeVar("_Offer")
+
+WINGS = ("annotate", "convert", "export", "family", "lab", "release", "semantic")
+"""Packages of `probseg` that no file of the trunk and no other wing imports."""
+
+KINDS: dict[str, dict[str, str]] = {
+    "attention": {
+        "additive": "probseg.family.additive_layer.AdditiveAttention2d",
+        "block_slot": "probseg.family.block_slots_layer.BlockSlotAttention2d",
+        "double": "probseg.family.em_layer.DoubleAttention2d",
+        "em": "probseg.family.em_layer.EMAttention2d",
+        "hard": "probseg.family.hard_layer.HardAttention2d",
+        "hopfield": "probseg.family.hopfield_layer.HopfieldAttention2d",
+        "kernel_regression": "probseg.family.kernel_regression_layer.KernelRegressionAttention2d",
+        "predictive_coding": "probseg.family.predictive_coding_layer.PredictiveCodingAttention2d",
+        "slot": "probseg.family.slots_layer.SlotAttention2d",
+        "slot_gru": "probseg.family.slots_layer.GRUSlotAttention2d",
+    },
+    "verb": {
+        "annotate": "probseg.annotate.verb.run",
+        "bench": "probseg.lab.bench_verb.run",
+        "export": "probseg.export.verb.run",
+        "serve": "probseg.annotate.tools.verb.run",
+        "tune": "probseg.lab.tune_verb.run",
+    },
+    "semantic_dataset": {
+        "COCOStuff10k": "probseg.semantic.coco_stuff.COCOStuff10k",
+        "COCOStuff164k": "probseg.semantic.coco_stuff.COCOStuff164k",
+        "CamVid": "probseg.semantic.camvid.CamVid",
+        "PascalContext": "probseg.semantic.pascal_context.PascalContext",
+        "VOCSegmentation": "probseg.semantic.voc.VOCSegmentation",
+    },
+}
+"""Paths of all that the wings offer: kind, then name."""
+
+
+def find(path: str) -> Any:  # noqa: ANN401 (any object of a module)
+    """Import the object of a dotted path, `package.module.name`."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
+
+
+class Offers(Mapping[str, _Offer]):
+    """Objects by name, of the trunk and of the wings, imported when they are asked for.
+
+    Its names, length and `in` import nothing.
+
+    Args:
+        kind: One of `KINDS`.
+        trunk: Objects of the trunk by name, or their dotted paths.
+    """
+
+    def __init__(self, kind: str, trunk: Mapping[str, _Offer | str] | None = None) -> None:
+        self._offers = dict(sorted({**(trunk or {}), **KINDS.get(kind, {})}.items()))
+
+    def __getitem__(self, name: str) -> _Offer:
+        """Return an object by its name."""
+        offer = self._offers[name]
+        if isinstance(offer, str):
+            found: _Offer = find(offer)
+            return found
+        return offer
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is such a name; `Mapping` would import the object."""
+        return name in self._offers
+
+    def __iter__(self) -> Iterator[str]:
+        """Go through the names, sorted."""
+        return iter(self._offers)
+
+    def __len__(self) -> int:
+        """Return the number of names."""
+        return len(self._offers)

@@ -1,0 +1,250 @@
+"""The verb bench."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from probseg.cli.arguments import Parser, count, device, new_file, positive
+from probseg.errors import UnknownNameError, UsageError
+from probseg.evaluation.versions import environment
+from probseg.lab.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
+from probseg.models import list_presets
+from probseg.models.encoded import reduced
+from probseg.paths import write_text
+from probseg.terminal import Grid, console, print_table
+from probseg.zoo import list_models
+from probseg.zoo.create import describe
+from probseg.zoo.presets import task_of
+
+EXAMPLES = """\
+examples:
+  probseg bench model resnet18_csa fast_resnet18_csa
+  probseg bench model resnet16_csa.objects lite0_unet_prop.objects --working-size own
+  probseg bench model "micro_*" --size 256 --device cpu --threads 2 --json micro.json
+  probseg bench model resnet18_csa --prompts head --key-iterations 0 --no-train
+"""
+NOTES = "what the numbers mean:\n" + "\n".join(
+    f"  {name}: {meaning}" for name, meaning in CONVENTIONS.items()
+)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run `probseg bench`.
+
+    Args:
+        arguments: Command-line arguments after `bench`.
+
+    Raises:
+        UsageError: If an option cannot be used.
+        UnknownNameError: If there is no such model.
+        SystemExit: With status 1 if a model could not be measured.
+    """
+    options = _parser().parse_args(list(arguments))
+    options.action(options)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="probseg bench",
+        description="Measure the cost of models, each in a separate process.",
+        epilog=EXAMPLES,
+    )
+    verbs = parser.add_subparsers(required=True, metavar="model")
+    verb = verbs.add_parser(
+        "model",
+        help="parameters, multiply-adds, milliseconds of a click, memory and training throughput",
+        description="Measure parameters, multiply-adds, milliseconds of the first and of a later "
+        "click, memory and training throughput of models.",
+        epilog=f"{EXAMPLES}\n{NOTES}\n",
+    )
+    verb.set_defaults(action=_model)
+    _add_options(verb)
+    return parser
+
+
+def _add_options(verb: argparse.ArgumentParser) -> None:
+    default = Settings()
+    add = verb.add_argument
+    add("name", nargs="+", help="preset, architecture.tag of the zoo, folder/, or a pattern")
+    add(
+        "--size",
+        type=_size,
+        default=default.size,
+        help="side of the image in pixels, or HxW (default: 512)",
+    )
+    add(
+        "--device",
+        type=device,
+        default=None,
+        help="cpu, cuda or cuda:N (default: cuda if there is one)",
+    )
+    add("--threads", type=positive, metavar="N", help="CPU threads (default: PyTorch's choice)")
+    add(
+        "--repeats",
+        type=positive,
+        default=default.repeats,
+        help="images clicked on (default: %(default)s)",
+    )
+    add(
+        "--warmup", type=count, default=default.warmup, help="warm-up images (default: %(default)s)"
+    )
+    add("--no-train", dest="train", action="store_false", help="do not measure training")
+    add(
+        "--train-size",
+        type=positive,
+        default=default.train_size,
+        help="side of the training images in pixels (default: %(default)s)",
+    )
+    add(
+        "--train-batch",
+        type=positive,
+        default=default.train_batch,
+        help="training images in a step (default: %(default)s)",
+    )
+    add("--precision", choices=["32", "bf16"], default=default.precision, help="bf16: autocast")
+    add("--compile", action="store_true", help="compile the parts of the network")
+    add(
+        "--prompts",
+        choices=["stem", "head"],
+        help="where prompts enter (default: the model's choice)",
+    )
+    add(
+        "--key-iterations",
+        type=count,
+        metavar="N",
+        help="EM iterations of the keys (default: the model's)",
+    )
+    add(
+        "--value-iterations",
+        type=count,
+        metavar="N",
+        help="EM iterations of values (default: the model's)",
+    )
+    add(
+        "--working-size",
+        choices=["image", "own"],
+        default=default.working_size,
+        help="all models work at the size of the image, or each at its own (default: %(default)s)",
+    )
+    add("--json", type=new_file, metavar="FILE", help="write the numbers to a file")
+
+
+def _model(options: argparse.Namespace) -> None:
+    given = dict(vars(options))
+    json_file: Path | None = given.pop("json")
+    names = _expand(given.pop("name"))
+    del given["action"]
+    given["device"] = given["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
+    settings = Settings(**given)
+    records: list[Record] = []
+    for number, name in enumerate(names, start=1):
+        sys.stderr.write(f"measuring {name} ({number} of {len(names)})\n")
+        records.append(measure_elsewhere(name, settings))
+        if json_file is not None:  # after each, so that a long run leaves something if it is ended
+            _write_json(json_file, records, settings)
+    _print_table(records, settings)
+    failed = [record for record in records if record.error is not None]
+    for record in failed:
+        console().print(f"{record.model} failed: {record.error}", style="red", markup=False)
+    if failed:
+        raise SystemExit(1)
+
+
+def _expand(names: Sequence[str]) -> list[str]:
+    """Return the names with patterns replaced by what they match, each once."""
+    found: list[str] = []
+    for name in names:
+        if any(sign in name for sign in "*?["):
+            matching = list_models(name, pretrained="." in name, task="interactive")
+            if not matching:
+                raise UnknownNameError(kind="model", name=name, known=list_presets())
+            found += matching
+        else:
+            _check(name)
+            found.append(name)
+    return list(dict.fromkeys(found))
+
+
+def _check(name: str) -> None:
+    """Raise unless there is such a model, for clicks."""
+    _, description = describe(name, pretrained="." in name or "/" in name)
+    if task_of(description) != "interactive":
+        msg = f"`name` must be a model for clicks, got {name!r}, which is for semantic segmentation"
+        raise UsageError(msg)
+
+
+def _write_json(path: Path, records: Sequence[Record], settings: Settings) -> None:
+    machine = environment(settings.device)
+    result: dict[str, Any] = {
+        "conventions": CONVENTIONS,
+        "environment": {**machine, "threads": settings.threads or machine["threads"]},
+        "options": asdict(settings),
+        "records": [asdict(record) for record in records],
+    }
+    try:
+        write_text(path, json.dumps(result, indent=2) + "\n")
+    except OSError as error:
+        msg = f"--json {path}: cannot be written: {error}"
+        raise UsageError(msg) from error
+
+
+def _print_table(records: Sequence[Record], settings: Settings) -> None:
+    height, width = settings.size
+    title = f"Clicks on an image of {height} x {width} pixels (H x W), {settings.device}"
+    if settings.train:
+        title += f"; training with {settings.train_batch} x {settings.train_size} pixels"
+    header = [
+        "model",
+        "prompts",
+        "works at\npixels",
+        "parameters\nM",
+        "first click\nMACs, G",
+        "next click\nMACs, G",
+        "first click\nms",
+        "next click\nms",
+        "zoomed\nms",
+        "undo\nms",
+        "peak\nMiB",
+        "training\nimages/s",
+    ]
+    grid = Grid(header, [_row(record, settings) for record in records])
+    caption = f"MACs: {CONVENTIONS['multiply_adds']}. ms: median (p95)."
+    print_table(console(), title, grid, caption)
+
+
+def _row(record: Record, settings: Settings) -> list[str]:
+    height, width = reduced(settings.size, record.working_size)
+    return [
+        record.model,
+        record.prompts or "failed",
+        f"{height}x{width}" if record.prompts else "",
+        _number(record.parameters_m, 3),
+        _number(record.first_multiply_adds_g, 3),
+        _number(record.next_multiply_adds_g, 3),
+        f"{_number(record.first_ms, 1)} ({_number(record.first_ms_p95, 1)})",
+        f"{_number(record.next_ms, 1)} ({_number(record.next_ms_p95, 1)})",
+        _number(record.zoomed_ms, 1),
+        _number(record.undo_ms, 1),
+        _number(record.peak_mib, 1),
+        _number(record.train_images_per_second, 1),
+    ]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _size(text: str) -> tuple[int, int]:
+    sides = text.lower().split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
+        msg = f"must be a side in pixels such as 512, or HxW such as 384x512, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(sides[0]), int(sides[-1])

@@ -1,1 +1,0 @@
-"""The wider family of attention mechanisms, which no preset uses."""

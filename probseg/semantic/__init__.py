@@ -1,0 +1,71 @@
+"""EMANet for semantic segmentation: network, data, task, callbacks and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from probseg.kinds import Offers, find
+
+if TYPE_CHECKING:
+    from probseg.semantic.camvid import CamVid
+    from probseg.semantic.coco_stuff import COCOStuff10k, COCOStuff164k
+    from probseg.semantic.datamodule import SemanticBatch, SemanticDataModule
+    from probseg.semantic.dataset import SemanticDataset
+    from probseg.semantic.emau import EMAU
+    from probseg.semantic.evaluation import SemanticEvaluation
+    from probseg.semantic.heads import EMAHead, FCNHead, SemanticHead
+    from probseg.semantic.network import SemanticSegmenter
+    from probseg.semantic.pascal_context import PascalContext
+    from probseg.semantic.task import SemanticSegmentation
+    from probseg.semantic.visual import SemanticVisualLog
+    from probseg.semantic.voc import VOCSegmentation
+
+SEMANTIC_DATASETS: Mapping[str, type[SemanticDataset]] = Offers("semantic_dataset")
+"""Data sets with a class for each pixel."""
+
+_MODULES = {
+    "COCOStuff10k": "coco_stuff",
+    "COCOStuff164k": "coco_stuff",
+    "CamVid": "camvid",
+    "EMAHead": "heads",
+    "EMAU": "emau",
+    "FCNHead": "heads",
+    "PascalContext": "pascal_context",
+    "SemanticBatch": "datamodule",
+    "SemanticDataModule": "datamodule",
+    "SemanticDataset": "dataset",
+    "SemanticEvaluation": "evaluation",
+    "SemanticHead": "heads",
+    "SemanticSegmentation": "task",
+    "SemanticSegmenter": "network",
+    "SemanticVisualLog": "visual",
+    "VOCSegmentation": "voc",
+}
+
+__all__ = [
+    "EMAU",
+    "SEMANTIC_DATASETS",
+    "COCOStuff10k",
+    "COCOStuff164k",
+    "CamVid",
+    "EMAHead",
+    "FCNHead",
+    "PascalContext",
+    "SemanticBatch",
+    "SemanticDataModule",
+    "SemanticDataset",
+    "SemanticEvaluation",
+    "SemanticHead",
+    "SemanticSegmentation",
+    "SemanticSegmenter",
+    "SemanticVisualLog",
+    "VOCSegmentation",
+]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name in _MODULES:
+        return find(f"{__name__}.{_MODULES[name]}.{name}")
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -1,0 +1,174 @@
+"""The data module of semantic segmentation: photographs to batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler
+
+from probseg.data.loading import (
+    Cut,
+    TrainingData,
+    as_list,
+    check_names,
+    refuse_none,
+    stack_cuts,
+)
+from probseg.data.transforms import SemanticCrop
+from probseg.errors import DataError
+from probseg.semantic.dataset import SemanticDataset
+from probseg.types import SemanticSample
+
+
+class SemanticBatch(NamedTuple):
+    """A batch of training crops.
+
+    Args:
+        images: RGB, uint8, shape `(B, 3, H, W)`.
+        labels: Class numbers, uint8, shape `(B, H, W)`; 255 is ignored.
+        seeds: Of the random numbers of each crop, int64, shape `(B,)`.
+        names: Of the photographs.
+        skipped: Faults of unreadable photographs.
+    """
+
+    images: Tensor
+    labels: Tensor
+    seeds: Tensor
+    names: list[str]
+    skipped: list[str]
+
+
+class EachOnce(DistributedSampler[int]):
+    """Distributes the photographs over the processes, each photograph once.
+
+    torch's own sampler repeats photographs until all processes have equally many, which changes the
+    score. Lightning leaves a sampler of this base class as it is.
+
+    Args:
+        photographs: The data set.
+        processes: Number of processes that share it.
+        rank: Number of this process.
+    """
+
+    def __init__(self, photographs: SemanticDataset, processes: int, rank: int) -> None:
+        super().__init__(photographs, num_replicas=processes, rank=rank, shuffle=False)
+        self.share = range(rank, len(photographs), processes)
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers of this process's photographs in ascending order."""
+        return iter(self.share)
+
+    def __len__(self) -> int:
+        """Return the number of this process's photographs."""
+        return len(self.share)
+
+
+class SemanticDataModule(TrainingData):
+    """Training crops, and whole photographs for evaluation.
+
+    Args:
+        train: Photographs to train on; several data sets are joined.
+        val: Photographs of each validation, one data set or several.
+        test: The same for testing.
+        batch_size: Training crops per batch and device.
+        crop_size: Side of the training crops in pixels, or their height and width.
+        scale: Factor by which a training photograph is scaled before it is cropped, smallest and
+            largest.
+        num_workers: Processes that read and augment training images; 0 reads in the main process.
+        max_skipped: Most training photographs that may turn out to be unreadable; others take their
+            places. One more stops the training with a list of the files.
+
+    Raises:
+        DataError: If two sets of `val`, or two of `test`, have the same name.
+        ValueError: If the size of the crops, their scale, or `max_skipped` is out of range.
+    """
+
+    def __init__(
+        self,
+        train: SemanticDataset | list[SemanticDataset] | None = None,
+        val: SemanticDataset | list[SemanticDataset] | None = None,
+        test: SemanticDataset | list[SemanticDataset] | None = None,
+        batch_size: int = 16,
+        crop_size: int | tuple[int, int] = 513,
+        scale: tuple[float, float] = (0.5, 2.0),
+        num_workers: int = 2,
+        max_skipped: int = 10,
+    ) -> None:
+        super().__init__(batch_size, num_workers, max_skipped)
+        self.save_hyperparameters()
+        self.train = as_list(train)
+        self.val = as_list(val)
+        self.test = as_list(test)
+        for role, sets in (("val", self.val), ("test", self.test)):
+            check_names(role, [of.name for of in sets], "evaluate it in a run of its own")
+        self.crop = SemanticCrop(crop_size, scale)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes of all data sets, in the order of their numbers.
+
+        Raises:
+            DataError: If the data sets have different classes, or there is no data set.
+        """
+        sets = [*self.train, *self.val, *self.test]
+        if not sets:
+            msg = "no data: set `data.train`, `data.val` or `data.test` to a data set"
+            raise DataError(msg)
+        first = sets[0]
+        for other in sets:
+            if other.classes != first.classes:
+                msg = (
+                    f"expected data sets of the same classes, got {first.name} with "
+                    f"{_summary(first.classes)} and {other.name} with {_summary(other.classes)}; "
+                    "use them in runs of their own"
+                )
+                raise DataError(msg)
+        return first.classes
+
+    def train_dataloader(self) -> DataLoader[SemanticBatch]:
+        """Shuffled training crops; the last incomplete batch is left out.
+
+        Raises:
+            DataError: If there is nothing to train on, or less than a batch.
+        """
+        return self.training_loader(self.train, self.crop, _collate, of="photographs")
+
+    def val_dataloader(self) -> list[DataLoader[list[SemanticSample]]]:
+        """One loader per validation set, of lists of one photograph in its own size."""
+        return [self._photographs(of) for of in self.val]
+
+    def test_dataloader(self) -> list[DataLoader[list[SemanticSample]]]:
+        """One loader per test set, of lists of one photograph in its own size.
+
+        Raises:
+            DataError: If there is no test set.
+        """
+        refuse_none(self.test, "test", "test")
+        return [self._photographs(of) for of in self.test]
+
+    def _photographs(self, of: SemanticDataset) -> DataLoader[list[SemanticSample]]:
+        processes = self.trainer.world_size if self.trainer else 1
+        rank = self.trainer.global_rank if self.trainer else 0
+        if len(of) < processes:  # one without any would skip the evaluation, and the others wait
+            msg = (
+                f"{of.name} has {len(of)} photographs for {processes} processes, but each needs at "
+                "least one; use fewer devices"
+            )
+            raise DataError(msg)
+        # Reading a photograph takes a few per cent of segmenting it: no worker processes.
+        return DataLoader(
+            of,  # type: ignore[arg-type] # the stubs do not know of collate_fn
+            batch_size=1,
+            sampler=EachOnce(of, processes, rank),
+            collate_fn=list,
+        )
+
+
+def _collate(cuts: list[Cut]) -> SemanticBatch:
+    return SemanticBatch(*stack_cuts(cuts))
+
+
+def _summary(classes: tuple[str, ...]) -> str:
+    return f"{len(classes)} classes ({', '.join(classes[:3])}, ...)"

@@ -1,0 +1,289 @@
+"""Evaluation of semantic segmentation during validation and testing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal, cast
+
+import lightning as L
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from probseg.attention.bases import Bases
+from probseg.callbacks.logging import log_picture
+from probseg.callbacks.provenance import provenance, tested
+from probseg.callbacks.run_folder import run_folder
+from probseg.drawing import drawing
+from probseg.errors import UsageError
+from probseg.evaluation import environment
+from probseg.semantic.datamodule import SemanticDataModule
+from probseg.semantic.heads import EMAHead
+from probseg.semantic.multiscale import predict_classes
+from probseg.semantic.network import SemanticSegmenter, enlarged
+from probseg.semantic.pictures import SemanticPicture, draw_sheet
+from probseg.semantic.report import print_scores, write_scores
+from probseg.semantic.scores import SemanticScores, semantic_scores
+from probseg.semantic.tally import Counted, Tally, gathered
+from probseg.terminal import console, print_paths
+from probseg.types import SemanticSample
+
+Stage = Literal["val", "test"]
+
+
+class SemanticEvaluation(L.Callback):
+    """Predicts the classes of the photographs of the validation and test sets, at their own size.
+
+    The task must hold its network, a `SemanticSegmenter`, as `model`.
+
+    Scores are those of each data set's confusion matrix, however many processes share it; classes
+    that are neither in the truth nor predicted are left out of means. Validation logs
+    `val/<data set>/miou` and `val/miou`, the mean over the data sets, which checkpoints are
+    chosen by. Testing logs `test/<data set>/miou`, `pixel_accuracy` and `mean_accuracy`, and
+    prints tables. Both write `results.json`, `classes.csv`, `confusion.csv` and
+    `overlays.png` into `<run>/val/<data set>/` or `<run>/test/<data set>/`.
+
+    Args:
+        scales: Sizes of a test's photographs, relative to their own, over which probabilities are
+            averaged. Validation has the photographs as they are.
+        flip: Average over mirrored photographs too, in a test.
+        iterations: EM iterations of each evaluation, instead of the network's own number.
+        output_stride: Of the backbone in each evaluation, instead of the network's own.
+        pictures: Number of photographs of each data set, the first ones, that are drawn.
+        bases: Numbers of the bases whose responsibilities are drawn; a network without bases has
+            none.
+
+    Raises:
+        ValueError: If a number is out of range.
+    """
+
+    def __init__(
+        self,
+        scales: Sequence[float] = (1.0,),
+        flip: bool = False,
+        iterations: int | None = None,
+        output_stride: int | None = None,
+        pictures: int = 8,
+        bases: Sequence[int] = (0, 1, 2, 3),
+    ) -> None:
+        if not scales or min(scales) <= 0:
+            msg = f"`scales` must be positive numbers, at least one, got {list(scales)}"
+            raise ValueError(msg)
+        if pictures < 0:
+            msg = f"`pictures` must be at least 0, got {pictures}"
+            raise ValueError(msg)
+        if any(base < 0 for base in bases):
+            msg = f"`bases` must be numbers from 0, got {list(bases)}"
+            raise ValueError(msg)
+        self.scales = tuple(scales)
+        self.flip = flip
+        self.iterations = iterations
+        self.output_stride = output_stride
+        self.pictures = pictures
+        self.bases = tuple(bases)
+        self._asked = ExitStack()
+        self._tallies: dict[str, Tally] = {}
+
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Try the settings on the network, and record commit and versions before they change.
+
+        Raises:
+            UsageError: If the network lacks something that the evaluation asks for.
+        """
+        environment()
+        model = _network(pl_module)
+        try:
+            with self._as_asked(model):
+                pass
+        except ValueError as error:
+            msg = f"semantic_evaluation: {error}"
+            raise UsageError(msg) from error
+        known = _number_of_bases(model)
+        if known and self.pictures and max(self.bases, default=0) >= known:
+            msg = (
+                f"`semantic_evaluation.bases`: the network has {known} bases, numbered from 0, got "
+                f"{list(self.bases)}"
+            )
+            raise UsageError(msg)
+
+    def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Give the network what is asked of it, and forget the last evaluation."""
+        self._begin(pl_module)
+
+    def on_test_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Give the network what is asked of it, and forget the last evaluation."""
+        self._begin(pl_module)
+        if trainer.is_global_zero:
+            print(f"probseg: {tested(self._about(trainer, 'test'))}")
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,  # noqa: ANN401
+        batch: list[SemanticSample],
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Predict the classes of some photographs."""
+        self._run(trainer, batch, batch_idx, (1.0,), flip=False)
+
+    def on_test_batch_end(
+        self,
+        trainer: L.Trainer,
+        pl_module: L.LightningModule,
+        outputs: Any,  # noqa: ANN401
+        batch: list[SemanticSample],
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Predict the classes of some photographs."""
+        self._run(trainer, batch, batch_idx, self.scales, flip=self.flip)
+
+    def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the scores of a validation, write its report, and leave the network as it was."""
+        every, scores = self._counted()
+        figures = {f"val/{name}/miou": of_set.miou for name, of_set in scores.items()}
+        pl_module.log_dict(figures, sync_dist=True)
+        average = sum(figures.values()) / len(figures)
+        pl_module.log("val/miou", average, prog_bar=True, sync_dist=True)
+        if trainer.is_global_zero and not trainer.sanity_checking:
+            self._report(trainer, "val", every, scores)
+        self._asked.close()
+
+    def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Log the scores of a test, write its report, and leave the network as it was."""
+        every, scores = self._counted()
+        for name, of_set in scores.items():
+            for figure in ("miou", "pixel_accuracy", "mean_accuracy"):
+                pl_module.log(f"test/{name}/{figure}", getattr(of_set, figure), sync_dist=True)
+        if trainer.is_global_zero:
+            self._report(trainer, "test", every, scores)
+        self._asked.close()
+
+    def on_exception(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
+    ) -> None:
+        """Leave the network as it was."""
+        self._asked.close()
+
+    def _begin(self, pl_module: L.LightningModule) -> None:
+        """Give the network what is asked of it, and forget the last evaluation."""
+        self._asked.enter_context(self._as_asked(_network(pl_module)))
+        self._tallies = {}
+
+    def _counted(self) -> tuple[dict[str, Counted], dict[str, SemanticScores]]:
+        """Return the counts over all processes, and the scores of each data set."""
+        every = gathered(self._tallies, self.pictures)
+        return every, {name: semantic_scores(counted.confusion) for name, counted in every.items()}
+
+    def _run(
+        self,
+        trainer: L.Trainer,
+        batch: Sequence[SemanticSample],
+        batch_idx: int,
+        scales: Sequence[float],
+        *,
+        flip: bool,
+    ) -> None:
+        model, device = _network(trainer.lightning_module), trainer.lightning_module.device
+        # Lightning has left its context of precision when it calls the hooks after a batch.
+        with trainer.precision_plugin.forward_context():
+            for sample in batch:
+                pixels = torch.tensor(sample.image, device=device)
+                image = pixels.permute(2, 0, 1).unsqueeze(0).float() / 255
+                prediction = predict_classes(model, image, scales, flip).squeeze(0)
+                if sample.dataset not in self._tallies:
+                    self._tallies[sample.dataset] = Tally(model.num_classes, device)
+                tally = self._tallies[sample.dataset]
+                tally.confusion.add(sample, prediction)
+                if len(tally.pictures) < self.pictures:
+                    with drawing(f"{sample.dataset} / {sample.name}"):
+                        maps = _maps(model, image, self.bases)
+                        predicted = prediction.to(torch.uint8).cpu().numpy()
+                        picture = SemanticPicture(
+                            sample.name, sample.image, sample.labels, predicted, maps
+                        )
+                        tally.pictures.append(((batch_idx, trainer.global_rank), picture))
+
+    @contextmanager
+    def _as_asked(self, model: SemanticSegmenter) -> Iterator[None]:
+        """Give the network the iterations and the output stride of the evaluation."""
+        with ExitStack() as asked:
+            if self.iterations is not None:
+                asked.enter_context(model.iterations(self.iterations))
+            if self.output_stride is not None:
+                asked.enter_context(model.output_stride(self.output_stride))
+            yield
+
+    def _report(
+        self,
+        trainer: L.Trainer,
+        stage: Stage,
+        every: dict[str, Counted],
+        scores: dict[str, SemanticScores],
+    ) -> None:
+        """Write the files of an evaluation; after a test, print its tables."""
+        about = self._about(trainer, stage)
+        model = _network(trainer.lightning_module)
+        classes = _class_names(trainer, model.num_classes)
+        bases = self.bases if _number_of_bases(model) else ()
+        terminal = console()
+        for name, counted in every.items():
+            folder = run_folder(trainer) / stage / name
+            facts = {**about, "photographs": counted.photographs}
+            write_scores(folder, name, classes, counted.confusion, scores[name], facts)
+            if counted.pictures:
+                sheet = folder / "overlays.png"
+                with drawing(sheet):
+                    draw_sheet(sheet, [picture for _, picture in counted.pictures], classes, bases)
+                if sheet.is_file():
+                    log_picture(trainer, f"{stage}/{name}/overlays", sheet)
+            if stage == "test":
+                print_scores(terminal, name, classes, scores[name])
+                print_paths(terminal, sorted(folder.iterdir()))
+
+    def _about(self, trainer: L.Trainer, stage: Stage) -> dict[str, Any]:
+        """Return settings and versions of the evaluation, as JSON values."""
+        model = _network(trainer.lightning_module)
+        of_bases = [layer for layer in model.modules() if isinstance(layer, Bases)]
+        options = {
+            "scales": list(self.scales) if stage == "test" else [1.0],
+            "flip": self.flip and stage == "test",
+            "iterations": of_bases[0].eval_iterations if of_bases else None,
+            "output_stride": model.backbone.features.strides[-1],
+        }
+        return provenance(trainer, trainer.lightning_module, options)
+
+
+def _network(task: L.LightningModule) -> SemanticSegmenter:
+    """Return the network of the task."""
+    return cast("SemanticSegmenter", task.model)
+
+
+def _number_of_bases(model: SemanticSegmenter) -> int:
+    """Return how many bases have responsibilities to draw, 0 where there are none."""
+    if not isinstance(model.head, EMAHead) or model.head.emau.bases is None:
+        return 0
+    return model.head.emau.bases.initial.shape[-2]
+
+
+def _maps(model: SemanticSegmenter, image: Tensor, bases: Sequence[int]) -> npt.NDArray[np.float32]:
+    """Return the responsibilities of some bases for each pixel, `(n, H, W)`; n may be 0."""
+    height, width = image.shape[-2:]
+    if not bases or not _number_of_bases(model):
+        return np.zeros((0, height, width), np.float32)
+    shares = model.responsibilities(image)[:, list(bases)]
+    stride = model.backbone.features.strides[-1]
+    maps: npt.NDArray[np.float32] = enlarged(shares, stride, (height, width))[0].cpu().numpy()
+    return maps
+
+
+def _class_names(trainer: L.Trainer, num_classes: int) -> tuple[str, ...]:
+    """Return the names of the classes, which are numbers where loaders were passed by hand."""
+    data = getattr(trainer, "datamodule", None)
+    if isinstance(data, SemanticDataModule):
+        return data.classes
+    return tuple(str(number) for number in range(num_classes))

@@ -1,0 +1,158 @@
+"""Training of semantic segmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from probseg.errors import UsageError
+from probseg.semantic.datamodule import SemanticBatch, SemanticDataModule
+from probseg.semantic.network import SemanticSegmenter
+from probseg.tasks.base import NetworkTask, trial_optimizer
+from probseg.tasks.schedule import PolynomialDecay
+from probseg.types import IGNORE
+
+ScheduleOfIterations = Callable[[Optimizer, int], LRScheduler]
+"""Makes a schedule that is stepped every iteration, from the optimiser and their number."""
+
+
+class SemanticSegmentation(NetworkTask):
+    """Trains a `SemanticSegmenter` with cross-entropy; as published for EMANet by default.
+
+    Evaluation is the business of the callback `SemanticEvaluation`, which runs on the validation
+    and test photographs of this module.
+
+    Args:
+        model: The network.
+        optimizer: Makes the optimiser; SGD with rate 0.009, momentum 0.9 and weight decay 1e-4 by
+            default (Li et al. 2019, Sec. 6.1).
+        lr_scheduler: Makes the schedule, stepped every iteration, from the optimiser and the number
+            of iterations of the training.
+
+    Raises:
+        ValueError: If the network has more than 255 classes, the most that labels tell apart.
+    """
+
+    def __init__(
+        self,
+        model: SemanticSegmenter,
+        optimizer: OptimizerCallable = lambda p: torch.optim.SGD(
+            p, lr=0.009, momentum=0.9, weight_decay=1e-4
+        ),
+        lr_scheduler: ScheduleOfIterations = PolynomialDecay,
+    ) -> None:
+        if model.num_classes > IGNORE:
+            msg = (
+                f"`num_classes` must be at most {IGNORE}, as labels have 8 bits, of which {IGNORE} "
+                f"means ignored; got {model.num_classes}"
+            )
+            raise ValueError(msg)
+        super().__init__(model, optimizer, lr_scheduler)
+        lr_scheduler(trial_optimizer(optimizer), 1)
+        self.model: SemanticSegmenter
+        self.save_hyperparameters()
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Return the logits `(B, C, H, W)` of images `(B, 3, H, W)` in [0, 1]."""
+        logits: Tensor = self.model(image)
+        return logits
+
+    def training_step(self, batch: SemanticBatch, batch_idx: int) -> dict[str, Tensor]:
+        """Predict the classes of the crops.
+
+        Args:
+            batch: The crops.
+            batch_idx: Number of the batch in the epoch.
+
+        Returns:
+            `loss`, a scalar, and `classes`, those predicted, uint8 of shape `(B, H, W)`; the
+            logits themselves would lie in memory until the next step.
+        """
+        images = batch.images.to(memory_format=torch.channels_last).float() / 255
+        logits = self(images)
+        loss = pixel_cross_entropy(logits, batch.labels)
+        self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
+        return {"loss": loss, "classes": logits.detach().argmax(dim=1).to(torch.uint8)}
+
+    def setup(self, stage: str) -> None:
+        """Check that network and data have the same classes.
+
+        Raises:
+            UsageError: If they do not, or if the data are of another kind.
+        """
+        super().setup(stage)
+        data = getattr(self.trainer, "datamodule", None)  # absent where loaders were passed instead
+        if data is not None:
+            check_classes(self.model.num_classes, data)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """Make the optimiser and the schedule.
+
+        Raises:
+            UsageError: If the training has no end.
+        """
+        total = self.trainer.estimated_stepping_batches
+        if total == float("inf"):
+            msg = (
+                "the learning rate decays over the whole training, which has no end; set "
+                "--trainer.max_steps or --trainer.max_epochs"
+            )
+            raise UsageError(msg)
+        optimizer = self.optimizer(self.parameters())
+        scheduler = self.lr_scheduler(optimizer, int(total))
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": scheduler, "interval": "step"},
+        }
+
+
+def pixel_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean cross-entropy over the pixels that count.
+
+    Without any such pixel it is zero, and so are its gradients: a process among several must not
+    stay away from the backward pass, nor spread NaN.
+
+    Args:
+        logits: Shape `(B, C, H, W)`.
+        labels: Integers, shape `(B, H, W)`: class numbers, and 255 for pixels that do not count.
+
+    Returns:
+        A scalar in nats per pixel.
+    """
+    total = F.cross_entropy(logits, labels.long(), ignore_index=IGNORE, reduction="sum")
+    return total / (labels != IGNORE).sum().clamp(min=1)
+
+
+def check_classes(num_classes: int, data: Any) -> None:  # noqa: ANN401 (any data module)
+    """Raise unless a data module has this number of classes.
+
+    Args:
+        num_classes: Number of classes of the network.
+        data: The data module.
+
+    Raises:
+        UsageError: If it is another number, or another kind of data.
+    """
+    if not isinstance(data, SemanticDataModule):
+        msg = (
+            f"SemanticSegmentation needs photographs with a class for each pixel, got the data of "
+            f"{type(data).__name__}, as --folder has them; set `data` to "
+            "probseg.semantic.SemanticDataModule"
+        )
+        raise UsageError(msg)
+    if len(data.classes) != num_classes:
+        msg = (
+            f"the network tells {num_classes} classes apart and the data have "
+            f"{len(data.classes)} ({', '.join(data.classes[:3])}, ...); set `num_classes: "
+            f"{len(data.classes)}` among the arguments of the network's head, which are under "
+            "`changes` for a network given by semantic_variant, or use other data"
+        )
+        raise UsageError(msg)

@@ -1,0 +1,261 @@
+"""The backend of Label Studio: its routes, its masks, and what it does not read."""
+
+import base64
+import io
+import json
+import os
+import signal
+import urllib.request
+
+import numpy as np
+import pytest
+from fakes import draw_scene
+from PIL import Image
+from runs import printed_line, started
+from starlette.testclient import TestClient
+
+from probseg.annotate.tools.label_studio import Backend, asked, create_app
+from probseg.annotate.tools.prompted import PromptedModel
+from probseg.cli import main
+from probseg.formats import brush
+
+HOST = "127.0.0.1:9090"
+MODEL = "lite0_unet_prop"
+CONFIG = """
+<View>
+  <Image name="image" value="$photo" zoom="true"/>
+  <BrushLabels name="mask" toName="image"><Label value="Cat"/><Label value="Dog"/></BrushLabels>
+  <KeyPointLabels name="point" toName="image" smart="true">
+    <Label value="Cat"/><Label value="Dog"/>
+  </KeyPointLabels>
+  <RectangleLabels name="box" toName="image" smart="true"><Label value="Cat"/></RectangleLabels>
+</View>
+"""
+SIZE = (48, 64)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return PromptedModel(MODEL)
+
+
+@pytest.fixture
+def images(tmp_path):
+    folder = tmp_path / "images"
+    (folder / "upload" / "3").mkdir(parents=True)
+    pixels = Image.fromarray(draw_scene(*SIZE, objects=2)[0])
+    pixels.save(folder / "cup one.png")
+    pixels.save(folder / "upload" / "3" / "1a2b-cup.png")
+    pixels.save(tmp_path / "secret.png")
+    return folder
+
+
+@pytest.fixture
+def backend(model, images):
+    return Backend(model, images)
+
+
+@pytest.fixture
+def client(backend):
+    return TestClient(create_app(backend, frozenset({HOST})), base_url=f"http://{HOST}")
+
+
+def point(x, y, positive=True, label="Cat"):
+    """A region of a smart keypoint, as Label Studio sends it."""
+    value = {"x": 100 * x / SIZE[1], "y": 100 * y / SIZE[0], "width": 0.5}
+    value["keypointlabels"] = [label]
+    return region("keypointlabels", value) | {"is_positive": int(positive)}
+
+
+def rectangle(x0, y0, x1, y1, label="Cat"):
+    value = {"x": 100 * x0 / SIZE[1], "y": 100 * y0 / SIZE[0], "rotation": 0}
+    value |= {"width": 100 * (x1 - x0) / SIZE[1], "height": 100 * (y1 - y0) / SIZE[0]}
+    return region("rectanglelabels", {**value, "rectanglelabels": [label]})
+
+
+def region(kind, value):
+    sizes = {"original_width": SIZE[1], "original_height": SIZE[0], "image_rotation": 0}
+    return {"id": "r", "type": kind, "from_name": "x", "to_name": "image", "value": value, **sizes}
+
+
+def request(*regions, image="/data/local-files/?d=cup%20one.png", config=CONFIG):
+    return {
+        "tasks": [{"id": 1, "data": {"photo": image}}],
+        "model_version": "x",
+        "project": "3.1700000000",
+        "label_config": config,
+        "params": {"login": None, "password": None, "context": {"result": list(regions)}},
+    }
+
+
+def answered(client, *regions, **options):
+    """The one region of an answer, and its mask."""
+    answer = client.post("/predict", json=request(*regions, **options))
+    assert answer.status_code == 200, answer.text
+    (result,) = answer.json()["results"]
+    (found,) = result["result"]
+    return found, brush.decode(found["value"]["rle"], SIZE).mask()
+
+
+def refused(client, *regions, **options):
+    """The reason of a refusal."""
+    answer = client.post("/predict", json=request(*regions, **options))
+    assert answer.status_code == 400
+    return answer.json()["error"]
+
+
+def test_setup_and_health(client):
+    assert client.get("/health").json() == {"status": "UP", "model_class": "probseg"}
+    setup = {"project": "3.1", "schema": CONFIG, "hostname": "http://x", "access_token": "t"}
+    assert client.post("/setup", json=setup).json() == {"model_version": MODEL}
+    assert client.post("/webhook", json={"action": "ANNOTATION_CREATED"}).status_code == 200
+
+
+def test_prompts_become_the_mask_of_the_model(client, model, images):
+    found, mask = answered(
+        client, point(16, 24), rectangle(2, 3, 31, 44), point(48.5, 24, positive=False, label="Dog")
+    )
+    assert found["type"] == "brushlabels"
+    assert (found["from_name"], found["to_name"]) == ("mask", "image")
+    assert (found["original_height"], found["original_width"]) == SIZE
+    assert found["value"]["format"] == "rle"
+    assert found["value"]["brushlabels"] == ["Dog"]
+    assert 0.5 < found["score"] <= 1
+    encoded = model.encode(np.asarray(Image.open(images / "cup one.png")))
+    wanted = model.answer(encoded, [(16, 24)], [(48.5, 24)], (2, 3, 31, 44))
+    assert np.array_equal(mask, wanted.binary)
+
+
+def test_a_point_without_a_sign_is_on_the_object():
+    plain = {key: value for key, value in point(12, 9).items() if key != "is_positive"}
+    question = asked(request(plain, point(40, 30, positive=False)))
+    assert question.positive == [(12, 9)]
+    assert question.negative == [(40, 30)]
+
+
+def test_label_studio_reads_the_mask(client):
+    reader = pytest.importorskip(
+        "label_studio_sdk.converter.brush", reason="needs the package label-studio-sdk"
+    )
+    found, mask = answered(client, point(16, 24))
+    pixels = np.reshape(reader.decode_rle(found["value"]["rle"]), (*SIZE, 4))
+    assert np.array_equal(pixels[..., 3] > 0, mask)
+    assert mask.any()
+
+
+def test_without_prompts_there_is_no_prediction(client):
+    for context in (None, {}, {"result": []}):
+        body = {**request(), "params": {"context": context}}
+        assert client.post("/predict", json=body).json()["results"] == []
+    answer = client.post("/predict", json=request(point(3, 4, positive=False))).json()
+    assert answer["results"][0]["result"] == []
+
+
+def test_an_image_is_encoded_once_until_its_file_changes(client, backend, images):
+    one = answered(client, point(16, 24))[1]
+    other = answered(client, point(48, 24))[1]
+    assert not np.array_equal(one, other)
+    assert backend._encoded.cache_info().misses == 1
+    path = images / "cup one.png"
+    Image.fromarray(draw_scene(*SIZE, objects=2)[0][:, ::-1]).save(path)
+    os.utime(path, ns=(1, 1))
+    answered(client, point(16, 24))
+    assert backend._encoded.cache_info().misses == 2
+
+
+def test_images_of_uploads_and_of_the_task_itself_are_read(client, images):
+    content = (images / "cup one.png").read_bytes()
+    data = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    wanted = answered(client, point(16, 24))[1]
+    for image in ("/data/upload/3/1a2b-cup.png", data):
+        assert np.array_equal(answered(client, point(16, 24), image=image)[1], wanted)
+
+
+def test_phone_photographs_are_read_upright(client, images):
+    turned = Image.fromarray(np.rot90(draw_scene(*SIZE, objects=2)[0]))
+    exif = turned.getexif()
+    exif[0x0112] = 6  # turn clockwise to show
+    turned.save(images / "cup one.png", exif=exif)
+    wanted = answered(client, point(16, 24), image="/data/upload/3/1a2b-cup.png")[1]
+    assert np.array_equal(answered(client, point(16, 24))[1], wanted)
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["https://example.org/cat.png", "s3://bucket/cat.png", "file:///etc/passwd", "/data/x.png"],
+)
+def test_nothing_is_fetched_from_the_network(client, image):
+    assert "local-files" in refused(client, point(16, 24), image=image)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../secret.png", "/etc/passwd", "upload/../../secret.png", "link.png", "", "no.png", "\0"],
+)
+def test_files_outside_of_the_folder_are_not_read(client, images, path):
+    (images / "link.png").symlink_to(images.parent / "secret.png")
+    for image in (f"/data/local-files/?d={path}", f"/data/upload/../{path}"):
+        reason = refused(client, point(16, 24), image=image)
+        assert "--images" in reason or "null byte" in reason
+
+
+def test_images_too_large_are_not_decoded(client, images):
+    head = io.BytesIO()
+    Image.new("1", (20000, 20000)).save(head, "PNG")
+    data = f"data:image/png;base64,{base64.b64encode(head.getvalue()).decode()}"
+    assert "million" in refused(client, point(16, 24), image=data)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"label_config": "<View/>"}, "BrushLabels"),
+        ({"label_config": "<View>"}, "XML"),
+        ({"tasks": []}, "Label Studio"),
+        ({"tasks": [{"data": {}}]}, "photo"),
+        ({"params": [1]}, "Label Studio"),
+        ({"params": {"context": {"result": [{"type": "x"}]}}}, "original_height"),
+        ({"params": {"context": {"result": [point(99, 24)]}}}, "point"),
+        ({"params": {"context": {"result": [region("ellipselabels", {})]}}}, "ellipselabels"),
+        (
+            {"params": {"context": {"result": [point(16, 24) | {"original_width": 128}]}}},
+            "64 x 48",
+        ),
+    ],
+)
+def test_requests_that_make_no_sense_are_explained(client, capsys, change, word):
+    answer = client.post("/predict", json={**request(point(1, 1)), **change})
+    assert answer.status_code == 400
+    assert word in answer.json()["error"]
+    assert word in capsys.readouterr().err
+
+
+def test_a_foreign_host_is_refused_by_the_name_of_the_flag(client):
+    answer = client.get("/health", headers={"Host": "evil.example:9090"})
+    assert answer.status_code == 403
+    assert "--allow-host" in answer.json()["error"]
+    assert client.get("/health", headers={"Origin": "http://evil.example"}).status_code == 403
+
+
+def test_a_server_process_answers(images, tmp_path):
+    options = ("--images", images, "--port", 0, "--allow-host", "LabelStudio")
+    server = started(tmp_path, ("serve", "label-studio", *options))
+    try:
+        address = printed_line(server, tmp_path, "http://")
+        port = address.rpartition(":")[2]
+        for name in ("127.0.0.1", "labelstudio"):
+            headers = {"Host": f"{name}:{port}", "Content-Type": "application/json"}
+            body = json.dumps(request(point(16, 24))).encode()
+            asked = urllib.request.Request(f"{address}/predict", body, headers)
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                (result,) = json.load(answer)["results"]
+            assert brush.decode(result["result"][0]["value"]["rle"], SIZE).area
+    finally:
+        os.kill(server.pid, signal.SIGINT)
+        server.join(60)
+    assert "Traceback" not in (tmp_path / "output.txt").read_text()
+
+
+def test_a_missing_folder_is_named(tmp_path, capsys):
+    assert main(["serve", "label-studio", "--images", str(tmp_path / "no")]) == 2
+    assert "--images" in capsys.readouterr().err

@@ -1,0 +1,295 @@
+"""What conversions find in files that are not as they should be: all is written or counted."""
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fakes import draw_scene, save
+from PIL import Image
+from pycocotools.coco import COCO
+
+from probseg.convert import WRITERS, Request, convert
+from probseg.data.coco import COCO as COCOFolder
+from probseg.errors import DataError
+from probseg.formats import brush
+
+HEIGHT, WIDTH = 24, 32
+SQUARE = [4, 4, 12, 4, 12, 12, 4, 12]
+MASK = np.zeros((HEIGHT, WIDTH), bool)
+MASK[4:12, 4:12] = True
+
+
+def photographs(folder, *names):
+    for name in names:
+        save(draw_scene(HEIGHT, WIDTH)[0], folder / name)
+    return folder
+
+
+def draw_coco(folder):
+    """11 annotations, of which 4 have an object in an image that is listed."""
+    images = [
+        {"id": key, "file_name": name, "height": HEIGHT, "width": WIDTH}
+        for key, name in enumerate(("a.jpg", "b/d.jpg", "bare.jpg"), start=1)
+    ]
+    empty = {"size": [HEIGHT, WIDTH], "counts": [HEIGHT * WIDTH]}
+    outlines = [
+        [SQUARE], [SQUARE], [SQUARE, [1, 1, 9, 9]], [],
+        None, [[1, 1, 9, 9]], [[90, 90, 99, 90, 99, 99]], empty,
+        [[1, 1, 1.2, 1, 1.2, 1.2]], [SQUARE],
+    ]  # fmt: skip
+    annotations = [
+        {"id": key, "image_id": 1, "category_id": 1, "segmentation": outline, "iscrowd": 0}
+        for key, outline in enumerate(outlines)
+    ]
+    annotations[1].update(image_id=2, category_id=7, attributes={"blurred": True})
+    annotations[9].update(image_id=99)
+    annotations.append({"id": 10, "image_id": 2, "iscrowd": 1, "segmentation": [SQUARE]})
+    categories = [{"id": 1, "name": "car"}, {"id": 2, "name": "unused"}]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    path = folder / "coco.json"
+    path.write_text(json.dumps(content))
+    return path, 11, 3
+
+
+def draw_label_studio(folder):
+    """7 results, of which 2 count."""
+    result = {
+        "type": "brushlabels",
+        "original_width": WIDTH,
+        "original_height": HEIGHT,
+        "value": {"rle": brush.encode(MASK), "brushlabels": ["car", "red"]},
+    }
+
+    def task(address, *annotations):
+        return {"data": {"image": address}, "annotations": list(annotations)}
+
+    skipped = {"result": [result], "was_cancelled": True}
+    tasks = [
+        task("/data/local-files/?d=a.jpg", skipped, {"result": [result]}, {"result": [result]}),
+        task("/data/local-files/?d=b/d.jpg", {"result": [result, {"type": "choices"}]}),
+        task("/data/local-files/?d=c.jpg", skipped),
+        task("/data/local-files/?d=e.jpg"),
+        task("data:image/png;base64,AAAA", {"result": [result]}),
+    ]
+    tasks[0]["predictions"] = [{"result": [result]}]
+    path = folder / "label_studio.json"
+    path.write_text(json.dumps(tasks))
+    return path, 7, 5
+
+
+def draw_png(folder):
+    """5 masks of objects, one of them without a pixel; and files that are no masks."""
+    place = folder / "masks"
+    (place / "b").mkdir(parents=True)
+    picture = Image.fromarray(MASK.astype(np.uint8) * 255)
+    picture.save(place / "a.PNG")
+    for number, suffix in enumerate(("tif", "bmp", "png"), start=1):
+        picture.save(place / "b" / f"d_{number}.{suffix}")
+    Image.new("L", (WIDTH, HEIGHT)).save(place / "b" / "d_4.png")
+    (place / "._a.png").write_bytes(b"\0\5\x16\7")
+    (place / "Thumbs.db").write_bytes(b"\0")
+    return place, 5, 3
+
+
+def draw_yolo(folder):
+    """3 lines of objects, one of which has no pixel."""
+    place = folder / "texts"
+    (place / "b").mkdir(parents=True)
+    line = "1 0.1 0.1 0.5 0.1 0.5 0.5 0.1 0.5\n"
+    (place / "a.txt").write_text(f"{line}\n")
+    (place / "b" / "d.txt").write_text(f"{line}1 0.1 0.1 0.1001 0.1 0.1001 0.1001\n \n")
+    (place / "._a.txt").write_bytes(b"\0\5\x16\7")
+    (place / "classes.txt").write_text("unused\ncar\n")
+    return place, 3, 3
+
+
+SOURCES = {
+    "coco": draw_coco,
+    "label-studio": draw_label_studio,
+    "png": draw_png,
+    "yolo": draw_yolo,
+}
+
+
+def count(place, form):
+    """Count the objects in a file or folder."""
+    if form.startswith("coco"):
+        return len(COCO(place).getAnnIds())
+    if form == "label-studio":
+        tasks = json.loads(place.read_text())
+        return sum(len(task["annotations"][0]["result"]) for task in tasks)
+    if form == "yolo":
+        texts = [path.read_text() for path in place.rglob("*.txt") if path.name != "classes.txt"]
+        return sum(len(text.splitlines()) for text in texts)
+    return sum(np.unique(Image.open(path)).size - 1 for path in place.rglob("*.png"))
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("reader", SOURCES)
+def test_what_is_found_is_written_or_counted(tmp_path, reader, writer):
+    photos = photographs(tmp_path / "photos", "a.jpg", "bare.jpg", "b/d.jpg")
+    source, objects, images = SOURCES[reader](tmp_path)
+    target = tmp_path / "target"
+    ledger = convert(source, target, (reader, writer), Request(photos, 0))
+    assert (ledger.found["objects"], ledger.found["images"]) == (objects, images)
+    assert ledger.written["objects"] == count(target, writer)
+    lost = sum(number for (thing, _), number in ledger.lost.items() if thing == "objects")
+    assert ledger.written["objects"] + lost == objects
+    assert lost > 0
+    back = convert(
+        target, tmp_path / "back", ("coco" if "coco" in writer else writer, "coco"), Request(photos)
+    )
+    assert back.found["objects"] == back.written["objects"] == ledger.written["objects"]
+
+
+def test_every_loss_has_its_line(tmp_path):
+    path, *_ = draw_coco(tmp_path)
+    lines = convert(path, tmp_path / "b.json", ("coco", "coco"), Request()).lines()
+    assert sorted(lines) == sorted([
+        "2 objects without an outline",
+        "1 objects whose outlines have fewer than three corners",
+        "3 objects without a pixel inside of their image",
+        "1 objects of images that the file does not list",
+        "outlines of fewer than three corners: 1",
+        "values of 'attributes' of annotations: 1",
+        "crowds, which become objects: 1",
+        "names of classes without objects: 1",
+        "annotations without a listed category, which become 'object': 2",
+    ])  # fmt: skip
+    path, *_ = draw_label_studio(tmp_path)
+    lines = convert(path, tmp_path / "c.json", ("label-studio", "coco"), Request()).lines()
+    assert sorted(lines) == sorted([
+        "2 objects of skipped annotations of tasks",
+        "1 objects of further annotations of tasks",
+        "1 objects that are of another type than brushlabels",
+        "1 objects of tasks that hold the image itself, which has no name",
+        "1 images of tasks that hold the image itself, which has no name",
+        "2 images of tasks without a mask, whose size is not known",
+        "skipped annotations of tasks: 2",
+        "further annotations of tasks: 1",
+        "predictions of tasks: 1",
+        "labels of objects after the first: 2",
+    ])  # fmt: skip
+
+
+def test_classes_that_the_list_does_not_name_have_a_line(tmp_path):
+    photos = photographs(tmp_path / "photos", "a.jpg", "b/d.jpg")
+    texts, *_ = draw_yolo(tmp_path)
+    (texts / "classes.txt").write_text("unused\n")
+    lines = convert(texts, tmp_path / "b.json", ("yolo", "coco"), Request(photos)).lines()
+    assert "objects of classes after the last of classes.txt: 3" in lines
+
+
+def test_files_that_belong_to_nothing_are_refused_by_name(tmp_path):
+    photos = photographs(tmp_path / "photos", "a.jpg")
+
+    def refused(reader, place, images=photos):
+        with pytest.raises(DataError) as caught:
+            convert(place, tmp_path / "out.json", (reader, "coco"), Request(images))
+        return str(caught.value)
+
+    texts, *_ = draw_yolo(tmp_path)
+    assert str(Path("b", "d.txt")) in refused("yolo", texts)
+    masks, *_ = draw_png(tmp_path)
+    assert "d_1" in refused("png", masks)
+    assert "`images` must be" in refused("png", masks, None)
+    (tmp_path / "none").mkdir()
+    assert "no file of the format yolo" in refused("yolo", tmp_path / "none")
+    Image.fromarray(MASK).convert("L").save(tmp_path / "none" / "a.jpg")
+    assert "lossless" in refused("png", tmp_path / "none")
+    path = tmp_path / "other.json"
+    for content in ([], {"boxes": [1]}):
+        path.write_text(json.dumps(content))
+        for reader in ("coco", "label-studio"):
+            assert "other.json: has no image" in refused(reader, path)
+
+
+def test_a_photograph_named_like_the_list_of_classes(tmp_path):
+    path, *_ = draw_coco(tmp_path)
+    path.write_text(path.read_text().replace("a.jpg", "classes.jpg"))
+    with pytest.raises(DataError, match=r"classes\.jpg: its text would be classes\.txt"):
+        convert(path, tmp_path / "texts", ("coco", "yolo"), Request())
+
+
+def test_names_of_classes_are_lines_of_their_list(tmp_path):
+    path, *_ = draw_coco(tmp_path)
+    path.write_text(path.read_text().replace('"car"', '" car\\n\\u2028 red "'))
+    ledger = convert(path, tmp_path / "texts", ("coco", "yolo"), Request())
+    assert "car red" in (tmp_path / "texts" / "classes.txt").read_text().splitlines()
+    assert any("fit into a line" in line for line in ledger.lines())
+
+
+@pytest.mark.parametrize(
+    "outline", [SQUARE, [[[4, 4], [12, 4], [12, 12]]], ["4 4 12 4 12 12"], "4 4 12", [{"x": 4}]]
+)
+def test_outlines_that_are_no_lists_of_numbers_are_refused(tmp_path, outline):
+    path, *_ = draw_coco(tmp_path)
+    content = json.loads(path.read_text())
+    content["annotations"][0]["segmentation"] = outline
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"coco\.json: .*segmentation must be lists"):
+        convert(path, tmp_path / "b.json", ("coco", "coco"), Request())
+
+
+def test_half_a_corner_is_left_out_by_training_and_conversion(tmp_path):
+    photographs(tmp_path, "a.jpg")
+    images = [{"id": 1, "file_name": "a.jpg", "height": HEIGHT, "width": WIDTH}]
+    annotations = [{"id": 1, "image_id": 1, "segmentation": [[*SQUARE, 3]]}]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+    ledger = convert(path, tmp_path / "b.json", ("coco", "coco"), Request())
+    assert "halves of corners at the ends of outlines: 1" in ledger.lines()
+    for file in ("a.json", "b.json"):
+        (sample,) = COCOFolder(tmp_path / file, tmp_path)
+        np.testing.assert_array_equal(sample.mask, MASK)
+
+
+def test_training_counts_annotations_without_an_outline(tmp_path, capsys):
+    photographs(tmp_path, "a.jpg")
+    images = [{"id": 1, "file_name": "a.jpg", "height": HEIGHT, "width": WIDTH}]
+    path, count = tmp_path / "a.json", "2 annotations have no outline of three or more corners"
+    for outlines in ([[], [[1, 1, 9, 9]]], [[], None, [SQUARE]]):
+        annotations = [
+            {"id": key, "image_id": 1, "segmentation": outline}
+            for key, outline in enumerate(outlines)
+        ]
+        path.write_text(json.dumps({"images": images, "annotations": annotations}))
+        if [SQUARE] in outlines:
+            assert len(COCOFolder(path, tmp_path)) == 1
+            assert count in capsys.readouterr().err
+        else:
+            with pytest.raises(DataError, match=count) as refusal:
+                COCOFolder(path, tmp_path)
+            assert "min_area" not in str(refusal.value)
+
+
+def test_two_spellings_of_one_path_are_two_images_of_one_name(tmp_path):
+    path, *_ = draw_coco(tmp_path)
+    path.write_text(path.read_text().replace("bare.jpg", "./a.jpg"))
+    with pytest.raises(DataError, match=r"a\.jpg: is the name of two images"):
+        convert(path, tmp_path / "b.json", ("coco", "coco"), Request())
+
+
+@pytest.mark.parametrize("writer", sorted(set(WRITERS) - {"png", "index"}))
+def test_masks_are_never_drawn_whole(tmp_path, writer):
+    size = 30_000  # a mask of it has 900 MB
+    images = [{"id": 1, "file_name": "a.jpg", "height": size, "width": size}]
+    annotations = [
+        {"id": key, "image_id": 1, "segmentation": [[x + 20_000 for x in SQUARE]]}
+        for key in range(3)
+    ]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"images": images, "annotations": annotations}))
+    tracemalloc.start()
+    try:
+        convert(path, tmp_path / "b", ("coco", writer), Request())
+        if writer != "yolo":
+            reader = "coco" if "coco" in writer else writer
+            convert(tmp_path / "b", tmp_path / "c.json", (reader, "coco"), Request())
+            assert len(json.loads((tmp_path / "c.json").read_text())["annotations"]) == 3
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 50e6

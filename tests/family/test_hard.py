@@ -1,0 +1,195 @@
+"""Hard attention against exact sums over all edges."""
+
+import math
+
+import pytest
+import torch
+from ops_cases import draw
+from torch import Tensor
+from torch.autograd import gradcheck
+
+from probseg.family.bases import BasesEdges
+from probseg.family.hard import (
+    Edges,
+    most_probable_edges,
+    sample_edges,
+    score_function_loss,
+    straight_through,
+    take_values,
+)
+from probseg.ops.edges import EdgePosterior, SoftmaxEdges
+
+SAMPLES = 20_000
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def posterior_of(kind: str, queries: Tensor, keys: Tensor) -> EdgePosterior:
+    return (SoftmaxEdges if kind == "softmax" else BasesEdges)(queries, keys, None, 0.7)
+
+
+def dense(kind: str, queries: Tensor, keys: Tensor) -> Tensor:
+    """All probabilities, (B, G, N, M)."""
+    z = torch.einsum("bgnd,bgmd->bgnm", 0.7 * queries, keys).softmax(-1)
+    if kind == "softmax":
+        return z
+    return torch.einsum("bgik,bgjk->bgij", z, z / z.sum(-2, keepdim=True))
+
+
+def hoeffding(largest: float, means: int) -> float:
+    """The error that one of some means of samples in `[-largest, largest]` has once in 1e6."""
+    return largest * math.sqrt(2 * math.log(2e6 * means) / SAMPLES)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "bases"])
+def test_each_key_is_drawn_as_often_as_is_probable(kind):
+    queries, keys = draw(1, 2, 4, 3), 2 * draw(1, 2, 4, 3, seed=1)
+    many = (tensor.expand(SAMPLES, -1, -1, -1) for tensor in (queries, keys))
+    indices = sample_edges(posterior_of(kind, *many), seeded()).indices  # (samples, 2, 4)
+    frequencies = torch.nn.functional.one_hot(indices, 4).double().mean(0)
+    assert (frequencies - dense(kind, queries, keys)[0]).abs().max() < hoeffding(0.5, 32)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "bases"])
+@pytest.mark.parametrize("tile", [1, 18, 2**20])
+def test_log_probabilities_and_their_gradients(monkeypatch, kind, tile):
+    monkeypatch.setattr("probseg.ops.edges.TILE", tile)
+    queries, keys = (draw(1, 2, 4, 2, seed=i).requires_grad_() for i in range(2))
+    indices = sample_edges(posterior_of(kind, queries, keys), seeded(3)).indices
+
+    def drawn(queries: Tensor, keys: Tensor) -> Tensor:
+        edges = sample_edges(posterior_of(kind, queries, keys), seeded(3))
+        assert torch.equal(edges.indices, indices)
+        return edges.log_probability
+
+    written_out = dense(kind, queries, keys).log().gather(-1, indices[..., None])[..., 0]
+    torch.testing.assert_close(drawn(queries, keys), written_out)
+    assert gradcheck(drawn, (queries, keys))
+    with torch.no_grad():
+        torch.testing.assert_close(drawn(queries, keys), written_out)
+
+
+def test_the_score_function_of_a_cost_that_edges_share():
+    """The cost of an item depends on all its edges at once, and on the values themselves."""
+    scores = draw(2, 3).requires_grad_()
+    values = torch.tensor([[1.0], [0.5], [-0.2]], dtype=torch.float64, requires_grad=True)
+    many = SoftmaxEdges(
+        torch.eye(2).double().expand(SAMPLES, 1, 2, 2),
+        scores.mT.expand(SAMPLES, 1, 3, 2),
+    )
+    edges = sample_edges(many, seeded())
+    taken = take_values(values.expand(SAMPLES, 1, 3, 1), edges.indices)  # (samples, 1, 2, 1)
+    cost = taken.prod(-2).square()  # (samples, 1, 1)
+    mean = torch.full((SAMPLES, 1, 1), 0.1, dtype=torch.float64)
+    loss = cost.sum() + score_function_loss(cost, edges.log_probability, mean)
+    estimates = torch.autograd.grad(loss / SAMPLES, (scores, values))
+    p, squares = scores.softmax(-1), values[:, 0].square()
+    expected = sum(p[0, i] * p[1, j] * squares[i] * squares[j] for i in range(3) for j in range(3))
+    wanted = torch.autograd.grad(expected, (scores, values))
+    # The cost and its derivatives by the values are at most 1 and 4.
+    for estimate, exact, largest in zip(estimates, wanted, (1, 4), strict=True):
+        assert (estimate - exact).abs().max() < hoeffding(largest, 9)
+        assert exact.abs().max() > hoeffding(largest, 9)
+
+
+@pytest.mark.parametrize("kind", ["softmax", "bases"])
+def test_straight_through_takes_a_value_and_the_gradient_of_the_mean(kind):
+    leaves = [draw(2, 2, 5, 3, seed=i).requires_grad_() for i in range(3)]
+    queries, keys, values = leaves
+    posterior = posterior_of(kind, queries, keys)
+    edges = sample_edges(posterior, seeded())
+    output = straight_through(posterior, values, edges)
+    assert torch.equal(output, take_values(values, edges.indices))
+    upstream = draw(2, 2, 5, 3, seed=9)
+    found = torch.autograd.grad(output, leaves, upstream)
+    wanted = torch.autograd.grad(posterior.expect(values), leaves, upstream)
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    exact = torch.autograd.grad(dense(kind, queries, keys) @ values, leaves, upstream)
+    torch.testing.assert_close(found, exact)
+
+
+def test_a_generator_repeats_its_edges():
+    posterior = SoftmaxEdges(draw(1, 2, 50, 3), draw(1, 2, 9, 3, seed=1))
+    one, same, other = (sample_edges(posterior, seeded(seed)).indices for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    torch.manual_seed(4)
+    plain = sample_edges(posterior).indices
+    torch.manual_seed(4)
+    assert torch.equal(sample_edges(posterior).indices, plain)
+
+
+def test_at_temperature_zero_a_sample_is_the_most_probable_edge():
+    queries, keys = draw(2, 2, 30, 3), draw(2, 2, 8, 3, seed=1)
+    likely = most_probable_edges(SoftmaxEdges(queries, keys))
+    assert torch.equal(likely.indices, (queries @ keys.mT).argmax(-1))
+    cold = sample_edges(SoftmaxEdges(queries, keys, scale=1e9), seeded())
+    assert torch.equal(cold.indices, likely.indices)
+    assert cold.log_probability.abs().max() < 1e-12
+    warm = sample_edges(SoftmaxEdges(queries, keys), seeded())
+    assert not torch.equal(warm.indices, likely.indices)
+
+
+def test_a_query_that_sees_nothing_has_no_edge():
+    mask = torch.zeros(4, 3, dtype=torch.float64)
+    mask[1], mask[2, :2] = -math.inf, -math.inf
+    queries, keys = (draw(2, 1, n, 2, seed=n).requires_grad_() for n in (4, 3))
+    values = draw(2, 1, 3, 2, seed=5).requires_grad_()
+    posterior = SoftmaxEdges(queries, keys, mask)
+    for edges in (sample_edges(posterior, seeded()), most_probable_edges(posterior)):
+        assert (edges.indices[:, :, 1] == -1).all()
+        assert (edges.indices[:, :, 2] == 2).all()
+        assert (edges.log_probability[:, :, 1] == -math.inf).all()
+        assert (edges.log_probability[:, :, 2] == 0).all()
+        output = straight_through(posterior, values, edges)
+        assert (output[:, :, 1] == 0).all()
+        cost = torch.ones(2, 1, 4, dtype=torch.float64)
+        loss = score_function_loss(cost, edges.log_probability) + output.sum()
+        gradients = torch.autograd.grad(loss, (queries, keys, values))
+        assert all(gradient.isfinite().all() for gradient in gradients)
+        assert (gradients[0][:, :, 1] == 0).all()
+
+
+def test_memory_does_not_hold_all_pairs():
+    count, saved = 3000, []
+    x = draw(1, 1, count, 4, dtype=torch.float32).requires_grad_()
+    rows = []
+
+    class Watched(SoftmaxEdges):
+        def log_probability(self, some: slice) -> Tensor:
+            rows.append(some)
+            return super().log_probability(some)
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        edges = sample_edges(Watched(x, x), seeded())
+    assert max(some.stop - some.start for some in rows) * count <= 2**20
+    assert sum(saved) < 0.1 * count**2
+    edges.log_probability.sum().backward()
+    assert x.grad.abs().max() > 0
+
+
+def test_half_precision_and_empty_lines():
+    x = draw(1, 2, 6, 4, dtype=torch.bfloat16)
+    edges = sample_edges(SoftmaxEdges(x, x), seeded())
+    assert edges.log_probability.dtype == torch.float32
+    assert edges.indices.dtype == torch.int64
+    output = straight_through(SoftmaxEdges(x, x), x, edges)
+    assert output.dtype == torch.bfloat16
+    empty = sample_edges(SoftmaxEdges(x[:, :, :0], x), seeded())
+    assert empty.indices.shape == empty.log_probability.shape == (1, 2, 0)
+
+
+def test_wrong_arguments_are_named():
+    edges = Edges(torch.zeros(2, 1, 4, dtype=torch.int64), torch.zeros(2, 1, 4))
+    with pytest.raises(ValueError, match="values"):
+        take_values(torch.zeros(3, 1, 5, 2), edges.indices)
+    with pytest.raises(ValueError, match="cost"):
+        score_function_loss(torch.zeros(2), edges.log_probability)
+    with pytest.raises(ValueError, match="`cost - baseline`"):
+        score_function_loss(torch.zeros(2, 1, 1), edges.log_probability, torch.zeros(2, 1, 4))

@@ -1,0 +1,153 @@
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import micro_model
+from micro import described
+from torch import nn
+
+import probseg.lab.benchmark as benchmark
+import probseg.zoo.store as store
+from probseg.attention import ProbabilisticAttention2d
+from probseg.lab.benchmark import Settings, measure, measure_elsewhere
+from probseg.lab.gauges import count_multiply_adds, timed, timed_with_peak
+from probseg.models import build, override, read_preset
+from probseg.ops import assign, attend
+
+TINY = Settings(size=(48, 64), repeats=2, warmup=1, train_size=32, train_batch=2)
+
+
+def without_training(**changes):
+    return Settings(**{**vars(TINY), "train": False, **changes})
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad])
+def test_multiply_adds_of_a_convolution_net_by_hand(mode):
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2, padding=1),  # to 10 x 8
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1, groups=8),
+        nn.Upsample(scale_factor=2.0, mode="bilinear"),  # to 20 x 16
+        nn.Conv2d(8, 4, 1),
+        nn.Flatten(),
+        nn.Linear(4 * 20 * 16, 5),
+    ).eval()
+    image = torch.rand(2, 3, 20, 16)
+    with mode():
+        counted = count_multiply_adds(lambda: net(image))
+    one = 10 * 8 * 8 * 27 + 10 * 8 * 8 * 9 + 20 * 16 * 4 * 8 + 4 * 20 * 16 * 5
+    assert counted == 2 * one
+
+
+@pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa"])
+def test_multiply_adds_of_both_primitives(backend):
+    batch, heads, n, m, d = 2, 3, 300, 200, 16
+    queries, keys = torch.randn(batch, heads, n, d), torch.randn(batch, heads, m, d)
+    pairs = batch * heads * n * m
+    read = count_multiply_adds(lambda: attend(queries, keys, keys, backend=backend))
+    written = count_multiply_adds(lambda: assign(queries, keys, queries, backend=backend))
+    assert 2 * read == 2 * pairs * (d + d)
+    assert written >= pairs * (d + d)
+    if backend == "reference":
+        assert written == pairs * (d + d)
+
+
+def projections(layer, pixels):
+    convolutions = [part for part in layer.modules() if isinstance(part, nn.Conv2d)]
+    assert convolutions
+    assert all(part.kernel_size == (1, 1) for part in convolutions)
+    return pixels * sum(part.weight.numel() for part in convolutions)
+
+
+@torch.inference_mode()
+def test_multiply_adds_of_key_adaptation():
+    pixels = 12 * 10
+    features = torch.randn(1, 16, 12, 10)
+    counted = {}
+    for iterations in (0, 1, 2):
+        layer = ProbabilisticAttention2d(
+            16, 8, num_heads=1, head_channels=8, key_iterations=iterations
+        ).eval()
+        counted[iterations] = count_multiply_adds(lambda: layer(features))  # noqa: B023
+        analytical = projections(layer, pixels) + pixels**2 * (8 + 8) * (1 + iterations)
+        # The prior takes a channel more, and a kernel is as wide as its widest argument.
+        assert analytical <= counted[iterations] <= 1.5 * analytical
+    assert counted[0] < counted[1] < counted[2]
+
+
+def test_seconds_and_peak():
+    def call():
+        return torch.ones(16 * 2**20).sum()  # 64 MiB
+
+    assert timed(call, "cpu") > 0
+    seconds, peak = timed_with_peak(call, "cpu")
+    assert seconds > 0
+    if not Path("/proc/self/clear_refs").exists():
+        assert peak is None
+    else:
+        assert peak is None or 60 < peak < 80
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16"])
+def test_everything_is_measured(precision):
+    record = measure("micro_csa", Settings(**{**vars(TINY), "precision": precision}))
+    assert record.error is None
+    assert (record.prompts, record.working_size, record.trained) == ("stem", None, False)
+    model = build(read_preset("micro_csa"))
+    assert record.parameters_m == sum(p.numel() for p in model.parameters()) / 1e6
+    assert record.first_multiply_adds_g == record.next_multiply_adds_g > 0
+    assert 0 < record.first_ms <= record.first_ms_p95
+    assert 0 < record.next_ms <= record.next_ms_p95
+    assert 0 < record.undo_ms < record.next_ms
+    assert 0 < record.train_images_per_second < math.inf
+
+
+def test_prompts_can_enter_elsewhere(tmp_path):
+    head = measure("micro_csa", without_training(prompts="head"))
+    assert (head.error, head.prompts) == (None, "head")
+    assert head.next_multiply_adds_g < 0.3 * head.first_multiply_adds_g
+    store.save(micro_model("micro_fast"), described("micro_fast"), tmp_path / "fast")
+    stem = measure(str(tmp_path / "fast"), without_training(prompts="stem"))
+    assert (stem.error, stem.prompts) == (None, "stem")
+
+
+def test_model_folder_and_its_working_size(tmp_path):
+    description = override(read_preset("micro_conv"), {"working_size": 32})
+    folder = tmp_path / "mine"
+    store.save(build(description), description, folder)
+    own = measure(str(folder), without_training(working_size="own"))
+    equal = measure(str(folder), without_training())
+    preset = measure("micro_conv", without_training())
+    assert (own.error, own.trained, own.working_size) == (None, True, 32)
+    assert (equal.error, equal.working_size) == (None, None)
+    assert own.first_multiply_adds_g < 0.5 * equal.first_multiply_adds_g
+    assert equal.first_multiply_adds_g == preset.first_multiply_adds_g
+
+
+def test_failures_are_recorded(monkeypatch):
+    record = measure("micro_conv", without_training(key_iterations=1))
+    assert "key_iterations=1" in record.error
+    assert record.first_ms is None
+
+    def short_of_memory(model, settings):
+        raise torch.OutOfMemoryError("CUDA out of memory")  # noqa: EM101
+
+    monkeypatch.setattr(benchmark, "_train", short_of_memory)
+    record = measure("micro_conv", TINY)
+    assert record.error == "in training: OutOfMemoryError: CUDA out of memory"
+    assert record.first_ms > 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a shell")
+@pytest.mark.parametrize(
+    ("script", "told"), [("kill -9 $$", "ended by signal 9"), ("echo broken >&2; exit 3", "broken")]
+)
+def test_a_process_that_ends_early(script, told, tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert told in measure_elsewhere("micro_conv", TINY).error

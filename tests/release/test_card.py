@@ -1,0 +1,112 @@
+"""Cards as people and the Hugging Face hub read them."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from zoos import add_model
+
+from probseg.paths import zoo_dir
+from probseg.release.card import render_card
+from probseg.release.evaluations import Evaluation, all_figures, read_evaluations
+from probseg.zoo.index import CARD, WEIGHTS, Metric, read_index
+
+PROTOCOL = {"name": "ritm", "version": 1, "description": "Clicks alone.", "box": False}
+
+CLICKS = Evaluation(
+    key="Toy/ritm+flip=True",
+    dataset="Toy",
+    protocol=PROTOCOL,
+    options={"seed": 4, "adaptation": None},
+    data=None,
+    count={"objects": 14, "trials": 3},
+    figures={"miou@1": Metric(0.51234, 0.0123), "noc@90": Metric(7.567, 0.5)},
+    parity={"miou@1": -0.0004, "noc@90": 0.0},
+)
+CLASSES = Evaluation(
+    key="CamVid",
+    dataset="CamVid",
+    protocol=None,
+    options={},
+    data=None,
+    count={"photographs": 233},
+    figures={"miou": Metric(0.6123, None), "pixel_accuracy": Metric(0.9, None)},
+)
+
+
+@pytest.fixture
+def entry(tmp_path):
+    return add_model(tmp_path, "micro_csa.mine", input={"working_size": 192, "previous_mask": True})
+
+
+def test_front_matter_is_what_the_hub_reads(entry):
+    card = ModelCard(render_card(entry, [CLICKS]))
+    assert card.data.license == entry.license
+    assert card.data.library_name == "probseg"
+    assert card.data.pipeline_tag == "image-segmentation"
+    assert "interactive-segmentation" in card.data.tags
+    assert card.data.model_name == "micro_csa.mine"
+    clicks, noc = card.data.eval_results
+    for result in (clicks, noc):
+        assert result.task_type == "image-segmentation"
+        assert (result.dataset_name, result.dataset_config) == ("Toy", "ritm+flip=True")
+    assert (clicks.metric_type, clicks.metric_name) == ("mean_iou", "mIoU@1")
+    assert clicks.metric_value == pytest.approx(0.5123)
+    assert (noc.metric_type, noc.metric_name, noc.metric_value) == ("noc", "NoC@90", 7.567)
+
+
+def test_all_that_is_to_be_known_is_there(entry):
+    card = render_card(entry, [CLICKS])
+    for told in (entry.description, entry.files[WEIGHTS].sha256, *entry.data, *entry.limits):
+        assert told in card
+    for told in (
+        'from_pretrained("micro_csa.mine")',
+        f"Licence of the weights: {entry.license}.",
+        f"```bash\n{entry.recipe}\n```",
+        "Seed 7, commit `abcdef`, 0.5 h. one core.",
+        "probseg zoo verify micro_csa.mine --metrics",
+        "Works at 192 pixels on the longer side",
+        "the previous mask is an input, too",
+    ):
+        assert told in card, told
+    unmeasured = render_card(entry, [])
+    assert "model-index" not in yaml.safe_load(unmeasured.split("---")[1])
+    assert "Nothing was measured." in unmeasured
+
+
+def test_tables(entry):
+    card = render_card(entry, [CLICKS], [dataclasses.replace(CLICKS, figures={})])
+    assert "**Toy/ritm+flip=True**, 14 objects x 3 trials:" in card
+    assert "| data | mIoU@1 | NoC@90 |\n|:--|--:|--:|\n| Toy | 51.2 ± 1.2 | 7.57 ± 0.50 |" in card
+    assert "| Toy, untrained |  |  |" in card
+    assert "Protocol `ritm` (version 1): Clicks alone. Seed 4." in card
+    assert "no figure moved by more than 0.04 points or 0.000 clicks" in card
+
+
+def test_semantic_models(tmp_path):
+    given = {"input": {"num_classes": 11}}
+    entry = add_model(tmp_path, "micro_emanet.streets", **given)
+    text = render_card(entry, [CLASSES])
+    assert "| data | mIoU | pixel accuracy |\n|:--|--:|--:|\n| CamVid | 61.2 | 90.0 |" in text
+    assert "**CamVid**, 233 photographs:" in text
+    assert 'create_model("micro_emanet.streets", pretrained=True)' in text
+    assert "11 classes." in text
+    assert "was not checked" in text
+    (miou, accuracy) = ModelCard(text).data.eval_results
+    assert (miou.metric_type, miou.dataset_config) == ("mean_iou", "default")
+    assert accuracy.metric_type == "pixel_accuracy"
+
+
+@pytest.mark.parametrize("root", [zoo_dir(), Path(__file__).parents[2] / "benchmarks" / "zoo"])
+def test_cards_are_valid_and_have_the_figures_of_the_index(root):
+    for name, entry in read_index(root).items():
+        text, evaluations = (root / name / CARD).read_text("utf-8"), read_evaluations(root / name)
+        assert text == render_card(entry, evaluations), f"{name}: the card is out of date"
+        figures = all_figures(evaluations)
+        assert figures
+        assert figures.keys() == entry.metrics.keys()
+        for key, figure in figures.items():
+            assert entry.metrics[key].value == pytest.approx(figure.value, abs=1e-4)
+        assert len(ModelCard(text).data.eval_results) == len(figures)

@@ -1,0 +1,258 @@
+"""Publishing a network in Python: the folder, the line in the index, and what is refused."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from fakes import micro_model
+from refusals import refused
+from tested import FACTS
+
+from probseg.errors import DataError, UsageError, WeightsError
+from probseg.models import build_semantic, override, read_preset
+from probseg.release.evaluations import Evaluation, read_evaluations
+from probseg.release.facts import Facts, facts_of
+from probseg.release.publish import PARITY, check_same_weights, publish
+from probseg.release.table import render_table
+from probseg.zoo import create_model
+from probseg.zoo.index import CARD, CHECKSUMS, CONFIG, WEIGHTS, Metric, description_of, read_index
+from probseg.zoo.lookup import verify
+from probseg.zoo.store import read_config
+from probseg.zoo.trained import Trained
+
+MEASURED = Evaluation(
+    key="Toy/ritm",
+    dataset="Toy",
+    protocol={"name": "ritm", "version": 1, "description": "Clicks.", "box": False},
+    options={"seed": 0, "adaptation": None},
+    data=None,
+    count={"objects": 4, "trials": 1},
+    figures={"miou@1": Metric(0.51234, 0.0123), "noc@90": Metric(7.5, None)},
+)
+
+
+def trained_of(model, description, preset=None, **more):
+    return Trained(Path("run"), description, preset, model.state_dict(), frozenset({"ab"}), **more)
+
+
+@pytest.fixture
+def trained():
+    return trained_of(micro_model("micro_csa"), read_preset("micro_csa"))
+
+
+def facts(**more):
+    return Facts(**{**FACTS, **more})
+
+
+def measures(**moved):
+    """Measure what was recorded, but for some figures."""
+
+    def measure(model, evaluation):
+        return {
+            name: figure.value + moved.get(name.replace("@", "_"), 0.0)
+            for name, figure in evaluation.figures.items()
+        }
+
+    return measure
+
+
+def test_a_model_folder_and_its_line(trained, tmp_path):
+    model = micro_model("micro_csa")
+    entry = publish(trained, "micro_csa.mine", tmp_path, facts(), [MEASURED])
+    assert read_index(tmp_path) == {"micro_csa.mine": entry}
+    folder = verify("micro_csa.mine", tmp_path).folder
+    assert {path.name for path in folder.iterdir()} == {*entry.files, CARD, CHECKSUMS}
+    listed = [line.split() for line in (folder / CHECKSUMS).read_text().splitlines()]
+    assert listed == [[file.sha256, name] for name, file in entry.files.items()]
+    assert set(entry.files) == {WEIGHTS, CONFIG, "evaluations.json"}
+    assert (entry.task, entry.preset, entry.arguments) == ("interactive", "micro_csa", {})
+    assert entry.parameters == sum(parameter.numel() for parameter in model.parameters())
+    assert entry.input == {"working_size": None, "prompts": "stem", "previous_mask": False}
+    assert entry.metrics == {
+        f"Toy/ritm/{name}": figure for name, figure in MEASURED.figures.items()
+    }
+    assert facts_of(entry) == facts()
+    assert read_evaluations(folder) == [MEASURED]
+    assert "was not checked" in (folder / CARD).read_text()
+    assert not list(tmp_path.glob(".*")), "nothing is left of the making"
+
+
+def test_figures_are_rounded_once_in_the_table_as_in_the_card(trained, tmp_path):
+    figures = {"miou@0": Metric(0.86049, 0.024), "miou@5": Metric(0.9, 0.00446)}
+    on_grabcut = dataclasses.replace(
+        MEASURED, key="GrabCut/gabbur2021", dataset="GrabCut", figures=figures
+    )
+    entry = publish(trained, "micro_csa.mine", tmp_path, facts(), [on_grabcut])
+    shown = "| 86.0 ± 2.4 | 90.0 ± 0.4 |"
+    assert shown in render_table([entry])
+    assert shown in (tmp_path / "micro_csa.mine" / CARD).read_text(encoding="utf-8")
+
+
+PLACES = "data:\n  root: /home/me/photos\n"
+VARIED = {"head": {"channels": 16}, "working_size": 50, "previous_mask": True}
+
+
+def test_a_variant_is_published_as_the_network_itself(tmp_path):
+    description = override(read_preset("micro_csa"), VARIED)
+    trained = trained_of(micro_model("micro_csa", **VARIED), description, "micro_csa")
+    for name in ("micro_csa.varied", "mine.varied"):
+        entry = publish(trained, name, tmp_path, facts())
+        assert entry.preset == "micro_csa"
+        assert entry.arguments == VARIED
+        assert read_config(tmp_path / name) == description == description_of(entry)
+        assert entry.input == {"working_size": 50, "prompts": "stem", "previous_mask": True}
+        assert create_model(str(tmp_path / name), pretrained=True).working_size == 50
+    entry = publish(trained, "micro_csa.wide", tmp_path, facts(), changes={"working_size": 96})
+    assert entry.arguments == {**VARIED, "working_size": 96}
+
+
+def test_a_published_backbone_needs_neither_downloads_nor_files(tmp_path):
+    changes = {"backbone": {"weights": str(tmp_path / "weights.pth"), "pretrained": True}}
+    trained = trained_of(micro_model("micro_csa"), override(read_preset("micro_csa"), changes))
+    entry = publish(trained, "micro_csa.mine", tmp_path, facts())
+    assert entry.arguments == {}
+    assert read_config(tmp_path / "micro_csa.mine") == read_preset("micro_csa")
+
+
+def test_semantic_networks(tmp_path):
+    changes = {"head": {"num_classes": 5}}
+    description = override(read_preset("micro_emanet", "semantic"), changes)
+    trained = trained_of(build_semantic(description).eval(), description)
+    entry = publish(trained, "micro_emanet.streets", tmp_path, facts())
+    assert (entry.task, entry.preset, entry.arguments) == ("semantic", "micro_emanet", changes)
+    assert entry.input == {"num_classes": 5}
+    loaded = create_model(str(tmp_path / "micro_emanet.streets"), pretrained=True)
+    assert loaded.num_classes == 5
+
+
+def test_a_network_that_is_no_variant_of_its_name_needs_a_preset(tmp_path):
+    trained = trained_of(micro_model("micro_conv"), read_preset("micro_conv"))
+    with pytest.raises(UsageError, match="`preset` 'mine': there is none"):
+        publish(trained, "mine.one", tmp_path, facts())
+    entry = publish(trained, "mine.one", tmp_path, facts(), preset="micro_conv")
+    assert entry.preset == "micro_conv"
+
+
+def test_publishing_again_replaces_folder_and_line_and_keeps_the_others(trained, tmp_path):
+    for name in ("micro_csa.one", "micro_csa.two"):
+        publish(trained, name, tmp_path, facts(), [MEASURED])
+    publish(trained, "micro_csa.one", tmp_path, facts(description="Another."))
+    entries = read_index(tmp_path)
+    assert list(entries) == ["micro_csa.one", "micro_csa.two"]
+    assert entries["micro_csa.one"].description == "Another."
+    assert entries["micro_csa.one"].metrics == {}
+    assert not (tmp_path / "micro_csa.one" / "evaluations.json").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {*entries, "index.json"}
+
+
+@pytest.mark.parametrize(
+    ("moved", "told"),
+    [
+        ({"miou_1": PARITY.share / 2, "noc_90": -PARITY.clicks / 2}, None),
+        ({"miou_1": 1.5 * PARITY.share}, "miou@1 from 0.5123 to 0.5153"),
+        ({"miou_1": -1.5 * PARITY.share}, "miou@1 from 0.5123 to 0.5093"),
+        ({"noc_90": 1.5 * PARITY.clicks}, "noc@90 from 7.5000 to 7.6500"),
+    ],
+)
+def test_half_precision_must_keep_the_figures(trained, tmp_path, moved, told):
+    publish(trained, "micro_csa.one", tmp_path, facts())
+    before = {path: path.read_bytes() for path in tmp_path.glob("*/*")}
+
+    def try_it():
+        return publish(
+            trained, "micro_csa.one", tmp_path, facts(), [MEASURED], measure=measures(**moved)
+        )
+
+    if told is not None:
+        with pytest.raises(UsageError, match="Toy/ritm: the float16 weights do not keep") as error:
+            try_it()
+        assert told in str(error.value)
+        assert before == {path: path.read_bytes() for path in tmp_path.glob("*/*")}
+        assert not list(tmp_path.glob(".*"))
+        return
+    entry = try_it()
+    assert entry.metrics["Toy/ritm/miou@1"].value == 0.51234, "the recorded figure"
+    (evaluation,) = read_evaluations(tmp_path / "micro_csa.one")
+    assert evaluation.parity == {"miou@1": 0.001, "noc@90": -0.05}
+    card = (tmp_path / "micro_csa.one" / CARD).read_text()
+    assert "no figure moved by more than 0.10 points or 0.050 clicks" in card
+
+
+def test_what_is_measured_are_the_rounded_weights(trained, tmp_path):
+    seen = []
+
+    def measure(model, evaluation):
+        seen.append((model.training, {n: t.clone() for n, t in model.state_dict().items()}))
+        return {name: figure.value for name, figure in evaluation.figures.items()}
+
+    publish(trained, "micro_csa.one", tmp_path, facts(), [MEASURED], measure=measure)
+    ((training, weights),) = seen
+    assert not training
+    for name, tensor in trained.weights.items():
+        rounded = tensor.half().float() if tensor.is_floating_point() else tensor
+        torch.testing.assert_close(weights[name], rounded, rtol=0, atol=0)
+
+
+def test_facts_of_the_run_count_and_are_not_contradicted(trained, tmp_path):
+    known = dataclasses.replace(
+        trained, seed=3, commit="abcdef123456", config="seed_everything: 3\n"
+    )
+    bare = facts(recipe=None, seed=None, commit=None)
+    entry = publish(known, "micro_csa.one", tmp_path, bare)
+    assert (entry.seed, entry.commit) == (3, "abcdef123456")
+    assert entry.recipe == "probseg fit --config training.yaml"
+    assert (tmp_path / "micro_csa.one" / "training.yaml").read_text() == "seed_everything: 3\n"
+    assert "training.yaml" in entry.files
+    short = facts(seed=3)
+    entry = publish(known, "micro_csa.one", tmp_path, short)
+    assert entry.recipe == FACTS["recipe"]
+    assert not (tmp_path / "micro_csa.one" / "training.yaml").exists(), "the command says it all"
+    for wrong in ({"seed": 0}, {"seed": 3, "commit": "ffff"}):
+        name, value = list(wrong.items())[-1]
+        refused(
+            UsageError,
+            lambda wrong=wrong: publish(known, "micro_csa.one", tmp_path, facts(**wrong)),
+            f"`{name}`",
+            repr(value),
+        )
+
+
+@pytest.mark.parametrize(
+    ("error", "part", "changes"),
+    [
+        (UsageError, "`seed`", {"facts": facts(seed=None)}),
+        (UsageError, "`commit`", {"facts": facts(commit=None)}),
+        (UsageError, "recipe", {"facts": facts(recipe=None)}),
+        (UsageError, "data.root is /home/me", {"facts": facts(recipe=None), "config": PLACES}),
+        (UsageError, "architecture.tag", {"name": "micro_csa"}),
+        (UsageError, "architecture.tag", {"name": "micro_csa.a.b"}),
+        (UsageError, "architecture.tag", {"name": "../micro_csa.a"}),
+        (WeightsError, "another architecture", {"description": read_preset("micro_conv")}),
+        (DataError, "two results for Toy/ritm", {"evaluations": [MEASURED, MEASURED]}),
+        (DataError, "noc@90", {"measure": lambda model, evaluation: {"miou@1": 0.5}}),
+    ],
+)
+def test_wrong_input_leaves_no_folder(trained, tmp_path, error, part, changes):
+    of_run = {key: changes[key] for key in ("description", "config") if key in changes}
+    name = changes.get("name", "micro_conv.one" if "description" in changes else "micro_csa.one")
+
+    def try_it():
+        publish(
+            dataclasses.replace(trained, **of_run),
+            name,
+            tmp_path,
+            changes.get("facts", facts()),
+            changes.get("evaluations", [MEASURED]),
+            measure=changes.get("measure"),
+        )
+
+    refused(error, try_it, part)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_results_of_other_weights_are_refused(trained):
+    check_same_weights(trained, "ab", Path("results.json"))
+    for digest in ("cd", None):
+        with pytest.raises(UsageError, match=r"results\.json: was made with other weights"):
+            check_same_weights(trained, digest, Path("results.json"))

@@ -1,0 +1,417 @@
+"""Evaluation of semantic segmentation: its scores, what it asks of the network, and its files."""
+
+import csv
+import json
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from drawn_semantic import FakeStreets, draw_labels, semantic_batch
+from lightning.pytorch.loggers import TensorBoardLogger
+from PIL import Image
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.data import DataLoader
+from trainings import quiet_trainer
+
+import probseg.semantic.evaluation as module
+from probseg.attention.bases import Bases
+from probseg.errors import DataError, UsageError
+from probseg.models import semantic_variant
+from probseg.semantic import (
+    SemanticDataModule,
+    SemanticEvaluation,
+    SemanticSegmentation,
+    SemanticVisualLog,
+)
+from probseg.semantic.multiscale import class_probabilities
+from probseg.semantic.pictures import class_colours, coloured
+from probseg.semantic.report import print_scores
+from probseg.semantic.scores import semantic_scores
+from probseg.semantic.tally import Tally, gathered
+
+FILES = {"results.json", "classes.csv", "confusion.csv", "overlays.png"}
+
+
+def micro(num_classes=3, of="micro_emanet", **head):
+    return semantic_variant(of, {"head": {"num_classes": num_classes, **head}})
+
+
+def lively(**head):
+    """A network that tells the classes of the drawn photographs apart, after a fashion."""
+    model = micro(**head)
+    images = torch.cat([floats(sample.image) for sample in FakeStreets(6).samples])
+    with torch.no_grad():
+        for _ in range(20):  # settles the statistics of batch normalisation
+            logits = model.train()(images)
+        model.head.classify.weight *= 20
+        model.head.classify.bias -= 20 * logits.mean(dim=(0, 2, 3))
+    return model.eval()
+
+
+def evaluated(place, model, *sets, verb="test", logger=False, **options):
+    """Evaluate a network on data sets; return the trainer."""
+    trainer = quiet_trainer(place, SemanticEvaluation(**options), logger=logger)
+    data = SemanticDataModule(val=list(sets), test=list(sets), num_workers=0)
+    getattr(trainer, verb)(SemanticSegmentation(model), data, verbose=False)
+    return trainer
+
+
+def floats(image):
+    return torch.tensor(image).permute(2, 0, 1)[None] / 255
+
+
+def by_hand(model, dataset, scales=(1.0,), flip=False):
+    """Confusion matrix of a data set, photograph by photograph."""
+    model.eval()
+    count = len(dataset.classes)
+    matrix = np.zeros((count, count), np.int64)
+    for sample in dataset.samples:
+        with torch.no_grad():
+            chosen = class_probabilities(model, floats(sample.image), scales, flip)[0].argmax(0)
+        for truth in range(count):
+            for predicted in range(count):
+                hits = (sample.labels == truth) & (chosen.numpy() == predicted)
+                matrix[truth, predicted] += hits.sum()
+    return matrix
+
+
+def miou_of(matrix):
+    ious = []
+    for number in range(len(matrix)):
+        right = matrix[number, number]
+        union = matrix[number].sum() + matrix[:, number].sum() - right
+        if union:
+            ious.append(right / union)
+    return sum(ious) / len(ious)
+
+
+def results(place, stage="test", name="streets"):
+    return json.loads((place / stage / name / "results.json").read_text())
+
+
+@pytest.mark.parametrize("verb", ["test", "validate"])
+def test_scores_are_those_of_all_pixels_of_a_data_set(verb, tmp_path):
+    model = lively()
+    sets = FakeStreets(5), FakeStreets(2, (33, 50), "avenues")
+    trainer = evaluated(tmp_path, model, *sets, verb=verb, pictures=0)
+    figures = trainer.callback_metrics
+    stage = "val" if verb == "validate" else "test"
+    mious = []
+    for dataset in sets:
+        matrix = by_hand(model, dataset)
+        assert 0 < matrix.trace() < matrix.sum(), "some pixels are right and some are not"
+        mious.append(miou_of(matrix))
+        assert figures[f"{stage}/{dataset.name}/miou"].item() == pytest.approx(mious[-1], abs=1e-6)
+        written = results(tmp_path, stage, dataset.name)
+        assert written["miou"] == pytest.approx(mious[-1], abs=1e-12)
+        assert written["pixels"] == matrix.sum()
+        assert written["metadata"]["photographs"] == len(dataset)
+        rows = list(csv.reader((tmp_path / stage / dataset.name / "confusion.csv").open()))
+        assert rows[0] == ["truth", *dataset.classes]
+        assert [row[0] for row in rows[1:]] == list(dataset.classes)
+        np.testing.assert_array_equal(np.array(rows[1:])[:, 1:].astype(int), matrix)
+    per_photo = [miou_of(by_hand(model, only(sets[0], i))) for i in range(5)]
+    assert abs(np.mean(per_photo) - mious[0]) > 1e-4, "it is no mean over photographs"
+    if stage == "val":
+        assert figures["val/miou"].item() == pytest.approx(np.mean(mious), abs=1e-6)
+    else:
+        matrix = by_hand(model, sets[0])
+        assert figures["test/streets/pixel_accuracy"].item() == pytest.approx(
+            matrix.trace() / matrix.sum(), abs=1e-6
+        )
+
+
+def only(dataset, number):
+    part = FakeStreets(0, name=dataset.name, classes=dataset.classes)
+    part.samples = [dataset.samples[number]]
+    return part
+
+
+def test_sizes_and_mirror_images_are_for_tests(tmp_path):
+    model, dataset = lively(), FakeStreets(3)
+    options = {"scales": [0.75, 1.5], "flip": True, "pictures": 0}
+    evaluated(tmp_path, model, dataset, **options)
+    plain, averaged = by_hand(model, dataset), by_hand(model, dataset, (0.75, 1.5), True)
+    assert (plain != averaged).any()
+    assert results(tmp_path)["miou"] == pytest.approx(miou_of(averaged), abs=1e-12)
+    assert results(tmp_path)["metadata"]["scales"] == [0.75, 1.5]
+    assert results(tmp_path)["metadata"]["flip"] is True
+    evaluated(tmp_path, model, dataset, verb="validate", **options)
+    assert results(tmp_path, "val")["miou"] == pytest.approx(miou_of(plain), abs=1e-12)
+    assert results(tmp_path, "val")["metadata"]["scales"] == [1.0]
+    assert results(tmp_path, "val")["metadata"]["flip"] is False
+
+
+@pytest.mark.parametrize("verb", ["test", "validate"])
+def test_iterations_and_stride_hold_in_evaluations_only(verb, tmp_path, monkeypatch):
+    model = micro(eval_iterations=2)
+    (bases,) = (part for part in model.modules() if isinstance(part, Bases))
+    seen = []
+
+    def spied(network, *arguments):
+        seen.append((bases.eval_iterations, network.backbone.features.strides[-1]))
+        return predict_classes(network, *arguments)
+
+    predict_classes = module.predict_classes
+    monkeypatch.setattr(module, "predict_classes", spied)
+    evaluated(
+        tmp_path, model, FakeStreets(2), verb=verb, pictures=0, iterations=7, output_stride=16
+    )
+    stage = "val" if verb == "validate" else "test"
+    metadata = results(tmp_path, stage)["metadata"]
+    assert (metadata["iterations"], metadata["output_stride"]) == (7, 16)
+    assert set(seen) == {(7, 16)}
+    assert (bases.eval_iterations, model.backbone.features.strides[-1]) == (2, 8)
+    evaluated(tmp_path, model, FakeStreets(2), verb=verb, pictures=0)
+    metadata = results(tmp_path, stage)["metadata"]
+    assert (metadata["iterations"], metadata["output_stride"]) == (2, 8)
+    assert seen[-1] == (2, 8)
+
+
+def settings_of(model):
+    (bases,) = (part for part in model.modules() if isinstance(part, Bases))
+    return bases.eval_iterations, model.backbone.features.strides[-1]
+
+
+ASKED = {"iterations": 7, "output_stride": 16, "pictures": 0}
+
+
+def test_training_between_evaluations_has_the_network_as_it_was(tmp_path):
+    """Also behind the sanity check, and where a validation lies inside an epoch."""
+    model, strides = micro(eval_iterations=2), []
+    trained, evaluated_at = [], []
+    model.backbone.register_forward_hook(
+        lambda network, args, maps: strides.append(network.features.strides[-1])
+    )
+
+    class Watch(L.Callback):
+        def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+            trained.append(settings_of(model))
+
+        def on_validation_batch_start(self, trainer, pl_module, batch, batch_idx, *_):
+            evaluated_at.append(settings_of(model))
+
+    callbacks = (SemanticEvaluation(**ASKED), Watch())
+    trainer = quiet_trainer(tmp_path, *callbacks, max_epochs=1, val_check_interval=1)
+    data = SemanticDataModule(
+        FakeStreets(6), FakeStreets(2), batch_size=3, crop_size=32, num_workers=0
+    )
+    trainer.fit(SemanticSegmentation(model), data)
+    assert trained == [(2, 8)] * 2
+    assert evaluated_at == [(7, 16)] * 6, "sanity check and two validations"
+    assert strides == [16, 16, 8, 16, 16, 8, 16, 16]
+    assert settings_of(model) == (2, 8)
+
+
+@pytest.mark.parametrize("verb", ["test", "validate"])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_after_an_error_the_network_is_as_it_was(verb, error, tmp_path, monkeypatch):
+    model = micro(eval_iterations=2)
+
+    def failing(network, *arguments):
+        assert settings_of(network) == (7, 16)
+        raise error
+
+    monkeypatch.setattr(module, "predict_classes", failing)
+    with pytest.raises((error, SystemExit)):
+        evaluated(tmp_path, model, FakeStreets(2), verb=verb, **ASKED)
+    assert settings_of(model) == (2, 8)
+
+
+def test_the_network_is_changed_once_for_all_photographs(tmp_path, monkeypatch):
+    """Each change of the stride builds the backbone once more."""
+    model, changed = micro(), []
+    original = type(model.backbone).at_output_stride
+
+    def counting(backbone, number):
+        changed.append(number)
+        return original(backbone, number)
+
+    monkeypatch.setattr(type(model.backbone), "at_output_stride", counting)
+    evaluated(tmp_path, model, FakeStreets(5), **ASKED)
+    assert changed == [16, 16], "once to see whether it can be, once for the test"
+
+
+def test_a_network_without_bases(tmp_path):
+    evaluated(tmp_path, micro(of="micro_fcn"), FakeStreets(2), pictures=1)
+    assert results(tmp_path)["metadata"]["iterations"] is None
+    wide = Image.open(tmp_path / "test" / "streets" / "overlays.png").width
+    evaluated(tmp_path, micro(), FakeStreets(2), pictures=1)
+    wider = Image.open(tmp_path / "test" / "streets" / "overlays.png").width
+    assert wider == pytest.approx(wide * 7 / 3, abs=3), "truth, prediction and four maps"
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("micro_fcn", {"iterations": 3}, "semantic_evaluation: `head` .*iterations"),
+        ("micro_emanet", {"iterations": 0}, "semantic_evaluation: .*at least 1, got 0"),
+        ("micro_emanet", {"output_stride": 5}, "semantic_evaluation: .*got 5"),
+        ("micro_emanet", {"bases": [0, 4]}, r"has 4 bases, numbered from 0, got \[0, 4\]"),
+    ],
+)
+def test_what_the_network_lacks_is_told_before_anything_runs(model, options, message, tmp_path):
+    with pytest.raises(UsageError, match=message):
+        evaluated(tmp_path, micro(of=model), FakeStreets(2), **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scales": []}, "`scales`"),
+        ({"scales": [1.0, 0.0]}, "`scales`"),
+        ({"pictures": -1}, "`pictures` .* got -1"),
+        ({"bases": [-1]}, "`bases`"),
+    ],
+)
+def test_options_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        SemanticEvaluation(**options)
+
+
+def test_a_class_that_nobody_knows_is_left_out(tmp_path, capsys):
+    model = micro()
+    with torch.no_grad():
+        model.head.classify.bias[2] = -100.0
+    dataset = FakeStreets(2)
+    dataset.samples = [s._replace(labels=s.labels % 2) for s in dataset.samples]
+    evaluated(tmp_path, model, dataset, pictures=0)
+    written = results(tmp_path)
+    assert written["iou"]["sky"] is None
+    known = [written["iou"][name] for name in ("road", "car")]
+    assert written["miou"] == pytest.approx(sum(known) / 2)
+    row = next(line for line in capsys.readouterr().out.splitlines() if "sky" in line)
+    assert [cell.strip() for cell in row.strip("│ ").split("│")] == ["sky", "-", "0.00", "-"]
+    rows = list(csv.DictReader((tmp_path / "test" / "streets" / "classes.csv").open()))
+    assert rows[2] == {"class": "sky", "iou": "", "share": "0.000000", "accuracy": ""}
+
+
+def test_the_table_says_everything(capsys):
+    scores = semantic_scores(np.array([[6, 2], [1, 3]]))
+    print_scores(Console(width=100), "streets", ["road", "car"], scores)
+    told = capsys.readouterr().out
+    cells = [[c.strip() for c in line.strip("│ ").split("│")] for line in told.splitlines()]
+    assert ["road", "66.67", "66.67", "75.00"] in cells
+    assert ["car", "50.00", "33.33", "75.00"] in cells
+    assert ["mean", "58.33", "", "75.00"] in cells
+    assert "mIoU 58.33, pixel accuracy 75.00, mean class accuracy 75.00" in told
+
+
+def test_files_and_pictures_of_the_first_photographs(tmp_path):
+    logger = TensorBoardLogger(tmp_path, name="run", version="one")
+    evaluated(tmp_path, micro(), FakeStreets(5), logger=logger, pictures=2, bases=[3])
+    folder = tmp_path / "run" / "one" / "test" / "streets"
+    assert {path.name for path in folder.iterdir()} == FILES
+    events = EventAccumulator(str(tmp_path / "run" / "one"), size_guidance={"images": 0}).Reload()
+    (event,) = events.Images("test/streets/overlays")
+    sheet = np.asarray(Image.open(folder / "overlays.png").convert("RGB"))
+    assert (event.height, event.width) == sheet.shape[:2]
+    for colour in class_colours(("road", "car", "sky")):
+        assert (np.abs(sheet.astype(int) - colour) < 3).all(axis=-1).sum() > 100
+    metadata = results(tmp_path / "run" / "one")["metadata"]
+    assert metadata["data"]["batch_size"] == 16
+    assert len(metadata["weights_sha256"]) == 64
+
+
+def test_processes_keep_the_pictures_of_the_first_photographs(monkeypatch):
+    def tally(rank):
+        made = Tally(2, torch.device("cpu"))
+        made.pictures = [((batch, rank), f"batch {batch} of {rank}") for batch in range(2)]
+        return made
+
+    def gather(parts, mine):
+        parts[:] = [mine, {"Toy": tally(1).counted()}]
+
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "all_gather_object", gather)
+    found = gathered({"Toy": tally(0)}, 3)["Toy"].pictures
+    assert [name for _, name in found] == ["batch 0 of 0", "batch 0 of 1", "batch 1 of 0"]
+
+
+def test_without_pictures_there_is_no_sheet(tmp_path):
+    evaluated(tmp_path, micro(), FakeStreets(2), pictures=0, bases=[99])
+    assert {path.name for path in (tmp_path / "test" / "streets").iterdir()} == FILES - {
+        "overlays.png"
+    }
+
+
+def test_pictures_show_what_was_predicted_and_the_responsibilities(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(module, "draw_sheet", lambda *arguments: drawn.append(arguments))
+    monkeypatch.setattr(module, "log_picture", lambda *arguments: None)
+    model, dataset = lively(), FakeStreets(3, (37, 50))
+    evaluated(tmp_path, model, dataset, pictures=2, bases=[2, 0])
+    ((path, pictures, classes, bases),) = drawn
+    assert path == tmp_path / "test" / "streets" / "overlays.png"
+    assert (classes, bases) == (dataset.classes, (2, 0))
+    assert [picture.name for picture in pictures] == ["photo0", "photo1"]
+    for picture, sample in zip(pictures, dataset.samples, strict=False):
+        with torch.no_grad():
+            shares = model.responsibilities(floats(sample.image))[0, [2, 0]].numpy()
+            expected = model(floats(sample.image))[0].argmax(dim=0).numpy()
+        np.testing.assert_array_equal(picture.image, sample.image)
+        np.testing.assert_array_equal(picture.labels, sample.labels)
+        np.testing.assert_array_equal(picture.prediction, expected)
+        assert picture.maps.shape == (2, 37, 50)
+        stride = model.backbone.features.strides[-1]
+        samples = picture.maps[:, ::stride, ::stride]
+        rows, columns = samples.shape[1:]
+        np.testing.assert_allclose(samples, shares[:, :rows, :columns], atol=1e-5)
+
+
+def test_loaders_without_a_data_module(tmp_path):
+    trainer = quiet_trainer(tmp_path, SemanticEvaluation(pictures=0))
+    loader = DataLoader(FakeStreets(2), batch_size=1, collate_fn=list)
+    task = SemanticSegmentation(micro())
+    trainer.test(task, loader, verbose=False)
+    assert set(results(tmp_path)["iou"]) == {"0", "1", "2"}
+    too_many = DataLoader(FakeStreets(2, classes=tuple("abcdefg")), batch_size=1, collate_fn=list)
+    with pytest.raises(DataError, match=r"streets, photo\d: has a pixel of class \d, and the net"):
+        trainer.test(task, too_many, verbose=False)
+
+
+def test_colours_are_distinct_and_those_of_the_numbers():
+    colours = class_colours([f"class {i}" for i in range(171)])
+    assert len({tuple(colour) for colour in colours.tolist()}) == 171
+    np.testing.assert_array_equal(class_colours(["background", "a", "b"])[1:], colours[1:3])
+    assert class_colours(["background"]).tolist() == [[0, 0, 0]]
+    nearest = [
+        np.abs(colours[i].astype(int) - colours[j]).max() for i in range(21) for j in range(i)
+    ]
+    assert min(nearest) > 12
+    labels = draw_labels(20, 30, 171)
+    picture = coloured(labels, colours)
+    np.testing.assert_array_equal(picture[labels == 255], 255)
+    counted = labels != 255
+    np.testing.assert_array_equal(picture[counted], colours[labels[counted]])
+
+
+def test_a_row_shows_crop_truth_and_prediction():
+    colours = class_colours([""] * 171)
+    image, truth = draw_labels(20, 30, 171, seed=1), draw_labels(20, 30, 171, seed=2)
+    predicted = draw_labels(20, 30, 170, seed=3) % 171
+    pixels = np.stack([image] * 3)
+    batch = semantic_batch(torch.tensor(pixels[None]), torch.tensor(truth[None]))
+    row = SemanticVisualLog().row({"classes": torch.tensor(predicted[None])}, batch, 0)
+    shown, right, found = np.split(row, 3, axis=1)
+    np.testing.assert_array_equal(shown, pixels.transpose(1, 2, 0))
+    np.testing.assert_array_equal(right, coloured(truth, colours))
+    np.testing.assert_array_equal(found, coloured(predicted, colours))
+
+
+def test_training_crops_are_shown_in_colours(tmp_path):
+    logger = TensorBoardLogger(tmp_path, name="run", version="one")
+    sheets = SemanticVisualLog(every_n_epochs=2, max_images=2)
+    trainer = quiet_trainer(tmp_path, sheets, logger=logger, max_epochs=3)
+    data = SemanticDataModule(FakeStreets(6), batch_size=3, crop_size=32, num_workers=0)
+    trainer.fit(SemanticSegmentation(micro()), data)
+    folder = tmp_path / "run" / "one"
+    events = EventAccumulator(str(folder), size_guidance={"images": 0}).Reload()
+    sheets = events.Images("train/crops")
+    assert [sheet.step for sheet in sheets] == [0, 4], "the first steps of epochs 0 and 2"
+    assert (sheets[0].height, sheets[0].width) == (2 * 32, 3 * 32)

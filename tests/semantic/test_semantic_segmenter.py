@@ -1,0 +1,375 @@
+"""Semantic segmentation: alignment, sizes, contexts, and what presets promise."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from probseg.backbones import Backbone
+from probseg.errors import UnknownNameError, UsageError
+from probseg.heads import ConvHead
+from probseg.models import (
+    build,
+    build_semantic,
+    list_presets,
+    override,
+    read_preset,
+    semantic_variant,
+    variant,
+    without_downloads,
+)
+from probseg.semantic import EMAHead, FCNHead, SemanticHead, SemanticSegmenter
+from probseg.types import FeatureInfo
+
+PRESETS = list_presets("semantic")
+MICRO = [name for name in PRESETS if name.startswith("micro_")]
+FULL_SIZE = [name for name in PRESETS if not name.startswith("micro_")]
+SIZES = [(37, 53), (33, 64), (57, 41), (8, 9)]
+
+
+def micro(name="micro_emanet", training=False, **changes) -> SemanticSegmenter:
+    """A micro network whose normalisations have seen something and whose branches are open."""
+    torch.manual_seed(0)
+    model = semantic_variant(name, changes)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.ones_(module.weight)  # timm starts the last one of a block with zeros
+    with torch.no_grad():
+        for _ in range(3):
+            model(torch.rand(4, 3, 65, 65))
+    return model.train(training)
+
+
+@pytest.fixture(scope="module", params=MICRO)
+def model(request) -> SemanticSegmenter:
+    return micro(request.param)
+
+
+class Sampling(Backbone):
+    """Every 8th pixel, from the first one on."""
+
+    features = FeatureInfo((3,), (8,))
+    mean = (0.5, 0.25, 0.0)
+    std = (0.5, 2.0, 1.0)
+
+    def forward(self, x):
+        return [x[..., ::8, ::8]]
+
+
+class Identity(SemanticHead):
+    """The coarsest map as logits."""
+
+    def __init__(self, inputs):
+        super().__init__(inputs.channels[-1])
+
+    def forward(self, maps):
+        return maps[-1]
+
+
+# --- alignment ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("height", "width"), [(33, 49), (17, 9), (1, 1)])
+def test_a_ramp_comes_back_as_it_was(height, width):
+    """Samples lie at their pixels, and between them everything is linear."""
+    y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    ramp = torch.stack([x, y, x - 2 * y]).float().unsqueeze(0) / 64
+    logits = SemanticSegmenter(Sampling(), Identity)(ramp)
+    mean, std = torch.tensor(Sampling.mean), torch.tensor(Sampling.std)
+    expected = (ramp - mean.view(3, 1, 1)) / std.view(3, 1, 1)
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_filled_up_is_the_mean_colour():
+    image = torch.rand(1, 3, 12, 20)
+    mean = torch.tensor(Sampling.mean).view(1, 3, 1, 1)
+    filled = mean.expand(1, 3, 17, 25).clone()
+    filled[..., :12, :20] = image
+    model = SemanticSegmenter(Sampling(), Identity)
+    torch.testing.assert_close(model(image), model(filled)[..., :12, :20])
+
+
+def test_paper_sized_images_are_not_filled_up():
+    seen = []
+    model = SemanticSegmenter(Sampling(), Identity)
+    model.backbone.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[-2:]))
+    model(torch.rand(1, 3, 513, 513))
+    model(torch.rand(1, 3, 512, 514))
+    assert [tuple(size) for size in seen] == [(513, 513), (513, 521)]
+
+
+def test_a_shift_by_the_stride_shifts_the_logits():
+    """Away from the border, for the network whose pixels see only their surroundings."""
+    model = micro("micro_fcn")
+    scene = torch.rand(1, 3, 297 + 8, 297 + 16)
+    with torch.no_grad():
+        here = model(scene[..., :297, :297])
+        there = model(scene[..., 8:, 16:])
+    inner = there[..., 132:164, 132:164]
+    torch.testing.assert_close(inner, here[..., 140:172, 148:180], rtol=1e-3, atol=1e-4)
+    assert (inner - here[..., 132:164, 132:164]).abs().max() > 1e-2
+
+
+# --- sizes and batches --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_any_size(model, size):
+    with torch.no_grad():
+        logits = model(torch.rand(2, 3, *size))
+    assert logits.shape == (2, model.num_classes, *size)
+    assert logits.dtype == torch.float32
+    assert logits.isfinite().all()
+
+
+def test_pictures_of_a_batch_do_not_see_each_other(model):
+    images = torch.rand(3, 3, 37, 53)
+    with torch.no_grad():
+        together = model(images)
+        apart = torch.cat([model(image[None]) for image in images])
+    torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-5)
+
+
+def test_half_precision_is_close(model):
+    image = torch.rand(1, 3, 37, 53)
+    with torch.no_grad():
+        exact = model(image)
+        with torch.autocast("cpu", torch.bfloat16):
+            half = model(image)
+    assert half.dtype == torch.float32
+    assert (half - exact).abs().max() < 0.05 * exact.abs().max() + 0.05
+
+
+@pytest.mark.parametrize("bases", ["moving_average", "learnt", "fixed", "pixels", None])
+def test_everything_learns(bases):
+    if bases is None:
+        model = micro("micro_fcn", training=True)
+    else:
+        model = micro("micro_emanet", training=True, head={"bases": bases})
+    before = copy.deepcopy(model.state_dict())
+    logits = model(torch.rand(2, 3, 57, 41))
+    (logits * torch.randn_like(logits)).mean().backward()
+    for parameter in model.parameters():
+        assert parameter.grad.isfinite().all()
+        assert parameter.grad.any()
+    if bases == "moving_average":
+        key = "head.emau.bases.initial"
+        assert not torch.equal(model.state_dict()[key], before[key])
+
+
+def test_weights_come_back(model):
+    fresh = semantic_variant("micro_emanet" if isinstance(model.head, EMAHead) else "micro_fcn")
+    fresh.load_state_dict(model.state_dict())
+    image = torch.rand(1, 3, 37, 53)
+    with torch.no_grad():
+        assert torch.equal(fresh.eval()(image), model(image))
+
+
+@pytest.mark.parametrize(
+    "image", [torch.rand(3, 9, 9), torch.rand(1, 4, 9, 9), torch.zeros(1, 3, 9, 9).byte()]
+)
+def test_other_images_are_refused(image):
+    with pytest.raises(ValueError, match="`image`"):
+        SemanticSegmenter(Sampling(), Identity)(image)
+
+
+# --- responsibilities and contexts --------------------------------------------------------------
+
+
+def test_responsibilities_add_up_to_one():
+    found = micro().responsibilities(torch.rand(2, 3, 37, 53))
+    assert found.shape == (2, 4, 6, 8)
+    assert found.dtype == torch.float32
+    assert (found >= 0).all()
+    torch.testing.assert_close(found.sum(1), torch.ones(2, 6, 8))
+
+
+def test_without_bases_there_are_no_responsibilities():
+    with pytest.raises(ValueError, match=r"`head` .*got FCNHead"):
+        micro("micro_fcn").responsibilities(torch.rand(1, 3, 9, 9))
+    with pytest.raises(ValueError, match="`bases`"):
+        micro(head={"bases": "pixels"}).responsibilities(torch.rand(1, 3, 9, 9))
+
+
+def test_iterations_are_those_of_evaluation_and_come_back():
+    model, image = micro(head={"scale": 5.0}), torch.rand(1, 3, 57, 41)
+    often = micro(head={"scale": 5.0, "eval_iterations": 7})
+    often.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        before = model(image)
+        with model.iterations(7):
+            inside = model(image)
+            assert model.head.emau.bases.train_iterations == 3
+        assert torch.equal(inside, often(image))
+        assert not torch.equal(inside, before)
+        assert torch.equal(model(image), before)
+    with pytest.raises(RuntimeError, match="stop"), model.iterations(2):
+        raise RuntimeError("stop")  # noqa: EM101
+    assert model.head.emau.bases.eval_iterations == 3
+
+
+def test_iterations_need_bases():
+    with pytest.raises(ValueError, match="got FCNHead without any"):
+        micro("micro_fcn").iterations(2).__enter__()
+    with pytest.raises(ValueError, match=r"`number` .*got 0"):
+        micro().iterations(0).__enter__()
+
+
+@pytest.mark.parametrize("multi_grid", [None, [3]])
+@pytest.mark.parametrize("to", [8, 16, 32])
+@pytest.mark.parametrize("built", [8, 16])
+def test_another_output_stride_is_that_of_a_network_built_with_it(built, to, multi_grid):
+    model = micro(backbone={"output_stride": built, "multi_grid": multi_grid})
+    other = micro(backbone={"output_stride": to, "multi_grid": multi_grid})
+    other.load_state_dict(model.state_dict())
+    image = torch.rand(1, 3, 61, 77)
+    described = repr(model), model.backbone.features
+    with torch.no_grad():
+        before = model(image)
+        with model.output_stride(to):
+            assert repr(model) == repr(other)
+            assert model.backbone.features == other.backbone.features
+            assert torch.equal(model(image), other(image))
+        assert (repr(model), model.backbone.features) == described
+        assert torch.equal(model(image), before)
+    with pytest.raises(RuntimeError, match="stop"), model.output_stride(to):
+        raise RuntimeError("stop")  # noqa: EM101
+    assert (repr(model), model.backbone.features) == described
+
+
+def test_the_own_output_stride_needs_no_choice():
+    model = SemanticSegmenter(Sampling(), Identity)
+    with model.output_stride(model.backbone.features.strides[-1]):
+        pass
+
+
+def test_output_strides_that_cannot_be():
+    model = micro()
+    with pytest.raises(ValueError, match=r"`output_stride` .*got 4"):
+        model.output_stride(4).__enter__()
+    with pytest.raises(ValueError, match=r"`backbone` .*got Sampling"):
+        SemanticSegmenter(Sampling(), Identity).output_stride(16).__enter__()
+    # At stride 8 without more channels, timm leaves the projection of the shortcut out.
+    same = micro(backbone={"options": {"channels": [8, 8, 8, 8]}})
+    with pytest.raises(ValueError, match=r"'layer3\.0\.downsample\.0'"):
+        same.output_stride(16).__enter__()
+
+
+def test_attention_in_the_backbone_keeps_its_output_stride():
+    attention = {
+        "class_path": "probseg.backbones.BoTNet",
+        "init_args": {
+            "name": "resnet26",
+            "output_stride": 8,
+            "options": {"layers": [1, 1, 1, 1], "channels": [4, 4, 4, 8]},
+        },
+    }
+    model = semantic_variant("micro_fcn", {"backbone": attention})
+    with pytest.raises(ValueError, match="conv2"):
+        model.output_stride(16).__enter__()
+
+
+# --- presets ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_builds_without_downloads(name):
+    backbone = read_preset(name, "semantic")["init_args"]["backbone"]["init_args"]
+    assert not backbone.get("pretrained")
+    assert "weights" not in backbone
+    with torch.device("meta"):
+        model = build_semantic(without_downloads(read_preset(name, "semantic")))
+        logits = model.eval()(torch.empty(1, 3, 37, 53))
+    assert isinstance(model, SemanticSegmenter)
+    assert isinstance(model.head, EMAHead if "emanet" in name else FCNHead)
+    assert logits.shape == (1, 21, 37, 53)
+
+
+def test_presets_are_as_described():
+    with torch.device("meta"):
+        models = {name: semantic_variant(name) for name in FULL_SIZE}
+    for name in ("emanet_resnet50", "emanet_resnet101"):
+        model = models[name]
+        assert model.backbone.features.strides[-1] == 8
+        grid = [block.conv2.dilation for block in model.backbone.last_stage()]
+        assert grid == [(4, 4), (8, 8), (16, 16)]
+        assert model.head.emau.bases.initial.shape == (1, 64, 512)
+        assert model.head.reduce[0].kernel_size == (3, 3)
+    blocks = [len(models[f"emanet_resnet{d}"].backbone.network.layer3) for d in (50, 101)]
+    assert blocks == [6, 23]
+    small = models["emanet_lite0"]
+    assert small.head.emau.bases.initial.shape == (1, 32, 128)
+    assert repr(models["fcn_lite0"].backbone) == repr(small.backbone)
+
+
+@pytest.mark.parametrize("name", MICRO)
+def test_micro_presets_are_small(name):
+    assert sum(parameter.numel() for parameter in semantic_variant(name).parameters()) < 20_000
+
+
+def test_presets_are_varied():
+    model = semantic_variant(
+        "micro_emanet", {"head": {"num_classes": 5}, "backbone": {"output_stride": 16}}
+    )
+    assert model.num_classes == 5
+    assert model.backbone.features.strides[-1] == 16
+    with pytest.raises(TypeError, match="'num_clases'"):
+        semantic_variant("micro_emanet", {"head": {"num_clases": 5}})
+    with pytest.raises(TypeError, match="'inputs'"):
+        semantic_variant("micro_emanet", {"head": {"inputs": 5}})
+    with pytest.raises(ValueError, match=r"`head` .*got None"):
+        semantic_variant("micro_emanet", {"head": None})
+
+
+def test_the_two_tasks_have_their_own_presets():
+    assert set(PRESETS).isdisjoint(list_presets())
+    assert {"emanet_resnet101", "micro_emanet", "fcn_lite0"} <= set(PRESETS)
+    for action in (read_preset, variant):
+        with pytest.raises(UsageError, match=r"models\.semantic_variant\('micro_emanet'\)"):
+            action("micro_emanet")
+    for action in (semantic_variant, lambda name: read_preset(name, "semantic")):
+        with pytest.raises(UsageError, match=r"models\.variant\('micro_csa'\)"):
+            action("micro_csa")
+    with pytest.raises(UnknownNameError, match="'micro_emanet'"):
+        semantic_variant("micro_emane")
+
+
+def test_descriptions_build_the_network_that_they_name():
+    told = "build makes a Segmenter, build_semantic a SemanticSegmenter"
+    given = "`class_path` must be that of a"
+    with pytest.raises(ValueError, match=rf"{given} Segmenter, got .*SemanticSegmenter'; {told}"):
+        build(read_preset("micro_fcn", "semantic"))
+    with pytest.raises(ValueError, match=rf"{given} SemanticSegmenter, got .*; {told}"):
+        build_semantic(read_preset("micro_conv"))
+    whole = {"class_path": "SemanticSegmenter", "init_args": {"head": {"channels": 3}}}
+    with pytest.raises(ValueError, match="`head`"):
+        build_semantic(whole)
+    varied = {
+        "class_path": "probseg.models.semantic_variant",
+        "init_args": {"of": "micro_fcn", "changes": {"head": {"num_classes": 4}}},
+    }
+    assert build_semantic(varied).num_classes == 4
+    assert ConvHead.__name__ not in repr(build_semantic(override(varied, {})))
+
+
+def test_heads_of_the_other_task_are_refused():
+    with pytest.raises(ValueError, match=r"`head` .*got ConvHead"):
+        SemanticSegmenter(Sampling(), ConvHead)
+    with pytest.raises(ValueError, match=r"`head` .*got ConvHead"):
+        semantic_variant("micro_fcn", {"head": {"class_path": "ConvHead"}})
+    with pytest.raises(ValueError, match=r"`head` .*got EMAHead"):
+        variant("micro_conv", {"head": {"class_path": "EMAHead", "init_args": {"num_bases": 4}}})
+
+
+def test_null_on_the_command_line_is_none():
+    """Of `null` inside a dictionary jsonargparse makes the text None."""
+    description = {"init_args": {"options": {"act": "relu", "width": 4}, "grid": [1, 2], "box": 1}}
+    changes = {"options": {"act": "None"}, "grid": [1, "None"], "box": "None"}
+    assert override(description, changes)["init_args"] == {
+        "options": {"act": None, "width": 4},
+        "grid": [1, None],
+        "box": None,
+    }
+    model = semantic_variant("micro_emanet", {"head": {"normalisation": "None"}})
+    assert model.head.emau.bases.normalisation is None

@@ -1,0 +1,314 @@
+"""Data sets for semantic segmentation: their layouts, and what their label numbers mean."""
+
+import shutil
+
+import numpy as np
+import pytest
+from drawn_semantic import (
+    UNUSED_COCO,
+    coco_numbers,
+    colour_of,
+    draw_labels,
+    write_camvid,
+    write_coco_stuff10k,
+    write_coco_stuff164k,
+    write_pascal_context,
+    write_voc_segmentation,
+)
+from fakes import save
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from refusals import refused
+from scipy.io import savemat
+
+from probseg.errors import DataError, DatasetNotFoundError
+from probseg.semantic import (
+    SEMANTIC_DATASETS,
+    CamVid,
+    COCOStuff10k,
+    COCOStuff164k,
+    PascalContext,
+    VOCSegmentation,
+)
+from probseg.semantic.dataset import class_numbers
+
+WRITERS = {
+    CamVid: write_camvid,
+    VOCSegmentation: write_voc_segmentation,
+    PascalContext: write_pascal_context,
+    COCOStuff10k: write_coco_stuff10k,
+    COCOStuff164k: write_coco_stuff164k,
+}
+SETS = pytest.mark.parametrize("kind", WRITERS)
+CLASSES = {"CamVid": 11, "VOCSegmentation": 21, "PascalContext": 59}
+PLACES = {
+    CamVid: ("camvid", "CamVid"),
+    VOCSegmentation: ("VOCdevkit/VOC2012", "VOC2012"),
+    PascalContext: ("VOCdevkit/VOC2010", "VOC2010", "PascalContext"),
+    COCOStuff10k: ("coco_stuff10k", "cocostuff-10k-v1.1", "COCOStuff10k"),
+    COCOStuff164k: ("coco_stuff164k", "COCOStuff164k"),
+}
+
+
+def written(kind, tmp_path):
+    return WRITERS[kind](tmp_path / "drawn")
+
+
+@SETS
+def test_labels_are_the_classes_that_were_drawn(kind, tmp_path):
+    data = kind("train", written(kind, tmp_path))
+    classes = CLASSES.get(kind.name, 171)
+    assert SEMANTIC_DATASETS[kind.name] is kind
+    assert len(data) == 3
+    assert len(data.classes) == len(set(data.classes)) == classes
+    for i, sample in enumerate(data):
+        drawn = draw_labels(36, 48, classes, seed=i)
+        assert len(np.unique(drawn)) > 5
+        assert sample.dataset == kind.name
+        assert sample.labels.dtype == sample.image.dtype == np.uint8
+        np.testing.assert_array_equal(sample.labels, drawn)
+        assert abs(sample.image.astype(int) - colour_of(drawn)).mean() < 8  # some are JPEG
+    assert len({sample.name for sample in data}) == 3
+
+
+@SETS
+def test_label_files_are_read_when_they_are_asked_for(kind, tmp_path):
+    root = written(kind, tmp_path)
+    data = kind("train", root)
+    _, labels = data.pairs[1]
+    labels.write_bytes(b"?")
+    assert len(kind("train", root)) == 3
+    refused(DataError, lambda: data[1], labels, "cannot be read")
+
+
+@SETS
+def test_splits_share_no_photograph(kind, tmp_path):
+    root = written(kind, tmp_path)
+    splits = ("train", "test") if kind is COCOStuff10k else ("train", "val")
+    train, other = ({photo for photo, _ in kind(split, root).pairs} for split in splits)
+    assert len(train) == len(other) == 3
+    assert not train & other
+
+
+@SETS
+def test_default_places(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
+    here = written(kind, tmp_path)
+    for name in PLACES[kind]:
+        place = tmp_path / "data" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        here = here.rename(place)
+        assert len(kind()) == 3
+
+
+@SETS
+def test_a_missing_set_says_where_to_get_it(kind, tmp_path):
+    refused(
+        DatasetNotFoundError, lambda: kind("train", tmp_path / "nowhere"), kind.name,
+        tmp_path / "nowhere", "train", ".png" if kind is not COCOStuff10k else ".mat",
+        "http", "`root`", "PROBSEG_DATA",
+    )  # fmt: skip
+
+
+@SETS
+@pytest.mark.parametrize("which", ["photographs", "labels"])
+def test_missing_files_are_named(kind, tmp_path, which):
+    root = written(kind, tmp_path)
+    gone = kind("train", root).pairs[1][which == "labels"]
+    gone.unlink()
+    refused(DataError, lambda: kind("train", root), gone.parent, gone.stem)
+
+
+@SETS
+def test_missing_folders_are_no_empty_sets(kind, tmp_path):
+    root = written(kind, tmp_path)
+    for path in kind("train", root).pairs[0]:
+        kept = path.parent.rename(tmp_path / "kept")
+        refused(DatasetNotFoundError, lambda: kind("train", root), kind.name, root)
+        kept.rename(path.parent)
+
+
+@SETS
+def test_labels_of_another_size(kind, tmp_path):
+    data = kind("train", written(kind, tmp_path))
+    photo, labels = data.pairs[0]
+    save(np.zeros((9, 8, 3), np.uint8), photo)
+    refused(DataError, lambda: data[0], photo, labels, "8 x 9", "48 x 36")
+
+
+@pytest.mark.parametrize(
+    ("kind", "strange", "expected"),
+    [
+        (CamVid, [12, 255], "0..10 for the classes and 11 for ignored"),
+        (VOCSegmentation, [21, 254], "0..20 for the classes and 255 for ignored"),
+        (PascalContext, [60, 254], "1..59 for the classes and 0, 255 for ignored"),
+        (COCOStuff10k, [12, 183, 255], "1..11, 13..25, 27..28, 31..44"),
+        (COCOStuff164k, [11, 182], "0..10, 12..24, 26..27, 30..43"),
+    ],
+)
+def test_strange_numbers_are_refused(kind, strange, expected, tmp_path):
+    data = kind("train", written(kind, tmp_path))
+    _, path = data.pairs[0]
+    numbers = np.resize(np.uint8([1, *strange]), (36, 48))
+    if path.suffix == ".mat":
+        savemat(path, {"S": numbers})
+    else:
+        save(numbers, path)
+    refused(DataError, lambda: data[0], path, strange, expected, "version")
+
+
+@given(st.data())
+def test_numbers_become_classes_one_by_one(data):
+    kind = data.draw(st.sampled_from(list(WRITERS)))
+    known = [*kind.numbers, *kind.ignored]
+    numbers = np.uint8(data.draw(st.lists(st.sampled_from(known), min_size=6, max_size=6)))
+    labels = class_numbers(numbers.reshape(2, 3), kind.numbers, kind.ignored, "file")
+    for number, label in zip(numbers.tolist(), labels.ravel().tolist(), strict=True):
+        if number in kind.ignored:
+            assert label == 255
+        else:
+            assert list(kind.numbers)[label] == number
+    strange = data.draw(st.sampled_from(sorted(set(range(256)) - set(known))))
+    refused(
+        DataError,
+        lambda: class_numbers(np.uint8([[strange]]), kind.numbers, kind.ignored, "file"),
+        "file", f"[{strange}]",
+    )  # fmt: skip
+
+
+def test_the_two_versions_of_coco_stuff_count_from_different_numbers(tmp_path):
+    """Category 1, a person, is 1 in 10k and 0 in 164k; 0 is unlabelled in 10k, 255 in 164k."""
+    old = COCOStuff10k("train", write_coco_stuff10k(tmp_path / "10k"))
+    new = COCOStuff164k("train", write_coco_stuff164k(tmp_path / "164k"))
+    assert old.classes == new.classes
+    rows = {  # category of the publication, its name
+        1: "person", 11: "fire hydrant", 13: "stop sign", 25: "giraffe", 27: "backpack",
+        28: "umbrella", 31: "handbag", 44: "bottle", 46: "wine glass", 65: "bed",
+        67: "dining table", 70: "toilet", 72: "tv", 82: "refrigerator", 84: "book",
+        90: "toothbrush", 92: "banner", 96: "building-other", 124: "grass", 149: "road",
+        157: "sky-other", 169: "tree", 182: "wood",
+    }  # fmt: skip
+    categories = np.uint8([list(rows)])
+    blank = colour_of(np.zeros((1, len(rows)), np.uint8))
+    for data, numbers in ((old, categories), (new, categories - 1)):
+        photo, path = data.pairs[0]
+        save(blank, photo)
+        if path.suffix == ".mat":
+            savemat(path, {"S": numbers})
+        else:
+            save(numbers, path)
+        labels = data[0].labels
+        assert [data.classes[label] for label in labels[0]] == list(rows.values())
+    assert old.numbers[0] == 1
+    assert old.numbers[-1] == 182
+    assert new.numbers[-1] == 181
+    assert not set(old.numbers) & set(UNUSED_COCO)
+    assert tuple(number - 1 for number in old.numbers) == new.numbers
+
+
+def test_labels_of_10k_taken_for_164k_are_noticed(tmp_path):
+    root = write_coco_stuff164k(tmp_path)
+    data = COCOStuff164k("val", root)
+    _, path = data.pairs[0]
+    save(coco_numbers(np.resize(np.arange(171, dtype=np.uint8), (36, 48)), 1, 0), path)
+    refused(DataError, lambda: data[0], path, 182, "version")
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"T": np.zeros((2, 2))},
+        {"S": np.zeros((2, 2, 3), np.uint8)},
+        {"S": np.full((2, 2), 300)},
+        {"S": np.full((2, 2), 0.5)},
+        {"S": np.full((2, 2), -1)},
+    ],
+)
+def test_matlab_files_without_labels(tmp_path, field):
+    data = COCOStuff10k("train", write_coco_stuff10k(tmp_path / "10k"))
+    _, path = data.pairs[0]
+    savemat(path, field)
+    refused(DataError, lambda: data[0], path, "cannot be read as labels", "field S")
+
+
+def test_matlab_files_of_any_whole_numbers(tmp_path):
+    data = COCOStuff10k("train", write_coco_stuff10k(tmp_path / "10k"))
+    _, path = data.pairs[0]
+    numbers = coco_numbers(draw_labels(36, 48, 171), 1, 0)
+    for kind in (np.uint16, np.float64):
+        savemat(path, {"S": numbers.astype(kind)})
+        np.testing.assert_array_equal(data[0].labels, draw_labels(36, 48, 171))
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg"])
+def test_camvid_has_frames_of_both_kinds(tmp_path, suffix):
+    root = write_camvid(tmp_path, suffix=suffix)
+    assert len(CamVid("test", root)) == 3
+    both = CamVid("trainval", root)
+    names = [sample.name for split in ("train", "val") for sample in CamVid(split, root)]
+    assert [sample.name for sample in both] == names
+    assert len(set(names)) == 6
+
+
+def test_labels_without_a_frame_are_refused(tmp_path):
+    root = write_camvid(tmp_path)
+    save(np.zeros((36, 48), np.uint8), root / "valannot" / "stray.png")
+    assert len(CamVid("train", root)) == 3
+    refused(DataError, lambda: CamVid("val", root), root / "val", "stray", "valannot/")
+
+
+@pytest.mark.parametrize(
+    ("split", "photos"), [("train", 3), ("val", 3), ("trainval", 6), ("trainaug", 6)]
+)
+def test_the_lists_of_voc_decide(tmp_path, split, photos):
+    data = VOCSegmentation(split, write_voc_segmentation(tmp_path / "VOC2012"))
+    assert len(data) == len({sample.name for sample in data}) == photos
+    folder = "SegmentationClassAug" if split == "trainaug" else "SegmentationClass"
+    assert {path.parent.name for _, path in data.pairs} == {folder}
+
+
+@pytest.mark.parametrize("gone", ["SegmentationClassAug", "ImageSets/Segmentation/trainaug.txt"])
+def test_trainaug_says_how_it_is_made(tmp_path, gone):
+    root = write_voc_segmentation(tmp_path)
+    shutil.rmtree(root / gone) if gone.endswith("Aug") else (root / gone).unlink()
+    assert len(VOCSegmentation("train", root)) == 3
+    refused(
+        DatasetNotFoundError, lambda: VOCSegmentation("trainaug", root), root,
+        "SegmentationClassAug/<id>.png", "ImageSets/Segmentation/trainaug.txt", "SBD", "train.txt",
+        "without those of VOC's val.txt", "10582", "cls/<id>.mat",
+    )  # fmt: skip
+
+
+def test_an_empty_list_is_refused(tmp_path):
+    root = write_voc_segmentation(tmp_path)
+    path = root / "ImageSets" / "Segmentation" / "val.txt"
+    path.write_text("\n")
+    refused(DataError, lambda: VOCSegmentation("val", root), path, "is empty")
+
+
+def test_palette_indices_are_the_classes_and_not_colours(tmp_path):
+    data = VOCSegmentation("val", write_voc_segmentation(tmp_path))
+    _, path = data.pairs[0]
+    with Image.open(path) as picture:
+        assert picture.mode == "P"
+        picture.convert("RGB").save(path)
+    refused(DataError, lambda: data[0], path, "colours")
+
+
+def test_real_camvid(data_root):
+    counts = {"train": 367, "val": 101, "test": 233, "trainval": 468}
+    sets = {split: CamVid(split, data_root / "camvid") for split in counts}
+    assert {split: len(data) for split, data in sets.items()} == counts
+    seen = np.zeros(256, int)
+    for split in ("train", "val", "test"):
+        data = sets[split]
+        for i in range(0, len(data), 20):
+            sample = data[i]
+            assert sample.image.shape == (360, 480, 3)
+            seen += np.bincount(sample.labels.ravel(), minlength=256)
+    assert set(np.flatnonzero(seen)) == {*range(11), 255}
+    road, sky = (CamVid.classes.index(name) for name in ("road", "sky"))
+    first = sets["train"][0].labels
+    rows = [np.nonzero(first == number)[0].mean() for number in (sky, road)]
+    assert rows[0] < 120 < 240 < rows[1]

@@ -1,0 +1,245 @@
+"""Training of semantic segmentation: loss, schedule, and what is refused before it starts."""
+
+import math
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+from drawn_semantic import FakeStreets, semantic_batch
+from fakes import FakeObjects
+from trainings import quiet_trainer as trainer
+
+from probseg.data import InteractiveDataModule
+from probseg.errors import UsageError, WeightsError
+from probseg.models import semantic_variant
+from probseg.semantic import SemanticDataModule, SemanticSegmentation
+from probseg.semantic.task import pixel_cross_entropy
+from probseg.tasks import PolynomialDecay
+
+
+def micro(num_classes=3, of="micro_emanet", **head):
+    return semantic_variant(of, {"head": {"num_classes": num_classes, **head}})
+
+
+def streets(length=6, **options):
+    parts = {"batch_size": 2, "crop_size": 32, "num_workers": 0, **options}
+    return SemanticDataModule(FakeStreets(length), **parts)
+
+
+class Rates(L.Callback):
+    """Remembers the learning rate of each iteration."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.seen.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+
+class Halt(L.Callback):
+    """Ends a training after an iteration, as if it had been killed, and keeps its state."""
+
+    def __init__(self, step, path):
+        self.step, self.path = step, path
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            trainer.save_checkpoint(self.path)
+            trainer.should_stop = True
+
+
+class Batches(L.Callback):
+    """Remembers the crops of each iteration."""
+
+    def __init__(self):
+        self.seen = {}
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.seen[trainer.global_step] = batch.images
+
+
+def poly(step, total, power=0.9):
+    return 0.009 * (1 - step / total) ** power
+
+
+def test_the_loss_is_the_mean_over_the_pixels_that_count():
+    random = np.random.default_rng(0)
+    logits = random.normal(0, 2, (2, 4, 5, 6))
+    labels = random.integers(0, 4, (2, 5, 6)).astype(np.uint8)
+    labels[0, :3] = 255
+    losses = []
+    for b in range(2):
+        for y in range(5):
+            for x in range(6):
+                if labels[b, y, x] != 255:
+                    scores = [math.exp(value) for value in logits[b, :, y, x]]
+                    losses.append(-math.log(scores[labels[b, y, x]] / sum(scores)))
+    assert len(losses) == 60 - 18
+    found = pixel_cross_entropy(torch.from_numpy(logits), torch.from_numpy(labels))
+    assert found.item() == pytest.approx(sum(losses) / len(losses), abs=1e-12)
+
+
+def test_a_batch_without_labels_has_no_loss_and_no_gradients():
+    task = SemanticSegmentation(micro())
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    batch = semantic_batch(images, torch.full((2, 32, 32), 255, dtype=torch.uint8))
+    step = task.training_step(batch, 0)
+    assert step["loss"].item() == 0
+    step["loss"].backward()
+    gradients = {name: p.grad for name, p in task.named_parameters()}
+    assert all(g is not None and not g.any() for g in gradients.values()), "zero, not absent or NaN"
+    labelled = batch._replace(labels=torch.ones_like(batch.labels))
+    step = task.training_step(labelled, 0)
+    assert set(step) == {"loss", "classes"}, "logits would lie in memory until the next step"
+    step["loss"].backward()
+    assert all(p.grad.any() for name, p in task.named_parameters() if "classify" in name)
+
+
+def test_a_step_hands_back_the_predicted_classes():
+    task = SemanticSegmentation(micro(of="micro_fcn", dropout=0.0))
+    images = torch.randint(0, 256, (2, 3, 32, 32), dtype=torch.uint8)
+    step = task.training_step(semantic_batch(images, torch.ones_like(images[:, 0])), 0)
+    with torch.no_grad():
+        expected = task(images.float() / 255).argmax(dim=1)
+    assert step["classes"].dtype == torch.uint8
+    assert len(expected.unique()) > 1
+    assert torch.equal(step["classes"].long(), expected)
+
+
+def test_more_classes_than_labels_can_tell_apart_are_refused():
+    SemanticSegmentation(micro(255))
+    with pytest.raises(ValueError, match=r"`num_classes` .*got 256"):
+        SemanticSegmentation(micro(256))
+
+
+def test_training_learns_colours(tmp_path):
+    torch.manual_seed(1)
+    task = SemanticSegmentation(
+        micro(of="micro_fcn"), lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)
+    )
+    losses = []
+
+    class Losses(L.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            losses.append(outputs["loss"].item())
+
+    trainer(tmp_path, Losses(), max_steps=40).fit(task, streets(batch_size=3))
+    assert np.mean(losses[-5:]) < 0.7 * np.mean(losses[:5])
+
+
+def test_the_rate_is_the_published_one_in_every_iteration(tmp_path):
+    rates = Rates()
+    run = trainer(tmp_path, rates, max_epochs=3)
+    run.fit(SemanticSegmentation(micro()), streets())
+    assert rates.seen == pytest.approx([poly(step, 9) for step in range(9)], rel=1e-12)
+    (group,) = run.optimizers[0].param_groups
+    assert type(run.optimizers[0]) is torch.optim.SGD
+    assert (group["momentum"], group["weight_decay"], group["lr"]) == (0.9, 1e-4, 0)
+
+
+def test_steps_count_where_there_are_no_epochs(tmp_path):
+    rates = Rates()
+    trainer(tmp_path, rates, max_steps=5).fit(SemanticSegmentation(micro()), streets())
+    assert rates.seen == pytest.approx([poly(step, 5) for step in range(5)], rel=1e-12)
+
+
+def test_gradients_of_several_batches_are_one_iteration(tmp_path):
+    rates = Rates()
+    run = trainer(tmp_path, rates, max_epochs=2, accumulate_grad_batches=3)
+    run.fit(SemanticSegmentation(micro()), streets())
+    assert rates.seen == pytest.approx([poly(0, 2)] * 3 + [poly(1, 2)] * 3, rel=1e-12)
+
+
+@pytest.mark.parametrize(("step", "workers"), [(2, 0), (3, 1), (5, 1)])
+def test_a_resumed_training_ends_as_if_uninterrupted(step, workers, tmp_path):
+    """Three iterations make an epoch."""
+
+    def run(*callbacks, seed=0, **resume):
+        L.seed_everything(seed, verbose=False)
+        task, rates, batches = SemanticSegmentation(micro()), Rates(), Batches()
+        of = trainer(tmp_path, rates, batches, *callbacks, max_steps=9)
+        of.fit(task, streets(num_workers=workers), **resume)
+        return of, task.state_dict(), rates.seen, batches.seen
+
+    path = tmp_path / "halted.ckpt"
+    _, weights, rates, seen = run()
+    _, _, before, _ = run(Halt(step, path))
+    assert torch.load(path, weights_only=True)["global_step"] == step
+    resumed, again, after, rest = run(seed=1, ckpt_path=path, weights_only=True)
+    assert (resumed.global_step, resumed.current_epoch) == (9, 3)
+    assert list(rest) == list(range(step, 9))
+    assert all(torch.equal(rest[number], seen[number]) for number in rest)
+    assert before + after == rates == pytest.approx([poly(s, 9) for s in range(9)], rel=1e-12)
+    assert all(torch.equal(again[name], value) for name, value in weights.items())
+
+
+@pytest.mark.parametrize(("total", "power"), [(10, 0.9), (7, 2.0), (1, 0.5)])
+def test_the_schedule_is_the_formula(total, power):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    schedule = PolynomialDecay(optimizer, total, power)
+    for step in range(total + 2):  # beyond the end the rate stays 0
+        left = max(0.0, 1 - step / total)
+        assert schedule.get_last_lr() == [pytest.approx(0.5 * left**power, abs=1e-15)]
+        optimizer.step()
+        schedule.step()
+
+
+@pytest.mark.parametrize(
+    ("total", "power", "argument"),
+    [(0, 0.9, "total_steps"), (10, 0.0, "power"), (10, -1.0, "power")],
+)
+def test_a_schedule_that_makes_no_sense(total, power, argument):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    with pytest.raises(ValueError, match=f"`{argument}`"):
+        PolynomialDecay(optimizer, total, power)
+
+
+def test_a_training_without_an_end_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"no end; set --trainer\.max_steps"):
+        trainer(tmp_path, max_epochs=-1).fit(SemanticSegmentation(micro()), streets())
+
+
+def test_another_number_of_classes_is_refused_before_training(tmp_path):
+    rates = Rates()
+    with pytest.raises(
+        UsageError, match=r"tells 5 classes apart and the data have 3 \(road"
+    ) as told:
+        trainer(tmp_path, rates, max_epochs=1).fit(SemanticSegmentation(micro(5)), streets())
+    assert "set `num_classes: 3` among the arguments of the network's head" in str(told.value)
+    assert not rates.seen
+
+
+def test_data_of_another_kind_are_refused(tmp_path):
+    data = InteractiveDataModule(FakeObjects(4), batch_size=2, crop_size=32, num_workers=0)
+    expected = "InteractiveDataModule, as --folder has them; set `data` to probseg"
+    with pytest.raises(UsageError, match=expected):
+        trainer(tmp_path, max_epochs=1).fit(SemanticSegmentation(micro()), data)
+
+
+def test_loaders_without_a_data_module_are_trained_on(tmp_path):
+    rates = Rates()
+    loader = streets().train_dataloader()
+    trainer(tmp_path, rates, max_epochs=1).fit(SemanticSegmentation(micro()), loader)
+    assert len(rates.seen) == 3
+
+
+def test_a_checkpoint_can_be_read_safely_and_fits_its_network_only(tmp_path):
+    path = tmp_path / "one.ckpt"
+    run = trainer(tmp_path, max_epochs=1)
+    run.fit(SemanticSegmentation(micro()), streets())
+    run.save_checkpoint(path)
+    stored = torch.load(path, weights_only=True)
+    assert stored["hyper_parameters"] == {}
+    assert "model.head.emau.bases.initial" in stored["state_dict"]
+    with pytest.raises(WeightsError, match="another architecture"):
+        trainer(tmp_path, max_epochs=2).fit(
+            SemanticSegmentation(micro(channels=24)), streets(), ckpt_path=path, weights_only=True
+        )
+
+
+def test_convolutions_lie_in_the_fast_layout():
+    task = SemanticSegmentation(micro())
+    weights = [p for p in task.parameters() if p.ndim == 4 and p.shape[-1] == 3]
+    assert weights
+    assert all(p.is_contiguous(memory_format=torch.channels_last) for p in weights)

@@ -57,6 +57,8 @@ def _evaluate(plan: Plan, args: argparse.Namespace) -> int:
     left_out = evaluate(plan, rows, args.folder / plan.name, args.device, args.seed)
     for sentence in left_out:
         sys.stderr.write(f"paper.py: left out: {sentence}\n")
+    if left_out:
+        sys.stderr.write("paper.py: benchmarks/README.md says how to get or train the networks\n")
     return 1 if left_out else 0
 
 
@@ -81,9 +83,7 @@ def _report(plan: Plan, args: argparse.Namespace) -> int:
         sys.stderr.write("paper.py: error: nothing was evaluated yet; run `paper.py evaluate`\n")
         return 2
     scores.write(args.results, plan.name, results)
-    results = scores.read(
-        args.results, plan.name
-    )  # with their four digits, as whoever has no folders does
+    results = scores.read(args.results, plan.name)  # four digits, as without the folders
     scored = score(plan, results)
     findings = examine_all(plan, scored)
     evaluated = {result.row for result in results}

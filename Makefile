@@ -1,4 +1,4 @@
-.PHONY: help quick style types test thorough docs tables
+.PHONY: help quick style types test thorough benchmarks docs tables
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 quick: style types ## style, types and the fastest tests
@@ -8,10 +8,12 @@ style: ## lint and formatting
 	ruff format --check .
 types: ## static types
 	mypy
-test: ## all tests, in parallel by files
+test: ## all tests of probseg, in parallel by files
 	pytest -q -n auto --dist loadfile --durations=25
 thorough: ## all tests with many examples of each property, and networks of full size
 	HYPOTHESIS_PROFILE=thorough pytest -q -n auto --dist loadfile -m ""
+benchmarks: ## the tests of the benchmarks
+	pytest -q -n auto --dist loadfile --durations=25 benchmarks/tests
 docs: ## the documentation as a site
 	mkdocs build --strict
 tables: ## tables of the documentation that are made from the code

@@ -31,7 +31,7 @@ for name, examples in {"quick": 15, "thorough": 250}.items():
     settings.register_profile(name, deadline=None, max_examples=examples)  # other work disturbs
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parent
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,26 +2,22 @@
 
 from dataclasses import replace
 
+import emanet
+import emanet_train
 import numpy as np
 import pytest
 import torch
-from drawn_semantic import write_camvid
-from paper_plans import BENCHMARKS  # first: it makes the next ones importable
-
-# isort: split
-import emanet
-import emanet_train
 import yaml
+from drawn_semantic import write_camvid
 from emanet_counts import Block, read_counts, write_counts
 from emanet_evaluate import blocks, evaluate, trained_network
 from emanet_plan import read_plan
 from emanet_report import compare, contributions, evaluated, write_report
+from measure import RESULTS
 
 from probseg.semantic import CamVid
 from probseg.semantic.confusion import Confusion
 from probseg.semantic.scores import semantic_scores
-
-RESULTS = BENCHMARKS / "results"
 
 SMALL = {
     "title": "Small",

@@ -1,14 +1,12 @@
 """Evaluations of the benchmark `paper.py`: done once, gone on with, and named if impossible."""
 
+import paper
+import paper_evaluate as evaluation
 import pytest
 import torch
 import yaml
 from fakes import micro_model, write_folder
-from paper_plans import plan_of  # first: it makes the next ones importable
-
-# isort: split
-import paper
-import paper_evaluate as evaluation
+from paper_plans import plan_of
 
 from probseg.evaluation.records import read_objects
 from probseg.models import read_preset

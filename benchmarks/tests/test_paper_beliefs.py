@@ -6,16 +6,14 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
+import paper_beliefs
+import paper_beliefs_report as report
 import pytest
 import torch
 import yaml
 from fakes import write_folder
-from paper_plans import plan_of, training_of  # first: it makes the next ones importable
-
-# isort: split
-import paper_beliefs
-import paper_beliefs_report as report
 from paper_chain import computed
+from paper_plans import plan_of, training_of
 from paper_rows import read_plan
 from paper_train import described, initial_networks
 

@@ -4,17 +4,15 @@ import csv
 from dataclasses import asdict, replace
 
 import numpy as np
-import pytest
-import yaml
-from paper_plans import claim, plan_of  # first: it makes the next ones importable
-from result_folders import write_result
-from scipy.stats import ttest_1samp
-
-# isort: split
 import paper
 import paper_rows as rows
 import paper_scores as scores
+import pytest
+import yaml
 from paper_claims import POOLED, by_seeds, examine, examine_all, score
+from paper_plans import claim, plan_of
+from result_folders import write_result
+from scipy.stats import ttest_1samp
 
 from probseg.errors import DataError, UnknownNameError
 from probseg.evaluation import PROTOCOLS

@@ -3,16 +3,14 @@
 import shutil
 from dataclasses import replace
 
-import pytest
-import torch
-from fakes import write_folder
-from paper_plans import plan_of, training_of  # first: it makes the next ones importable
-
-# isort: split
 import paper
 import paper_train
+import pytest
+import torch
 import yaml
+from fakes import write_folder
 from paper_evaluate import load
+from paper_plans import plan_of, training_of
 from paper_rows import read_plan
 
 from probseg import create_model

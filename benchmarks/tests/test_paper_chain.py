@@ -2,14 +2,12 @@
 
 import csv
 
+import paper_chain
 import pytest
 import torch
 import yaml
 from fakes import write_folder
-from paper_plans import plan_of, training_of  # first: it makes the next ones importable
-
-# isort: split
-import paper_chain
+from paper_plans import plan_of, training_of
 from paper_rows import read_plan
 from paper_train import described, initial_networks
 

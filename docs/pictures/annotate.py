@@ -1,4 +1,4 @@
-"""The annotation page at work: light, dark, and on the screen of a telephone.
+"""The annotation page at work.
 
 `python docs/pictures/annotate.py` serves photographs that come with scikit-image and lets the
 simulated annotator of the protocol `ritm` click through the page. It needs chromium and
@@ -24,9 +24,8 @@ from probseg.data import SamplePhotos
 from probseg.metrics.overlap import iou
 from probseg.types import Click, Sample
 
-PICTURES = Path(__file__).resolve().parent
+PICTURE = Path(__file__).with_suffix(".png")
 CHROMIUM = "/usr/bin/chromium"
-WIDE, NARROW = (1280, 800), (400, 860)
 ENOUGH = 0.96  # the IoU at which the annotator is content
 LABELS = ("cat", "cup", "saucer", "spoon", "vehicle")
 
@@ -41,7 +40,7 @@ def main() -> None:
             Image.fromarray(sample.image).save(folder / f"{sample.photo}.png")
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         with _served(folder) as address:
-            page = _opened(browser, address, "light", WIDE)
+            page = _opened(browser, address)
             _show(page, "cat")
             _segment(page, samples["cat"], clicks=3)
             page.keyboard.press("1")
@@ -55,22 +54,7 @@ def main() -> None:
                 _settle(page)
             page.keyboard.press("3")
             _segment(page, samples["coffee/saucer"], clicks=6)
-            _save(page, "light")
-
-            page = _opened(browser, address, "dark", WIDE)
-            page.get_by_title("Model", exact=True).select_option("resnet16_csa")
-            _show(page, "motorcycle")
-            page.keyboard.press("5")
-            _segment(page, samples["motorcycle"], clicks=4)
-            page.locator("[data-knob=key_iterations]").fill("4")
-            page.wait_for_timeout(3000)
-            _save(page, "dark")
-
-            page = _opened(browser, address, "light", NARROW)
-            page.get_by_title("Model", exact=True).select_option("lite0_unet_prop")
-            _show(page, "rocket")
-            _segment(page, samples["rocket"], clicks=3)
-            _save(page, "narrow")
+            _save(page)
         browser.close()
 
 
@@ -87,9 +71,8 @@ def _served(folder: Path) -> Iterator[str]:
             server.terminate()
 
 
-def _opened(browser: Browser, address: str, scheme: str, size: tuple[int, int]) -> Page:
-    viewport = {"width": size[0], "height": size[1]}
-    page = browser.new_context(viewport=viewport, color_scheme=scheme).new_page()  # type: ignore[arg-type]
+def _opened(browser: Browser, address: str) -> Page:
+    page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
     page.goto(address)
     page.wait_for_selector("body[data-ready]")
     return page
@@ -144,15 +127,14 @@ def _settle(page: Page) -> None:
     page.wait_for_timeout(150)
 
 
-def _save(page: Page, name: str) -> None:
+def _save(page: Page) -> None:
     page.mouse.move(5, 5)
     page.evaluate("document.activeElement.blur()")
     page.wait_for_timeout(700)
     picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
     palette = picture.quantize(256, Image.Quantize.MAXCOVERAGE)
     small = picture.quantize(palette=palette, dither=Image.Dither.FLOYDSTEINBERG)
-    small.save(PICTURES / f"annotate-{name}.png", optimize=True)  # half of the bytes
-    page.context.close()
+    small.save(PICTURE, optimize=True)  # half of the bytes
 
 
 if __name__ == "__main__":

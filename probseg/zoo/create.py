@@ -17,6 +17,7 @@ from probseg.models import (
     read_preset,
 )
 from probseg.models.build import Description, Task
+from probseg.paths import is_path
 from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import WEIGHTS, description_of
 from probseg.zoo.lookup import all_models, find_model, verify
@@ -150,7 +151,7 @@ def describe(name: str, pretrained: bool) -> tuple[Path | None, Description]:
     """
     if name.startswith(PREFIX):
         folder = hub_folder(name, weights=pretrained)
-    elif "/" in name:
+    elif is_path(name):
         folder = Path(name)
     elif pretrained:
         folder = verify(name).folder  # by the checksums of the index

@@ -13,6 +13,7 @@ FLOORS = [
     {
         *{"types", "errors", "images", "picture_formats", "masks", "object_numbers", "paths"},
         *{"seeds", "terminal", "texts", "transfer", "descriptions", "drawing"},
+        "deprecation",
     },
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},

@@ -33,7 +33,7 @@ wheel: ## sdist and wheel in dist/; the tests of the sdist are complete
 	cd build/sdist && python -m pytest -q --collect-only --no-header -p no:cacheprovider >collected.txt || (cat collected.txt; exit 1)
 first: ## the wheel of dist/ in an environment of its own, and the first command of the README with it
 	python -m venv --clear build/first
-	build/first/$(BIN)/python -m pip install -q dist/*.whl
+	build/first/$(BIN)/python -m pip install -q --no-compile dist/*.whl
 	cd build && first/$(BIN)/probseg test --config configs/quickstart.yaml
 docs: ## the documentation as a site
 	mkdocs build --strict

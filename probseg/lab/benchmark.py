@@ -28,6 +28,7 @@ from probseg.lab.gauges import MULTIPLY_ADDS, count_multiply_adds, timed, timed_
 from probseg.losses import BinaryCrossEntropy
 from probseg.models import Segmenter, build
 from probseg.models.build import without_downloads
+from probseg.paths import is_path
 from probseg.types import Click, Prompts
 from probseg.zoo.create import describe
 from probseg.zoo.index import WEIGHTS
@@ -58,7 +59,7 @@ class Settings:
 
     Args:
         size: `(H, W)` of the image in pixels.
-        device: "cpu", "cuda" or "cuda:N".
+        device: "cpu", "cuda", "cuda:N" or "mps".
         threads: Number of CPU threads; None is PyTorch's choice.
         repeats: Number of images clicked on for the times.
         warmup: Number of images before them.
@@ -175,8 +176,9 @@ def measure(name: str, settings: Settings) -> Record:
 def _fill(record: Record, settings: Settings) -> None:
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    if torch.device(settings.device).index is not None:
-        torch.cuda.set_device(settings.device)
+    index = torch.device(settings.device).index
+    if index is not None:
+        torch.accelerator.set_device_index(index)
     torch.manual_seed(0)
     model, record.trained = _create(record.model, settings)
     record.prompts, record.working_size = model.prompts, model.working_size
@@ -201,7 +203,7 @@ def _fill(record: Record, settings: Settings) -> None:
 
 def _create(name: str, settings: Settings) -> tuple[Segmenter, bool]:
     """Return the network, created without any download, and whether it is trained."""
-    folder, description = describe(name, pretrained="." in name or "/" in name)
+    folder, description = describe(name, pretrained="." in name or is_path(name))
     arguments = dict(description["init_args"])
     if settings.prompts not in (None, arguments.get("prompts", "stem")):
         arguments["prompts"] = settings.prompts

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 import probseg
+from probseg.attention import Adaptation
 from probseg.interact.predictor import Predictor
 from probseg.interact.zoom import RECOMMENDED_ZOOM
 from probseg.lab.gauges import MULTIPLY_ADDS, count_multiply_adds, timed, timed_with_peak
@@ -212,7 +213,11 @@ def _create(name: str, settings: Settings) -> tuple[Segmenter, bool]:
     model = build(without_downloads({**description, "init_args": arguments}))
     if folder is not None:
         load_into(model, folder / WEIGHTS)
-    model.adapt(key_iterations=settings.key_iterations, value_iterations=settings.value_iterations)
+    model.adapt(
+        Adaptation(
+            key_iterations=settings.key_iterations, value_iterations=settings.value_iterations
+        )
+    )
     if settings.working_size == "image":
         model.working_size = None
     return model, folder is not None
@@ -301,7 +306,7 @@ def _train(model: Segmenter, settings: Settings) -> float:
 
     def step() -> None:
         with settings.autocast():
-            logits, auxiliary = model.all_logits(model.encode(images), prompts)
+            logits, auxiliary = model.raw_logits(model.encode(images), prompts)
             loss = loss_of(logits, masks)
             if auxiliary is not None:
                 loss = loss + _AUXILIARY_WEIGHT * loss_of(auxiliary, masks)

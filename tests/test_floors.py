@@ -15,6 +15,7 @@ FLOORS = [
     {
         *{"types", "errors", "images", "picture_formats", "masks", "object_numbers", "paths"},
         *{"seeds", "terminal", "texts", "transfer", "descriptions", "drawing", "kinds"},
+        "lightning_internals",
     },
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},

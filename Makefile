@@ -1,4 +1,7 @@
-.PHONY: help quick style types test thorough benchmarks docs tables
+.PHONY: help quick style types test coverage lowest smoke thorough benchmarks wheel first docs tables
+BIN := $(if $(filter Windows_NT,$(OS)),Scripts,bin)
+SMOKE := tests/test_platforms.py tests/cli/test_fit_and_test.py tests/cli/test_number_options.py tests/data/test_folder.py \
+	tests/interact tests/zoo/test_create_model.py
 help: ## list these commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 quick: style types ## style, types and the fastest tests
@@ -10,10 +13,30 @@ types: ## static types
 	mypy
 test: ## all tests of probseg, in parallel by files
 	pytest -q -n auto --dist loadfile --durations=25
+coverage: ## all tests, and the lines that they run: coverage.xml
+	pytest -q -n auto --dist loadfile --cov=probseg --cov-report=term:skip-covered --cov-report=xml
+lowest: ## all tests with the oldest version of each dependency, in build/lowest
+	python -m venv --clear build/lowest
+	build/lowest/bin/python -m pip install -q uv
+	build/lowest/bin/uv pip install --python build/lowest/bin/python --resolution lowest-direct -e ".[dev]"
+	build/lowest/bin/python -m pytest -q -n auto --dist loadfile
+smoke: ## what differs between systems: paths, processes, devices; and the first command of the README
+	pytest -q -n auto --dist loadfile $(SMOKE)
+	probseg test --config configs/quickstart.yaml
 thorough: ## all tests with many examples of each property, and networks of full size
 	HYPOTHESIS_PROFILE=thorough pytest -q -n auto --dist loadfile -m ""
 benchmarks: ## the tests of the benchmarks
 	pytest -q -n auto --dist loadfile --durations=25 benchmarks/tests
+wheel: ## sdist and wheel in dist/; the tests of the sdist are complete
+	rm -rf dist build/sdist
+	python -m build
+	mkdir -p build/sdist
+	tar -xzf dist/probseg-*.tar.gz -C build/sdist --strip-components 1
+	cd build/sdist && python -m pytest -q --collect-only --no-header -p no:cacheprovider >collected.txt || (cat collected.txt; exit 1)
+first: ## the wheel of dist/ in an environment of its own, and the first command of the README with it
+	python -m venv --clear build/first
+	build/first/$(BIN)/python -m pip install -q --no-compile dist/*.whl
+	cd build && first/$(BIN)/probseg test --config configs/quickstart.yaml
 docs: ## the documentation as a site
 	mkdocs build --strict
 tables: ## tables of the documentation that are made from the code

@@ -130,7 +130,7 @@ def times(
     with torch.inference_mode():
         pixels = torch.from_numpy(feed["image"]).to(memory_format=torch.channels_last)
         size = (pixels.shape[2], pixels.shape[3])
-        encoded = Encoded(size, size, pixels, model.decoded(pixels))
+        encoded = Encoded(size, size, pixels, model.features(pixels))
     graph = interleave(
         {"torch": by_torch, "onnx": lambda: runner.graphs[last](feed)},
         "cpu",

@@ -15,6 +15,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
+from probseg.interact.batches import Batches
 from probseg.models import Encoded, Segmenter
 from probseg.models.encoded import as_given
 from probseg.types import Prompts
@@ -43,7 +44,8 @@ class Backpropagation:
     ) -> None:
         self.network, self.layer = network, layer
         self.penalty, self.iterations = penalty, iterations
-        self.grid, self.encode_each = network.grid, network.encode_each
+        batches = Batches(network)
+        self.grid, self.encode_each = batches.grid, batches.encode_each
 
     def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> list[Tensor]:
         """Return logits `(H, W)` of each image."""
@@ -53,7 +55,7 @@ class Backpropagation:
         network = self.network
         assert network.fusion is not None, "a network whose prompts enter at the head"
         assert encoded.decoded is not None, "encoded by it"
-        moved = network._moved(prompts, encoded)
+        moved = network.moved(prompts, encoded)
         maps = network.click_maps(moved, tuple(encoded.image.shape[-2:]))
         clicks = maps[:, 1:].clone()
         assert moved.previous is not None, "the network takes its last answer"

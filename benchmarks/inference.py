@@ -22,6 +22,7 @@ from matplotlib import pyplot as plt
 from measure import RESULTS, Row, append_row, provenance
 
 import probseg
+from probseg.attention import Adaptation
 from probseg.data import BSDS500
 from probseg.evaluation import PROTOCOLS, run_objects
 from probseg.images import read_image
@@ -76,7 +77,7 @@ def main() -> None:
     for way in WAYS:
         protocol = replace(PROTOCOLS["ritm"], target_iou=0.95, zoom=way.zoom, flip=way.flip)
         network = probseg.create_model(options.model, pretrained=True).eval()
-        network.adapt(click_iterations=3 if way.adapts else 0)
+        network.adapt(Adaptation(click_iterations=3 if way.adapts else 0))
         network = network.to(memory_format=torch.channels_last)
         model = network if way.refines is None else Backpropagation(network, way.refines)
         records = run_objects(model, samples, protocol, batch_size=2 if way.flip else 1)

@@ -24,7 +24,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +194,7 @@ def _switched(model: Segmenter, setting: Setting) -> Iterator[list[Probabilistic
     usual = model.working_size
     with restored(model):
         if setting.adaptation != AS_TRAINED:
-            model.adapt(**asdict(setting.adaptation))
+            model.adapt(setting.adaptation)
         if setting.precision != 1:
             for layer in layers:
                 alpha = setting.precision / math.sqrt(layer.head_channels)

@@ -68,7 +68,7 @@ def evaluate(
                 left_out.append(f"{row.name}, {name}: {error}")
                 continue
             model.to(device=device, memory_format=torch.channels_last)
-            model.adapt(**asdict(row.adaptation))
+            model.adapt(row.adaptation)
             about = {
                 **settings_of(row, name),
                 "network": network,

@@ -48,6 +48,11 @@ def find_data(root: Path | str) -> Path:
     return below if below.exists() and not path.exists() else path
 
 
+def is_path(name: str) -> bool:
+    """Return whether the name of a model is a path: it has a slash, or Windows' backslash."""
+    return "/" in name or os.sep in name
+
+
 def no_folder(path: Path) -> str | None:
     """Return in words why a path is no folder, or None if it is one."""
     if path.is_dir():

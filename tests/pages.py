@@ -41,8 +41,8 @@ class Disks:
     def adaptation(self) -> Adaptation:
         return Adaptation(None, None, self.value_iterations, None)
 
-    def adapt(self, value_iterations: int) -> None:
-        self.value_iterations = value_iterations
+    def adapt(self, adaptation: Adaptation) -> None:
+        self.value_iterations = adaptation.value_iterations
 
     def grid(self, size: tuple[int, int]) -> tuple[int, int]:
         return size

@@ -87,10 +87,34 @@ def test_tasks_are_found_from_the_readme_the_home_page_and_the_navigation(docs, 
     assert [task for task in tasks if f"{task}:" not in navigation] == []
 
 
-def test_extras_are_installed_from_a_checkout(docs, repository):
-    """The package is on no index."""
-    pages = [repository / "README.md", *docs.rglob("*.md"), *docs.rglob("*.ipynb")]
-    assert [page for page in pages if "probseg[" in page.read_text("utf-8")] == []
+FROM_AN_INDEX = re.compile(r"pip install [^\n`&;]*(?<=[ \"'])probseg\b(?!-)|\bprobseg\[\w+\]")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ('pip install "probseg[heic]"', True),
+        ("run `pip install -U probseg`", True),
+        ("as in probseg[export]", True),
+        ("pip install torch 'probseg'", True),
+        ('pip install -e ".[heic]"', False),
+        ("pip install -e . && probseg test", False),
+        ("pip install /opt/nuclio/probseg-*.whl", False),
+        ("`pip install scikit-image`, then `probseg test`", False),
+    ],
+)
+def test_installations_from_an_index_are_noticed(text, wrong):
+    assert bool(FROM_AN_INDEX.search(text)) == wrong
+
+
+def test_probseg_is_installed_from_a_checkout(repository):
+    """The package is on no index: extras are `pip install -e ".[extra]"`."""
+    texts = [repository / "mkdocs.yml", *repository.glob("*.md")]
+    for room in ("probseg", "configs", "docs", "benchmarks"):
+        for suffix in ("py", "yaml", "md", "ipynb", "html", "js"):
+            texts += (repository / room).rglob(f"*.{suffix}")
+    assert len(texts) > 500
+    assert [path for path in texts if FROM_AN_INDEX.search(path.read_text("utf-8"))] == []
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "benchmarks/README.md"])

@@ -34,10 +34,12 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text("utf-8")
     for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 }
-RUN_BY_TESTS = {f"docs/{page}" for page in (*OF_THE_FAMILY, *OF_TRAINING, *OF_PARTS)} | {
-    str(path.relative_to(ROOT)) for path in ROOT.glob("docs/notebooks/*.md")
+RUN_BY_TESTS = {
+    "CONTRIBUTING.md",
+    *(f"docs/{page}" for page in (*OF_THE_FAMILY, *OF_TRAINING, *OF_PARTS)),
+    *(str(path.relative_to(ROOT)) for path in ROOT.glob("docs/notebooks/*.md")),
 }
-"""Pages whose Python runs in `test_docs.py` and `test_notebooks.py`."""
+"""Pages whose Python runs in `test_docs.py`, `test_notebooks.py` and `test_release.py`."""
 
 BLOCK = re.compile(
     r"(?:<!-- not run: (?P<reason>[^>]+?) -->\n+)?^```(?P<language>\w+)\n(?P<code>.*?)^```",

@@ -15,6 +15,8 @@ FLOORS = [
     {
         *{"types", "errors", "images", "picture_formats", "masks", "object_numbers", "paths"},
         *{"seeds", "terminal", "texts", "transfer", "descriptions", "drawing", "kinds"},
+        "deprecation",
+        "lightning_internals",
     },
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},

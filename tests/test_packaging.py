@@ -49,6 +49,10 @@ def test_the_package_and_its_assets_are_inside_and_nothing_else(wheel, repositor
     assert {name for name in inside if ".dist-info/" not in name} == expected
 
 
+def test_the_wheel_is_small(wheel):
+    assert wheel.stat().st_size <= 30e6
+
+
 def test_metadata(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from fakes import Pixels
 
-from probseg.interact.loop import OneStep
+from probseg.interact.batches import Batches, OneStep
+from probseg.models import Segmenter
 from probseg.types import IGNORE, Sample
 
 
@@ -107,7 +108,7 @@ class Spy:
     """
 
     def __init__(self, model):
-        self.model = model
+        self.model = Batches(model) if isinstance(model, Segmenter) else model
         self.encoded = []
         self.decoded = []
 

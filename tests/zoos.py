@@ -15,6 +15,12 @@ from probseg.models.build import Description, build
 from probseg.zoo.index import INDEX, Entry, Metric, read_index, write_index
 from probseg.zoo.store import save
 
+PUBLISHED = [lookup.zoo_dir()]
+"""The zoo that ships and, in a checkout, that of models for comparisons."""
+FOR_COMPARISONS = lookup.zoo_dir().parent / "benchmarks" / "zoo"
+if FOR_COMPARISONS.is_dir():  # the sdist is without it
+    PUBLISHED.append(FOR_COMPARISONS)
+
 CLASSES = 3
 """Of semantic models."""
 

@@ -1,7 +1,7 @@
 """The counterparts of the paper's figures: known effects are found, and nothing else is."""
 
 import csv
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import paper
@@ -86,7 +86,7 @@ def test_the_rows_of_the_first_plan_can_be_evaluated():
         assert preset in list_presets()
         if preset not in networks:
             networks[preset] = build(read_preset(preset))
-        networks[preset].adapt(**asdict(row.adaptation))
+        networks[preset].adapt(row.adaptation)
 
 
 @pytest.mark.parametrize("path", rows.PLANS[1:], ids=lambda path: path.stem)
@@ -102,7 +102,7 @@ def test_the_rows_of_other_plans_can_be_trained_and_evaluated(path):
     assert {row.models[0] for row in plan.rows.values()} == set(networks)
     for row in plan.rows.values():
         assert len(row.models) == training.seeds
-        networks[row.models[0]].adapt(**asdict(row.adaptation))
+        networks[row.models[0]].adapt(row.adaptation)
 
 
 def test_true_effects_are_found_with_their_sign_and_nothing_else_is(place):

@@ -126,7 +126,7 @@ class Answerer:
                 msg = f"`{name}` must be a number of at least 0, got {value!r:.200}"
                 raise ValueError(msg)
         if any(value is not None for value in rest.values()):
-            self.model.adapt(**rest)
+            self.model.adapt(Adaptation(**rest))
         self.zoom = zoom
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from probseg.annotate.listening import listen, need_server, serve
-from probseg.cli.arguments import Parser, check_writable, device
+from probseg.cli.arguments import Parser, add_device, check_writable
 from probseg.errors import UsageError
 from probseg.paths import no_folder
 
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         "change the annotations, and the connection is not encrypted",
     )
     add("--no-browser", dest="browser", action="store_false", help="only print the address")
-    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
+    add_device(parser)
     return parser
 
 

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 file.write(content.getbuffer())
                 file.flush()
                 os.fsync(file.fileno())
-            folder = os.open(place.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)  # so that the renaming is on the disk, too
-            finally:
-                os.close(folder)
+            if sys.platform != "win32":  # which opens no folders
+                folder = os.open(place.parent, os.O_RDONLY)
+                try:
+                    os.fsync(folder)  # so that the renaming is on the disk, too
+                finally:
+                    os.close(folder)
         except OSError as error:
             raise CheckpointError(_message(place, content.tell(), error)) from error
 

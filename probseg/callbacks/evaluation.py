@@ -133,7 +133,7 @@ class InteractiveEvaluation(L.Callback):
                 msg = f"`adaptation` must be None unless the model is a Segmenter, got {kind}"
                 raise TypeError(msg)
             self._adapted.enter_context(restored(model))
-            model.adapt(**dataclasses.asdict(self.adaptation))
+            model.adapt(self.adaptation)
         if isinstance(model, nn.Module):  # convolutions then need not rearrange their maps
             model.to(memory_format=torch.channels_last)
         self._about = provenance(trainer, pl_module, self._options(self.adaptation))

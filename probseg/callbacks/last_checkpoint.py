@@ -14,11 +14,15 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from probseg.callbacks.run_folder import run_folder
+from probseg.lightning_internals import (
+    end_readers,
+    launched_processes,
+    mark_validation_as_begun,
+)
 from probseg.zoo.trained import LAST
 
 NOTHING, SAVE, STOP = range(3)
@@ -163,22 +167,15 @@ class LastCheckpoint(Checkpoint):
         """
         self._listen_no_more()
         if trainer.state.fn == TrainerFn.FITTING and not trainer.training:
-            trainer.fit_loop.teardown()
-        launcher = trainer.strategy.launcher
-        if isinstance(launcher, _SubprocessScriptLauncher):
-            _end(launcher.procs)
+            end_readers(trainer)
+        _end(launched_processes(trainer))
 
     def on_save_checkpoint(
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Mark a validation as begun, so that a resumed training repeats it.
-
-        Lightning takes a checkpoint from between a batch and its validation for one from after it.
-        """
+        """Mark a validation as begun, so that a resumed training repeats it."""
         if self._validates:
-            begun = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
-            progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
-            progress.update(total=dict(begun), current=dict(begun), is_last_batch=False)
+            mark_validation_as_begun(checkpoint)
 
     def _listen(self, trainer: L.Trainer) -> None:
         if self._handlers or threading.current_thread() is not threading.main_thread():

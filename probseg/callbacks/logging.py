@@ -15,6 +15,7 @@ from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from PIL import Image
 
 from probseg.drawing import drawing
+from probseg.lightning_internals import logged_step
 
 
 def log_picture(trainer: L.Trainer, key: str, picture: Path | npt.NDArray[np.uint8]) -> None:
@@ -30,9 +31,9 @@ def log_picture(trainer: L.Trainer, key: str, picture: Path | npt.NDArray[np.uin
             if isinstance(picture, Path):
                 picture = np.asarray(Image.open(picture).convert("RGB"))
             if isinstance(logger, WandbLogger):
-                logger.log_image(key, [picture], step=_step(trainer))
+                logger.log_image(key, [picture], step=logged_step(trainer))
             elif isinstance(logger, TensorBoardLogger):
-                logger.experiment.add_image(key, picture, _step(trainer), dataformats="HWC")
+                logger.experiment.add_image(key, picture, logged_step(trainer), dataformats="HWC")
 
 
 def log_curve(trainer: L.Trainer, key: str, miou: Sequence[float]) -> None:
@@ -44,12 +45,6 @@ def log_curve(trainer: L.Trainer, key: str, miou: Sequence[float]) -> None:
         with drawing(f"{key} in {type(logger).__name__}"):
             if isinstance(logger, WandbLogger):
                 rows = [[k, value] for k, value in enumerate(miou)]
-                logger.log_table(key, columns=["clicks", "mIoU"], data=rows, step=_step(trainer))
-
-
-def _step(trainer: L.Trainer) -> int:
-    """Return the step that Lightning gives to numbers; after a batch, `global_step` is one ahead.
-
-    Pictures and numbers of one moment then stand at one step, and steps never go back.
-    """
-    return trainer.fit_loop.epoch_loop._batches_that_stepped
+                logger.log_table(
+                    key, columns=["clicks", "mIoU"], data=rows, step=logged_step(trainer)
+                )

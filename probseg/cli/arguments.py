@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from probseg.errors import UnknownNameError, UsageError
+
+DEVICES = "cpu, cuda, cuda:N or mps"
+"""Names that `--device` takes."""
 
 
 class _Formatter(argparse.HelpFormatter):
@@ -117,16 +121,31 @@ def positive(text: str) -> int:
 
 
 def device(text: str) -> str:
-    """Check that a device has this name, and is available."""
-    kind, _, index = text.partition(":")
-    if text != "cpu" and (kind != "cuda" or (text != "cuda" and not index.isdecimal())):
-        msg = f"must be cpu, cuda or cuda:N, got {text!r}"
-        raise argparse.ArgumentTypeError(msg)
-    if kind == "cuda":
-        import torch  # which takes seconds
+    """Check that a device has this name, and that PyTorch sees it on this machine.
 
-        available = torch.cuda.device_count()
-        if int(index or 0) >= available:
-            msg = f"must be one of the {available} CUDA devices that PyTorch sees, got {text!r}"
-            raise argparse.ArgumentTypeError(msg)
+    Raises:
+        ArgumentTypeError: If the name is not `cpu`, `cuda`, `cuda:N` or `mps`, or PyTorch does not
+            see the device.
+    """
+    if text == "cpu":
+        return text
+    if not re.fullmatch(r"(cuda|mps)(:\d+)?", text):
+        msg = f"must be {DEVICES}, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    import torch  # which takes seconds
+
+    accelerator = torch.accelerator.current_accelerator()
+    kind = "cpu" if accelerator is None else accelerator.type
+    numbered = [f"{kind}:{number}" for number in range(torch.accelerator.device_count())]
+    if text not in (*numbered, *([kind] if numbered else [])):
+        seen = ", ".join(["cpu", *numbered])
+        msg = f"must be a device that PyTorch sees on this machine ({seen}), got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
     return text
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--device` to a parser."""
+    parser.add_argument(
+        "--device", type=device, default="cpu", help=f"{DEVICES} (default: %(default)s)"
+    )

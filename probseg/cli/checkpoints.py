@@ -18,9 +18,9 @@ from probseg.callbacks.run_folder import run_folder
 from probseg.callbacks.start import START, start_score
 from probseg.cli.arguments import check_writable
 from probseg.errors import UsageError, WeightsError
+from probseg.lightning_internals import finished_epochs
 from probseg.models import Segmenter
 from probseg.paths import no_file
-from probseg.tasks.migration import format_of
 from probseg.zoo.trained import LAST, best_checkpoint, read_checkpoint
 
 RANDOM = "random"
@@ -114,7 +114,6 @@ def check_readable(path: Path) -> dict[str, Any]:
         raise UsageError(msg)
     try:
         stored = read_checkpoint(path)
-        format_of(stored)
     except WeightsError as error:
         reason = str(error) if str(path) in str(error) else f"{path}: {error}"
         other = _newest_other(path)
@@ -130,9 +129,9 @@ def how_finished(stored: Mapping[str, Any], trainer: Mapping[str, Any]) -> str |
         stored: Its checkpoint.
         trainer: The section `trainer` of the configuration with which it is to go on.
     """
-    if "loops" not in stored:  # of weights alone, which Lightning refuses to resume
+    epochs = finished_epochs(stored)
+    if epochs is None:  # of weights alone, which Lightning refuses to resume
         return None
-    epochs = stored["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
     for done, unit in ((epochs, "epochs"), (stored["global_step"], "steps")):
         option = f"max_{unit}"
         most = trainer.get(option)
@@ -189,7 +188,7 @@ def _newest_other(path: Path) -> Path | None:
     others = [other for other in path.parent.glob("*.ckpt") if other != path]
     for other in sorted(others, key=lambda other: other.stat().st_mtime, reverse=True):
         try:
-            format_of(read_checkpoint(other))
+            read_checkpoint(other)
         except WeightsError:
             continue
         return other

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from probseg.cli.arguments import Parser, check_writable, count, device, positive
+from probseg.cli.arguments import Parser, add_device, check_writable, count, positive
 from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
 from probseg.formats.results import COCO, FORMATS, MASKS
@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
         default=RECOMMENDED,
         help="model of the zoo, model folder, run or checkpoint (default: %(default)s)",
     )
-    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
+    add_device(parser)
     folders = parser.add_argument_group("folders")
     add = folders.add_argument
     add(
@@ -154,8 +154,9 @@ def _check_folder(options: argparse.Namespace) -> None:
     if options.clicks or options.box is not None:
         msg = "--click and --box are for one photograph; give --prompts FILE for a folder"
         raise UsageError(msg)
-    if options.device.startswith("cuda:") and options.processes > 1:
-        msg = f"--device {options.device}: names one device; give cuda for several processes"
+    kind, colon, _ = options.device.partition(":")
+    if colon and options.processes > 1:
+        msg = f"--device {options.device}: names one device; give {kind} for several processes"
         raise UsageError(msg)
     if options.output.is_file():
         msg = f"--output {options.output}: must be a folder for a folder of photographs"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections.abc import Sequence
@@ -12,9 +11,8 @@ from typing import Any, TypeVar
 
 import lightning as L
 import yaml
-from jsonargparse import ArgumentError, Namespace
+from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import RichModelSummary
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
 from lightning.pytorch.plugins.io import CheckpointIO
@@ -27,7 +25,6 @@ from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.loggers import make_logger, missing_versions
 from probseg.callbacks.start import StartScore
-from probseg.callbacks.summary import NetworkSummary
 from probseg.cli.checkpoints import (
     RANDOM,
     beginning,
@@ -47,9 +44,9 @@ from probseg.cli.nearest import nearest_options
 from probseg.cli.noise import without_notices, without_notices_about_checkpoints
 from probseg.cli.own_folder import FOLDER, ROLES, with_folder
 from probseg.cli.precision import without_slow_bfloat16
-from probseg.cli.processes import check_accelerator, check_processes
 from probseg.data.base import InteractiveDataset
 from probseg.errors import UsageError, history, user_error
+from probseg.lightning_internals import DataFirstParser, VerbCLI
 from probseg.models import semantic_variant, variant
 from probseg.semantic import SemanticEvaluation, SemanticSegmentation, SemanticSegmenter
 from probseg.semantic.dataset import SemanticDataset
@@ -63,37 +60,10 @@ NOISE = re.compile(
 VALUE = re.compile(r" Got value: Namespace\(.*")
 """The end of some of its messages, with all arguments of a class."""
 
-FORMER_NAME = re.compile(r"(class_path\W+)probseg(?:\.zoo(?:\.create)?)?\.create_model\b")
-"""The function that configurations named before `probseg.zoo.create_interactive`."""
-
 _Set = TypeVar("_Set", InteractiveDataset, SemanticDataset)
 
 
-class ConfigParser(LightningArgumentParser):
-    """Reads configurations of earlier versions too, among them `config.yaml` of their runs.
-
-    `probseg.zoo.create_model` returns networks of both kinds, which the parser accepts for no
-    argument. Configurations name `probseg.zoo.create_interactive`, which takes the same arguments.
-    """
-
-    _actions: list[argparse.Action]
-
-    def parse_string(self, content: str, *args: Any, **kwargs: Any) -> Namespace:  # noqa: ANN401
-        """Parse the text of a configuration; see jsonargparse."""
-        content = FORMER_NAME.sub(r"\1probseg.zoo.create_interactive", content)
-        return super().parse_string(content, *args, **kwargs)
-
-    def instantiate(self, *args: Any, **kwargs: Any) -> Namespace:  # noqa: ANN401
-        """Make the classes, the data first: missing data are found before weights are loaded."""
-        given = self._actions
-        self._actions = sorted(given, key=lambda action: action.dest != "data")
-        try:
-            return super().instantiate(*args, **kwargs)
-        finally:
-            self._actions = given
-
-
-class ProbsegCLI(LightningCLI):
+class ProbsegCLI(VerbCLI):
     """LightningCLI with an evaluation callback, configured under a separate name.
 
     `--evaluation` is that of interactive segmentation, `--semantic_evaluation` that of semantic
@@ -135,8 +105,7 @@ class ProbsegCLI(LightningCLI):
             verb = args[0]  # type: ignore[index]
             lines = [line for line in str(error).splitlines() if not NOISE.match(line)]
             lines = [VALUE.sub("", line) for line in lines]
-            options = self._parser(verb).get_defaults(skip_validation=True).keys()
-            nearest = nearest_options(str(error), options)
+            nearest = nearest_options(str(error), self.options_of(verb))
             lines += [] if nearest is None else [nearest]
             msg = "\n".join([*lines, f"All options: probseg {verb} {ALL}"])
             raise UsageError(msg) from error
@@ -176,8 +145,6 @@ class ProbsegCLI(LightningCLI):
         config = self.config[self.config.subcommand]
         config.ckpt_path = self.checkpoint
         check_run_folder(config.trainer)
-        check_accelerator(config.trainer.accelerator)
-        check_processes(config.trainer.accelerator, config.trainer.devices)
         without_slow_bfloat16(config.trainer)  # before the configuration is saved
         names = []
         if self.run_to_continue is not None:
@@ -227,32 +194,21 @@ class ProbsegCLI(LightningCLI):
         other = InteractiveEvaluation if semantic else SemanticEvaluation
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks[:] = [callback for callback in callbacks if not isinstance(callback, other)]
-        callbacks[:] = [
-            NetworkSummary(summary._max_depth) if isinstance(summary, RichModelSummary) else summary
-            for summary in callbacks
-        ]
         if fits:
             callbacks[:0] = [FiniteLoss(), StartScore()]
         return trainer
 
-    def _prepare_subcommand_parser(
-        self,
-        klass: type,
-        subcommand: str,
-        **kwargs: Any,  # noqa: ANN401
-    ) -> LightningArgumentParser:
+    def prepare_parser(self, verb: str, parser: LightningArgumentParser) -> None:
         """Leave out Lightning's list of scores after a test: the evaluations print tables."""
-        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
-        if subcommand == "test":
+        if verb == "test":
             parser.set_defaults(verbose=False)
-        return parser
 
     def after_fit(self) -> None:
         """Print where the training is, how good it is, and what to do with it."""
         if self.trainer.is_global_zero:
             sys.stderr.write(next_commands(self.trainer))
 
-    def _run_subcommand(self, subcommand: str) -> None:
+    def run_verb(self, verb: str) -> None:
         """Train or evaluate, and explain errors.
 
         Raises:
@@ -261,17 +217,15 @@ class ProbsegCLI(LightningCLI):
         """
         explained = None
         try:
-            super()._run_subcommand(subcommand)
+            super().run_verb(verb)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            last = last_of(self.trainer) if subcommand == "fit" else None
+            last = last_of(self.trainer) if verb == "fit" else None
             if (stopped := interruption(error, self.trainer.received_sigterm)) is not None:
                 status, by = stopped
                 if self.trainer.is_global_zero:
-                    sys.stderr.write(
-                        f"probseg: stopped by {by}; {how_to_continue(subcommand, last)}\n"
-                    )
+                    sys.stderr.write(f"probseg: stopped by {by}; {how_to_continue(verb, last)}\n")
                 raise SystemExit(status) from error
-            explained = explain(error, subcommand, self.config[subcommand], last)
+            explained = explain(error, verb, self.config[verb], last)
             if explained is None:
                 raise
         if explained is not None:  # outside of the block: without a chain of other errors
@@ -331,7 +285,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         save_config_callback=SaveConfig,
         auto_configure_optimizers=False,
         seed_everything_default=0,
-        parser_class=ConfigParser,
+        parser_class=DataFirstParser,
         parser_kwargs=_parser_options(verb),
         args=completed(arguments),
     )

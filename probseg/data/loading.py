@@ -15,6 +15,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset
 
 from probseg.data.sampling import Draw, Order, Shuffled, TrainingSampler
 from probseg.errors import DataError
+from probseg.lightning_internals import position, recount_batches
 from probseg.seeds import mixed
 
 OUTLIVES = 120
@@ -213,9 +214,9 @@ class TrainingData(L.LightningDataModule):
         if self.trainer is not None:
             before, now = self._global_batch_size, self.batch_size * processes
             if before is not None and before != now:
-                _recount_batches(self.trainer, before, now)
+                recount_batches(self.trainer, before, now)
             self._global_batch_size = now
-            sampler.go_to(*_position(self.trainer))
+            sampler.go_to(*position(self.trainer))
         loader: DataLoader[_Batch] = _TrainingLoader(
             crops,  # type: ignore[arg-type] # the stubs do not know of collate_fn
             batch_size=self.batch_size,
@@ -243,17 +244,6 @@ class _TrainingLoader(DataLoader[_Batch]):
         """Do nothing; the sampler was positioned when the loader was made."""
 
 
-def _position(trainer: L.Trainer) -> tuple[int, int]:
-    """Return the epoch and batch at which a training begins or resumes."""
-    epochs: Any = trainer.fit_loop.epoch_progress.current  # annotated as its base class
-    if epochs.ready == epochs.processed:  # between two epochs, or at the very beginning
-        return epochs.processed, 0
-    batches: Any = trainer.fit_loop.epoch_loop.batch_progress
-    if batches.is_last_batch:
-        return epochs.processed + 1, 0
-    return epochs.processed, batches.current.processed
-
-
 def _log_every_epoch(trainer: L.Trainer, batches: int) -> None:
     """Lower the interval of logging so that each epoch, however short, logs its loss.
 
@@ -267,17 +257,6 @@ def _log_every_epoch(trainer: L.Trainer, batches: int) -> None:
     if trainer.max_steps > 0:
         steps = min(steps, trainer.max_steps)
     trainer.log_every_n_steps = min(trainer.log_every_n_steps, steps)  # type: ignore[attr-defined]
-
-
-def _recount_batches(trainer: L.Trainer, before: int, now: int) -> None:
-    """Convert the number of finished batches of an epoch to another batch size, in place.
-
-    Where that does not come out even, the crops of less than a batch are seen again.
-    """
-    current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
-    open_batches = current.processed - current.completed  # whose end Lightning makes up for
-    current.ready = current.started = current.processed = current.processed * before // now
-    current.completed = current.processed - open_batches
 
 
 def _prepare_worker(worker: int) -> None:

@@ -24,8 +24,8 @@ class Scores:
     before the first answer of the model, before the first click, after the last one (`seconds`).
 
     Args:
-        values: An array for each of `probseg.evaluation.scores.SCORES`, by name, in [0, 1]; `iou`
-            has no NaN.
+        values: An array for each of `probseg.evaluation.scores.SCORES`, by name, in the range of
+            the score; `iou` has no NaN.
         seconds: Time of the model's call, at least 0.
         photos: Name of each object's photograph, which several objects may share.
         first: Number of clicks of the first result: 0 where the annotator begins with a box,
@@ -48,10 +48,13 @@ class Scores:
                     f"`{name}` must have the shape of iou, {self.ious.shape}, got {values.shape}"
                 )
                 raise ValueError(message)
-            highest = np.inf if name == "seconds" else 1
-            fits = (values >= 0) & (values <= highest) | np.isnan(values)
+            score = SCORES.get(name)  # seconds are no score
+            lowest, highest = (score.lowest, score.highest) if score else (0, np.inf)
+            fits = (values >= lowest) & (values <= highest) | np.isnan(values)
             if not fits.all():
-                message = f"`{name}` must hold values in [0, {highest}], got {values[~fits][0]}"
+                message = (
+                    f"`{name}` must hold values in [{lowest}, {highest}], got {values[~fits][0]}"
+                )
                 raise ValueError(message)
         if len(self.photos) != len(self.ious):
             message = (

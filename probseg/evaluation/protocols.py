@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,48 @@ from probseg.clicks.boxes import CROP_PADDING, MIN_PADDING, Box, jitter_box, mas
 from probseg.errors import DataError, UnknownNameError
 from probseg.interact.zoom import ZOOMS
 from probseg.types import Sample
+
+Beginning = Literal["click", "box", "scribbles", "initial_mask"]
+"""What a run begins with."""
+
+
+class _Begins(NamedTuple):
+    """Consequences of a beginning.
+
+    Args:
+        answers: Whether the model answers before the first corrective click.
+        has_result: Whether there is a result before the first corrective click.
+        clicks: Name of the clicks that follow, for reports.
+    """
+
+    answers: bool
+    has_result: bool
+    clicks: str
+
+
+BEGINNINGS: dict[Beginning, _Begins] = {
+    "click": _Begins(False, False, "clicks"),
+    "box": _Begins(True, True, "corrective clicks after the box"),
+    "scribbles": _Begins(True, True, "corrective clicks after the strokes"),
+    "initial_mask": _Begins(False, True, "clicks on the given mask"),
+}
+"""All beginnings of a run, and what follows from them."""
+
+OPTIONS_OF_BEGINNINGS = ("box", "scribbles", "initial_mask")
+"""Options of a protocol that say how a run begins."""
+
+
+def beginning(options: Mapping[str, Any]) -> Beginning:
+    """Return what runs begin with under the options of a protocol.
+
+    Args:
+        options: By name, `OPTIONS_OF_BEGINNINGS` among them.
+    """
+    if options["box"]:
+        return "box"
+    if options["scribbles"]:
+        return "scribbles"
+    return "initial_mask" if options["initial_mask"] else "click"
 
 
 @dataclass(frozen=True)
@@ -113,14 +156,19 @@ class Protocol:
             raise ValueError(message)
 
     @property
+    def begins_with(self) -> Beginning:
+        """What a run begins with."""
+        return beginning(vars(self))
+
+    @property
     def answers_at_once(self) -> bool:
         """Whether the model answers before the first corrective click."""
-        return self.box or self.scribbles
+        return BEGINNINGS[self.begins_with].answers
 
     @property
     def first_answer(self) -> int:
         """Number of corrective clicks of the first result: 0, or 1 where a click has to start."""
-        return 0 if self.answers_at_once or self.initial_mask else 1
+        return 0 if BEGINNINGS[self.begins_with].has_result else 1
 
     @property
     def is_random(self) -> bool:

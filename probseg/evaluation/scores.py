@@ -27,6 +27,8 @@ class Score:
         digits: Decimal places of the tables.
         unit: Of differences; "" for plain numbers.
         higher_is_better: The better direction.
+        lowest: Smallest possible value.
+        highest: Largest possible value; infinity for one without a limit, such as a distance.
         compared: Whether `probseg compare` tests it, after the last click.
         of_click: Whether it is a score of the click rather than of the answer: tables show the
             mean over all clicks, and a run that ended has none.
@@ -41,6 +43,8 @@ class Score:
     digits: int = 4
     unit: str = ""
     higher_is_better: bool = False
+    lowest: float = 0
+    highest: float = 1
     compared: bool = True
     of_click: bool = False
     needs_clicks: bool = False

@@ -17,9 +17,10 @@ from probseg.evaluation.protocols import Protocol, draw_crop, trial_generator
 from probseg.evaluation.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture, Step, checksum
 from probseg.evaluation.scorer import MaskScorer
 from probseg.evaluation.scores import SCORES
-from probseg.interact.loop import InteractionLoop, Model
+from probseg.interact import InteractionLoop, Model
 from probseg.interact.states import InteractionState, begin, image_tensor
 from probseg.interact.zoom import ZOOMS
+from probseg.models import Segmenter
 from probseg.types import Click, Sample
 
 SCRIBBLE_SPACING = 8.0
@@ -27,7 +28,7 @@ SCRIBBLE_SPACING = 8.0
 
 
 def run_objects(
-    model: Model,
+    model: Model | Segmenter,
     samples: Sequence[Sample],
     protocol: Protocol,
     *,
@@ -100,7 +101,7 @@ def run_objects(
 
 
 def run_object(
-    model: Model,
+    model: Model | Segmenter,
     sample: Sample,
     protocol: Protocol,
     *,

@@ -111,13 +111,8 @@ class Summary:
     next_seconds: Timing | None
 
     def as_json(self) -> dict[str, Any]:
-        """Return all fields as JSON values; each of the `scores` is a separate entry."""
-        fields = asdict(self)
-        return {
-            inner: value
-            for name, field in fields.items()
-            for inner, value in (field if name == "scores" else {name: field}).items()
-        }
+        """Return all fields as JSON values."""
+        return asdict(self)
 
 
 def percents_up_to(target_iou: float | None) -> tuple[int, ...]:

@@ -51,7 +51,7 @@ class Encode(nn.Module):
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         """Return the features of a normalised image `(1, 3, S, S)`; see `named_features`."""
-        return tuple(named_features(self.model.decoded(image)).values())
+        return tuple(named_features(self.model.features(image)).values())
 
 
 class Click(nn.Module):
@@ -72,7 +72,7 @@ class Click(nn.Module):
         image = given["image"]
         size = (image.shape[2], image.shape[3])
         prompts = Prompts(given["points"], given["labels"], given["box"], given.get("previous"))
-        return self.model.decode(Encoded(size, size, image, decoded_of(given)), prompts)
+        return self.model.raw_logits(Encoded(size, size, image, decoded_of(given)), prompts).main
 
 
 def named_features(decoded: Decoded | None) -> dict[str, Tensor]:
@@ -111,7 +111,7 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
         )
         raise UsageError(msg)
     known = {"image": torch.zeros(1, 3, side, side)}
-    features = named_features(model.decoded(known["image"]))
+    features = named_features(model.features(known["image"]))
     graphs, answering = {}, copy.deepcopy(model)
     if features:
         # A program holds all weights of its module, also those that it does not use.

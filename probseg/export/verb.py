@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from probseg.attention import Adaptation
 from probseg.cli.arguments import Parser, check_writable, count, positive
 from probseg.errors import UsageError
 from probseg.export import export_model
@@ -44,7 +45,7 @@ def run(arguments: Sequence[str]) -> None:
     }
     if any(value is not None for value in given.values()):
         try:
-            model.adapt(**given)
+            model.adapt(Adaptation(**given))
         except ValueError as error:
             raise UsageError(str(error)) from error
     parity = export_model(

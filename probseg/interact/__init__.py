@@ -1,6 +1,7 @@
 """Interaction loop and predictor, independent of data sets, protocols and reports."""
 
-from probseg.interact.loop import InteractionLoop, Model, OneStep
+from probseg.interact.batches import Model, OneStep
+from probseg.interact.loop import InteractionLoop
 from probseg.interact.states import InteractionState, begin, image_tensor
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS, Zoom
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -20,47 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.boxes import Box
+from probseg.interact.batches import Batches, Model
 from probseg.interact.states import InteractionState, View, check_click
 from probseg.interact.zoom import Zoom, expected_iou, first_windows, next_window, scaled_size
+from probseg.models import Segmenter
 from probseg.types import Click, Prompts, read_only
-
-
-class Model(Protocol):
-    """A model for clicks: `Segmenter`, or any object with these three methods."""
-
-    def grid(self, size: tuple[int, int]) -> Hashable:
-        """Return what images of size `(H, W)` must have in common to be computed together."""
-
-    def encode_each(self, images: Sequence[Tensor]) -> Sequence[Any]:
-        """Encode images `(3, H, W)` in [0, 1] of one `grid`; called once for each image."""
-
-    def decode_each(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Sequence[Tensor]:
-        """Return logits `(H, W)` of each image for all its prompts so far (a batch of 1)."""
-
-
-class OneStep(NamedTuple):
-    """A model that is one function of image `(1, 3, H, W)` and prompts.
-
-    Args:
-        predict: Returns logits `(1, 1, H, W)`.
-    """
-
-    predict: Callable[[Tensor, Prompts], Tensor]
-
-    def grid(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Compute images of one size together."""
-        return size
-
-    def encode_each(self, images: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return the images unchanged."""
-        return images
-
-    def decode_each(self, encoded: Sequence[Tensor], prompts: Sequence[Prompts]) -> list[Tensor]:
-        """Call the function for each image."""
-        return [
-            self.predict(image[None], given)[0, 0]
-            for image, given in zip(encoded, prompts, strict=True)
-        ]
 
 
 @dataclass(frozen=True)
@@ -68,7 +32,7 @@ class InteractionLoop:
     """Answers clicks, for one interaction or for many at once.
 
     Args:
-        model: In evaluation mode.
+        model: A `Segmenter`, or another `Model`, in evaluation mode.
         batch_size: Most images in one call of the model, at least 2 with `flip`; bounds its
             memory.
         zoom: Settings of the zoom-in; None for none.
@@ -79,7 +43,7 @@ class InteractionLoop:
         ValueError: If `batch_size` is not positive, or the model is in training mode.
     """
 
-    model: Model
+    model: Model | Segmenter
     batch_size: int = 8
     zoom: Zoom | None = None
     flip: bool = False
@@ -94,6 +58,10 @@ class InteractionLoop:
                 "`model` must be in evaluation mode, got training mode; call model.eval() first"
             )
             raise ValueError(message)
+
+    @cached_property
+    def _batches(self) -> Model:
+        return Batches(self.model) if isinstance(self.model, Segmenter) else self.model
 
     def step(
         self, states: Sequence[InteractionState], clicks: Sequence[Click]
@@ -177,7 +145,7 @@ class InteractionLoop:
             timed = _Stopwatch(states[part[0]].image.device)
             images = [_shown(states[i].image, views[i]) for i in part]
             mirrored = [image.flip(-1) for image in images] if self.flip else []
-            made = self.model.encode_each([*images, *mirrored])
+            made = self._batches.encode_each([*images, *mirrored])
             sides = [made[: len(part)], made[len(part) :]] if self.flip else [made]
             groups = [new[id(states[i].image), views[i]] for i in part]
             share = timed.seconds() / sum(map(len, groups))
@@ -197,7 +165,7 @@ class InteractionLoop:
         if self.flip:
             encoded += [state.encoded[1] for state in states]
             prompts += [self._prompts(state, mirrored=True) for state in states]
-        logits = self.model.decode_each(encoded, prompts)
+        logits = self._batches.decode_each(encoded, prompts)
         expected = [state.view.size for state in states if state.view is not None]
         for one, size in zip(logits, expected * (1 + self.flip), strict=True):
             if tuple(one.shape) != size:
@@ -229,8 +197,8 @@ class InteractionLoop:
         device = state.image.device
         previous = None
         if self.previous_mask:
-            probability = torch.tensor(state.probability, device=device)
-            previous = _shown(probability[None], state.view)[None]  # (1, 1, h, w)
+            part = torch.tensor(state.probability[None, y0:y1, x0:x1], device=device)
+            previous = _fitted(part, state.view.size)[None]  # (1, 1, h, w)
             previous = previous.flip(-1) if mirrored else previous
         return Prompts(
             points=torch.tensor(points, dtype=torch.float32, device=device)[None],
@@ -247,7 +215,7 @@ class InteractionLoop:
         """Yield the numbers of views that the model can take in one call."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for i in range(len(views)) if chosen is None else chosen:
-            groups[self.model.grid(views[i].size)].append(i)
+            groups[self._batches.grid(views[i].size)].append(i)
         most = max(1, self.batch_size // 2) if self.flip else self.batch_size
         for group in groups.values():
             yield from (group[first : first + most] for first in range(0, len(group), most))
@@ -281,20 +249,22 @@ def _shown(image: Tensor, view: View) -> Tensor:
     part = image[:, y0:y1, x0:x1]
     if part.dtype == torch.uint8:
         part = part.float() / 255
-    return part if view.size == _size(view.box) else _resize(part, view.size)
+    return _fitted(part, view.size)
 
 
 def _put_back(state: InteractionState, probability: Tensor) -> InteractionState:
     """Return the state with the probabilities `(h, w)` where they belong, and 0 elsewhere."""
     x0, y0, x1, y1 = place = state.window or state.crop
-    if tuple(probability.shape) != _size(place):
-        probability = _resize(probability[None], _size(place))[0]
+    probability = _fitted(probability[None], _size(place))[0]
     whole = np.zeros(state.probability.shape, dtype=np.float32)
     whole[y0:y1, x0:x1] = probability.cpu().numpy()
     return state._replace(probability=read_only(whole))
 
 
-def _resize(maps: Tensor, size: tuple[int, int]) -> Tensor:
+def _fitted(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize maps `(C, H, W)`; those of this size are returned as given."""
+    if tuple(maps.shape[-2:]) == size:
+        return maps
     # Corners aligned, as in the code of RITM, so that its figures can be compared.
     return F.interpolate(maps[None], size, mode="bilinear", align_corners=True)[0]
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
+from probseg.attention import Adaptation
 from probseg.clicks.boxes import Box, mask_box
 from probseg.errors import UnknownNameError
 from probseg.formats import png, run_lengths
@@ -253,33 +254,17 @@ class Predictor:
         self._empty = self._encoded(begin(image_tensor(image, self.device)))
         self.reset()
 
-    def adapt(
-        self,
-        key_iterations: int | None = None,
-        key_prior: float | None = None,
-        value_iterations: int | None = None,
-        value_prior: float | None = None,
-        click_iterations: int | None = None,
-        click_prior: float | None = None,
-    ) -> None:
+    def adapt(self, adaptation: Adaptation) -> None:
         """Switch key adaptation and value propagation, for this image and those to come.
 
         Args:
-            key_iterations: See `Segmenter.adapt`, as for the others; None leaves a setting as it
-                is.
-            key_prior: Precision of the prior of the keys, 0 for maximum likelihood.
-            value_iterations: EM iterations in which clicks propagate, 0 for none.
-            value_prior: Precision of the prior of the value means.
-            click_iterations: EM iterations in which the classifier adapts to the clicks, 0 for
-                none.
-            click_prior: Precision of the prior of the classifier's weights.
+            adaptation: The settings; those that are None stay as they are.
 
         Raises:
-            ValueError: If a number is out of range, or the network has no layer to change.
+            ValueError: If the network has no layer to change, or a prior is given for iterations
+                that are 0 and stay so.
         """
-        self.model.adapt(
-            key_iterations, key_prior, value_iterations, value_prior, click_iterations, click_prior
-        )
+        self.model.adapt(adaptation)
         self._settings += 1
         if self._empty is not None and self._begun is not None and self._state is not None:
             # What was encoded with other keys is out of date.

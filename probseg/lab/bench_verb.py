@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from probseg.cli.arguments import Parser, count, device, new_file, positive
+from probseg.cli.arguments import DEVICES, Parser, count, device, new_file, positive
 from probseg.errors import UnknownNameError, UsageError
 from probseg.evaluation.versions import environment
 from probseg.lab.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
 from probseg.models import list_presets
 from probseg.models.encoded import reduced
-from probseg.paths import write_text
+from probseg.paths import is_path, write_text
 from probseg.terminal import Grid, console, print_table
 from probseg.zoo import list_models
 from probseg.zoo.create import describe
@@ -84,7 +84,7 @@ def _add_options(verb: argparse.ArgumentParser) -> None:
         "--device",
         type=device,
         default=None,
-        help="cpu, cuda or cuda:N (default: cuda if there is one)",
+        help=f"{DEVICES} (default: the accelerator of this machine, or cpu)",
     )
     add("--threads", type=positive, metavar="N", help="CPU threads (default: PyTorch's choice)")
     add(
@@ -142,7 +142,9 @@ def _model(options: argparse.Namespace) -> None:
     json_file: Path | None = given.pop("json")
     names = _expand(given.pop("name"))
     del given["action"]
-    given["device"] = given["device"] or ("cuda" if torch.cuda.is_available() else "cpu")
+    if given["device"] is None:
+        seen = torch.accelerator.is_available()
+        given["device"] = str(torch.accelerator.current_accelerator()) if seen else "cpu"
     settings = Settings(**given)
     records: list[Record] = []
     for number, name in enumerate(names, start=1):
@@ -175,7 +177,7 @@ def _expand(names: Sequence[str]) -> list[str]:
 
 def _check(name: str) -> None:
     """Raise unless there is such a model, for clicks."""
-    _, description = describe(name, pretrained="." in name or "/" in name)
+    _, description = describe(name, pretrained="." in name or is_path(name))
     if task_of(description) != "interactive":
         msg = f"`name` must be a model for clicks, got {name!r}, which is for semantic segmentation"
         raise UsageError(msg)

@@ -22,12 +22,14 @@ import torch
 from torch import Tensor
 
 import probseg
+from probseg.attention import Adaptation
 from probseg.interact.predictor import Predictor
 from probseg.interact.zoom import RECOMMENDED_ZOOM
 from probseg.lab.gauges import MULTIPLY_ADDS, count_multiply_adds, timed, timed_with_peak
 from probseg.losses import BinaryCrossEntropy
 from probseg.models import Segmenter, build
 from probseg.models.build import without_downloads
+from probseg.paths import is_path
 from probseg.types import Click, Prompts
 from probseg.zoo.create import describe
 from probseg.zoo.index import WEIGHTS
@@ -58,7 +60,7 @@ class Settings:
 
     Args:
         size: `(H, W)` of the image in pixels.
-        device: "cpu", "cuda" or "cuda:N".
+        device: "cpu", "cuda", "cuda:N" or "mps".
         threads: Number of CPU threads; None is PyTorch's choice.
         repeats: Number of images clicked on for the times.
         warmup: Number of images before them.
@@ -175,8 +177,9 @@ def measure(name: str, settings: Settings) -> Record:
 def _fill(record: Record, settings: Settings) -> None:
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    if torch.device(settings.device).index is not None:
-        torch.cuda.set_device(settings.device)
+    index = torch.device(settings.device).index
+    if index is not None:
+        torch.accelerator.set_device_index(index)
     torch.manual_seed(0)
     model, record.trained = _create(record.model, settings)
     record.prompts, record.working_size = model.prompts, model.working_size
@@ -201,7 +204,7 @@ def _fill(record: Record, settings: Settings) -> None:
 
 def _create(name: str, settings: Settings) -> tuple[Segmenter, bool]:
     """Return the network, created without any download, and whether it is trained."""
-    folder, description = describe(name, pretrained="." in name or "/" in name)
+    folder, description = describe(name, pretrained="." in name or is_path(name))
     arguments = dict(description["init_args"])
     if settings.prompts not in (None, arguments.get("prompts", "stem")):
         arguments["prompts"] = settings.prompts
@@ -210,7 +213,11 @@ def _create(name: str, settings: Settings) -> tuple[Segmenter, bool]:
     model = build(without_downloads({**description, "init_args": arguments}))
     if folder is not None:
         load_into(model, folder / WEIGHTS)
-    model.adapt(key_iterations=settings.key_iterations, value_iterations=settings.value_iterations)
+    model.adapt(
+        Adaptation(
+            key_iterations=settings.key_iterations, value_iterations=settings.value_iterations
+        )
+    )
     if settings.working_size == "image":
         model.working_size = None
     return model, folder is not None
@@ -299,7 +306,7 @@ def _train(model: Segmenter, settings: Settings) -> float:
 
     def step() -> None:
         with settings.autocast():
-            logits, auxiliary = model.all_logits(model.encode(images), prompts)
+            logits, auxiliary = model.raw_logits(model.encode(images), prompts)
             loss = loss_of(logits, masks)
             if auxiliary is not None:
                 loss = loss + _AUXILIARY_WEIGHT * loss_of(auxiliary, masks)

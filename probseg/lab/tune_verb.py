@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from probseg.attention import UPDATES
-from probseg.cli.arguments import Parser, check_writable, count, device, new_file, positive
+from probseg.cli.arguments import Parser, add_device, check_writable, count, new_file, positive
 from probseg.data import EVALUATION_SETS, ImageMaskFolder, Selected
 from probseg.data.base import InteractiveDataset
 from probseg.data.datamodule import spread
@@ -230,7 +230,7 @@ def _parser() -> Parser:
     add(
         "--seed", type=int, default=0, help="seed of the simulated annotator (default: %(default)s)"
     )
-    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
+    add_device(parser)
     add(
         "--batch-size",
         type=positive,

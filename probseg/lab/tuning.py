@@ -169,7 +169,7 @@ def tune(
             given = {key: value for key, value in asdict(setting).items() if value is not None}
             adaptation = replace(start, **given)
             with restored(model):
-                model.adapt(**asdict(adaptation))
+                model.adapt(adaptation)
                 trial = search.trial(adaptation)
             trials.append(trial)
             tell(trial)
@@ -217,7 +217,7 @@ def _can(model: Segmenter, adaptation: Adaptation) -> bool:
     """Whether the network has layers with this setting."""
     with restored(model):
         try:
-            model.adapt(**asdict(adaptation))
+            model.adapt(adaptation)
         except ValueError:
             return False
     return True

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from probseg.heads.base import Decoded, Units
+from probseg.heads.base import Decoded
 from probseg.types import Prompts
 
 Size = tuple[int, int]
@@ -31,20 +30,12 @@ class Encoded(NamedTuple):
     image: Tensor
     decoded: Decoded | None
 
-    def split(self) -> list[Encoded]:
-        """Return each image separately, for inference: tensors for the loss are dropped."""
-        decoded = self.decoded
-        kept = self._replace(decoded=None if decoded is None else decoded._replace(auxiliary=None))
-        return [
-            kept._each(lambda maps, n=n: maps[n : n + 1])  # type: ignore[misc] # called at once
-            for n in range(len(self.image))
-        ]
-
     def repeated(self, times: int) -> Encoded:
         """Return each image repeated `times` times in a row."""
-        return self if times == 1 else self._each(lambda maps: maps.repeat_interleave(times, dim=0))
+        return self if times == 1 else self.each(lambda maps: maps.repeat_interleave(times, dim=0))
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Encoded:
+    def each(self, change: Callable[[Tensor], Tensor]) -> Encoded:
+        """Return the result with every tensor changed."""
         decoded = None if self.decoded is None else self.decoded.each(change)
         return self._replace(image=change(self.image), decoded=decoded)
 
@@ -115,42 +106,6 @@ def as_given(logits: Tensor, encoded: Encoded) -> Tensor:
     if encoded.working_size == encoded.size:
         return logits
     return F.interpolate(logits, encoded.size, mode="bilinear", align_corners=False)
-
-
-def joined(encoded: Sequence[Encoded]) -> tuple[Tensor, Decoded | None]:
-    """Return the images and decoded features of several as one batch."""
-    image = torch.cat([one.image for one in encoded])
-    decoded = [one.decoded for one in encoded if one.decoded is not None]
-    if not decoded:
-        return image, None
-    if len(decoded) == 1:
-        return image, decoded[0]
-    units = [one.units for one in decoded if one.units is not None]
-    return image, Decoded(
-        torch.cat([one.features for one in decoded]),
-        coarser=tuple(map(torch.cat, zip(*(one.coarser for one in decoded), strict=True))),
-        units=Units(*map(torch.cat, zip(*units, strict=True))) if units else None,
-    )
-
-
-def joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
-    """Return the prompts of several images as one batch, padded with rows that are no clicks.
-
-    Args:
-        prompts: Of each image; all of them with previous masks of one size, or all without.
-    """
-    if len(prompts) == 1:
-        return prompts[0]
-    previous = [given.previous for given in prompts if given.previous is not None]
-    most = max(given.labels.shape[1] for given in prompts)
-    missing = [most - given.labels.shape[1] for given in prompts]
-    pairs = list(zip(prompts, missing, strict=True))
-    return Prompts(
-        points=torch.cat([F.pad(given.points, (0, 0, 0, n)) for given, n in pairs]),
-        labels=torch.cat([F.pad(given.labels, (0, n), value=-1) for given, n in pairs]),
-        boxes=torch.cat([given.boxes for given in prompts]),
-        previous=torch.cat(previous) if previous else None,
-    )
 
 
 def check_prompts(prompts: Prompts, batch: int, size: Size, previous_mask: bool) -> None:

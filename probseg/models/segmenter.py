@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -17,11 +17,8 @@ from probseg.clicks.propagated import PropagatedClicks
 from probseg.heads import Decoded, Decoder, Fusion, GraphCut, Head, PromptFusion
 from probseg.models.encoded import (
     Encoded,
-    Size,
     as_given,
     check_prompts,
-    joined,
-    joined_prompts,
     moved_prompts,
     padded_previous,
     reduced,
@@ -48,8 +45,9 @@ class Segmenter(nn.Module):
     """Interactive segmentation network.
 
     Normalisation, click maps, backbone, decoder and head, in this order; images of any size, odd
-    ones too. `forward` is `encode`, which depends on the image alone, and then `decode`, which is
-    all there is to do for another click on the same image.
+    ones too. `forward` is `encode`, which depends on the image alone, and then `decode`, which
+    repeats for each further click on the same image. Both give calibrated logits; `raw_logits` are
+    what a training compares with the truth.
 
     Args:
         backbone: Image (and click maps) to feature maps.
@@ -72,9 +70,9 @@ class Segmenter(nn.Module):
             place. None adds none.
         refinement: Aligns the answer with colours and contours of the image, in evaluation mode;
             None leaves it as it is.
-        temperature: Divides the logits of `decode_each`, whose probabilities are then calibrated
-            (Guo et al. 2017); if the network takes its last answer, it gets that of
-            temperature 1. Training and the other functions know no temperature.
+        temperature: Divides the logits, so that their probabilities are calibrated (Guo et al.,
+            2017). The network's last answer, where it takes one, is turned back to temperature 1.
+            Training takes `raw_logits`, which know no temperature.
         prompt_stem: How prompts enter at the stem; without effect for `prompts="head"`.
             `"convolution"`: a `PromptStem`. `"embedding"`: an `EmbeddedPromptStem`, as in
             RITM.
@@ -167,12 +165,13 @@ class Segmenter(nn.Module):
                 device.
 
         Returns:
-            Logits, float32, shape `(B, 1, H, W)`.
+            Calibrated logits, float32, shape `(B, 1, H, W)`: their sigmoid is the probability of
+            the object.
 
         Raises:
             ValueError: If the shapes do not fit together.
         """
-        return self.all_logits(self.encode(image), prompts).main
+        return self.decode(self.encode(image), prompts)
 
     def encode(self, image: Tensor) -> Encoded:
         """Compute what does not depend on prompts.
@@ -184,11 +183,23 @@ class Segmenter(nn.Module):
             ValueError: If it is something else.
         """
         check_image(image)
-        size = (image.shape[-2], image.shape[-1])
-        working_size, pixels = self._prepared(image)
-        return Encoded(size, working_size, pixels, self.decoded(pixels))
+        prepared = self.prepared(image)
+        return prepared._replace(decoded=self.features(prepared.image))
 
-    def decoded(self, pixels: Tensor) -> Decoded | None:
+    def prepared(self, image: Tensor) -> Encoded:
+        """Reduce images to the working size, normalise and pad them; no features yet.
+
+        Args:
+            image: RGB in [0, 1], float, shape `(B, 3, H, W)`.
+        """
+        size = (image.shape[-2], image.shape[-1])
+        working_size = reduced(size, self.working_size)
+        pixels = normalised(resized(image, working_size), self.mean, self.std)
+        # On part of a cell, resized maps would lie elsewhere than the image.
+        right, bottom = -working_size[1] % self.cell, -working_size[0] % self.cell
+        return Encoded(size, working_size, F.pad(pixels, (0, right, 0, bottom)), None)
+
+    def features(self, pixels: Tensor) -> Decoded | None:
         """Compute what does not depend on prompts from normalised, padded images.
 
         Args:
@@ -201,101 +212,58 @@ class Segmenter(nn.Module):
             return None
         return self.fusion.prepare(self.decoder(self.backbone(pixels)), self._colours(pixels))
 
-    def decode(self, encoded: Encoded, prompts: Prompts, refine: bool = True) -> Tensor:
+    def decode(self, encoded: Encoded, prompts: Prompts) -> Tensor:
         """Compute the logits of the object for the prompts on encoded images.
 
         Args:
             encoded: Result of `encode` for `B` images.
-            prompts: Clicks and boxes in pixels of the images as `encode` got them.
-            refine: Whether the refinement, where there is one, may change the answer.
+            prompts: Clicks, boxes and perhaps the last answer, in pixels of the images as `encode`
+                got them.
 
         Returns:
-            Logits, float32, shape `(B, 1, H, W)`.
+            Calibrated logits, float32, shape `(B, 1, H, W)`.
 
         Raises:
             ValueError: If the shapes do not fit together.
         """
-        return self.all_logits(encoded, prompts, refine).main
+        return self.calibrated(self.raw_logits(encoded, self.uncalibrated(prompts)).main)
 
-    def all_logits(self, encoded: Encoded, prompts: Prompts, refine: bool = True) -> Logits:
-        """Compute all logits that have a loss; see `decode`."""
-        moved = self._moved(prompts, encoded)
+    def raw_logits(self, encoded: Encoded, prompts: Prompts, refine: bool = True) -> Logits:
+        """Compute all logits that have a loss, before calibration.
+
+        Args:
+            encoded: Result of `encode` for `B` images.
+            prompts: As for `decode`; the last answer is the sigmoid of raw logits.
+            refine: Whether the refinement, where there is one, may change the answer.
+
+        Raises:
+            ValueError: If the shapes do not fit together.
+        """
+        moved = self.moved(prompts, encoded)
         main, auxiliary = self._grid_logits(encoded.image, encoded.decoded, moved)
         if refine:
-            main = self._refined(main, encoded, moved)
+            main = self.refined(main, encoded, moved)
         return Logits(
             as_given(main, encoded),
             None if auxiliary is None else as_given(auxiliary, encoded),
         )
 
-    def grid(self, size: Size) -> Size:
-        """Return the size of the padded image that the network works at.
+    def calibrated(self, logits: Tensor) -> Tensor:
+        """Return raw logits divided by the temperature."""
+        return logits if self.temperature == 1 else logits / self.temperature
 
-        Images of the same grid can share the calls of `encode_each` and `decode_each`.
-
-        Args:
-            size: `(H, W)` of an image.
-        """
-        height, width = reduced(size, self.working_size)
-        return height + -height % self.cell, width + -width % self.cell
-
-    def encode_each(self, images: Sequence[Tensor]) -> list[Encoded]:
-        """Compute what does not depend on prompts, of images that may differ in size.
+    def uncalibrated(self, prompts: Prompts) -> Prompts:
+        """Return prompts whose last answer is the sigmoid of raw logits instead of calibrated ones.
 
         Args:
-            images: RGB in [0, 1], float, shape `(3, H, W)` each, all of one `grid`.
-
-        Returns:
-            The same as `encode` for each of them, up to the rounding of batched kernels.
+            prompts: As for `decode`.
         """
-        prepared = [self._prepared(image[None]) for image in images]
-        pixels = torch.cat([pixels for _, pixels in prepared])
-        decoded = self.decoded(pixels)
-        sizes = [(image.shape[-2], image.shape[-1]) for image in images]
-        parts = Encoded(sizes[0], prepared[0][0], pixels, decoded).split()
-        return [
-            part._replace(size=size, working_size=working_size)
-            for part, size, (working_size, _) in zip(parts, sizes, prepared, strict=True)
-        ]
-
-    def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> list[Tensor]:
-        """Compute the logits of the object for the prompts on each image.
-
-        Args:
-            encoded: Of `encode_each`, all of one `grid`.
-            prompts: Clicks and box of each image, as a batch of 1, in its pixels.
-
-        Returns:
-            Logits `(H, W)` of each image, float32.
-
-        Raises:
-            ValueError: If the shapes do not fit together.
-        """
-        pairs = zip(encoded, prompts, strict=True)
-        moved = [self._moved(self._uncalibrated(given), one) for one, given in pairs]
-        main, _ = self._grid_logits(*joined(encoded), joined_prompts(moved))
-        refined = [self._refined(main[n : n + 1], encoded[n], moved[n]) for n in range(len(main))]
-        answers = [as_given(*answer)[0, 0] for answer in zip(refined, encoded, strict=True)]
-        if self.temperature == 1:
-            return answers
-        return [logits / self.temperature for logits in answers]
-
-    def _uncalibrated(self, prompts: Prompts) -> Prompts:
-        """Return prompts whose last answer has temperature 1."""
         if prompts.previous is None or self.temperature == 1 or not prompts.previous.any():
             return prompts  # zeros stay zeros, and their logits would take longer than the network
         logits = self.temperature * prompts.previous.logit()
         return prompts._replace(previous=logits.sigmoid())
 
-    def _prepared(self, image: Tensor) -> tuple[Size, Tensor]:
-        """Return the working size of images of one size, and the pixels that the network sees."""
-        working_size = reduced((image.shape[-2], image.shape[-1]), self.working_size)
-        image = normalised(resized(image, working_size), self.mean, self.std)
-        # On part of a cell, resized maps would lie elsewhere than the image.
-        right, bottom = -working_size[1] % self.cell, -working_size[0] % self.cell
-        return working_size, F.pad(image, (0, right, 0, bottom))
-
-    def _moved(self, prompts: Prompts, encoded: Encoded) -> Prompts:
+    def moved(self, prompts: Prompts, encoded: Encoded) -> Prompts:
         """Check prompts, and express them in the pixels of the padded images."""
         check_prompts(prompts, len(encoded.image), encoded.size, self.previous_mask)
         moved = moved_prompts(prompts, encoded.size, encoded.working_size)
@@ -333,8 +301,8 @@ class Segmenter(nn.Module):
             )
         return main, auxiliary
 
-    def _refined(self, logits: Tensor, encoded: Encoded, prompts: Prompts) -> Tensor:
-        """Refine main logits of the padded images, prompts in their pixels."""
+    def refined(self, logits: Tensor, encoded: Encoded, prompts: Prompts) -> Tensor:
+        """Refine main logits of the padded images in evaluation mode, prompts in their pixels."""
         if self.refinement is None or self.training:
             return logits
         shown, image = without_padding(encoded, logits, encoded.image)
@@ -349,37 +317,20 @@ class Segmenter(nn.Module):
         """Return the settings that `adapt` changes; None for those that the network has not."""
         return adaptation_of(self._before_head(), self.head)
 
-    def adapt(
-        self,
-        key_iterations: int | None = None,
-        key_prior: float | None = None,
-        value_iterations: int | None = None,
-        value_prior: float | None = None,
-        click_iterations: int | None = None,
-        click_prior: float | None = None,
-    ) -> None:
+    def adapt(self, adaptation: Adaptation) -> None:
         """Switch key adaptation and value propagation of the trained network, in place.
 
         Keys adapt in the probabilistic attention of backbone and fusion, or in that of the head
         where these have none. Values propagate in heads that were trained with it.
 
         Args:
-            key_iterations: See `Adaptation`, as for the others; None leaves a setting as it is.
-            key_prior: Precision of the prior of the keys, 0 for maximum likelihood.
-            value_iterations: EM iterations in which clicks propagate, 0 for none.
-            value_prior: Precision of the prior of the value means.
-            click_iterations: EM iterations in which the classifier adapts to the clicks, 0 for
-                none.
-            click_prior: Precision of the prior of the classifier's weights.
+            adaptation: The settings; those that are None stay as they are.
 
         Raises:
-            ValueError: If a number is out of range, the network has no layer to change, or a prior
-                is given for iterations that are 0 and stay so.
+            ValueError: If the network has no layer to change, or a prior is given for iterations
+                that are 0 and stay so.
         """
-        wanted = Adaptation(
-            key_iterations, key_prior, value_iterations, value_prior, click_iterations, click_prior
-        )
-        adapt(self._before_head(), self.head, wanted)
+        adapt(self._before_head(), self.head, adaptation)
 
     def _before_head(self) -> nn.Module:
         """Return the parts with layers whose keys adapt before those of the head."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from rich.console import Console
 
-from probseg.cli.arguments import check_writable, device
+from probseg.cli.arguments import add_device, check_writable
 from probseg.errors import DataError, DatasetNotFoundError, UsageError
 from probseg.paths import zoo_dir
 from probseg.release.evaluations import Evaluation
@@ -72,7 +72,7 @@ def add_verbs(verbs: Verbs) -> None:
         action="store_true",
         help="do not repeat the tests with the weights in half precision; the card says so",
     )
-    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
+    add_device(verb)
     add("--zoo", type=Path, help="zoo folder; probseg's by default")
     verb.set_defaults(action=_publish)
     verb = verbs.add_parser("push", help="upload a model to the Hugging Face hub")

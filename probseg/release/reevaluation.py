@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from probseg.attention import restored
+from probseg.attention import Adaptation, restored
 from probseg.data import FolderDataModule, InteractiveDataModule
 from probseg.descriptions import build_described, class_name
 from probseg.errors import DataError, UnknownNameError
@@ -117,7 +117,7 @@ def _adapted(model: Segmenter, adaptation: Mapping[str, Any]) -> Iterator[None]:
     """Set the adaptation of a test on the network, until the end of the context."""
     with restored(model):
         if adaptation:
-            model.adapt(**adaptation)
+            model.adapt(Adaptation(**adaptation))
         yield
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
-from probseg.cli.arguments import device
+from probseg.cli.arguments import add_device
 from probseg.errors import DatasetNotFoundError, UsageError
 from probseg.release.evaluations import Evaluation, is_clicks, read_evaluations
 from probseg.terminal import Grid, console, print_table
@@ -39,7 +39,7 @@ def add_verb(verbs: Verbs) -> None:
     add("--metrics", action="store_true", help="test again, and compare with the recorded figures")
     add("--on", nargs="+", metavar="SET", help="test on these data sets only: SamplePhotos")
     add("--data", type=Path, metavar="DIR", help="folder of the data sets, instead of PROBSEG_DATA")
-    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
+    add_device(verb)
     add("--zoo", type=Path, help="zoo folder; by default probseg's and the folders in PROBSEG_ZOO")
     verb.set_defaults(action=_verify)
 

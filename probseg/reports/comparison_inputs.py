@@ -14,6 +14,7 @@ import numpy.typing as npt
 from probseg.errors import DataError
 from probseg.evaluation.arrays import Scores, arrange
 from probseg.evaluation.journal import RESULTS
+from probseg.evaluation.protocols import BEGINNINGS, OPTIONS_OF_BEGINNINGS, beginning
 from probseg.evaluation.records import read_objects, unique
 from probseg.evaluation.summary import percents_up_to
 from probseg.paths import no_folder
@@ -22,7 +23,7 @@ from probseg.texts import read_json
 MAY_DIFFER = ("description", "trials")
 """Fields in which protocols of comparable runs may differ: words and the number of runs."""
 
-NEEDED = ("name", "version", "max_clicks", "box", "scribbles", "initial_mask")
+NEEDED = ("name", "version", "max_clicks", *OPTIONS_OF_BEGINNINGS)
 """Options that the protocol of a result must have."""
 
 NAMED = 5
@@ -265,7 +266,7 @@ def _read_scores(
 
 def _first_result(protocol: Mapping[str, Any]) -> int:
     """Return the number of clicks of the first result, as `Protocol.first_answer` does."""
-    return 0 if protocol["box"] or protocol["scribbles"] or protocol["initial_mask"] else 1
+    return 0 if BEGINNINGS[beginning(protocol)].has_result else 1
 
 
 def _keys(result: Result) -> set[tuple[str, str]]:

@@ -13,13 +13,16 @@ import numpy as np
 import probseg
 from probseg.drawing import drawing
 from probseg.reports.comparison import LEVEL, SIGNIFICANT, Comparison, Curves, Row
-from probseg.reports.comparison_scores import kind_of, title_of
-from probseg.reports.tables import ScoreTable, as_markdown, without_html
+from probseg.reports.comparison_scores import KINDS, kind_of, title_of
+from probseg.reports.tables import ScoreTable, as_markdown, listed, without_html
+
+_PERCENT = [kind.title for kind in KINDS.values() if kind.scale == 100]
+_HIGHER = [kind.title for kind in KINDS.values() if kind.higher_is_better]
 
 LEGEND = (
-    "Means over objects (of these, means over trials); mIoU, AUC, boundary IoU and failures in "
-    "percent, their differences in points, NoC in clicks. Higher is better for mIoU, AUC and "
-    "boundary IoU, lower for the others. Failures: objects that most trials never brought to the "
+    f"Means over objects (of these, means over trials); {listed(_PERCENT)} in "
+    f"percent, their differences in points, NoC in clicks. Higher is better for {listed(_HIGHER)}, "
+    "lower for the others. Failures: objects that most trials never brought to the "
     "IoU. The interval (95 %, not corrected) is of the mean difference, by a bootstrap over "
     "photographs. p: Wilcoxon's signed-rank test of the photographs' mean differences, for "
     "failures McNemar's exact test; corrected p: after Holm (1979)."

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from probseg.evaluation.protocols import Protocol
+from probseg.evaluation.protocols import BEGINNINGS, Protocol
 from probseg.evaluation.scores import SCORES
 from probseg.evaluation.summary import Summary, Timing
 from probseg.metrics import REPORTED_CLICKS, Interval
@@ -81,13 +81,12 @@ def without_html(text: str) -> str:
 
 def clicks_so_far(protocol: Protocol) -> str:
     """Describe the clicks of a protocol: "k corrective clicks after the box"."""
-    if protocol.box:
-        return "corrective clicks after the box"
-    if protocol.scribbles:
-        return "corrective clicks after the strokes"
-    if protocol.initial_mask:
-        return "clicks on the given mask"
-    return "clicks"
+    return BEGINNINGS[protocol.begins_with].clicks
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def count(number: int, thing: str) -> str:

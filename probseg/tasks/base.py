@@ -10,14 +10,16 @@ from typing import Any, Self, cast
 
 import lightning as L
 import torch
-from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
-from lightning.pytorch.utilities import rank_zero_warn
 from torch import nn
 
+import probseg
 from probseg.data.loading import TrainingData
+from probseg.lightning_internals import made_by_command_line
 from probseg.seeds import BATCH, mixed
-from probseg.tasks.migration import HEADER, header, migrate
 from probseg.zoo.store import check_fit
+
+VERSION = "probseg_version"
+"""Key of a checkpoint with the version of probseg that wrote it."""
 
 
 class NetworkTask(L.LightningModule):
@@ -62,7 +64,7 @@ class NetworkTask(L.LightningModule):
         frame = frame or cast("FrameType", inspect.currentframe()).f_back
         assert frame is not None, "a constructor calls it"
         left_out = [ignore] if isinstance(ignore, str) else list(ignore or ())
-        if _given_hyperparameters.get() is None:
+        if not made_by_command_line():
             values = frame.f_locals.items()
             left_out += [name for name, value in values if callable(value)]
         super().save_hyperparameters(*args, ignore=left_out, frame=frame, logger=logger)
@@ -119,23 +121,18 @@ class NetworkTask(L.LightningModule):
                 buffer.copy_(shared)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Store the format of the checkpoint, and exclude built objects.
+        """Store the version of probseg, and exclude built objects.
 
         The command line hands over descriptions of the network and the data; Python code hands over
         the modules and data sets themselves, whose place is not in a file meant to be read safely.
         """
-        checkpoint[HEADER] = header()
+        checkpoint[VERSION] = probseg.__version__
         for part in ("hyper_parameters", "datamodule_hyper_parameters"):
             given = checkpoint.get(part, {})
             checkpoint[part] = {name: value for name, value in given.items() if _is_plain(value)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Bring the checkpoint of an older version to the present format.
-
-        That of another network is refused in words, before torch does it in keys.
-        """
-        for notice in migrate(checkpoint):
-            rank_zero_warn(notice)
+        """Refuse the checkpoint of another network in words, before torch does it in keys."""
         check_fit(self.state_dict(), checkpoint["state_dict"], "checkpoint")
 
 

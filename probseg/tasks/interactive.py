@@ -148,7 +148,7 @@ class InteractiveSegmentation(NetworkTask):
         else:
             prompts = self.draw_prompts(images, masks, seeds, self.stage, rounds)
             encoded = self.model.encode(images).repeated(self.annotators)
-            answers = [(self.model.all_logits(encoded, prompts), masks)]
+            answers = [(self.model.raw_logits(encoded, prompts), masks)]
         loss = torch.stack([self.loss(given.main, truth) for given, truth in answers]).mean()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
         auxiliary = [
@@ -191,7 +191,7 @@ class InteractiveSegmentation(NetworkTask):
         answers: list[tuple[Logits, Tensor]] = []
 
         def answer(prompts: Prompts) -> Tensor:
-            given = self.model.all_logits(encoded, self._readable(prompts))
+            given = self.model.raw_logits(encoded, self._readable(prompts))
             answers.append((given, masks.masked_fill(~prompts.given[:, None, None], IGNORE)))
             return given.main.detach()
 
@@ -221,7 +221,7 @@ class InteractiveSegmentation(NetworkTask):
 
         def answer(prompts: Prompts) -> Tensor:
             # A refinement learns nothing, and would take longer than all the rest of the step.
-            return self.model.decode(encoded(), self._readable(prompts), refine=False)
+            return self.model.raw_logits(encoded(), self._readable(prompts), refine=False).main
 
         with self._as_at_test_time():
             prompts = self._drawn(masks, seeds, stage, rounds, answer)

@@ -9,6 +9,7 @@ from typing import Any
 from probseg.errors import UnknownNameError, UsageError
 from probseg.models import Segmenter, build, build_semantic, list_presets, override, read_preset
 from probseg.models.build import Description, Task
+from probseg.paths import is_path
 from probseg.semantic import SemanticSegmenter
 from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import WEIGHTS, description_of
@@ -143,7 +144,7 @@ def describe(name: str, pretrained: bool) -> tuple[Path | None, Description]:
     """
     if name.startswith(PREFIX):
         folder = hub_folder(name, weights=pretrained)
-    elif "/" in name:
+    elif is_path(name):
         folder = Path(name)
     elif pretrained:
         folder = verify(name).folder  # by the checksums of the index

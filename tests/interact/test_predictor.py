@@ -7,6 +7,7 @@ from fakes import draw_scene, micro_model
 from refusals import refused
 from torch import nn
 
+from probseg.attention import Adaptation
 from probseg.backbones import Backbone
 from probseg.clicks.boxes import padded_crop
 from probseg.errors import UnknownNameError
@@ -15,6 +16,7 @@ from probseg.heads import ConvHead, FPNDecoder
 from probseg.interact import RECOMMENDED_ZOOM, ZOOMS, InteractionLoop, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor
 from probseg.models import Segmenter
+from probseg.models.segmenter import Logits
 from probseg.types import Click, FeatureInfo, Sample
 
 CLICKS = [Click(20, 30), Click(3, 4, positive=False), Click(25.5, 20.25)]
@@ -201,7 +203,7 @@ def test_adapting_changes_the_next_mask_and_keeps_the_prompts(entry, settings, h
     before = predictor.predict(CLICKS, box=BOX)
     expected = built.predict(CLICKS, box=BOX)
     assert np.abs(before.probability - expected.probability).max() > 1e-5
-    predictor.adapt(**settings)
+    predictor.adapt(Adaptation(**settings))
     assert predictor.clicks == tuple(CLICKS)
     np.testing.assert_array_equal(predictor.predict().probability, expected.probability)
     more = Click(8, 50)
@@ -224,7 +226,7 @@ def test_undo_to_nothing_after_adapting_is_no_way_back_to_the_old_settings():
     predictor = Predictor(model)
     predictor.set_image(photo())
     before = predictor.predict([Click(9, 9)])
-    predictor.adapt(key_iterations=3, key_prior=0.5)
+    predictor.adapt(Adaptation(key_iterations=3, key_prior=0.5))
     expected = predictor.predict()
     assert np.abs(before.probability - expected.probability).max() > 1e-5
     assert predictor.undo() is None
@@ -238,7 +240,7 @@ def test_a_network_that_cannot_adapt_says_so():
     predictor.set_image(photo())
     before = predictor.predict(CLICKS)
     with pytest.raises(ValueError, match="no probabilistic attention"):
-        predictor.adapt(key_iterations=2)
+        predictor.adapt(Adaptation(key_iterations=2))
     np.testing.assert_array_equal(predictor.predict().probability, before.probability)
 
 
@@ -258,15 +260,15 @@ def counted():
 
 def test_the_loop_is_asked_for_what_is_new_only(monkeypatch):
     predictor, asked = Predictor(micro_model("micro_fast"), zoom=None), []
-    for name in ("encode_each", "decode_each"):
+    encoding, decoding = "features", "raw_logits"
+    for name in (encoding, decoding):
         function = getattr(predictor.model, name)
 
-        def watched(first, *others, name=name, function=function):
-            asked.append((name[:6], len(first)))
-            return function(first, *others)
+        def watched(*arguments, name=name, function=function, **options):
+            asked.append(name)
+            return function(*arguments, **options)
 
         monkeypatch.setattr(predictor.model, name, watched)
-    encoding, decoding = ("encode", 1), ("decode", 1)
     predictor.set_image(photo())
     assert asked == [encoding]
     predictor.predict(CLICKS[:1])
@@ -275,7 +277,7 @@ def test_the_loop_is_asked_for_what_is_new_only(monkeypatch):
     predictor.reset()
     predictor.predict(CLICKS)
     assert asked == [encoding, *[decoding] * 4]
-    predictor.adapt(value_iterations=2)
+    predictor.adapt(Adaptation(value_iterations=2))
     assert asked[5:] == [encoding]
     predictor.predict()
     assert asked[6:] == [decoding]
@@ -307,15 +309,12 @@ def test_a_new_crop_is_paid_for_again(counted):
 class Answers(Segmenter):
     """Says that a disk around the last positive click is the object."""
 
-    def decode_each(self, encoded, prompts):
-        answers = []
-        for one, given in zip(encoded, prompts, strict=True):
-            height, width = one.size
-            x, y = given.points[0][given.labels[0] == 1][-1]
-            rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-            distance = ((columns - x) ** 2 + (rows - y) ** 2).sqrt()
-            answers.append(0.06 * width + len(given.labels[0]) - distance)
-        return answers
+    def raw_logits(self, encoded, prompts, refine=True):
+        height, width = encoded.size
+        x, y = prompts.points[0][prompts.labels[0] == 1][-1]
+        rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+        distance = ((columns - x) ** 2 + (rows - y) ** 2).sqrt()
+        return Logits((0.06 * width + len(prompts.labels[0]) - distance)[None, None], None)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_table(measured, monkeypatch, capsys):
         (["--size=3x4x5"], ["--size", "HxW"]),
         (["--repeats=0"], ["--repeats", "at least 1"]),
         (["--warmup=-1"], ["--warmup", "at least 0"]),
-        (["--device=tpu"], ["--device", "cpu, cuda or cuda:N"]),
+        (["--device=tpu"], ["--device", "cuda:N or mps"]),
         (["--device=cuda:99"], ["--device", "cuda:99"]),
         (["--precision=16"], ["--precision", "bf16"]),
         (["--json=nowhere/costs.json"], ["--json", "nowhere"]),

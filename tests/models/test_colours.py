@@ -5,6 +5,8 @@ import torch
 from fakes import micro_model
 from network_cases import prompts
 
+from probseg.interact.batches import Batches
+
 OTHER = {"mean": (0.25, 0.5, 0.625), "std": (0.25, 0.5, 1.0)}
 CLICKS = prompts((9, 12, 1), (50, 4, 0))
 PARTS = {
@@ -51,7 +53,7 @@ def test_what_is_filled_up_has_the_mean_colour():
     model, seen = network("micro_conv", OTHER)
     with torch.no_grad():
         model(torch.rand(1, 3, 45, 61), CLICKS)
-    assert seen["image"].shape[-2:] == model.grid((45, 61))
+    assert seen["image"].shape[-2:] == Batches(model).grid((45, 61))
     assert (seen["image"][..., 45:, :] == model.mean).all()
     assert seen["shown"].shape[-2:] == (45, 61)
 

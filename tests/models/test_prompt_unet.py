@@ -11,6 +11,7 @@ from refusals import refused
 from torch import nn
 
 from probseg.heads import PromptPropagation, PromptUNet, PyramidDecoder
+from probseg.interact.batches import Batches
 from probseg.types import FeatureInfo, Prompts
 
 PRESETS = ["lite0_unet", "lite0_unet_prop"]
@@ -77,12 +78,11 @@ def test_a_click_costs_fusion_and_head_alone():
 @pytest.mark.parametrize("name", PRESETS)
 def test_images_of_one_grid_together_are_as_one_by_one(name):
     network = model(name)
-    network.temperature = 1.0  # which `decode_each` alone applies
     sizes = [(40, 56), (37, 64), (64, 50)]
     images = [torch.rand(3, *size) for size in sizes]
     given = [drawn(size, seed=n, clicks=n + 1) for n, size in enumerate(sizes)]
     with torch.no_grad():
-        together = network.decode_each(network.encode_each(images), given)
+        together = Batches(network).decode_each(Batches(network).encode_each(images), given)
         for n, image in enumerate(images):
             alone = network(image[None], given[n])[0, 0]
             torch.testing.assert_close(together[n], alone, atol=1e-5, rtol=1e-4)

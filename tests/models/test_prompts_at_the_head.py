@@ -148,7 +148,7 @@ def test_auxiliary_logits_have_the_size_of_the_image_and_see_no_prompt():
     model = Segmenter(build().backbone, Coarse, ConvHead, working_size=30, prompts="head").eval()
     with torch.no_grad():
         encoded = model.encode(torch.rand(1, 3, 37, 53))
-        asked = [model.all_logits(encoded, given) for given in (prompts(), CLICKS)]
+        asked = [model.raw_logits(encoded, given) for given in (prompts(), CLICKS)]
     for logits in asked:
         assert logits.auxiliary.shape == logits.main.shape == (1, 1, 37, 53)
         assert logits.auxiliary.dtype == torch.float32

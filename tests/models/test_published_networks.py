@@ -70,7 +70,7 @@ def test_hrnet_with_ocr(width, ocr_width, small, previous, size, tmp_path):
     wanted = enlarged(main, size)
     with torch.no_grad():
         got, coarse = logits_in_float64(model, image, maps)
-        answered = model.float().all_logits(model.encode(image), prompts)
+        answered = model.float().raw_logits(model.encode(image), prompts)
     torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(coarse, auxiliary, rtol=1e-9, atol=1e-9)
     # The whole network, with its drawing of clicks, in float32.

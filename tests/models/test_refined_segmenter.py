@@ -5,6 +5,8 @@ import torch
 from fakes import micro_model
 from network_cases import prompts
 
+from probseg.interact.batches import Batches
+
 CLICKS = prompts((9, 12, 1), (30, 4, 0))
 PART = {"class_path": "probseg.heads.GraphCut", "init_args": {"units": 4, "smoothness": 2.0}}
 
@@ -22,10 +24,10 @@ def image(height=45, width=61):
 def test_main_logits_are_refined_and_auxiliary_ones_are_not(name):
     model = network(name)
     with torch.no_grad():
-        logits = model.all_logits(model.encode(image()), CLICKS)
-        unrefined = model.decode(model.encode(image()), CLICKS, refine=False)
+        logits = model.raw_logits(model.encode(image()), CLICKS)
+        unrefined = model.raw_logits(model.encode(image()), CLICKS, refine=False).main
         refinement, model.refinement = model.refinement, None
-        plain = model.all_logits(model.encode(image()), CLICKS)
+        plain = model.raw_logits(model.encode(image()), CLICKS)
     torch.testing.assert_close(logits.main, refinement(plain.main, image(), CLICKS))
     torch.testing.assert_close(logits.auxiliary, plain.auxiliary)
     torch.testing.assert_close(unrefined, plain.main)
@@ -46,7 +48,7 @@ def test_clicks_on_one_image_after_another_give_what_all_at_once_gives(working_s
     model = network(working_size=working_size)
     images = [image()[0], image(45, 62)[0]]
     with torch.no_grad():
-        together = model.decode_each(model.encode_each(images), [CLICKS, CLICKS])
+        together = Batches(model).decode_each(Batches(model).encode_each(images), [CLICKS, CLICKS])
         alone = [model(one[None], CLICKS)[0, 0] for one in images]
     for one, other in zip(together, alone, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)

@@ -9,7 +9,9 @@ from fakes import draw_sample
 from network_cases import prompts
 
 from probseg.evaluation import get_protocol, run_objects
+from probseg.interact.predictor import Predictor
 from probseg.models import variant
+from probseg.types import Click
 
 SHORT = replace(get_protocol("ritm"), max_clicks=5)
 
@@ -37,13 +39,10 @@ def test_a_previous_answer_is_the_logits_at_temperature_1():
     image, logits = torch.rand(3, 40, 56), 2 * torch.randn(1, 1, 40, 56)
     with torch.no_grad():
         expected, answer = (
-            model.decode_each(
-                model.encode_each([image]),
-                [prompts((9, 7, 1), previous=(logits / model.temperature).sigmoid())],
-            )[0]
+            model(image[None], prompts((9, 7, 1), previous=(logits / model.temperature).sigmoid()))
             for model in (plain, calibrated)
         )
-        unmasked = plain.decode_each(plain.encode_each([image]), [prompts((9, 7, 1))])[0]
+        unmasked = plain(image[None], prompts((9, 7, 1)))
     torch.testing.assert_close(answer * 0.4, expected)
     assert not torch.allclose(unmasked, expected, rtol=0.01)
 
@@ -52,3 +51,22 @@ def test_a_previous_answer_is_the_logits_at_temperature_1():
 def test_a_temperature_out_of_range_is_named(temperature):
     with pytest.raises(ValueError, match=r"^`temperature`"):
         network(temperature)
+
+
+def test_every_door_gives_calibrated_probabilities():
+    model, asked = network(0.4), prompts((9, 7, 1), previous=torch.zeros(1, 1, 40, 56))
+    pixels = torch.randint(0, 256, (40, 56, 3), dtype=torch.uint8)
+    predictor = Predictor(model, zoom=None)
+    predictor.set_image(pixels.numpy())
+    shown = pixels.permute(2, 0, 1)[None].float() / 255
+    answers = [predictor.predict([Click(9, 7)]).probability]
+    with torch.no_grad():
+        encoded = model.encode(shown)
+        answers += [
+            logits[0, 0].sigmoid().numpy()
+            for logits in (model(shown, asked), model.decode(encoded, asked))
+        ]
+        raw = model.raw_logits(encoded, asked).main
+    for answer in answers:
+        np.testing.assert_allclose(answer, (raw[0, 0] / 0.4).sigmoid(), atol=1e-6)
+    assert abs(answers[0] - raw[0, 0].sigmoid().numpy()).max() > 0.01

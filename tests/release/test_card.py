@@ -1,14 +1,12 @@
 """Cards as people and the Hugging Face hub read them."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import yaml
 from huggingface_hub import ModelCard
-from zoos import add_model
+from zoos import PUBLISHED, add_model
 
-from probseg.paths import zoo_dir
 from probseg.release.card import render_card
 from probseg.release.evaluations import Evaluation, all_figures, read_evaluations
 from probseg.zoo.index import CARD, WEIGHTS, Metric, read_index
@@ -99,7 +97,7 @@ def test_semantic_models(tmp_path):
     assert accuracy.metric_type == "pixel_accuracy"
 
 
-@pytest.mark.parametrize("root", [zoo_dir(), Path(__file__).parents[2] / "benchmarks" / "zoo"])
+@pytest.mark.parametrize("root", PUBLISHED)
 def test_cards_are_valid_and_have_the_figures_of_the_index(root):
     for name, entry in read_index(root).items():
         text, evaluations = (root / name / CARD).read_text("utf-8"), read_evaluations(root / name)

@@ -47,15 +47,15 @@ def micro_task(curriculum=CLICKS, prompts="head", **options):
 def asked(monkeypatch):
     """Prompts and main logits of each call of the network in training mode."""
     seen = []
-    all_logits = Segmenter.all_logits
+    raw_logits = Segmenter.raw_logits
 
     def spied(model, encoded, prompts, refine=True):
-        result = all_logits(model, encoded, prompts, refine)
+        result = raw_logits(model, encoded, prompts, refine)
         if {module.training for module in model.modules()} == {True}:
             seen.append((prompts, result.main))
         return result
 
-    monkeypatch.setattr(Segmenter, "all_logits", spied)
+    monkeypatch.setattr(Segmenter, "raw_logits", spied)
     return seen
 
 

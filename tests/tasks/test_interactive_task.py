@@ -49,7 +49,7 @@ class Answer(Segmenter):
     def encode(self, image):
         return Images(image)
 
-    def all_logits(self, encoded, prompts, refine=True):
+    def raw_logits(self, encoded, prompts, refine=True):
         self.asked.append((prompts, self.training, torch.is_grad_enabled()))
         return Logits(self.answer(encoded.pixels, prompts).unsqueeze(1) * self.scale, None)
 
@@ -381,7 +381,7 @@ def test_auxiliary_logits_enter_the_loss_with_their_weight(weight):
     result = step(task, "random", data)
     with torch.no_grad():  # in training mode, as it was
         encoded = model.encode(data.images.float() / 255)
-        main, auxiliary = model.all_logits(encoded, result["prompts"])
+        main, auxiliary = model.raw_logits(encoded, result["prompts"])
     torch.testing.assert_close(main, result["logits"])
     losses = [task.loss(logits, data.masks).item() for logits in (main, auxiliary)]
     assert [logged["train/loss"], logged["train/auxiliary_loss"]] == pytest.approx(losses)

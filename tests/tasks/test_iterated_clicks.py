@@ -41,15 +41,15 @@ def micro_task(previous_mask=True, curriculum=None, prompts="stem", **options):
 def asked(monkeypatch):
     """How the network was asked: prompts, modes and gradients of each call."""
     seen = []
-    all_logits = Segmenter.all_logits
+    raw_logits = Segmenter.raw_logits
 
     def spied(model, encoded, prompts, refine=True):
         modes = {module.training for module in model.modules()}
-        result = all_logits(model, encoded, prompts, refine)
+        result = raw_logits(model, encoded, prompts, refine)
         seen.append((prompts, modes, torch.is_grad_enabled(), result.main.detach()))
         return result
 
-    monkeypatch.setattr(Segmenter, "all_logits", spied)
+    monkeypatch.setattr(Segmenter, "raw_logits", spied)
     return seen
 
 

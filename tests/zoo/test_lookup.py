@@ -99,6 +99,8 @@ def test_files_that_are_missing_or_not_listed_are_named(zoos):
     lines = (folder / CHECKSUMS).read_text().splitlines()
     (folder / CHECKSUMS).write_text(lines[1])
     refused(ChecksumError, lambda: create_model(str(folder), pretrained=True), CHECKSUMS, WEIGHTS)
-    (folder / CHECKSUMS).unlink()  # as in folders of earlier versions
-    create_model(str(folder), pretrained=True)
+    (folder / CHECKSUMS).unlink()
+    for load in (lambda: create_model(str(folder), pretrained=True), lambda: read_trained(folder)):
+        refused(FileNotFoundError, load, folder / CHECKSUMS, "probseg zoo publish")
+    create_model(str(folder))  # without weights there is nothing to check
     assert verify("micro_csa.y").entry == read_index(zoos / "two")["micro_csa.y"]

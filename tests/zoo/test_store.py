@@ -1,10 +1,10 @@
 import os
-from pathlib import Path
 
 import pytest
 import torch
 from fakes import micro_model
 from refusals import refused
+from zoos import PUBLISHED
 
 import probseg.zoo.store as store
 from probseg.errors import WeightsError
@@ -70,17 +70,14 @@ def test_weights_of_another_architecture_are_refused(tmp_path):
     refused(WeightsError, lambda: load_into(micro_model(), path), path)
 
 
-ROOTS = (zoo_dir(), Path(__file__).parents[2] / "benchmarks" / "zoo")
-"""The zoo that ships, and that of models for comparisons."""
-
-MODELS = [(root, name) for root in ROOTS for name in read_index(root)]
+MODELS = [(root, name) for root in PUBLISHED for name in read_index(root)]
 NAMES = [name for _, name in MODELS]
 
 
 def test_zoos_list_each_folder_once():
     assert read_index(zoo_dir())
     assert len(set(NAMES)) == len(NAMES)
-    for root in ROOTS:
+    for root in PUBLISHED:
         assert {path.name for path in root.iterdir() if path.is_dir()} == set(read_index(root))
 
 

@@ -56,6 +56,6 @@ def create(model: str = RECOMMENDED, device: str = "cpu") -> Interactor:
 
     Args:
         model: Model of the zoo, model folder, or folder of a run.
-        device: `cpu`, `cuda` or `cuda:N`.
+        device: `cpu`, `cuda`, `cuda:N` or `mps`.
     """
     return Interactor(PromptedModel(model, device))

@@ -10,7 +10,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 
 from probseg.annotate.listening import listen, need_server, serve
-from probseg.cli.arguments import Parser, device
+from probseg.cli.arguments import Parser, add_device
 from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
 from probseg.paths import no_folder
@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         help="another name by which Label Studio may call this machine, such as "
         "host.docker.internal; repeatable",
     )
-    add("--device", type=device, default="cpu", help="cpu, cuda or cuda:N (default: %(default)s)")
+    add_device(label_studio)
     nuclio = tools.add_parser(
         "cvat-nuclio", help="write the folder of a serverless function of CVAT"
     )

@@ -1,0 +1,151 @@
+"""Images of several sizes, and their prompts, in one call of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from probseg.heads.base import Decoded, Units
+from probseg.models import Encoded, Segmenter
+from probseg.models.encoded import Size, as_given, reduced
+from probseg.types import Prompts
+
+
+class Model(Protocol):
+    """A model for clicks on many images at once; a `Segmenter` becomes one by `Batches`."""
+
+    def grid(self, size: Size) -> Hashable:
+        """Return what images of size `(H, W)` must have in common to be computed together."""
+
+    def encode_each(self, images: Sequence[Tensor]) -> Sequence[Any]:
+        """Encode images `(3, H, W)` in [0, 1] of one `grid`; called once for each image."""
+
+    def decode_each(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Sequence[Tensor]:
+        """Return logits `(H, W)` of each image for all its prompts so far (a batch of 1)."""
+
+
+class OneStep(NamedTuple):
+    """A model that is one function of image `(1, 3, H, W)` and prompts.
+
+    Args:
+        predict: Returns logits `(1, 1, H, W)`.
+    """
+
+    predict: Callable[[Tensor, Prompts], Tensor]
+
+    def grid(self, size: Size) -> Size:
+        """Compute images of one size together."""
+        return size
+
+    def encode_each(self, images: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the images unchanged."""
+        return images
+
+    def decode_each(self, encoded: Sequence[Tensor], prompts: Sequence[Prompts]) -> list[Tensor]:
+        """Call the function for each image."""
+        return [
+            self.predict(image[None], own)[0, 0]
+            for image, own in zip(encoded, prompts, strict=True)
+        ]
+
+
+class Batches(NamedTuple):
+    """A network that answers for images of several sizes in one call.
+
+    The answers are those of `Segmenter.encode` and `Segmenter.decode` for each image, up to the
+    rounding of batched kernels. Images that are padded to one size share a call.
+
+    Args:
+        network: In evaluation mode.
+    """
+
+    network: Segmenter
+
+    def grid(self, size: Size) -> Size:
+        """Return the size of the padded image that the network sees, for one of size `(H, W)`."""
+        height, width = reduced(size, self.network.working_size)
+        cell = self.network.cell
+        return height + -height % cell, width + -width % cell
+
+    def encode_each(self, images: Sequence[Tensor]) -> list[Encoded]:
+        """Compute what does not depend on prompts.
+
+        Args:
+            images: RGB in [0, 1], float, shape `(3, H, W)` each, all of one `grid`.
+        """
+        prepared = [self.network.prepared(image[None]) for image in images]
+        decoded = self.network.features(torch.cat([one.image for one in prepared]))
+        if decoded is None:
+            return prepared
+        decoded = decoded._replace(auxiliary=None)  # for the loss alone
+        return [
+            one._replace(decoded=decoded.each(lambda maps, n=n: maps[n : n + 1]))  # type: ignore[misc]
+            for n, one in enumerate(prepared)
+        ]
+
+    def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> list[Tensor]:
+        """Compute the logits of the object for the prompts on each image.
+
+        Args:
+            encoded: Of `encode_each`, all of one `grid`.
+            prompts: Clicks and box of each image, as a batch of 1, in its pixels.
+
+        Returns:
+            Calibrated logits `(H, W)` of each image, float32.
+
+        Raises:
+            ValueError: If the shapes do not fit together.
+        """
+        network = self.network
+        moved = [
+            network.moved(network.uncalibrated(own), one)
+            for one, own in zip(encoded, prompts, strict=True)
+        ]
+        raw = network.raw_logits(_joined(encoded), _joined_prompts(moved), refine=False).main
+        return [
+            network.calibrated(as_given(network.refined(raw[n : n + 1], one, moved[n]), one))[0, 0]
+            for n, one in enumerate(encoded)
+        ]
+
+
+def _joined(encoded: Sequence[Encoded]) -> Encoded:
+    """Return padded images of one grid as one batch, which the network takes for whole images."""
+    image = torch.cat([one.image for one in encoded])
+    size = (image.shape[-2], image.shape[-1])
+    decoded = [one.decoded for one in encoded if one.decoded is not None]
+    return Encoded(size, size, image, _joined_features(decoded) if decoded else None)
+
+
+def _joined_features(decoded: Sequence[Decoded]) -> Decoded:
+    if len(decoded) == 1:
+        return decoded[0]
+    units = [one.units for one in decoded if one.units is not None]
+    return Decoded(
+        torch.cat([one.features for one in decoded]),
+        coarser=tuple(map(torch.cat, zip(*(one.coarser for one in decoded), strict=True))),
+        units=Units(*map(torch.cat, zip(*units, strict=True))) if units else None,
+    )
+
+
+def _joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
+    """Return the prompts of several images as one batch, padded with rows that are no clicks.
+
+    Args:
+        prompts: Of each image; all of them with previous masks of one size, or all without.
+    """
+    if len(prompts) == 1:
+        return prompts[0]
+    previous = [given.previous for given in prompts if given.previous is not None]
+    most = max(given.labels.shape[1] for given in prompts)
+    missing = [most - given.labels.shape[1] for given in prompts]
+    pairs = list(zip(prompts, missing, strict=True))
+    return Prompts(
+        points=torch.cat([F.pad(given.points, (0, 0, 0, n)) for given, n in pairs]),
+        labels=torch.cat([F.pad(given.labels, (0, n), value=-1) for given, n in pairs]),
+        boxes=torch.cat([given.boxes for given in prompts]),
+        previous=torch.cat(previous) if previous else None,
+    )

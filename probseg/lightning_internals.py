@@ -1,0 +1,134 @@
+"""All that is taken from Lightning beyond its documented interface.
+
+Each function and class here relies on names that Lightning may change in any version; a test of
+each says which one it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+from jsonargparse import Namespace
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.core.mixins.hparams_mixin import _given_hyperparameters
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+
+
+def made_by_command_line() -> bool:
+    """Return whether the object under construction gets its arguments from `LightningCLI`."""
+    return _given_hyperparameters.get() is not None
+
+
+def launched_processes(trainer: L.Trainer) -> list[subprocess.Popen[bytes]]:
+    """Return the other processes of a training, which the first one has started.
+
+    Lightning watches this list: whoever ends the processes empties it first, or Lightning kills
+    this process, too.
+    """
+    launcher = trainer.strategy.launcher
+    return launcher.procs if isinstance(launcher, _SubprocessScriptLauncher) else []
+
+
+def logged_step(trainer: L.Trainer) -> int:
+    """Return the step that Lightning gives to numbers; after a batch, `global_step` is one ahead.
+
+    Pictures and numbers of one moment then stand at one step, and steps never go back.
+    """
+    return trainer.fit_loop.epoch_loop._batches_that_stepped
+
+
+def position(trainer: L.Trainer) -> tuple[int, int]:
+    """Return the epoch and batch at which a training begins or resumes."""
+    epochs: Any = trainer.fit_loop.epoch_progress.current  # annotated as its base class
+    if epochs.ready == epochs.processed:  # between two epochs, or at the very beginning
+        return epochs.processed, 0
+    batches: Any = trainer.fit_loop.epoch_loop.batch_progress
+    if batches.is_last_batch:
+        return epochs.processed + 1, 0
+    return epochs.processed, batches.current.processed
+
+
+def recount_batches(trainer: L.Trainer, before: int, now: int) -> None:
+    """Convert the number of finished batches of an epoch to another batch size, in place.
+
+    Where that does not come out even, the crops of less than a batch are seen again.
+
+    Args:
+        trainer: Of a training that resumes within an epoch.
+        before: Batch size of the interrupted training.
+        now: Batch size of this training.
+    """
+    current: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+    open_batches = current.processed - current.completed  # whose end Lightning makes up for
+    current.ready = current.started = current.processed = current.processed * before // now
+    current.completed = current.processed - open_batches
+
+
+def end_readers(trainer: L.Trainer) -> None:
+    """End the processes that read training data, which Lightning leaves running in a validation."""
+    trainer.fit_loop.teardown()
+
+
+def mark_validation_as_begun(checkpoint: Mapping[str, Any]) -> None:
+    """Make a training that resumes from a checkpoint repeat the validation, in place.
+
+    Lightning takes a checkpoint from between a batch and its validation for one from after it.
+    """
+    begun = {"ready": 1, "started": 1, "processed": 0, "completed": 0}
+    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
+    progress.update(total=dict(begun), current=dict(begun), is_last_batch=False)
+
+
+def finished_epochs(checkpoint: Mapping[str, Any]) -> int | None:
+    """Return the number of epochs in a checkpoint; None if it holds weights alone."""
+    if "loops" not in checkpoint:
+        return None
+    epochs: int = checkpoint["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"]
+    return epochs
+
+
+class DataFirstParser(LightningArgumentParser):
+    """Makes the data before the model: missing data are found before weights are loaded."""
+
+    _actions: list[argparse.Action]
+
+    def instantiate(self, *args: Any, **kwargs: Any) -> Namespace:  # noqa: ANN401
+        """Make the classes of a configuration; see jsonargparse."""
+        in_order = self._actions
+        self._actions = sorted(in_order, key=lambda action: action.dest != "data")
+        try:
+            return super().instantiate(*args, **kwargs)
+        finally:
+            self._actions = in_order
+
+
+class VerbCLI(LightningCLI):
+    """LightningCLI with places for code around its verbs."""
+
+    def options_of(self, verb: str) -> list[str]:
+        """Return the names of the options of a verb."""
+        return list(self._parser(verb).get_defaults(skip_validation=True).keys())
+
+    def prepare_parser(self, verb: str, parser: LightningArgumentParser) -> None:
+        """Change the parser of a verb, in place."""
+
+    def run_verb(self, verb: str) -> None:
+        """Run the verb."""
+        super()._run_subcommand(verb)
+
+    def _prepare_subcommand_parser(
+        self,
+        klass: type,
+        subcommand: str,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> LightningArgumentParser:
+        parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
+        self.prepare_parser(subcommand, parser)
+        return parser
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        self.run_verb(subcommand)

@@ -1,0 +1,152 @@
+"""What probseg takes from Lightning beyond its documented interface, hold by hold."""
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.cli import LightningArgumentParser
+from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
+
+from probseg import lightning_internals as internals
+
+MADE = []
+
+
+class Watched(BoringModel):
+    """Notes steps and positions, and whether a command line made it; may save after a step."""
+
+    saves_at = path = None
+
+    def __init__(self):
+        super().__init__()
+        MADE.append("model")
+        self.by_command_line = internals.made_by_command_line()
+        self.steps, self.began_at = [], None
+
+    def on_train_start(self):
+        self.began_at = internals.position(self.trainer)
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.steps.append((self.trainer.global_step, internals.logged_step(self.trainer)))
+        if self.trainer.global_step == self.saves_at:
+            self.trainer.save_checkpoint(self.path)
+
+
+class Data(BoringDataModule):
+    def __init__(self):
+        super().__init__()
+        MADE.append("data")
+
+
+def saved(place, step):
+    """The checkpoint of a training of four batches an epoch after a step."""
+    model = Watched()
+    model.saves_at, model.path = step, place / "a.ckpt"
+    trained(place, model, max_epochs=2)
+    assert model.began_at == (0, 0)
+    return model.path
+
+
+def trained(place, model=None, checkpoint=None, **options):
+    trainer = L.Trainer(
+        default_root_dir=place,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_train_batches=4,
+        limit_val_batches=1,
+        num_sanity_val_steps=0,
+        **options,
+    )
+    trainer.fit(model or Watched(), BoringDataModule(), ckpt_path=checkpoint)
+    return trainer
+
+
+def test_numbers_of_a_batch_are_logged_one_step_before_the_global_step(tmp_path):
+    model = Watched()
+    trained(tmp_path, model, max_epochs=1)
+    assert model.steps == [(1, 0), (2, 1), (3, 2), (4, 3)]
+
+
+@pytest.mark.parametrize(("step", "position"), [(3, (0, 3)), (6, (1, 2))])
+def test_a_training_resumes_at_its_position(tmp_path, step, position):
+    path = saved(tmp_path, step)
+    assert internals.finished_epochs(torch.load(path, weights_only=False)) == position[0]
+    assert internals.finished_epochs({"state_dict": {}}) is None
+    model = Watched()
+    trained(tmp_path, model, path, max_epochs=3)
+    assert model.began_at == position
+
+
+def test_batches_are_recounted_for_another_size(tmp_path):
+    class Recounted(Watched):
+        def on_train_start(self):
+            internals.recount_batches(self.trainer, 8, 4)
+            super().on_train_start()
+
+    model = Recounted()
+    trained(tmp_path, model, saved(tmp_path, 1), max_epochs=1)
+    assert model.began_at == (0, 2)
+
+
+@pytest.mark.parametrize(("marks", "validations"), [(True, 2), (False, 1)])
+def test_a_validation_marked_as_begun_is_repeated(tmp_path, marks, validations):
+    class Interrupted(Watched):
+        interrupts = True
+        validations = 0
+
+        def on_validation_start(self):
+            self.validations += 1
+            if self.interrupts:
+                self.trainer.save_checkpoint(tmp_path / "a.ckpt")
+                raise InterruptedError
+
+        def on_save_checkpoint(self, checkpoint):
+            if marks:
+                internals.mark_validation_as_begun(checkpoint)
+
+    halves = {"max_epochs": 1, "val_check_interval": 2}
+    with pytest.raises(InterruptedError):
+        trained(tmp_path, Interrupted(), **halves)
+    second = Interrupted()
+    second.interrupts = False
+    trained(tmp_path, second, tmp_path / "a.ckpt", **halves)
+    assert second.validations == validations
+
+
+def test_one_process_has_started_no_others_and_its_readers_end(tmp_path):
+    trainer = trained(tmp_path, max_epochs=1)
+    assert internals.launched_processes(trainer) == []
+    internals.end_readers(trainer)
+
+
+def test_the_command_line_calls_its_hooks_and_makes_the_data_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    MADE.clear()
+
+    class CLI(internals.VerbCLI):
+        def prepare_parser(self, verb, parser):
+            assert isinstance(parser, LightningArgumentParser)
+            MADE.append(f"parser of {verb}")
+
+        def run_verb(self, verb):
+            assert "trainer.max_epochs" in self.options_of(verb)
+            MADE.append(verb)
+            super().run_verb(verb)
+
+    parts = [
+        f"--{part}={__name__}.{kind}" for part, kind in (("model", "Watched"), ("data", "Data"))
+    ]
+    cli = CLI(
+        args=["fit", "--trainer.fast_dev_run=1", "--trainer.accelerator=cpu", *parts],
+        subclass_mode_model=True,
+        subclass_mode_data=True,
+        save_config_callback=None,
+        parser_class=internals.DataFirstParser,
+    )
+    assert cli.model.by_command_line
+    assert "parser of fit" in MADE
+    assert MADE[-3:] == ["data", "model", "fit"]
+    assert not Watched().by_command_line
+    assert cli.model.steps

@@ -13,8 +13,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.annotation_files import NO_OUTLINE, TOO_SHORT, Entry, read_index
 from probseg.data.base import InteractiveDataset
+from probseg.data.sets.annotation_files import NO_OUTLINE, TOO_SHORT, Entry, read_index
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.formats.coco import crowds_left_out
 from probseg.images import check_same_size, read_image

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import zlib
 from abc import abstractmethod
 from collections import defaultdict
@@ -19,6 +19,8 @@ from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.formats.coco import crowds_left_out
 from probseg.images import check_same_size, read_image
 from probseg.types import Sample
+
+_logger = logging.getLogger(__name__)
 
 Part = Literal["all", "train", "val"]
 
@@ -102,7 +104,7 @@ class AnnotatedObjects(InteractiveDataset):
             msg = f"{annotations}: {'; '.join(reasons)}"
             raise DataError(msg)
         for what in left_out:
-            sys.stderr.write(f"probseg: {annotations}: {what}\n")
+            _logger.warning("%s: %s", annotations, what)
         self._check_images()
 
     @classmethod

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,23 @@ class ImageMaskFolder(InteractiveDataset):
         image = read_image(image_path)
         mask = read_object(mask_path, number)
         return Sample(image, mask, self.object_name(index), self.name, image_path.stem)
+
+    @property
+    def photographs(self) -> list[Path]:
+        """Files of the images that have objects, sorted."""
+        return sorted({image for image, _, _ in self.objects})
+
+    def of_photographs(self, photographs: Container[Path]) -> ImageMaskFolder:
+        """Return a data set of the objects of some photographs.
+
+        Args:
+            photographs: Some of `self.photographs`.
+        """
+        chosen = [i for i, (image, _, _) in enumerate(self.objects) if image in photographs]
+        part = copy.copy(self)
+        part.objects = [self.objects[i] for i in chosen]
+        part._areas = self._areas[chosen]
+        return part
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_logger = logging.getLogger(__name__)
+
 
 @contextmanager
 def drawing(picture: Path | str) -> Iterator[None]:
-    """Report errors of a block that draws on stderr, and leave the picture out.
+    """Log the errors of a block that draws, and leave the picture out.
 
     No picture may end a training or a test: its numbers have taken hours.
 
@@ -24,4 +26,4 @@ def drawing(picture: Path | str) -> Iterator[None]:
             with suppress(OSError):
                 picture.unlink(missing_ok=True)
         reason = f"{type(error).__name__}: {error}"
-        sys.stderr.write(f"probseg: {picture}: left out, it cannot be drawn ({reason})\n")
+        _logger.warning("%s: left out, it cannot be drawn (%s)", picture, reason)

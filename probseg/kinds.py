@@ -58,7 +58,7 @@ class Offers(Mapping[str, _Offer]):
     Its names, length and `in` import nothing.
 
     Args:
-        kind: One of `KINDS`.
+        kind: What they are; the key of the wings' objects in `KINDS`, where wings have any.
         trunk: Objects of the trunk by name, or their dotted paths.
     """
 

@@ -110,6 +110,18 @@ def test_wrong_arrows_are_noticed(room, source, wrong):
     assert bool(list(wrong_arrows(room, source))) == wrong
 
 
+def test_readers_of_published_sets_are_imported_by_name_alone(repository):
+    """Outside of their folder, only type checkers import them, as `probseg.data` gives them."""
+    for room, path in files(repository):
+        inside = "probseg/data/sets" in path.as_posix() or path.parts[-2:] == (
+            "data",
+            "__init__.py",
+        )
+        if room not in WINGS and not inside:
+            modules = imported_modules(path.read_text(encoding="utf-8"))
+            assert not [module for module in modules if module.startswith("probseg.data.sets")]
+
+
 def test_the_wings_have_what_they_offer():
     for offers in KINDS.values():
         for path in offers.values():

@@ -131,7 +131,7 @@ def alone(hostile, file, root):
     return root
 
 
-def fitted(root, capsys):
+def fitted(root, caplog):
     """What a training says of a folder."""
     try:
         data = ImageMaskFolder(root)
@@ -139,7 +139,7 @@ def fitted(root, capsys):
             data[index]
     except DataError as error:
         return str(error)
-    return capsys.readouterr().err
+    return caplog.text
 
 
 def converted(root, target, writer="coco"):
@@ -152,23 +152,23 @@ def converted(root, target, writer="coco"):
     return f"{ledger.found[IMAGES]} images: {ledger.lines()}"
 
 
-def test_each_refused_file_is_refused_by_name(hostile, here, capsys):
+def test_each_refused_file_is_refused_by_name(hostile, here, caplog):
     """Trainings and conversions name the first such files; so each is alone with good ones."""
     counted = "2 images: ['1 images in formats of photographs that are not read']"
     for number, file in enumerate(hostile.of(REFUSED)):
         root, name = alone(hostile, file, here / str(number)), Path(file).name
-        capsys.readouterr()
-        assert name in fitted(root, capsys), file
+        caplog.clear()
+        assert name in fitted(root, caplog), file
         said = converted(root, here / f"{number}.json")
         assert name in said or said == counted or (file in ONLY_SIZES and "[]" in said), file
 
 
-def test_fit(hostile, mended, capsys, monkeypatch):
+def test_fit(hostile, mended, caplog, monkeypatch):
     monkeypatch.setattr("probseg.data.folder.NAMED", 1000)
     run = finished(*folder_fit(mended, "--trainer.fast_dev_run=true"))
     train, val = (sum(map(len, part)) for part in (run.datamodule.train, run.datamodule.val))
     assert train + val == objects_in(hostile)
-    said = capsys.readouterr().err
+    said = caplog.text
     left_out = [file for kind in (BARE, EMPTY, NESTED) for file in hostile.of(kind)]
     for file in [*left_out, *hostile.of(STRANDED, "images")]:
         if (mended / file).exists() and file != "images/nothing.jpg":
@@ -263,14 +263,14 @@ def test_convert_in_all_directions(hostile, mended, here, capsys):
             assert ledger.found[OBJECTS] == ledger.written[OBJECTS] == count, way
 
 
-def test_a_crowd_is_counted_by_all_verbs(mended, here, capsys):
+def test_a_crowd_is_counted_by_all_verbs(mended, here, caplog):
     convert(mended, here / "all.json", ("png", "coco"), Request(mended / "images"))
     content = json.loads(Path("all.json").read_text())
     first, *others = content["annotations"]
     content["annotations"] = [first | {"iscrowd": 1}, *others]
     Path("all.json").write_text(json.dumps(content))
     assert len(COCO("all.json", mended / "images")) == len(others)
-    assert f"1 of {len(others) + 1} annotations are crowds" in capsys.readouterr().err
+    assert f"1 of {len(others) + 1} annotations are crowds" in caplog.text
     prompts = read_prompts(Path("all.json"))
     assert prompts.crowds == 1
     assert sum(len(image.objects) for image in prompts.images) == len(others)

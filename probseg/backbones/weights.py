@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
-import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from itertools import zip_longest
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from probseg.errors import WeightsError
 
+_logger = logging.getLogger(__name__)
+
 SUFFIXES = (".safetensors", ".pth", ".pt")
 
 _KINDS = ("weight", "bias", "running_mean", "running_var")
@@ -27,7 +29,7 @@ _OF_FEATURES = ("out_indices", "feature_cls")
 
 
 def load_weights(network: nn.Module, weights: str, name: str, options: Mapping[str, Any]) -> None:
-    """Load stored weights into a network of feature maps; the notice on stderr counts them.
+    """Load stored weights into a network of feature maps; the log counts them.
 
     Args:
         network: Result of `timm.create_model(name, features_only=True, **options)`; all its
@@ -43,10 +45,8 @@ def load_weights(network: nn.Module, weights: str, name: str, options: Mapping[s
     own = network.state_dict()
     loaded = {key: given[_place(key, given, name)] for key in _without_counters(own)}
     network.load_state_dict({**own, **loaded})
-    sys.stderr.write(
-        f"probseg: {weights}: {len(loaded)} tensors loaded into {name}, "
-        f"{len(given) - len(loaded)} left out that feature maps do not need\n"
-    )
+    text = "%s: %d tensors loaded into %s, %d left out that feature maps do not need"
+    _logger.info(text, weights, len(loaded), name, len(given) - len(loaded))
 
 
 def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[str, Tensor]:

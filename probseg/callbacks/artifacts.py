@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
+import logging
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from probseg.errors import UsageError
 from probseg.evaluation import environment
 from probseg.paths import write_text
+
+_logger = logging.getLogger(__name__)
 
 RECORD = "artifacts.json"
 """File in the folder of the checkpoints: the artifact of each upload, by its checksum."""
@@ -66,8 +68,7 @@ class ArtifactLogger(WandbLogger):
         if self.uploads and (self.experiment.offline or self.experiment.disabled):
             self.uploads = False
             if self.experiment.offline:
-                notice = "probseg: Weights & Biases is offline: no checkpoint is uploaded\n"
-                sys.stderr.write(notice)
+                _logger.warning("Weights & Biases is offline: no checkpoint is uploaded")
         if self.uploads:
             self._callbacks[callback.state_key] = callback
 
@@ -124,7 +125,7 @@ def use_checkpoint(logger: WandbLogger, checkpoint: Path) -> None:
     """Record in Weights & Biases the artifact that a run starts from or tests.
 
     Nothing is recorded if the checkpoint was not uploaded, or by this same run (it goes on), or if
-    the run is offline or disabled. An artifact that no longer exists is named on stderr.
+    the run is offline or disabled. An artifact that no longer exists is named in the log.
 
     Args:
         logger: Of the run.
@@ -141,10 +142,8 @@ def use_checkpoint(logger: WandbLogger, checkpoint: Path) -> None:
     try:
         run.use_artifact(made["artifact"], type="model")
     except (ValueError, wandb.errors.Error) as error:
-        sys.stderr.write(
-            f"probseg: Weights & Biases cannot show that this run uses {made['artifact']}, from "
-            f"which {checkpoint} is: {error}\n"
-        )
+        text = "Weights & Biases cannot show that this run uses %s, from which %s is: %s"
+        _logger.warning(text, made["artifact"], checkpoint, error)
 
 
 def _known(checkpoint: Path) -> dict[str, dict[str, str]]:

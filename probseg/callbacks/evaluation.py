@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -37,6 +38,8 @@ from probseg.models import Segmenter
 from probseg.reports import print_summary, write_report
 from probseg.terminal import console, print_paths
 from probseg.types import Sample
+
+_logger = logging.getLogger(__name__)
 
 
 class InteractiveEvaluation(L.Callback):
@@ -138,7 +141,7 @@ class InteractiveEvaluation(L.Callback):
             model.to(memory_format=torch.channels_last)
         self._about = provenance(trainer, pl_module, self._options(self.adaptation))
         if trainer.is_global_zero:
-            print(f"probseg: {tested(self._about)}")
+            _logger.info("%s", tested(self._about))
         self._collections = [
             self._collection(trainer, protocol) for protocol in self.test_protocols
         ]
@@ -223,7 +226,7 @@ class InteractiveEvaluation(L.Callback):
         mine = taken_over if trainer.is_global_zero else ()
         journal = Journal(folder, subject, trainer.global_rank, mine)
         if taken_over and trainer.is_global_zero:
-            print(f"probseg: {len(taken_over)} runs are taken over from {place}")
+            _logger.info("%d runs are taken over from %s", len(taken_over), place)
             if place != folder:
                 retire(place)
         return Collection(protocol, self.pictures, journal, taken_over)

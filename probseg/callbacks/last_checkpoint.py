@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +24,8 @@ from probseg.lightning_internals import (
     mark_validation_as_begun,
 )
 from probseg.zoo.trained import LAST
+
+_logger = logging.getLogger(__name__)
 
 NOTHING, SAVE, STOP = range(3)
 """Requests of a process after a batch; of several processes, the greatest counts."""
@@ -188,8 +190,8 @@ class LastCheckpoint(Checkpoint):
                 return
             self._asked, self._asked_at = number, time.monotonic()
             if trainer.is_global_zero:
-                notice = "stopping after this batch; a second signal, later, stops at once"
-                sys.stderr.write(f"\nprobseg: {notice}\n")
+                text = "stopping after this batch; a second signal, later, stops at once"
+                _logger.warning(text)
 
         for number in (signal.SIGTERM, signal.SIGINT):
             self._handlers[number] = signal.signal(number, ask)

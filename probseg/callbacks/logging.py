@@ -1,6 +1,6 @@
 """Pictures and curves for the loggers of a run; numbers go through Lightning itself.
 
-What a logger does not take is reported on stderr, and the run goes on.
+What a logger does not take is logged as a warning, and the run goes on.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 
 import lightning as L
@@ -10,6 +11,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from probseg.callbacks.run_folder import run_folder
 from probseg.paths import write_text
+
+_logger = logging.getLogger(__name__)
 
 START = "start.json"
 """File in a run's folder with the score before the first step, by its name."""
@@ -29,7 +32,7 @@ class StartScore(L.Callback):
             (run_folder(trainer) / START).unlink(missing_ok=True)
 
     def on_sanity_check_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Keep and print the score."""
+        """Keep and log the score."""
         name = monitored(trainer)
         whole = trainer.num_sanity_val_steps == float("inf")
         if not whole or name is None or name not in trainer.callback_metrics:
@@ -39,10 +42,10 @@ class StartScore(L.Callback):
             logger.log_metrics({name: score}, step=0)
         if trainer.is_global_zero:
             write_text(run_folder(trainer) / START, json.dumps({name: score}) + "\n")
-            print(f"probseg: before the training: {name} {score:.4f}")
+            _logger.info("before the training: %s %.4f", name, score)
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Print a score and its difference."""
+        """Log a score and its difference."""
         name = monitored(trainer)
         if trainer.sanity_checking or not trainer.is_global_zero or name is None:
             return
@@ -50,11 +53,8 @@ class StartScore(L.Callback):
         if start is None or name not in trainer.callback_metrics:
             return
         score = float(trainer.callback_metrics[name])
-        epoch = trainer.current_epoch
-        line = (
-            f"probseg: epoch {epoch}: {name} {score:.4f} ({score - start:+.4f} against the start)"
-        )
-        print(line)
+        text = "epoch %d: %s %.4f (%+.4f against the start)"
+        _logger.info(text, trainer.current_epoch, name, score, score - start)
 
 
 def monitored(trainer: L.Trainer) -> str | None:

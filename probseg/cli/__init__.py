@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -68,6 +69,17 @@ VERBS: Mapping[str, Callable[[Sequence[str]], object]] = Offers(
 """The function of each verb."""
 
 
+class _Notices(logging.Handler):
+    """Prints what the library logs as lines `probseg: ...`."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record to `sys.stderr`, which progress bars replace while they are shown."""
+        sys.stderr.write(f"probseg: {self.format(record)}\n")
+
+
+NOTICES = _Notices()
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line.
 
@@ -85,6 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that wait by spinning are six times slower beside another process that wants the
     # processor. OpenMP asks when torch is loaded, which the verbs do.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    logging.getLogger("probseg").addHandler(NOTICES)
+    logging.getLogger("probseg").setLevel(logging.INFO)
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if not arguments or arguments[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)

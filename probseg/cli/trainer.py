@@ -37,7 +37,7 @@ from probseg.cli.checkpoints import (
     next_commands,
     without_pretrained_backbones,
 )
-from probseg.cli.configs import with_shipped_configs
+from probseg.cli.configs import import_named, with_shipped_configs
 from probseg.cli.faults import explain, how_to_continue, interruption
 from probseg.cli.help import ALL, EXAMPLES
 from probseg.cli.nearest import nearest_options
@@ -99,6 +99,7 @@ class ProbsegCLI(VerbCLI):
             WeightsError: If it cannot be read.
             SystemExit: With status 0 if nothing is left to do of a training that is to go on.
         """
+        import_named(args, probseg.data)  # type: ignore[arg-type]
         try:
             super().parse_arguments(parser, args)
         except ArgumentError as error:

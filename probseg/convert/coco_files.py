@@ -21,8 +21,8 @@ from probseg.convert.parts import (
     Writer,
     outlined,
 )
-from probseg.data.annotation_files import NO_OUTLINE, TOO_SHORT, Entry, read_index
-from probseg.data.annotation_index import AnnotationIndex
+from probseg.data.sets.annotation_files import NO_OUTLINE, TOO_SHORT, Entry, read_index
+from probseg.data.sets.annotation_index import AnnotationIndex
 from probseg.errors import DataError
 from probseg.formats import coco, polygons, run_lengths
 

@@ -2,67 +2,59 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from probseg.data.base import InteractiveDataset
-from probseg.data.berkeley import Berkeley
-from probseg.data.bsds500 import BSDS500
-from probseg.data.coco import COCO, COCOInstances
-from probseg.data.coco_mval import COCOMVal
-from probseg.data.cocolvis import COCOLVIS
-from probseg.data.davis import DAVIS
-from probseg.data.davis585 import DAVIS585
-from probseg.data.folder import ImageMaskFolder
-from probseg.data.grabcut import GrabCut
-from probseg.data.hqseg import HQSeg44K
-from probseg.data.image_pairs import ImagePairs
-from probseg.data.lvis import LVIS
-from probseg.data.open_images import OpenImages
-from probseg.data.pascal_voc import PascalVOC
-from probseg.data.sample_photos import SamplePhotos
-from probseg.data.sbd import SBD
-from probseg.data.selection import Selected
+from probseg.data.published import PUBLISHED_PATHS
+from probseg.kinds import Offers, find
 
 if TYPE_CHECKING:
+    from probseg.data.base import InteractiveDataset
     from probseg.data.datamodule import FolderDataModule, InteractiveDataModule, TrainBatch
+    from probseg.data.folder import ImageMaskFolder
+    from probseg.data.image_pairs import ImagePairs
+    from probseg.data.sample_photos import SamplePhotos
+    from probseg.data.selection import Selected
+    from probseg.data.sets.berkeley import Berkeley
+    from probseg.data.sets.bsds500 import BSDS500
+    from probseg.data.sets.coco import COCO, COCOInstances
+    from probseg.data.sets.coco_mval import COCOMVal
+    from probseg.data.sets.cocolvis import COCOLVIS
+    from probseg.data.sets.davis import DAVIS
+    from probseg.data.sets.davis585 import DAVIS585
+    from probseg.data.sets.grabcut import GrabCut
+    from probseg.data.sets.hqseg import HQSeg44K
+    from probseg.data.sets.lvis import LVIS
+    from probseg.data.sets.open_images import OpenImages
+    from probseg.data.sets.pascal_voc import PascalVOC
+    from probseg.data.sets.sbd import SBD
 
-_LAZY = {
-    "FolderDataModule": "probseg.data.datamodule",
-    "InteractiveDataModule": "probseg.data.datamodule",
-    "TrainBatch": "probseg.data.datamodule",
-}  # Lightning takes seconds to load, which only trainings need
-
-DATASETS: dict[str, type[InteractiveDataset]] = {
-    "BSDS500": BSDS500,
-    "Berkeley": Berkeley,
-    "COCO": COCO,
-    "COCOInstances": COCOInstances,
-    "COCOLVIS": COCOLVIS,
-    "COCO_MVal": COCOMVal,
-    "DAVIS": DAVIS,
-    "DAVIS585": DAVIS585,
-    "GrabCut": GrabCut,
-    "HQSeg44K": HQSeg44K,
-    "ImageMaskFolder": ImageMaskFolder,
-    "ImagePairs": ImagePairs,
-    "LVIS": LVIS,
-    "OpenImages": OpenImages,
-    "PascalVOC": PascalVOC,
-    "SBD": SBD,
-    "SamplePhotos": SamplePhotos,
+_PATHS = {
+    **PUBLISHED_PATHS,
+    "COCO": "probseg.data.sets.coco.COCO",
+    "COCOInstances": "probseg.data.sets.coco.COCOInstances",
+    "COCOLVIS": "probseg.data.sets.cocolvis.COCOLVIS",
+    "HQSeg44K": "probseg.data.sets.hqseg.HQSeg44K",
+    "ImageMaskFolder": "probseg.data.folder.ImageMaskFolder",
+    "ImagePairs": "probseg.data.image_pairs.ImagePairs",
+    "OpenImages": "probseg.data.sets.open_images.OpenImages",
+    "SamplePhotos": "probseg.data.sample_photos.SamplePhotos",
 }
 
-EVALUATION_SETS: dict[str, type[InteractiveDataset]] = {
-    "Berkeley": Berkeley,
-    "COCO_MVal": COCOMVal,
-    "DAVIS": DAVIS,
-    "DAVIS585": DAVIS585,
-    "GrabCut": GrabCut,
-    "PascalVOC": PascalVOC,
-    "SBD": SBD,
+DATASETS: Mapping[str, type[InteractiveDataset]] = Offers("dataset", _PATHS)
+"""The data sets by name, imported when they are asked for."""
+
+EVALUATION_SETS = ("Berkeley", "COCO_MVal", "DAVIS", "DAVIS585", "GrabCut", "PascalVOC", "SBD")
+"""Names of the data sets that the field reports; of PascalVOC and SBD the split `"val"`."""
+
+_LAZY = {path.rpartition(".")[2]: path for path in _PATHS.values()} | {
+    "FolderDataModule": "probseg.data.datamodule.FolderDataModule",
+    "InteractiveDataModule": "probseg.data.datamodule.InteractiveDataModule",
+    "InteractiveDataset": "probseg.data.base.InteractiveDataset",
+    "Selected": "probseg.data.selection.Selected",
+    "TrainBatch": "probseg.data.datamodule.TrainBatch",
 }
-"""Data sets that the field reports; of PascalVOC and SBD it is the split `"val"`."""
+"""Paths of the public classes: a training on a folder needs no reader of a published data set."""
 
 __all__ = [
     "BSDS500",
@@ -94,6 +86,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+        return find(_LAZY[name])
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)

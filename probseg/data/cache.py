@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import stat
-import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +25,8 @@ try:
     import fcntl
 except ImportError:  # Windows: two processes at once then build the same twice
     fcntl = None  # type: ignore[assignment]
+
+_logger = logging.getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -54,7 +56,7 @@ def cached(
     all sources. Of several processes that need them at once, one builds and the others wait for it;
     on file systems without locks each builds, and one result is kept. A build that is killed leaves
     nothing that is taken for a result. Files that are cut off or damaged are noticed by their sizes
-    and by checksums of samples of their content, and rebuilt with a notice on stderr.
+    and by checksums of samples of their content, and rebuilt with a warning in the log.
 
     Args:
         name: Kind of arrays, as part of file names.
@@ -93,7 +95,7 @@ def cached(
             if kept.arrays is not None:
                 return kept.arrays
             if kept.damage is not None:
-                sys.stderr.write(f"probseg: {kept.damage}; it is rebuilt\n")
+                _logger.warning("%s; it is rebuilt", kept.damage)
             if built is None:
                 built = build()
             try:

@@ -162,8 +162,7 @@ def _pair_checks(
     """Pair the files of a test set, and report those without a partner."""
     images = _files(root, kind.image_folder, IMAGE_SUFFIXES, problems, kind.name)
     masks = _files(root, kind.mask_folder, IMAGE_SUFFIXES, problems, kind.name)
-    reader = kind.__new__(kind)  # reads masks only: the constructor stops at the first odd file
-    partners = _partners(images, masks, reader.photo, problems)
+    partners = _partners(images, masks, kind.photo, problems)
     for image in sorted(set(images.values()) - {image for image, _ in partners}):
         problems.append(Problem(str(image), f"has no mask in {kind.mask_folder}/"))
     return [
@@ -171,8 +170,8 @@ def _pair_checks(
             _check_files,
             image,
             [mask],
-            lambda path: {"object": reader.read_mask(path)},
-            reader.photo(mask.stem),
+            lambda path: {"object": kind.read_mask(path)},
+            kind.photo(mask.stem),
         )
         for image, mask in partners
     ]

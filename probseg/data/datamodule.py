@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info
@@ -21,7 +21,6 @@ from probseg.data.loading import (
     stack_cuts,
 )
 from probseg.data.mixing import MixedOrder
-from probseg.data.sampling import Order, Shuffled
 from probseg.data.transforms import TrainingCrop
 from probseg.types import Sample
 
@@ -105,16 +104,14 @@ class InteractiveDataModule(TrainingData):
         self.val_objects = val_objects
         self.eval_batch_size = eval_batch_size
         sets = as_list(train)
-        self.order: Order | None = None
+        self.order: MixedOrder | None = None
         if sets or proportions is not None:
             self.order = MixedOrder(sets, proportions, samples_per_epoch)
-        self.train: list[Dataset[Sample]] = [*sets]
-        self.val: list[Dataset[Sample]] = [*as_list(val)]
-        self.test: list[Dataset[Sample]] = [*as_list(test)]
+        self.train, self.val, self.test = sets, as_list(val), as_list(test)
         for role, of_role in (("val", self.val), ("test", self.test)):
             check_names(
                 role,
-                [of.name for of in of_role if isinstance(of, InteractiveDataset)],
+                [dataset.name for dataset in of_role],
                 "give it another name, as ImageMaskFolder does by its `name` argument, or test it "
                 "in a run of its own",
             )
@@ -144,8 +141,7 @@ _SMALL_EPOCH = 4
 class FolderDataModule(InteractiveDataModule):
     """Your own folder with `images/` and `masks/`, split into training and validation.
 
-    The split is by image, so that two objects of one photograph never face each other. Where
-    the objects do not fill a batch, an epoch has each several times, in other crops: four batches.
+    See `split_folder`. The validation set is also the test set.
 
     Args:
         root: The folder; see `ImageMaskFolder` for its layout.
@@ -153,13 +149,10 @@ class FolderDataModule(InteractiveDataModule):
             least one is left for training.
         split_seed: Decides which images these are.
         batch_size: Training crops per batch and device.
-        crop_size: Side of the training crops in pixels.
-        scale: Size of the padded object relative to the crop, smallest and largest.
-        padding: Margin around the object relative to its box, smallest and largest.
-        num_workers: Processes that read and augment training images; 0 reads in the main process.
         val_objects: Most objects that a validation clicks through, evenly spread; None for all.
-        eval_batch_size: Objects that an evaluation holds in memory and clicks through side by side.
-        max_skipped: Most training objects that may turn out to be unreadable.
+        samples_per_epoch: Training crops per epoch of all devices. By default each object once;
+            where the objects do not fill a batch, several times, in other crops: four batches.
+        **options: Other arguments of `InteractiveDataModule`.
 
     Raises:
         ValueError: If fewer than two images have masks, `val_fraction` is not between 0 and 1, or
@@ -172,58 +165,33 @@ class FolderDataModule(InteractiveDataModule):
         val_fraction: float = 0.15,
         split_seed: int = 0,
         batch_size: int = 16,
-        crop_size: int = 256,
-        scale: tuple[float, float] = (0.6, 1.4),
-        padding: tuple[float, float] = (0.1, 0.8),
-        num_workers: int = 2,
         val_objects: int | None = 100,
-        eval_batch_size: int = 16,
-        max_skipped: int = 10,
+        samples_per_epoch: int | None = None,
+        **options: Any,  # noqa: ANN401
     ) -> None:
-        super().__init__(
-            batch_size=batch_size,
-            crop_size=crop_size,
-            scale=scale,
-            padding=padding,
-            num_workers=num_workers,
-            val_objects=val_objects,
-            eval_batch_size=eval_batch_size,
-            max_skipped=max_skipped,
-        )
-        if not 0 < val_fraction < 1:
-            msg = f"`val_fraction` must lie between 0 and 1, got {val_fraction}"
-            raise ValueError(msg)
-        if split_seed < 0:
-            msg = f"`split_seed` must be at least 0, got {split_seed}"
-            raise ValueError(msg)
-        self.root = root
-        everything = ImageMaskFolder(root)
-        photos = sorted({image for image, _, _ in everything.objects})
-        if len(photos) < 2:
-            msg = f"{root}: training and validation need at least 2 images, got {len(photos)}"
-            raise ValueError(msg)
-        order = np.random.default_rng(split_seed).permutation(len(photos))
-        count = min(max(1, round(val_fraction * len(photos))), len(photos) - 1)
-        held_out = {photos[i] for i in order[:count]}
-        objects = everything.objects
-        self.train = [
-            Subset(everything, [i for i, o in enumerate(objects) if o[0] not in held_out])
-        ]
-        self.val = [Subset(everything, [i for i, o in enumerate(objects) if o[0] in held_out])]
-        count = len(self.train[0])  # type: ignore[arg-type]
+        train, val = split_folder(root, val_fraction, split_seed)
+        photographs, held_out = len(train.photographs), len(val.photographs)
         rank_zero_info(
-            f"{root}: {count} objects of {len(photos) - len(held_out)} photographs to train on, "
-            f"{len(objects) - count} of {len(held_out)} to validate on"
+            f"{root}: {len(train)} objects of {photographs} photographs to train on, {len(val)} of "
+            f"{held_out} to validate on"
         )
-        rounds = 1
-        if count < batch_size:
-            rounds = -(-_SMALL_EPOCH * batch_size // count)
+        if samples_per_epoch is None and len(train) < batch_size:
+            rounds = -(-_SMALL_EPOCH * batch_size // len(train))
+            samples_per_epoch = rounds * len(train)
             rank_zero_info(
-                f"{root}: an epoch has each of the {count} training objects {rounds} times"
+                f"{root}: an epoch has each of the {len(train)} training objects {rounds} times"
             )
-        self.order = Shuffled(count, rounds)
-        self.test = self.val
-        self._held_out = f"{len(held_out)} of {len(photos)} photographs of {root}"
+        super().__init__(
+            train,
+            val,
+            val,
+            batch_size,
+            val_objects=val_objects,
+            samples_per_epoch=samples_per_epoch,
+            **options,
+        )
+        self.root = root
+        self._held_out = f"{held_out} of {photographs + held_out} photographs of {root}"
 
     def setup(self, stage: str) -> None:
         """Say which photographs a test has, see the base class."""
@@ -233,6 +201,40 @@ class FolderDataModule(InteractiveDataModule):
                 f"the test has the {self._held_out}, as a training on this folder holds them out; "
                 f"--folder {self.root} instead of --data.root tests all of any folder"
             )
+
+
+def split_folder(
+    root: Path | str, val_fraction: float = 0.15, split_seed: int = 0
+) -> tuple[ImageMaskFolder, ImageMaskFolder]:
+    """Divide a folder by photographs: two objects of one photograph are on the same side.
+
+    Args:
+        root: The folder; see `ImageMaskFolder` for its layout.
+        val_fraction: Part of the photographs that is kept for validation, in (0, 1); at least one
+            is on each side.
+        split_seed: Decides which photographs these are, at least 0.
+
+    Returns:
+        The objects to train on and those to validate on.
+
+    Raises:
+        ValueError: If an argument is out of range, or fewer than two photographs have masks.
+    """
+    if not 0 < val_fraction < 1:
+        msg = f"`val_fraction` must lie between 0 and 1, got {val_fraction}"
+        raise ValueError(msg)
+    if split_seed < 0:
+        msg = f"`split_seed` must be at least 0, got {split_seed}"
+        raise ValueError(msg)
+    folder = ImageMaskFolder(root)
+    photographs = folder.photographs
+    if len(photographs) < 2:
+        msg = f"{root}: training and validation need at least 2 images, got {len(photographs)}"
+        raise ValueError(msg)
+    order = np.random.default_rng(split_seed).permutation(len(photographs))
+    count = min(max(1, round(val_fraction * len(photographs))), len(photographs) - 1)
+    train, val = ({photographs[i] for i in part} for part in (order[count:], order[:count]))
+    return folder.of_photographs(train), folder.of_photographs(val)
 
 
 def spread(objects: Dataset[Sample], most: int | None) -> Dataset[Sample]:

@@ -8,18 +8,14 @@ from pathlib import Path
 
 from probseg.data.archives import find_layout, move_into, unpack
 from probseg.data.base import PublishedDataset
+from probseg.data.downloads import download, require_space
 from probseg.data.source import MEGABYTE, Archive, Source
 from probseg.errors import ChecksumError, UsageError
 from probseg.paths import write_text
-from probseg.transfer import Progress, WayOut, digest, download, is_remote, require_space, silent
+from probseg.transfer import Progress, digest, silent
 
 SLACK = 4
 """An archive that unpacks to this many times its known size is refused."""
-
-WAY_OUT = WayOut(
-    address="give another address, or a file that you downloaded yourself, with --source",
-    disk="choose a folder on another disk with --root",
-)
 
 
 def fetch(
@@ -94,7 +90,7 @@ def _chosen(
                 f"{source.folder()}"
             )
             raise UsageError(msg)
-        if not (_is_local(place) or is_remote(place)):
+        if not (_is_local(place) or place.startswith(("http://", "https://"))):
             msg = f"--source {place}: is neither an http(s) address nor a file that exists" + (
                 f"; {dataset.name} needs a file for each of its archives" if several else ""
             )
@@ -140,11 +136,11 @@ def _obtain(
 
     there = _is_local(place) or (file.is_file() and not force)
     needed = archive.unpacked + (0 if there else archive.size)
-    require_space(folder, needed, f"{file.name}, unpacked,", WAY_OUT)
+    require_space(folder, needed, f"{file.name}, unpacked,")
     if there:
         check(file)
     else:
-        download(place, file, check, WAY_OUT, progress=progress)
+        download(place, file, check, progress=progress)
     return file
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import re
-import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,8 @@ from probseg.paths import data_dir, find_data
 from probseg.picture_formats import IMAGE_SUFFIXES, LOSSLESS_SUFFIXES, unread_files
 from probseg.types import IGNORE, Sample, read_only
 
+_logger = logging.getLogger(__name__)
+
 
 class ImageMaskFolder(InteractiveDataset):
     """Objects of a folder with `images/` and `masks/`.
@@ -39,7 +42,7 @@ class ImageMaskFolder(InteractiveDataset):
     being the object. When the data set is built for the first time all masks are read and the sizes
     of all images, so that a bad file is named before training starts; what was found is kept in a
     folder `.probseg` until a file changes. A mask without image is an error; images without a mask,
-    or without an object that is large enough, are not used and named on stderr.
+    or without an object that is large enough, are not used and named in the log.
 
     Args:
         root: The folder; a relative path that does not exist is looked for in `$PROBSEG_DATA`
@@ -47,7 +50,7 @@ class ImageMaskFolder(InteractiveDataset):
         split: Text file, relative to `root`, whose first column (up to a tab) holds the stems or
             file names of the images that take part, each once. All images by default.
         exclude: Such a list of the images to leave out. It may have other names, too, which a
-            notice on stderr counts.
+            warning in the log counts.
         prefixes: Only images whose name starts with one of these; all by default.
         min_area: Objects with fewer pixels are skipped.
         name: Name of the data set in tables and logs.
@@ -102,20 +105,20 @@ class ImageMaskFolder(InteractiveDataset):
         used = {image for image, *_ in self.objects}
         bare_of_objects = sorted({image.name for image, _ in pairs if image not in used})
         unread = [path.name for path in unread_files(place)]
-        self._say("photographs are in a format that is not read, and are not used", unread)
+        self._warn("photographs are in a format that is not read, and are not used", unread)
         folders = [str(path.relative_to(self.root)) for path in unread_folders(place, within)]
-        self._say("folders inside of it have pictures that are not used", folders)
-        self._say("images have no mask and are not used", bare)
+        self._warn("folders inside of it have pictures that are not used", folders)
+        self._warn("images have no mask and are not used", bare)
         small = f"images have no object of at least {min_area} pixels and are not used"
-        self._say(small, bare_of_objects)
+        self._warn(small, bare_of_objects)
         drawn_on = {mask for (_, mask), *_ in found}
         empty = [mask.name for _, mask in pairs if mask not in drawn_on]
-        self._say("masks have no object and are not used", empty)
+        self._warn("masks have no object and are not used", empty)
 
-    def _say(self, what: str, names: Sequence[str]) -> None:
-        """Say on stderr which images are left out, unless there are none."""
+    def _warn(self, what: str, names: Sequence[str]) -> None:
+        """Log which images are left out, unless there are none."""
         if names:
-            sys.stderr.write(f"probseg: {self.root}: {len(names)} {what}: {some(names, NAMED)}\n")
+            _logger.warning("%s: %d %s: %s", self.root, len(names), what, some(names, NAMED))
 
     def __len__(self) -> int:
         """Return the number of objects."""
@@ -127,6 +130,23 @@ class ImageMaskFolder(InteractiveDataset):
         image = read_image(image_path)
         mask = read_object(mask_path, number)
         return Sample(image, mask, self.object_name(index), self.name, image_path.stem)
+
+    @property
+    def photographs(self) -> list[Path]:
+        """Files of the images that have objects, sorted."""
+        return sorted({image for image, _, _ in self.objects})
+
+    def of_photographs(self, photographs: Container[Path]) -> ImageMaskFolder:
+        """Return a data set of the objects of some photographs.
+
+        Args:
+            photographs: Some of `self.photographs`.
+        """
+        chosen = [i for i, (image, _, _) in enumerate(self.objects) if image in photographs]
+        part = copy.copy(self)
+        part.objects = [self.objects[i] for i in chosen]
+        part._areas = self._areas[chosen]
+        return part
 
     @property
     def areas(self) -> npt.NDArray[np.int64]:

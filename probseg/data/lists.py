@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -11,6 +11,8 @@ from typing import NamedTuple
 from probseg.errors import DataError
 from probseg.picture_formats import IMAGE_SUFFIXES
 from probseg.texts import read_lines
+
+_logger = logging.getLogger(__name__)
 
 LONGEST = 120
 """Most characters of a name in a message."""
@@ -58,7 +60,7 @@ def names_to_use(path: Path, argument: str, known: Iterable[Known], what: str) -
 
 
 def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: str) -> set[str]:
-    """Read the names that a list leaves out; a notice on stderr names those that are not known.
+    """Read the names that a list leaves out; a warning in the log names those that are unknown.
 
     Args:
         path: The list, see `match_names`.
@@ -80,9 +82,9 @@ def names_to_leave_out(path: Path, argument: str, known: Iterable[Known], of: st
         )
         raise DataError(msg)
     if unknown:
-        sys.stderr.write(
-            f"probseg: {path}: {len(unknown)} of its {len(found) + len(unknown)} names are not in "
-            f"{of}, and leave nothing out: {some(unknown)}\n"
+        _logger.warning(
+            "%s: %d of its %d names are not in %s, and leave nothing out: %s",
+            *(path, len(unknown), len(found) + len(unknown), of, some(unknown)),
         )
     return set(found.values())
 

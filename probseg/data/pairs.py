@@ -52,12 +52,14 @@ class ImageMaskPairs(PublishedDataset):
             raise DatasetNotFoundError(self.name, self.root, layout, way_out)
         return found
 
-    def photo(self, stem: str) -> str:
+    @staticmethod
+    def photo(stem: str) -> str:
         """Identify the photograph of a mask, given the name of the mask."""
         return stem
 
+    @staticmethod
     @abstractmethod
-    def read_mask(self, path: Path) -> npt.NDArray[np.uint8]:
+    def read_mask(path: Path) -> npt.NDArray[np.uint8]:
         """Read a mask: uint8, shape `(H, W)`, 1 object, 0 background, 255 ignored."""
 
     def __len__(self) -> int:

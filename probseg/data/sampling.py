@@ -46,25 +46,22 @@ class Order(Protocol):
 
 
 class Shuffled:
-    """All samples in random order, then all again in another, and so on.
+    """All samples in random order.
 
     Args:
         count: Number of samples.
-        rounds: How often an epoch has each of them.
     """
 
-    def __init__(self, count: int, rounds: int = 1) -> None:
+    def __init__(self, count: int) -> None:
         self.count = count
-        self.rounds = rounds
 
     def __len__(self) -> int:
         """Return the number of samples of an epoch."""
-        return self.count * self.rounds
+        return self.count
 
     def indices(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Return `rounds` permutations, one after the other; see `Order`."""
-        random = np.random.default_rng(mixed(ORDER, seed, epoch))
-        return np.concatenate([random.permutation(self.count) for _ in range(self.rounds)])
+        """Return a permutation; see `Order`."""
+        return np.random.default_rng(mixed(ORDER, seed, epoch)).permutation(self.count)
 
 
 class TrainingSampler(DistributedSampler[Draw]):

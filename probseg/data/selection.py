@@ -35,7 +35,7 @@ class Selected(InteractiveDataset):
         max_area: Objects with more pixels are left out.
         exclude: Text file whose first column (up to a tab) holds names of objects, or of
             photographs of which all objects are left out. It may have names of other sets, too,
-            which a notice on stderr counts.
+            which a warning in the log counts.
         weights: Text file with lines of an object's name, a tab, and how often training draws it in
             relation to others: a number, 0 for never. It has all objects that are not left out, and
             may have these, too. Without, all are used equally often.

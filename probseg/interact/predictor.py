@@ -28,7 +28,6 @@ from probseg.interact.states import (
     image_tensor,
     with_crop,
 )
-from probseg.interact.waiting import warn_of_spinning
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
 from probseg.models import Segmenter
 from probseg.types import Click, read_only
@@ -249,8 +248,6 @@ class Predictor:
                 f"dtype {image.dtype}{_to_rgb(image)}"
             )
             raise ValueError(msg)
-        if self.device.type == "cpu":
-            warn_of_spinning()
         self._empty = self._encoded(begin(image_tensor(image, self.device)))
         self.reset()
 

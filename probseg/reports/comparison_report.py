@@ -161,7 +161,7 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
         comparison: What to write.
 
     Returns:
-        The files; a figure that cannot be drawn is reported on stderr and left out.
+        The files; a figure that cannot be drawn is logged and left out.
     """
     from probseg.reports.comparison_figures import draw_comparison  # matplotlib is slow to import
 

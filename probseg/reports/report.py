@@ -46,7 +46,7 @@ def write_report(
     Returns:
         Path of each file by its name without suffix; `table` is `report.md` and `page` is
         `report.html`. `overlays` is there only if a record has a picture. Figures and a page that
-        cannot be drawn are reported on stderr and left out.
+        cannot be drawn are logged and left out.
 
     Raises:
         ValueError: If there is no record, or an object lacks a trial that others have.

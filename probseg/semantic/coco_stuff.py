@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.layout import chosen_root
-from probseg.data.mat_files import broken_as_data_error, load_mat
+from probseg.data.sets.mat_files import broken_as_data_error, load_mat
 from probseg.errors import DatasetNotFoundError
 from probseg.semantic.class_names import COCO_STUFF
 from probseg.semantic.dataset import SemanticFiles, folder_pairs, listed_pairs

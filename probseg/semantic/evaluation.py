@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, cast
@@ -29,6 +30,8 @@ from probseg.semantic.scores import SemanticScores, semantic_scores
 from probseg.semantic.tally import Counted, Tally, gathered
 from probseg.terminal import console, print_paths
 from probseg.types import SemanticSample
+
+_logger = logging.getLogger(__name__)
 
 Stage = Literal["val", "test"]
 
@@ -116,7 +119,7 @@ class SemanticEvaluation(L.Callback):
         """Give the network what is asked of it, and forget the last evaluation."""
         self._begin(pl_module)
         if trainer.is_global_zero:
-            print(f"probseg: {tested(self._about(trainer, 'test'))}")
+            _logger.info(tested(self._about(trainer, "test")))
 
     def on_validation_batch_end(
         self,

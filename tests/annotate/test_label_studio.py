@@ -223,11 +223,11 @@ def test_images_too_large_are_not_decoded(client, images):
         ),
     ],
 )
-def test_requests_that_make_no_sense_are_explained(client, capsys, change, word):
+def test_requests_that_make_no_sense_are_explained(client, caplog, change, word):
     answer = client.post("/predict", json={**request(point(1, 1)), **change})
     assert answer.status_code == 400
     assert word in answer.json()["error"]
-    assert word in capsys.readouterr().err
+    assert word in caplog.text
 
 
 def test_a_foreign_host_is_refused_by_the_name_of_the_flag(client):

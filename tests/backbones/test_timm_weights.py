@@ -71,11 +71,12 @@ def check_equal(backbone, whole):
 
 
 @pytest.mark.parametrize("change", [dict, renamed, without_counters])
-def test_features_are_those_of_the_whole_network(change, whole, tmp_path, capsys):
+def test_features_are_those_of_the_whole_network(change, whole, tmp_path, caplog):
+    caplog.set_level("INFO", "probseg")
     path = stored(change(whole.state_dict()), tmp_path / "weights.pth")
     check_equal(TimmBackbone(LITE, weights=path), whole)
-    told = f"probseg: {path}: 240 tensors loaded into {LITE}, 7 left out"
-    assert capsys.readouterr().err.startswith(told)
+    (message,) = caplog.messages
+    assert message.startswith(f"{path}: 240 tensors loaded into {LITE}, 7 left out")
 
 
 def test_safetensors_are_taken_by_name(whole, tmp_path):

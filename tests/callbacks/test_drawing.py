@@ -88,7 +88,7 @@ def ran(folder, task, data, callbacks):
 @pytest.mark.parametrize("broken", [FIRST, LAST], ids=["at_first", "at_last"])
 @pytest.mark.parametrize("run", [lambda place: interactive(place, FakeObjects(2)), semantic])
 def test_what_cannot_be_drawn_is_named_and_the_run_goes_on(
-    run, broken, tmp_path, monkeypatch, capsys
+    run, broken, tmp_path, monkeypatch, caplog
 ):
     def fails(*arguments, **options):
         msg = "Input z must be at least a (2, 2) shaped array"
@@ -101,7 +101,7 @@ def test_what_cannot_be_drawn_is_named_and_the_run_goes_on(
     assert [path.relative_to(place).parts[0] for path in results] == ["test", "val"]
     assert all(json.loads(path.read_text()) for path in results)
     assert not [*place.rglob("overlays.png")]
-    reported = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    reported = [message for message in caplog.messages if "left out" in message]
     assert reported
     assert all("TypeError: Input z must be" in line for line in reported)
     for path in results:
@@ -109,22 +109,21 @@ def test_what_cannot_be_drawn_is_named_and_the_run_goes_on(
         assert any(str(expected) in line for line in reported) or broken is FIRST
 
 
-def test_thin_images_are_drawn(tmp_path, capsys):
+def test_thin_images_are_drawn(tmp_path, caplog):
     place = interactive(tmp_path, Thin())
-    assert "left out" not in capsys.readouterr().err
+    assert "left out" not in caplog.text
     files = {path.name for path in (place / "test" / "ritm").iterdir()}
     assert {"overlays.png", "curve.png", "survival.png", "report.html"} <= files
 
 
-def test_neither_half_a_picture_nor_an_old_one_stays(tmp_path, capsys):
+def test_neither_half_a_picture_nor_an_old_one_stays(tmp_path, caplog):
     path = tmp_path / "curve.png"
     path.write_bytes(b"of an earlier run")
     with drawing(path):
         msg = "no room"
         raise ValueError(msg)
     assert not path.exists()
-    assert capsys.readouterr().err == (
-        f"probseg: {path}: left out, it cannot be drawn (ValueError: no room)\n"
-    )
+    reason = "left out, it cannot be drawn (ValueError: no room)"
+    assert caplog.messages == [f"{path}: {reason}"]
     with pytest.raises(KeyboardInterrupt), drawing(path):
         raise KeyboardInterrupt

@@ -264,7 +264,9 @@ class Mortal(Disks):
 
 
 @pytest.mark.parametrize("logger", [True, False])
-def test_a_test_that_was_killed_goes_on(tmp_path, capsys, logger):
+def test_a_test_that_was_killed_goes_on(tmp_path, caplog, logger):
+    caplog.set_level("INFO", "probseg")
+
     def run(folder, task):
         evaluation = InteractiveEvaluation(max_clicks=3, trials=2, pictures=0)
         runner = trainer(folder, evaluation)
@@ -285,10 +287,9 @@ def test_a_test_that_was_killed_goes_on(tmp_path, capsys, logger):
     with pytest.raises(Killed):
         run(broken, Mortal(lives=20 * 8 + 3))
     assert len(rows(place(broken, 0))) == 20 * 8, "objects x trials x (clicks + 1)"
-    capsys.readouterr()
     task = Disks()
     run(broken, task)
-    assert f"40 runs are taken over from {place(broken, 0)}" in capsys.readouterr().out
+    assert f"40 runs are taken over from {place(broken, 0)}" in caplog.messages
     assert len(task.modes) < 30 * 8, "some objects were not asked about again"
     assert rows(place(broken, 1)) == rows(place(whole, 0))
     assert figures(place(broken, 1)) == figures(place(whole, 0))
@@ -296,7 +297,9 @@ def test_a_test_that_was_killed_goes_on(tmp_path, capsys, logger):
     assert left == {path.name for path in place(whole, 0).iterdir()}
 
 
-def test_another_evaluation_takes_nothing_over(tmp_path, capsys):
+def test_another_evaluation_takes_nothing_over(tmp_path, caplog):
+    caplog.set_level("INFO", "probseg")
+
     def run(lives, **options):
         evaluation = InteractiveEvaluation(protocols=["ritm"], max_clicks=2, **options)
         trainer(tmp_path, evaluation).test(Mortal(lives), loaders(FakeObjects(4)), verbose=False)
@@ -305,11 +308,12 @@ def test_another_evaluation_takes_nothing_over(tmp_path, capsys):
         run(6)
     run(100, seed=1)
     run(100, changes={"threshold": 0.5})
-    assert "taken over" not in capsys.readouterr().out
+    assert "taken over" not in caplog.text
     run(100)
-    assert "3 runs are taken over" in capsys.readouterr().out
+    assert "3 runs are taken over" in caplog.text
+    caplog.clear()
     run(100)
-    assert "taken over" not in capsys.readouterr().out, "the last one came to its end"
+    assert "taken over" not in caplog.text, "the last one came to its end"
 
 
 class Watched(InteractiveSegmentation):

@@ -71,9 +71,10 @@ def test_it_changes_no_weight(whole, tmp_path):
     assert not (tmp_path / START).exists()
 
 
-def test_each_validation_is_compared_also_after_an_interruption(tmp_path, capsys):
+def test_each_validation_is_compared_also_after_an_interruption(tmp_path, caplog):
+    caplog.set_level("INFO", "probseg")
     trained(tmp_path, num_sanity_val_steps=-1)
-    text = capsys.readouterr().out
+    text = caplog.text
     start = start_score(tmp_path, SCORE)
     assert f"before the training: {SCORE} {start:.4f}" in text
     found = differences(text)
@@ -81,10 +82,12 @@ def test_each_validation_is_compared_also_after_an_interruption(tmp_path, capsys
     for score, more in found.values():
         assert more == pytest.approx(score - start, abs=2e-4)
     (first,) = tmp_path.rglob("epoch=0*.ckpt")
+    caplog.clear()
     trained(tmp_path, resume=first)
-    assert differences(capsys.readouterr().out).keys() == {1, 2}
+    assert differences(caplog.text).keys() == {1, 2}
+    caplog.clear()
     trained(tmp_path)
-    assert differences(capsys.readouterr().out) == {}, "another training in the same folder"
+    assert differences(caplog.text) == {}, "another training in the same folder"
 
 
 class AskedToEnd(Callback):

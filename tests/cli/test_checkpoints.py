@@ -152,14 +152,15 @@ def test_a_finished_training_is_not_begun_again(trained, monkeypatch, capsys):
 
 
 @pytest.mark.usefixtures("stored")
-def test_the_configuration_of_a_run_tests_its_best_checkpoint(trained, capsys, recwarn):
+def test_the_configuration_of_a_run_tests_its_best_checkpoint(trained, capsys, caplog, recwarn):
+    caplog.set_level("INFO", "probseg")
     best = next(path for path in trained[1].glob("checkpoints/*.ckpt") if path.stem != "last")
     finished("test", "--config", trained[1] / "config.yaml", "--evaluation.pictures=0")
     captured = capsys.readouterr()
     assert f"best checkpoint of the run: {best}" in captured.err
     assert "Test metric" not in captured.out, "a second table"
     assert "dirpath has changed" not in " ".join(str(one.message) for one in recwarn)
-    (tested,) = (line for line in captured.out.splitlines() if "testing" in line)
+    (tested,) = (message for message in caplog.messages if "testing" in message)
     assert str(best) in tested
 
 

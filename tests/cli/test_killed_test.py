@@ -3,7 +3,7 @@
 import io
 import signal
 import time
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,7 +60,7 @@ def run():
         return original(model, samples, *given, **options)
 
     text = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(text):
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(text):
         patch.setattr(evaluation, "run_objects", recording)
         assert command(*COMMAND) == 0
     return text.getvalue(), names

@@ -1,4 +1,5 @@
 import functools
+import logging
 import os
 import re
 import subprocess
@@ -46,6 +47,13 @@ def test_help_is_quick_and_threads_wait_without_spinning(chosen):
     assert done.stdout.endswith(f"[] {chosen or 'PASSIVE'}\n")
     for verb in probseg.cli.VERBS:
         assert f"\n  {verb} " in done.stdout
+
+
+def test_what_the_library_logs_is_printed_once(capsys):
+    for _ in range(2):
+        assert command("--version") == 0
+    logging.getLogger("probseg.data").info("%d images have no mask", 3)
+    assert capsys.readouterr().err == "probseg: 3 images have no mask\n"
 
 
 @pytest.mark.parametrize("verb", list(EXAMPLES))

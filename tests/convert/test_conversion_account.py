@@ -11,7 +11,7 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from probseg.convert import WRITERS, Request, convert
-from probseg.data.coco import COCO as COCOFolder
+from probseg.data.sets.coco import COCO as COCOFolder
 from probseg.errors import DataError
 from probseg.formats import brush
 

@@ -18,6 +18,8 @@ from probseg.data import (
     ImageMaskFolder,
     InteractiveDataModule,
 )
+from probseg.data.base import PublishedDataset
+from probseg.data.published import PUBLISHED
 from probseg.errors import DataError, DatasetNotFoundError
 
 
@@ -167,16 +169,16 @@ def test_small_objects_are_left_out(name, tmp_path):
 
 # Where each set that keeps an index reads its files, and a file of which it is made.
 INDEXED = {
-    "BSDS500": ("bsds500.read_labels", "labels/val/200_a0.png"),
-    "COCO": ("annotation_files._Reader", "all.json"),
-    "COCOLVIS": ("cocolvis.load_data", "val/hannotation.pickle"),
+    "BSDS500": ("sets.bsds500.read_labels", "labels/val/200_a0.png"),
+    "COCO": ("sets.annotation_files._Reader", "all.json"),
+    "COCOLVIS": ("sets.cocolvis.load_data", "val/hannotation.pickle"),
     "ImageMaskFolder": ("folder.read_objects", "masks/photo1_1.png"),
     "ImagePairs": ("image_pairs.read_grey", "images/photo1.jpg"),
-    "LVIS": ("annotation_files._Reader", "lvis_v1_val.json"),
+    "LVIS": ("sets.annotation_files._Reader", "lvis_v1_val.json"),
     "OpenImages": (
-        "open_images.read_labels", "validation/validation-annotations-object-segmentation.csv"
+        "sets.open_images.read_labels", "validation/validation-annotations-object-segmentation.csv"
     ),
-    "SBD": ("sbd.load_mat", "inst/2008_000201.mat"),
+    "SBD": ("sets.sbd.load_mat", "inst/2008_000201.mat"),
 }  # fmt: skip
 
 
@@ -294,9 +296,10 @@ def test_files_that_play_no_part(name, file, tmp_path):
 
 def test_the_tables_name_each_data_set_as_results_do():
     assert set(DATASETS) == {*SETS, "SamplePhotos"}
-    assert set(EVALUATION_SETS) < set(DATASETS)
+    assert set(EVALUATION_SETS) < set(PUBLISHED) < set(DATASETS)
     for name, kind in DATASETS.items():
         if kind not in (ImageMaskFolder, COCO, COCOInstances):  # which are named by their users
             assert name == kind.name
-    for name, kind in EVALUATION_SETS.items():
-        assert DATASETS[name] is kind
+    assert {name for name, kind in DATASETS.items() if issubclass(kind, PublishedDataset)} == {
+        *PUBLISHED
+    }

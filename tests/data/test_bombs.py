@@ -15,7 +15,7 @@ from scipy.io import savemat
 
 import probseg.images as images
 from probseg.data import SBD
-from probseg.data.mat_files import load_mat
+from probseg.data.sets.mat_files import load_mat
 from probseg.errors import DataError
 from probseg.images import image_size, read_image
 from probseg.masks import read_colours, read_grey, read_labels
@@ -113,7 +113,7 @@ def matlab_bomb(path, size):
 
 
 def test_a_matlab_file_that_unpacks_to_too_much(tmp_path, monkeypatch):
-    monkeypatch.setattr("probseg.data.mat_files.MAX_BYTES", 2 * 10**6)
+    monkeypatch.setattr("probseg.data.sets.mat_files.MAX_BYTES", 2 * 10**6)
     path = matlab_bomb(tmp_path / "bomb.mat", 2**25)
     assert path.stat().st_size < 2**25 / 500
     with little_memory():
@@ -124,7 +124,7 @@ def test_a_matlab_file_that_unpacks_to_too_much(tmp_path, monkeypatch):
 
 
 def test_several_variables_count_together(tmp_path, monkeypatch):
-    monkeypatch.setattr("probseg.data.mat_files.MAX_BYTES", 5000)
+    monkeypatch.setattr("probseg.data.sets.mat_files.MAX_BYTES", 5000)
     half = np.zeros(2000, np.uint8)
     savemat(tmp_path / "a.mat", {"a": half, "b": half}, do_compression=True)
     load_mat(tmp_path / "a.mat", "a")

@@ -88,7 +88,7 @@ def test_arrays_are_built_once_and_mapped(data, home):
     assert mapped.filename.name == "numbers.npy"
 
 
-def test_a_changed_source_is_read_again(data, capsys):
+def test_a_changed_source_is_read_again(data, caplog):
     data.open()
     data.source.write_text("7 8 9 10")
     assert sound(data.open(), (7, 8, 9, 10))
@@ -98,7 +98,7 @@ def test_a_changed_source_is_read_again(data, capsys):
     assert sound(data.open(), (1, 2, 3, 99))
     assert sound(data.open(), (1, 2, 3, 99))
     assert data.builds == 3
-    assert capsys.readouterr().err == ""  # nothing is wrong
+    assert not caplog.messages  # nothing is wrong
     assert len(list(data.kept.rglob("numbers.npy"))) == 1  # the old ones are gone
 
 
@@ -124,7 +124,7 @@ def test_names_options_sources_and_formats_tell_caches_apart(data, monkeypatch):
 
 @pytest.mark.parametrize("damage", ["short", "gone", "other", "long"])
 @pytest.mark.parametrize("name", ["numbers.npy", "*.json"])
-def test_damaged_files_are_rebuilt(data, capsys, damage, name):
+def test_damaged_files_are_rebuilt(data, caplog, damage, name):
     data.open()
     path = data.file(name)
     content = path.read_bytes()
@@ -135,7 +135,8 @@ def test_damaged_files_are_rebuilt(data, capsys, damage, name):
         path.write_bytes(changed.get(damage, content + b"{"))
     assert sound(data.open())
     assert data.builds == 2
-    told = capsys.readouterr().err
+    told = caplog.text
+    caplog.clear()
     if name == "*.json" and damage == "gone":
         assert told == ""  # as if it had never been built
     else:
@@ -143,7 +144,7 @@ def test_damaged_files_are_rebuilt(data, capsys, damage, name):
         assert str(data.kept) in told
     assert sound(data.open())
     assert data.builds == 2
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -203,15 +204,15 @@ def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_build_that_is_killed_leaves_nothing_wrong(data, capsys):
+def test_a_build_that_is_killed_leaves_nothing_wrong(data, caplog):
     killed(lambda: data.open(kill))
     assert sound(data.open())
     assert data.builds == 1
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages
 
 
 @pytest.mark.parametrize("victim", ["save", "replace"])
-def test_writing_that_is_killed_leaves_nothing_wrong(data, capsys, monkeypatch, victim):
+def test_writing_that_is_killed_leaves_nothing_wrong(data, caplog, monkeypatch, victim):
     data.open(part=1)
 
     def work():
@@ -230,7 +231,7 @@ def test_writing_that_is_killed_leaves_nothing_wrong(data, capsys, monkeypatch, 
     assert sound(data.open())
     assert sound(data.open(part=1))
     assert data.builds == 3
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages
     assert len(set(left) & set(data.kept.glob("list-*-*"))) == 1
 
 
@@ -258,13 +259,13 @@ def homeless():
     raise RuntimeError(msg)
 
 
-def test_folders_that_cannot_be_written(data, home, capsys, monkeypatch):
+def test_folders_that_cannot_be_written(data, home, caplog, monkeypatch):
     data.kept.write_text("in the way")
     for _ in range(2):
         assert sound(data.open())
     assert data.builds == 1
     assert list(home.rglob("numbers.npy"))
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages
     with monkeypatch.context() as patch:
         patch.setattr(cache, "_locked", lambda _: pytest.fail("writes"))
         assert sound(data.open())

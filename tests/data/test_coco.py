@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
 from refusals import refused
 
-import probseg.data.annotation_files as annotation_files
+import probseg.data.sets.annotation_files as annotation_files
 from probseg.data import COCO, LVIS, COCOInstances
-from probseg.data.annotation_index import AnnotationIndex
+from probseg.data.sets.annotation_index import AnnotationIndex
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 
 

@@ -153,9 +153,8 @@ def test_missing_and_too_few_data_are_named():
     InteractiveDataModule(train=sets, val=sets[:2], test=sets[:2])
 
 
-def stems(subset):
-    everything = subset.dataset
-    return {everything.objects[i][0].stem for i in subset.indices}
+def stems(folder):
+    return {path.stem for path in folder.photographs}
 
 
 def test_a_folder_is_split_by_image_as_its_seed_says(tmp_path):

@@ -96,18 +96,18 @@ def test_missing_and_empty_folders(tmp_path, gone):
     refused(DataError, lambda: ImageMaskFolder(tmp_path), empty, ".png", "`root`")
 
 
-def test_images_that_are_not_used_are_named(tmp_path, capsys):
+def test_images_that_are_not_used_are_named(tmp_path, caplog):
     """Those without a mask or without a large object; the rest of the report is `data check`."""
     root = write_folder(tmp_path, images=14)
     assert len(ImageMaskFolder(root)) == 14
-    assert not capsys.readouterr().err
+    assert not caplog.messages
     for number in range(11):
         (root / "masks" / f"photo{number}.png").unlink()
     tiny = np.zeros((48, 64), np.uint8)
     tiny[3:6, 3:6] = 255
     save(tiny, root / "masks" / "photo12.png")
     data = ImageMaskFolder(root)
-    lines = capsys.readouterr().err.splitlines()
+    lines = [*caplog.messages]
     assert len(lines) == 2
     assert f"{root}: 11 images have no mask and are not used: photo0.jpg, " in lines[0]
     assert lines[0].endswith(", ...")
@@ -116,16 +116,16 @@ def test_images_that_are_not_used_are_named(tmp_path, capsys):
     notes = [problem for problem in check_folder(root).problems if not problem.serious]
     assert len(data) + len(notes) + 1 == 14
     ImageMaskFolder(root, prefixes=["photo11", "photo13"])
-    assert not capsys.readouterr().err
+    assert caplog.messages == lines
 
 
-def test_what_is_in_other_formats_and_empty_is_named(tmp_path, capsys):
+def test_what_is_in_other_formats_and_empty_is_named(tmp_path, caplog):
     root = write_folder(tmp_path, images=3)
     (root / "images" / "phone.avif").write_bytes(b"not read")
     save(np.zeros((48, 64), np.uint8), root / "masks" / "photo0_2.png")
     save(draw_scene()[1], root / "masks" / "photo0_1.png")
     assert len(ImageMaskFolder(root)) == 4
-    first, second = capsys.readouterr().err.splitlines()
+    first, second = caplog.messages
     assert first.endswith("format that is not read, and are not used: phone.avif")
     assert second.endswith("1 masks have no object and are not used: photo0_2.png")
     save(draw_scene(40, 40)[1] * 0, root / "masks" / "photo0_2.png")

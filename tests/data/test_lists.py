@@ -80,12 +80,13 @@ def test_ways_to_write_a_name(tmp_path, line, meant):
     assert unknown == ([] if meant else [line.split("\t")[0].strip()])
 
 
-def test_lists_to_use_are_complete_and_lists_to_leave_out_say_what_they_miss(tmp_path, capsys):
+def test_lists_to_use_are_complete_and_lists_to_leave_out_say_what_they_miss(tmp_path, caplog):
     known = [("a", None), ("b", None), ("c", None)]
     path = write(tmp_path / "list.txt", "b\nzz\na\n")
     refused(DataError, lambda: names_to_use(path, "split", known, "odd names"), path, "1 odd", "zz")
     assert names_to_leave_out(path, "exclude", known, "mine") == {"a", "b"}
-    assert "1 of its 3 names are not in mine" in capsys.readouterr().err
+    assert "1 of its 3 names are not in mine" in caplog.text
+    caplog.clear()
     write(path, "x\ny.jpg\n")
     words = (path, "of its 2 names none", "mine", "'a'", "`exclude`")
     refused(DataError, lambda: names_to_leave_out(path, "exclude", known, "mine"), *words)
@@ -97,7 +98,7 @@ def test_lists_to_use_are_complete_and_lists_to_leave_out_say_what_they_miss(tmp
     words = (path, "line 3: 'b' is in line 1 too")
     refused(DataError, lambda: names_to_use(path, "split", known, "odd names"), *words)
     assert names_to_leave_out(path, "exclude", known, "mine") == {"a", "b"}
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages
     write(path, "\n\n")
     for read in (names_to_use, names_to_leave_out):
         refused(DataError, lambda r=read: r(path, "split", known, "odd names"), path, "`split`")
@@ -179,12 +180,12 @@ def test_a_selection_that_selects_nothing_is_refused(tmp_path, options, words):
     refused(DataError, lambda: ImageMaskFolder(root, **options), root, *words)
 
 
-def test_an_image_without_a_mask_can_be_left_out(tmp_path, capsys):
+def test_an_image_without_a_mask_can_be_left_out(tmp_path, caplog):
     root = write_folder(tmp_path, images=2)
     save(draw_scene()[0], root / "images" / "bare.jpg")
     write(root / "list.txt", "bare\n")
     assert len(ImageMaskFolder(root, exclude="list.txt")) == 2
-    assert capsys.readouterr().err == ""
+    assert not caplog.messages
 
 
 def test_tables_of_prompts_from_spreadsheets(tmp_path):

@@ -36,9 +36,9 @@ def edited(path, key, **entries):
     path.write_text(json.dumps(content, indent=1))
 
 
-def test_files_of_crowds_are_named_as_such(path, capsys):
+def test_files_of_crowds_are_named_as_such(path, caplog):
     assert len(COCO(path, path.parent / "photos")) == 6
-    assert capsys.readouterr().err.count(f"{path}: 3 of 9 annotations are crowds") == 1
+    assert caplog.text.count(f"{path}: 3 of 9 annotations are crowds") == 1
     prompts = read_prompts(path)
     assert len([one for image in prompts.images for one in image.objects]) == 6
     assert prompts.crowds == 3

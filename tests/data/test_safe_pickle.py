@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
-from probseg.data.safe_pickle import load_data
+from probseg.data.sets.safe_pickle import load_data
 from probseg.errors import DataError
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)

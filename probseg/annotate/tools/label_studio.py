@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import sys
+import logging
 import uuid
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -30,6 +30,8 @@ from probseg.annotate.tools.prompted import PromptedModel, confidence
 from probseg.formats import brush
 from probseg.images import decode_image, read_image
 from probseg.interact.states import InteractionState
+
+_logger = logging.getLogger(__name__)
 
 MAX_BODY = 64 << 20
 """Most bytes of a request's body, which may hold an image as base64."""
@@ -245,7 +247,7 @@ def _post(path: str, answer: Callable[[Mapping[str, Any]], Json]) -> Route:
                 raise ValueError(msg)
             return JSONResponse(await run_in_threadpool(answer, body))
         except (ValueError, OSError, RecursionError) as error:
-            sys.stderr.write(f"{path}: {error}\n")  # Label Studio shows the status alone
+            _logger.warning("%s: %s", path, error)  # Label Studio shows the status alone
             return JSONResponse({"error": str(error)}, status_code=400)
 
     return Route(path, endpoint, methods=["POST"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-import sys
+import logging
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,8 @@ from probseg.masks import read_labels
 from probseg.texts import open_text
 from probseg.types import Sample
 
+_logger = logging.getLogger(__name__)
+
 SHAPES = 1.02
 """Largest ratio between the proportions of a mask and of its image."""
 
@@ -40,8 +42,8 @@ class OpenImages(InteractiveDataset):
     `<split>-annotations-object-segmentation.csv` in the folder of the split or next to it. In a
     mask, all that is not 0 is the object. A mask may have another size than its image and is
     brought to that of the image, by taking for each pixel the nearest one. Masks without the
-    proportions of their image, as where one of them was turned, are left out, and a notice on
-    stderr tells how many.
+    proportions of their image, as where one of them was turned, are left out, and a warning in
+    the log counts them.
 
     When the data set is built for the first time all masks and the sizes of all images are read,
     for `train` in about half an hour on eight cores, and kept in a folder `.probseg`. Files
@@ -135,9 +137,10 @@ def _build(listed: Path, root: Path, what: str) -> Mapping[str, npt.NDArray[Any]
     areas = np.fromiter(read_all(area, range(len(masks)), what), np.int64, len(masks))
     odd = np.flatnonzero(areas < 0)
     if len(odd):
-        sys.stderr.write(
-            f"probseg: {len(odd)} masks of {what} are left out, as they do not have the "
-            f"proportions of their images, among them {_mask_path(root, masks[odd[0]].decode())}\n"
+        _logger.warning(
+            "%d masks of %s are left out, as they do not have the proportions of their images, "
+            "among them %s",
+            *(len(odd), what, _mask_path(root, masks[odd[0]].decode())),
         )
     return dict(zip(KEPT, (masks, photos, areas.clip(min=0)), strict=True))
 

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.base import PublishedDataset
-from probseg.data.bsds500_files import convert
 from probseg.data.lists import names_to_leave_out
 from probseg.data.reading import index_objects
+from probseg.data.sets.bsds500_files import convert
 from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image

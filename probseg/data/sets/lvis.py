@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from probseg.data.annotated import AnnotatedObjects, Wanted
-from probseg.data.annotation_files import Entry
 from probseg.data.base import PublishedDataset
+from probseg.data.sets.annotated import AnnotatedObjects, Wanted
+from probseg.data.sets.annotation_files import Entry
 from probseg.data.source import MEGABYTE, Archive, Full, Source
 from probseg.errors import DatasetNotFoundError
 

@@ -20,7 +20,7 @@ from probseg.data.base import InteractiveDataset
 from probseg.data.cache import Arrays, cached
 from probseg.data.layout import chosen_root, refuse_missing
 from probseg.data.reading import plain_name, read_all
-from probseg.data.safe_pickle import load_data
+from probseg.data.sets.safe_pickle import load_data
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, image_size, read_image
 from probseg.types import Sample

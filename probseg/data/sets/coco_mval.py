@@ -59,10 +59,12 @@ class COCOMVal(ImageMaskPairs):
                 )
                 raise DataError(msg)
 
-    def photo(self, stem: str) -> str:
+    @staticmethod
+    def photo(stem: str) -> str:
         """Identify the photograph of a mask by its number in COCO."""
         return stem[-12:]
 
-    def read_mask(self, path: Path) -> npt.NDArray[np.uint8]:
+    @staticmethod
+    def read_mask(path: Path) -> npt.NDArray[np.uint8]:
         """Read a mask by its grey values."""
         return (read_grey(path) > 128).astype(np.uint8)

@@ -48,7 +48,8 @@ class DAVIS(ImageMaskPairs):
         photos="img/*",
     )
 
-    def read_mask(self, path: Path) -> npt.NDArray[np.uint8]:
+    @staticmethod
+    def read_mask(path: Path) -> npt.NDArray[np.uint8]:
         """Read a mask by its colours."""
         brightest = read_colours(path).max(axis=2)
         mask: npt.NDArray[np.uint8] = (brightest > 0).astype(np.uint8)

@@ -49,11 +49,13 @@ class Berkeley(ImageMaskPairs):
         ids="BSDS",
     )
 
-    def photo(self, stem: str) -> str:
+    @staticmethod
+    def photo(stem: str) -> str:
         """Identify the photograph of a mask: the mask's name without the number of the object."""
         return re.sub(r"(#\d+|(?<=\d)[a-z])$", "", stem)
 
-    def read_mask(self, path: Path) -> npt.NDArray[np.uint8]:
+    @staticmethod
+    def read_mask(path: Path) -> npt.NDArray[np.uint8]:
         """Read a mask by its grey values."""
         grey = read_grey(path)  # one of the archive's masks has a few stray values
         mask = (grey > 128).astype(np.uint8)

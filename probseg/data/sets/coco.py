@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from probseg.data.annotated import AnnotatedObjects, Part, Wanted
-from probseg.data.annotation_files import Entry
 from probseg.data.layout import chosen_root
+from probseg.data.sets.annotated import AnnotatedObjects, Part, Wanted
+from probseg.data.sets.annotation_files import Entry
 from probseg.errors import DatasetNotFoundError
 from probseg.paths import find_data
 

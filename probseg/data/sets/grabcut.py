@@ -85,7 +85,8 @@ class GrabCut(ImageMaskPairs):
         refuse_missing(self.root / folder, "scribble", missing, self.image_folder)
         return [files[stem] for stem in stems]
 
-    def read_mask(self, path: Path) -> npt.NDArray[np.uint8]:
+    @staticmethod
+    def read_mask(path: Path) -> npt.NDArray[np.uint8]:
         """Read a mask with a band."""
         labels = read_labels(path)
         values = np.unique(labels)

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from sites import serving
 
+from probseg.data.downloads import download
 from probseg.errors import ChecksumError, DownloadError
-from probseg.transfer import WayOut, download
 
 CONTENT = random.Random(0).randbytes(300_000)
-WAY_OUT = WayOut("try another address", "try another disk")
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +30,7 @@ def accept(path):
 
 
 def get(site, folder, **options):
-    download(f"{site.url}/a.bin", folder / "a.bin", accept, WAY_OUT, wait=0.0, **options)
+    download(f"{site.url}/a.bin", folder / "a.bin", accept, wait=0.0, **options)
     return (folder / "a.bin").read_bytes()
 
 
@@ -70,7 +69,7 @@ def test_a_complete_part_is_not_asked_for_again(site, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        download(f"{site.url}/a.bin", tmp_path / "a.bin", stop, WAY_OUT)
+        download(f"{site.url}/a.bin", tmp_path / "a.bin", stop)
     (tmp_path / "a.bin.part.json").write_text(
         f'{{"url": "{site.url}/a.bin", "validator": "\\"1\\"", "size": {len(CONTENT)}}}'
     )
@@ -107,13 +106,13 @@ def test_another_file_is_fetched_as_a_whole(site, tmp_path, heeds_if_range, leng
         get(site, tmp_path)
     site.files[f"/{name}"] = random.Random(1).randbytes(length)
     site.tag, site.heeds_if_range = '"2"' if name == "a.bin" else '"1"', heeds_if_range
-    download(f"{site.url}/{name}", tmp_path / "a.bin", accept, WAY_OUT, wait=0.0)
+    download(f"{site.url}/{name}", tmp_path / "a.bin", accept, wait=0.0)
     assert (tmp_path / "a.bin").read_bytes() == site.files[f"/{name}"]
 
 
 def test_a_missing_file_is_asked_for_once(site, tmp_path):
     with pytest.raises(DownloadError, match=rf"^{site.url}/b\.bin: HTTP 404 .*another address"):
-        download(f"{site.url}/b.bin", tmp_path / "b.bin", accept, WAY_OUT)
+        download(f"{site.url}/b.bin", tmp_path / "b.bin", accept)
     assert len(site.asked) == 1
     assert names(tmp_path) == []
 
@@ -122,11 +121,11 @@ def test_a_busy_server_is_asked_again(site, tmp_path, monkeypatch):
     slept = []
     monkeypatch.setattr(time, "sleep", lambda s: s >= 1 and slept.append(s))
     site.failures = [503, 429, 500]
-    download(f"{site.url}/a.bin", tmp_path / "a.bin", accept, WAY_OUT)
+    download(f"{site.url}/a.bin", tmp_path / "a.bin", accept)
     assert slept == [1, 2, 4]
     site.failures = [503] * 9
     with pytest.raises(DownloadError, match=r"HTTP 503 .*given up after 5 more attempts"):
-        download(f"{site.url}/a.bin", tmp_path / "b.bin", accept, WAY_OUT)
+        download(f"{site.url}/a.bin", tmp_path / "b.bin", accept)
 
 
 def test_nobody_answers(tmp_path):
@@ -167,5 +166,5 @@ def test_a_wrong_file_is_not_kept(site, tmp_path):
         raise ChecksumError(path.name)
 
     with pytest.raises(ChecksumError, match=r"a\.bin\.part"):
-        download(f"{site.url}/a.bin", tmp_path / "a.bin", refuse, WAY_OUT)
+        download(f"{site.url}/a.bin", tmp_path / "a.bin", refuse)
     assert names(tmp_path) == []

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from probseg.data.base import PublishedDataset
 from probseg.data.layout import first_words
-from probseg.data.mat_files import broken_as_data_error, load_known_mat, load_mat
 from probseg.data.reading import index_objects
+from probseg.data.sets.mat_files import broken_as_data_error, load_known_mat, load_mat
 from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image

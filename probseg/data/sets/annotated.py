@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import zlib
 from abc import abstractmethod
 from collections import defaultdict
@@ -13,12 +13,14 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from probseg.data.annotation_files import NO_OUTLINE, TOO_SHORT, Entry, read_index
 from probseg.data.base import InteractiveDataset
+from probseg.data.sets.annotation_files import NO_OUTLINE, TOO_SHORT, Entry, read_index
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.formats.coco import crowds_left_out
 from probseg.images import check_same_size, read_image
 from probseg.types import Sample
+
+_logger = logging.getLogger(__name__)
 
 Part = Literal["all", "train", "val"]
 
@@ -102,7 +104,7 @@ class AnnotatedObjects(InteractiveDataset):
             msg = f"{annotations}: {'; '.join(reasons)}"
             raise DataError(msg)
         for what in left_out:
-            sys.stderr.write(f"probseg: {annotations}: {what}\n")
+            _logger.warning("%s: %s", annotations, what)
         self._check_images()
 
     @classmethod

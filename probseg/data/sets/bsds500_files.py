@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from probseg.data.mat_files import broken_as_data_error, load_mat
+from probseg.data.sets.mat_files import broken_as_data_error, load_mat
 from probseg.errors import DataError
 
 IN_GRABCUT = (

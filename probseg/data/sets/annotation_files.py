@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from pycocotools import mask as coco_mask
 
-from probseg.data.annotation_index import AnnotationIndex, exact
 from probseg.data.cache import cached
 from probseg.data.json_files import entries
 from probseg.data.layout import leads_outside
+from probseg.data.sets.annotation_index import AnnotationIndex, exact
 from probseg.errors import DataError
 from probseg.formats.coco import is_crowd, whole
 from probseg.formats.polygons import signed_area

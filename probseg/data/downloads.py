@@ -1,33 +1,35 @@
-"""Downloads that resume after an interruption."""
+"""Downloads of archives that resume after an interruption."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
+import shutil
 import sys
 import time
-from collections.abc import Callable
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
 
+import probseg
 from probseg.errors import ChecksumError, DownloadError
-from probseg.transfer.disk import require_space
-from probseg.transfer.network import (
-    ChangedFileError,
-    InterruptedTransferError,
-    Progress,
-    WayOut,
-    next_block,
-    opened,
-    silent,
-)
+from probseg.transfer import BLOCK, Progress, silent
 
 ATTEMPTS = 5
 """Attempts after one that failed, all of them without a new byte, before giving up."""
 
+TIMEOUT = 60.0
+"""Seconds that a server may be silent."""
 
-class _Part(NamedTuple):
-    """Origin of the bytes of a part.
+OTHER_ADDRESS = "give another address, or a file that you downloaded yourself, with --source"
+OTHER_DISK = "choose a folder on another disk with --root"
+
+
+class _Origin(NamedTuple):
+    """Origin of the bytes of a part, kept next to it.
 
     Args:
         url: Address of the file.
@@ -40,11 +42,14 @@ class _Part(NamedTuple):
     size: int | None
 
 
+class _InterruptedTransferError(Exception):
+    """The connection broke, or the server is busy: another attempt may succeed."""
+
+
 def download(
     url: str,
     target: Path,
     check: Callable[[Path], None],
-    way_out: WayOut,
     *,
     progress: Progress = silent,
     wait: float = 1.0,
@@ -59,7 +64,6 @@ def download(
         url: Address, `http` or `https`.
         target: The file to write; its folder is made if need be.
         check: Called with the complete part; it raises `ChecksumError` for a wrong file.
-        way_out: Ends of the error messages.
         progress: Called with the bytes that have arrived.
         wait: Seconds before another attempt; doubled after each one without a new byte.
 
@@ -73,18 +77,16 @@ def download(
     most, failures = _size(part), 0
     while True:
         try:
-            _receive(url, part, way_out, progress)
+            _receive(url, part, progress)
             break
-        except InterruptedTransferError as error:
-            if isinstance(error, ChangedFileError):
-                _forget(part)
+        except _InterruptedTransferError as error:
             failures = 1 if _size(part) > most else failures + 1
             most = max(most, _size(part))
             if failures > ATTEMPTS:
                 msg = (
                     f"{url}: {error}; given up after {ATTEMPTS} more attempts. Check the "
                     "connection and repeat the command, which continues the download, or "
-                    f"{way_out.address}"
+                    f"{OTHER_ADDRESS}"
                 )
                 raise DownloadError(msg) from error
             time.sleep(wait * 2 ** (failures - 1))
@@ -97,37 +99,83 @@ def download(
     _state(part).unlink(missing_ok=True)
 
 
-def _receive(url: str, part: Path, way_out: WayOut, progress: Progress) -> None:
+def require_space(folder: Path, needed: int, purpose: str) -> None:
+    """Raise a `DownloadError` unless the disk of a folder has room.
+
+    Args:
+        folder: The folder, or one that will be made.
+        needed: Bytes.
+        purpose: What needs them, for the message.
+    """
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        msg = (
+            f"{folder}: {purpose} needs {needed / 1e6:.1f} MB, but only {free / 1e6:.1f} MB are "
+            f"free; make room, or {OTHER_DISK}"
+        )
+        raise DownloadError(msg)
+
+
+def _receive(url: str, part: Path, progress: Progress) -> None:
     """Append the missing bytes to a part, or fetch it from its beginning."""
     known = _read_state(part, url)
     start = _size(part) if known is not None else 0
     if known is not None and start == known.size:
         return
-    with opened(url, _range(start, known), way_out) as response:
-        if response.status == 206:
-            _check_range(response, start, known)
+    headers = {
+        "User-Agent": f"probseg/{probseg.__version__}",
+        "Accept-Encoding": "identity",  # ranges of a compressed transfer would be of no use
+    }
+    if known is not None and start:
+        headers["Range"] = f"bytes={start}-"
+        headers |= {} if known.validator is None else {"If-Range": known.validator}
+    with _opened(urllib.request.Request(url, headers=headers), part) as response:
+        validator, size = _validator(response), _length(response)
+        if response.status == 206 and known is not None:
+            span, _, total = response.headers.get("Content-Range", "").partition("/")
+            same_bytes = span.startswith(f"bytes {start}-") and total == str(known.size)
+            if not (same_bytes and validator in (None, known.validator)):
+                _forget(part)
+                msg = "the file has changed on the server since the download began"
+                raise _InterruptedTransferError(msg)
+            size = known.size
         elif response.status == 200:
             start = 0
         else:
-            msg = f"{url}: HTTP {response.status} instead of the file; {way_out.address}"
+            msg = f"{url}: HTTP {response.status} instead of the file; {OTHER_ADDRESS}"
             raise DownloadError(msg)
-        size = known.size if start and known is not None else _length(response)
         if size is not None:
-            require_space(part.parent, size - start, f"the download of {url}", way_out)
-        origin = _Part(url, _validator(response), size)
-        done = _store(response, part, start, origin, way_out, progress)
+            require_space(part.parent, size - start, f"the download of {url}")
+        done = _store(response, part, start, _Origin(url, validator, size), progress)
     if size is not None and done != size:
         msg = f"the connection broke after {done} of {size} bytes"
-        raise InterruptedTransferError(msg)
+        raise _InterruptedTransferError(msg)
+
+
+@contextlib.contextmanager
+def _opened(request: urllib.request.Request, part: Path) -> Iterator[http.client.HTTPResponse]:
+    """Open an address; the part is forgotten if the server's file is shorter."""
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        msg = f"HTTP {error.code} {error.reason}"
+        if error.code == 416:
+            _forget(part)
+        if error.code in (408, 416, 429) or error.code >= 500:
+            raise _InterruptedTransferError(msg) from error
+        msg = f"{request.full_url}: {msg}; the file has moved or is not public: {OTHER_ADDRESS}"
+        raise DownloadError(msg) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        msg = f"no connection ({error})"
+        raise _InterruptedTransferError(msg) from error
+    with response:
+        yield response
 
 
 def _store(
-    response: http.client.HTTPResponse,
-    part: Path,
-    start: int,
-    origin: _Part,
-    way_out: WayOut,
-    progress: Progress,
+    response: http.client.HTTPResponse, part: Path, start: int, origin: _Origin, progress: Progress
 ) -> int:
     """Append an answer to the first bytes of a part; return the number of bytes it has then."""
     done = start
@@ -136,42 +184,29 @@ def _store(
             _lock(file, part)
             if start and file.tell() != start:
                 msg = "another process has worked on the download"
-                raise InterruptedTransferError(msg)
+                raise _InterruptedTransferError(msg)
             if not start:
                 file.truncate(0)
                 _state(part).write_text(json.dumps(origin._asdict()), encoding="utf-8")
-            while block := next_block(response):
+            while block := _next_block(response):
                 file.write(block)
                 done += len(block)
                 progress(part.stem, done, origin.size)
     except DownloadError:
         raise
     except OSError as error:
-        msg = f"{part}: cannot be written ({error}); make room, or {way_out.disk}"
+        msg = f"{part}: cannot be written ({error}); make room, or {OTHER_DISK}"
         raise DownloadError(msg) from error
     return done
 
 
-def _range(start: int, known: _Part | None) -> dict[str, str]:
-    """Return the headers that ask for the bytes from `start` on."""
-    if not start or known is None:
-        return {}
-    condition = {} if known.validator is None else {"If-Range": known.validator}
-    return {"Range": f"bytes={start}-", **condition}
-
-
-def _check_range(response: http.client.HTTPResponse, start: int, known: _Part | None) -> None:
-    """Raise unless the server continues the same version of the file at the right byte."""
-    span, _, total = response.headers.get("Content-Range", "").partition("/")
-    same = (
-        known is not None
-        and span.startswith(f"bytes {start}-")
-        and total == str(known.size)
-        and _validator(response) in (None, known.validator)
-    )
-    if not same:
-        msg = "the file has changed on the server since the download began"
-        raise ChangedFileError(msg)
+def _next_block(response: http.client.HTTPResponse) -> bytes:
+    """Return the next bytes of an answer, none at its end."""
+    try:
+        return response.read1(BLOCK)
+    except (OSError, http.client.HTTPException) as error:
+        msg = f"the connection broke ({error!r})"
+        raise _InterruptedTransferError(msg) from error
 
 
 def _validator(response: http.client.HTTPResponse) -> str | None:
@@ -191,10 +226,10 @@ def _state(part: Path) -> Path:
     return part.with_name(f"{part.name}.json")
 
 
-def _read_state(part: Path, url: str) -> _Part | None:
+def _read_state(part: Path, url: str) -> _Origin | None:
     """Return the origin of a part, or None if it must not be continued."""
     try:
-        known = _Part(**json.loads(_state(part).read_text(encoding="utf-8")))
+        known = _Origin(**json.loads(_state(part).read_text(encoding="utf-8")))
     except (FileNotFoundError, ValueError, TypeError):
         return None
     fits = known.url == url and known.size is not None and _size(part) <= known.size

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from probseg.annotate import output
 from probseg.annotate.photographs import Photograph
 from probseg.annotate.store import StoredObject, StoredPhotograph
+
+MANY_OBJECTS = 40
+"""With fewer objects, trainings take small batches, so that an epoch has several steps."""
 
 
 def describe_photograph(
@@ -94,6 +99,18 @@ def describe_overview(
         "objects": objects,
         "error": photograph.error,
     }
+
+
+def train_command(folder: Path, out: Path, objects: int) -> str:
+    """Return the command that fine-tunes the recommended model on the objects of a folder.
+
+    It is empty where photographs and masks are in different folders.
+    """
+    if out.resolve() != folder.resolve():
+        return ""
+    root = shlex.quote(str(folder.resolve()))
+    command = f"probseg fit --config configs/experiment/folder.yaml --data.root {root}"
+    return command if objects >= MANY_OBJECTS else f"{command} --data.batch_size 4"
 
 
 def answer_header(request: Mapping[str, Any], began: float) -> dict[str, Any]:

@@ -6,11 +6,9 @@ Objects are rows of steps in the `Store`; `Answers` holds the answers to them.
 
 from __future__ import annotations
 
-import os
-import shlex
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from probseg.annotate import output
 from probseg.annotate.actions import carry_out, checked_label, checked_step, find_object
 from probseg.annotate.answers import Answers
 from probseg.annotate.described import (
@@ -27,20 +24,17 @@ from probseg.annotate.described import (
     describe_open,
     describe_overview,
     describe_photograph,
+    train_command,
 )
 from probseg.annotate.errors import MissingError, RequestError
+from probseg.annotate.files import DATABASE, Files, check_links
 from probseg.annotate.frames import pack
 from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import Photograph, list_photographs, read_readable
 from probseg.annotate.steps import as_step, next_click
 from probseg.annotate.store import Store
-from probseg.data.layout import unread_folders
 from probseg.errors import DataError, UsageError
 from probseg.formats import png
-from probseg.formats.mask_names import MaskNames
-
-MANY_OBJECTS = 40
-"""With fewer objects, trainings take small batches, so that an epoch has several steps."""
 
 
 class Sessions:
@@ -66,24 +60,18 @@ class Sessions:
     ) -> None:
         self.folder, self.out = folder, out or folder
         self.photographs = list_photographs(folder)
-        self._names = MaskNames(photograph.stem for photograph in self.photographs)
         self._by_id = {photograph.id: photograph for photograph in self.photographs}
-        database = self.out / ".probseg" / "annotations.sqlite"
-        for place in (self.out / "masks", self.out / ".probseg" / "masks", database):
-            if not Path(os.path.realpath(place)).is_relative_to(self.out.resolve()):
-                msg = f"{place}: a link leads out of {self.out}; remove the link"
-                raise UsageError(msg)
-        self.store = Store(database)
+        check_links(self.out)
+        self._lock = threading.RLock()
+        self.store = Store(self.out / DATABASE)
+        self.files = Files(folder, self.out, self.photographs, self.store, self._lock)
         self.answerer = answerer
         known = self.store.setting("labels") or []
         self.labels: list[str] = known
         avoid_finished = bool(self.store.setting("avoid_finished") in (None, True))
         self.answers = Answers(answerer, self.store, avoid_finished)
-        self.closed = False
-        self._lock = threading.RLock()
         self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ahead: list[Future[None]] = []
-        self._writing = threading.Timer(0, lambda: None)
         if labels:
             try:
                 self.set_labels([*labels, *known])
@@ -97,26 +85,15 @@ class Sessions:
         if answerer.wanted is not None:
             self._remember_inference()
         for name in self.store.unwritten():  # of a server that was killed
-            self._write(name)
+            self.files.write(name)
 
     def close(self) -> None:
         """Write what is not written yet, and close the database."""
         self._background.shutdown(cancel_futures=True)
-        self._writing.cancel()
         with self._lock:
-            self._write_coco()
-            self.closed = True
+            self.files.write_coco()
+            self.files.close()
             self.store.close()
-
-    def refused(self) -> Iterator[tuple[str, str]]:
-        """Yield photographs, masks and folders that are not used, as their names say, and why."""
-        for photograph in self.photographs:
-            if photograph.error is not None:
-                yield photograph.name, photograph.error
-        refused = output.mask_files(self.folder, self._names).refused
-        nested = unread_folders(self.folder / "images", self.folder / "masks")
-        for path, reason in (*refused.items(), *nested.items()):
-            yield path.relative_to(self.folder).as_posix(), reason
 
     # What clients read
 
@@ -124,35 +101,27 @@ class Sessions:
         """Return what a page needs to begin."""
         with self._lock:
             overview = self.store.overview()
-        files = output.mask_files(self.folder, self._names).owned  # of photographs never opened
+        files = self.files.counts()
         rows = [
-            describe_overview(p, overview.get(p.name), len(files.get(p.stem, ())))
+            describe_overview(p, overview.get(p.name), files.get(p.stem, 0))
             for p in self.photographs
         ]
+        objects = sum(row["objects"] for row in rows)
         return {
             "model": {"name": self.answerer.name},
             "models": self.answerer.names,
             "labels": [*self.labels],
             "settings": self.settings(),
             "photographs": rows,
-            "train_command": self._train_command(sum(row["objects"] for row in rows)),
+            "train_command": train_command(
+                self.folder, self.out, sum(row["objects"] for row in rows)
+            ),
             "folder": self.folder.name,
         }
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of inference; None for those that the network has not."""
         return {**self.answerer.settings(), "avoid_finished": self.answers.avoid_finished}
-
-    def _train_command(self, objects: int) -> str:
-        """Return the command that fine-tunes the recommended model on the objects of the folder.
-
-        It is empty where photographs and masks are in different folders.
-        """
-        if self.out.resolve() != self.folder.resolve():
-            return ""
-        folder = shlex.quote(str(self.folder.resolve()))
-        command = f"probseg fit --config configs/experiment/folder.yaml --data.root {folder}"
-        return command if objects >= MANY_OBJECTS else f"{command} --data.batch_size 4"
 
     def photograph(self, name: str) -> Photograph:
         """Return a photograph by its opaque name.
@@ -168,7 +137,7 @@ class Sessions:
     def describe(self, photograph: Photograph) -> dict[str, Any]:
         """Return all that a page shows of a photograph."""
         with self._lock:
-            self._import(photograph)
+            self.files.read(photograph)
             stored = self.store.photograph(photograph.name)
             return describe_photograph(photograph, stored, self.store.objects(photograph.name))
 
@@ -195,7 +164,7 @@ class Sessions:
     def current_mask(self, photograph: Photograph) -> bytes:
         """Return the frame of the open object."""
         with self._lock:
-            self._import(photograph)
+            self.files.read(photograph)
             return self._frame(photograph, {}, time.perf_counter())
 
     def preview(self, photograph: Photograph, request: Mapping[str, Any]) -> bytes | None:
@@ -239,7 +208,7 @@ class Sessions:
             raise RequestError(msg)
         with self._lock:
             began = time.perf_counter()
-            self._import(photograph)
+            self.files.read(photograph)
             name = photograph.name
             try:
                 with self.store.change(name, revision) as before:
@@ -253,7 +222,7 @@ class Sessions:
                 raise
             if files_change:
                 self.answers.drop_finished(photograph)
-                self._write(name)
+                self.files.write(name)
             return self._frame(photograph, request, began, files_change, before.state)
 
     def change_settings(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -304,10 +273,10 @@ class Sessions:
 
     def export(self) -> dict[str, Any]:
         """Write `annotations.json` now; return its path and the photographs with open objects."""
-        self._write_coco()
+        path = self.files.write_coco()
         with self._lock:
             unfinished = self.store.with_open_objects()
-        return {"path": str(self.out / output.ANNOTATIONS), "unfinished": unfinished}
+        return {"path": str(path), "unfinished": unfinished}
 
     # Inside the lock
 
@@ -357,18 +326,6 @@ class Sessions:
             mask = self.answers.mask(photograph, answer)
         return pack({**header, **answer_header(request, began)}, mask)
 
-    def _import(self, photograph: Photograph) -> None:
-        """Import the masks that a photograph had before it was annotated."""
-        name = photograph.name
-        if photograph.size is None or self.store.photograph(name).revision:
-            return
-        files = output.mask_files(self.folder, self._names).owned.get(photograph.stem, [])
-        masks = output.existing_masks(files, photograph)
-        with self.store.change(name, None):
-            for source, labels in masks:
-                self.store.add_finished(name, source, output.finished(labels))
-            self.store.keep_written(name)
-
     def _prepare(self, photograph: Photograph) -> None:
         if photograph in self.answers:
             return
@@ -376,22 +333,3 @@ class Sessions:
             image = read_readable(photograph)  # clicks on another one are answered meanwhile
             with self._lock:
                 self.answers.open(photograph, image)
-
-    def _write(self, name: str) -> None:
-        """Write the mask files of a photograph now, and the COCO file soon."""
-        photograph = next((p for p in self.photographs if p.name == name), None)
-        if photograph is not None:
-            output.write_masks(self.out, photograph, self.store.objects(name), self._names)
-        self.store.set_written(name)
-        self._writing.cancel()
-        self._writing = threading.Timer(2.0, self._write_coco)
-        self._writing.daemon = True
-        self._writing.start()
-
-    def _write_coco(self) -> None:
-        with self._lock:
-            if not self.closed:
-                if not self.store.setting("annotations"):
-                    output.keep_annotations(self.out)
-                    self.store.set_setting("annotations", True)
-                output.write_coco(self.out / output.ANNOTATIONS, self.photographs, self.store)

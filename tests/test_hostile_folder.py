@@ -224,7 +224,7 @@ def test_annotate(hostile, here):
     root = here / "mine"
     shutil.copytree(hostile.root, root, symlinks=True)
     sessions = Sessions(root, None, Answerer())
-    refused = {name if "/" in name else f"images/{name}" for name, _ in sessions.refused()}
+    refused = {name if "/" in name else f"images/{name}" for name, _ in sessions.files.refused()}
     shown, objects, said = set(), 0, ""
     for photograph in sessions.photographs:
         try:

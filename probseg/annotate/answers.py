@@ -1,4 +1,4 @@
-"""The answers to the steps of open objects, in memory.
+"""The sessions of open objects in memory, and their masks.
 
 A budget bounds the memory. An answer that was dropped is computed from the stored steps.
 """
@@ -6,16 +6,18 @@ A budget bounds the memory. An answer that was dropped is computed from the stor
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import Photograph, read_readable
-from probseg.annotate.steps import Step, Work
-from probseg.annotate.store import Store
+from probseg.annotate.steps import as_step
+from probseg.annotate.store import Store, StoredObject
 from probseg.formats import png
+from probseg.interact.session import Answer, Session
+from probseg.interact.states import InteractionState
 
 MEMORY = 1 << 30
 """Bytes of photographs, encodings and answers that are kept in memory."""
@@ -23,18 +25,27 @@ MEMORY = 1 << 30
 
 @dataclass
 class _Opened:
-    """A photograph in memory, and the answers to the steps of its open object."""
+    """A photograph in memory.
 
-    work: Work
-    finished: npt.NDArray[np.bool_] | None = None  # of all finished objects
-    number: int | None = None  # of the object with these answers
-    answers: dict[int, Work] = field(default_factory=dict)  # by number of steps of it
+    Args:
+        image: The photograph without prompts.
+        image_size: Bytes of it and its encoding.
+        finished: All finished objects, bool, shape `(H, W)`; None if not known.
+        number: Of the object of the session; None for one that is not stored.
+        session: Steps of the open object; None if not known.
+    """
+
+    image: InteractionState
+    image_size: int
+    finished: npt.NDArray[np.bool_] | None = None
+    number: int | None = None
+    session: Session | None = None
 
     @property
     def size(self) -> int:
-        """Return the bytes that it holds."""
+        """Bytes that it holds."""
         finished = 0 if self.finished is None else self.finished.nbytes
-        return finished + self.work.size + sum(work.own_size for work in self.answers.values())
+        return self.image_size + finished + (0 if self.session is None else self.session.size)
 
 
 class Answers:
@@ -43,7 +54,7 @@ class Answers:
     All methods are called under one lock.
 
     Args:
-        answerer: Answers steps.
+        answerer: The model.
         store: Objects and their steps.
         avoid_finished: Whether masks leave out the finished objects of a photograph.
     """
@@ -74,62 +85,61 @@ class Answers:
         opened = self._opened.get(photograph.id)
         if opened is None:
             image = read_readable(photograph) if image is None else image
-            opened = self._opened[photograph.id] = _Opened(self._answerer.begin(image))
+            state = self._answerer.begin(image)
+            opened = self._opened[photograph.id] = _Opened(state, image.nbytes + Answer(state).size)
+            self._bound_memory(photograph)
         self._opened.move_to_end(photograph.id)
-        self._bound_memory(photograph)
         return opened
 
-    def current(self, photograph: Photograph) -> Work:
-        """Return the answer to the steps of the open object, computed where it is missing.
+    def session(self, photograph: Photograph, one: StoredObject | None) -> Session:
+        """Return the session of the open object, built from its stored steps where it is missing.
 
-        An object that was opened again goes on from its finished mask.
+        An object that was opened again goes on from its finished mask, and one that was read from a
+        file from the mask in the file.
+
+        Args:
+            photograph: The photograph.
+            one: Its open object; None for a new one.
         """
         opened = self.open(photograph)
-        one = self._store.open_object(photograph.name)
+        number = None if one is None else one.id
+        if opened.session is None or opened.number != number:
+            opened.number, opened.session = number, None
+            opened.session = self._built(opened, one)
+        if one is not None:
+            opened.session.move_to(one.cursor)
+        return opened.session
+
+    def _built(self, opened: _Opened, one: StoredObject | None) -> Session:
+        loop = self._answerer.loop
+        memory = max(0, MEMORY - opened.size - opened.image.probability.size)
         if one is None:
-            return opened.work
-        if opened.number != one.id:
-            opened.number, opened.answers = one.id, {}
-        known = max((n for n in opened.answers if n <= one.cursor), default=-1)
-        if one.mask is not None and known < one.kept <= one.cursor and one.kept > 0:
-            known, mask = one.kept, png.decode(one.mask) == 1
-            work = opened.work.corrected(mask, one.steps[:known])
-        elif known >= 0:
-            work = opened.answers[known]
-        elif one.base is not None:
-            known, work = 0, opened.work.corrected(png.decode(one.base) == 1, ())
-        else:
-            known, work = 0, opened.work
-        opened.answers[known] = work
-        for n, step in enumerate(one.steps[known : one.cursor], start=known + 1):
-            work = opened.answers[n] = self._answerer.answer(work, step)
-            self._bound_memory(photograph)
-        return work
+            return Session(loop, opened.image, memory=memory)
+        files = {0: one.base, one.kept: one.mask} if one.kept else {0: one.base}
+        masks = {n: png.decode(content) == 1 for n, content in files.items() if content is not None}
+        steps = [as_step(step) for step in one.steps]
+        return Session(loop, opened.image, steps, masks=masks, memory=memory)
 
-    def with_step(self, photograph: Photograph, step: Step) -> Work:
-        """Return the answer to one more step of the open object; it is not kept."""
-        return self._answerer.answer(self.current(photograph), step)
-
-    def preview(self, photograph: Photograph, step: Step) -> Work:
-        """Return the answer to one more step of the open object at one scale; it is not kept."""
-        return self._answerer.preview(self.current(photograph), step)
-
-    def keep(self, photograph: Photograph, number: int, count: int, work: Work) -> None:
-        """Keep the answer to the first `count` steps of an object, and drop those to more."""
-        opened = self.open(photograph)
-        earlier = opened.answers if opened.number == number else {}
-        opened.number = number
-        opened.answers = {n: answer for n, answer in earlier.items() if n < count}
-        opened.answers[count] = work
+    def stored(self, photograph: Photograph, number: int) -> None:
+        """Record the number of the object of the session, and bound the memory."""
+        self._opened[photograph.id].number = number
         self._bound_memory(photograph)
 
     def mask(
-        self, photograph: Photograph, work: Work | None = None
+        self, photograph: Photograph, answer: Answer | None = None
     ) -> npt.NDArray[np.bool_] | None:
-        """Return the mask of an answer, by default of the current one; None before any step."""
-        work = self.current(photograph) if work is None else work
-        mask = work.mask()
-        if mask is None or not self.avoid_finished:
+        """Return the mask of an answer, by default to the steps of the open object.
+
+        Returns:
+            bool, shape `(H, W)`; None before the first step.
+        """
+        if answer is None:
+            one = self._store.open_object(photograph.name)
+            answer = self.session(photograph, one).answer
+        if answer.mask is None:
+            return None
+        mask = answer.mask.binary
+        if not self.avoid_finished:
             return mask
         opened = self.open(photograph)
         if opened.finished is None:
@@ -140,9 +150,9 @@ class Answers:
         return mask & ~opened.finished
 
     def drop(self, photograph: Photograph) -> None:
-        """Drop the answers to the open object; the photograph stays encoded."""
+        """Drop the session of the open object; the photograph stays encoded."""
         if photograph in self:
-            self._opened[photograph.id].answers.clear()
+            self._opened[photograph.id].session = None
 
     def drop_finished(self, photograph: Photograph) -> None:
         """Drop the union of the finished objects, after they have changed."""
@@ -150,16 +160,13 @@ class Answers:
             self._opened[photograph.id].finished = None
 
     def clear(self) -> None:
-        """Drop all answers and encodings, after the model or its settings have changed."""
+        """Drop all sessions and encodings, after the model or its settings have changed."""
         self._opened.clear()
 
     def _bound_memory(self, photograph: Photograph) -> None:
-        """Drop other photographs, then answers, until the memory budget is met."""
+        """Drop other photographs until the memory budget is met."""
         total = self.size
         for name in list(self._opened):
             if total <= MEMORY or name == photograph.id:
                 break
             total -= self._opened.pop(name).size
-        opened = self._opened[photograph.id]
-        while opened.size > MEMORY and len(opened.answers) > 1:  # undo computes them again
-            del opened.answers[min(opened.answers)]

@@ -16,9 +16,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from probseg.annotate.errors import MissingError, RequestError
 from probseg.annotate.photographs import shown, thumbnail
 from probseg.annotate.security import Guard
-from probseg.annotate.sessions import MissingError, RequestError, Sessions
+from probseg.annotate.sessions import Sessions
 from probseg.annotate.store import StaleRevisionError
 from probseg.errors import USER_ERRORS, DataError
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,20 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from probseg.annotate.steps import Step, Work, answer
 from probseg.attention import Adaptation
+from probseg.attention.adaptation import UPDATES
 from probseg.descriptions import RECOMMENDED
 from probseg.interact.loop import InteractionLoop
-from probseg.interact.states import begin, image_tensor
-from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
-from probseg.models import Segmenter
+from probseg.interact.session import build_loop, encode_image, prepared
+from probseg.interact.states import InteractionState, image_tensor
+from probseg.interact.zoom import RECOMMENDED_ZOOM
 from probseg.zoo import create_interactive, list_models
 
 KNOBS = tuple(field.name for field in fields(Adaptation))
 """Settings of `Segmenter.adapt`."""
+
+ITERATIONS = tuple(f"{kind}_iterations" for kind in UPDATES)
+"""Those of them that switch an adaptation off with 0."""
 
 ZOOM_NAMES = (RECOMMENDED_ZOOM,)
 """Ways to zoom that the page offers."""
@@ -63,12 +66,11 @@ class Answerer:
     @property
     def loop(self) -> InteractionLoop:
         """The interaction with the model and the chosen zoom."""
-        zoom = None if self.zoom is None else ZOOMS[self.zoom]
-        return InteractionLoop(self.model, zoom=zoom, previous_mask=self.model.previous_mask)
+        return build_loop(self.model, self.zoom)
 
     def load(self, name: str) -> None:
         """Load another model; if this fails, keep the current one."""
-        self.model = load(name, self.device)
+        self.model = prepared(create_interactive(name, pretrained=True), self.device)
         self.name = name
 
     def resume(self, model: str, settings: Mapping[str, Any]) -> None:
@@ -82,24 +84,13 @@ class Answerer:
         self.wanted = model
         if model != self.name:
             self.load(model)
-        off = {name: 0 for name in KNOBS[::2] if settings.get(name) == 0}
+        off = {name: 0 for name in ITERATIONS if settings.get(name) == 0}
         self.change({**settings, **dict.fromkeys(off, 1)})  # no prior is taken without iterations
         self.change(off)
 
-    def begin(self, image: npt.NDArray[np.uint8]) -> Work:
-        """Return work without steps on an image, encoded if that does not depend on prompts."""
-        state = begin(image_tensor(image, self.device))
-        return Work(self.loop.encode(state) if self.model.prompts == "head" else state)
-
-    def answer(self, work: Work, step: Step) -> Work:
-        """Carry out a step; see `probseg.annotate.steps.answer`."""
-        return answer(self.loop, work, step)
-
-    def preview(self, work: Work, step: Step) -> Work:
-        """Answer a step at one scale, in time for a moving pointer."""
-        loop = self.loop
-        zoom = None if loop.zoom is None else replace(loop.zoom, first=(1.0,))
-        return answer(replace(loop, zoom=zoom), work, step)
+    def begin(self, image: npt.NDArray[np.uint8]) -> InteractionState:
+        """Return an image without prompts, encoded if that does not depend on prompts."""
+        return encode_image(self.model, image_tensor(image, self.device))
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of inference; None for those that the network has not."""
@@ -132,13 +123,3 @@ class Answerer:
 
 def _real(value: object) -> bool:
     return type(value) in (int, float)
-
-
-def load(name: str, device: torch.device) -> Segmenter:
-    """Load a network of the zoo, of a model folder or of a run, in evaluation mode.
-
-    Raises:
-        UsageError: If it is a network for semantic segmentation, or there is none.
-    """
-    network = create_interactive(name, pretrained=True)
-    return network.to(device).to(memory_format=torch.channels_last).eval()

@@ -9,6 +9,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ class Photograph:
     size: tuple[int, int] | None
     error: str | None = None
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Name of the file as text; bytes that are not UTF-8 are question marks."""
         return self.path.name.encode("utf-8", "replace").decode()

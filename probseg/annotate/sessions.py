@@ -6,11 +6,9 @@ Objects are rows of steps in the `Store`; `Answers` holds the answers to them.
 
 from __future__ import annotations
 
-import os
-import shlex
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -18,33 +16,25 @@ from typing import Any
 
 import numpy as np
 
-from probseg.annotate import output
+from probseg.annotate.actions import carry_out, checked_label, checked_step, find_object
 from probseg.annotate.answers import Answers
+from probseg.annotate.described import (
+    answer_header,
+    describe_finished,
+    describe_open,
+    describe_overview,
+    describe_photograph,
+    train_command,
+)
+from probseg.annotate.errors import MissingError, RequestError
+from probseg.annotate.files import DATABASE, Files, check_links
 from probseg.annotate.frames import pack
 from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import Photograph, list_photographs, read_readable
-from probseg.annotate.steps import check_step, next_click
-from probseg.annotate.store import State, Store, StoredObject
-from probseg.data.layout import unread_folders
+from probseg.annotate.steps import as_step, next_click
+from probseg.annotate.store import Store
 from probseg.errors import DataError, UsageError
 from probseg.formats import png
-from probseg.formats.mask_names import MaskNames
-
-STATES: tuple[State, ...] = ("open", "done", "review")
-
-MANY_OBJECTS = 40
-"""With fewer objects, trainings take small batches, so that an epoch has several steps."""
-
-LONGEST_LABEL = 100
-"""Most characters of a label."""
-
-
-class RequestError(ValueError):
-    """A client's request is invalid; the message says what was expected."""
-
-
-class MissingError(KeyError):
-    """There is no such photograph or object."""
 
 
 class Sessions:
@@ -70,24 +60,18 @@ class Sessions:
     ) -> None:
         self.folder, self.out = folder, out or folder
         self.photographs = list_photographs(folder)
-        self._names = MaskNames(photograph.stem for photograph in self.photographs)
         self._by_id = {photograph.id: photograph for photograph in self.photographs}
-        database = self.out / ".probseg" / "annotations.sqlite"
-        for place in (self.out / "masks", self.out / ".probseg" / "masks", database):
-            if not Path(os.path.realpath(place)).is_relative_to(self.out.resolve()):
-                msg = f"{place}: a link leads out of {self.out}; remove the link"
-                raise UsageError(msg)
-        self.store = Store(database)
+        check_links(self.out)
+        self._lock = threading.RLock()
+        self.store = Store(self.out / DATABASE)
+        self.files = Files(folder, self.out, self.photographs, self.store, self._lock)
         self.answerer = answerer
         known = self.store.setting("labels") or []
         self.labels: list[str] = known
         avoid_finished = bool(self.store.setting("avoid_finished") in (None, True))
         self.answers = Answers(answerer, self.store, avoid_finished)
-        self.closed = False
-        self._lock = threading.RLock()
         self._background = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
         self._ahead: list[Future[None]] = []
-        self._writing = threading.Timer(0, lambda: None)
         if labels:
             try:
                 self.set_labels([*labels, *known])
@@ -101,26 +85,15 @@ class Sessions:
         if answerer.wanted is not None:
             self._remember_inference()
         for name in self.store.unwritten():  # of a server that was killed
-            self._write(name)
+            self.files.write(name)
 
     def close(self) -> None:
         """Write what is not written yet, and close the database."""
         self._background.shutdown(cancel_futures=True)
-        self._writing.cancel()
         with self._lock:
-            self._write_coco()
-            self.closed = True
+            self.files.write_coco()
+            self.files.close()
             self.store.close()
-
-    def refused(self) -> Iterator[tuple[str, str]]:
-        """Yield photographs, masks and folders that are not used, as their names say, and why."""
-        for photograph in self.photographs:
-            if photograph.error is not None:
-                yield photograph.name, photograph.error
-        refused = output.mask_files(self.folder, self._names).refused
-        nested = unread_folders(self.folder / "images", self.folder / "masks")
-        for path, reason in (*refused.items(), *nested.items()):
-            yield path.relative_to(self.folder).as_posix(), reason
 
     # What clients read
 
@@ -128,49 +101,27 @@ class Sessions:
         """Return what a page needs to begin."""
         with self._lock:
             overview = self.store.overview()
-        rows = []
-        total = 0
-        files = output.mask_files(self.folder, self._names).owned  # of photographs never opened
-        for photograph in self.photographs:
-            never_opened: tuple[State, int] = ("open", len(files.get(photograph.stem, ())))
-            state, objects = overview.get(photograph.name, never_opened)
-            total += objects
-            height, width = photograph.size or (None, None)
-            rows.append(
-                {
-                    "id": photograph.id,
-                    "name": photograph.name,
-                    "width": width,
-                    "height": height,
-                    "state": state,
-                    "objects": objects,
-                    "error": photograph.error,
-                }
-            )
+        files = self.files.counts()
+        rows = [
+            describe_overview(p, overview.get(p.name), files.get(p.stem, 0))
+            for p in self.photographs
+        ]
+        objects = sum(row["objects"] for row in rows)
         return {
             "model": {"name": self.answerer.name},
             "models": self.answerer.names,
             "labels": [*self.labels],
             "settings": self.settings(),
             "photographs": rows,
-            "train_command": self._train_command(total),
+            "train_command": train_command(
+                self.folder, self.out, sum(row["objects"] for row in rows)
+            ),
             "folder": self.folder.name,
         }
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of inference; None for those that the network has not."""
         return {**self.answerer.settings(), "avoid_finished": self.answers.avoid_finished}
-
-    def _train_command(self, objects: int) -> str:
-        """Return the command that fine-tunes the recommended model on the objects of the folder.
-
-        It is empty where photographs and masks are in different folders.
-        """
-        if self.out.resolve() != self.folder.resolve():
-            return ""
-        folder = shlex.quote(str(self.folder.resolve()))
-        command = f"probseg fit --config configs/experiment/folder.yaml --data.root {folder}"
-        return command if objects >= MANY_OBJECTS else f"{command} --data.batch_size 4"
 
     def photograph(self, name: str) -> Photograph:
         """Return a photograph by its opaque name.
@@ -186,8 +137,9 @@ class Sessions:
     def describe(self, photograph: Photograph) -> dict[str, Any]:
         """Return all that a page shows of a photograph."""
         with self._lock:
-            self._import(photograph)
-            return self._described(photograph)
+            self.files.read(photograph)
+            stored = self.store.photograph(photograph.name)
+            return describe_photograph(photograph, stored, self.store.objects(photograph.name))
 
     def open(self, photograph: Photograph) -> dict[str, Any]:
         """Describe a photograph, and prepare it and the next one in the background."""
@@ -203,7 +155,7 @@ class Sessions:
     def finished_mask(self, photograph: Photograph, number: int) -> bytes:
         """Return the frame of a finished object."""
         with self._lock:
-            one = self._object(photograph, number)
+            one = find_object(self, photograph, number)
         if one.mask is None:
             msg = f"object {number} is not finished"
             raise RequestError(msg)
@@ -212,19 +164,19 @@ class Sessions:
     def current_mask(self, photograph: Photograph) -> bytes:
         """Return the frame of the open object."""
         with self._lock:
-            self._import(photograph)
+            self.files.read(photograph)
             return self._frame(photograph, {}, time.perf_counter())
 
     def preview(self, photograph: Photograph, request: Mapping[str, Any]) -> bytes | None:
         """Return the answer to one more click, which is not given; None if the model is busy."""
-        step = self._checked({**request, "type": "click"}, photograph)
+        step = as_step(checked_step({**request, "type": "click"}, photograph))
         if not self._lock.acquire(blocking=False):
             return None
         try:
             began = time.perf_counter()
-            work = self.answers.preview(photograph, step)
-            header = _header(request, began)
-            return pack(header, self.answers.mask(photograph, work))
+            one = self.store.open_object(photograph.name)
+            answer = self.answers.session(photograph, one).preview(step)
+            return pack(answer_header(request, began), self.answers.mask(photograph, answer))
         finally:
             self._lock.release()
 
@@ -232,9 +184,13 @@ class Sessions:
         """Return the frame of the entropy of each pixel, and where to click next."""
         with self._lock:
             began = time.perf_counter()
-            work = self.answers.current(photograph)
-        header = {**_header({}, began), "suggestion": next_click(work)}
-        return pack(header, np.rint(work.entropy() * 255).astype(np.uint8))
+            one = self.store.open_object(photograph.name)
+            answer = self.answers.session(photograph, one).answer
+        mask, entropy, suggestion = answer.mask, np.zeros_like(answer.state.probability), None
+        if mask is not None:
+            entropy, suggestion = mask.uncertainty, next_click(mask)
+        header = {**answer_header({}, began), "suggestion": suggestion}
+        return pack(header, np.rint(entropy * 255).astype(np.uint8))
 
     # What clients change
 
@@ -252,24 +208,22 @@ class Sessions:
             raise RequestError(msg)
         with self._lock:
             began = time.perf_counter()
-            self._import(photograph)
+            self.files.read(photograph)
             name = photograph.name
-            state = self.store.photograph(name)[0]
             try:
-                with self.store.change(name, revision):
-                    files_change = self._carry_out(photograph, action)
-                    undone = self.store.open_object(name) is not None
-                    if undone and self.store.photograph(name)[0] == "done":
-                        self.store.set_state(name, "open")
+                with self.store.change(name, revision) as before:
+                    files_change = carry_out(self, photograph, action)
+                    if before.state == "done":
+                        self._reconsider(name)
                     if not files_change:
                         self.store.keep_written(name)
             except BaseException:
-                self.answers.drop(photograph)  # their steps were not stored
+                self.answers.drop(photograph)  # its steps were not stored
                 raise
             if files_change:
                 self.answers.drop_finished(photograph)
-                self._write(name)
-            return self._frame(photograph, request, began, files_change, state)
+                self.files.write(name)
+            return self._frame(photograph, request, began, files_change, before.state)
 
     def change_settings(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Change settings of inference; the open objects are answered with the new ones.
@@ -311,7 +265,7 @@ class Sessions:
         if not isinstance(labels, list) or len(labels) > 1000:
             msg = "`labels` must be a list of at most 1000 names"
             raise RequestError(msg)
-        names = [_label(label) for label in labels]
+        names = [checked_label(label) for label in labels]
         with self._lock:
             self.labels = list(dict.fromkeys(name for name in names if name is not None))
             self.store.set_setting("labels", self.labels)
@@ -319,12 +273,18 @@ class Sessions:
 
     def export(self) -> dict[str, Any]:
         """Write `annotations.json` now; return its path and the photographs with open objects."""
-        self._write_coco()
+        path = self.files.write_coco()
         with self._lock:
             unfinished = self.store.with_open_objects()
-        return {"path": str(self.out / output.ANNOTATIONS), "unfinished": unfinished}
+        return {"path": str(path), "unfinished": unfinished}
 
     # Inside the lock
+
+    def _reconsider(self, name: str) -> None:
+        """Set a photograph that is done to open if it has an open object by now."""
+        done = self.store.photograph(name).state == "done"
+        if done and self.store.open_object(name) is not None:
+            self.store.set_state(name, "open")
 
     def _begin_again(self) -> None:
         """Remember model and settings, and forget what was encoded with others."""
@@ -335,165 +295,36 @@ class Sessions:
         inference = {"model": self.answerer.name, "settings": self.answerer.settings()}
         self.store.set_setting("inference", inference)
 
-    def _carry_out(self, photograph: Photograph, action: Mapping[str, Any]) -> bool:
-        """Carry out an action inside a transaction; return whether finished objects changed."""
-        kind = action.get("type")
-        name = photograph.name
-        if kind in ("click", "box", "brush"):
-            self._step(photograph, self._checked(action, photograph))
-            return False
-        if kind in ("undo", "redo", "clear"):
-            one = self.store.open_object(photograph.name)
-            if one is None:
-                msg = f"nothing to {kind}: no object is open"
-                raise RequestError(msg)
-            cursor = {"undo": one.cursor - 1, "redo": one.cursor + 1, "clear": 0}[kind]
-            if not 0 <= cursor <= len(one.steps):
-                msg = f"nothing to {kind}"
-                raise RequestError(msg)
-            self.store.move_cursor(one.id, cursor)
-            return False
-        if kind == "finish":
-            one = self.store.open_object(photograph.name)
-            if one is None:
-                msg = "no object is open; click on one first"
-                raise RequestError(msg)
-            label = _label(action.get("label", one.label))
-            self._finish(photograph, one, label)
-            return True
-        if kind == "state":
-            if action.get("state") not in STATES:
-                msg = f"`state` must be one of {list(STATES)}, got {action.get('state')!r}"
-                raise RequestError(msg)
-            finished = action["state"] == "done" and self._close_object(photograph, action)
-            self.store.set_state(name, action["state"])
-            return finished
-        if kind in ("reopen", "delete", "label"):
-            one = self._object(photograph, action.get("object"))
-            if kind == "delete":
-                self.store.delete(one.id)
-            elif kind == "label":
-                self._set_label(one, _label(action.get("label")))
-            elif not one.open:
-                self._close_object(photograph, {})
-                self.store.reopen(one.id)
-                self.answers.drop(photograph)  # the finished mask is the answer from now on
-            return True
-        msg = f"unknown action {kind!r}"
-        raise RequestError(msg)
-
-    def _checked(self, action: Mapping[str, Any], photograph: Photograph) -> dict[str, Any]:
-        if photograph.size is None:
-            raise DataError(photograph.error)
-        try:
-            return check_step(action, photograph.size)
-        except (TypeError, ValueError) as error:
-            raise RequestError(str(error)) from error
-
-    def _step(self, photograph: Photograph, step: dict[str, Any]) -> None:
-        """Answer a step, and add it to the open object or to a new one."""
-        work = self.answers.with_step(photograph, step)
-        one = self.store.open_object(photograph.name)
-        number = self.store.begin(photograph.name) if one is None else one.id
-        self.store.add_step(number, step)
-        self.answers.keep(photograph, number, 1 if one is None else one.cursor + 1, work)
-
-    def _close_object(self, photograph: Photograph, action: Mapping[str, Any]) -> bool:
-        """Finish the open object, if there is one; without any prompt it is deleted.
-
-        Args:
-            photograph: The photograph.
-            action: Perhaps with a `label` for the object.
-
-        Returns:
-            Whether there was one.
-
-        Raises:
-            RequestError: If the prompts give no pixel.
-        """
-        one = self.store.open_object(photograph.name)
-        if one is None:
-            return False
-        if self.answers.mask(photograph) is None:
-            self.store.delete(one.id)
-        else:
-            self._finish(photograph, one, _label(action.get("label", one.label)))
-        return True
-
-    def _finish(self, photograph: Photograph, one: StoredObject, label: str | None) -> None:
-        mask = self.answers.mask(photograph)
-        if mask is None or not mask.any():
-            msg = "the object has no pixel; click on it, or clear it"
-            raise RequestError(msg)
-        labels = mask.astype(np.uint8)
-        if one.mask is not None:
-            labels[(png.decode(one.mask) == 255) & ~mask] = 255
-        self._set_label(one, label)
-        self.store.finish(one.id, output.finished(labels), self.answerer.name)
-
-    def _set_label(self, one: StoredObject, label: str | None) -> None:
-        """Set the class of an object, which can be chosen from now on."""
-        self.store.set_label(one.id, label)
-        if label is not None and label not in self.labels:
-            self.labels.append(label)
-            self.store.set_setting("labels", self.labels)
-
-    def _object(self, photograph: Photograph, number: object) -> StoredObject:
-        for one in self.store.objects(photograph.name):
-            if one.id == number:
-                return one
-        raise MissingError(str(number))
-
     def _frame(
         self,
         photograph: Photograph,
         request: Mapping[str, Any],
         began: float,
         objects: bool = False,
-        state: State | None = None,
+        state: str | None = None,
     ) -> bytes:
-        """Return the frame of the open object, with the other objects and the state if new."""
-        described = self._described(photograph)
-        header = {key: described[key] for key in ("revision", "undo", "redo", "current")}
-        if objects:
-            header["objects"] = described["objects"]
-        if state is not None and state != described["state"]:
-            header["state"] = described["state"]
-        mask = None
-        if described["current"] is not None and photograph.error is None:
-            mask = self.answers.mask(photograph)
-        return pack({**header, **_header(request, began)}, mask)
+        """Return the frame of the open object, with the other objects and the state if new.
 
-    def _described(self, photograph: Photograph) -> dict[str, Any]:
-        state, revision = self.store.photograph(photograph.name)
-        objects = self.store.objects(photograph.name)
-        current = next((one for one in objects if one.open), None)
-        height, width = photograph.size or (None, None)
-        return {
-            "id": photograph.id,
-            "name": photograph.name,
-            "width": width,
-            "height": height,
-            "state": state,
-            "error": photograph.error,
-            "revision": revision,
-            "undo": current is not None and current.cursor > 0,
-            "redo": current is not None and current.cursor < len(current.steps),
-            "current": None if current is None else _current(current),
-            "objects": [_finished(one, photograph.size) for one in objects if not one.open],
-        }
-
-    def _import(self, photograph: Photograph) -> None:
-        """Import the masks that a photograph had before it was annotated."""
+        Args:
+            photograph: The photograph.
+            request: Perhaps with the `sequence` of a client's requests.
+            began: When it came, of `time.perf_counter`.
+            objects: Whether the finished objects have changed.
+            state: Of the photograph as the client knows it; None if it does not ask.
+        """
         name = photograph.name
-        if photograph.size is None or self.store.photograph(name)[1]:
-            return
-        files = output.mask_files(self.folder, self._names).owned.get(photograph.stem, [])
-        masks = output.existing_masks(files, photograph)
-        with self.store.change(name, None):
-            for source, labels in masks:
-                self.store.add_finished(name, source, output.finished(labels))
-            self.store.keep_written(name)
+        stored = self.store.photograph(name)
+        one = self.store.open_object(name)
+        header = {"revision": stored.revision, **describe_open(one)}
+        if objects:
+            header["objects"] = describe_finished(self.store.objects(name), photograph)
+        if state is not None and state != stored.state:
+            header["state"] = stored.state
+        mask = None
+        if one is not None and photograph.error is None:
+            answer = self.answers.session(photograph, one).answer
+            mask = self.answers.mask(photograph, answer)
+        return pack({**header, **answer_header(request, began)}, mask)
 
     def _prepare(self, photograph: Photograph) -> None:
         if photograph in self.answers:
@@ -502,63 +333,3 @@ class Sessions:
             image = read_readable(photograph)  # clicks on another one are answered meanwhile
             with self._lock:
                 self.answers.open(photograph, image)
-
-    def _write(self, name: str) -> None:
-        """Write the mask files of a photograph now, and the COCO file soon."""
-        photograph = next((p for p in self.photographs if p.name == name), None)
-        if photograph is not None:
-            output.write_masks(self.out, photograph, self.store.objects(name), self._names)
-        self.store.set_written(name)
-        self._writing.cancel()
-        self._writing = threading.Timer(2.0, self._write_coco)
-        self._writing.daemon = True
-        self._writing.start()
-
-    def _write_coco(self) -> None:
-        with self._lock:
-            if not self.closed:
-                if not self.store.setting("annotations"):
-                    output.keep_annotations(self.out)
-                    self.store.set_setting("annotations", True)
-                output.write_coco(self.out / output.ANNOTATIONS, self.photographs, self.store)
-
-
-def _header(request: Mapping[str, Any], began: float) -> dict[str, Any]:
-    return {
-        "sequence": request.get("sequence", 0),
-        "milliseconds": round(1000 * (time.perf_counter() - began), 1),
-    }
-
-
-def _current(one: StoredObject) -> dict[str, Any]:
-    steps = one.steps[: one.cursor]
-    boxes = [step["box"] for step in steps if step["type"] == "box"]
-    clicks = [step for step in steps if step["type"] == "click"]
-    return {
-        "object": one.id,
-        "clicks": [{key: step[key] for key in ("x", "y", "positive")} for step in clicks],
-        "box": boxes[-1] if boxes else None,
-        "label": one.label,
-    }
-
-
-def _finished(one: StoredObject, size: tuple[int, int] | None) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "label": one.label,
-        "area": one.area,
-        "window": output.window(one, size or (0, 0)),
-        "clicks": sum(step["type"] == "click" for step in one.steps[: one.cursor]),
-        "seconds": round(one.seconds, 1),
-    }
-
-
-def _label(label: object) -> str | None:
-    """Return a label without spaces around it; None for no label, of which nothing is left."""
-    name = label.strip() if isinstance(label, str) else label
-    if name is None or name == "":
-        return None
-    if not isinstance(name, str) or len(name) > LONGEST_LABEL or not name.isprintable():
-        msg = f"`label` must be text of at most {LONGEST_LABEL} characters, got {label!r:.200}"
-        raise RequestError(msg)
-    return name

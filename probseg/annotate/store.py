@@ -61,6 +61,18 @@ class Finished(NamedTuple):
     area: int
 
 
+class StoredPhotograph(NamedTuple):
+    """What is stored of a photograph itself.
+
+    Args:
+        state: Whether it is done.
+        revision: Number of its changes.
+    """
+
+    state: State
+    revision: int
+
+
 class StaleRevisionError(RuntimeError):
     """The photograph was changed by another client since this one read it."""
 
@@ -143,8 +155,8 @@ class Store:
         self._db.close()
 
     @contextmanager
-    def change(self, photo: str, revision: int | None) -> Iterator[None]:
-        """Make all changes of a block one transaction on a photograph.
+    def change(self, photo: str, revision: int | None) -> Iterator[StoredPhotograph]:
+        """Make all changes of a block one transaction on a photograph, and yield it as it was.
 
         Args:
             photo: Name of the photograph.
@@ -156,23 +168,23 @@ class Store:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._db.execute("INSERT OR IGNORE INTO photographs (name) VALUES (?)", (photo,))
-            _, now = self.photograph(photo)
-            if revision is not None and revision != now:
+            before = self.photograph(photo)
+            if revision is not None and revision != before.revision:
                 raise StaleRevisionError
             sql = "UPDATE photographs SET revision = revision + 1 WHERE name = ?"
             self._db.execute(sql, (photo,))
-            yield
+            yield before
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:  # SQLite has ended it itself if the disk is full
                 self._db.execute("ROLLBACK")
             raise
 
-    def photograph(self, photo: str) -> tuple[State, int]:
+    def photograph(self, photo: str) -> StoredPhotograph:
         """Return the state and the revision of a photograph."""
         sql = "SELECT state, revision FROM photographs WHERE name = ?"
         row = self._db.execute(sql, (photo,)).fetchone()
-        return ("open", 0) if row is None else (row[0], row[1])
+        return StoredPhotograph("open", 0) if row is None else StoredPhotograph(*row)
 
     def overview(self) -> dict[str, tuple[State, int]]:
         """Return the state of each known photograph, and its number of finished objects."""
@@ -207,7 +219,7 @@ class Store:
 
     def _steps(self, number: int) -> tuple[dict[str, Any], ...]:
         sql = "SELECT body FROM steps WHERE object = ? ORDER BY position"
-        return tuple(json.loads(body) for (body,) in self._db.execute(sql, (number,)))
+        return tuple([json.loads(body) for (body,) in self._db.execute(sql, (number,))])
 
     def begin(self, photo: str) -> int:
         """Begin an object; inside `change`."""

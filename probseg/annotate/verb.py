@@ -55,7 +55,11 @@ def run(arguments: Sequence[str]) -> None:
     token = secrets.token_urlsafe(24)
     app = create_app(sessions, listening.hosts, token)
     address = f"{listening.address}/#{token}"
-    lines = [f"{len(sessions.photographs)} photographs", *refusals(sessions.refused()), address]
+    lines = [
+        f"{len(sessions.photographs)} photographs",
+        *refusals(sessions.files.refused()),
+        address,
+    ]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.write("Ctrl-C ends it; nothing is lost.\n")
     sys.stdout.flush()

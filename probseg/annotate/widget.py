@@ -6,7 +6,6 @@ import io
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
@@ -17,28 +16,13 @@ import traitlets
 from PIL import Image
 
 from probseg.annotate.frames import bounding_window, pack
-from probseg.interact.predictor import Mask, Predictor
+from probseg.interact.mask import Mask
+from probseg.interact.predictor import Predictor
+from probseg.interact.states import check_click
 from probseg.models import Segmenter
 from probseg.types import Click, read_only
 
 _PAGE = files("probseg.annotate") / "page"
-
-Prompt = Click | tuple[float, float, float, float]
-
-
-@dataclass
-class _Object:
-    """The object that is being clicked.
-
-    Args:
-        given: Clicks and boxes in order.
-        undone: Steps taken back by `undo`, the last one first to be redone.
-        mask: The answer to all that was given; None without any.
-    """
-
-    given: list[Prompt] = field(default_factory=list)
-    undone: list[Prompt] = field(default_factory=list)
-    mask: Mask | None = None
 
 
 class Clicker(anywidget.AnyWidget):
@@ -74,19 +58,18 @@ class Clicker(anywidget.AnyWidget):
             self._predictor = Predictor(model)
         self._predictor.set_image(image)
         self._image = image.copy()
-        self._object = _Object()
         self._finished: list[tuple[npt.NDArray[np.bool_], int]] = []
         self.on_msg(self._receive)
 
     @property
     def clicks(self) -> tuple[Click, ...]:
         """The clicks on the object that is not finished yet."""
-        return tuple(prompt for prompt in self._object.given if isinstance(prompt, Click))
+        return self._predictor.clicks
 
     @property
     def mask(self) -> Mask | None:
         """The answer for the object that is not finished yet; None before the first prompt."""
-        return self._object.mask
+        return self._predictor.session.answer.mask
 
     @property
     def masks(self) -> list[npt.NDArray[np.bool_]]:
@@ -116,8 +99,10 @@ class Clicker(anywidget.AnyWidget):
             case "mask" if action.get("object") is not None:
                 maps = self.masks[action["object"]]
             case "preview":
-                maps = self._predictor.predict([_click(action)]).binary
-                self._predictor.undo()
+                click = _click(action)
+                check_click(click, self._predictor.session.image)
+                answer = self._predictor.session.preview(click)
+                maps = None if answer.mask is None else answer.mask.binary
             case "uncertainty" if self.mask is not None:
                 maps = np.round(255 * self.mask.uncertainty).astype(np.uint8)
             case kind:
@@ -128,49 +113,30 @@ class Clicker(anywidget.AnyWidget):
         return pack({**header, "sequence": sequence, "milliseconds": milliseconds}, maps)
 
     def _change(self, kind: str, action: Mapping[str, Any]) -> None:
-        current = self._object
+        predictor = self._predictor
         match kind:
             case "click":
-                self._give(_click(action))
-                current.undone.clear()
+                predictor.predict([_click(action)])
             case "box":
                 x0, y0, x1, y1 = action["box"]
-                self._give((x0, y0, x1, y1))
-                current.undone.clear()
-            case "undo" if current.given:
-                *kept, last = current.given
-                self._begin()
-                for prompt in kept:  # what a click gives may depend on the answers before it
-                    self._give(prompt)
-                self._object.undone = [*current.undone, last]
-            case "redo" if current.undone:
-                self._give(current.undone.pop())
+                predictor.predict(box=(x0, y0, x1, y1))
+            case "undo" if predictor.session.steps:
+                predictor.undo()
+            case "redo" if predictor.session.undone:
+                predictor.redo()
             case "clear":
-                self._begin()
-            case "finish" if current.mask is not None:
-                self._finished.append((current.mask.binary, len(self.clicks)))
-                self._begin()
+                predictor.reset()
+            case "finish" if self.mask is not None:
+                self._finished.append((self.mask.binary, len(self.clicks)))
+                predictor.reset()
             case "open" | "mask" | "undo" | "redo" | "finish" | "uncertainty":
                 pass  # nothing to change
             case _:
                 message = f"`type` must be an action of the notebook, got {kind!r}"
                 raise ValueError(message)
 
-    def _begin(self) -> None:
-        self._predictor.reset()
-        self._object = _Object()
-
-    def _give(self, prompt: Prompt) -> None:
-        current = self._object
-        if isinstance(prompt, Click):
-            current.mask = self._predictor.predict([prompt])
-        else:
-            current.mask = self._predictor.predict(box=prompt)
-        current.given.append(prompt)
-
     def _state(self) -> dict[str, Any]:
-        current = self._object
-        boxes = [prompt for prompt in current.given if not isinstance(prompt, Click)]
+        session = self._predictor.session
         clicks = [{"x": x + 0.5, "y": y + 0.5, "positive": sign} for x, y, sign in self.clicks]
         objects = [
             {
@@ -182,14 +148,14 @@ class Clicker(anywidget.AnyWidget):
             }
             for number, (mask, clicks_given) in enumerate(self._finished)
         ]
-        marked = {"object": None, "clicks": clicks, "box": boxes[-1] if boxes else None}
+        marked = {"object": None, "clicks": clicks, "box": session.box}
         height, width = self._image.shape[:2]
         return {
             "width": width,
             "height": height,
-            "undo": bool(current.given),
-            "redo": bool(current.undone),
-            "current": marked if current.given else None,
+            "undo": bool(session.steps),
+            "redo": bool(session.undone),
+            "current": marked if session.steps else None,
             "objects": objects,
         }
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,134 +12,23 @@ import torch
 from PIL import Image
 
 from probseg.attention import Adaptation
-from probseg.clicks.boxes import Box, mask_box
+from probseg.clicks.boxes import Box
 from probseg.errors import UnknownNameError
-from probseg.formats import png, run_lengths
-from probseg.formats.polygons import Polygon, trace
 from probseg.images import read_image, rgb_pixels
-from probseg.interact.loop import InteractionLoop
+from probseg.interact.mask import Mask
+from probseg.interact.session import Session, build_loop, encode_image, prepared
 from probseg.interact.states import (
     InteractionState,
     as_click,
-    begin,
     check_click,
     fitted_box,
     image_tensor,
-    with_crop,
 )
+from probseg.interact.steps import BoxStep, MaskStep, Step
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
 from probseg.models import Segmenter
-from probseg.types import Click, read_only
+from probseg.types import Click
 from probseg.zoo import create_interactive
-
-
-@dataclass(frozen=True, repr=False)
-class Mask:
-    """Answer of the model, at the image's own size.
-
-    Args:
-        probability: Probability of the object, float32, shape `(H, W)`; the attribute is
-            read-only, as the next answer may depend on it: change a copy.
-    """
-
-    probability: npt.NDArray[np.float32]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "probability", read_only(self.probability))
-
-    def __repr__(self) -> str:
-        height, width = self.probability.shape
-        binary = self.binary
-        area = int(binary.sum())
-        if not area:
-            return f"Mask({width} x {height} pixels, empty)"
-        return (
-            f"Mask({width} x {height} pixels, object of {area} pixels "
-            f"({100 * area / binary.size:.1f} %) in the box {mask_box(binary)})"
-        )
-
-    @property
-    def binary(self) -> npt.NDArray[np.bool_]:
-        """Pixels that are more likely object than not, shape `(H, W)`."""
-        return self.probability > 0.5
-
-    @property
-    def uncertainty(self) -> npt.NDArray[np.float32]:
-        """Entropy of each pixel's label in bits, from 0 (sure) to 1, shape `(H, W)`."""
-        p = self.probability.astype(np.float64)
-        entropy = np.zeros_like(p)
-        for q in (p, 1 - p):
-            np.subtract(entropy, q * np.log2(q, where=q > 0, out=np.zeros_like(q)), out=entropy)
-        return entropy.astype(np.float32)
-
-    @property
-    def rle(self) -> dict[str, Any]:
-        """The binary mask as run lengths of COCO, `{"size": [H, W], "counts": text}`.
-
-        pycocotools reads it, and it is the `segmentation` of an annotation in JSON.
-        """
-        return run_lengths.encode(self.binary)
-
-    def save(self, path: Path | str) -> None:
-        """Write the binary mask as a PNG of its size: 255 on the object, 0 elsewhere.
-
-        Args:
-            path: The file to be, ending in `.png`; it appears whole, in a folder that is made if
-                need be.
-
-        Raises:
-            ValueError: If the path has another suffix.
-        """
-        if Path(path).suffix.lower() != ".png":
-            msg = f"`path` must end in .png, a lossless format, got {str(path)!r}"
-            raise ValueError(msg)
-        png.write_binary(Path(path), self.binary)
-
-    def polygons(self, tolerance: float = 0.0) -> list[Polygon]:
-        """Return the outlines of the binary mask, one polygon with its holes for each part.
-
-        Args:
-            tolerance: Largest distance in pixels of a simplified outline from the exact one; 0
-                keeps every pixel, and `probseg.formats.polygons.fill` gives the mask back.
-
-        Raises:
-            ValueError: If `tolerance` is negative.
-        """
-        return trace(self.binary, tolerance)
-
-    def crop(self, image: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint8], Box]:
-        """Cut the object out of its image.
-
-        Args:
-            image: The RGB image that was segmented, uint8, shape `(H, W, 3)`.
-
-        Returns:
-            RGBA, uint8, shape `(h, w, 4)`, with alpha 255 on the object and 0 elsewhere, and the
-            smallest box around the object, half-open `(x0, y0, x1, y1)`, that it was cut from.
-
-        Raises:
-            ValueError: If `image` has another size, or the mask is empty.
-        """
-        if image.shape != (*self.probability.shape, 3):
-            msg = (
-                f"`image` must be the image of the mask, of shape {(*self.probability.shape, 3)}, "
-                f"got {image.shape}"
-            )
-            raise ValueError(msg)
-        binary = self.binary
-        if not binary.any():
-            msg = "the mask is empty: there is nothing to crop; add a click on the object"
-            raise ValueError(msg)
-        x0, y0, x1, y1 = box = mask_box(binary)
-        alpha = np.where(binary, 255, 0).astype(np.uint8)
-        return np.dstack([image, alpha])[y0:y1, x0:x1], box
-
-
-class _Answered(NamedTuple):
-    """A state with the model's answer, and the number of changes of settings before it."""
-
-    state: InteractionState
-    settings: int
 
 
 class Predictor:
@@ -151,8 +39,8 @@ class Predictor:
     for what they see once, and then answer each click in a fraction of the time.
 
     Models that take a previous mask get their last answer as an input: their next answer depends
-    on which clicks came together. All answers to an image are kept, so that `undo` is exact and
-    costs nothing.
+    on which clicks came together. All answers to an object are kept, so that `undo` and `redo` are
+    exact and cost nothing.
 
     Args:
         model: The network; it is moved to the device, laid out with channels last and put into
@@ -179,18 +67,10 @@ class Predictor:
         if zoom is not None and zoom not in ZOOMS:
             raise UnknownNameError(kind="zoom", name=zoom, known=ZOOMS)
         self.device = torch.device(device)
-        # With channels last, convolutions need not rearrange their maps: a fifth faster on the CPU.
-        self.model = model.to(self.device).to(memory_format=torch.channels_last).eval()
-        self._loop = InteractionLoop(
-            self.model,
-            previous_mask=self.model.previous_mask,
-            zoom=None if zoom is None else ZOOMS[zoom],
-        )
-        self._empty: InteractionState | None = None  # of the image, without prompts
-        self._begun: InteractionState | None = None  # the same with the mask to begin with
-        self._state: InteractionState | None = None
-        self._answers: list[_Answered] = []  # to all prompts of this object, in order
-        self._settings = 0
+        self.model = prepared(model, self.device)
+        self._loop = build_loop(self.model, zoom)
+        self._image: InteractionState | None = None  # without prompts
+        self._session: Session | None = None
 
     @classmethod
     def from_pretrained(
@@ -205,9 +85,21 @@ class Predictor:
         return cls(create_interactive(name, pretrained=True), device, zoom)
 
     @property
+    def session(self) -> Session:
+        """The steps on the object, of this image, and their answers.
+
+        Raises:
+            RuntimeError: If no image was set.
+        """
+        if self._session is None:
+            msg = "no image: call set_image(image) before predict(...)"
+            raise RuntimeError(msg)
+        return self._session
+
+    @property
     def clicks(self) -> tuple[Click, ...]:
         """The clicks so far, in order."""
-        return () if self._state is None else self._state.clicks
+        return () if self._session is None else self._session.clicks
 
     @property
     def view(self) -> Box | None:
@@ -215,9 +107,8 @@ class Predictor:
 
         It moves with the window of a zoom, and the model then encodes the new view.
         """
-        if self._state is None or self._state.view is None:
-            return None
-        return self._state.view.box
+        view = None if self._session is None else self._session.answer.state.view
+        return None if view is None else view.box
 
     def set_image(self, image: npt.NDArray[np.uint8] | Image.Image | Path | str) -> None:
         """Start with a new image; mask, box and clicks of the last one are discarded.
@@ -248,11 +139,13 @@ class Predictor:
                 f"dtype {image.dtype}{_to_rgb(image)}"
             )
             raise ValueError(msg)
-        self._empty = self._encoded(begin(image_tensor(image, self.device)))
+        self._image = encode_image(self.model, image_tensor(image, self.device))
         self.reset()
 
     def adapt(self, adaptation: Adaptation) -> None:
         """Switch key adaptation and value propagation, for this image and those to come.
+
+        The prompts so far are answered again, in order, by the next `predict`, `undo` or `redo`.
 
         Args:
             adaptation: The settings; those that are None stay as they are.
@@ -262,13 +155,9 @@ class Predictor:
                 that are 0 and stay so.
         """
         self.model.adapt(adaptation)
-        self._settings += 1
-        if self._empty is not None and self._begun is not None and self._state is not None:
-            # What was encoded with other keys is out of date.
-            self._empty = self._encoded(self._empty._replace(view=None, encoded=None))
-            view, encoded = self._empty.view, self._empty.encoded
-            self._begun = self._begun._replace(view=view, encoded=encoded)
-            self._state = self._state._replace(view=view, encoded=encoded)
+        if self._image is not None:
+            self._image = encode_image(self.model, self._image.image)
+            self.session.begin_again(self._image)
 
     def predict(
         self,
@@ -278,7 +167,9 @@ class Predictor:
     ) -> Mask:
         """Add prompts and segment the object.
 
-        Without new prompts the answer is the last one, or a new one under changed settings.
+        Without new prompts the answer is the last one, or a new one under changed settings. Each
+        click, box and mask is a step that `undo` takes back: those of one call in the order mask,
+        box, clicks.
 
         Args:
             clicks: New clicks, in pixels of the image: `Click`, `(x, y)` for a positive one, or
@@ -298,36 +189,27 @@ class Predictor:
             ValueError: If a click or the box is outside the image, a prompt is of another form, the
                 model takes no mask, or there is neither click nor box and the mask is empty.
         """
-        state = self._current()
-        added = tuple(as_click(click, f"clicks[{n}]") for n, click in enumerate(clicks))
+        session = self.session
+        added = [as_click(click, f"clicks[{n}]") for n, click in enumerate(clicks)]
         for click in added:
-            check_click(click, state.image)
-        drawn = None if box is None else fitted_box(box, state.image)
+            check_click(click, session.image)
+        steps: list[Step] = []
         if mask is not None:
-            state = self._with_mask(mask)
-        if drawn is not None:
-            state = state._replace(box=drawn)
-        state = state._replace(clicks=(*state.clicks, *added))
-        begun = self._begun if mask is None else state._replace(clicks=(), box=None)
-        assert begun is not None, "there is an image"
-        if not state.clicks and state.box is None and not begun.probability.any():
-            if mask is None:
-                msg = "`clicks` must have at least one click without `box` and `mask`, got none"
-            else:
-                msg = "`mask` must have a pixel of the object without clicks and `box`, got none"
+            steps.append(begun := self._mask_step(mask))
+        if box is not None:
+            steps.append(BoxStep(fitted_box(box, session.image)))
+        steps += added
+        if mask is not None and len(steps) == 1 and not begun.probability.any():
+            msg = "`mask` must have a pixel of the object without clicks and `box`, got none"
             raise ValueError(msg)
-        if mask is not None:
-            self._begun, self._answers = begun, []
-        if self._answers and not added and box is None:
-            if self._answers[-1].settings == self._settings:
-                return Mask(state.probability)
-            self._answers.pop()
-            return self._answer_again(state)
-        return self._answer(state)
+        answer = session.add(*steps) if steps else session.answer
+        if answer.mask is None:
+            msg = "`clicks` must have at least one click without `box` and `mask`, got none"
+            raise ValueError(msg)
+        return answer.mask
 
-    def _with_mask(self, mask: npt.NDArray[np.bool_ | np.uint8 | np.floating]) -> InteractionState:
-        """Return the state of the image without prompts, with a mask as its last answer."""
-        assert self._empty is not None, "there is an image"
+    def _mask_step(self, mask: npt.NDArray[np.bool_ | np.uint8 | np.floating]) -> MaskStep:
+        """Return a mask of any form as a step."""
         if not self.model.previous_mask:
             msg = (
                 "`mask` must be None: this model takes no mask to begin with; choose one with "
@@ -337,7 +219,7 @@ class Predictor:
         given = np.asarray(mask)
         if given.dtype == np.uint8 and set(np.unique(given)) in ({0}, {1}, {255}, {0, 1}, {0, 255}):
             given = given > 0
-        shape = self._empty.probability.shape
+        shape = tuple(self.session.image.shape[1:])
         number = given.dtype == np.bool_ or np.issubdtype(given.dtype, np.floating)
         if given.shape != shape or not number or not ((given >= 0) & (given <= 1)).all():
             msg = (
@@ -346,63 +228,44 @@ class Predictor:
                 "the object if 0 is the background"
             )
             raise ValueError(msg)
-        return self._empty._replace(probability=read_only(given.astype(np.float32)))
+        return MaskStep(given.astype(np.float32))
 
     def undo(self) -> Mask | None:
-        """Undo the last click.
+        """Take back the last step: a click, a box or a mask.
 
         Returns:
-            The mask for the prompts that are left, as it was unless box or settings have changed
-            since; None where neither click nor box is left, nor an answer to a mask alone.
+            The mask for the prompts that are left; None where none are.
 
         Raises:
-            RuntimeError: If there is no click to take back.
+            RuntimeError: If there is no step to take back.
         """
-        if not self.clicks:
-            msg = "no click to undo; call predict(...) with a click first"
+        if not self.session.steps:
+            msg = "nothing to undo; call predict(...) with a click, a box or a mask first"
             raise RuntimeError(msg)
-        state = self._current()
-        left = state._replace(clicks=state.clicks[:-1])
-        while self._answers and len(self._answers[-1].state.clicks) > len(left.clicks):
-            self._answers.pop()
-        if not left.clicks and left.box is None and not self._answers:
-            self._state = self._begun
-            return None
-        if self._answers:
-            last = self._answers[-1].state
-            if self._answers[-1].settings == self._settings and last.box == left.box:
-                if last.clicks == left.clicks:
-                    self._state = last
-                    return Mask(last.probability)
-            elif last.clicks == left.clicks:
-                self._answers.pop()
-        return self._answer_again(left)  # clicks came together, or box or settings are others
+        return self._moved(-1)
+
+    def redo(self) -> Mask | None:
+        """Bring back the step that was taken back last.
+
+        Returns:
+            The mask for the prompts so far; None for a mask without a pixel whose clicks and box
+            are still taken back.
+
+        Raises:
+            RuntimeError: If no step was taken back since the last `predict` with a prompt.
+        """
+        if not self.session.undone:
+            msg = "nothing to redo; redo() brings back what undo() took back last"
+            raise RuntimeError(msg)
+        return self._moved(1)
 
     def reset(self) -> None:
         """Discard mask, box and clicks; the image stays."""
-        self._begun = self._state = self._empty
-        self._answers = []
+        self._session = None if self._image is None else Session(self._loop, self._image)
 
-    def _encoded(self, state: InteractionState) -> InteractionState:
-        """Return a state encoded where that does not depend on prompts."""
-        return self._loop.encode(state) if self.model.prompts == "head" else state
-
-    def _answer_again(self, state: InteractionState) -> Mask:
-        """Answer the prompts of a state, which correct the last answer that is kept."""
-        before = self._answers[-1].state if self._answers else self._begun
-        assert before is not None, "there is an image"
-        return self._answer(state._replace(probability=before.probability, window=before.window))
-
-    def _answer(self, state: InteractionState) -> Mask:
-        (self._state,) = self._loop.answer([with_crop(state)])
-        self._answers.append(_Answered(self._state, self._settings))
-        return Mask(self._state.probability)
-
-    def _current(self) -> InteractionState:
-        if self._state is None:
-            msg = "no image: call set_image(image) before predict(...)"
-            raise RuntimeError(msg)
-        return self._state
+    def _moved(self, by: int) -> Mask | None:
+        self.session.move_to(len(self.session.steps) + by)
+        return self.session.answer.mask
 
 
 def _to_rgb(image: npt.NDArray[Any]) -> str:

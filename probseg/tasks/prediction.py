@@ -16,14 +16,8 @@ from probseg.data.prompts import PromptedImage, PromptedObject
 from probseg.errors import DataError
 from probseg.formats import run_lengths
 from probseg.images import read_image
-from probseg.interact import (
-    RECOMMENDED_ZOOM,
-    ZOOMS,
-    InteractionLoop,
-    InteractionState,
-    begin,
-    image_tensor,
-)
+from probseg.interact import InteractionState, Mask, begin, image_tensor
+from probseg.interact.session import build_loop
 from probseg.interact.states import fitted_box, with_crop
 from probseg.models import Segmenter
 from probseg.semantic import SemanticSegmenter
@@ -145,8 +139,9 @@ class PredictionData(L.LightningDataModule):
 class ObjectPrediction(L.LightningModule):
     """Masks of prompted objects.
 
-    All prompts of an object are answered at once, with the zoom of `Predictor`: the masks are those
-    of `Predictor.predict`, up to the rounding of batched kernels.
+    All prompts of an object are answered at once: the masks are those of one call of
+    `Predictor.predict`, up to the rounding of batched kernels. Its zoom acts where the only prompt
+    is a click on the object, which is answered at several scales.
 
     Args:
         model: The network, in evaluation mode.
@@ -157,12 +152,7 @@ class ObjectPrediction(L.LightningModule):
         super().__init__()
         self.model = model
         self.batch_size = batch_size
-        self._loop = InteractionLoop(
-            model,
-            batch_size=batch_size,
-            zoom=ZOOMS[RECOMMENDED_ZOOM],
-            previous_mask=model.previous_mask,
-        )
+        self._loop = build_loop(model, batch_size=batch_size)
 
     def predict_step(self, batch: list[Photo], batch_idx: int) -> list[Answer]:
         """Answer the prompts of some photographs, so many objects at a time."""
@@ -187,7 +177,7 @@ class ObjectPrediction(L.LightningModule):
     def _answer(self, waiting: list[tuple[Answer, int, InteractionState]]) -> None:
         answered = self._loop.answer([state for _, _, state in waiting])
         for (answer, place, _), state in zip(waiting, answered, strict=True):
-            mask = state.probability > 0.5
+            mask = Mask(state.probability).binary
             if mask.any():
                 answer.masks[place] = run_lengths.encode(mask)
             else:

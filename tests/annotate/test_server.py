@@ -41,7 +41,7 @@ def client(tmp_path, answerer):
 def again(client):
     """Stop a server without its leave, and start one on the same folder."""
     client.sessions.store.close()
-    client.sessions.closed = True
+    client.sessions.files.close()
     return begin(client.sessions.folder, client.sessions.answerer)
 
 

@@ -86,15 +86,30 @@ def test_undo_is_as_if_never_clicked(predictor):
     assert predictor.clicks == tuple(CLICKS[:2])
 
 
-def test_undo_to_the_box_and_to_nothing(predictor):
-    with_box = predictor.predict(box=BOX)
-    predictor.predict(CLICKS[:1])
-    np.testing.assert_array_equal(predictor.undo().probability, with_box.probability)
-    predictor.reset()
-    predictor.predict(CLICKS[:1])
+def test_undo_takes_back_clicks_and_boxes_and_redo_brings_them_back(predictor):
+    click = predictor.predict(CLICKS[:1])
+    boxed = predictor.predict(box=BOX)
+    both = predictor.predict(CLICKS[1:], box=(0, 0, 30, 40))
+    assert predictor.undo() is not None
+    assert predictor.clicks == tuple(CLICKS[:2])
+    predictor.undo()
+    for expected in (boxed, click):
+        np.testing.assert_array_equal(predictor.undo().probability, expected.probability)
     assert predictor.undo() is None
-    with pytest.raises(RuntimeError, match="no click to undo"):
+    assert predictor.clicks == ()
+    with pytest.raises(RuntimeError, match="nothing to undo"):
         predictor.undo()
+    for expected in (click, boxed):
+        np.testing.assert_array_equal(predictor.redo().probability, expected.probability)
+    for _ in range(3):
+        last = predictor.redo()
+    np.testing.assert_array_equal(last.probability, both.probability)
+    with pytest.raises(RuntimeError, match="nothing to redo"):
+        predictor.redo()
+    predictor.undo()
+    predictor.predict(CLICKS[:1])  # in place of what was undone
+    with pytest.raises(RuntimeError, match="nothing to redo"):
+        predictor.redo()
 
 
 def test_reset_forgets_prompts_and_keeps_a_copy_of_the_image(predictor):
@@ -215,6 +230,22 @@ def test_adapting_changes_the_next_mask_and_keeps_the_prompts(entry, settings, h
     np.testing.assert_array_equal(
         predictor.predict([Click(9, 9)]).probability, built.predict([Click(9, 9)]).probability
     )
+
+
+def test_after_adapting_all_steps_are_answered_again_in_order():
+    torch.manual_seed(0)
+    model = micro_model("micro_csa", previous_mask=True, **PROPAGATES)
+    predictor, adapted = Predictor(model, zoom=None), {"value_iterations": 5, "value_prior": 0.02}
+    predictor.set_image(photo())
+    before = [predictor.predict([click]).probability for click in CLICKS]
+    predictor.adapt(**adapted)
+    last = predictor.predict().probability
+    assert np.abs(before[-1] - last).max() > 1e-5
+    earlier = predictor.undo().probability
+    predictor.reset()
+    expected = [predictor.predict([click]).probability for click in CLICKS]
+    np.testing.assert_array_equal(last, expected[2])
+    np.testing.assert_array_equal(earlier, expected[1])
 
 
 def test_undo_to_nothing_after_adapting_is_no_way_back_to_the_old_settings():

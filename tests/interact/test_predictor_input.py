@@ -55,20 +55,32 @@ def test_a_box_that_reaches_over_the_edge_is_cut_with_a_warning(predictor, image
             assert np.array_equal(answer(predictor, image, box=box), expected)
 
 
-def test_a_mask_to_begin_with_is_corrected_and_outlives_undo(predictor, image):
+def test_a_mask_to_begin_with_is_corrected_and_taken_back(predictor, image):
     mask = np.zeros(SHAPE, bool)
     mask[8:20, 10:30] = True
-    corrected = answer(predictor, image, clicks=[(12, 12)], mask=mask)
-    assert not np.array_equal(corrected, answer(predictor, image, clicks=[(12, 12)]))
+    refined = answer(predictor, image, mask=mask)
+    clicked = answer(predictor, image, clicks=[(12, 12)])
+    corrected = predictor.predict([(12, 12)], mask=mask).probability  # forgets the click before
+    assert not np.array_equal(corrected, clicked)
+    assert predictor.clicks == (Click(12, 12),)
     assert np.array_equal(answer(predictor, image, clicks=[(12, 12)], mask=mask * 1.0), corrected)
-    assert predictor.undo() is None
-    assert np.array_equal(predictor.predict([(12, 12)]).probability, corrected)
-    predictor.predict([(1, 1, False)])
-    assert np.array_equal(predictor.undo().probability, corrected)
     predictor.reset()
-    assert not np.array_equal(predictor.predict([(12, 12)]).probability, corrected)
-    predictor.predict([(12, 12), (1, 1, False)], mask=mask)  # that answer is of another object
+    predictor.predict([(12, 12)])
+    predictor.predict([(12, 12), (1, 1, False)], mask=mask)
     assert np.array_equal(predictor.undo().probability, corrected)
+    assert np.array_equal(predictor.undo().probability, refined), "the answer to the mask alone"
+    assert np.array_equal(predictor.undo().probability, clicked)
+    assert np.array_equal(predictor.redo().probability, refined)
+
+
+def test_an_empty_mask_begins_from_nothing(predictor, image):
+    clicked = answer(predictor, image, clicks=[(12, 12)])
+    begun = predictor.predict([(12, 12)], mask=np.zeros(SHAPE, bool)).probability
+    assert np.array_equal(begun, clicked)
+    assert predictor.undo() is None
+    with pytest.raises(ValueError, match="`clicks`"):
+        predictor.predict()
+    assert np.array_equal(predictor.redo().probability, clicked)
 
 
 def test_a_mask_alone_is_a_prompt(predictor, image):

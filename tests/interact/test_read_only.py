@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from fakes import draw_scene, micro_model, write_folder
 
-from probseg.annotate.steps import Work, answer
 from probseg.annotate.tools.prompted import PromptedModel
 from probseg.data import ImageMaskFolder
-from probseg.interact import InteractionLoop, begin, image_tensor
+from probseg.interact import InteractionLoop, Session, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor
+from probseg.interact.steps import Stroke
+from probseg.types import Click
 
 IMAGE = draw_scene(48, 64)[0]
 CLICKS = [(20, 30), (3, 4, False), (40, 20)]
@@ -63,24 +64,20 @@ def asked_predictor(model, touch):
     return answers
 
 
-def asked_steps(model, touch):
+def asked_session(model, touch):
     """As the annotation page asks, with a stroke and a mask to go on from."""
-    loop = InteractionLoop(model, previous_mask=True)
-    work, answers = Work(begin(image_tensor(IMAGE))), []
-    mask = np.zeros(IMAGE.shape[:2], bool)
-    mask[5:20, 5:20] = True
-    steps = [
-        {"type": "click", "x": 20.5, "y": 30.5, "positive": True},
-        {"type": "brush", "radius": 3.0, "points": [[5.0, 5.0], [30.0, 9.0]], "positive": True},
-        {"type": "click", "x": 40.5, "y": 3.5, "positive": False},
-    ]
-    touch(work.probability)
-    for start in (work, work.corrected(mask, ())):
-        touch(start.probability)
+    loop, image = InteractionLoop(model, previous_mask=True), begin(image_tensor(IMAGE))
+    answers = []
+    steps = [Click(20, 30), Stroke(((5, 5), (30, 9)), 3), Click(40, 3, positive=False)]
+    for count in (1, 0):
+        mask = np.zeros(IMAGE.shape[:2], bool)
+        mask[5:20, 5:20] = True
+        session = Session(loop, image, steps[:count], masks={count: mask})
+        touch([mask, session.answer.state.probability])
         for step in steps:
-            start = answer(loop, start, step)
-            answers.append(start.probability.copy())
-            touch([start.probability, start.mask(), start.entropy()])
+            answer = session.add(step)
+            answers.append(answer.state.probability.copy())
+            touch([answer.state.probability, answer.mask.binary, answer.mask.uncertainty])
     return answers
 
 
@@ -115,9 +112,11 @@ def asked_widget(model, touch):
     return answers
 
 
-@pytest.mark.parametrize("ask", [asked_predictor, asked_steps, asked_integrations, asked_widget])
+@pytest.mark.parametrize("ask", [asked_predictor, asked_session, asked_integrations, asked_widget])
 def test_later_answers_are_the_same(ask, model, monkeypatch):
-    monkeypatch.setattr("probseg.annotate.tools.prompted.load", lambda name, device: model)
+    monkeypatch.setattr(
+        "probseg.annotate.tools.prompted.create_interactive", lambda name, pretrained: model
+    )
     for expected, spoilt in zip(ask(model, untouched), ask(model, spoil), strict=True):
         np.testing.assert_array_equal(spoilt, expected)
 

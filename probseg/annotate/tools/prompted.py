@@ -9,18 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from probseg.annotate.models import load
-from probseg.interact.loop import InteractionLoop
-from probseg.interact.predictor import Mask
-from probseg.interact.states import (
-    OVERHANG,
-    InteractionState,
-    begin,
-    fitted_box,
-    image_tensor,
-    with_crop,
-)
+from probseg.interact.mask import Mask
+from probseg.interact.session import Answer, answer_steps, build_loop, encode_image, prepared
+from probseg.interact.states import OVERHANG, InteractionState, fitted_box, image_tensor
+from probseg.interact.steps import BoxStep, Step
 from probseg.types import Click
+from probseg.zoo import create_interactive
 
 Point = Sequence[float]
 
@@ -42,8 +36,8 @@ class PromptedModel:
 
     def __init__(self, name: str, device: torch.device | str = "cpu") -> None:
         self.name, self._device = name, torch.device(device)
-        self._model = load(name, self._device)
-        self._loop = InteractionLoop(self._model, previous_mask=self._model.previous_mask)
+        self._model = prepared(create_interactive(name, pretrained=True), self._device)
+        self._loop = build_loop(self._model, zoom=None)
 
     def encode(self, image: npt.NDArray[np.uint8]) -> InteractionState:
         """Return an image without prompts, encoded if that does not depend on prompts.
@@ -51,8 +45,7 @@ class PromptedModel:
         Args:
             image: RGB, uint8, shape `(H, W, 3)`.
         """
-        state = begin(image_tensor(image, self._device))
-        return self._loop.encode(state) if self._model.prompts == "head" else state
+        return encode_image(self._model, image_tensor(image, self._device))
 
     def answer(
         self,
@@ -80,14 +73,13 @@ class PromptedModel:
             ValueError: If a prompt is outside of the image.
         """
         size = encoded.image.shape[1], encoded.image.shape[2]
-        clicks = [pixel_click(point, True, size) for point in positive]
-        clicks += [pixel_click(point, False, size) for point in negative]
-        fitted = None if box is None else fitted_box(box, encoded.image)
-        if fitted is None and not positive:
+        steps: list[Step] = [pixel_click(point, True, size) for point in positive]
+        steps += [pixel_click(point, False, size) for point in negative]
+        if box is not None:
+            steps.append(BoxStep(fitted_box(box, encoded.image)))
+        elif not positive:
             return Mask(np.zeros(size, np.float32))
-        state = encoded._replace(clicks=tuple(clicks), box=fitted)
-        (answered,) = self._loop.answer([with_crop(state)])
-        return Mask(answered.probability)
+        return Mask(answer_steps(self._loop, Answer(encoded), steps).state.probability)
 
 
 def pixel_click(point: Point, positive: bool, size: tuple[int, int]) -> Click:

@@ -1,0 +1,223 @@
+"""What clients change in a photograph: one function for each type of action.
+
+A function is called inside of a transaction and under the lock of `Sessions`, and returns whether
+finished objects changed. An error undoes what it has stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from probseg.annotate import output
+from probseg.annotate.errors import MissingError, RequestError
+from probseg.annotate.photographs import Photograph
+from probseg.annotate.steps import CHECKS, StoredStep, as_step, check_step
+from probseg.annotate.store import State, StoredObject
+from probseg.errors import DataError
+from probseg.formats import png
+
+if TYPE_CHECKING:
+    from probseg.annotate.sessions import Sessions
+
+STATES: tuple[State, ...] = ("open", "done", "review")
+
+LONGEST_LABEL = 100
+"""Most characters of a label."""
+
+Request = Mapping[str, Any]
+
+
+def add_step(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Answer a click, a box or a stroke, and add it to the open object or to a new one."""
+    step = checked_step(action, photograph)
+    one = sessions.store.open_object(photograph.name)
+    sessions.answers.session(photograph, one).add(as_step(step))
+    number = sessions.store.begin(photograph.name) if one is None else one.id
+    sessions.store.add_step(number, step)
+    sessions.answers.stored(photograph, number)
+    return False
+
+
+def undo(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Take the last step back."""
+    one = _open_object(sessions, photograph, "nothing to undo: no object is open")
+    return _move(sessions, one, one.cursor - 1, "nothing to undo")
+
+
+def redo(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Bring the step back that was taken back last."""
+    one = _open_object(sessions, photograph, "nothing to redo: no object is open")
+    return _move(sessions, one, one.cursor + 1, "nothing to redo")
+
+
+def clear(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Take all steps back."""
+    one = _open_object(sessions, photograph, "nothing to clear: no object is open")
+    return _move(sessions, one, 0, "nothing to clear")
+
+
+def finish(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Close the open object with its mask and perhaps a label."""
+    one = _open_object(sessions, photograph, "no object is open; click on one first")
+    _finish(sessions, photograph, one, checked_label(action.get("label", one.label)))
+    return True
+
+
+def set_state(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Set the state of the photograph; one that is done has no open object."""
+    state = action.get("state")
+    if state not in STATES:
+        msg = f"`state` must be one of {list(STATES)}, got {state!r}"
+        raise RequestError(msg)
+    closed = state == "done" and _close_object(sessions, photograph, action)
+    sessions.store.set_state(photograph.name, state)
+    return closed
+
+
+def reopen(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Open a finished object, whose mask is the answer from now on."""
+    one = find_object(sessions, photograph, action.get("object"))
+    if not one.open:
+        _close_object(sessions, photograph, {})
+        sessions.store.reopen(one.id)
+    return True
+
+
+def delete(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Delete an object."""
+    sessions.store.delete(find_object(sessions, photograph, action.get("object")).id)
+    return True
+
+
+def set_label(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Set the class of an object."""
+    one = find_object(sessions, photograph, action.get("object"))
+    _set_label(sessions, one, checked_label(action.get("label")))
+    return True
+
+
+ACTIONS: dict[str, Callable[[Sessions, Photograph, Request], bool]] = {
+    **dict.fromkeys(CHECKS, add_step),
+    "undo": undo,
+    "redo": redo,
+    "clear": clear,
+    "finish": finish,
+    "state": set_state,
+    "reopen": reopen,
+    "delete": delete,
+    "label": set_label,
+}
+"""Actions by type."""
+
+
+def carry_out(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Carry out an action of any type; return whether finished objects changed.
+
+    Raises:
+        RequestError: If the action is unknown or cannot be carried out.
+        MissingError: If there is no such object.
+        DataError: If the photograph cannot be read.
+    """
+    kind = action.get("type")
+    if not isinstance(kind, str) or kind not in ACTIONS:
+        msg = f"unknown action {kind!r:.200}; known are {list(ACTIONS)}"
+        raise RequestError(msg)
+    return ACTIONS[kind](sessions, photograph, action)
+
+
+def checked_step(action: Request, photograph: Photograph) -> StoredStep:
+    """Validate a step on a photograph; see `check_step`."""
+    if photograph.size is None:
+        raise DataError(photograph.error)
+    try:
+        return check_step(action, photograph.size)
+    except (TypeError, ValueError) as error:
+        raise RequestError(str(error)) from error
+
+
+def checked_label(label: object) -> str | None:
+    """Return a label without spaces around it; None for no label, of which nothing is left."""
+    name = label.strip() if isinstance(label, str) else label
+    if name is None or name == "":
+        return None
+    if not isinstance(name, str) or len(name) > LONGEST_LABEL or not name.isprintable():
+        msg = f"`label` must be text of at most {LONGEST_LABEL} characters, got {label!r:.200}"
+        raise RequestError(msg)
+    return name
+
+
+def find_object(sessions: Sessions, photograph: Photograph, number: object) -> StoredObject:
+    """Return an object of a photograph by its number.
+
+    Raises:
+        MissingError: If there is none.
+    """
+    for one in sessions.store.objects(photograph.name):
+        if one.id == number:
+            return one
+    raise MissingError(str(number))
+
+
+def _open_object(sessions: Sessions, photograph: Photograph, otherwise: str) -> StoredObject:
+    one = sessions.store.open_object(photograph.name)
+    if one is None:
+        raise RequestError(otherwise)
+    return one
+
+
+def _move(sessions: Sessions, one: StoredObject, cursor: int, otherwise: str) -> bool:
+    if not 0 <= cursor <= len(one.steps):
+        raise RequestError(otherwise)
+    sessions.store.move_cursor(one.id, cursor)
+    return False
+
+
+def _close_object(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Finish the open object, if there is one; without any prompt it is deleted.
+
+    Args:
+        sessions: All photographs.
+        photograph: The photograph.
+        action: Perhaps with a `label` for the object.
+
+    Returns:
+        Whether there was one.
+
+    Raises:
+        RequestError: If the prompts give no pixel.
+    """
+    one = sessions.store.open_object(photograph.name)
+    if one is None:
+        return False
+    if sessions.answers.mask(photograph) is None:
+        sessions.store.delete(one.id)
+    else:
+        label = checked_label(action.get("label", one.label))
+        _finish(sessions, photograph, one, label)
+    return True
+
+
+def _finish(
+    sessions: Sessions, photograph: Photograph, one: StoredObject, label: str | None
+) -> None:
+    mask = sessions.answers.mask(photograph)
+    if mask is None or not mask.any():
+        msg = "the object has no pixel; click on it, or clear it"
+        raise RequestError(msg)
+    labels = mask.astype(np.uint8)
+    if one.mask is not None:
+        labels[(png.decode(one.mask) == 255) & ~mask] = 255
+    _set_label(sessions, one, label)
+    sessions.store.finish(one.id, output.finished(labels), sessions.answerer.name)
+    sessions.answers.drop(photograph)
+
+
+def _set_label(sessions: Sessions, one: StoredObject, label: str | None) -> None:
+    """Set the class of an object, which can be chosen from now on."""
+    sessions.store.set_label(one.id, label)
+    if label is not None and label not in sessions.labels:
+        sessions.labels.append(label)
+        sessions.store.set_setting("labels", sessions.labels)

@@ -1,0 +1,294 @@
+"""The steps of one object on one image, and the answers to them: undo and redo of any step.
+
+`Predictor`, the annotation server, the notebook and other tools share these functions, and the one
+place that builds the loop of a model that serves people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from probseg.clicks.boxes import Box
+from probseg.interact.loop import InteractionLoop
+from probseg.interact.mask import Mask
+from probseg.interact.states import InteractionState, begin, with_crop
+from probseg.interact.steps import BoxStep, MaskStep, Step, Stroke, painted
+from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
+from probseg.types import Click, read_only
+
+if TYPE_CHECKING:  # the parts of networks, which a loop of other models does not need
+    from probseg.models import Segmenter
+
+
+def prepared(model: Segmenter, device: torch.device | str) -> Segmenter:
+    """Move a network to the device that answers people, with channels last, to evaluate."""
+    # With channels last, convolutions need not rearrange their maps: a fifth faster on the CPU.
+    return model.to(device).to(memory_format=torch.channels_last).eval()
+
+
+def build_loop(
+    model: Segmenter, zoom: str | None = RECOMMENDED_ZOOM, batch_size: int = 8
+) -> InteractionLoop:
+    """Build the loop of a network in evaluation mode, which gets its last answer if it takes one.
+
+    Args:
+        model: The network.
+        zoom: A name in `ZOOMS`; None for none.
+        batch_size: See `InteractionLoop`.
+    """
+    return InteractionLoop(
+        model,
+        batch_size=batch_size,
+        zoom=None if zoom is None else ZOOMS[zoom],
+        previous_mask=model.previous_mask,
+    )
+
+
+def encode_image(model: Segmenter, image: Tensor) -> InteractionState:
+    """Return the state of an image without prompts, encoded if that does not depend on prompts.
+
+    Args:
+        model: The network, in evaluation mode.
+        image: RGB, uint8, shape `(3, H, W)`, on its device; see `image_tensor`.
+    """
+    state = begin(image)
+    return build_loop(model).encode(state) if model.prompts == "head" else state
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to some steps.
+
+    Args:
+        state: The prompts, and the answer with the strokes over it.
+        strokes: Labels of the strokes, int8, shape `(H, W)`: 1 object, -1 background, 0 no stroke;
+            None before the first one.
+        begun: Whether there is a mask to show.
+    """
+
+    state: InteractionState
+    strokes: npt.NDArray[np.int8] | None = None
+    begun: bool = False
+
+    @cached_property
+    def mask(self) -> Mask | None:
+        """The mask; None where no step asks for one."""
+        return Mask(self.state.probability) if self.begun else None
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of the answer and of the encoded view, without the image."""
+        strokes = 0 if self.strokes is None else self.strokes.nbytes
+        return self.state.probability.nbytes + strokes + _tensor_bytes(self.state.encoded)
+
+
+def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
+    """Add prompts and strokes without asking the model; only a `MaskStep` changes the mask."""
+    state, strokes = before.state, before.strokes
+    for step in steps:
+        match step:
+            case Click():
+                state = state._replace(clicks=(*state.clicks, step))
+            case BoxStep():
+                state = state._replace(box=step.box)
+            case Stroke():
+                strokes = painted(step, strokes, state.probability.shape)
+            case MaskStep():
+                blank = state._replace(clicks=(), box=None, window=None)
+                state, strokes = blank._replace(probability=step.probability), None
+    return Answer(state, strokes, before.begun)
+
+
+def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -> Answer:
+    """Carry out steps together: the model answers their prompts once, strokes hold over it.
+
+    Args:
+        loop: Of the model.
+        before: The answer to the steps before.
+        steps: One or more.
+    """
+    asked = with_steps(before, steps)
+    state, strokes = asked.state, asked.strokes
+    prompted = bool(state.clicks) or state.box is not None or bool(state.probability.any())
+    if prompted and {*map(type, steps)} != {Stroke}:
+        (state,) = loop.answer([with_crop(state)])
+    if strokes is not None:
+        covered = np.where(strokes == 0, state.probability, strokes > 0).astype(np.float32)
+        state = state._replace(probability=read_only(covered))
+    return Answer(state, strokes, begun=prompted or strokes is not None)
+
+
+class Session:
+    """One object on one image: its steps in order, and a cursor that undo and redo move.
+
+    The answer depends on the steps before the cursor alone: it is that of a new session with these
+    steps. Steps that were added together are answered together, also what undo leaves of them.
+    An answer that is not in memory is computed from the last one before it.
+
+    Args:
+        loop: Of the model.
+        image: The image without prompts, from `encode_image`.
+        steps: Earlier steps, each answered on its own.
+        cursor: Number of steps that count; None for all.
+        masks: Masks, bool, shape `(H, W)`, in place of the answers to so many of the first steps.
+        memory: Most bytes of computed answers that are kept, the last one apart; None keeps all.
+    """
+
+    def __init__(
+        self,
+        loop: InteractionLoop,
+        image: InteractionState,
+        steps: Sequence[Step] = (),
+        cursor: int | None = None,
+        masks: Mapping[int, npt.NDArray[np.bool_]] | None = None,
+        memory: int | None = None,
+    ) -> None:
+        self._loop, self._memory = loop, memory
+        self._steps = tuple(steps)
+        self._firsts = tuple(range(len(self._steps)))  # of the steps that were added together
+        self._cursor = len(self._steps) if cursor is None else cursor
+        self._answers = {0: Answer(image)}  # by number of steps
+        for count, mask in (masks or {}).items():
+            asked = with_steps(Answer(image), self._steps[:count])
+            state = asked.state._replace(probability=read_only(mask.astype(np.float32)))
+            self._answers[count] = replace(asked, state=state, begun=True)
+        self._given = {*self._answers}  # those that cannot be computed again
+
+    @property
+    def image(self) -> Tensor:
+        """The image, RGB, uint8, shape `(3, H, W)`."""
+        return self._answers[0].state.image
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The steps that count, in order."""
+        return self._steps[: self._cursor]
+
+    @property
+    def undone(self) -> tuple[Step, ...]:
+        """The steps that `redo` brings back, the next one first."""
+        return self._steps[self._cursor :]
+
+    @property
+    def clicks(self) -> tuple[Click, ...]:
+        """The clicks that the model answers, in order."""
+        return tuple(step for step in self._since_mask() if isinstance(step, Click))
+
+    @property
+    def box(self) -> Box | None:
+        """The box that the model answers; None without."""
+        boxes = [step.box for step in self._since_mask() if isinstance(step, BoxStep)]
+        return boxes[-1] if boxes else None
+
+    @property
+    def answer(self) -> Answer:
+        """The answer to the steps that count."""
+        return self._answers.get(self._cursor) or self._compute(self._cursor)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the answers in memory."""
+        return sum(map(_size, self._answers.values()))
+
+    def add(self, *steps: Step) -> Answer:
+        """Add steps in place of those that were undone, and answer them together.
+
+        An error changes nothing.
+        """
+        answer = answer_steps(self._loop, self.answer, steps)
+        count = self._cursor
+        if self.undone:
+            self._steps, self._firsts = self._steps[:count], self._firsts[:count]
+            self._answers = {n: kept for n, kept in self._answers.items() if n <= count}
+            self._given &= {*self._answers}
+        self._steps += steps
+        self._firsts += (count,) * len(steps)
+        self._cursor = len(self._steps)
+        self._keep(self._cursor, answer)
+        return answer
+
+    def preview(self, *steps: Step) -> Answer:
+        """Return the answer to more steps at one scale, in time for a moving pointer.
+
+        Nothing is changed.
+        """
+        zoom = self._loop.zoom
+        loop = self._loop if zoom is None else replace(self._loop, zoom=replace(zoom, first=(1.0,)))
+        return answer_steps(loop, self.answer, steps)
+
+    def move_to(self, cursor: int) -> None:
+        """Undo or redo up to so many steps.
+
+        Raises:
+            ValueError: If there are not so many.
+        """
+        if not 0 <= cursor <= len(self._steps):
+            msg = (
+                f"`cursor` must be from 0 to {len(self._steps)}, the number of steps, got {cursor}"
+            )
+            raise ValueError(msg)
+        self._cursor = cursor
+
+    def begin_again(self, image: InteractionState) -> None:
+        """Forget all answers, after the settings of the model have changed.
+
+        Args:
+            image: The image without prompts, encoded with the new settings.
+        """
+        given = {count: self._answers[count] for count in self._given}
+        view = {"view": image.view, "encoded": image.encoded}
+        self._answers = {
+            count: replace(answer, state=answer.state._replace(**view))
+            for count, answer in given.items()
+        }
+
+    def _compute(self, count: int) -> Answer:
+        """Compute the answer to the first steps, after those before it that are missing."""
+        missing = []
+        while count not in self._answers:
+            missing.append(count)
+            count = self._firsts[count - 1]
+        answer = self._answers[count]
+        for end in reversed(missing):
+            answer = answer_steps(self._loop, answer, self._steps[count:end])
+            self._keep(end, answer)
+            count = end
+        return answer
+
+    def _keep(self, count: int, answer: Answer) -> None:
+        """Keep an answer; the oldest are dropped where memory is short."""
+        self._answers[count] = answer
+        if self._memory is not None:
+            oldest = sorted(self._answers.keys() - self._given - {count}, reverse=True)
+            while oldest and self.size > self._memory:
+                del self._answers[oldest.pop()]
+
+    def _since_mask(self) -> tuple[Step, ...]:
+        """Return the steps that count behind the last mask."""
+        steps = self.steps
+        masks = [count for count, step in enumerate(steps, 1) if isinstance(step, MaskStep)]
+        return steps[masks[-1] :] if masks else steps
+
+
+_size = attrgetter("size")
+
+
+def _tensor_bytes(parts: object) -> int:
+    """Return the bytes of all tensors in nested tuples."""
+    total, waiting = 0, [parts]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Tensor):
+            total += part.nbytes
+        elif isinstance(part, tuple):
+            waiting.extend(part)
+    return total

@@ -1,0 +1,95 @@
+"""Steps through the server, its database and new starts: the mask is that of a new session."""
+
+from itertools import count
+
+import numpy as np
+import pytest
+from annotate_client import begin, draw_photographs
+from fakes import micro_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from micro import described
+
+from probseg.annotate.models import Answerer
+from probseg.annotate.steps import as_step, check_step
+from probseg.images import read_image
+from probseg.interact import Session
+from probseg.zoo import store
+
+HEIGHT, WIDTH = 40, 56
+X, Y = st.floats(0, WIDTH - 0.1), st.floats(0, HEIGHT - 0.1)
+CLICKS = st.builds(
+    lambda x, y, positive: {"type": "click", "x": x, "y": y, "positive": positive},
+    X,
+    Y,
+    st.booleans(),
+)
+BOXES = st.builds(lambda x, y: {"type": "box", "box": [x / 2, y / 2, WIDTH - x / 4, HEIGHT]}, X, Y)
+STROKES = st.builds(
+    lambda x, y, positive: {
+        "type": "brush",
+        "radius": 3.0,
+        "points": [[x, y], [y, x]],
+        "positive": positive,
+    },
+    X,
+    Y,
+    st.booleans(),
+)
+MOVES = st.lists(
+    CLICKS | BOXES | STROKES | st.sampled_from(["undo", "redo", "clear", "restart"]), max_size=8
+)
+
+
+@pytest.fixture(scope="module")
+def answerer(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    store.save(micro_model("micro_previous"), described("micro_previous"), folder / "model")
+    answerer = Answerer(str(folder / "model"))
+    answerer.change({"zoom": None})
+    return answerer
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return (tmp_path_factory.mktemp("photos") for _ in count())
+
+
+def restarted(client):
+    """Stop a server without its leave, and start one on the same folder."""
+    client.sessions.store.close()
+    client.sessions.files.close()
+    return begin(client.sessions.folder, client.sessions.answerer)
+
+
+@settings(max_examples=12, deadline=None)
+@given(moves=MOVES)
+def test_the_mask_is_that_of_a_new_session_with_the_steps_that_are_left(moves, answerer, folders):
+    client = begin(draw_photographs(next(folders), 1, (HEIGHT, WIDTH)), answerer)
+    rows, cursor = [], 0
+    for move in moves:
+        places = {"undo": cursor - 1, "redo": cursor + 1, "clear": 0}
+        if move == "restart":
+            client = restarted(client)
+        elif isinstance(move, dict):
+            rows, cursor = [*rows[:cursor], move], cursor + 1
+            client.act(move)
+        elif rows and 0 <= places[move] <= len(rows):
+            cursor = places[move]
+            client.act({"type": move})
+    fresh = Session(answerer.loop, answerer.begin(read_image(client.sessions.photographs[0].path)))
+    for row in rows[:cursor]:
+        fresh.add(as_step(check_step(row, (HEIGHT, WIDTH))))
+    assert_shows(client, rows, cursor, fresh)
+    client = restarted(client)
+    assert_shows(client, rows, cursor, fresh)
+    client.sessions.close()
+
+
+def assert_shows(client, rows, cursor, fresh):
+    """The page shows the mask of a session, and which moves are possible."""
+    page, mask = client.get(client.path()), client.mask()
+    assert (page["undo"], page["redo"]) == (cursor > 0, cursor < len(rows))
+    assert (mask is None) == (cursor == 0)
+    if mask is not None:
+        np.testing.assert_array_equal(mask, fresh.answer.mask.binary)

@@ -22,13 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
 
-from probseg.data.transforms import SemanticCrop
 from probseg.errors import DataError
 from probseg.paths import configs_dir
 from probseg.seeds import mixed
 from probseg.semantic import SEMANTIC_DATASETS, SemanticBatch, SemanticDataModule
+from probseg.semantic.crop import SemanticCrop
 from probseg.semantic.datamodule import EachOnce
-from probseg.types import SemanticSample
+from probseg.semantic.dataset import SemanticSample
 
 CONFIGS = sorted((configs_dir() / "semantic_data").glob("*.yaml"))
 

@@ -11,7 +11,6 @@ import yaml
 
 import probseg.data
 from probseg.cli.configs import SUFFIXES
-from probseg.cli.help import ALL
 from probseg.kinds import KINDS, TASKS, TaskName, find
 
 WORD = re.compile(r"[\w.]+")
@@ -27,7 +26,8 @@ def names_in(arguments: Sequence[str]) -> set[str]:
         arguments: Verb and options.
 
     Returns:
-        Options without their dashes, keys of configurations, classes and other values.
+        Options without their dashes, keys of configurations, classes and other values; all classes
+        if one of the options asks for help, which lists them.
     """
     words: set[str] = set()
     texts = [(argument, Path()) for argument in arguments]
@@ -40,6 +40,8 @@ def names_in(arguments: Sequence[str]) -> set[str]:
             files = {Path(value), folder / value} - seen
             seen |= files
             texts += [(inner, path.parent) for path in files for inner in _texts_in(path)]
+    if any("help" in word.split(".") for word in words):
+        words.update(probseg.data.__all__, OF_WINGS)
     return words
 
 
@@ -63,15 +65,14 @@ def named_tasks(words: Collection[str]) -> list[TaskName]:
         words: Of the command line, see `names_in`.
 
     Returns:
-        Interactive segmentation; other tasks if something of their package or their option is
-        named, and all of them for the whole help.
+        Interactive segmentation, and other tasks if something of their package or their option is
+        named.
     """
     paths = [OF_WINGS.get(word, word) for word in words]
     return [
         task
         for task, facts in TASKS.items()
         if task == "interactive"
-        or ALL.lstrip("-") in words
         or any(path.startswith((f"{facts.package}.", facts.option)) for path in paths)
     ]
 

@@ -331,7 +331,7 @@ def test_shipped_configurations(drawn, path):
 
 def test_all_sets_have_a_configuration():
     texts = "".join(path.read_text() for path in CONFIGS)
-    assert all(f"probseg.data.{name}\n" in texts for name in SEMANTIC_DATASETS)
+    assert all(f"probseg.semantic.{name}\n" in texts for name in SEMANTIC_DATASETS)
 
 
 def test_lists_of_sets_and_sizes_on_the_command_line(drawn, tmp_path):

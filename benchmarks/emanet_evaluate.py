@@ -14,8 +14,8 @@ from emanet_train import initial_network, learnt
 from probseg.errors import DataError
 from probseg.semantic import CamVid, SemanticSegmenter
 from probseg.semantic.confusion import Confusion
+from probseg.semantic.dataset import SemanticSample
 from probseg.semantic.network import enlarged
-from probseg.types import SemanticSample
 
 BLOCK = 10
 """About so many consecutive frames make a block."""

@@ -11,10 +11,9 @@ from emanet_plan import Plan, Training
 from torch import Tensor, nn
 
 from probseg.data.sampling import TrainingSampler
-from probseg.models import semantic_variant
 from probseg.paths import replacing
 from probseg.seeds import BATCH, mixed
-from probseg.semantic import CamVid, SemanticDataModule, SemanticSegmenter
+from probseg.semantic import CamVid, SemanticDataModule, SemanticSegmenter, semantic_variant
 from probseg.semantic.datamodule import SemanticBatch
 from probseg.semantic.network import enlarged
 from probseg.semantic.task import pixel_cross_entropy

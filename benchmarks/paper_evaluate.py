@@ -27,7 +27,7 @@ from probseg.models import Segmenter, build, without_downloads
 from probseg.reports import write_report
 from probseg.types import Sample
 from probseg.zoo import create_interactive
-from probseg.zoo.create import describe
+from probseg.zoo.lookup import describe
 from probseg.zoo.trained import read_trained, weights_digest
 
 SEED = 0

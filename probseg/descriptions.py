@@ -14,6 +14,11 @@ from probseg.errors import UnknownNameError
 RECOMMENDED = "lite0_unet_prop"
 """Network of the zoo that is used where none is named."""
 
+_Plain = bool | int | float | str | list[Any] | dict[str, Any] | None
+Changes = dict[str, dict[str, _Plain] | _Plain]
+"""Changes to a description, as `probseg.models.override` takes them. The command line reads this
+type: for `Any` instead it would build the described parts, and leave numbers as text."""
+
 Make = Callable[[str, dict[str, Any]], Any]
 """Takes a class's name and its arguments, whose parts are built, and returns the object."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 _Offer = TypeVar("_Offer")
 
@@ -35,6 +35,21 @@ KINDS: dict[str, dict[str, str]] = {
         "serve": "probseg.annotate.tools.verb.run",
         "tune": "probseg.lab.tune_verb.run",
     },
+    "class": {
+        "Baseline": "probseg.lab.baseline_task.Baseline",
+        "BoxFilled": "probseg.lab.baselines.box_filled.BoxFilled",
+        "ColourMixture": "probseg.lab.baselines.colour_mixture.ColourMixture",
+        "OpenCVGrabCut": "probseg.lab.baselines.opencv_grabcut.OpenCVGrabCut",
+        "RandomWalker": "probseg.lab.baselines.random_walker.RandomWalker",
+        "SemanticDataModule": "probseg.semantic.datamodule.SemanticDataModule",
+        "SemanticSegmentation": "probseg.semantic.task.SemanticSegmentation",
+        "SemanticVisualLog": "probseg.semantic.visual.SemanticVisualLog",
+    },
+    "part": {
+        "EMAHead": "probseg.semantic.heads.EMAHead",
+        "FCNHead": "probseg.semantic.heads.FCNHead",
+        "SemanticSegmenter": "probseg.semantic.network.SemanticSegmenter",
+    },
     "semantic_dataset": {
         "COCOStuff10k": "probseg.semantic.coco_stuff.COCOStuff10k",
         "COCOStuff164k": "probseg.semantic.coco_stuff.COCOStuff164k",
@@ -44,6 +59,61 @@ KINDS: dict[str, dict[str, str]] = {
     },
 }
 """Paths of all that the wings offer: kind, then name."""
+
+TaskName = Literal["interactive", "semantic"]
+"""Task of a network: one object that an annotator means, or the classes of all pixels."""
+
+
+class Task(NamedTuple):
+    """A task of networks. All classes and functions are dotted paths.
+
+    Args:
+        presets: Folder in `configs` with the descriptions of its networks.
+        network: Class of its networks.
+        variant: Function that builds a changed preset, for configurations.
+        evaluation: Callback that evaluates its networks.
+        option: Option of `probseg fit`, `validate` and `test` with the arguments of `evaluation`.
+        prediction: LightningModule of `probseg predict`.
+        training: Command that trains a preset, with `{}` for the name of the preset.
+    """
+
+    presets: str
+    network: str
+    variant: str
+    evaluation: str
+    option: str
+    prediction: str
+    training: str
+
+    @property
+    def package(self) -> str:
+        """Path of the package with the class of its networks."""
+        return self.network.rsplit(".", 2)[0]
+
+
+TASKS: dict[TaskName, Task] = {
+    "interactive": Task(
+        presets="model",
+        network="probseg.models.segmenter.Segmenter",
+        variant="probseg.models.variant",
+        evaluation="probseg.callbacks.evaluation.InteractiveEvaluation",
+        option="evaluation",
+        prediction="probseg.tasks.prediction.ObjectPrediction",
+        training="probseg fit --config configs/experiment/folder.yaml --data.root FOLDER "
+        "--model.model configs/model/{}.yaml",
+    ),
+    "semantic": Task(
+        presets="semantic",
+        network="probseg.semantic.network.SemanticSegmenter",
+        variant="probseg.semantic.semantic_variant",
+        evaluation="probseg.semantic.evaluation.SemanticEvaluation",
+        option="semantic_evaluation",
+        prediction="probseg.semantic.prediction.ClassPrediction",
+        training="probseg fit --config configs/experiment/emanet_camvid_cpu.yaml "
+        "--model.model configs/semantic/{}.yaml",
+    ),
+}
+"""Tasks by name."""
 
 
 def find(path: str) -> Any:  # noqa: ANN401 (any object of a module)

@@ -92,23 +92,6 @@ class Sample(NamedTuple):
     initial: npt.NDArray[np.bool_] | None = None
 
 
-class SemanticSample(NamedTuple):
-    """One photograph with a class for each pixel.
-
-    Args:
-        image: RGB, uint8, shape `(H, W, 3)`.
-        labels: Class numbers, uint8, shape `(H, W)`: from 0 to the number of classes - 1, and
-            255 where no class counts.
-        name: Identifies the photograph within its data set.
-        dataset: Name of the data set, as it appears in log names.
-    """
-
-    image: npt.NDArray[np.uint8]
-    labels: npt.NDArray[np.uint8]
-    name: str
-    dataset: str
-
-
 class FeatureInfo(NamedTuple):
     """Describes a list of feature maps, finest first.
 

@@ -15,8 +15,8 @@ from scipy.io import savemat
 from torch import Tensor
 
 from probseg.semantic.datamodule import SemanticBatch
-from probseg.semantic.dataset import SemanticDataset
-from probseg.types import IGNORE, SemanticSample
+from probseg.semantic.dataset import SemanticDataset, SemanticSample
+from probseg.types import IGNORE
 
 UNUSED_COCO = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)
 

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 import probseg
-from probseg.kinds import KINDS, WINGS, find
+from probseg.kinds import KINDS, TASKS, WINGS, find
+from probseg.tasks.prediction import Prediction
 
 FLOORS = [
     {
@@ -127,6 +128,13 @@ def test_the_wings_have_what_they_offer():
         for path in offers.values():
             assert path.split(".")[1] in WINGS
             assert find(path) is not None
+
+
+def test_the_tasks_have_what_they_name():
+    for name, task in TASKS.items():
+        assert find(task.network).task == name
+        assert {callable(find(path)) for path in (task.variant, task.evaluation)} == {True}
+        assert find(task.prediction).__base__ is Prediction
 
 
 PROGRAM = """

@@ -35,7 +35,7 @@ from probseg.data import COCO, ImageMaskFolder
 from probseg.data.checks import check_folder
 from probseg.data.prompts import read_prompts
 from probseg.errors import DataError
-from probseg.models import build_semantic, read_preset
+from probseg.models import build, read_preset
 from probseg.zoo import store
 
 SHORT = ("--evaluation.trials=1", "--evaluation.max_clicks=1", "--data.eval_batch_size=64")
@@ -189,7 +189,7 @@ def networks(here):
     torch.manual_seed(1)
     store.save(micro_model("micro_csa"), described("micro_csa"), here / "clicks")
     classes = read_preset("micro_fcn", "semantic")
-    store.save(build_semantic(classes), classes, here / "classes")
+    store.save(build(classes), classes, here / "classes")
 
 
 @pytest.mark.usefixtures("networks")

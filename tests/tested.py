@@ -65,7 +65,7 @@ def network_for_classes(place: Path) -> Tested:
     )
     changes = {"head": {"num_classes": 11}}
     node = {
-        "class_path": "probseg.models.semantic_variant",
+        "class_path": "probseg.semantic.semantic_variant",
         "init_args": {"of": "micro_emanet", "changes": changes},
     }
     return _test(place, arguments, node)

@@ -10,8 +10,8 @@ import pytest
 from torch import nn
 
 import probseg.zoo.lookup as lookup
-from probseg.models import build_semantic, override, read_preset
-from probseg.models.build import Description, build
+from probseg.models import build, override, read_preset
+from probseg.models.build import Description
 from probseg.zoo.index import INDEX, Entry, Metric, read_index, write_index
 from probseg.zoo.store import save
 
@@ -30,7 +30,7 @@ def network(preset: str) -> tuple[nn.Module, Description, dict[str, Any]]:
     if "emanet" in preset:
         changes = {"head": {"num_classes": CLASSES}}
         description = override(read_preset(preset, "semantic"), changes)
-        return build_semantic(description), description, changes
+        return build(description), description, changes
     return build(read_preset(preset)), read_preset(preset), {}
 
 

@@ -15,8 +15,7 @@ from matplotlib import pyplot as plt
 from style import WEIGHTS, WIDTH, save, show
 from torch import Tensor
 
-from probseg.models import semantic_variant
-from probseg.semantic import CamVid
+from probseg.semantic import CamVid, semantic_variant
 from probseg.semantic.pictures import class_colours, coloured
 
 FRAMES = (20, 100, 180)

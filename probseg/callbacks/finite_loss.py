@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import lightning as L
 import torch
 from torch import Tensor
 
 from probseg.callbacks.run_folder import run_folder
-from probseg.data.datamodule import TrainBatch
 from probseg.errors import NonFiniteLossError
 from probseg.paths import replacing
-from probseg.semantic.datamodule import SemanticBatch
 from probseg.tasks.base import NetworkTask
 
 NAMED = 8
 """Most images that the error names."""
+
+
+class Batch(Protocol):
+    """Training batch of any task, a named tuple."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the images."""
+
+    def _asdict(self) -> dict[str, Any]: ...
 
 
 class FiniteLoss(L.Callback):
@@ -49,7 +57,7 @@ class FiniteLoss(L.Callback):
         self,
         trainer: L.Trainer,
         pl_module: L.LightningModule,
-        batch: TrainBatch | SemanticBatch,
+        batch: Batch,
         batch_idx: int,
     ) -> None:
         """Keep the batch, and the buffers before it."""

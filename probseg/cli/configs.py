@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import yaml
@@ -16,9 +14,6 @@ from probseg.errors import UsageError
 from probseg.paths import configs_dir
 
 SUFFIXES = (".yaml", ".yml")
-
-WORD = re.compile(r"\w+")
-CONFIG = re.compile(r"[^\s'\"\[\],]+\.ya?ml\b")
 
 
 def with_shipped_configs(arguments: Sequence[str]) -> list[str]:
@@ -65,28 +60,6 @@ def named_configs(arguments: Sequence[str]) -> dict[int, Path]:
         if option in ("-c", "--config"):
             found[place if equals else place + 1] = Path(value if equals else following)
     return found
-
-
-def import_named(arguments: Sequence[str], package: ModuleType) -> None:
-    """Import the classes of a lazy package that the arguments name.
-
-    The parser finds a class by its name alone, and lists it in the help, once it was imported.
-
-    Args:
-        arguments: Verb and options; the texts of configurations count, and of the files in them.
-        package: Its `__all__` has the names.
-    """
-    texts: dict[Path, str] = {}
-    files = [Path(argument.rpartition("=")[2]) for argument in arguments]
-    while files:
-        path = files.pop().resolve()
-        if path.suffix in SUFFIXES and path.is_file() and path not in texts:
-            texts[path] = path.read_text(encoding="utf-8", errors="replace")
-            files += [path.parent / name for name in CONFIG.findall(texts[path])]
-    words = set(WORD.findall("\n".join([*arguments, *texts.values()])))
-    for name in package.__all__:
-        if name in words or "help" in words:
-            getattr(package, name)
 
 
 def _check_content(option: str, path: Path, verb: str) -> None:

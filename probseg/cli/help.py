@@ -79,6 +79,8 @@ evaluation:
   --evaluation.max_clicks N    clicks on each object
   --evaluation.trials N        repetitions of a protocol with noise
   --evaluation.batch_size N    objects answered together
+  --semantic_evaluation.flip {true,false}
+                               evaluation of semantic segmentation, which has other options
 """
 
 _END = f"""\

@@ -28,7 +28,8 @@ from probseg.formats.colours import distinct_colours
 from probseg.formats.mask_names import photograph_files, refuse_name
 from probseg.formats.results import COCO, MASKS, OVERLAYS
 from probseg.interact import image_tensor
-from probseg.models import Segmenter
+from probseg.kinds import TASKS, find
+from probseg.models import Network, task_of
 from probseg.paths import write_text
 from probseg.picture_formats import (
     IMAGE_SUFFIXES,
@@ -38,17 +39,8 @@ from probseg.picture_formats import (
     refuse_only_unread,
     second_of_a_stem,
 )
-from probseg.semantic import SemanticSegmenter
-from probseg.tasks.prediction import (
-    ClassPrediction,
-    Job,
-    ObjectPrediction,
-    Photo,
-    PredictionData,
-    prompted_state,
-)
-from probseg.zoo.create import Network, create_model
-from probseg.zoo.presets import task_of
+from probseg.tasks.prediction import Job, Photo, Prediction, PredictionData, prompted_state
+from probseg.zoo import create_model
 from probseg.zoo.trained import description_for, weights_digest
 
 SHOWN = 20
@@ -267,11 +259,9 @@ def _loaded(options: argparse.Namespace) -> Network:
     return create_model(options.model, pretrained=True).to(memory_format=torch.channels_last)
 
 
-def _task(network: Network, batch_size: int) -> ObjectPrediction | ClassPrediction:
-    if isinstance(network, SemanticSegmenter):
-        return ClassPrediction(network).eval()
-    assert isinstance(network, Segmenter), "there are two kinds"
-    return ObjectPrediction(network, batch_size).eval()
+def _task(network: Network, batch_size: int) -> Prediction:
+    kind: type[Prediction] = find(TASKS[network.task].prediction)
+    return kind(network, batch_size).eval()
 
 
 def _check_names(prompts: PromptFile, options: argparse.Namespace) -> None:

@@ -16,11 +16,11 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
 from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
 from lightning.pytorch.plugins.io import CheckpointIO
+from torch.utils.data import Dataset
 
 import probseg
-import probseg.data
 import probseg.tasks
-from probseg.callbacks import InteractiveEvaluation, SaveConfig
+from probseg.callbacks import SaveConfig
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.loggers import make_logger, missing_versions
@@ -37,19 +37,19 @@ from probseg.cli.checkpoints import (
     next_commands,
     without_pretrained_backbones,
 )
-from probseg.cli.configs import import_named, with_shipped_configs
+from probseg.cli.configs import SUFFIXES, with_shipped_configs
 from probseg.cli.faults import explain, how_to_continue, interruption
 from probseg.cli.help import ALL, EXAMPLES
+from probseg.cli.named import import_named, named_tasks, names_in
 from probseg.cli.nearest import nearest_options
 from probseg.cli.noise import without_notices, without_notices_about_checkpoints
+from probseg.cli.nulls import restore_nulls
 from probseg.cli.own_folder import FOLDER, ROLES, with_folder
 from probseg.cli.precision import without_slow_bfloat16
-from probseg.data.base import InteractiveDataset
 from probseg.errors import UsageError, history, user_error
+from probseg.kinds import TASKS, TaskName, find
 from probseg.lightning_internals import DataFirstParser, VerbCLI
-from probseg.models import semantic_variant, variant
-from probseg.semantic import SemanticEvaluation, SemanticSegmentation, SemanticSegmenter
-from probseg.semantic.dataset import SemanticDataset
+from probseg.models import task_of
 
 NOISE = re.compile(
     r"^\s*(Does not validate against|Subtypes:|Errors:|- Expected a <class 'NoneType'>|"
@@ -60,28 +60,31 @@ NOISE = re.compile(
 VALUE = re.compile(r" Got value: Namespace\(.*")
 """The end of some of its messages, with all arguments of a class."""
 
-_Set = TypeVar("_Set", InteractiveDataset, SemanticDataset)
+_Set = TypeVar("_Set", bound=Dataset[Any])
 
 
 class ProbsegCLI(VerbCLI):
-    """LightningCLI with an evaluation callback, configured under a separate name.
+    """LightningCLI with evaluation callbacks, each configured by the option of its task.
 
-    `--evaluation` is that of interactive segmentation, `--semantic_evaluation` that of semantic
-    segmentation. The one that fits the task takes part.
+    The evaluation of the network's task takes part in the run.
 
     Args:
         verb: `fit`, `validate` or `test`; its parser alone is made, to start sooner.
+        tasks: Tasks whose evaluations can be configured.
         **options: Of LightningCLI.
     """
 
-    def __init__(self, verb: str, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, verb: str, tasks: Sequence[TaskName], **options: Any) -> None:  # noqa: ANN401
         self.verb = verb
+        self.evaluations: dict[TaskName, type[L.Callback]] = {
+            task: find(TASKS[task].evaluation) for task in tasks
+        }
         super().__init__(L.LightningModule, L.LightningDataModule, **options)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Add both evaluations."""
-        parser.add_lightning_class_args(InteractiveEvaluation, "evaluation")
-        parser.add_lightning_class_args(SemanticEvaluation, "semantic_evaluation")
+        """Add the evaluations."""
+        for task, evaluation in self.evaluations.items():
+            parser.add_lightning_class_args(evaluation, TASKS[task].option)
 
     def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
         """Return the verb, with the arguments that Lightning fills in itself."""
@@ -99,7 +102,6 @@ class ProbsegCLI(VerbCLI):
             WeightsError: If it cannot be read.
             SystemExit: With status 0 if nothing is left to do of a training that is to go on.
         """
-        import_named(args, probseg.data)  # type: ignore[arg-type]
         try:
             super().parse_arguments(parser, args)
         except ArgumentError as error:
@@ -113,6 +115,7 @@ class ProbsegCLI(VerbCLI):
         self.run_to_continue: Path | None = None
         verb = self.config.subcommand
         config = self.config[verb]
+        restore_nulls(config.model)
         # Until the classes are made: Lightning would let the hyper-parameters in the checkpoint
         # replace those of the command line.
         self.checkpoint, config.ckpt_path = config.ckpt_path, None
@@ -156,8 +159,7 @@ class ProbsegCLI(VerbCLI):
         if weights_only is None:  # Lightning would unpickle checkpoints from addresses
             config.weights_only = True
         datasets = _Datasets()
-        for kind in (InteractiveDataset, SemanticDataset):
-            self.parser.add_instantiator(datasets, kind)
+        self.parser.add_instantiator(datasets, Dataset)
         self.parser.add_instantiator(make_logger, Logger)
         try:
             for logger, name in names:
@@ -176,7 +178,7 @@ class ProbsegCLI(VerbCLI):
             logger["version"] = None
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:  # noqa: ANN401
-        """Make the trainer, without the evaluation of the other task.
+        """Make the trainer, with the evaluation of the network's task alone.
 
         A training gets what guards it in any configuration: against a loss that is no number, and
         against a process that ends while it writes a checkpoint. One that begins with trained
@@ -191,10 +193,14 @@ class ProbsegCLI(VerbCLI):
             if self.begins_trained and config.trainer.get("num_sanity_val_steps") is None:
                 kwargs["num_sanity_val_steps"] = -1  # for the score before the first step
         trainer = super().instantiate_trainer(**kwargs)
-        semantic = isinstance(self.model, SemanticSegmentation)
-        other = InteractiveEvaluation if semantic else SemanticEvaluation
+        # What is no network of probseg, as a baseline, answers clicks.
+        network = getattr(self.model, "model", None)
+        task: TaskName = getattr(network, "task", "interactive")
+        others = tuple(kind for name, kind in self.evaluations.items() if name != task)
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-        callbacks[:] = [callback for callback in callbacks if not isinstance(callback, other)]
+        callbacks[:] = [callback for callback in callbacks if not isinstance(callback, others)]
+        if task not in self.evaluations:  # a configuration that names classes of a user alone
+            callbacks.append(find(TASKS[task].evaluation)())
         if fits:
             callbacks[:0] = [FiniteLoss(), StartScore()]
         return trainer
@@ -276,11 +282,14 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
     Raises:
         UsageError: If the arguments are wrong.
     """
-    arguments = ["--help" if argument == ALL else argument for argument in arguments]
     without_notices()
     verb = arguments[0]
+    options = completed(arguments)
+    words = names_in(options)
+    import_named(words)
     return ProbsegCLI(
         verb,
+        named_tasks(words),
         subclass_mode_model=True,
         subclass_mode_data=True,
         save_config_callback=SaveConfig,
@@ -288,7 +297,7 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         seed_everything_default=0,
         parser_class=DataFirstParser,
         parser_kwargs=_parser_options(verb),
-        args=completed(arguments),
+        args=["--help" if option == ALL else option for option in options],
     )
 
 
@@ -315,20 +324,18 @@ def with_whole_models(arguments: Sequence[str]) -> list[str]:
     for argument, following in pairwise([*arguments, ""]):
         option, _, value = argument.partition("=")
         path = value or following
-        if option == "--model.model" and path.endswith((".yaml", ".yml")):
-            maker = semantic_variant if _is_semantic(Path(path)) else variant
-            whole.append(f"--model.model={maker.__module__}.{maker.__name__}")
+        if option == "--model.model" and path.endswith(SUFFIXES):
+            whole.append(f"--model.model={TASKS[_task_in(Path(path))].variant}")
         whole.append(argument)
     return whole
 
 
-def _is_semantic(path: Path) -> bool:
-    """Return whether a file describes a network for semantic segmentation."""
+def _task_in(path: Path) -> TaskName:
+    """Return the task of the network that a file describes."""
     if not path.is_file():  # which the parser reports
-        return False
-    described = yaml.safe_load(path.read_text(encoding="utf-8"))
-    name = str(described.get("class_path")) if isinstance(described, dict) else ""
-    return name.split(".")[-1] in (SemanticSegmenter.__name__, semantic_variant.__name__)
+        return "interactive"
+    description = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return task_of(description) if isinstance(description, dict) else "interactive"
 
 
 def _parser_options(verb: str) -> dict[str, Any]:

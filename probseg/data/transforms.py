@@ -11,7 +11,7 @@ import numpy.typing as npt
 from probseg.clicks.boxes import mask_box, padded_crop
 from probseg.data.photometric import PhotometricAugmentation
 from probseg.errors import DataError
-from probseg.types import IGNORE, Sample, SemanticSample
+from probseg.types import IGNORE, Sample
 
 ATTEMPTS = 4
 """Number of attempts to draw a crop that contains part of its object."""
@@ -54,7 +54,7 @@ class TrainingCrop:
         if size < 32:
             msg = f"`size` must be at least 32 pixels, got {size}"
             raise ValueError(msg)
-        _check_scale(scale)
+        check_scale(scale)
         if not 0 <= padding[0] <= padding[1]:
             msg = (
                 "`padding` must be (smallest, largest) with 0 <= smallest <= largest, got "
@@ -105,7 +105,7 @@ class TrainingCrop:
         too_thin = self.size * self.scale[0] * min(mask.shape) < 2 * longest
         for _ in range(0 if too_thin else ATTEMPTS):
             factor = self.size / longest * generator.uniform(*self.scale)
-            image_part, mask_part = self._fitted(*_scaled(image, mask, factor), generator)
+            image_part, mask_part = self._fitted(*rescaled(image, mask, factor), generator)
             if generator.random() < TURNED:
                 image_part, mask_part = _turned(image_part, mask_part, generator)
             if (mask_part == 1).any():
@@ -125,59 +125,17 @@ class TrainingCrop:
         if places.size:
             row, column = divmod(int(places[generator.integers(places.size)]), mask.shape[1])
             shown = (row, column)
-        return _window(image, mask, (self.size, self.size), generator, shown)
+        return cut_window(image, mask, (self.size, self.size), generator, shown)
 
 
-class SemanticCrop:
-    """Changes the scale of a photograph, cuts a fixed size out of it, and mirrors one in two.
-
-    What lies outside the photograph is black in the image and ignored in the labels, so that it
-    plays no part in the loss. Labels are never blended. The network fills whole photographs up
-    with the mean colour instead: by less than its stride, on two sides, and what is predicted there
-    is cut off. In both cases filled pixels only surround those that count; no class is learnt for
-    black, and a strip of a few pixels has little to say in evaluation.
-
-    Args:
-        size: Side of the square result in pixels, or its height and width.
-        scale: Smallest and largest factor by which the photograph is scaled first.
-
-    Raises:
-        ValueError: If an argument is out of range.
-    """
-
-    def __init__(
-        self, size: int | tuple[int, int] = 513, scale: tuple[float, float] = (0.5, 2.0)
-    ) -> None:
-        height, width = (size, size) if isinstance(size, int) else size
-        if min(height, width) < 32:
-            msg = f"`size` must be at least 32 pixels, got {size}"
-            raise ValueError(msg)
-        _check_scale(scale)
-        self.size = (height, width)
-        self.scale = scale
-
-    def __call__(self, sample: SemanticSample, seed: int) -> Pair:
-        """Cut out a crop.
-
-        Args:
-            sample: The photograph.
-            seed: Of all randomness, at least 0.
-
-        Returns:
-            Image `(height, width, 3)` and labels `(height, width)`, both uint8.
-        """
-        generator = np.random.default_rng(seed)
-        scaled = _scaled(sample.image, sample.labels, generator.uniform(*self.scale))
-        return _window(*scaled, self.size, generator)
-
-
-def _check_scale(scale: tuple[float, float]) -> None:
+def check_scale(scale: tuple[float, float]) -> None:
+    """Raise a ValueError unless a smallest and a largest factor are positive and in order."""
     if not 0 < scale[0] <= scale[1]:
         msg = f"`scale` must be (smallest, largest) with 0 < smallest <= largest, got {scale}"
         raise ValueError(msg)
 
 
-def _scaled(image: Picture, labels: Picture, factor: float) -> Pair:
+def rescaled(image: Picture, labels: Picture, factor: float) -> Pair:
     """Resize both, the labels by their nearest pixels."""
     height, width = (max(1, int(side * factor)) for side in labels.shape)
     image = cv2.resize(image, (width, height), interpolation=cv2.INTER_LINEAR)
@@ -186,7 +144,7 @@ def _scaled(image: Picture, labels: Picture, factor: float) -> Pair:
     return image, labels
 
 
-def _window(
+def cut_window(
     image: Picture,
     labels: Picture,
     size: tuple[int, int],

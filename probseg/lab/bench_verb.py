@@ -16,13 +16,12 @@ from probseg.cli.arguments import DEVICES, Parser, count, device, new_file, posi
 from probseg.errors import UnknownNameError, UsageError
 from probseg.evaluation.versions import environment
 from probseg.lab.benchmark import CONVENTIONS, Record, Settings, measure_elsewhere
-from probseg.models import list_presets
+from probseg.models import list_presets, task_of
 from probseg.models.encoded import reduced
 from probseg.paths import is_path, write_text
 from probseg.terminal import Grid, console, print_table
 from probseg.zoo import list_models
-from probseg.zoo.create import describe
-from probseg.zoo.presets import task_of
+from probseg.zoo.lookup import describe
 
 EXAMPLES = """\
 examples:

@@ -31,8 +31,8 @@ from probseg.models import Segmenter, build
 from probseg.models.build import without_downloads
 from probseg.paths import is_path
 from probseg.types import Click, Prompts
-from probseg.zoo.create import describe
 from probseg.zoo.index import WEIGHTS
+from probseg.zoo.lookup import describe
 from probseg.zoo.store import load_into
 
 CONVENTIONS = {
@@ -210,7 +210,7 @@ def _create(name: str, settings: Settings) -> tuple[Segmenter, bool]:
         arguments["prompts"] = settings.prompts
         arguments.pop("fusion", None)
         folder = None  # its weights would not fit
-    model = build(without_downloads({**description, "init_args": arguments}))
+    model = build(without_downloads({**description, "init_args": arguments}), Segmenter)
     if folder is not None:
         load_into(model, folder / WEIGHTS)
     model.adapt(

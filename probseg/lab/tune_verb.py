@@ -24,7 +24,7 @@ from probseg.evaluation import get_protocol
 from probseg.lab.tuning import Grid, Trial, settings_of, tune
 from probseg.paths import write_text
 from probseg.zoo import create_interactive
-from probseg.zoo.create import describe
+from probseg.zoo.lookup import describe
 
 FILE = "adaptation.yaml"
 

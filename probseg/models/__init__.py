@@ -1,29 +1,31 @@
-"""Whole networks: `Segmenter` and `SemanticSegmenter`, and their presets."""
+"""Whole networks: `Segmenter`, the base of the networks of all tasks, and their presets."""
 
 from probseg.models.build import (
     build,
-    build_semantic,
     list_presets,
     override,
+    preset_task,
     read_preset,
     resolved,
-    semantic_variant,
+    task_of,
     variant,
     without_downloads,
 )
 from probseg.models.encoded import Encoded
+from probseg.models.network import Network
 from probseg.models.segmenter import Segmenter
 
 __all__ = [
     "Encoded",
+    "Network",
     "Segmenter",
     "build",
-    "build_semantic",
     "list_presets",
     "override",
+    "preset_task",
     "read_preset",
     "resolved",
-    "semantic_variant",
+    "task_of",
     "variant",
     "without_downloads",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar, overload
 
 import yaml
 from torch import nn
@@ -13,65 +13,59 @@ from torch import nn
 from probseg.backbones import BACKBONES
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
-from probseg.descriptions import build_described, class_name, is_description
+from probseg.descriptions import Changes, build_described, class_name, is_description
 from probseg.errors import UnknownNameError, UsageError
 from probseg.heads import DECODERS, FUSIONS, HEADS, GraphCut, PromptPropagation
+from probseg.kinds import TASKS, Offers, TaskName
+from probseg.models.network import Network
 from probseg.models.segmenter import Segmenter
 from probseg.paths import configs_dir
-from probseg.semantic.heads import SEMANTIC_HEADS
-from probseg.semantic.network import SemanticSegmenter
 
 Description = dict[str, Any]
 
-_Plain = bool | int | float | str | list[Any] | dict[str, Any] | None
-Changes = dict[str, dict[str, _Plain] | _Plain]
-"""Changes to a description as the command line reads them; where it sees `Any` instead, it builds
-the parts that they describe, and leaves numbers of dotted options as text."""
-
-Task = Literal["interactive", "semantic"]
-"""Task of a network: one object that an annotator means, or the classes of all pixels."""
-
-_FOLDERS: dict[Task, str] = {"interactive": "model", "semantic": "semantic"}
-
-_LATE: dict[str, type[nn.Module]] = {
-    **DECODERS,
-    **HEADS,
-    **SEMANTIC_HEADS,
-    **FUSIONS,
-    "PromptPropagation": PromptPropagation,
-}
-"""Parts that need the features of the part before them."""
-
 FROM_BEFORE = ("inputs", "value_channels", "prompt_channels")
-"""Their arguments that come from the part before them, and from no description."""
+"""Arguments of parts that come from the part before them, and from no description."""
 
-_NETWORKS: dict[str, type[nn.Module]] = {
-    "Segmenter": Segmenter,
-    "SemanticSegmenter": SemanticSegmenter,
-}
+_PARTS: Mapping[str, type[nn.Module]] = Offers(
+    "part",
+    {
+        "ClickMaps": ClickMaps,
+        "GraphCut": GraphCut,
+        "PromptPropagation": PromptPropagation,
+        "PropagatedClicks": PropagatedClicks,
+        "Segmenter": Segmenter,
+        **BACKBONES,
+        **DECODERS,
+        **FUSIONS,
+        **HEADS,
+    },
+)
 
-_Network = TypeVar("_Network", Segmenter, SemanticSegmenter)
-
-_PARTS: dict[str, type[nn.Module]] = {
-    "ClickMaps": ClickMaps,
-    "GraphCut": GraphCut,
-    "PropagatedClicks": PropagatedClicks,
-    **_NETWORKS,
-    **BACKBONES,
-    **_LATE,
-}
+_Network = TypeVar("_Network", bound=Network)
 
 
-def list_presets(task: Task = "interactive") -> list[str]:
+def list_presets(task: TaskName = "interactive") -> list[str]:
     """Names of the networks described in `configs/model`, or in `configs/semantic`.
 
     Args:
         task: What the networks are for.
     """
-    return sorted(path.stem for path in (configs_dir() / _FOLDERS[task]).glob("*.yaml"))
+    return sorted(path.stem for path in (configs_dir() / TASKS[task].presets).glob("*.yaml"))
 
 
-def read_preset(name: str, task: Task = "interactive") -> Description:
+def preset_task(name: str) -> TaskName:
+    """Return what the network of a preset is for.
+
+    Raises:
+        UnknownNameError: If there is no such preset.
+    """
+    tasks = {preset: task for task in TASKS for preset in list_presets(task)}
+    if name not in tasks:
+        raise UnknownNameError(kind="model", name=name, known=tasks)
+    return tasks[name]
+
+
+def read_preset(name: str, task: TaskName = "interactive") -> Description:
     """Return the description of a preset.
 
     Args:
@@ -80,13 +74,29 @@ def read_preset(name: str, task: Task = "interactive") -> Description:
 
     Raises:
         UnknownNameError: If there is no such preset.
-        UsageError: If it is a preset for the other task.
+        UsageError: If it is a preset for another task.
     """
-    if name not in list_presets(task):
-        _refuse_other_task(name, task)
-        raise UnknownNameError(kind="model", name=name, known=list_presets(task))
-    text = (configs_dir() / _FOLDERS[task] / f"{name}.yaml").read_text(encoding="utf-8")
+    other = preset_task(name)
+    if other != task:
+        msg = (
+            f"{name!r} is a preset for {other} segmentation, and one for {task} segmentation "
+            f"is wanted; use {TASKS[other].variant}({name!r}), or read_preset({name!r}, {other!r})"
+        )
+        raise UsageError(msg)
+    text = (configs_dir() / TASKS[task].presets / f"{name}.yaml").read_text(encoding="utf-8")
     return resolved(yaml.safe_load(text))
+
+
+def task_of(description: Mapping[str, Any]) -> TaskName:
+    """Return the task of a described network: "interactive" unless it is known for another one.
+
+    Args:
+        description: A network, or a call of a task's `variant`.
+    """
+    for task, facts in TASKS.items():
+        if class_name(description) in (_last(facts.network), _last(facts.variant)):
+            return task
+    return "interactive"
 
 
 def variant(of: str, changes: Changes | None = None) -> Segmenter:
@@ -99,39 +109,20 @@ def variant(of: str, changes: Changes | None = None) -> Segmenter:
 
     Raises:
         UnknownNameError: If there is no such preset.
-        UsageError: If it is a preset for semantic segmentation.
+        UsageError: If it is a preset for another task.
         ValueError: If a part is to be changed by something else than a dictionary.
     """
-    return build(override(read_preset(of), changes or {}))
-
-
-def semantic_variant(of: str, changes: Changes | None = None) -> SemanticSegmenter:
-    """Build a preset for semantic segmentation with some arguments changed.
-
-    Args:
-        of: Name of the preset, one of `list_presets("semantic")`.
-        changes: Arguments to change, as in `override`: `{"head": {"num_classes": 12}}`.
-
-    Raises:
-        UnknownNameError: If there is no such preset.
-        UsageError: If it is a preset for interactive segmentation.
-        ValueError: If a part is to be changed by something else than a dictionary.
-    """
-    return build_semantic(override(read_preset(of, "semantic"), changes or {}))
+    return build(override(read_preset(of), changes or {}), Segmenter)
 
 
 def resolved(description: Description) -> Description:
     """Return the full description of a variant of another network.
 
     Args:
-        description: A network, or a call of `variant` or `semantic_variant`.
+        description: A network, or a call of a task's `variant`.
     """
-    tasks: dict[str, Task] = {
-        variant.__name__: "interactive",
-        semantic_variant.__name__: "semantic",
-    }
-    task = tasks.get(class_name(description))
-    if task is None:
+    task = task_of(description)
+    if class_name(description) != _last(TASKS[task].variant):
         return description
     arguments = description["init_args"]
     return override(read_preset(arguments["of"], task), arguments.get("changes") or {})
@@ -144,14 +135,13 @@ def override(description: Description, changes: Mapping[str, Any]) -> Descriptio
         description: A part, `{"class_path": ..., "init_args": {...}}`.
         changes: New arguments; the value for an argument that is itself a part is a dictionary of
             changes to that part, or None to leave the part out; other dictionaries, such as
-            `options`, get these entries in addition to their own. The text `"None"` is read as
-            None.
+            `options`, get these entries in addition to their own.
 
     Raises:
         ValueError: If a part is to be changed by something else than a dictionary.
     """
     arguments = dict(description.get("init_args") or {})
-    for key, value in _with_nulls(changes).items():
+    for key, value in changes.items():
         old = arguments.get(key)
         if is_description(old) and value is not None:
             if not isinstance(value, Mapping):
@@ -182,11 +172,16 @@ def without_downloads(description: Description) -> Description:
     return override(description, {"backbone": {**backbone, "init_args": arguments}})
 
 
-def build(description: Description) -> Segmenter:
+@overload
+def build(description: Description) -> Network: ...
+@overload
+def build(description: Description, kind: type[_Network]) -> _Network: ...
+def build(description: Description, kind: type[Network] = Network) -> Network:
     """Build the network of a description.
 
     Args:
         description: The whole network, `{"class_path": "probseg.models.Segmenter", ...}`.
+        kind: Class of the network; by default that of any task.
 
     Returns:
         The network with fresh weights, in training mode.
@@ -194,54 +189,23 @@ def build(description: Description) -> Segmenter:
     Raises:
         UnknownNameError: If a class is not one of the project's parts.
         TypeError: If a part has no such argument; the message lists the nearest ones.
-        ValueError: If an argument is wrong.
+        ValueError: If an argument is wrong, or the network is of another class.
     """
-    return _network(description, Segmenter)
-
-
-def build_semantic(description: Description) -> SemanticSegmenter:
-    """Build the network of a description, as `build` does.
-
-    Args:
-        description: The whole network, `{"class_path": "probseg.semantic.SemanticSegmenter", ...}`.
-    """
-    return _network(description, SemanticSegmenter)
-
-
-def _network(description: Description, kind: type[_Network]) -> _Network:
     model = build_described(resolved(description), _PARTS, "part of a network", _made)
     if not isinstance(model, kind):
+        networks = [facts.network for facts in TASKS.values()]
+        expected = map(_last, networks) if kind is Network else [kind.__name__]
         msg = (
-            f"`class_path` must be that of a {kind.__name__}, got {description['class_path']!r}; "
-            "build makes a Segmenter, build_semantic a SemanticSegmenter"
+            f"`class_path` must be that of a {' or '.join(expected)}, got "
+            f"{description['class_path']!r}; describe such a network"
         )
         raise ValueError(msg)
     return model
 
 
-def _refuse_other_task(name: str, task: Task) -> None:
-    """Raise a UsageError if it is a preset for the other task."""
-    makers: dict[Task, str] = {"interactive": "variant", "semantic": "semantic_variant"}
-    for other, maker in makers.items():
-        if other != task and name in list_presets(other):
-            msg = (
-                f"{name!r} is a preset for {other} segmentation, and one for {task} segmentation "
-                f"is wanted; use probseg.models.{maker}({name!r}), or "
-                f"read_preset({name!r}, {other!r})"
-            )
-            raise UsageError(msg)
-
-
-def _with_nulls(value: Any) -> Any:  # noqa: ANN401 (any plain value)
-    """Return a value with null for the text `None`, which the command line makes of null.
-
-    jsonargparse does so inside of dictionaries; no argument of a part is this text.
-    """
-    if isinstance(value, Mapping):
-        return {key: _with_nulls(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_with_nulls(inner) for inner in value]
-    return None if value == "None" else value
+def _last(path: str) -> str:
+    """Return the name of an object without its module."""
+    return path.rpartition(".")[2]
 
 
 def _made(name: str, arguments: Description) -> Any:  # noqa: ANN401 (a module, or its factory)
@@ -253,11 +217,11 @@ def _made(name: str, arguments: Description) -> Any:  # noqa: ANN401 (a module, 
     """
     part = _PARTS[name]
     parameters = inspect.signature(part).parameters
-    known = [key for key in parameters if name not in _LATE or key not in FROM_BEFORE]
+    known = [key for key in parameters if key not in FROM_BEFORE]
     for key, value in arguments.items():
         if key not in known:
             raise TypeError(str(UnknownNameError(f"argument of {name}", key, known)))
-        if name not in _NETWORKS:
+        if not issubclass(part, Network):
             continue
         if value is None and parameters[key].default is not None:
             msg = f"`{key}` must be a part of the network, got None; no network is without one"
@@ -268,4 +232,5 @@ def _made(name: str, arguments: Description) -> Any:  # noqa: ANN401 (a module, 
                 "{'class_path': ..., 'init_args': {...}}"
             )
             raise ValueError(msg)
-    return partial(part, **arguments) if name in _LATE else part(**arguments)
+    waits = len(known) < len(parameters)
+    return partial(part, **arguments) if waits else part(**arguments)

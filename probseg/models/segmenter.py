@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from probseg.backbones import Backbone, add_prompt_stem, embed_prompts, has_prom
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
 from probseg.heads import Decoded, Decoder, Fusion, GraphCut, Head, PromptFusion
+from probseg.kinds import TaskName
 from probseg.models.encoded import (
     Encoded,
     as_given,
@@ -25,6 +26,7 @@ from probseg.models.encoded import (
     resized,
     without_padding,
 )
+from probseg.models.network import Network
 from probseg.models.parts import check_head, check_image, normalised
 from probseg.types import FeatureInfo, Prompts
 
@@ -41,7 +43,7 @@ class Logits(NamedTuple):
     auxiliary: Tensor | None
 
 
-class Segmenter(nn.Module):
+class Segmenter(Network):
     """Interactive segmentation network.
 
     Normalisation, click maps, backbone, decoder and head, in this order; images of any size, odd
@@ -87,6 +89,7 @@ class Segmenter(nn.Module):
             decoder and head, or of the head alone where the decoder's maps are aligned.
     """
 
+    task: ClassVar[TaskName] = "interactive"
     mean: Tensor
     std: Tensor
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from probseg.errors import UsageError
-from probseg.models import list_presets, override, without_downloads
+from probseg.models import Network, build, list_presets, override, task_of, without_downloads
 from probseg.models.build import Description
 from probseg.release.card import render_card
 from probseg.release.evaluations import (
@@ -20,8 +20,8 @@ from probseg.release.evaluations import (
     write_evaluations,
 )
 from probseg.release.facts import TRAINING, Facts, confirmed, own_recipe
+from probseg.release.presets import as_variant
 from probseg.semantic import SemanticSegmenter
-from probseg.zoo.create import Network, built
 from probseg.zoo.index import (
     CARD,
     CHECKSUMS,
@@ -33,7 +33,6 @@ from probseg.zoo.index import (
     read_index,
     write_index,
 )
-from probseg.zoo.presets import as_variant, task_of
 from probseg.zoo.store import check_fit, checksum_lines, file_of, load_into, save
 from probseg.zoo.trained import Trained
 
@@ -91,7 +90,7 @@ def publish(
     recipe = facts.recipe or own_recipe(trained)
     seed = confirmed("seed", facts.seed, trained.seed)
     commit = confirmed("commit", facts.commit, trained.commit)
-    model = built(description)
+    model = build(description)
     check_fit(model.state_dict(), trained.weights, str(trained.source))
     model.load_state_dict(trained.weights)
     draft = root / f".{name}.part"

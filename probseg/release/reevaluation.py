@@ -15,7 +15,7 @@ from probseg.descriptions import build_described, class_name
 from probseg.errors import DataError, UnknownNameError
 from probseg.evaluation.simulation import run_objects
 from probseg.evaluation.summary import summarise_records
-from probseg.models import Segmenter
+from probseg.models import Network, Segmenter
 from probseg.release.evaluations import Evaluation, Tolerance
 from probseg.release.recorded import SEMANTIC_FIGURES, SETS, figures_of, protocol_of
 from probseg.semantic import SemanticDataModule, SemanticSegmenter
@@ -39,9 +39,7 @@ _MODULES = {
 _Module = FolderDataModule | InteractiveDataModule | SemanticDataModule
 
 
-def reevaluate(
-    model: Segmenter | SemanticSegmenter, evaluation: Evaluation, device: str = "cpu"
-) -> dict[str, float]:
+def reevaluate(model: Network, evaluation: Evaluation, device: str = "cpu") -> dict[str, float]:
     """Measure the figures of an evaluation again.
 
     Args:
@@ -62,6 +60,7 @@ def reevaluate(
     if isinstance(model, SemanticSegmenter):
         figures, count = _of_classes(model, module.test_dataloader(), evaluation, device)
     else:
+        assert isinstance(model, Segmenter), "there are two tasks"
         figures, count = _of_clicks(model, module.test_dataloader(), evaluation, device)
     if count != evaluation.count:
         msg = (

@@ -155,7 +155,7 @@ def import_ritm(path: Path, folder: Path) -> Segmenter:
         raise FileExistsError(msg)
     state, config = read_ritm(path)
     description = describe_ritm(config, path)
-    model = build(description)
+    model = build(description, Segmenter)
     weights = convert_ritm(state, config, path)
     check_fit(model.state_dict(), weights, str(path))
     model.load_state_dict(weights)

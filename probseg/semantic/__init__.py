@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from probseg.semantic.heads import EMAHead, FCNHead, SemanticHead
     from probseg.semantic.network import SemanticSegmenter
     from probseg.semantic.pascal_context import PascalContext
+    from probseg.semantic.presets import semantic_variant
     from probseg.semantic.task import SemanticSegmentation
     from probseg.semantic.visual import SemanticVisualLog
     from probseg.semantic.voc import VOCSegmentation
@@ -41,6 +42,7 @@ _MODULES = {
     "SemanticSegmenter": "network",
     "SemanticVisualLog": "visual",
     "VOCSegmentation": "voc",
+    "semantic_variant": "presets",
 }
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "SemanticSegmenter",
     "SemanticVisualLog",
     "VOCSegmentation",
+    "semantic_variant",
 ]
 
 

@@ -7,8 +7,9 @@ from torch import Tensor
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from probseg.errors import DataError
+from probseg.semantic.dataset import SemanticSample
 from probseg.semantic.scores import Counts
-from probseg.types import IGNORE, SemanticSample
+from probseg.types import IGNORE
 
 
 class Confusion:

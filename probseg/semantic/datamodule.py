@@ -16,10 +16,9 @@ from probseg.data.loading import (
     refuse_none,
     stack_cuts,
 )
-from probseg.data.transforms import SemanticCrop
 from probseg.errors import DataError
-from probseg.semantic.dataset import SemanticDataset
-from probseg.types import SemanticSample
+from probseg.semantic.crop import SemanticCrop
+from probseg.semantic.dataset import SemanticDataset, SemanticSample
 
 
 class SemanticBatch(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +15,26 @@ from probseg.data.layout import first_words, picture_files, refuse_missing
 from probseg.errors import DataError
 from probseg.images import check_same_size, read_image
 from probseg.masks import read_labels
-from probseg.types import IGNORE, SemanticSample
+from probseg.types import IGNORE
 
 _UNKNOWN = -1
+
+
+class SemanticSample(NamedTuple):
+    """One photograph with a class for each pixel.
+
+    Args:
+        image: RGB, uint8, shape `(H, W, 3)`.
+        labels: Class numbers, uint8, shape `(H, W)`: from 0 to the number of classes - 1, and
+            255 where no class counts.
+        name: Identifies the photograph within its data set.
+        dataset: Name of the data set, as it appears in log names.
+    """
+
+    image: npt.NDArray[np.uint8]
+    labels: npt.NDArray[np.uint8]
+    name: str
+    dataset: str
 
 
 class SemanticDataset(Dataset[SemanticSample], ABC):

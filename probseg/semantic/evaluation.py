@@ -21,6 +21,7 @@ from probseg.drawing import drawing
 from probseg.errors import UsageError
 from probseg.evaluation import environment
 from probseg.semantic.datamodule import SemanticDataModule
+from probseg.semantic.dataset import SemanticSample
 from probseg.semantic.heads import EMAHead
 from probseg.semantic.multiscale import predict_classes
 from probseg.semantic.network import SemanticSegmenter, enlarged
@@ -29,7 +30,6 @@ from probseg.semantic.report import print_scores, write_scores
 from probseg.semantic.scores import SemanticScores, semantic_scores
 from probseg.semantic.tally import Counted, Tally, gathered
 from probseg.terminal import console, print_paths
-from probseg.types import SemanticSample
 
 _logger = logging.getLogger(__name__)
 

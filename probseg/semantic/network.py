@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from probseg.attention.bases import Bases
 from probseg.backbones import Backbone, ResNet
+from probseg.kinds import TaskName
+from probseg.models.network import Network
 from probseg.models.parts import check_head, check_image, normalised
 from probseg.ops.checks import check_iterations
 from probseg.semantic.heads import EMAHead, SemanticHead
 from probseg.types import FeatureInfo
 
 
-class SemanticSegmenter(nn.Module):
+class SemanticSegmenter(Network):
     """Network for semantic segmentation: normalisation, backbone and head.
 
     Images have any size. Sample `i` of a map of stride `s` lies at pixel `i s`. Images are
@@ -34,6 +37,7 @@ class SemanticSegmenter(nn.Module):
         ValueError: If the head is one for interactive segmentation.
     """
 
+    task: ClassVar[TaskName] = "semantic"
     mean: Tensor
     std: Tensor
 

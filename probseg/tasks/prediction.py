@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +20,7 @@ from probseg.images import read_image
 from probseg.interact import InteractionState, Mask, begin, image_tensor
 from probseg.interact.session import build_loop
 from probseg.interact.states import fitted_box, with_crop
-from probseg.models import Segmenter
-from probseg.semantic import SemanticSegmenter
-from probseg.semantic.multiscale import predict_classes
+from probseg.models import Network, Segmenter
 
 
 class Job(NamedTuple):
@@ -136,7 +135,25 @@ class PredictionData(L.LightningDataModule):
         )
 
 
-class ObjectPrediction(L.LightningModule):
+class Prediction(L.LightningModule, ABC):
+    """Base of what answers photographs with a network, one for each task.
+
+    Args:
+        model: The network, in evaluation mode.
+        batch_size: Most images that the network has in memory together.
+    """
+
+    def __init__(self, model: Network, batch_size: int) -> None:
+        super().__init__()
+        self.model = model
+        self.batch_size = batch_size
+
+    @abstractmethod
+    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[Answer]:
+        """Answer some photographs, one after the other."""
+
+
+class ObjectPrediction(Prediction):
     """Masks of prompted objects.
 
     All prompts of an object are answered at once: the masks are those of one call of
@@ -149,9 +166,7 @@ class ObjectPrediction(L.LightningModule):
     """
 
     def __init__(self, model: Segmenter, batch_size: int) -> None:
-        super().__init__()
-        self.model = model
-        self.batch_size = batch_size
+        super().__init__(model, batch_size)
         self._loop = build_loop(model, batch_size=batch_size)
 
     def predict_step(self, batch: list[Photo], batch_idx: int) -> list[Answer]:
@@ -183,29 +198,6 @@ class ObjectPrediction(L.LightningModule):
             else:
                 key = answer.photo.job.image.objects[place].key
                 answer.failed[key] = "the answer has no pixel; give more prompts"
-
-
-class ClassPrediction(L.LightningModule):
-    """Class maps of photographs.
-
-    Args:
-        model: The network, in evaluation mode.
-    """
-
-    def __init__(self, model: SemanticSegmenter) -> None:
-        super().__init__()
-        self.model = model
-
-    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[Answer]:
-        """Predict the classes of one photograph after the other."""
-        return [Answer(photo, {}, self._labels(photo.pixels), {}) for photo in batch]
-
-    def _labels(self, pixels: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8] | None:
-        if pixels is None:
-            return None
-        image = image_tensor(pixels, self.device)[None].float() / 255
-        labels: npt.NDArray[np.uint8] = predict_classes(self.model, image)[0].byte().cpu().numpy()
-        return labels
 
 
 def prompted_state(image: torch.Tensor, prompted: PromptedObject) -> InteractionState:

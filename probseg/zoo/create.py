@@ -6,27 +6,20 @@ import fnmatch
 from pathlib import Path
 from typing import Any
 
-from probseg.errors import UnknownNameError, UsageError
-from probseg.models import Segmenter, build, build_semantic, list_presets, override, read_preset
-from probseg.models.build import Description, Task
-from probseg.paths import is_path
-from probseg.semantic import SemanticSegmenter
-from probseg.zoo.hub import PREFIX, hub_folder
-from probseg.zoo.index import WEIGHTS, description_of
-from probseg.zoo.lookup import all_models, find_model, verify
-from probseg.zoo.presets import task_of
-from probseg.zoo.store import check_fit, check_folder, load_into, read_config
-
-Network = Segmenter | SemanticSegmenter
-
-TASKS: tuple[Task, ...] = ("interactive", "semantic")
+from probseg.errors import UsageError
+from probseg.kinds import TASKS, TaskName
+from probseg.models import Network, Segmenter, build, list_presets, override
+from probseg.zoo.index import WEIGHTS
+from probseg.zoo.lookup import all_models, describe, is_run
+from probseg.zoo.store import check_fit, load_into
+from probseg.zoo.trained import read_trained
 
 FOR_TESTS = "micro_"
 """Beginning of the names of small presets, for tests and for trying things out."""
 
 
 def list_models(
-    pattern: str = "*", pretrained: bool = False, task: Task | None = None
+    pattern: str = "*", pretrained: bool = False, task: TaskName | None = None
 ) -> list[str]:
     """List the names that `create_model` knows.
 
@@ -40,7 +33,7 @@ def list_models(
     Returns:
         Names in alphabetical order.
     """
-    tasks = TASKS if task is None else (task,)
+    tasks = list(TASKS) if task is None else [task]
     if pretrained:
         names = [model.entry.name for model in all_models() if model.entry.task in tasks]
     else:
@@ -51,7 +44,7 @@ def list_models(
 
 
 def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network:  # noqa: ANN401
-    """Create a network for interactive or for semantic segmentation.
+    """Create a network of any task.
 
     Args:
         name: A preset (`"resnet18_conv"`); a zoo model (`"resnet16_csa.objects"`, or
@@ -64,8 +57,8 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
             `head={"attention": "standard"}`.
 
     Returns:
-        A `Segmenter` or a `SemanticSegmenter` on the CPU: in evaluation mode if pretrained, else in
-        training mode.
+        The network on the CPU, in evaluation mode if pretrained, else in training mode; a
+        `Segmenter` where its `task` is interactive segmentation.
 
     Raises:
         UnknownNameError: If there is no such model; the message lists the nearest names.
@@ -78,34 +71,19 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
         ZooError: If an index or the model's description is damaged.
     """
     if is_run(Path(name)):
-        from probseg.zoo.trained import read_trained  # which imports this module
-
         trained = read_trained(Path(name))
-        model = built(override(trained.description, changes))
+        model = build(override(trained.description, changes))
         if not pretrained:
             return model
         check_fit(model.state_dict(), trained.weights, str(trained.source))
         model.load_state_dict(trained.weights)
         return model.eval()
     folder, description = describe(name, pretrained)
-    model = built(override(description, changes))
+    model = build(override(description, changes))
     if folder is None:
         return model
     load_into(model, folder / WEIGHTS)
     return model.eval()
-
-
-def built(description: Description) -> Network:
-    """Build the network of a description, for either task, in training mode."""
-    semantic = task_of(description) == "semantic"
-    return build_semantic(description) if semantic else build(description)
-
-
-def is_run(path: Path) -> bool:
-    """Return whether this is a checkpoint, or the folder of a run with checkpoints."""
-    return path.suffix == ".ckpt" or (
-        (path / "config.yaml").is_file() and (path / "checkpoints").is_dir()
-    )
 
 
 def create_interactive(name: str, pretrained: bool = False, **changes: Any) -> Segmenter:  # noqa: ANN401
@@ -117,50 +95,14 @@ def create_interactive(name: str, pretrained: bool = False, **changes: Any) -> S
         **changes: As for `create_model`.
 
     Raises:
-        UsageError: If it is one for semantic segmentation.
+        UsageError: If it is one for another task.
     """
     model = create_model(name, pretrained, **changes)
     if not isinstance(model, Segmenter):
         msg = (
-            f"{name!r} is a model for semantic segmentation, and one for interactive segmentation "
-            f"is wanted; probseg.create_model({name!r}) gives it, and "
+            f"{name!r} is a model for {model.task} segmentation, and one for interactive "
+            f"segmentation is wanted; probseg.create_model({name!r}) gives it, and "
             'probseg.list_models(task="interactive") lists others'
         )
         raise UsageError(msg)
     return model
-
-
-def describe(name: str, pretrained: bool) -> tuple[Path | None, Description]:
-    """Find the description of a network, and the folder of its weights if it is to have them.
-
-    Args:
-        name: As for `create_model`.
-        pretrained: Whether weights will be loaded; the files are then fetched if they are on the
-            hub, and checked.
-
-    Raises:
-        UnknownNameError: If there is no such model; the message lists the nearest names.
-        ChecksumError: If a file is not the recorded one.
-    """
-    if name.startswith(PREFIX):
-        folder = hub_folder(name, weights=pretrained)
-    elif is_path(name):
-        folder = Path(name)
-    elif pretrained:
-        folder = verify(name).folder  # by the checksums of the index
-        return folder, read_config(folder)
-    else:
-        return None, description_of(find_model(name).entry) if "." in name else _preset(name)
-    description = read_config(folder)
-    if not pretrained:
-        return None, description
-    check_folder(folder)
-    return folder, description
-
-
-def _preset(name: str) -> Description:
-    for task in TASKS:
-        if name in list_presets(task):
-            return read_preset(name, task)
-    known = [name for task in TASKS for name in list_presets(task)]
-    raise UnknownNameError(kind="model", name=name, known=known)

@@ -12,7 +12,8 @@ from types import UnionType
 from typing import Any, NoReturn, get_args, get_origin, get_type_hints
 
 from probseg.errors import ModelNotFoundError, ZooError
-from probseg.models.build import Description, Task, override, read_preset
+from probseg.kinds import TaskName
+from probseg.models.build import Description, override, read_preset
 from probseg.paths import write_text
 
 INDEX, WEIGHTS, CONFIG, CARD = "index.json", "model.safetensors", "config.json", "README.md"
@@ -79,7 +80,7 @@ class Entry:
     """
 
     name: str
-    task: Task
+    task: TaskName
     description: str
     preset: str
     arguments: Mapping[str, Any]
@@ -198,7 +199,7 @@ def _read(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 (any type, 
 
 _PLAIN: dict[object, tuple[str, Callable[[Any], bool]]] = {
     Any: ("anything", lambda value: True),
-    Task: (" or ".join(get_args(Task)), lambda value: value in get_args(Task)),
+    TaskName: (" or ".join(get_args(TaskName)), lambda value: value in get_args(TaskName)),
     str: ("text", lambda value: isinstance(value, str)),
     int: ("a whole number of at least 0", lambda value: type(value) is int and value >= 0),
     float: ("a finite number", lambda value: type(value) in (int, float) and isfinite(value)),

@@ -7,19 +7,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from probseg.errors import UnknownNameError, UsageError
-from probseg.models import list_presets
-from probseg.models.build import Task
-from probseg.paths import zoo_dir
-from probseg.zoo.index import INDEX, Entry, read_index
-from probseg.zoo.store import check_files
-
-EXAMPLES: dict[Task, str] = {
-    "interactive": "probseg fit --config configs/experiment/folder.yaml --data.root FOLDER "
-    "--model.model configs/model/{}.yaml",
-    "semantic": "probseg fit --config configs/experiment/emanet_camvid_cpu.yaml "
-    "--model.model configs/semantic/{}.yaml",
-}
-"""Commands that train a preset."""
+from probseg.kinds import TASKS
+from probseg.models import list_presets, preset_task, read_preset
+from probseg.models.build import Description
+from probseg.paths import is_path, zoo_dir
+from probseg.zoo.hub import PREFIX, hub_folder
+from probseg.zoo.index import INDEX, Entry, description_of, read_index
+from probseg.zoo.store import check_files, check_folder, read_config
 
 
 class ZooModel(NamedTuple):
@@ -79,12 +73,12 @@ def find_model(name: str, root: Path | None = None) -> ZooModel:
         if found is not None:
             return ZooModel(entries[found], folder)
         known |= {*entries, *(full.split(".")[0] for full in entries)}
-    for task, example in EXAMPLES.items():
+    for task, facts in TASKS.items():
         if name in list_presets(task):
             trained = sorted(full for full in known if "." in full)
             msg = (
                 f"`{name}` is known, but not trained. Models with weights: {', '.join(trained)}. "
-                f"To train it: {example.format(name)}"
+                f"To train it: {facts.training.format(name)}"
             )
             raise UsageError(msg)
     if Path(name).is_dir():
@@ -126,3 +120,40 @@ def verify(name: str, root: Path | None = None) -> ZooModel:
     checksums = {file: recorded.sha256 for file, recorded in model.entry.files.items()}
     check_files(model.folder, checksums)
     return model
+
+
+def is_run(path: Path) -> bool:
+    """Return whether this is a checkpoint, or the folder of a run with checkpoints."""
+    return path.suffix == ".ckpt" or (
+        (path / "config.yaml").is_file() and (path / "checkpoints").is_dir()
+    )
+
+
+def describe(name: str, pretrained: bool) -> tuple[Path | None, Description]:
+    """Find the description of a network, and the folder of its weights if it is to have them.
+
+    Args:
+        name: As for `create_model`.
+        pretrained: Whether weights will be loaded; the files are then fetched if they are on the
+            hub, and checked.
+
+    Raises:
+        UnknownNameError: If there is no such model; the message lists the nearest names.
+        ChecksumError: If a file is not the recorded one.
+    """
+    if name.startswith(PREFIX):
+        folder = hub_folder(name, weights=pretrained)
+    elif is_path(name):
+        folder = Path(name)
+    elif pretrained:
+        folder = verify(name).folder  # by the checksums of the index
+        return folder, read_config(folder)
+    elif "." in name:
+        return None, description_of(find_model(name).entry)
+    else:
+        return None, read_preset(name, preset_task(name))
+    description = read_config(folder)
+    if not pretrained:
+        return None, description
+    check_folder(folder)
+    return folder, description

@@ -19,16 +19,11 @@ from torch import Tensor
 
 from probseg.descriptions import class_name, is_description
 from probseg.errors import UsageError, WeightsError
-from probseg.models import (
-    list_presets,
-    override,
-    read_preset,
-    resolved,
-)
-from probseg.models.build import Description, Task
+from probseg.models import override, preset_task, read_preset, resolved
+from probseg.models.build import Description
 from probseg.paths import is_path
-from probseg.zoo.create import describe, is_run
 from probseg.zoo.index import CONFIG, WEIGHTS
+from probseg.zoo.lookup import describe, is_run
 from probseg.zoo.store import check_folder, read_config
 
 Which = Literal["best", "last", "ema"]
@@ -205,8 +200,8 @@ def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, st
         return override(describe(name, pretrained)[1], arguments), preset
     if maker == "warm_start":
         of = str(arguments["of"])
-        task: Task = "semantic" if of in list_presets("semantic") else "interactive"
-        return override(read_preset(of, task), arguments.get("changes") or {}), of
+        described = read_preset(of, preset_task(of))
+        return override(described, arguments.get("changes") or {}), of
     return resolved(description), arguments.get("of")
 
 

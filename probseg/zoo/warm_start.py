@@ -8,9 +8,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from probseg.descriptions import Changes
 from probseg.errors import WeightsError
 from probseg.models import Segmenter, build, override, read_preset
-from probseg.models.build import Changes
 from probseg.paths import is_path
 from probseg.zoo.create import create_interactive
 from probseg.zoo.store import check_fit
@@ -41,7 +41,7 @@ def warm_start(
         WeightsError: If other weights than the fresh ones differ in name or shape, or a pattern
             matches none.
     """
-    model = build(override(read_preset(of), changes or {}))
+    model = build(override(read_preset(of), changes or {}), Segmenter)
     own, given = model.state_dict(), _read(weights)
     for pattern in fresh:
         if not fnmatch.filter([*own, *given], pattern):

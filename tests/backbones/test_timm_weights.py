@@ -18,7 +18,6 @@ from probseg.backbones.weights import read_weights
 from probseg.errors import WeightsError
 from probseg.models import (
     build,
-    build_semantic,
     override,
     read_preset,
     without_downloads,
@@ -189,20 +188,19 @@ def test_the_first_tensor_that_does_not_fit_is_named(change, told, whole, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("make", "preset", "task"),
-    [(build, "micro_csa", "interactive"), (build_semantic, "micro_emanet", "semantic")],
+    ("preset", "task"), [("micro_csa", "interactive"), ("micro_emanet", "semantic")]
 )
-def test_both_kinds_of_networks_take_weights(make, preset, task, tmp_path):
+def test_both_kinds_of_networks_take_weights(preset, task, tmp_path):
     whole = random_network("test_resnet")
     path = tmp_path / "weights.pth"
     arguments = {"name": "test_resnet", "weights": stored(whole.state_dict(), path)}
     backbone = {"class_path": "probseg.backbones.TimmBackbone", "init_args": arguments}
     description = override(read_preset(preset, task), {"backbone": backbone})
-    state = make(description).state_dict()
+    state = build(description).state_dict()
     key = "layer1.0.conv1.weight"
     assert torch.equal(state[f"backbone.network.{key}"], whole.state_dict()[key])
     path.unlink()
-    make(without_downloads(description)).load_state_dict(state)
+    build(without_downloads(description)).load_state_dict(state)
 
 
 @pytest.mark.skipif(

@@ -13,12 +13,12 @@ from probseg.callbacks import InteractiveEvaluation, VisualLog
 from probseg.clicks.curriculum import Curriculum
 from probseg.data import InteractiveDataModule
 from probseg.drawing import drawing
-from probseg.models import semantic_variant
 from probseg.semantic import (
     SemanticDataModule,
     SemanticEvaluation,
     SemanticSegmentation,
     SemanticVisualLog,
+    semantic_variant,
 )
 from probseg.tasks import InteractiveSegmentation
 from probseg.types import Sample

@@ -18,8 +18,7 @@ from probseg.clicks import Curriculum
 from probseg.data import InteractiveDataModule, TrainBatch
 from probseg.errors import NonFiniteLossError
 from probseg.losses import BinaryCrossEntropy
-from probseg.models import semantic_variant
-from probseg.semantic import SemanticDataModule, SemanticSegmentation
+from probseg.semantic import SemanticDataModule, SemanticSegmentation, semantic_variant
 from probseg.semantic import task as semantic_task
 from probseg.tasks import InteractiveSegmentation
 

@@ -68,7 +68,10 @@ def test_short_help_names_options_that_exist(verb, here, capsys):
     options.discard(FOLDER)  # which becomes others before the parser
     config = {"fit": "folder", "validate": "folder", "test": "grabcut"}[verb]
     with pytest.raises(SystemExit, match=r"^0$"):
-        command(verb, "--config", f"configs/experiment/{config}.yaml", "--print_config")
+        command(
+            *(verb, "--config", f"configs/experiment/{config}.yaml"),
+            *("--semantic_evaluation.pictures=1", "--print_config"),
+        )
     settings = yaml.safe_load(capsys.readouterr().out)
     for option in options - {"--config", "--print_config"}:
         found = settings

@@ -18,7 +18,7 @@ from runs import command, separately, started, usage_error
 import probseg
 from probseg.annotate.photographs import list_photographs
 from probseg.masks import read_labels
-from probseg.models import build_semantic, read_preset
+from probseg.models import build, read_preset
 from probseg.semantic.multiscale import predict_classes
 from probseg.zoo import store
 
@@ -33,7 +33,7 @@ def place(tmp_path_factory):
     torch.manual_seed(1)  # whose masks are neither empty nor full
     store.save(micro_model("micro_csa"), described("micro_csa"), place / "clicks")
     classes = read_preset("micro_fcn", "semantic")
-    store.save(build_semantic(classes), classes, place / "classes")
+    store.save(build(classes), classes, place / "classes")
     for i in range(6):
         save(draw_scene(48, 64, seed=i)[0], place / "photos" / f"p{i}.png")
     prompts = {

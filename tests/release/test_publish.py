@@ -10,7 +10,7 @@ from refusals import refused
 from tested import FACTS
 
 from probseg.errors import DataError, UsageError, WeightsError
-from probseg.models import build_semantic, override, read_preset
+from probseg.models import build, override, read_preset
 from probseg.release.evaluations import Evaluation, read_evaluations
 from probseg.release.facts import Facts, facts_of
 from probseg.release.publish import PARITY, check_same_weights, publish
@@ -118,7 +118,7 @@ def test_a_published_backbone_needs_neither_downloads_nor_files(tmp_path):
 def test_semantic_networks(tmp_path):
     changes = {"head": {"num_classes": 5}}
     description = override(read_preset("micro_emanet", "semantic"), changes)
-    trained = trained_of(build_semantic(description).eval(), description)
+    trained = trained_of(build(description).eval(), description)
     entry = publish(trained, "micro_emanet.streets", tmp_path, facts())
     assert (entry.task, entry.preset, entry.arguments) == ("semantic", "micro_emanet", changes)
     assert entry.input == {"num_classes": 5}

@@ -18,9 +18,9 @@ from runs import QUIET, SMALL, camvid_fit, command, finished, is_semantic, only_
 
 from probseg.callbacks import InteractiveEvaluation
 from probseg.cli.checkpoints import without_pretrained_backbones
-from probseg.models import list_presets, override, read_preset, semantic_variant
+from probseg.models import list_presets, override, read_preset
 from probseg.paths import configs_dir
-from probseg.semantic import SEMANTIC_DATASETS, SemanticEvaluation
+from probseg.semantic import SEMANTIC_DATASETS, SemanticEvaluation, semantic_variant
 from probseg.tasks import PolynomialDecay
 
 # The recipes of Li et al. (2019): preset, data, batch size, iterations, and stride in training.
@@ -110,7 +110,7 @@ def test_all_semantic_experiments_are_tested():
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiments_are_made(name):
     network = stored_network(name)
-    assert network["class_path"] == "probseg.models.semantic_variant"
+    assert network["class_path"] == "probseg.semantic.semantic_variant"
     assert network["init_args"]["of"] in list_presets("semantic")
     changes = network["init_args"]["changes"]
     backbone = changes["backbone"]
@@ -133,7 +133,7 @@ def test_experiments_are_made(name):
     if name in PUBLISHED:
         preset, dataset, batch, steps, stride = PUBLISHED[name]
         assert network["init_args"]["of"] == preset
-        assert kind == f"probseg.data.{dataset}"
+        assert kind == f"probseg.semantic.{dataset}"
         assert (data["init_args"]["batch_size"], data["init_args"]["crop_size"]) == (batch, 513)
         assert list(data["init_args"]["scale"]) == [0.5, 2.0]
         assert backbone["output_stride"] == stride

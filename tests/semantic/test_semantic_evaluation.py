@@ -19,12 +19,12 @@ from trainings import quiet_trainer
 import probseg.semantic.evaluation as module
 from probseg.attention.bases import Bases
 from probseg.errors import DataError, UsageError
-from probseg.models import semantic_variant
 from probseg.semantic import (
     SemanticDataModule,
     SemanticEvaluation,
     SemanticSegmentation,
     SemanticVisualLog,
+    semantic_variant,
 )
 from probseg.semantic.multiscale import class_probabilities
 from probseg.semantic.pictures import class_colours, coloured

@@ -7,8 +7,7 @@ from torch import nn
 
 from probseg.errors import UnknownNameError
 from probseg.lab.gauges import count_multiply_adds
-from probseg.models import semantic_variant
-from probseg.semantic import EMAHead, FCNHead, SemanticHead
+from probseg.semantic import EMAHead, FCNHead, SemanticHead, semantic_variant
 from probseg.semantic.heads import SEMANTIC_HEADS
 from probseg.types import FeatureInfo
 

@@ -22,13 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
 
-from probseg.data.transforms import SemanticCrop
 from probseg.errors import DataError
 from probseg.paths import configs_dir
 from probseg.seeds import mixed
 from probseg.semantic import SEMANTIC_DATASETS, SemanticBatch, SemanticDataModule
+from probseg.semantic.crop import SemanticCrop
 from probseg.semantic.datamodule import EachOnce
-from probseg.types import SemanticSample
+from probseg.semantic.dataset import SemanticSample
 
 CONFIGS = sorted((configs_dir() / "semantic_data").glob("*.yaml"))
 
@@ -331,7 +331,7 @@ def test_shipped_configurations(drawn, path):
 
 def test_all_sets_have_a_configuration():
     texts = "".join(path.read_text() for path in CONFIGS)
-    assert all(f"probseg.data.{name}\n" in texts for name in SEMANTIC_DATASETS)
+    assert all(f"probseg.semantic.{name}\n" in texts for name in SEMANTIC_DATASETS)
 
 
 def test_lists_of_sets_and_sizes_on_the_command_line(drawn, tmp_path):

@@ -10,8 +10,7 @@ from drawn_semantic import FakeStreets
 from torch import nn
 from trainings import quiet_trainer
 
-from probseg.models import semantic_variant
-from probseg.semantic import SemanticDataModule, SemanticSegmentation
+from probseg.semantic import SemanticDataModule, SemanticSegmentation, semantic_variant
 
 SIZE = 33
 

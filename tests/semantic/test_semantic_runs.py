@@ -21,7 +21,7 @@ PLAIN = ("--semantic_evaluation.pictures=0",)  # drawing them takes longest
 FEW_SCORES = ("--trainer.limit_val_batches=1", *PLAIN)
 
 NO_NORM = """
-class_path: probseg.models.semantic_variant
+class_path: probseg.semantic.semantic_variant
 init_args:
   of: micro_emanet
   changes:
@@ -79,7 +79,7 @@ def test_training_leaves_checkpoints_configuration_and_scores(here):
     first = here / "version_0"
     last = read(first / "checkpoints" / "last.ckpt")
     assert (last["epoch"], last["global_step"]) == (1, 4)
-    assert last["hyper_parameters"]["model"]["class_path"] == "probseg.models.semantic_variant"
+    assert last["hyper_parameters"]["model"]["class_path"] == "probseg.semantic.semantic_variant"
     assert len(list((first / "checkpoints").iterdir())) == 2, "the best and the last"
     assert {path.name for path in (first / "val" / "CamVid").iterdir()} == FILES
     events = EventAccumulator(str(first), size_guidance={"images": 0}).Reload()

@@ -10,16 +10,15 @@ from probseg.backbones import Backbone
 from probseg.errors import UnknownNameError, UsageError
 from probseg.heads import ConvHead
 from probseg.models import (
+    Segmenter,
     build,
-    build_semantic,
     list_presets,
     override,
     read_preset,
-    semantic_variant,
     variant,
     without_downloads,
 )
-from probseg.semantic import EMAHead, FCNHead, SemanticHead, SemanticSegmenter
+from probseg.semantic import EMAHead, FCNHead, SemanticHead, SemanticSegmenter, semantic_variant
 from probseg.types import FeatureInfo
 
 PRESETS = list_presets("semantic")
@@ -279,7 +278,7 @@ def test_every_preset_builds_without_downloads(name):
     assert not backbone.get("pretrained")
     assert "weights" not in backbone
     with torch.device("meta"):
-        model = build_semantic(without_downloads(read_preset(name, "semantic")))
+        model = build(without_downloads(read_preset(name, "semantic")))
         logits = model.eval()(torch.empty(1, 3, 37, 53))
     assert isinstance(model, SemanticSegmenter)
     assert isinstance(model.head, EMAHead if "emanet" in name else FCNHead)
@@ -326,7 +325,7 @@ def test_the_two_tasks_have_their_own_presets():
     assert set(PRESETS).isdisjoint(list_presets())
     assert {"emanet_resnet101", "micro_emanet", "fcn_lite0"} <= set(PRESETS)
     for action in (read_preset, variant):
-        with pytest.raises(UsageError, match=r"models\.semantic_variant\('micro_emanet'\)"):
+        with pytest.raises(UsageError, match=r"semantic\.semantic_variant\('micro_emanet'\)"):
             action("micro_emanet")
     for action in (semantic_variant, lambda name: read_preset(name, "semantic")):
         with pytest.raises(UsageError, match=r"models\.variant\('micro_csa'\)"):
@@ -336,21 +335,20 @@ def test_the_two_tasks_have_their_own_presets():
 
 
 def test_descriptions_build_the_network_that_they_name():
-    told = "build makes a Segmenter, build_semantic a SemanticSegmenter"
     given = "`class_path` must be that of a"
-    with pytest.raises(ValueError, match=rf"{given} Segmenter, got .*SemanticSegmenter'; {told}"):
-        build(read_preset("micro_fcn", "semantic"))
-    with pytest.raises(ValueError, match=rf"{given} SemanticSegmenter, got .*; {told}"):
-        build_semantic(read_preset("micro_conv"))
+    with pytest.raises(ValueError, match=rf"{given} Segmenter, got .*SemanticSegmenter'"):
+        build(read_preset("micro_fcn", "semantic"), Segmenter)
+    with pytest.raises(ValueError, match=rf"{given} SemanticSegmenter, got .*Segmenter'"):
+        build(read_preset("micro_conv"), SemanticSegmenter)
     whole = {"class_path": "SemanticSegmenter", "init_args": {"head": {"channels": 3}}}
     with pytest.raises(ValueError, match="`head`"):
-        build_semantic(whole)
+        build(whole)
     varied = {
-        "class_path": "probseg.models.semantic_variant",
+        "class_path": "probseg.semantic.semantic_variant",
         "init_args": {"of": "micro_fcn", "changes": {"head": {"num_classes": 4}}},
     }
-    assert build_semantic(varied).num_classes == 4
-    assert ConvHead.__name__ not in repr(build_semantic(override(varied, {})))
+    assert build(varied).num_classes == 4
+    assert ConvHead.__name__ not in repr(build(override(varied, {})))
 
 
 def test_heads_of_the_other_task_are_refused():
@@ -360,16 +358,3 @@ def test_heads_of_the_other_task_are_refused():
         semantic_variant("micro_fcn", {"head": {"class_path": "ConvHead"}})
     with pytest.raises(ValueError, match=r"`head` .*got EMAHead"):
         variant("micro_conv", {"head": {"class_path": "EMAHead", "init_args": {"num_bases": 4}}})
-
-
-def test_null_on_the_command_line_is_none():
-    """Of `null` inside a dictionary jsonargparse makes the text None."""
-    description = {"init_args": {"options": {"act": "relu", "width": 4}, "grid": [1, 2], "box": 1}}
-    changes = {"options": {"act": "None"}, "grid": [1, "None"], "box": "None"}
-    assert override(description, changes)["init_args"] == {
-        "options": {"act": None, "width": 4},
-        "grid": [1, None],
-        "box": None,
-    }
-    model = semantic_variant("micro_emanet", {"head": {"normalisation": "None"}})
-    assert model.head.emau.bases.normalisation is None

@@ -12,8 +12,7 @@ from trainings import quiet_trainer as trainer
 
 from probseg.data import InteractiveDataModule
 from probseg.errors import UsageError, WeightsError
-from probseg.models import semantic_variant
-from probseg.semantic import SemanticDataModule, SemanticSegmentation
+from probseg.semantic import SemanticDataModule, SemanticSegmentation, semantic_variant
 from probseg.semantic.task import pixel_cross_entropy
 from probseg.tasks import PolynomialDecay
 

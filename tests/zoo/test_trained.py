@@ -163,7 +163,7 @@ def test_semantic_and_unnamed_networks_are_found_too(tmp_path):
     head = {"head": {"num_classes": 5}}
     of = {"of": "micro_emanet", "changes": head}
     expected = override(read_preset("micro_emanet", "semantic"), head), "micro_emanet"
-    assert found("probseg.models.semantic_variant", of) == expected
+    assert found("probseg.semantic.semantic_variant", of) == expected
     assert found("probseg.zoo.warm_start", {**of, "weights": "x"}) == expected
     named = {"name": "micro_csa", "pretrained": False}
     changed, _ = found("probseg.zoo.create_model", named, dict_kwargs={"working_size": 50})

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from probseg.descriptions import class_name
 from probseg.errors import UsageError
-from probseg.models import list_presets, override, read_preset
-from probseg.models.build import Description, Task
-
-
-def task_of(description: Description) -> Task:
-    """Return the task of the network of a description."""
-    semantic = class_name(description) == "SemanticSegmenter"
-    return "semantic" if semantic else "interactive"
+from probseg.models import list_presets, override, read_preset, task_of
+from probseg.models.build import Description
 
 
 def as_variant(description: Description, preset: str) -> dict[str, Any]:

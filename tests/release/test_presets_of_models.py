@@ -2,7 +2,7 @@ import pytest
 
 from probseg.errors import UsageError
 from probseg.models import override, read_preset
-from probseg.zoo.presets import as_variant
+from probseg.release.presets import as_variant
 
 VARIANTS = {
     "nothing": {},

@@ -35,13 +35,25 @@ KINDS: dict[str, dict[str, str]] = {
         "serve": "probseg.annotate.tools.verb.run",
         "tune": "probseg.lab.tune_verb.run",
     },
+    "data_verb": {
+        "convert": "probseg.convert.verb.add_verb",
+    },
+    "data_comparison": {
+        "against": "probseg.lab.leakage_check.compare",
+    },
+    "zoo_verb": {
+        "import": "probseg.release.verbs.add_import",
+        "publish": "probseg.release.publish_verb.add_verb",
+        "push": "probseg.release.verbs.add_push",
+        "table": "probseg.release.verbs.add_table",
+        "verify": "probseg.release.verify_verb.add_verb",
+    },
     "class": {
         "Baseline": "probseg.lab.baseline_task.Baseline",
         "BoxFilled": "probseg.lab.baselines.box_filled.BoxFilled",
         "ColourMixture": "probseg.lab.baselines.colour_mixture.ColourMixture",
         "OpenCVGrabCut": "probseg.lab.baselines.opencv_grabcut.OpenCVGrabCut",
         "RandomWalker": "probseg.lab.baselines.random_walker.RandomWalker",
-        "SemanticDataModule": "probseg.semantic.datamodule.SemanticDataModule",
         "SemanticSegmentation": "probseg.semantic.task.SemanticSegmentation",
         "SemanticVisualLog": "probseg.semantic.visual.SemanticVisualLog",
     },
@@ -49,6 +61,12 @@ KINDS: dict[str, dict[str, str]] = {
         "EMAHead": "probseg.semantic.heads.EMAHead",
         "FCNHead": "probseg.semantic.heads.FCNHead",
         "SemanticSegmenter": "probseg.semantic.network.SemanticSegmenter",
+    },
+    "data_module": {
+        "SemanticDataModule": "probseg.semantic.datamodule.SemanticDataModule",
+    },
+    "reevaluation": {
+        "semantic": "probseg.semantic.reevaluation.evaluate",
     },
     "semantic_dataset": {
         "COCOStuff10k": "probseg.semantic.coco_stuff.COCOStuff10k",

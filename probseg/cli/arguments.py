@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -56,6 +56,22 @@ class Parser(argparse.ArgumentParser):
 
 if TYPE_CHECKING:
     Verbs = argparse._SubParsersAction[Parser]
+    AddVerb = Callable[[Verbs], None]
+
+
+def add_verbs(parser: Parser, verbs: Mapping[str, AddVerb], arguments: Sequence[str]) -> None:
+    """Add the verbs below a verb to its parser: the one that is called, or else all.
+
+    Args:
+        parser: Of the verb.
+        verbs: Functions that add one verb each, by name. Those of other verbs are not imported.
+        arguments: Command-line arguments of the verb. All verbs are added if they do not begin with
+            the name of one: for the help, and for errors, which list the verbs.
+    """
+    action = parser.add_subparsers(required=True, metavar="|".join(verbs))
+    called = [name for name in arguments[:1] if name in verbs]
+    for name in called or verbs:
+        verbs[name](action)
 
 
 def new_file(text: str) -> Path:

@@ -15,7 +15,11 @@ from probseg.kinds import KINDS, TASKS, TaskName, find
 
 WORD = re.compile(r"[\w.]+")
 
-OF_WINGS = {**KINDS["class"], **KINDS["part"], **KINDS["semantic_dataset"]}
+OF_WINGS = {
+    name: path
+    for kind in ("class", "part", "data_module", "semantic_dataset")
+    for name, path in KINDS[kind].items()
+}
 """Paths of the classes of wings that configurations may name, by their short names."""
 
 

@@ -1,27 +1,29 @@
-"""The verb zoo."""
+"""The verb zoo, and its verbs list, show and fetch; others are imported when they are called."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markdown import Markdown
 
-from probseg.cli.arguments import Parser
+from probseg.cli.arguments import Parser, add_verbs
 from probseg.errors import UsageError
+from probseg.kinds import Offers
 from probseg.paths import zoo_dir
-from probseg.release import publish_verbs as zoo_publish
-from probseg.release import verify_verb as zoo_verify
-from probseg.release.table import class_figures, figure
 from probseg.terminal import Grid, console, fitted, print_table
+from probseg.zoo.figures import class_figures, figure
 from probseg.zoo.hub import PREFIX, hub_folder
 from probseg.zoo.index import CARD
 from probseg.zoo.lookup import all_models, find_model
 from probseg.zoo.store import check_folder
+
+if TYPE_CHECKING:
+    from probseg.cli.arguments import AddVerb, Verbs
 
 EXAMPLES = """\
 examples:
@@ -60,39 +62,40 @@ def run(arguments: Sequence[str]) -> None:
     Raises:
         UsageError: If a file is missing or cannot be used.
     """
-    options = _parser().parse_args(list(arguments))
+    parser = Parser(
+        prog="probseg zoo",
+        description="Trained models of probseg and of other zoos.",
+        epilog=EXAMPLES,
+    )
+    add_verbs(parser, VERBS, arguments)
+    options = parser.parse_args(list(arguments))
     try:
         options.action(options)
     except (OSError, ValueError) as error:
         raise UsageError(str(error)) from error
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="probseg zoo",
-        description="Trained models of probseg and of other zoos.",
-        epilog=EXAMPLES,
-    )
-    known = "list|show|fetch|import|verify|publish|push|table"
-    verbs = parser.add_subparsers(required=True, metavar=known)
+def _add_list(verbs: Verbs) -> None:
     verb = verbs.add_parser("list", help="names, sizes and figures of all models")
     verb.set_defaults(action=_list)
+
+
+def _add_show(verbs: Verbs) -> None:
     verb = verbs.add_parser("show", help="print the card of a model")
     verb.add_argument("name", help="architecture.tag, or architecture for its first tag")
     verb.set_defaults(action=_show)
+
+
+def _add_fetch(verbs: Verbs) -> None:
     verb = verbs.add_parser("fetch", help="download models of the hub, for use without a network")
     verb.add_argument("name", nargs="+", help="hf-hub:owner/name")
     verb.set_defaults(action=_fetch)
-    verb = verbs.add_parser("import", help="convert a published checkpoint to a model folder")
-    verb.add_argument(
-        "kind", choices=("ritm",), help="origin: RITM (HRNet with OCR, or DeepLabV3+)"
-    )
-    verb.add_argument("file", type=Path, help="the checkpoint, .pth; no code in it is run")
-    verb.add_argument("folder", type=Path, help="model folder to write; must not exist")
-    verb.set_defaults(action=_import)
-    zoo_verify.add_verb(verbs)
-    zoo_publish.add_verbs(verbs)
-    return parser
+
+
+VERBS: Mapping[str, AddVerb] = Offers(
+    "zoo_verb", {"fetch": _add_fetch, "list": _add_list, "show": _add_show}
+)
+"""The function that adds each verb to the parser."""
 
 
 def _list(options: argparse.Namespace) -> None:
@@ -143,16 +146,3 @@ def _fetch(options: argparse.Namespace) -> None:
         folder = hub_folder(name)
         check_folder(folder)
         sys.stdout.write(f"{name} is in {folder}\n")
-
-
-def _import(options: argparse.Namespace) -> None:
-    from probseg.release.ritm import (
-        import_ritm,  # PyTorch's networks, which other verbs need not load
-    )
-
-    import_ritm(options.file, options.folder)
-    name = f"{options.folder.resolve()}/"
-    sys.stdout.write(
-        f"wrote {options.folder}; test it under the protocols with\n"
-        f"  probseg test --config configs/experiment/grabcut.yaml --model.model.name {name}\n"
-    )

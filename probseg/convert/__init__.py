@@ -18,7 +18,7 @@ from probseg.convert.parts import (
 )
 from probseg.errors import DataError
 
-__all__ = ["FOLDERS", "READERS", "WRITERS", "Ledger", "Request", "convert", "is_free"]
+__all__ = ["FOLDERS", "READERS", "WRITERS", "Ledger", "Request", "convert"]
 
 READERS: dict[str, Reader] = {
     "png": masks.read,
@@ -42,13 +42,6 @@ FOLDERS = ("png", "index", "yolo")
 """Formats that are a folder; the others are one file."""
 
 
-def is_free(target: Path, writer: str) -> bool:
-    """Whether a target can be written: it does not exist, or is an empty folder to be filled."""
-    if target.is_dir() and writer in FOLDERS:
-        return not any(target.iterdir())
-    return not target.exists()
-
-
 def convert(
     source: Path,
     target: Path,
@@ -63,7 +56,7 @@ def convert(
 
     Args:
         source: A file or folder.
-        target: The file or folder to be, see `is_free`.
+        target: The file or folder to write; it does not exist, or is an empty folder.
         formats: Names of the formats to read and to write.
         request: Options.
         progress: Called with the number of each image, from 1 on.
@@ -72,12 +65,12 @@ def convert(
         What was found, written and lost.
 
     Raises:
-        DataError: If the source cannot be read, or the target is there or cannot hold what is in
-            the source.
+        DataError: If the source cannot be read, or the target exists or cannot hold what is in the
+            source.
     """
     reader, writer = formats
-    if not is_free(target, writer):
-        msg = f"{target}: is there already; remove it, or choose another name"
+    if not _is_free(target, writer):
+        msg = f"{target}: exists; remove it, or choose another name"
         raise DataError(msg)
     ledger = Ledger()
     with _whole(target, writer in FOLDERS) as draft:
@@ -88,6 +81,12 @@ def convert(
             raise DataError(msg)
         ledger.check()
     return ledger
+
+
+def _is_free(target: Path, writer: str) -> bool:
+    if target.is_dir() and writer in FOLDERS:
+        return not any(target.iterdir())
+    return not target.exists()
 
 
 def _checked(

@@ -47,11 +47,15 @@ DATASETS: Mapping[str, type[InteractiveDataset]] = Offers("dataset", _PATHS)
 EVALUATION_SETS = ("Berkeley", "COCO_MVal", "DAVIS", "DAVIS585", "GrabCut", "PascalVOC", "SBD")
 """Names of the data sets that the field reports; of PascalVOC and SBD the split `"val"`."""
 
-_LAZY = {path.rpartition(".")[2]: path for path in _PATHS.values()} | {
+CLASS_PATHS = {path.rpartition(".")[2]: path for path in _PATHS.values()} | {
+    "Selected": "probseg.data.selection.Selected",
+}
+"""Paths of the data sets by the names of their classes, as configurations have them."""
+
+_LAZY = CLASS_PATHS | {
     "FolderDataModule": "probseg.data.datamodule.FolderDataModule",
     "InteractiveDataModule": "probseg.data.datamodule.InteractiveDataModule",
     "InteractiveDataset": "probseg.data.base.InteractiveDataset",
-    "Selected": "probseg.data.selection.Selected",
     "TrainBatch": "probseg.data.datamodule.TrainBatch",
 }
 """Paths of the public classes: a training on a folder needs no reader of a published data set."""

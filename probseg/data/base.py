@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,15 +16,33 @@ from probseg.data.source import Source
 from probseg.types import Sample
 
 
-class InteractiveDataset(Dataset[Sample], ABC):
-    """Base of the data sets: a sequence of objects, each with its image and mask.
+class Named:
+    """Base of everything with a name in results.
 
     Attributes:
         name: Name of the data set as it appears in tables and log names.
-        licence: Licence or terms of use, as far as they are known.
     """
 
     name: str
+
+    @classmethod
+    def name_with(cls, arguments: Mapping[str, Any]) -> str:
+        """Return the `name` of a data set with these arguments, without reading its files.
+
+        Args:
+            arguments: Of the class; those left out have their defaults.
+        """
+        parameter = signature(cls).parameters.get("name")
+        return cls.name if parameter is None else str(arguments.get("name", parameter.default))
+
+
+class InteractiveDataset(Named, Dataset[Sample], ABC):
+    """Base of the data sets: a sequence of objects, each with its image and mask.
+
+    Attributes:
+        licence: Licence or terms of use, as far as they are known.
+    """
+
     licence: ClassVar[str] = "yours"
 
     @abstractmethod

@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-from probseg.release.evaluations import Evaluation, in_words, is_clicks
+from probseg.release.evaluations import Evaluation
+from probseg.zoo.figures import in_words, is_clicks
 from probseg.zoo.index import WEIGHTS, Entry
 
 TASKS = {"interactive": "Interactive segmentation", "semantic": "Semantic segmentation"}

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from probseg.errors import DataError
 from probseg.models.build import Description
 from probseg.paths import write_text
+from probseg.zoo.figures import is_clicks
 from probseg.zoo.index import Metric
 
 EVALUATIONS = "evaluations.json"
@@ -22,18 +23,6 @@ EVALUATIONS = "evaluations.json"
 
 Figures = dict[str, Metric]
 """Figures by name: `miou@5`, `noc@90`; `miou`, `pixel_accuracy`, `mean_accuracy`."""
-
-
-def is_clicks(figure: str) -> bool:
-    """Return whether a figure, by its name, is a number of clicks; the others are in [0, 1]."""
-    return figure.rpartition("/")[2].startswith("noc@")
-
-
-def in_words(figure: str, metric: Metric) -> str:
-    """Return a figure with its standard error: numbers of clicks, and all others in percent."""
-    scale, digits = (1, 2) if is_clicks(figure) else (100, 1)
-    error = "" if metric.error is None else f" ± {scale * metric.error:.{digits}f}"
-    return f"{scale * metric.value:.{digits}f}{error}"
 
 
 class Tolerance(NamedTuple):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from probseg.errors import UsageError
+from probseg.kinds import TaskName
 from probseg.models import Network, build, list_presets, override, task_of, without_downloads
 from probseg.models.build import Description
 from probseg.release.card import render_card
@@ -21,7 +22,6 @@ from probseg.release.evaluations import (
 )
 from probseg.release.facts import TRAINING, Facts, confirmed, own_recipe
 from probseg.release.presets import as_variant
-from probseg.semantic import SemanticSegmenter
 from probseg.zoo.index import (
     CARD,
     CHECKSUMS,
@@ -41,6 +41,12 @@ Measure = Callable[[Network, Evaluation], Mapping[str, float]]
 
 PARITY = Tolerance(share=0.002, clicks=0.1)
 """Largest change of a figure by half precision: 0.2 points, 0.1 clicks."""
+
+INPUT: dict[TaskName, tuple[str, ...]] = {
+    "interactive": ("working_size", "prompts", "previous_mask"),
+    "semantic": ("num_classes",),
+}
+"""Attributes of the networks of each task that the index has as `input`."""
 
 
 def publish(
@@ -111,7 +117,7 @@ def publish(
             arguments=arguments,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             files={file: file_of(draft / file) for file in _files(draft)},
-            input=_input(model),
+            input={name: getattr(model, name) for name in INPUT[model.task]},
             license=facts.license,
             data=facts.data,
             recipe=recipe,
@@ -185,16 +191,6 @@ def _checked(model: Network, evaluation: Evaluation, measure: Measure | None) ->
 def _files(folder: Path) -> list[str]:
     names = (WEIGHTS, CONFIG, EVALUATIONS, TRAINING)
     return [name for name in names if (folder / name).is_file()]
-
-
-def _input(model: Network) -> dict[str, Any]:
-    if isinstance(model, SemanticSegmenter):
-        return {"num_classes": model.num_classes}
-    return {
-        "working_size": model.working_size,
-        "prompts": "stem" if model.fusion is None else "head",
-        "previous_mask": model.previous_mask,
-    }
 
 
 def _replace(folder: Path, draft: Path) -> None:

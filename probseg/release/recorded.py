@@ -11,21 +11,28 @@ from typing import Any
 
 from probseg.attention import Adaptation
 from probseg.clicks import Mistakes
-from probseg.data import DATASETS, DAVIS585, Selected
+from probseg.data import CLASS_PATHS, Selected
 from probseg.descriptions import class_name, is_description
 from probseg.errors import DataError
 from probseg.evaluation.protocols import PROTOCOLS, Protocol
+from probseg.kinds import Offers
 from probseg.metrics import REPORTED_CLICKS
 from probseg.models.build import Description
 from probseg.paths import data_dir
 from probseg.release.evaluations import Evaluation, Figures
-from probseg.semantic import SEMANTIC_DATASETS
 from probseg.zoo.index import Metric
 
-_KINDS: list[type[Any]] = [*DATASETS.values(), *SEMANTIC_DATASETS.values(), Selected]
-
-SETS = {kind.__name__: kind for kind in _KINDS}
+SETS: Mapping[str, type[Any]] = Offers("semantic_dataset", CLASS_PATHS)
 """Data sets that may be built from a description, by the names of their classes."""
+
+MODULES: Mapping[str, type[Any]] = Offers(
+    "data_module",
+    {
+        "FolderDataModule": "probseg.data.datamodule.FolderDataModule",
+        "InteractiveDataModule": "probseg.data.datamodule.InteractiveDataModule",
+    },
+)
+"""Data modules that may be built from a description, by the names of their classes."""
 
 FREE = ("name", "version", "description", "trials")
 """Fields of a protocol in which a test may differ from the standard one under the same key."""
@@ -177,7 +184,7 @@ def _data(described: Mapping[str, Any], name: str) -> Description | None:
     if module == "FolderDataModule":
         options = {key: described[key] for key in _OF_FOLDERS if key in described}
         options["root"] = _below_data(str(options["root"]))
-    elif module in ("InteractiveDataModule", "SemanticDataModule"):
+    elif module in MODULES:
         tests = described.get("test")
         sets = [_portable(one) for one in (tests if isinstance(tests, list) else [tests])]
         fitting = [one for one in sets if one is not None and _name(one) == name]
@@ -224,13 +231,4 @@ def _name(described: Mapping[str, Any]) -> str:
     """Return the name of a data set in results."""
     kind = SETS[class_name(described)]
     arguments: Mapping[str, Any] = described["init_args"]
-    if kind is Selected:
-        return _name(arguments["dataset"])
-    if "name" in arguments:
-        return str(arguments["name"])
-    parameters = inspect.signature(kind).parameters
-    if "name" in parameters:
-        return str(parameters["name"].default)
-    if kind is DAVIS585 and arguments.get("initial"):
-        return f"{kind.name}_{arguments['initial']}"
-    return str(kind.name)
+    return _name(arguments["dataset"]) if kind is Selected else str(kind.name_with(arguments))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,18 +10,17 @@ import torch
 from torch.utils.data import DataLoader
 
 from probseg.attention import Adaptation, restored
-from probseg.data import FolderDataModule, InteractiveDataModule
-from probseg.descriptions import build_described, class_name
+from probseg.descriptions import build_described, class_name, is_description
 from probseg.errors import DataError, UnknownNameError
 from probseg.evaluation.simulation import run_objects
 from probseg.evaluation.summary import summarise_records
+from probseg.kinds import Offers
 from probseg.models import Network, Segmenter
 from probseg.release.evaluations import Evaluation, Tolerance
-from probseg.release.recorded import SEMANTIC_FIGURES, SETS, figures_of, protocol_of
-from probseg.semantic import SemanticDataModule, SemanticSegmenter
-from probseg.semantic.confusion import Confusion
-from probseg.semantic.multiscale import predict_classes
-from probseg.semantic.scores import semantic_scores
+from probseg.release.recorded import MODULES, SETS, figures_of, protocol_of
+
+Measured = tuple[dict[str, float], dict[str, int]]
+"""Figures by name, and numbers of what was tested: `objects` and `trials`, or `photographs`."""
 
 REPRODUCED = Tolerance(share=0.005, clicks=0.15)
 """Largest difference of a repeated test from the recorded one: 0.5 points, 0.15 clicks.
@@ -30,13 +29,6 @@ The same weights, images and random numbers give the same figures but for roundi
 processor, number of threads and versions, and of which clicks can make more. The standard errors
 over objects say how other images would change a figure, and are far larger.
 """
-
-_MODULES = {
-    module.__name__: module
-    for module in (FolderDataModule, InteractiveDataModule, SemanticDataModule)
-}
-
-_Module = FolderDataModule | InteractiveDataModule | SemanticDataModule
 
 
 def reevaluate(model: Network, evaluation: Evaluation, device: str = "cpu") -> dict[str, float]:
@@ -52,63 +44,45 @@ def reevaluate(model: Network, evaluation: Evaluation, device: str = "cpu") -> d
 
     Raises:
         DatasetNotFoundError: If the data are not there.
-        DataError: If the results do not describe data that can be built again, or the data at hand
-            are others.
-        ValueError: If the network is of the other kind.
+        DataError: If the results do not describe data that can be built again, or the test set
+            changed.
     """
-    module = _module_of(evaluation)
-    if isinstance(model, SemanticSegmenter):
-        figures, count = _of_classes(model, module.test_dataloader(), evaluation, device)
-    else:
-        assert isinstance(model, Segmenter), "there are two tasks"
-        figures, count = _of_clicks(model, module.test_dataloader(), evaluation, device)
+    loaders = _module_of(evaluation).test_dataloader()
+    settings = {**evaluation.options, "protocol": evaluation.protocol}
+    figures, count = MEASURES[model.task](model, loaders, settings, device)
     if count != evaluation.count:
         msg = (
-            f"{evaluation.key}: the data here are others than those of the test, {count} instead "
-            f"of {evaluation.count}; compare `probseg data check {evaluation.dataset}`"
+            f"{evaluation.key}: the test set changed: it has {count} instead of "
+            f"{evaluation.count}; compare `probseg data check {evaluation.dataset}`"
         )
         raise DataError(msg)
     return figures
 
 
-def _of_clicks(
-    model: Segmenter, loaders: list[DataLoader[Any]], evaluation: Evaluation, device: str
-) -> tuple[dict[str, float], dict[str, int]]:
-    protocol = protocol_of(evaluation.protocol or {})
+def _by_clicks(
+    model: Segmenter, loaders: list[DataLoader[Any]], settings: Mapping[str, Any], device: str
+) -> Measured:
+    protocol = protocol_of(settings["protocol"])
     model.to(memory_format=torch.channels_last)  # as tests have it
-    with _adapted(model, evaluation.options["adaptation"] or {}):
+    with _adapted(model, settings["adaptation"] or {}):
         records = [
             record
             for loader in loaders
             for samples in loader
             for record in run_objects(
-                model, samples, protocol, seed=evaluation.options["seed"], device=device
+                model, samples, protocol, seed=settings["seed"], device=device
             )
         ]
     (summary,) = summarise_records(records, protocol).values()
-    found = figures_of(summary.as_json(), protocol.first_answer)
-    figures = {name: figure.value for name, figure in found.items()}
-    return figures, {"objects": summary.n_objects, "trials": summary.n_trials}
+    figures = figures_of(summary.as_json(), protocol.first_answer)
+    values = {name: figure.value for name, figure in figures.items()}
+    return values, {"objects": summary.n_objects, "trials": summary.n_trials}
 
 
-def _of_classes(
-    model: SemanticSegmenter, loaders: list[DataLoader[Any]], evaluation: Evaluation, device: str
-) -> tuple[dict[str, float], dict[str, int]]:
-    confusion = Confusion(model.num_classes, device)
-    with _as_asked(model, evaluation.options), torch.inference_mode():
-        for loader in loaders:
-            for sample in (sample for samples in loader for sample in samples):
-                pixels = torch.tensor(sample.image, device=device).permute(2, 0, 1)
-                prediction = predict_classes(
-                    model,
-                    pixels.unsqueeze(0).float() / 255,
-                    evaluation.options["scales"],
-                    evaluation.options["flip"],
-                )
-                confusion.add(sample, prediction[0])
-    scores = semantic_scores(confusion.matrix())
-    figures = {name: float(getattr(scores, name)) for name in SEMANTIC_FIGURES}
-    return figures, {"photographs": confusion.photographs}
+MEASURES: Mapping[str, Callable[..., Measured]] = Offers(
+    "reevaluation", {"interactive": _by_clicks}
+)
+"""Functions of the network, loaders of its test sets, settings and device, by task."""
 
 
 @contextmanager
@@ -120,28 +94,20 @@ def _adapted(model: Segmenter, adaptation: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _as_asked(model: SemanticSegmenter, options: Mapping[str, Any]) -> Iterator[None]:
-    """Set iterations and output stride of a test on the network, until the end of the context."""
-    with model.output_stride(options["output_stride"]):
-        if options["iterations"] is None:
-            yield
-        else:
-            with model.iterations(options["iterations"]):
-                yield
-
-
-def _module_of(evaluation: Evaluation) -> _Module:
+def _module_of(evaluation: Evaluation) -> Any:  # noqa: ANN401 (one of `MODULES`)
     """Return the data of an evaluation."""
-    if evaluation.data is None or class_name(evaluation.data) not in _MODULES:
+    if evaluation.data is None or class_name(evaluation.data) not in MODULES:
         msg = (
             f"{evaluation.key}: its results do not describe data that can be found again; test "
             "with a data set of probseg, described in a configuration"
         )
         raise DataError(msg)
     try:  # what came with a model names no code
-        module: _Module = build_described(evaluation.data, {**SETS, **_MODULES}, "data set")
+        arguments = {
+            name: build_described(value, SETS, "data set") if is_description(value) else value
+            for name, value in (evaluation.data.get("init_args") or {}).items()
+        }
     except UnknownNameError as error:
         msg = f"{evaluation.key}: {error}"
         raise DataError(msg) from error
-    return module
+    return MODULES[class_name(evaluation.data)](**arguments)

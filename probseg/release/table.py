@@ -7,7 +7,7 @@ from pathlib import Path
 
 from probseg.errors import UsageError
 from probseg.paths import write_text
-from probseg.release.evaluations import in_words
+from probseg.zoo.figures import class_figures, figure
 from probseg.zoo.index import Entry
 
 BEGIN, END = "<!-- zoo: begin -->", "<!-- zoo: end -->"
@@ -19,9 +19,6 @@ FIGURES = {
     "NoC@90": "GrabCut/ritm/noc@90",
 }
 """Columns of models for clicks, all on GrabCut: IoUs after a box, clicks without one."""
-
-OF_CLASSES = "/miou"
-"""End of the names of figures of models for classes."""
 
 
 def render_table(entries: Iterable[Entry]) -> str:
@@ -53,17 +50,6 @@ def render_table(entries: Iterable[Entry]) -> str:
             cells.append(", ".join(class_figures(entry)))
         lines.append(f"| {' | '.join([*cells, _few_words(entry.description)])} |")
     return "\n".join(lines) + "\n"
-
-
-def figure(entry: Entry, key: str) -> str:
-    """Return a figure with its error, IoUs in percent; nothing where it was not measured."""
-    return in_words(key, entry.metrics[key]) if key in entry.metrics else ""
-
-
-def class_figures(entry: Entry) -> list[str]:
-    """Return the mean IoUs over classes, in percent, each with its data set."""
-    keys = [key for key in entry.metrics if key.endswith(OF_CLASSES)]
-    return [f"{figure(entry, key)} ({key.removesuffix(OF_CLASSES)})" for key in keys]
 
 
 def with_table(text: str, table: str, source: Path) -> str:

@@ -12,9 +12,10 @@ from rich.console import Console
 
 from probseg.cli.arguments import add_device
 from probseg.errors import DatasetNotFoundError, UsageError
-from probseg.release.evaluations import Evaluation, is_clicks, read_evaluations
+from probseg.release.evaluations import Evaluation, read_evaluations
 from probseg.terminal import Grid, console, print_table
 from probseg.zoo.create import create_model
+from probseg.zoo.figures import is_clicks
 from probseg.zoo.index import Entry
 from probseg.zoo.lookup import all_models, verify
 
@@ -73,7 +74,7 @@ def _measured(
     entry: Entry, folder: Path, options: argparse.Namespace, terminal: Console
 ) -> list[_Wrong]:
     """Test a model again; return the figures that differ from the index."""
-    # Data sets bring Lightning along, which other verbs need not wait for.
+    # Loads Lightning, which checksums need not wait for.
     from probseg.release.reevaluation import REPRODUCED, reevaluate
 
     evaluations = _chosen(entry, read_evaluations(folder), options.on)

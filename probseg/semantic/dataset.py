@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Dataset
 
+from probseg.data.base import Named
 from probseg.data.layout import first_words, picture_files, refuse_missing
 from probseg.errors import DataError
 from probseg.images import check_same_size, read_image
@@ -37,15 +38,13 @@ class SemanticSample(NamedTuple):
     dataset: str
 
 
-class SemanticDataset(Dataset[SemanticSample], ABC):
+class SemanticDataset(Named, Dataset[SemanticSample], ABC):
     """Base of the data sets: a sequence of photographs, each with a class for every pixel.
 
     Attributes:
-        name: Name of the data set as it appears in tables and log names.
         classes: Names of the classes in the order of their numbers, from 0; at most 255.
     """
 
-    name: str
     classes: tuple[str, ...]
 
     @abstractmethod

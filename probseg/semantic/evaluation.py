@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, Literal, cast
 
 import lightning as L
@@ -98,7 +98,7 @@ class SemanticEvaluation(L.Callback):
         environment()
         model = _network(pl_module)
         try:
-            with self._as_asked(model):
+            with model.changed(self.iterations, self.output_stride):
                 pass
         except ValueError as error:
             msg = f"semantic_evaluation: {error}"
@@ -174,7 +174,8 @@ class SemanticEvaluation(L.Callback):
 
     def _begin(self, pl_module: L.LightningModule) -> None:
         """Give the network what is asked of it, and forget the last evaluation."""
-        self._asked.enter_context(self._as_asked(_network(pl_module)))
+        model = _network(pl_module)
+        self._asked.enter_context(model.changed(self.iterations, self.output_stride))
         self._tallies = {}
 
     def _counted(self) -> tuple[dict[str, Counted], dict[str, SemanticScores]]:
@@ -210,16 +211,6 @@ class SemanticEvaluation(L.Callback):
                             sample.name, sample.image, sample.labels, predicted, maps
                         )
                         tally.pictures.append(((batch_idx, trainer.global_rank), picture))
-
-    @contextmanager
-    def _as_asked(self, model: SemanticSegmenter) -> Iterator[None]:
-        """Give the network the iterations and the output stride of the evaluation."""
-        with ExitStack() as asked:
-            if self.iterations is not None:
-                asked.enter_context(model.iterations(self.iterations))
-            if self.output_stride is not None:
-                asked.enter_context(model.output_stride(self.output_stride))
-            yield
 
     def _report(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import ClassVar
 
 import torch
@@ -154,6 +154,24 @@ class SemanticSegmenter(Network):
             )
             raise ValueError(msg)
         with self.backbone.at_output_stride(number):
+            yield
+
+    @contextmanager
+    def changed(self, iterations: int | None, output_stride: int | None) -> Iterator[None]:
+        """Set iterations and output stride, until the end of the context.
+
+        Args:
+            iterations: As for `iterations`; None for the network's own.
+            output_stride: As for `output_stride`; None for the network's own.
+
+        Raises:
+            ValueError: If the network cannot have them.
+        """
+        with ExitStack() as changes:
+            if iterations is not None:
+                changes.enter_context(self.iterations(iterations))
+            if output_stride is not None:
+                changes.enter_context(self.output_stride(output_stride))
             yield
 
     def _filled(self, image: Tensor) -> Tensor:

@@ -180,9 +180,9 @@ def test_after_an_error_there_is_no_target_and_no_draft(tmp_path, images):
 def test_a_target_that_is_there_is_kept(tmp_path, images):
     WRITERS["coco"](tmp_path / "a.json", images, Request(), Ledger())
     (tmp_path / "old").mkdir()
-    with pytest.raises(DataError, match="old: is there already"):
+    with pytest.raises(DataError, match="old: exists"):
         convert(tmp_path / "a.json", tmp_path / "old", ("coco", "coco"), Request())
     convert(tmp_path / "a.json", tmp_path / "old", ("coco", "index"), Request())
-    with pytest.raises(DataError, match="old: is there already"):
+    with pytest.raises(DataError, match="old: exists"):
         convert(tmp_path / "a.json", tmp_path / "old", ("coco", "index"), Request())
     assert {path.name for path in (tmp_path / "old").iterdir()} == {"cat.png", "dog.png"}

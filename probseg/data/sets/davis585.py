@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -81,8 +82,13 @@ class DAVIS585(PublishedDataset):
                 "<video>/init_stm_object<n>_<frame>.png (or init_sp_...)",
                 self.source.way_out(self.name),
             )
-        if initial is not None:
-            self.name = f"{self.name}_{initial}"
+        self.name = self.name_with({"initial": initial})
+
+    @classmethod
+    def name_with(cls, arguments: Mapping[str, Any]) -> str:
+        """Return the name of the data set, with that of its initial masks."""
+        initial = arguments.get("initial")
+        return cls.name if initial is None else f"{cls.name}_{initial}"
 
     def __len__(self) -> int:
         """Return the number of objects, 585 in the complete set."""

@@ -1,10 +1,9 @@
-"""The verbs of the zoo for those who publish models: publish, push and table."""
+"""The verb zoo publish."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +17,6 @@ from probseg.paths import zoo_dir
 from probseg.release.evaluations import Evaluation
 from probseg.release.facts import Facts, facts_of
 from probseg.release.publish import check_same_weights, publish
-from probseg.release.push import push
-from probseg.release.table import render_table, write_table
 from probseg.texts import read_text
 from probseg.zoo.index import INDEX, Entry, read_index
 from probseg.zoo.trained import Trained, read_trained
@@ -38,8 +35,8 @@ _KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 _TEXT = ("text, in quotes if it looks like a number", lambda value: isinstance(value, str))
 
 
-def add_verbs(verbs: Verbs) -> None:
-    """Add publish, push and table to the verbs of `probseg zoo`."""
+def add_verb(verbs: Verbs) -> None:
+    """Add publish to the verbs of `probseg zoo`."""
     verb = verbs.add_parser("publish", help="make a zoo model from a training run")
     add = verb.add_argument
     add("source", type=Path, help="folder of a run of `probseg fit`, checkpoint, or model folder")
@@ -75,21 +72,10 @@ def add_verbs(verbs: Verbs) -> None:
     add_device(verb)
     add("--zoo", type=Path, help="zoo folder; probseg's by default")
     verb.set_defaults(action=_publish)
-    verb = verbs.add_parser("push", help="upload a model to the Hugging Face hub")
-    verb.add_argument("name", help="architecture.tag")
-    verb.add_argument("repository", help="owner/name on the hub; created if necessary")
-    verb.add_argument("--private", action="store_true", help="a new repository is private")
-    verb.add_argument("--zoo", type=Path, help="zoo folder; probseg's by default")
-    verb.set_defaults(action=_push)
-    verb = verbs.add_parser("table", help="the models of a zoo as a table in Markdown")
-    verb.add_argument("--into", type=Path, metavar="FILE", help="write it between the marks there")
-    verb.add_argument("--check", action="store_true", help="only check whether FILE is up to date")
-    verb.add_argument("--zoo", type=Path, help="zoo folder; probseg's by default")
-    verb.set_defaults(action=_table)
 
 
 def _publish(options: argparse.Namespace) -> None:
-    # Data sets bring Lightning along, which other verbs need not wait for.
+    # Loads Lightning, which the help need not wait for.
     from probseg.release.reevaluation import reevaluate
 
     root = options.zoo or zoo_dir()
@@ -122,21 +108,6 @@ def _publish(options: argparse.Namespace) -> None:
         measure=None if options.no_parity else measure,
     )
     console.print(f"wrote {root / entry.name}")
-
-
-def _push(options: argparse.Namespace) -> None:
-    address = push(options.name, options.repository, private=options.private, root=options.zoo)
-    Console(highlight=False, markup=False, soft_wrap=True).print(
-        f"pushed {options.name}: {address}"
-    )
-
-
-def _table(options: argparse.Namespace) -> None:
-    table = render_table(read_index(options.zoo or zoo_dir()).values())
-    if options.into is None:
-        sys.stdout.write(table)
-    else:
-        write_table(options.into, table, check=options.check)
 
 
 def _evaluations(paths: list[Path], trained: Trained | None) -> list[Evaluation]:

@@ -1,0 +1,97 @@
+"""The verb data check."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.table import Column, Table
+
+from probseg.cli.arguments import new_file
+from probseg.cli.findings import print_findings, print_line, write_findings
+from probseg.cli.places import Place, find_place
+from probseg.cli.progress import bars
+from probseg.data.checks import Report, check_dataset, check_folder
+from probseg.errors import UsageError
+from probseg.kinds import Offers
+
+if TYPE_CHECKING:
+    from probseg.cli.arguments import Verbs
+
+COMPARISONS: Mapping[str, Callable[[Place, Place, Path | None], None]] = Offers("data_comparison")
+"""Comparisons of two data sets, by the option that asks for them: they print and write what is in
+both, and leave with status 1 if that is anything."""
+
+
+def add_verb(verbs: Verbs) -> None:
+    """Add check to the verbs of `probseg data`."""
+    verb = verbs.add_parser(
+        "check",
+        help="check all files of a data set, or find photographs that another one shares",
+        description="Check all files and list faults; or, with --against, list the photographs "
+        "shared with another data set. The status is 1 if there are any.",
+    )
+    verb.add_argument("name", metavar="NAME", help="data set, or folder with images/ and masks/")
+    verb.add_argument("--root", type=Path, metavar="DIR", help="folder of the data set")
+    verb.add_argument("--split", help="train, val, ...; all usual ones by default")
+    verb.add_argument("--against", metavar="TEST", help="data set or folder to compare with")
+    verb.add_argument("--against-root", type=Path, metavar="DIR", help="folder of TEST")
+    verb.add_argument("--against-split", metavar="SPLIT", help="split of TEST")
+    verb.add_argument("--json", type=new_file, metavar="FILE", help="write everything to a file")
+    verb.set_defaults(action=_check)
+
+
+def _check(options: argparse.Namespace) -> None:
+    place = find_place(options.name, options.root, options.split)
+    if options.against is not None:
+        other = find_place(
+            options.against, options.against_root, options.against_split, prefix="against-"
+        )
+        COMPARISONS["against"](place, other, options.json)
+        return
+    if options.against_root is not None or options.against_split is not None:
+        msg = "--against-root and --against-split describe the data set of --against: add it"
+        raise UsageError(msg)
+    with bars() as progress:
+        if place.dataset is None:
+            reports = [check_folder(place.root, progress)]
+        else:
+            usual: tuple[str | None, ...] = place.dataset.source.splits or (None,)
+            reports = [
+                check_dataset(place.dataset, place.root, split, progress)
+                for split in (usual if place.split is None else (place.split,))
+            ]
+    content = [{**r._asdict(), "problems": [p._asdict() for p in r.problems]} for r in reports]
+    write_findings(options.json, {"reports": content})
+    for report in reports:
+        _print_report(report)
+    if not all(report.sound for report in reports):
+        raise SystemExit(1)
+
+
+def _print_report(report: Report) -> None:
+    serious = [problem for problem in report.problems if problem.serious]
+    notes = [problem for problem in report.problems if not problem.serious]
+    for title, problems in (("Problems", serious), ("Worth knowing", notes)):
+        if problems:
+            table = Table(
+                Column("file", overflow="fold"),
+                Column("finding", overflow="fold"),
+                title=f"{title}: {report.dataset}",
+                box=box.SIMPLE,
+            )
+            print_findings(table, [(problem.path, problem.text) for problem in problems])
+    photos = _counted(report.photos, "photograph")
+    if report.with_objects != report.photos:
+        photos = f"{report.with_objects} of {photos}"
+    print_line(
+        f"{report.dataset} in {report.root}: {_counted(report.objects, 'object')} on {photos}, "
+        f"{_counted(len(serious), 'problem')}, {_counted(len(notes), 'note')}"
+    )
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

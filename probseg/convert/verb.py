@@ -1,0 +1,83 @@
+"""The verb data convert."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from probseg.cli.arguments import check_writable
+from probseg.cli.progress import bars
+from probseg.convert import FOLDERS, READERS, WRITERS, Request, convert
+from probseg.convert.ledger import IMAGES, OBJECTS
+from probseg.errors import UsageError
+from probseg.paths import no_file, no_folder
+from probseg.terminal import console
+
+if TYPE_CHECKING:
+    from probseg.cli.arguments import Verbs
+
+
+def add_verb(verbs: Verbs) -> None:
+    """Add convert to the verbs of `probseg data`."""
+    verb = verbs.add_parser(
+        "convert",
+        help="masks from one file format to another",
+        description="Write the masks of A as B in another format, and print what it cannot hold. "
+        f"Formats to read: {', '.join(READERS)}; to write: {', '.join(WRITERS)}.",
+    )
+    verb.add_argument("source", type=Path, metavar="A", help="a folder, or a JSON file")
+    verb.add_argument("target", type=Path, metavar="B", help="a new folder, or a new JSON file")
+    verb.add_argument(
+        "--from", dest="reader", choices=READERS, metavar="FORMAT", required=True, help="of A"
+    )
+    verb.add_argument(
+        "--to", dest="writer", choices=WRITERS, metavar="FORMAT", required=True, help="of B"
+    )
+    verb.add_argument(
+        "--images",
+        type=Path,
+        metavar="DIR",
+        help="photographs, to read png, index and yolo, which do not have their names and sizes",
+    )
+    verb.add_argument(
+        "--tolerance",
+        type=_tolerance,
+        default=1.0,
+        metavar="PIXELS",
+        help="largest distance of simplified outlines (coco-polygons, yolo) from the exact ones; 0 "
+        "keeps every pixel (default: %(default)s)",
+    )
+    verb.set_defaults(action=_convert)
+
+
+def _convert(options: argparse.Namespace) -> None:
+    source, target = options.source, options.target
+    fault = (no_folder if options.reader in FOLDERS else no_file)(source)
+    if fault is not None:
+        msg = f"{source}: {fault}; --from says {options.reader}"
+        raise UsageError(msg)
+    check_writable("B", target)
+    request = Request(options.images, options.tolerance)
+    formats = options.reader, options.writer
+    with bars() as progress:
+        ledger = convert(
+            source, target, formats, request, lambda count: progress("images", count, None)
+        )
+    objects, images = ledger.written[OBJECTS], ledger.written[IMAGES]
+    lines = [f"{objects} objects of {images} images written to {target} as {options.writer}"]
+    lines += [f"lost: {line}" for line in ledger.lines()] or ["nothing is lost"]
+    for line in lines:
+        console().print(line, markup=False, soft_wrap=True, highlight=False)
+
+
+def _tolerance(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        msg = f"must be a finite number of at least 0, got {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return value

@@ -18,12 +18,11 @@ from probseg.kinds import WINGS
 ROOT = Path(probseg.__file__).parent
 CONTENT = {
     "ops": "attend, assign, EM",
-    "transfer": "downloads",
     "attention": "layers",
     "clicks": "maps, annotators",
     "losses": "losses",
     "metrics": "IoU, NoC",
-    "backbones": "timm, ResNet, HRNet",
+    "backbones": "timm, ResNet",
     "heads": "decoders, heads",
     "models": "Segmenter",
     "data": "data sets",
@@ -43,7 +42,7 @@ OFFERS = {
     "annotate": "page, tools",
     "export": "ONNX, torch.export",
     "release": "publishing",
-    "lab": "bench, tune, baselines",
+    "lab": "bench, tune",
 }
 
 
@@ -68,7 +67,7 @@ def draw(axes: plt.Axes, x: float, y: float, words: tuple[str, str], colour: str
     """Draw a package, its name above its content."""
     axes.add_patch(plt.Rectangle((x - 0.47, y - 0.36), 0.94, 0.72, fc="white", ec=colour, lw=1.2))
     axes.text(x, y + 0.13, words[0], ha="center", va="center", color=INK, weight="bold")
-    axes.text(x, y - 0.18, words[1], ha="center", va="center", color=GREY, size=7)
+    axes.text(x, y - 0.18, words[1], ha="center", va="center", color=GREY, size=6)
 
 
 def main() -> None:

@@ -113,9 +113,7 @@ class Sessions:
             "labels": [*self.labels],
             "settings": self.settings(),
             "photographs": rows,
-            "train_command": train_command(
-                self.folder, self.out, sum(row["objects"] for row in rows)
-            ),
+            "train_command": train_command(self.folder, self.out, objects),
             "folder": self.folder.name,
         }
 

@@ -18,7 +18,6 @@ from PIL import Image
 from probseg.annotate.frames import bounding_window, pack
 from probseg.interact.mask import Mask
 from probseg.interact.predictor import Predictor
-from probseg.interact.states import check_click
 from probseg.models import Segmenter
 from probseg.page import SHARED
 from probseg.types import Click, read_only
@@ -102,9 +101,7 @@ class Clicker(anywidget.AnyWidget):
             case "mask" if action.get("object") is not None:
                 maps = self.masks[action["object"]]
             case "preview":
-                click = _click(action)
-                check_click(click, self._predictor.session.image)
-                answer = self._predictor.session.preview(click)
+                answer = self._predictor.session.preview(_click(action))
                 maps = None if answer.mask is None else answer.mask.binary
             case "uncertainty" if self.mask is not None:
                 maps = np.round(255 * self.mask.uncertainty).astype(np.uint8)

@@ -20,7 +20,6 @@ from probseg.interact.session import Session, build_loop, encode_image, prepared
 from probseg.interact.states import (
     InteractionState,
     as_click,
-    check_click,
     fitted_box,
     image_tensor,
 )
@@ -191,8 +190,6 @@ class Predictor:
         """
         session = self.session
         added = [as_click(click, f"clicks[{n}]") for n, click in enumerate(clicks)]
-        for click in added:
-            check_click(click, session.image)
         steps: list[Step] = []
         if mask is not None:
             steps.append(begun := self._mask_step(mask))

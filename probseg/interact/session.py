@@ -20,7 +20,13 @@ from torch import Tensor
 from probseg.clicks.boxes import Box
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.mask import Mask
-from probseg.interact.states import InteractionState, begin, with_crop
+from probseg.interact.states import (
+    InteractionState,
+    begin,
+    check_box,
+    check_click,
+    with_crop,
+)
 from probseg.interact.steps import BoxStep, MaskStep, Step, Stroke, painted
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
 from probseg.types import Click, read_only
@@ -92,17 +98,24 @@ class Answer:
 
 
 def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
-    """Add prompts and strokes without asking the model; only a `MaskStep` changes the mask."""
+    """Add prompts and strokes without asking the model; only a `MaskStep` changes the mask.
+
+    Raises:
+        ValueError: If a click or a box is outside of the image, or a mask of another shape.
+    """
     state, strokes = before.state, before.strokes
     for step in steps:
         match step:
             case Click():
+                check_click(step, state.image)
                 state = state._replace(clicks=(*state.clicks, step))
             case BoxStep():
+                check_box(step.box, state.image)
                 state = state._replace(box=step.box)
             case Stroke():
                 strokes = painted(step, strokes, state.probability.shape)
             case MaskStep():
+                _check_mask(step, state)
                 blank = state._replace(clicks=(), box=None, window=None)
                 state, strokes = blank._replace(probability=step.probability), None
     return Answer(state, strokes, before.begun)
@@ -115,6 +128,9 @@ def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -
         loop: Of the model.
         before: The answer to the steps before.
         steps: One or more.
+
+    Raises:
+        ValueError: See `with_steps`.
     """
     asked = with_steps(before, steps)
     state, strokes = asked.state, asked.strokes
@@ -138,7 +154,6 @@ class Session:
         loop: Of the model.
         image: The image without prompts, from `encode_image`.
         steps: Earlier steps, each answered on its own.
-        cursor: Number of steps that count; None for all.
         masks: Masks, bool, shape `(H, W)`, in place of the answers to so many of the first steps.
         memory: Most bytes of computed answers that are kept, the last one apart; None keeps all.
     """
@@ -148,14 +163,13 @@ class Session:
         loop: InteractionLoop,
         image: InteractionState,
         steps: Sequence[Step] = (),
-        cursor: int | None = None,
         masks: Mapping[int, npt.NDArray[np.bool_]] | None = None,
         memory: int | None = None,
     ) -> None:
         self._loop, self._memory = loop, memory
         self._steps = tuple(steps)
         self._firsts = tuple(range(len(self._steps)))  # of the steps that were added together
-        self._cursor = len(self._steps) if cursor is None else cursor
+        self._cursor = len(self._steps)  # steps that count
         self._answers = {0: Answer(image)}  # by number of steps
         for count, mask in (masks or {}).items():
             asked = with_steps(Answer(image), self._steps[:count])
@@ -203,6 +217,9 @@ class Session:
         """Add steps in place of those that were undone, and answer them together.
 
         An error changes nothing.
+
+        Raises:
+            ValueError: If a click or a box is outside of the image, or a mask of another shape.
         """
         answer = answer_steps(self._loop, self.answer, steps)
         count = self._cursor
@@ -280,6 +297,13 @@ class Session:
 
 
 _size = attrgetter("size")
+
+
+def _check_mask(step: MaskStep, state: InteractionState) -> None:
+    shape, expected = step.probability.shape, state.probability.shape
+    if shape != expected:
+        msg = f"`probability` must have the shape of the image, {expected}, got {shape}"
+        raise ValueError(msg)
 
 
 def _tensor_bytes(parts: object) -> int:

@@ -7,6 +7,7 @@ from fakes import draw_scene, micro_model
 from refusals import refused
 from torch import nn
 
+from probseg import interact
 from probseg.attention import Adaptation
 from probseg.backbones import Backbone
 from probseg.clicks.boxes import padded_crop
@@ -177,6 +178,13 @@ def test_it_answers_as_the_evaluation_does(preset, box):
     for click in CLICKS:
         (state,) = loop.step([state], [click])
         np.testing.assert_array_equal(predictor.predict([click]).probability, state.probability)
+
+
+def test_the_package_offers_predictor_mask_and_session():
+    assert set(interact.__all__) >= {"Mask", "Predictor", "Session"}
+    assert all(getattr(interact, name) is not None for name in interact.__all__)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        _ = interact.no_such_name
 
 
 # --- another adaptation -------------------------------------------------------------------------

@@ -134,6 +134,23 @@ def test_a_preview_and_a_failure_change_nothing():
         session.move_to(3)
 
 
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        (Click(WIDTH, 3), "click"),
+        (BoxStep((5, 5, 5, 9)), "box"),
+        (MaskStep(np.zeros((3, 3), np.float32)), "probability"),
+    ],
+)
+def test_steps_outside_of_the_image_are_refused_and_change_nothing(step, name):
+    session = Session(LOOP, IMAGE)
+    session.add(Click(3, 4))
+    for ask in (session.add, session.preview):
+        with pytest.raises(ValueError, match=f"`{name}`"):
+            ask(step)
+    assert session.steps == (Click(3, 4),)
+
+
 def test_memory_bounds_the_answers_that_can_be_computed_again():
     answer = Session(LOOP, IMAGE).add(Click(3, 4))
     session = Session(LOOP, IMAGE, memory=6 * answer.size)

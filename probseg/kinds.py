@@ -147,11 +147,14 @@ class Offers(Mapping[str, _Offer]):
 
     Args:
         kind: What they are; the key of the wings' objects in `KINDS`, where wings have any.
-        trunk: Objects of the trunk by name, or their dotted paths.
+        *trunk: Objects of the trunk by name, or their dotted paths.
     """
 
-    def __init__(self, kind: str, trunk: Mapping[str, _Offer | str] | None = None) -> None:
-        self._offers = dict(sorted({**(trunk or {}), **KINDS.get(kind, {})}.items()))
+    def __init__(self, kind: str, *trunk: Mapping[str, _Offer | str]) -> None:
+        offers: dict[str, _Offer | str] = {}
+        for table in (*trunk, KINDS.get(kind, {})):
+            offers |= table._offers if isinstance(table, Offers) else table
+        self._offers: dict[str, _Offer | str] = dict(sorted(offers.items()))
 
     def __getitem__(self, name: str) -> _Offer:
         """Return an object by its name."""

@@ -14,6 +14,7 @@ import torch
 import yaml
 from lightning.pytorch.cli import LightningArgumentParser
 
+from probseg.cli.nulls import restore_nulls
 from probseg.paths import configs_dir
 
 KINDS = {"model": L.LightningModule, "data": L.LightningDataModule}
@@ -39,5 +40,6 @@ def part_of(name: str, part: Literal["model", "data"], *options: object) -> Any:
     parser = LightningArgumentParser(exit_on_error=False)
     parser.add_lightning_class_args(KINDS[part], part, subclass_mode=True)
     config = parser.parse_args([f"--{part}={given}", *map(str, options)])
+    restore_nulls(config[part])
     with torch.device("meta"):
         return parser.instantiate(config)[part]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+import probseg.backbones
 import probseg.data
+import probseg.heads
 from probseg.cli.configs import SUFFIXES
 from probseg.kinds import KINDS, TASKS, TaskName, find
 
 WORD = re.compile(r"[\w.]+")
+
+LAZY = (probseg.backbones, probseg.data, probseg.heads)
+"""Packages of the trunk whose classes are imported when they are asked for."""
 
 OF_WINGS = {
     name: path
@@ -45,24 +50,24 @@ def names_in(arguments: Sequence[str]) -> set[str]:
             seen |= files
             texts += [(inner, path.parent) for path in files for inner in _texts_in(path)]
     if any("help" in word.split(".") for word in words):
-        words.update(probseg.data.__all__, OF_WINGS)
+        words.update(OF_WINGS, *(package.__all__ for package in LAZY))
     return words
 
 
-def import_named(words: Collection[str]) -> None:
-    """Import data sets of the trunk and classes of wings.
+def import_named(words: Set[str]) -> None:
+    """Import classes of lazy packages and of wings.
 
     Args:
         words: Among them the short names of the classes.
     """
-    for word in sorted(words):
-        if word in probseg.data.__all__:
-            getattr(probseg.data, word)
-        if word in OF_WINGS:
-            find(OF_WINGS[word])
+    for package in LAZY:
+        for name in words & set(package.__all__):
+            getattr(package, name)
+    for name in words & OF_WINGS.keys():
+        find(OF_WINGS[name])
 
 
-def named_tasks(words: Collection[str]) -> list[TaskName]:
+def named_tasks(words: Set[str]) -> list[TaskName]:
     """Return the tasks whose evaluation has options on a command line.
 
     Args:

@@ -1,33 +1,57 @@
-"""Decoders and heads: from feature maps to logits."""
+"""Decoders and heads: from feature maps to logits. Each is imported when it is asked for."""
 
-from probseg.heads.base import Decoded, Decoder, Head
-from probseg.heads.conv import ConvHead, SeparableHead
-from probseg.heads.csa import CorrectiveSelfAttention
-from probseg.heads.deeplab import DeepLabV3PlusDecoder, DenseDeepLabDecoder
-from probseg.heads.fpn import FPNDecoder
-from probseg.heads.fusion import Fusion, PromptFusion
-from probseg.heads.graph_cut import GraphCut
-from probseg.heads.ocr import OCRDecoder
-from probseg.heads.propagation import PromptPropagation
-from probseg.heads.pyramid import PromptUNet, PyramidDecoder
-from probseg.heads.stage import PromptStage
+from __future__ import annotations
 
-DECODERS: dict[str, type[Decoder]] = {
-    "DeepLabV3PlusDecoder": DeepLabV3PlusDecoder,
-    "DenseDeepLabDecoder": DenseDeepLabDecoder,
-    "FPNDecoder": FPNDecoder,
-    "OCRDecoder": OCRDecoder,
-    "PyramidDecoder": PyramidDecoder,
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from probseg.kinds import Offers, find
+
+if TYPE_CHECKING:
+    from probseg.heads.base import Decoded, Decoder, Head
+    from probseg.heads.conv import ConvHead, SeparableHead
+    from probseg.heads.csa import CorrectiveSelfAttention
+    from probseg.heads.deeplab import DeepLabV3PlusDecoder, DenseDeepLabDecoder
+    from probseg.heads.fpn import FPNDecoder
+    from probseg.heads.fusion import Fusion, PromptFusion
+    from probseg.heads.graph_cut import GraphCut
+    from probseg.heads.ocr import OCRDecoder
+    from probseg.heads.propagation import PromptPropagation
+    from probseg.heads.pyramid import PromptUNet, PyramidDecoder
+    from probseg.heads.stage import PromptStage
+
+_DECODERS = {
+    "DeepLabV3PlusDecoder": "probseg.heads.deeplab.DeepLabV3PlusDecoder",
+    "DenseDeepLabDecoder": "probseg.heads.deeplab.DenseDeepLabDecoder",
+    "FPNDecoder": "probseg.heads.fpn.FPNDecoder",
+    "OCRDecoder": "probseg.heads.ocr.OCRDecoder",
+    "PyramidDecoder": "probseg.heads.pyramid.PyramidDecoder",
 }
-FUSIONS: dict[str, type[Fusion]] = {
-    "PromptFusion": PromptFusion,
-    "PromptStage": PromptStage,
-    "PromptUNet": PromptUNet,
+_FUSIONS = {
+    "PromptFusion": "probseg.heads.fusion.PromptFusion",
+    "PromptStage": "probseg.heads.stage.PromptStage",
+    "PromptUNet": "probseg.heads.pyramid.PromptUNet",
 }
-HEADS: dict[str, type[Head]] = {
-    "ConvHead": ConvHead,
-    "CorrectiveSelfAttention": CorrectiveSelfAttention,
-    "SeparableHead": SeparableHead,
+_HEADS = {
+    "ConvHead": "probseg.heads.conv.ConvHead",
+    "CorrectiveSelfAttention": "probseg.heads.csa.CorrectiveSelfAttention",
+    "SeparableHead": "probseg.heads.conv.SeparableHead",
+}
+
+DECODERS: Mapping[str, type[Decoder]] = Offers("decoder", _DECODERS)
+FUSIONS: Mapping[str, type[Fusion]] = Offers("fusion", _FUSIONS)
+HEADS: Mapping[str, type[Head]] = Offers("head", _HEADS)
+
+_PATHS = {
+    **_DECODERS,
+    **_FUSIONS,
+    **_HEADS,
+    "Decoded": "probseg.heads.base.Decoded",
+    "Decoder": "probseg.heads.base.Decoder",
+    "Fusion": "probseg.heads.fusion.Fusion",
+    "GraphCut": "probseg.heads.graph_cut.GraphCut",
+    "Head": "probseg.heads.base.Head",
+    "PromptPropagation": "probseg.heads.propagation.PromptPropagation",
 }
 
 __all__ = [
@@ -52,3 +76,10 @@ __all__ = [
     "PyramidDecoder",
     "SeparableHead",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name in _PATHS:
+        return find(_PATHS[name])
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -15,7 +15,7 @@ from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
 from probseg.descriptions import Changes, build_described, class_name, is_description
 from probseg.errors import UnknownNameError, UsageError
-from probseg.heads import DECODERS, FUSIONS, HEADS, GraphCut, PromptPropagation
+from probseg.heads import DECODERS, FUSIONS, HEADS
 from probseg.kinds import TASKS, Offers, TaskName
 from probseg.models.network import Network
 from probseg.models.segmenter import Segmenter
@@ -30,15 +30,15 @@ _PARTS: Mapping[str, type[nn.Module]] = Offers(
     "part",
     {
         "ClickMaps": ClickMaps,
-        "GraphCut": GraphCut,
-        "PromptPropagation": PromptPropagation,
+        "GraphCut": "probseg.heads.graph_cut.GraphCut",
+        "PromptPropagation": "probseg.heads.propagation.PromptPropagation",
         "PropagatedClicks": PropagatedClicks,
         "Segmenter": Segmenter,
-        **BACKBONES,
-        **DECODERS,
-        **FUSIONS,
-        **HEADS,
     },
+    BACKBONES,
+    DECODERS,
+    FUSIONS,
+    HEADS,
 )
 
 _Network = TypeVar("_Network", bound=Network)

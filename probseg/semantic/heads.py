@@ -148,7 +148,3 @@ class EMAHead(FCNHead):
     def responsibilities(self, maps: list[Tensor]) -> Tensor:
         """Return the responsibilities `(B, K, h, w)` of the `EMAU` for the coarsest map."""
         return self.emau.responsibilities(self.reduce(maps[-1]))
-
-
-SEMANTIC_HEADS: dict[str, type[SemanticHead]] = {"EMAHead": EMAHead, "FCNHead": FCNHead}
-"""Heads by name."""

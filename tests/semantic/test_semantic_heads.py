@@ -8,15 +8,14 @@ from torch import nn
 from probseg.errors import UnknownNameError
 from probseg.lab.gauges import count_multiply_adds
 from probseg.semantic import EMAHead, FCNHead, SemanticHead, semantic_variant
-from probseg.semantic.heads import SEMANTIC_HEADS
 from probseg.types import FeatureInfo
 
 PYRAMID = FeatureInfo((4, 5, 6), (2, 4, 8))
 
 
-@pytest.mark.parametrize("name", SEMANTIC_HEADS)
-def test_logits_are_those_of_the_coarsest_map(name):
-    head = SEMANTIC_HEADS[name](PYRAMID, num_classes=7, channels=8)
+@pytest.mark.parametrize("kind", [EMAHead, FCNHead])
+def test_logits_are_those_of_the_coarsest_map(kind):
+    head = kind(PYRAMID, num_classes=7, channels=8)
     assert isinstance(head, SemanticHead)
     assert head.num_classes == 7
     if isinstance(head, EMAHead):  # new ones are the identity

@@ -7,6 +7,7 @@ from refusals import refused
 from zoos import PUBLISHED
 
 import probseg.zoo.store as store
+from probseg.descriptions import class_name, is_description
 from probseg.errors import WeightsError
 from probseg.models import read_preset
 from probseg.paths import zoo_dir
@@ -74,6 +75,14 @@ MODELS = [(root, name) for root in PUBLISHED for name in read_index(root)]
 NAMES = [name for _, name in MODELS]
 
 
+def by_names(value):
+    """A description with the names of its classes alone: their modules may have moved since."""
+    if not isinstance(value, dict):
+        return value
+    inner = {key: by_names(item) for key, item in value.items()}
+    return inner | ({"class_path": class_name(value)} if is_description(value) else {})
+
+
 def test_zoos_list_each_folder_once():
     assert read_index(zoo_dir())
     assert len(set(NAMES)) == len(NAMES)
@@ -87,7 +96,7 @@ def test_models_are_complete_small_and_measured(root, name):
     folder = verified.folder
     assert {path.name for path in folder.iterdir()} == {*entry.files, CARD, CHECKSUMS}
     assert (folder / CHECKSUMS).read_text() == checksum_lines(entry.files)
-    assert read_config(folder) == description_of(entry)
+    assert by_names(read_config(folder)) == by_names(description_of(entry))
     model = create_model(f"{folder}/", pretrained=True)
     assert not model.training
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())

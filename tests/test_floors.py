@@ -18,6 +18,7 @@ FLOORS = [
         *{"seeds", "terminal", "texts", "transfer", "descriptions", "drawing", "kinds"},
         "deprecation",
         "lightning_internals",
+        "page",
     },
     {"ops"},
     {"attention", "losses", "clicks", "metrics"},

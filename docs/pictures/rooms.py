@@ -1,4 +1,4 @@
-"""The packages of probseg by floor, read from their imports: each imports from lower floors only.
+"""Trunk and wings of probseg, read from its imports; fails on an arrow upwards or into a wing.
 
 `python docs/pictures/rooms.py`.
 """
@@ -10,68 +10,84 @@ from functools import cache
 from pathlib import Path
 
 from matplotlib import pyplot as plt
-from style import BLUE, GREY, INK, WIDTH, save
+from style import BLUE, GREY, INK, ORANGE, WIDTH, save
 
 import probseg
+from probseg.kinds import WINGS
 
 ROOT = Path(probseg.__file__).parent
 CONTENT = {
     "ops": "attend, assign, EM",
-    "transfer": "downloads",
     "attention": "layers",
     "clicks": "maps, annotators",
     "losses": "losses",
     "metrics": "IoU, NoC",
-    "backbones": "timm, ResNet, HRNet",
+    "backbones": "timm, ResNet",
     "heads": "decoders, heads",
     "models": "Segmenter",
     "data": "data sets",
-    "baselines": "without a network",
     "formats": "PNG, RLE, outlines",
-    "zoo": "weights, cards",
-    "interact": "loop, Predictor",
+    "zoo": "models by name",
+    "interact": "session, Predictor",
     "evaluation": "protocols, scores",
     "reports": "tables, pages",
     "tasks": "training",
     "callbacks": "runs",
-    "annotate": "page, server",
-    "export": "ONNX, torch.export",
-    "integrations": "CVAT, Label Studio",
     "cli": "probseg ...",
+}
+OFFERS = {
+    "family": "other attentions",
+    "semantic": "EMANet, classes",
+    "convert": "mask formats",
+    "annotate": "page, tools",
+    "export": "ONNX, torch.export",
+    "release": "publishing",
+    "lab": "bench, tune",
 }
 
 
 @cache
 def below(room: str) -> frozenset[str]:
-    """Return the packages that a package imports."""
+    """Return the packages that a package imports, inside functions too."""
     found = set()
     for path in (ROOT / room).rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("probseg."):
                 found.add(str(node.module).split(".")[1])
-    return frozenset(found & CONTENT.keys()) - {room}
+    return frozenset(found & {*CONTENT, *WINGS}) - {room}
 
 
 @cache
 def floor(room: str) -> int:
     """Return the length of the longest chain of imports below a package."""
-    return 1 + max(map(floor, below(room)), default=-1)
+    return 1 + max(map(floor, below(room)), default=-1)  # a circle would never end
+
+
+def draw(axes: plt.Axes, x: float, y: float, words: tuple[str, str], colour: str) -> None:
+    """Draw a package, its name above its content."""
+    axes.add_patch(plt.Rectangle((x - 0.47, y - 0.36), 0.94, 0.72, fc="white", ec=colour, lw=1.2))
+    axes.text(x, y + 0.13, words[0], ha="center", va="center", color=INK, weight="bold")
+    axes.text(x, y - 0.18, words[1], ha="center", va="center", color=GREY, size=6)
 
 
 def main() -> None:
+    for room in (*CONTENT, *WINGS):
+        entered = below(room) & set(WINGS)
+        assert not entered, f"{room} imports the wings {sorted(entered)}"
     floors: dict[int, list[str]] = {}
     for room in CONTENT:
         floors.setdefault(floor(room), []).append(room)
+    top = len(floors) - 1
     figure, axes = plt.subplots(figsize=(WIDTH, 0.52 * len(floors)), layout="constrained")
     for height, rooms in floors.items():
         for number, room in enumerate(rooms):
-            x = number - (len(rooms) - 1) / 2
-            box = plt.Rectangle((x - 0.47, height - 0.36), 0.94, 0.72, fc="white", ec=BLUE, lw=1.2)
-            axes.add_patch(box)
-            axes.text(x, height + 0.13, room, ha="center", va="center", color=INK, weight="bold")
-            axes.text(x, height - 0.18, CONTENT[room], ha="center", va="center", color=GREY, size=7)
-    width = max(map(len, floors.values())) / 2
-    axes.set(xlim=(-width, width), ylim=(-0.5, len(floors) - 0.5))
+            draw(axes, number, height, (room, CONTENT[room]), BLUE)
+    edge = max(map(len, floors.values())) + 0.3
+    for number, wing in enumerate(sorted(WINGS, key=floor)):
+        y = number * top / (len(WINGS) - 1)
+        draw(axes, edge + 0.5, y, (wing, OFFERS[wing]), ORANGE)
+    axes.axvline(edge - 0.15, color=GREY, lw=0.8, ls=":")
+    axes.set(xlim=(-0.5, edge + 1), ylim=(-0.5, top + 0.5))
     axes.axis("off")
     save(figure, "../rooms")
 

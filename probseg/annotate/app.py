@@ -22,16 +22,17 @@ from probseg.annotate.security import Guard
 from probseg.annotate.sessions import Sessions
 from probseg.annotate.store import StaleRevisionError
 from probseg.errors import USER_ERRORS, DataError
+from probseg.page import SHARED
 
 PAGE = Path(__file__).parent / "page"
 
 FILES = {
-    "annotate.js": "text/javascript",
-    "canvas.js": "text/javascript",
-    "annotate.css": "text/css",
-    "icon.svg": "image/svg+xml",
+    "annotate.js": (PAGE, "text/javascript"),
+    "canvas.js": (SHARED, "text/javascript"),
+    "page.css": (SHARED, "text/css"),
+    "icon.svg": (SHARED, "image/svg+xml"),
 }
-"""Files of the page that are served, and their media types."""
+"""Files of the page that are served, their folders and media types."""
 
 FRAME = "application/octet-stream"
 
@@ -75,8 +76,11 @@ def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
 
     photo = sessions.photograph
     routes = [
-        Route("/", _page("index.html", "text/html")),
-        *(Route(f"/static/{name}", _page(name, media)) for name, media in FILES.items()),
+        Route("/", _file(PAGE / "index.html", "text/html")),
+        *(
+            Route(f"/static/{name}", _file(folder / name, media))
+            for name, (folder, media) in FILES.items()
+        ),
         _get("/api/session", sessions.session),
         _get("/api/photos/{name}", lambda name: sessions.describe(photo(name))),
         _post("/api/photos/{name}/open", lambda name, body: sessions.open(photo(name))),
@@ -108,8 +112,8 @@ def create_app(sessions: Sessions, hosts: frozenset[str], token: str) -> Guard:
     return Guard(Starlette(routes=routes, exception_handlers=handlers), hosts, token)
 
 
-def _page(name: str, media: str) -> Callable[[Request], Response]:
-    return lambda request: Response((PAGE / name).read_bytes(), media_type=media)
+def _file(path: Path, media: str) -> Callable[[Request], Response]:
+    return lambda request: Response(path.read_bytes(), media_type=media)
 
 
 def _get(path: str, answer: Callable[..., Any]) -> Route:

@@ -6,7 +6,7 @@ import io
 import math
 import time
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -20,9 +20,10 @@ from probseg.interact.mask import Mask
 from probseg.interact.predictor import Predictor
 from probseg.interact.states import check_click
 from probseg.models import Segmenter
+from probseg.page import SHARED
 from probseg.types import Click, read_only
 
-_PAGE = files("probseg.annotate") / "page"
+_PAGE = Path(__file__).parent / "page"
 
 
 class Clicker(anywidget.AnyWidget):
@@ -39,8 +40,10 @@ class Clicker(anywidget.AnyWidget):
         UnknownNameError: If there is no model of this name.
     """
 
-    _esm = "\n".join((_PAGE / name).read_text("utf-8") for name in ("canvas.js", "notebook.js"))
-    _css = (_PAGE / "annotate.css").read_text("utf-8")
+    _esm = "\n".join(
+        path.read_text("utf-8") for path in (SHARED / "canvas.js", _PAGE / "notebook.js")
+    )
+    _css = (SHARED / "page.css").read_text("utf-8")
     height = traitlets.Int(560).tag(sync=True)
 
     def __init__(

@@ -4,41 +4,28 @@ from __future__ import annotations
 
 import copy
 import json
-import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib import metadata as packages
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 import probseg
 from probseg.clicks.boxes import CROP_PADDING, MIN_PADDING
-from probseg.errors import UsageError
-from probseg.export import runner
-from probseg.export.graphs import Graph, trace
-from probseg.export.parity import Parity, TorchRunner, measure
-from probseg.export.web import write_page
+from probseg.errors import UnknownNameError, UsageError
+from probseg.export.graphs import trace
+from probseg.export.parity import Parity, measure
+from probseg.export.targets import TARGETS
 from probseg.models import Segmenter
 from probseg.transfer import digest
 from probseg.zoo.trained import weights_digest
 
-Target = Literal["onnx", "torch", "page"]
-
 ABOUT = "export.json"
 """File with the settings of the graphs, for runners."""
-
-PACKAGES: dict[Target, tuple[str, ...]] = {
-    "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "torch": (),
-    "page": ("onnx", "onnxscript", "onnxruntime"),
-}
-"""Packages that a target needs, beyond the dependencies of probseg."""
-
-SUFFIX: dict[Target, str] = {"onnx": ".onnx", "torch": ".pt2", "page": ".onnx"}
 
 TOLERANCE = 1e-3
 """Largest difference of two logits, relative to the largest logit where that is above 1."""
@@ -47,7 +34,7 @@ TOLERANCE = 1e-3
 def export_model(
     model: Segmenter,
     folder: Path | str,
-    to: Target = "onnx",
+    to: str = "onnx",
     size: int | None = None,
     name: str = "",
     tell: Callable[[str], object] = lambda step: None,
@@ -56,9 +43,8 @@ def export_model(
 
     Args:
         model: The network, with the settings that the graphs shall have; it is left as it is.
-        folder: The graphs, `export.json` and, for ONNX, `runner.py`; must not exist yet.
-        to: `"onnx"`; `"torch"`, files of `torch.export.save`; or `"page"`, ONNX graphs with a
-            web page that runs them in the browser.
+        folder: The graphs, `export.json` and what goes with them; must not exist yet.
+        to: Name in `TARGETS`.
         size: Longest side in pixels that the graphs work at; the network's `working_size` by
             default.
         name: Of the model, for the description.
@@ -68,12 +54,16 @@ def export_model(
         Differences between the answers of the written graphs and of the network.
 
     Raises:
+        UnknownNameError: If there is no such target.
         UsageError: If packages are missing, the folder exists, there is no size, the network
             computes on the host, npm cannot fetch ONNX Runtime Web for a page, or the graphs do not
             answer as the network does; nothing is written then.
     """
     folder = Path(folder)
-    if missing := [package for package in PACKAGES[to] if find_spec(package) is None]:
+    if to not in TARGETS:
+        raise UnknownNameError(kind="target", name=to, known=TARGETS)
+    target = TARGETS[to]
+    if missing := [package for package in target.packages if find_spec(package) is None]:
         msg = f'{", ".join(missing)} not installed; in a checkout run: pip install -e ".[export]"'
         raise UsageError(msg)
     if folder.exists() or not folder.absolute().parent.is_dir():
@@ -92,16 +82,15 @@ def export_model(
     with tempfile.TemporaryDirectory(dir=folder.absolute().parent) as temporary:
         draft = Path(temporary) / "export"
         draft.mkdir()
-        if to == "page":
-            tell("fetching ONNX Runtime Web")
-            write_page(draft)
+        tell("writing what goes with the graphs")
+        target.accompany(draft)
         tell(f"tracing the network at {model.cell} x {model.cell} pixels")
         graphs = trace(model, model.cell)
-        files = {part: f"{part}{SUFFIX[to]}" for part in graphs}
+        files = {part: f"{part}{target.suffix}" for part in graphs}
         for part, graph in graphs.items():
             tell(f"writing {files[part]}")
-            _write(graph, draft / files[part], to)
-        about = _description(model, name, to)
+            target.write(graph, draft / files[part])
+        about = _description(model, name, target.packages)
         about["graphs"] = {
             part: {
                 "file": files[part],
@@ -112,9 +101,8 @@ def export_model(
             for part, graph in graphs.items()
         }
         _write_json(draft / ABOUT, about)
-        written = TorchRunner(draft) if to == "torch" else runner.Runner(draft)
         tell("comparing answers of graphs and network")
-        parity = measure(model, written)
+        parity = measure(model, target.runner(draft))
         if parity.logit_difference > TOLERANCE * max(1.0, parity.largest_logit):
             msg = (
                 f"the graphs must give the network's logits up to {TOLERANCE:g} of the largest, "
@@ -123,31 +111,13 @@ def export_model(
             )
             raise UsageError(msg)
         _write_json(draft / ABOUT, {**about, "parity": parity._asdict()})
-        if to == "onnx":
-            shutil.copyfile(runner.__file__, draft / "runner.py")
         draft.rename(folder)
     return parity
 
 
-def _write(graph: Graph, path: Path, to: Target) -> None:
-    if to == "torch":
-        torch.export.save(graph.program, path)
-        return
-    with torch.no_grad():
-        program = torch.onnx.export(
-            graph.program,
-            input_names=list(graph.inputs),
-            output_names=list(graph.outputs),
-            dynamo=True,
-            verbose=False,
-        )
-    assert program is not None, "a program for dynamo=True"
-    program.save(path, external_data=False)
-
-
-def _description(model: Segmenter, name: str, to: Target) -> dict[str, Any]:
+def _description(model: Segmenter, name: str, needed: Sequence[str]) -> dict[str, Any]:
     """Return the description of the graphs, without their inputs and outputs."""
-    versions = {package: packages.version(package) for package in PACKAGES[to]}
+    versions = {package: packages.version(package) for package in needed}
     return {
         "model": name,
         "weights_sha256": weights_digest(model.state_dict()),

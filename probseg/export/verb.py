@@ -11,6 +11,7 @@ from probseg.attention import Adaptation
 from probseg.cli.arguments import Parser, check_writable, count, positive
 from probseg.errors import UsageError
 from probseg.export import export_model
+from probseg.export.targets import TARGETS
 from probseg.terminal import console
 from probseg.zoo.create import create_interactive
 
@@ -78,9 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     add("model", help="model of the zoo, or folder/ of one")
     add(
         "--to",
-        choices=("onnx", "torch", "page"),
+        choices=TARGETS,
         required=True,
-        help="format of the graphs; page: ONNX with a web page that runs them in the browser",
+        help="; ".join(f"{name}: {target.help}" for name, target in TARGETS.items()),
     )
     add("--output", type=Path, required=True, metavar="FOLDER", help="new folder")
     add(

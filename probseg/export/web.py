@@ -11,8 +11,8 @@ from pathlib import Path
 from PIL import Image
 from skimage.data import coffee
 
-import probseg
 from probseg.errors import UsageError
+from probseg.page import SHARED
 
 RUNTIME = "onnxruntime-web@1.30.0"
 """npm package of ONNX Runtime Web, MIT licence."""
@@ -24,13 +24,11 @@ RUNTIME_FILES = (
 )
 """Its files for graphs on the processor."""
 
+PAGE = Path(__file__).parent / "page"
+
 OWN_FILES = (
-    "export/page/index.html",
-    "export/page/page.js",
-    "export/page/runner.js",
-    "annotate/page/canvas.js",
-    "annotate/page/annotate.css",
-    "annotate/page/icon.svg",
+    *(PAGE / name for name in ("index.html", "page.js", "runner.js")),
+    *(SHARED / name for name in ("canvas.js", "page.css", "icon.svg")),
 )
 
 
@@ -62,7 +60,6 @@ def write_page(folder: Path) -> None:
                 found = archive.extractfile(f"package/dist/{name}")
                 assert found is not None, "a file"
                 (folder / name).write_bytes(found.read())
-    for file in OWN_FILES:
-        source = Path(probseg.__file__).parent / file
-        shutil.copyfile(source, folder / source.name)
+    for path in OWN_FILES:
+        shutil.copyfile(path, folder / path.name)
     Image.fromarray(coffee()).save(folder / "photo.png")

@@ -16,12 +16,13 @@ import probseg
 from probseg.errors import UsageError
 from probseg.export import Runner, export_model, folder
 from probseg.export.parity import TorchRunner, measure
+from probseg.export.targets import TARGETS
 from probseg.models import build
 from probseg.transfer import digest
 from probseg.zoo.store import save
 
 SIDE = 64
-WITHOUT_ONNX = [name for name in folder.PACKAGES["onnx"] if importlib.util.find_spec(name) is None]
+WITHOUT_ONNX = [name for name in TARGETS["onnx"].packages if importlib.util.find_spec(name) is None]
 needs_onnx = pytest.mark.skipif(
     bool(WITHOUT_ONNX), reason=f"{', '.join(WITHOUT_ONNX)} not installed: the extra [export]"
 )
@@ -196,7 +197,7 @@ def test_graphs_of_another_network_are_not_left(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_exported_is_refused_before_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "_write", None)
+    monkeypatch.setattr(folder, "trace", None)
     with pytest.raises(UsageError, match="output"):
         export_model(network("micro_fast"), tmp_path, to="torch")
     model = build(described("micro_conv")).eval()

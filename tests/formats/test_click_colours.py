@@ -48,7 +48,7 @@ def test_colours_of_clicks_are_far_apart(vision):
 
 
 def test_the_page_has_the_colours_of_the_figures(repository):
-    page = (repository / "probseg" / "annotate" / "page" / "canvas.js").read_text("utf-8")
+    page = (repository / "probseg" / "page" / "canvas.js").read_text("utf-8")
     for name, positive in (("OBJECT", True), ("BACKGROUND", False)):
         assert re.search(rf'^const {name} = "(#\w+)"', page, re.M)[1] == CLICK_COLOURS[positive]
 

@@ -4,6 +4,7 @@ import ast
 import csv
 import re
 import runpy
+from importlib import import_module
 
 import pytest
 import torch
@@ -130,6 +131,36 @@ def test_links_outside_the_site_exist(page, repository):
             headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
             names = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in headings}
             assert anchor in names, f"{page} links to {link}"
+
+
+NAMED = re.compile(r"(?<![\w./-])(?:probseg(?:\.\w+)+|(?:probseg|tests|configs|docs)/[\w./-]*\w)")
+
+
+def exists(name, repository):
+    """Return whether a dotted name can be imported, or a path is in the repository."""
+    if "/" in name:
+        return (repository / name).exists()
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found = import_module(".".join(parts[:length]))
+        except ImportError:
+            continue
+        return all((found := getattr(found, part, None)) is not None for part in parts[length:])
+    return False
+
+
+def test_names_and_files_in_prose_exist(docs, repository):
+    history = docs / "experiments.md"  # commands of earlier commits
+    pages = [repository / "README.md", repository / "CONTRIBUTING.md", *docs.rglob("*.md")]
+    named = {
+        (page.name, name)
+        for page in pages
+        for name in NAMED.findall(page.read_text("utf-8"))
+        if page != history and "NAME" not in name
+    }
+    assert len(named) > 150
+    assert [pair for pair in sorted(named) if not exists(pair[1], repository)] == []
 
 
 def test_rows_of_tables_have_the_cells_of_their_header(docs, repository):

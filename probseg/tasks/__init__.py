@@ -1,4 +1,4 @@
-"""LightningModules: training of networks, and evaluation of baselines."""
+"""LightningModules: training of networks, and prediction."""
 
 from probseg.tasks.interactive import InteractiveSegmentation
 from probseg.tasks.schedule import PolynomialDecay, PolynomialThenConstant

@@ -230,7 +230,7 @@ def test_two_processes_show_the_same_pictures(tested):
 
 @pytest.mark.slow
 def test_two_processes_train(tmp_path):
-    """What they learn is compared in tests/tasks/test_semantic_processes.py."""
+    """What they learn is compared in tests/semantic/test_semantic_processes.py."""
     write_camvid(tmp_path / "camvid", images=FIVE)
     fit = camvid_fit("--trainer.max_epochs=1", "--trainer.sync_batchnorm=false")
     run_in_two_processes(tmp_path, *fit)

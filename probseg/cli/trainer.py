@@ -46,6 +46,7 @@ from probseg.cli.noise import without_notices, without_notices_about_checkpoints
 from probseg.cli.nulls import restore_nulls
 from probseg.cli.own_folder import FOLDER, ROLES, with_folder
 from probseg.cli.precision import without_slow_bfloat16
+from probseg.cli.processes import check_accelerator, check_processes
 from probseg.errors import UsageError, history, user_error
 from probseg.kinds import TASKS, TaskName, find
 from probseg.lightning_internals import DataFirstParser, VerbCLI
@@ -149,6 +150,8 @@ class ProbsegCLI(VerbCLI):
         config = self.config[self.config.subcommand]
         config.ckpt_path = self.checkpoint
         check_run_folder(config.trainer)
+        check_accelerator(config.trainer.accelerator)
+        check_processes(config.trainer.accelerator, config.trainer.devices)
         without_slow_bfloat16(config.trainer)  # before the configuration is saved
         names = []
         if self.run_to_continue is not None:

@@ -128,7 +128,7 @@ def test_a_prior_without_iterations_is_refused(of, iterations):
     model.adapt(Adaptation(value_iterations=0))
     before = [layer.settings for layer in probabilistic_layers(model)]
     with pytest.raises(ValueError, match=rf"^`{of}_prior` .*`{of}_iterations`"):
-        model.adapt(**{f"{of}_iterations": iterations, f"{of}_prior": 0.5})
+        model.adapt(Adaptation(**{f"{of}_iterations": iterations, f"{of}_prior": 0.5}))
     assert [layer.settings for layer in probabilistic_layers(model)] == before
 
 
@@ -234,13 +234,13 @@ def test_propagation_can_be_switched_off_and_on_again():
 def test_none_leaves_a_setting_as_it_is():
     model = network(head={"propagation_iterations": 2, "value_prior": 3.0})
     settings = [layer.settings for layer in probabilistic_layers(model)]
-    model.adapt()
+    model.adapt(Adaptation())
     assert [layer.settings for layer in probabilistic_layers(model)] == settings
     model.adapt(Adaptation(key_iterations=4, value_prior=0.5))
     (keys,), (values,) = keys_of(model.backbone), values_of(model.head.last)
     assert (keys.iterations, keys.prior_precision) == (4, 0.0)
     assert (values.iterations, values.prior_precision) == (2, 0.5)
-    micro_model("micro_conv").adapt()
+    micro_model("micro_conv").adapt(Adaptation())
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from runs import command, finished, folder_fit, started, usage_error
 from torch.utils.data import DataLoader, Dataset
 
+import probseg
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.cli.faults import explain, how_to_continue, interruption
@@ -314,7 +315,7 @@ def test_a_training_that_is_asked_to_stop(number, status, name, place):
     assert "Traceback" not in text
     assert f"probseg: stopped by {name}; the same command with `--ckpt_path last`" in text
     assert str(LAST) in text
-    assert stored["probseg"]["format"] == 2
+    assert stored["probseg_version"] == probseg.__version__
 
 
 def failing_step(error):

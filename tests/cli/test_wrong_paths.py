@@ -8,6 +8,8 @@ from jsonargparse import Namespace
 from runs import MICRO, QUIET, usage_error
 
 from probseg.cli.faults import explain
+from probseg.cli.processes import check_accelerator
+from probseg.errors import UsageError
 
 FIT = ("fit", "--config", "configs/experiment/folder.yaml", *MICRO, *QUIET)
 HAVE = "expected images/ and masks/"
@@ -74,6 +76,19 @@ def here(tmp_path, monkeypatch):
 def test_messages_name_what_is_there(arguments, words, capsys):
     message = usage_error(capsys, *arguments)
     assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda", "mps", "tpu"])
+def test_devices_that_are_not_there(name, monkeypatch):
+    for kind in ("CUDA", "MPS", "XLA"):
+        place = f"probseg.cli.processes.{kind}Accelerator.is_available"
+        monkeypatch.setattr(place, staticmethod(lambda: False))
+    with pytest.raises(UsageError, match=rf"--trainer.accelerator {name}: .* choose cpu or auto"):
+        check_accelerator(name)
+    for other in ("cpu", "auto", "unknown"):  # which Lightning reports
+        check_accelerator(other)
+    monkeypatch.setattr("probseg.cli.processes.MPSAccelerator.is_available", lambda: True)
+    check_accelerator("gpu")
 
 
 def test_a_file_that_cannot_be_read_is_not_called_unwritable(tmp_path, monkeypatch):

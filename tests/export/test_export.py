@@ -221,7 +221,7 @@ def test_command(tmp_path, capsys):
     printed = capsys.readouterr()
     assert "18 answers compared" in printed.out
     steps = [step.split()[0] for step in printed.err.splitlines()]
-    assert steps == ["tracing", "writing", "comparing"]
+    assert steps == ["writing", "tracing", "writing", "comparing"]
     assert "output" in usage_error(capsys, *arguments)
     key = ("--output", tmp_path / "other", "--key-iterations=1")
     assert "key_iterations" in usage_error(capsys, *arguments[:3], *key)

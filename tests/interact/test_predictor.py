@@ -246,7 +246,7 @@ def test_after_adapting_all_steps_are_answered_again_in_order():
     predictor, adapted = Predictor(model, zoom=None), {"value_iterations": 5, "value_prior": 0.02}
     predictor.set_image(photo())
     before = [predictor.predict([click]).probability for click in CLICKS]
-    predictor.adapt(**adapted)
+    predictor.adapt(Adaptation(**adapted))
     last = predictor.predict().probability
     assert np.abs(before[-1] - last).max() > 1e-5
     earlier = predictor.undo().probability

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from probseg.cli.arguments import Parser, add_verbs
 from probseg.errors import USER_ERRORS, UsageError
 from probseg.kinds import Offers
 
@@ -48,21 +49,16 @@ def run(arguments: Sequence[str]) -> None:
         DataError: If an archive or a photograph cannot be used.
         SystemExit: With status 1 if problems or shared photographs were found.
     """
-    options = _parser(arguments).parse_args(list(arguments))
-    try:
-        options.action(options)
-    except USER_ERRORS:
-        raise
-    except OSError as error:  # permissions, full disks
-        raise UsageError(str(error)) from error
-
-
-def _parser(arguments: Sequence[str]) -> Parser:
-    """Return the parser, with the options of the verb that the arguments name."""
     parser = Parser(
         prog="probseg data",
         description="Published data sets, and your own folders.",
         epilog=EXAMPLES,
     )
     add_verbs(parser, VERBS, arguments)
-    return parser
+    options = parser.parse_args(list(arguments))
+    try:
+        options.action(options)
+    except USER_ERRORS:
+        raise
+    except OSError as error:  # permissions, full disks
+        raise UsageError(str(error)) from error

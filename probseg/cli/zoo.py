@@ -62,22 +62,17 @@ def run(arguments: Sequence[str]) -> None:
     Raises:
         UsageError: If a file is missing or cannot be used.
     """
-    options = _parser(arguments).parse_args(list(arguments))
-    try:
-        options.action(options)
-    except (OSError, ValueError) as error:
-        raise UsageError(str(error)) from error
-
-
-def _parser(arguments: Sequence[str]) -> Parser:
-    """Return the parser, with the options of the verb that the arguments name."""
     parser = Parser(
         prog="probseg zoo",
         description="Trained models of probseg and of other zoos.",
         epilog=EXAMPLES,
     )
     add_verbs(parser, VERBS, arguments)
-    return parser
+    options = parser.parse_args(list(arguments))
+    try:
+        options.action(options)
+    except (OSError, ValueError) as error:
+        raise UsageError(str(error)) from error
 
 
 def _add_list(verbs: Verbs) -> None:

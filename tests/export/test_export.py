@@ -197,7 +197,6 @@ def test_graphs_of_another_network_are_not_left(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_exported_is_refused_before_work(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "trace", None)
     with pytest.raises(UsageError, match="output"):
         export_model(network("micro_fast"), tmp_path, to="torch")
     model = build(described("micro_conv")).eval()

@@ -103,8 +103,8 @@ def check_readable(path: Path) -> dict[str, Any]:
 
     Raises:
         UsageError: If there is no such file.
-        WeightsError: If it is damaged, or something else. Where another checkpoint in the folder can
-            be read, the path of the newest is named.
+        WeightsError: If it is damaged, or something else. Where another checkpoint in the folder
+            can be read, the path of the newest is named.
     """
     if (fault := no_file(path)) is not None:
         checkpoints = [*path.glob("*.ckpt"), *path.glob("checkpoints/*.ckpt")]

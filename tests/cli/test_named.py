@@ -1,6 +1,7 @@
 """Names on a command line: what they import, and which evaluations they configure."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -59,7 +60,9 @@ def test_names_in_files_of_files_count_and_comments_do_not(tmp_path):
 def test_a_training_on_a_folder_loads_no_wing(tmp_path, repository):
     write_folder(tmp_path / "objects", images=5, size=(24, 32))
     command = [sys.executable, "-c", PROGRAM, *folder_fit(tmp_path / "objects")]
-    done = subprocess.run(command, cwd=repository, capture_output=True, text=True)
+    paths = [str(repository / "tests"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = subprocess.run(command, cwd=repository, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     loaded = json.loads(done.stdout.splitlines()[-1])
     wings = {path.split(".")[1] for path in OF_WINGS.values()}

@@ -166,7 +166,7 @@ def crossed(rings, size):
 def test_polygons_are_a_union_and_may_leave_the_image(rings):
     size = (9, 13)
     # Whether a centre on a line is inside is not defined.
-    rings = [ring + (0.0123, 0.0377) for ring in rings]
+    rings = [np.add(ring, (0.0123, 0.0377)) for ring in rings]
     drawn = polygons.fill([polygons.Polygon(ring) for ring in rings], size)
     each = [crossed([ring.tolist()], size) for ring in rings]
     np.testing.assert_array_equal(drawn, np.any(each, axis=0))

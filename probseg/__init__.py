@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from probseg.kinds import imported_when_asked
 
 if TYPE_CHECKING:
     from probseg.interact.predictor import Predictor
@@ -13,18 +15,11 @@ __version__ = "0.1.0"
 __all__ = ["Click", "Predictor", "__version__", "create_model", "list_models"]
 
 _LAZY = {
-    "Click": "probseg.types",
-    "Predictor": "probseg.interact.predictor",
-    "create_model": "probseg.zoo",
-    "list_models": "probseg.zoo",
+    "Click": "probseg.types.Click",
+    "Predictor": "probseg.interact.predictor.Predictor",
+    "create_model": "probseg.zoo.create_model",
+    "list_models": "probseg.zoo.list_models",
 }
 """Public names whose modules import torch, which takes seconds: loaded on first use."""
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in _LAZY:
-        import importlib
-
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    msg = f"module 'probseg' has no attribute {name!r}"
-    raise AttributeError(msg)
+__getattr__ = imported_when_asked(__name__, _LAZY)

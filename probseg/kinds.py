@@ -6,7 +6,7 @@ for one of its names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -138,6 +138,23 @@ def find(path: str) -> Any:  # noqa: ANN401 (any object of a module)
     """Import the object of a dotted path, `package.module.name`."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(module), name)
+
+
+def imported_when_asked(package: str, paths: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package that imports its public names when they are asked for.
+
+    Args:
+        package: `__name__` of the package.
+        paths: Dotted paths by public name.
+    """
+
+    def __getattr__(name: str) -> Any:  # noqa: ANN401 (any object; becomes that of the package)
+        if name in paths:
+            return find(paths[name])
+        msg = f"module {package!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+
+    return __getattr__
 
 
 class Offers(Mapping[str, _Offer]):

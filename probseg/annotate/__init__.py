@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from probseg.kinds import imported_when_asked
 
 if TYPE_CHECKING:
     from probseg.annotate.widget import Clicker
 
 __all__ = ["Clicker"]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name == "Clicker":  # needs the extra `notebook`
-        from probseg.annotate.widget import Clicker
-
-        return Clicker
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+__getattr__ = imported_when_asked(  # it needs the extra `notebook`
+    __name__, {"Clicker": "probseg.annotate.widget.Clicker"}
+)

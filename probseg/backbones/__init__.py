@@ -6,7 +6,7 @@ Each network is imported when it is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from probseg.backbones.base import Backbone
 from probseg.backbones.stem import (
@@ -17,7 +17,7 @@ from probseg.backbones.stem import (
     has_prompt_stem,
     rgb_parameters,
 )
-from probseg.kinds import Offers
+from probseg.kinds import Offers, imported_when_asked
 
 if TYPE_CHECKING:
     from probseg.backbones.botnet import BoTNet
@@ -25,15 +25,14 @@ if TYPE_CHECKING:
     from probseg.backbones.resnet import ResNet
     from probseg.backbones.timm import TimmBackbone
 
-BACKBONES: Mapping[str, type[Backbone]] = Offers(
-    "backbone",
-    {
-        "BoTNet": "probseg.backbones.botnet.BoTNet",
-        "HRNetV2": "probseg.backbones.hrnet.HRNetV2",
-        "ResNet": "probseg.backbones.resnet.ResNet",
-        "TimmBackbone": "probseg.backbones.timm.TimmBackbone",
-    },
-)
+_PATHS = {
+    "BoTNet": "probseg.backbones.botnet.BoTNet",
+    "HRNetV2": "probseg.backbones.hrnet.HRNetV2",
+    "ResNet": "probseg.backbones.resnet.ResNet",
+    "TimmBackbone": "probseg.backbones.timm.TimmBackbone",
+}
+
+BACKBONES: Mapping[str, type[Backbone]] = Offers("backbone", _PATHS)
 
 __all__ = [
     "BACKBONES",
@@ -50,9 +49,4 @@ __all__ = [
     "rgb_parameters",
 ]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in BACKBONES:
-        return BACKBONES[name]
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+__getattr__ = imported_when_asked(__name__, _PATHS)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from probseg.data.published import PUBLISHED_PATHS
-from probseg.kinds import Offers, find
+from probseg.kinds import Offers, imported_when_asked
 
 if TYPE_CHECKING:
     from probseg.data.base import InteractiveDataset
@@ -87,9 +87,4 @@ __all__ = [
     "TrainBatch",
 ]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in _LAZY:
-        return find(_LAZY[name])
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+__getattr__ = imported_when_asked(__name__, _LAZY)

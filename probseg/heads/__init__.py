@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from probseg.kinds import Offers, find
+from probseg.kinds import Offers, imported_when_asked
 
 if TYPE_CHECKING:
     from probseg.heads.base import Decoded, Decoder, Head
@@ -77,9 +77,4 @@ __all__ = [
     "SeparableHead",
 ]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in _PATHS:
-        return find(_PATHS[name])
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+__getattr__ = imported_when_asked(__name__, _PATHS)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from probseg.interact.batches import Model, OneStep
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.states import InteractionState, begin, image_tensor
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS, Zoom
+from probseg.kinds import imported_when_asked
 
 if TYPE_CHECKING:
     from probseg.interact.mask import Mask
@@ -30,17 +31,10 @@ __all__ = [
 ]
 
 _LAZY = {
-    "Mask": "probseg.interact.mask",
-    "Predictor": "probseg.interact.predictor",
-    "Session": "probseg.interact.session",
+    "Mask": "probseg.interact.mask.Mask",
+    "Predictor": "probseg.interact.predictor.Predictor",
+    "Session": "probseg.interact.session.Session",
 }
 """Names whose modules an evaluation does not need: imported on first use."""
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in _LAZY:
-        import importlib
-
-        return getattr(importlib.import_module(_LAZY[name]), name)
-    msg = f"module 'probseg.interact' has no attribute {name!r}"
-    raise AttributeError(msg)
+__getattr__ = imported_when_asked(__name__, _LAZY)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from probseg.kinds import Offers, find
+from probseg.kinds import Offers, imported_when_asked
 
 if TYPE_CHECKING:
     from probseg.semantic.camvid import CamVid
@@ -66,9 +66,6 @@ __all__ = [
     "semantic_variant",
 ]
 
-
-def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in _MODULES:
-        return find(f"{__name__}.{_MODULES[name]}.{name}")
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+__getattr__ = imported_when_asked(
+    __name__, {name: f"{__name__}.{module}.{name}" for name, module in _MODULES.items()}
+)

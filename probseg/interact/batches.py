@@ -105,24 +105,19 @@ class Batches(NamedTuple):
             network.moved(network.uncalibrated(own), one)
             for one, own in zip(encoded, prompts, strict=True)
         ]
-        raw = network.raw_logits(_joined(encoded), _joined_prompts(moved), refine=False).main
+        image = torch.cat([one.image for one in encoded])
+        raw, _ = network.grid_logits(image, _joined_features(encoded), _joined_prompts(moved))
         return [
             network.calibrated(as_given(network.refined(raw[n : n + 1], one, moved[n]), one))[0, 0]
             for n, one in enumerate(encoded)
         ]
 
 
-def _joined(encoded: Sequence[Encoded]) -> Encoded:
-    """Return padded images of one grid as one batch, which the network takes for whole images."""
-    image = torch.cat([one.image for one in encoded])
-    size = (image.shape[-2], image.shape[-1])
+def _joined_features(encoded: Sequence[Encoded]) -> Decoded | None:
+    """Return the features of several images as one batch; None where prompts enter at the stem."""
     decoded = [one.decoded for one in encoded if one.decoded is not None]
-    return Encoded(size, size, image, _joined_features(decoded) if decoded else None)
-
-
-def _joined_features(decoded: Sequence[Decoded]) -> Decoded:
-    if len(decoded) == 1:
-        return decoded[0]
+    if len(decoded) <= 1:
+        return decoded[0] if decoded else None
     units = [one.units for one in decoded if one.units is not None]
     return Decoded(
         torch.cat([one.features for one in decoded]),

@@ -243,7 +243,7 @@ class Segmenter(Network):
             ValueError: If the shapes do not fit together.
         """
         moved = self.moved(prompts, encoded)
-        main, auxiliary = self._grid_logits(encoded.image, encoded.decoded, moved)
+        main, auxiliary = self.grid_logits(encoded.image, encoded.decoded, moved)
         if refine:
             main = self.refined(main, encoded, moved)
         return Logits(
@@ -274,10 +274,16 @@ class Segmenter(Network):
             return moved
         return padded_previous(moved, (encoded.image.shape[-2], encoded.image.shape[-1]))
 
-    def _grid_logits(
+    def grid_logits(
         self, image: Tensor, decoded: Decoded | None, prompts: Prompts
     ) -> tuple[Tensor, Tensor | None]:
-        """Compute main and auxiliary logits of the padded images, prompts in their pixels."""
+        """Compute main and auxiliary logits of padded images, which `as_given` cuts and enlarges.
+
+        Args:
+            image: As in `Encoded.image`.
+            decoded: As in `Encoded.decoded`.
+            prompts: Of `moved`, in pixels of the padded images.
+        """
         size = (image.shape[-2], image.shape[-1])
         maps = self.click_maps(prompts, size)  # (B, 3, h, w)
         clicks = maps[:, 1:]

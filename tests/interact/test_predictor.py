@@ -17,7 +17,6 @@ from probseg.heads import ConvHead, FPNDecoder
 from probseg.interact import RECOMMENDED_ZOOM, ZOOMS, InteractionLoop, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor
 from probseg.models import Segmenter
-from probseg.models.segmenter import Logits
 from probseg.types import Click, FeatureInfo, Sample
 
 CLICKS = [Click(20, 30), Click(3, 4, positive=False), Click(25.5, 20.25)]
@@ -299,7 +298,7 @@ def counted():
 
 def test_the_loop_is_asked_for_what_is_new_only(monkeypatch):
     predictor, asked = Predictor(micro_model("micro_fast"), zoom=None), []
-    encoding, decoding = "features", "raw_logits"
+    encoding, decoding = "features", "grid_logits"
     for name in (encoding, decoding):
         function = getattr(predictor.model, name)
 
@@ -348,12 +347,12 @@ def test_a_new_crop_is_paid_for_again(counted):
 class Answers(Segmenter):
     """Says that a disk around the last positive click is the object."""
 
-    def raw_logits(self, encoded, prompts, refine=True):
-        height, width = encoded.size
+    def grid_logits(self, image, decoded, prompts):
+        height, width = image.shape[-2:]
         x, y = prompts.points[0][prompts.labels[0] == 1][-1]
         rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
         distance = ((columns - x) ** 2 + (rows - y) ** 2).sqrt()
-        return Logits((0.06 * width + len(prompts.labels[0]) - distance)[None, None], None)
+        return (0.06 * width + len(prompts.labels[0]) - distance)[None, None], None
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What the wings offer to the trunk, by name: no other file of the trunk names a wing.
+"""What the wings offer, by name: no other file of the trunk names a wing.
 
 The trunk is what a training, an evaluation and a click need. A wing is imported when somebody asks
 for one of its names.
@@ -76,7 +76,16 @@ KINDS: dict[str, dict[str, str]] = {
         "VOCSegmentation": "probseg.semantic.voc.VOCSegmentation",
     },
 }
-"""Paths of all that the wings offer: kind, then name."""
+"""Paths of all that the wings offer: kind, then name.
+
+| kind | read by |
+|:--|:--|
+| `attention` | `probseg.attention.ATTENTIONS` |
+| `verb`, `data_verb`, `zoo_verb`, `data_comparison` | the command line |
+| `class` | the command line, for configurations that name them |
+| `part` | `probseg.models.build`, for parts of networks |
+| `data_module`, `reevaluation`, `semantic_dataset` | the command line, and the wing `release` |
+"""
 
 TaskName = Literal["interactive", "semantic"]
 """Task of a network: one object that an annotator means, or the classes of all pixels."""

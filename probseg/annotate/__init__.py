@@ -11,6 +11,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Clicker"]
 
-__getattr__ = imported_when_asked(  # it needs the extra `notebook`
-    __name__, {"Clicker": "probseg.annotate.widget.Clicker"}
-)
+# It needs the extra `notebook`.
+__getattr__ = imported_when_asked(__name__, {"Clicker": "probseg.annotate.widget.Clicker"})

@@ -1,4 +1,4 @@
-"""Resolves and checks `--ckpt_path`."""
+"""Resolves and checks `--ckpt_path` and the folder of a run, and says how to go on from it."""
 
 from __future__ import annotations
 

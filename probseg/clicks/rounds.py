@@ -11,7 +11,7 @@ from probseg.seeds import mixed
 from probseg.types import Prompts
 
 Answer = Callable[[Prompts], Tensor]
-"""The network as it is, in evaluation mode: logits `(B, 1, H, W)` for prompts of a batch."""
+"""The network as it is: logits `(B, 1, H, W)` for prompts of a batch."""
 
 
 def drawn_rounds(rounds: tuple[int, int], seed: int) -> int:

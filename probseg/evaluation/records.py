@@ -77,7 +77,7 @@ class Picture:
         image: RGB, uint8, shape `(h, w, 3)`.
         mask: uint8, shape `(h, w)`: 1 object, 0 background, 255 ignored.
         box: The annotator's box, or None.
-        clicks: All clicks, in order.
+        clicks: The corrective clicks, in order.
         frames: Predictions by rising number of clicks; the last one is the final prediction.
     """
 

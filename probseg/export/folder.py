@@ -39,7 +39,7 @@ def export_model(
     name: str = "",
     tell: Callable[[str], object] = lambda step: None,
 ) -> Parity:
-    """Write a network as graphs, with a description and a runner.
+    """Write a network as graphs, with a description and what goes with the target.
 
     Args:
         model: The network, with the settings that the graphs shall have; it is left as it is.

@@ -11,8 +11,5 @@ if TYPE_CHECKING:
 
 __all__ = ["Baseline"]
 
-__getattr__ = (
-    imported_when_asked(  # Lightning takes seconds to load, which benchmarks need not wait for
-        __name__, {"Baseline": "probseg.lab.baseline_task.Baseline"}
-    )
-)
+# Lightning takes seconds to load, which benchmarks need not wait for.
+__getattr__ = imported_when_asked(__name__, {"Baseline": "probseg.lab.baseline_task.Baseline"})

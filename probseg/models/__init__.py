@@ -1,4 +1,4 @@
-"""Whole networks: `Segmenter`, the base of the networks of all tasks, and their presets."""
+"""Whole networks: `Network`, the base of all tasks, `Segmenter`, and presets."""
 
 from probseg.models.build import (
     build,

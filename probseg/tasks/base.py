@@ -1,4 +1,4 @@
-"""Base class of all trainings: optimiser, schedule, frozen weights, checkpoints."""
+"""Base class of all trainings: seeds of batches, hyper-parameters, checkpoints."""
 
 from __future__ import annotations
 

@@ -16,11 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from drawn_sets import write_coco
-from fakes import write_folder, write_grabcut
 from PIL import Image
-from result_folders import rising, write_result
-from runs import command
 from test_docs import OF_PARTS, OF_THE_FAMILY, OF_TRAINING
 
 import probseg
@@ -29,6 +25,10 @@ from probseg.cli import TRAINER, VERBS
 from probseg.cli.arguments import Parser
 from probseg.cli.configs import check_configs
 from probseg.cli.named import import_named, named_tasks, names_in
+from support.drawn_sets import write_coco
+from support.fakes import write_folder, write_grabcut
+from support.result_folders import rising, write_result
+from support.runs import command
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {

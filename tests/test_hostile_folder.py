@@ -7,8 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes import micro_model, save
-from hostile import (
+
+from probseg.annotate.models import Answerer
+from probseg.annotate.photographs import read_readable
+from probseg.annotate.sessions import Sessions
+from probseg.convert import WRITERS, Request, convert
+from probseg.convert.ledger import IMAGES, OBJECTS
+from probseg.data import COCO, ImageMaskFolder
+from probseg.data.checks import check_folder
+from probseg.data.prompts import read_prompts
+from probseg.errors import DataError
+from probseg.models import build, read_preset
+from probseg.zoo import store
+from support.fakes import micro_model, save
+from support.hostile import (
     BARE,
     COMPOSED,
     EMPTY,
@@ -23,20 +35,8 @@ from hostile import (
     squares,
     write_hostile,
 )
-from micro import described
-from runs import MICRO, QUIET, command, finished, folder_fit
-
-from probseg.annotate.models import Answerer
-from probseg.annotate.photographs import read_readable
-from probseg.annotate.sessions import Sessions
-from probseg.convert import WRITERS, Request, convert
-from probseg.convert.ledger import IMAGES, OBJECTS
-from probseg.data import COCO, ImageMaskFolder
-from probseg.data.checks import check_folder
-from probseg.data.prompts import read_prompts
-from probseg.errors import DataError
-from probseg.models import build, read_preset
-from probseg.zoo import store
+from support.micro import described
+from support.runs import MICRO, QUIET, command, finished, folder_fit
 
 SHORT = ("--evaluation.trials=1", "--evaluation.max_clicks=1", "--data.eval_batch_size=64")
 

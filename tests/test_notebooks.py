@@ -4,7 +4,8 @@ import json
 import re
 
 import pytest
-from runs import separately
+
+from support.runs import separately
 
 SMALL = {"photographs": 6, "epochs": 1, "steps": 2}
 """Values for the cells with the tag `parameters`."""

@@ -7,12 +7,12 @@ import argparse
 
 import pytest
 import torch
-from fakes import draw_scene, save, write_folder
-from runs import command, usage_error
 
 from probseg.cli.arguments import device
 from probseg.data import FolderDataModule
 from probseg.masks import read_labels
+from support.fakes import draw_scene, save, write_folder
+from support.runs import command, usage_error
 
 
 def machine(monkeypatch, kind, count):

@@ -2,7 +2,8 @@
 
 import pytest
 import yaml
-from pages import browser
+
+from support.pages import browser
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
 
 from probseg.errors import DataError
 from probseg.texts import open_as_utf8, open_text, read_json, read_lines, read_text
+from support.refusals import refused
 
 WRITTEN = {
     "UTF-8": (b"", "utf-8"),

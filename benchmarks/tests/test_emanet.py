@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from drawn_semantic import write_camvid
 from emanet_counts import Block, read_counts, write_counts
 from emanet_evaluate import blocks, evaluate, trained_network
 from emanet_plan import read_plan
@@ -18,6 +17,7 @@ from measure import RESULTS
 from probseg.semantic import CamVid
 from probseg.semantic.confusion import Confusion
 from probseg.semantic.scores import semantic_scores
+from support.drawn_semantic import write_camvid
 
 SMALL = {
     "title": "Small",

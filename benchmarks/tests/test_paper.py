@@ -11,7 +11,6 @@ import pytest
 import yaml
 from paper_claims import POOLED, by_seeds, examine, examine_all, score
 from paper_plans import claim, plan_of
-from result_folders import write_result
 from scipy.stats import ttest_1samp
 
 from probseg.errors import DataError, UnknownNameError
@@ -19,6 +18,7 @@ from probseg.evaluation import PROTOCOLS
 from probseg.evaluation.records import read_objects
 from probseg.metrics.comparison import holm, signed_rank
 from probseg.models import build, list_presets, override, read_preset
+from support.result_folders import write_result
 
 PROTOCOL = replace(PROTOCOLS["gabbur2021"], trials=2)
 OBJECTS = 40

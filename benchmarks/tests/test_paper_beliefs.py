@@ -11,7 +11,6 @@ import paper_beliefs_report as report
 import pytest
 import torch
 import yaml
-from fakes import write_folder
 from paper_chain import computed
 from paper_plans import plan_of, training_of
 from paper_rows import read_plan
@@ -21,6 +20,7 @@ from probseg.attention import ProbabilisticAttention2d
 from probseg.ops import probabilistic_attention
 from probseg.ops.axial import to_lines
 from probseg.zoo.store import save
+from support.fakes import write_folder
 
 
 def test_the_area_under_the_curve_counts_pairs():

@@ -6,7 +6,6 @@ import paper_chain
 import pytest
 import torch
 import yaml
-from fakes import write_folder
 from paper_plans import plan_of, training_of
 from paper_rows import read_plan
 from paper_train import described, initial_networks
@@ -14,6 +13,7 @@ from paper_train import described, initial_networks
 from probseg.attention import ProbabilisticAttention2d
 from probseg.attention.probabilistic import LayerSettings
 from probseg.zoo.store import save
+from support.fakes import write_folder
 
 CSA = {
     "class_path": "probseg.heads.CorrectiveSelfAttention",

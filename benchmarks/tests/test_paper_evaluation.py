@@ -5,11 +5,11 @@ import paper_evaluate as evaluation
 import pytest
 import torch
 import yaml
-from fakes import micro_model, write_folder
 from paper_plans import plan_of
 
 from probseg.evaluation.records import read_objects
 from probseg.models import read_preset
+from support.fakes import micro_model, write_folder
 
 
 class Trials:

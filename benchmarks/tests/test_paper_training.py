@@ -8,12 +8,12 @@ import paper_train
 import pytest
 import torch
 import yaml
-from fakes import write_folder
 from paper_evaluate import load
 from paper_plans import plan_of, training_of
 from paper_rows import read_plan
 
 from probseg import create_model
+from support.fakes import write_folder
 
 NETWORKS = {
     "conv": {},

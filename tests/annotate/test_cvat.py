@@ -10,12 +10,12 @@ from unittest.mock import MagicMock
 import numpy as np
 import pytest
 import yaml
-from fakes import draw_scene
 from PIL import Image
 
 from probseg.annotate.tools.prompted import PromptedModel
 from probseg.cli import main
 from probseg.descriptions import RECOMMENDED
+from support.fakes import draw_scene
 
 MODULE = "probseg.annotate.tools.cvat"
 

@@ -9,15 +9,15 @@ import urllib.request
 
 import numpy as np
 import pytest
-from fakes import draw_scene
 from PIL import Image
-from runs import printed_line, started
 from starlette.testclient import TestClient
 
 from probseg.annotate.tools.label_studio import Backend, asked, create_app
 from probseg.annotate.tools.prompted import PromptedModel
 from probseg.cli import main
 from probseg.formats import brush
+from support.fakes import draw_scene
+from support.runs import printed_line, started
 
 HOST = "127.0.0.1:9090"
 MODEL = "lite0_unet_prop"

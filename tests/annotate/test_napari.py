@@ -4,10 +4,10 @@ import tomllib
 
 import numpy as np
 import pytest
-from fakes import draw_scene
 
 from probseg.annotate.tools.napari import displayed, segment_by_clicks
 from probseg.annotate.tools.prompted import PromptedModel
+from support.fakes import draw_scene
 
 MODEL = "lite0_unet_prop"
 

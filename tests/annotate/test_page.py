@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from fakes import draw_scene
-from pages import Disks, Page, browser, serving
 from PIL import ExifTags, Image
+
+from support.fakes import draw_scene
+from support.pages import Disks, Page, browser, serving
 
 RED = (np.s_[20:29], np.s_[50:59])
 """Rows and columns of a red square on the photograph of marks."""

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from pages import Page, browser, serving
 from PIL import Image
 
 from probseg.clicks.annotators import largest_error_click
@@ -11,6 +10,7 @@ from probseg.interact import InteractionLoop, begin, image_tensor
 from probseg.metrics.overlap import iou
 from probseg.types import Click
 from probseg.zoo import create_interactive
+from support.pages import Page, browser, serving
 
 TARGET, MOST_CLICKS = 0.9, 6
 

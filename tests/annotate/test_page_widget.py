@@ -4,12 +4,12 @@ import base64
 
 import numpy as np
 import pytest
-from fakes import draw_scene, micro_model
-from pages import browser
 
 from probseg.annotate.frames import unpack
 from probseg.interact.predictor import Predictor
 from probseg.types import Click
+from support.fakes import draw_scene, micro_model
+from support.pages import browser
 
 pytest.importorskip("anywidget", reason="the notebook clicker needs anywidget")
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from fakes import draw_scene
 
 import probseg
 from probseg.annotate.tools.prompted import PromptedModel, confidence, pixel_click
 from probseg.interact.predictor import Mask
 from probseg.types import Click
+from support.fakes import draw_scene
 
 MODELS = ["lite0_unet_prop", "resnet16_csa"]  # encodes once; looks again at each click
 

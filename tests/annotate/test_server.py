@@ -8,9 +8,6 @@ import sqlite3
 
 import numpy as np
 import pytest
-from annotate_client import HOST, MODEL, begin, draw_photographs
-from fakes import micro_model
-from micro import described
 from PIL import Image
 from pycocotools import mask as coco_mask
 
@@ -24,6 +21,9 @@ from probseg.errors import UsageError
 from probseg.images import read_image
 from probseg.types import Click
 from probseg.zoo import store
+from support.annotate_client import HOST, MODEL, begin, draw_photographs
+from support.fakes import micro_model
+from support.micro import described
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from annotate_client import draw_photographs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import printed_line, started
 
 from probseg.annotate.frames import unpack
 from probseg.cli import main
+from support.annotate_client import draw_photographs
+from support.runs import printed_line, started
 
 SIZE = (96, 128)
 

@@ -4,17 +4,17 @@ from itertools import count
 
 import numpy as np
 import pytest
-from annotate_client import begin, draw_photographs
-from fakes import micro_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from micro import described
 
 from probseg.annotate.models import Answerer
 from probseg.annotate.steps import as_step, check_step
 from probseg.images import read_image
 from probseg.interact import Session
 from probseg.zoo import store
+from support.annotate_client import begin, draw_photographs
+from support.fakes import micro_model
+from support.micro import described
 
 HEIGHT, WIDTH = 40, 56
 X, Y = st.floats(0, WIDTH - 0.1), st.floats(0, HEIGHT - 0.1)

@@ -5,8 +5,6 @@ import re
 
 import pytest
 import torch
-from fakes import micro_model
-from network_cases import draw
 from torch import nn
 
 from probseg.attention import (
@@ -20,6 +18,8 @@ from probseg.backbones import Backbone
 from probseg.heads import ConvHead, CorrectiveSelfAttention, FPNDecoder
 from probseg.models import Segmenter, list_presets
 from probseg.types import FeatureInfo, Prompts
+from support.fakes import micro_model
+from support.network_cases import draw
 
 PROPAGATES = {"value_precision": 0.5, "propagation_iterations": 1, "value_prior": 0.1}
 

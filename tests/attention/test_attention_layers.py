@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from network_cases import draw
 
 from probseg.attention import (
     Attention2d,
@@ -11,6 +10,7 @@ from probseg.attention import (
     build_attention,
 )
 from probseg.errors import UnknownNameError
+from support.network_cases import draw
 
 VIEWS = [
     {"axis": "full"},

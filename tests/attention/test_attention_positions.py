@@ -4,12 +4,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from network_cases import draw
 from torch import Tensor
 
 from probseg.attention import Attention2d, build_attention
 from probseg.attention.position import POSITIONS
 from probseg.errors import UnknownNameError
+from support.network_cases import draw
 
 VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width", "span": 3}]
 NAMES = ("standard", "probabilistic")

@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from network_cases import attention_layer
 from torch import Tensor, nn
 
 from probseg.attention import ATTENTIONS
+from support.network_cases import attention_layer
 
 BROKEN = ("additive", "local")
 """Layers with a prior that needs the loop over tiles, which is left out of the graph."""

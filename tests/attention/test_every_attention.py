@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from fakes import micro_model
-from micro import described
-from network_cases import draw
-from runs import QUIET, finished
 from torch import Tensor
 
 from probseg.attention import ATTENTIONS, Attention2d, build_attention
 from probseg.family import HardAttention2d
 from probseg.family.information import posterior_divergence, posterior_entropy
 from probseg.types import Prompts
+from support.fakes import micro_model
+from support.micro import described
+from support.network_cases import draw
+from support.runs import QUIET, finished
 
 
 @pytest.fixture(params=ATTENTIONS)

@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
-from network_cases import draw
 from torch import Tensor
 
 from probseg.attention import ProbabilisticAttention2d, StandardAttention2d
 from probseg.attention.position import POSITIONS
 from probseg.errors import UnknownNameError
+from support.network_cases import draw
 
 PROPAGATES = {"value_precision": 0.5, "propagation_iterations": 1, "value_prior": 0.1}
 VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width"}, {"axis": "width", "span": 3}]

@@ -6,14 +6,14 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from network_cases import assert_all_learn, assert_arrived, assert_described, opened
-from refusals import refused
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from probseg.attention import Attention2d
 from probseg.backbones import BoTNet
 from probseg.errors import UnknownNameError
+from support.network_cases import assert_all_learn, assert_arrived, assert_described, opened
+from support.refusals import refused
 
 NAME = "resnet26.bt_in1k"
 TINY = {"layers": [1, 1, 1, 2], "channels": [8, 16, 16, 32]}

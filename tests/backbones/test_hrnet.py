@@ -5,12 +5,12 @@ import functools
 import pytest
 import timm
 import torch
-from network_cases import assert_all_learn, assert_arrived
 from safetensors.torch import save_file
 
 from probseg.backbones import HRNetV2
 from probseg.backbones.hrnet import WIDTHS
 from probseg.errors import UnknownNameError
+from support.network_cases import assert_all_learn, assert_arrived
 
 
 @pytest.fixture(scope="module")

@@ -5,12 +5,12 @@ from functools import partial
 import pytest
 import timm
 import torch
-from network_cases import assert_arrived, assert_described
-from refusals import refused
 from safetensors.torch import save_file
 
 from probseg.backbones import ResNet
 from probseg.errors import UnknownNameError
+from support.network_cases import assert_arrived, assert_described
+from support.refusals import refused
 
 NAME = "resnet26.bt_in1k"
 TINY = {"layers": [1, 1, 1, 3], "channels": [8, 16, 16, 16]}

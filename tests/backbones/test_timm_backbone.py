@@ -5,14 +5,14 @@ import timm
 import timm.models._builder
 import torch
 from huggingface_hub.errors import HTTPError
-from network_cases import assert_all_learn, assert_described
-from refusals import refused
 from timm.layers import Conv2dSame
 from torch import nn
 
 from probseg.backbones import BACKBONES, Backbone, PromptStem, TimmBackbone, add_prompt_stem
 from probseg.backbones.stem import has_prompt_stem
 from probseg.errors import UnknownNameError, WeightsError
+from support.network_cases import assert_all_learn, assert_described
+from support.refusals import refused
 
 MICRO = "test_resnet.r160_in1k"
 

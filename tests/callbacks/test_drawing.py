@@ -4,10 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from drawn_semantic import FakeStreets
-from fakes import FakeObjects, micro_model
 from lightning.pytorch.loggers import TensorBoardLogger
-from trainings import quiet_trainer
 
 from probseg.callbacks import InteractiveEvaluation, VisualLog
 from probseg.clicks.curriculum import Curriculum
@@ -22,6 +19,9 @@ from probseg.semantic import (
 )
 from probseg.tasks import InteractiveSegmentation
 from probseg.types import Sample
+from support.drawn_semantic import FakeStreets
+from support.fakes import FakeObjects, micro_model
+from support.trainings import quiet_trainer
 
 FIRST = (
     "matplotlib.figure.Figure.subplots",

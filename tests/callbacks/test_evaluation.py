@@ -5,17 +5,17 @@ from dataclasses import asdict
 import lightning as L
 import pytest
 import torch
-from fakes import FakeObjects, micro_model
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
-from trainings import quiet_trainer
 
 from probseg.attention import Adaptation, probabilistic_layers
 from probseg.callbacks import InteractiveEvaluation
 from probseg.errors import UnknownNameError
 from probseg.interact import OneStep
 from probseg.tasks import InteractiveSegmentation
+from support.fakes import FakeObjects, micro_model
+from support.trainings import quiet_trainer
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -6,12 +6,8 @@ from types import SimpleNamespace
 import lightning as L
 import pytest
 import torch
-from drawn_semantic import FakeStreets
-from fakes import FakeObjects, micro_model
 from lightning.pytorch.plugins import MixedPrecision
-from runs import assert_identical
 from torch import nn
-from trainings import quiet_trainer
 
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.clicks import Curriculum
@@ -21,6 +17,10 @@ from probseg.losses import BinaryCrossEntropy
 from probseg.semantic import SemanticDataModule, SemanticSegmentation, semantic_variant
 from probseg.semantic import task as semantic_task
 from probseg.tasks import InteractiveSegmentation
+from support.drawn_semantic import FakeStreets
+from support.fakes import FakeObjects, micro_model
+from support.runs import assert_identical
+from support.trainings import quiet_trainer
 
 LOADING = {"batch_size": 2, "crop_size": 32, "num_workers": 0}
 LATE = 4

@@ -8,16 +8,16 @@ import threading
 import lightning as L
 import pytest
 import torch
-from fakes import FakeObjects
 from lightning.pytorch.callbacks import Callback, EMAWeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from runs import assert_identical
 from torch.utils.data import DataLoader
-from trainings import Killed, quiet_trainer, train
 
 from probseg.callbacks import LastCheckpoint, last_checkpoint
 from probseg.semantic.datamodule import EachOnce
 from probseg.zoo.trained import read_trained
+from support.fakes import FakeObjects
+from support.runs import assert_identical
+from support.trainings import Killed, quiet_trainer, train
 
 STEPS = 4
 """Batches of an epoch."""

@@ -6,19 +6,19 @@ import re
 import signal
 
 import pytest
-from fakes import FakeObjects, micro_model
 from lightning import seed_everything
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from runs import assert_identical
-from trainings import quiet_trainer, train
 
 from probseg.callbacks import InteractiveEvaluation, LastCheckpoint
 from probseg.callbacks.start import START, StartScore, start_score
 from probseg.cli.checkpoints import next_commands
 from probseg.data import InteractiveDataModule
 from probseg.tasks import InteractiveSegmentation
+from support.fakes import FakeObjects, micro_model
+from support.runs import assert_identical
+from support.trainings import quiet_trainer, train
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -14,7 +14,6 @@ from jsonargparse import ArgumentParser
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch import nn
-from trainings import quiet_trainer
 
 from probseg.callbacks.artifacts import RECORD, ArtifactLogger, use_checkpoint
 from probseg.callbacks.config import SaveConfig
@@ -22,6 +21,7 @@ from probseg.callbacks.continued_csv import ContinuedCSVLogger
 from probseg.callbacks.loggers import missing_versions
 from probseg.errors import UsageError
 from probseg.evaluation import environment
+from support.trainings import quiet_trainer
 
 wandb = pytest.importorskip("wandb")
 from wandb.wandb_run import Run  # noqa: E402

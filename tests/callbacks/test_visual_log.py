@@ -3,11 +3,9 @@ import io
 import numpy as np
 import pytest
 import torch
-from fakes import FakeObjects, micro_model
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from PIL import Image, ImageColor
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from trainings import quiet_trainer
 
 from probseg.callbacks import VisualLog
 from probseg.clicks.curriculum import Curriculum
@@ -15,6 +13,8 @@ from probseg.data import InteractiveDataModule, TrainBatch
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.tasks import InteractiveSegmentation
 from probseg.types import IGNORE, Prompts
+from support.fakes import FakeObjects, micro_model
+from support.trainings import quiet_trainer
 
 CROP = 40
 OUTLINE, BOX = (255, 220, 0), (255, 160, 0)

@@ -1,10 +1,10 @@
 """Photographs that were cut off: what a whole training makes of them."""
 
 import pytest
-from fakes import write_folder
-from runs import command, folder_fit, usage_error
 
 from probseg.data import FolderDataModule
+from support.fakes import write_folder
+from support.runs import command, folder_fit, usage_error
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from runs import command, finished, folder_fit, train_two_epochs, usage_error
-from tested import FACTS
 
 import probseg
 from probseg.callbacks.finite_loss import FiniteLoss
@@ -24,6 +22,8 @@ from probseg.release.facts import Facts
 from probseg.release.publish import publish
 from probseg.zoo import create_model
 from probseg.zoo.trained import read_trained
+from support.runs import command, finished, folder_fit, train_two_epochs, usage_error
+from support.tested import FACTS
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -3,13 +3,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from result_folders import METRICS, rising, write_result
-from runs import command, usage_error
 
 from probseg.cli.compare import EXAMPLES
 from probseg.reports.comparison_inputs import read_result
 from probseg.reports.comparison_report import LEADING, LEGEND
 from probseg.reports.comparison_scores import object_scores
+from support.result_folders import METRICS, rising, write_result
+from support.runs import command, usage_error
 
 
 @pytest.fixture(scope="module")

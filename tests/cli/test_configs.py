@@ -14,14 +14,8 @@ import lightning as L
 import pytest
 import torch
 import yaml
-from documented import commands, rows
-from drawn_sets import SETS, write_coco
-from experiments import options_of, part_of
-from fakes import write_folder
 from jsonargparse import ArgumentParser
 from lightning.pytorch.callbacks import ModelCheckpoint
-from micro import described
-from runs import MICRO, QUIET, SMALL, command, finished, folder_fit, is_semantic, only_made
 
 import probseg.callbacks.evaluation as evaluation
 from probseg.attention import (
@@ -43,6 +37,12 @@ from probseg.paths import configs_dir
 from probseg.semantic import SemanticEvaluation
 from probseg.tasks import InteractiveSegmentation
 from probseg.zoo import create_model
+from support.documented import commands, rows
+from support.drawn_sets import SETS, write_coco
+from support.experiments import options_of, part_of
+from support.fakes import write_folder
+from support.micro import described
+from support.runs import MICRO, QUIET, SMALL, command, finished, folder_fit, is_semantic, only_made
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -4,12 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
-from fakes import draw_scene, save, write_folder, write_grabcut, write_sbd
-from runs import command, usage_error
-from sites import serving
 
 from probseg.data import GrabCut
 from probseg.data.published import PUBLISHED
+from support.fakes import draw_scene, save, write_folder, write_grabcut, write_sbd
+from support.runs import command, usage_error
+from support.sites import serving
 
 
 @pytest.fixture

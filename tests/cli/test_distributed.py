@@ -6,9 +6,10 @@ Trainings by two processes are tested in test_distributed_training.py.
 import json
 
 import pytest
-from evaluation_runs import TEST, clicks, figures
-from fakes import write_folder
-from runs import command, separately
+
+from support.evaluation_runs import TEST, clicks, figures
+from support.fakes import write_folder
+from support.runs import command, separately
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

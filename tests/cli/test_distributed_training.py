@@ -13,12 +13,12 @@ from uuid import uuid4
 import pytest
 import torch
 import torch.distributed.run
-from evaluation_runs import figures
-from fakes import write_folder
-from runs import assert_identical, command, folder_fit, started
 
 from probseg.callbacks import last_checkpoint
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss, SoftIoULoss, WeightedSum
+from support.evaluation_runs import figures
+from support.fakes import write_folder
+from support.runs import assert_identical, command, folder_fit, started
 
 PATIENCE = 240
 STEPS = 6

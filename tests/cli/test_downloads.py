@@ -6,10 +6,10 @@ import pytest
 import timm.models._builder
 import torch
 import yaml
-from fakes import write_folder
-from runs import MICRO, QUIET, SMALL, finished, only_made
 
 from probseg.errors import UsageError
+from support.fakes import write_folder
+from support.runs import MICRO, QUIET, SMALL, finished, only_made
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 import pytest
-from fakes import write_folder
-from runs import usage_error
 
 from probseg.paths import configs_dir
+from support.fakes import write_folder
+from support.runs import usage_error
 
 QUICK = """
 import sys

@@ -12,13 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fakes import write_folder
 from jsonargparse import Namespace
 from lightning import Trainer
 from lightning.pytorch.plugins.environments import LightningEnvironment
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from runs import command, finished, folder_fit, started, usage_error
 from torch.utils.data import DataLoader, Dataset
 
 import probseg
@@ -36,6 +34,8 @@ from probseg.errors import (
 )
 from probseg.losses import BinaryCrossEntropy
 from probseg.tasks import InteractiveSegmentation
+from support.fakes import write_folder
+from support.runs import command, finished, folder_fit, started, usage_error
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from fakes import write_folder
 from PIL import Image
-from runs import MICRO, QUIET, command, train_two_epochs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from probseg.data import SamplePhotos
+from support.fakes import write_folder
+from support.runs import MICRO, QUIET, command, train_two_epochs
 
 REPORT = {
     "results.json",

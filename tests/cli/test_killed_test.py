@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from evaluation_runs import TEST, clicks, figures
-from fakes import write_folder
-from runs import command, started
 
 import probseg.callbacks.evaluation as evaluation
+from support.evaluation_runs import TEST, clicks, figures
+from support.fakes import write_folder
+from support.runs import command, started
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

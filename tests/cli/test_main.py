@@ -7,9 +7,6 @@ import sys
 
 import pytest
 import yaml
-from fakes import write_folder
-from runs import MICRO, QUIET, command, folder_fit, usage_error
-from zoos import add_model, ship
 
 import probseg
 import probseg.cli
@@ -20,6 +17,9 @@ from probseg.cli.own_folder import FOLDER, ROLES
 from probseg.errors import UnknownNameError, UsageError, user_error
 from probseg.paths import configs_dir
 from probseg.zoo.index import WEIGHTS
+from support.fakes import write_folder
+from support.runs import MICRO, QUIET, command, folder_fit, usage_error
+from support.zoos import add_model, ship
 
 
 @pytest.fixture

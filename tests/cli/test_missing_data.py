@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from fakes import write_berkeley, write_grabcut
-from runs import MICRO, QUIET, usage_error
+
+from support.fakes import write_berkeley, write_grabcut
+from support.runs import MICRO, QUIET, usage_error
 
 TEST = (
     *("test", "--config", "configs/experiment/gabbur2021_sbd.yaml", *MICRO, *QUIET),

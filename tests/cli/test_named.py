@@ -7,19 +7,19 @@ import sys
 
 import pytest
 import yaml
-from drawn_semantic import write_camvid
-from fakes import write_folder
-from runs import MICRO_EMANET, QUIET, folder_fit, only_made
 
 from probseg.cli.named import OF_WINGS, named_tasks, names_in
 from probseg.kinds import find
 from probseg.semantic import SemanticEvaluation
+from support.drawn_semantic import write_camvid
+from support.fakes import write_folder
+from support.runs import MICRO_EMANET, QUIET, folder_fit, only_made
 
 TASK = {"class_path": "SemanticSegmentation", "init_args": {"lr_scheduler": "PolynomialDecay"}}
 
 PROGRAM = """
 import json, sys
-from runs import only_made
+from support.runs import only_made
 only_made(*sys.argv[1:])
 print(json.dumps([name for name in sys.modules if name.startswith("probseg.")]))
 """

@@ -4,11 +4,11 @@ Validation has the settings of a training.
 """
 
 import pytest
-from fakes import write_folder
-from runs import MICRO, QUIET, finished, folder_fit
 
 import probseg.cli.trainer as trainer_module
 from probseg.errors import UsageError
+from support.fakes import write_folder
+from support.runs import MICRO, QUIET, finished, folder_fit
 
 FOLDER = folder_fit("data")
 ARGUMENTS = {

@@ -1,10 +1,10 @@
 """`--folder`: any folder as the data of a test or a validation."""
 
 import pytest
-from fakes import write_folder
-from runs import MICRO, MICRO_EMANET, QUIET, only_made, usage_error
 
 from probseg.data import FolderDataModule
+from support.fakes import write_folder
+from support.runs import MICRO, MICRO_EMANET, QUIET, only_made, usage_error
 
 
 @pytest.fixture(autouse=True)

@@ -1,12 +1,12 @@
 """Half precision on processors that are slower with it."""
 
 import pytest
-from fakes import write_folder
 from jsonargparse import Namespace
-from runs import folder_fit, only_made
 
 from probseg.cli import precision
 from probseg.cli.precision import bfloat16_gain, without_slow_bfloat16
+from support.fakes import write_folder
+from support.runs import folder_fit, only_made
 
 
 @pytest.fixture

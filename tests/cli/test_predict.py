@@ -8,12 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from drawn_sets import write_coco
-from fakes import draw_scene, micro_model, save
-from micro import described
 from PIL import Image
 from pycocotools import mask as coco_mask
-from runs import command, separately, started, usage_error
 
 import probseg
 from probseg.annotate.photographs import list_photographs
@@ -21,6 +17,10 @@ from probseg.masks import read_labels
 from probseg.models import build, read_preset
 from probseg.semantic.multiscale import predict_classes
 from probseg.zoo import store
+from support.drawn_sets import write_coco
+from support.fakes import draw_scene, micro_model, save
+from support.micro import described
+from support.runs import command, separately, started, usage_error
 
 CLICKS = [probseg.Click(20, 30), probseg.Click(3, 4, positive=False)]
 BOX = (10, 12, 40, 44)

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fakes import write_folder
 from lightning.pytorch.callbacks import Callback
-from runs import assert_identical, folder_fit, separately, started
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import probseg.cli.trainer as trainer_module
+from support.fakes import write_folder
+from support.runs import assert_identical, folder_fit, separately, started
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

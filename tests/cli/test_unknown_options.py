@@ -2,7 +2,8 @@
 
 import pytest
 import yaml
-from runs import usage_error
+
+from support.runs import usage_error
 
 FIT = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root", "objects")
 TASK = "probseg.tasks.InteractiveSegmentation"

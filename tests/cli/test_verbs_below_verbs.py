@@ -1,11 +1,11 @@
 """The verbs of `probseg data` and `probseg zoo`, of which wings offer some."""
 
 import pytest
-from runs import command
 
 from probseg.cli import data, zoo
 from probseg.cli.arguments import Parser, add_verbs
 from probseg.kinds import KINDS
+from support.runs import command
 
 
 @pytest.mark.parametrize(

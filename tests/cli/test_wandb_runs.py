@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from fakes import write_folder
 from PIL import Image
-from runs import MICRO, QUIET, SMALL, finished, folder_fit, separately, started, usage_error
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from probseg.paths import configs_dir
+from support.fakes import write_folder
+from support.runs import MICRO, QUIET, SMALL, finished, folder_fit, separately, started, usage_error
 
 wandb = pytest.importorskip("wandb")
 

@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from fakes import write_folder
 from jsonargparse import Namespace
-from runs import MICRO, QUIET, usage_error
 
 from probseg.cli.faults import explain
 from probseg.cli.processes import check_accelerator
 from probseg.errors import UsageError
+from support.fakes import write_folder
+from support.runs import MICRO, QUIET, usage_error
 
 FIT = ("fit", "--config", "configs/experiment/folder.yaml", *MICRO, *QUIET)
 HAVE = "expected images/ and masks/"

@@ -1,11 +1,11 @@
 """The verbs of the zoo that show, fetch and verify models."""
 
 import pytest
-from runs import command, usage_error
-from zoos import add_model, ship
 
 import probseg.zoo.index as index
 from probseg.zoo.index import Metric
+from support.runs import command, usage_error
+from support.zoos import add_model, ship
 
 FIGURES = {
     "GrabCut/ritm/noc@90": Metric(3.875, 0.512),

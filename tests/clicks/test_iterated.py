@@ -9,7 +9,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from refusals import refused
 from scipy import ndimage
 
 from probseg.clicks import Curriculum, IteratedClicks
@@ -18,6 +17,7 @@ from probseg.clicks.iterated import corrective_clicks
 from probseg.clicks.rounds import answered, drawn_rounds, with_clicks
 from probseg.seeds import Draws
 from probseg.types import Prompts
+from support.refusals import refused
 
 REGIONS = arrays(np.bool_, st.tuples(st.integers(1, 3), st.integers(1, 12), st.integers(1, 12)))
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from network_cases import as_batch, prompts
 
 from probseg.clicks.maps import (
     ClickMaps,
@@ -18,6 +17,7 @@ from probseg.clicks.maps import (
     squared_distances,
 )
 from probseg.types import Prompts
+from support.network_cases import as_batch, prompts
 
 
 @st.composite

@@ -5,10 +5,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from network_cases import prompts
 
 from probseg.clicks import PropagatedClicks
 from probseg.clicks.propagated import FEW_CLICKS, LARGEST_ODDS, SMALLEST_SHARE
+from support.network_cases import prompts
 
 
 def halves():

@@ -4,9 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from fakes import draw_scene, save, write_folder
 from pycocotools.coco import COCO
-from runs import command, usage_error
 
 from probseg.convert import READERS, WRITERS, Ledger, Request, convert
 from probseg.convert.parts import AnnotatedImage, LabelledRegion
@@ -14,6 +12,8 @@ from probseg.errors import DataError
 from probseg.formats.regions import as_region
 from probseg.masks import read_labels
 from probseg.object_numbers import MAX_IDS
+from support.fakes import draw_scene, save, write_folder
+from support.runs import command, usage_error
 
 RING = np.zeros((9, 11), dtype=bool)
 RING[1:8, 1:8] = True

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import draw_scene, save
 from PIL import Image
 from pycocotools.coco import COCO
 
@@ -14,6 +13,7 @@ from probseg.convert import WRITERS, Request, convert
 from probseg.data.sets.coco import COCO as COCOFolder
 from probseg.errors import DataError
 from probseg.formats import brush
+from support.fakes import draw_scene, save
 
 HEIGHT, WIDTH = 24, 32
 SQUARE = [4, 4, 12, 4, 12, 12, 4, 12]

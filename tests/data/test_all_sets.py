@@ -6,9 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-from drawn_sets import SETS, write_voc_labels
-from fakes import draw_scene, save, write_instances
-from refusals import refused
 
 from probseg.data import (
     COCO,
@@ -21,6 +18,9 @@ from probseg.data import (
 from probseg.data.base import PublishedDataset
 from probseg.data.published import PUBLISHED
 from probseg.errors import DataError, DatasetNotFoundError
+from support.drawn_sets import SETS, write_voc_labels
+from support.fakes import draw_scene, save, write_instances
+from support.refusals import refused
 
 
 def drawn(name, root):

@@ -8,9 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from fakes import save, write_sbd
 from PIL import Image
-from refusals import refused
 from scipy.io import savemat
 
 import probseg.images as images
@@ -19,6 +17,8 @@ from probseg.data.sets.mat_files import load_mat
 from probseg.errors import DataError
 from probseg.images import image_size, read_image
 from probseg.masks import read_colours, read_grey, read_labels
+from support.fakes import save, write_sbd
+from support.refusals import refused
 
 READERS = (read_image, read_labels, read_colours, read_grey, image_size)
 

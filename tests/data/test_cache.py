@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from refusals import refused
 
 import probseg.data.cache as cache
 from probseg.data.cache import cached
 from probseg.errors import DataError
+from support.refusals import refused
 
 FORK = multiprocessing.get_context("fork")
 

@@ -4,7 +4,14 @@ import re
 
 import numpy as np
 import pytest
-from fakes import (
+
+from probseg.data import DAVIS585, COCOMVal, GrabCut
+from probseg.data.checks import check_dataset, check_folder
+from probseg.data.pairs import ImageMaskPairs
+from probseg.data.published import PUBLISHED, find_published, get_published
+from probseg.data.source import Full
+from probseg.errors import DatasetNotFoundError, UnknownNameError
+from support.fakes import (
     draw_scene,
     save,
     with_source,
@@ -13,14 +20,7 @@ from fakes import (
     write_grabcut,
     write_sbd,
 )
-from refusals import refused
-
-from probseg.data import DAVIS585, COCOMVal, GrabCut
-from probseg.data.checks import check_dataset, check_folder
-from probseg.data.pairs import ImageMaskPairs
-from probseg.data.published import PUBLISHED, find_published, get_published
-from probseg.data.source import Full
-from probseg.errors import DatasetNotFoundError, UnknownNameError
+from support.refusals import refused
 
 
 def drawn(name, objects=None, photos=None):

@@ -9,17 +9,17 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-from drawn_sets import runs_of, write_coco
-from fakes import draw_scene, polygons_of, save, write_lvis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pycocotools import mask as coco_mask
-from refusals import refused
 
 import probseg.data.sets.annotation_files as annotation_files
 from probseg.data import COCO, LVIS, COCOInstances
 from probseg.data.sets.annotation_index import AnnotationIndex
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from support.drawn_sets import runs_of, write_coco
+from support.fakes import draw_scene, polygons_of, save, write_lvis
+from support.refusals import refused
 
 
 class Drawn:

@@ -9,12 +9,12 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from drawn_sets import as_png, write_cocolvis, write_pickle
-from fakes import draw_scene, save
-from refusals import refused
 
 from probseg.data import COCOLVIS
 from probseg.errors import DataError
+from support.drawn_sets import as_png, write_cocolvis, write_pickle
+from support.fakes import draw_scene, save
+from support.refusals import refused
 
 FIRST = "000000002000"
 

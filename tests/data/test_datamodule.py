@@ -5,14 +5,14 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from fakes import FakeObjects, draw_sample, write_folder
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
 from torch.utils.data import DataLoader, DistributedSampler
 
 from probseg.data import FolderDataModule, InteractiveDataModule
 from probseg.errors import DataError
+from support.fakes import FakeObjects, draw_sample, write_folder
+from support.refusals import refused
 
 
 class OneObject(FakeObjects):

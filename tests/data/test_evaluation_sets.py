@@ -5,29 +5,11 @@ import shutil
 import numpy as np
 import pytest
 import yaml
-from drawn_sets import (
-    write_coco_mval,
-    write_davis,
-    write_davis585,
-    write_voc,
-    write_voc_labels,
-)
-from fakes import (
-    draw_scene,
-    save,
-    with_band,
-    write_berkeley,
-    write_grabcut,
-    write_instances,
-    write_lvis,
-    write_sbd,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from jsonargparse import ArgumentParser
 from PIL import Image
-from refusals import refused
 from scipy.io import savemat
 
 from probseg.data import (
@@ -43,6 +25,24 @@ from probseg.data import (
 )
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.paths import configs_dir
+from support.drawn_sets import (
+    write_coco_mval,
+    write_davis,
+    write_davis585,
+    write_voc,
+    write_voc_labels,
+)
+from support.fakes import (
+    draw_scene,
+    save,
+    with_band,
+    write_berkeley,
+    write_grabcut,
+    write_instances,
+    write_lvis,
+    write_sbd,
+)
+from support.refusals import refused
 
 # --- Berkeley and COCO_MVal ---------------------------------------------------------------------
 

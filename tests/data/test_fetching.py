@@ -17,22 +17,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from fakes import (
-    draw_scene,
-    save,
-    with_source,
-    write_bsds500,
-    write_grabcut,
-    write_lvis,
-)
-from fakes import write_sbd as write_sbd_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from refusals import refused
-from runs import command
 from scipy.io import savemat
-from sites import serving
 
 from probseg.data import BSDS500, DAVIS585, GrabCut
 from probseg.data.archives import unpack
@@ -41,6 +29,18 @@ from probseg.data.published import PUBLISHED
 from probseg.data.source import MEGABYTE
 from probseg.errors import ChecksumError, DataError, DownloadError, UsageError
 from probseg.transfer import digest
+from support.fakes import (
+    draw_scene,
+    save,
+    with_source,
+    write_bsds500,
+    write_grabcut,
+    write_lvis,
+)
+from support.fakes import write_sbd as write_sbd_folder
+from support.refusals import refused
+from support.runs import command
+from support.sites import serving
 
 CONTENT = random.Random(0).randbytes(300_000)
 

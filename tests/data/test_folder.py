@@ -4,14 +4,14 @@ import shutil
 
 import numpy as np
 import pytest
-from fakes import draw_scene, save, write_folder
 from PIL import Image
-from refusals import refused
 
 from probseg.convert import READERS, Ledger, Request
 from probseg.data import ImageMaskFolder
 from probseg.data.checks import check_folder
 from probseg.errors import DataError, DatasetNotFoundError
+from support.fakes import draw_scene, save, write_folder
+from support.refusals import refused
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".JPG", ".png", ".bmp", ".webp", ".jpeg"])

@@ -5,8 +5,6 @@ import shutil
 
 import numpy as np
 import pytest
-import refusals
-from fakes import draw_scene, save
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -17,6 +15,8 @@ from probseg.images import image_size, read_image
 from probseg.lab.leakage import thumbnail
 from probseg.masks import object_mask, read_colours, read_grey, read_labels
 from probseg.object_numbers import object_ids
+from support import refusals
+from support.fakes import draw_scene, save
 
 GREY = np.arange(35, dtype=np.uint8).reshape(5, 7) * 7
 COLOUR = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)

@@ -3,17 +3,17 @@
 import unicodedata
 
 import pytest
-from drawn_sets import SETS
-from fakes import draw_scene, save, write_folder
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
 
 from probseg.data import ImageMaskFolder, Selected
 from probseg.data.layout import first_words
 from probseg.data.lists import match_names, names_to_leave_out, names_to_use, read_classes
 from probseg.data.prompts import read_prompts
 from probseg.errors import DataError
+from support.drawn_sets import SETS
+from support.fakes import draw_scene, save, write_folder
+from support.refusals import refused
 
 stems = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="/\t\ufeff"),

@@ -8,7 +8,6 @@ import cv2
 import numpy as np
 import pytest
 import tifffile
-from fakes import draw_scene, save
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -21,6 +20,7 @@ from probseg.data.checks import check_folder
 from probseg.errors import DataError
 from probseg.masks import read_grey, read_labels, read_objects
 from probseg.object_numbers import object_ids
+from support.fakes import draw_scene, save
 
 HEIGHT, WIDTH = 64, 80
 Y, X = np.mgrid[:HEIGHT, :WIDTH]

@@ -6,11 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fakes import FakeObjects, draw_sample
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from lightning import seed_everything
-from refusals import refused
 from scipy.stats import chisquare
 
 import probseg.data.mixing as mixing
@@ -19,6 +17,8 @@ from probseg.data.base import InteractiveDataset
 from probseg.data.mixing import MixedOrder, evenly, largest_remainders, systematic
 from probseg.data.selection import Selected
 from probseg.errors import DataError
+from support.fakes import FakeObjects, draw_sample
+from support.refusals import refused
 
 
 class Numbers(InteractiveDataset):

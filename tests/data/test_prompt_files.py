@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from drawn_sets import write_coco
-from refusals import refused
 
 from probseg.convert import READERS, Ledger, Request
 from probseg.data import COCO
 from probseg.data.prompts import read_prompts
 from probseg.errors import DataError
+from support.drawn_sets import write_coco
+from support.refusals import refused
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
 
 from probseg.data.reading import NAMED, digest_of, index_objects, plain_name, read_all
 from probseg.errors import DataError
+from support.refusals import refused
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import time
 from pathlib import Path
 
 import pytest
-from sites import serving
 
 from probseg.data.downloads import download
 from probseg.errors import ChecksumError, DownloadError
+from support.sites import serving
 
 CONTENT = random.Random(0).randbytes(300_000)
 

@@ -6,14 +6,14 @@ import pickle
 
 import numpy as np
 import pytest
-import refusals
-from drawn_sets import write_pickle
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 
 from probseg.data.sets.safe_pickle import load_data
 from probseg.errors import DataError
+from support import refusals
+from support.drawn_sets import write_pickle
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 NUMBERS = [f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)] + ["f2", "f4", "f8", "bool"]

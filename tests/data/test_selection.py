@@ -2,9 +2,7 @@
 
 import numpy as np
 import pytest
-import refusals
 import yaml
-from fakes import FakeObjects, write_folder
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
@@ -13,6 +11,8 @@ from probseg.data import ImageMaskFolder, InteractiveDataModule, Selected
 from probseg.data.base import InteractiveDataset
 from probseg.data.selection import is_held_out, object_weights
 from probseg.errors import DataError
+from support import refusals
+from support.fakes import FakeObjects, write_folder
 
 
 class Sized(InteractiveDataset):

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from fakes import draw_sample, ignore_border
 from hypothesis import given
 from hypothesis import strategies as st
-from refusals import refused
 from scipy.stats import kstest
 
 from probseg.data.transforms import TrainingCrop
 from probseg.types import Sample
+from support.fakes import draw_sample, ignore_border
+from support.refusals import refused
 
 
 def photo(mask):

@@ -4,7 +4,6 @@ from itertools import chain
 
 import pytest
 import torch
-from fakes import FakeObjects
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from probseg.data import InteractiveDataModule
 from probseg.data.loading import Skips
 from probseg.data.sampling import RETRIES, Shuffled, TrainingSampler
 from probseg.errors import DataError
+from support.fakes import FakeObjects
 
 
 def batches(sampler):

@@ -4,13 +4,13 @@ import shutil
 
 import numpy as np
 import pytest
-from drawn_sets import write_hqseg, write_open_images
-from fakes import draw_scene, save, write_bsds500
 from PIL import Image
-from refusals import refused
 
 from probseg.data import BSDS500, HQSeg44K, ImagePairs, OpenImages
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
+from support.drawn_sets import write_hqseg, write_open_images
+from support.fakes import draw_scene, save, write_bsds500
+from support.refusals import refused
 
 # --- BSDS500 ------------------------------------------------------------------------------------
 

@@ -4,9 +4,7 @@ import importlib.util
 
 import numpy as np
 import pytest
-from fakes import draw_scene, micro_model, save, write_folder
 from PIL import Image
-from runs import usage_error
 
 from probseg import Predictor, picture_formats
 from probseg.annotate.photographs import list_photographs
@@ -15,6 +13,8 @@ from probseg.data.checks import check_folder
 from probseg.errors import DataError
 from probseg.images import decode_image, image_size, read_image
 from probseg.lab.leakage import photos_of_folder
+from support.fakes import draw_scene, micro_model, save, write_folder
+from support.runs import usage_error
 
 JXL = "JXL is not supported; convert it to JPEG or PNG"
 

@@ -5,10 +5,9 @@ import multiprocessing
 import os
 import time
 
-from result_folders import step
-
 from probseg.evaluation import Journal, ObjectRecord, find_unfinished, read_objects
 from probseg.evaluation.journal import fingerprint
+from support.result_folders import step
 
 SUBJECT = {"model": "m", "protocol": {"max_clicks": 2}, "seed": 0}
 

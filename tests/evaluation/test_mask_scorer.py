@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mask_cases import cases
 
 from probseg.evaluation.scorer import MaskScorer
 from probseg.evaluation.scores import SCORES
@@ -16,6 +15,7 @@ from probseg.metrics import (
     iou,
 )
 from probseg.types import IGNORE, Click
+from support.mask_cases import cases
 
 
 def scored(answer):

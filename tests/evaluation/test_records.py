@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from result_folders import step
-from toy_models import paints_disks, toy_sample
 
 from probseg.errors import DataError
 from probseg.evaluation import (
@@ -20,6 +18,8 @@ from probseg.evaluation import (
     write_objects,
 )
 from probseg.evaluation.records import COLUMNS
+from support.result_folders import step
+from support.toy_models import paints_disks, toy_sample
 
 # What Python 3.11 writes of a lone carriage return cannot be read again.
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), max_size=5)

@@ -5,11 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fakes import draw_sample, micro_model
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from toy_models import (
+
+from probseg.clicks import CLICK_RULES, Mistakes
+from probseg.clicks.scribbles import scribble_clicks
+from probseg.errors import DataError
+from probseg.evaluation import PROTOCOLS, draw_crop, run_object, run_objects
+from probseg.interact import OneStep
+from probseg.interact.batches import Batches
+from probseg.metrics import click_compliance, iou
+from probseg.types import IGNORE, Click, Prompts
+from support.fakes import draw_sample, micro_model
+from support.toy_models import (
     Spy,
     as_logits,
     paints_disks,
@@ -20,15 +29,6 @@ from toy_models import (
     shades,
     toy_sample,
 )
-
-from probseg.clicks import CLICK_RULES, Mistakes
-from probseg.clicks.scribbles import scribble_clicks
-from probseg.errors import DataError
-from probseg.evaluation import PROTOCOLS, draw_crop, run_object, run_objects
-from probseg.interact import OneStep
-from probseg.interact.batches import Batches
-from probseg.metrics import click_compliance, iou
-from probseg.types import IGNORE, Click, Prompts
 
 NAMES = [name for name, protocol in PROTOCOLS.items() if protocol.zoom is None]
 

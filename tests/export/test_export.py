@@ -8,9 +8,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from fakes import draw_scene
-from micro import FUSION, described
-from runs import command, usage_error
 
 import probseg
 from probseg.errors import UsageError
@@ -20,6 +17,9 @@ from probseg.export.targets import TARGETS
 from probseg.models import build
 from probseg.transfer import digest
 from probseg.zoo.store import save
+from support.fakes import draw_scene
+from support.micro import FUSION, described
+from support.runs import command, usage_error
 
 SIDE = 64
 WITHOUT_ONNX = [name for name in TARGETS["onnx"].packages if importlib.util.find_spec(name) is None]

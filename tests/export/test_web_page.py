@@ -7,17 +7,17 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from fakes import draw_scene
-from micro import described
-from pages import Page, browser
 from PIL import Image
-from sites import listening
 
 import probseg
 from probseg.errors import UsageError
 from probseg.export import Runner, export_model
 from probseg.export.runner import resized
 from probseg.models import build
+from support.fakes import draw_scene
+from support.micro import described
+from support.pages import Page, browser
+from support.sites import listening
 
 pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: the extra [export]")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed: the extra [export]")

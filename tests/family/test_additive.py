@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw, tiles_of
 from torch import Tensor
 from torch.autograd import gradcheck
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from probseg.family.additive import AdditiveScores, additive_edges
 from probseg.ops import BackendError, Block, assign, attend
 from probseg.ops.backends.interface import EVERYTHING
+from support.ops_cases import draw, tiles_of
 
 
 def dense(queries: Tensor, keys: Tensor, weights: Tensor) -> Tensor:

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
-from ops_cases import draw
 from torch import Tensor, nn
 
 from probseg.family.bahdanau_layer import BahdanauDecoderStep
+from support.ops_cases import draw
 
 
 def problem() -> tuple[BahdanauDecoderStep, Tensor, Tensor, Tensor]:

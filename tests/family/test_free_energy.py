@@ -6,10 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw
 
 from probseg.family.free_energy import edge_energy, node_energy
 from probseg.ops import attend
+from support.ops_cases import draw
 
 
 def test_energies_are_sums_over_channels_and_edges():

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -18,6 +17,7 @@ from probseg.family.hard import (
     take_values,
 )
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges
+from support.ops_cases import draw
 
 SAMPLES = 20_000
 

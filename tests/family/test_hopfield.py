@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw
 from torch.autograd import gradcheck
 
 from probseg.family.hopfield import hopfield_energy, hopfield_retrieval
 from probseg.ops import BackendError, attend
+from support.ops_cases import draw
 
 CASES = st.fixed_dictionaries(
     {

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from ops_cases import draw
 from torch import Tensor, nn
 
 from probseg.attention import Attention2d, StandardAttention2d
@@ -11,6 +10,7 @@ from probseg.family.block_slots_layer import BlockSlotAttention2d
 from probseg.family.hopfield_layer import HopfieldAttention2d
 from probseg.family.slots_layer import GRUSlotAttention2d, SlotAttention2d
 from probseg.ops.axial import from_lines, to_lines
+from support.ops_cases import draw
 
 SLOTS = [SlotAttention2d, GRUSlotAttention2d, BlockSlotAttention2d]
 LAYERS = [HopfieldAttention2d, *SLOTS]

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from ops_cases import draw
 from torch import Tensor
 
 from probseg.attention.standard import StandardAttention2d
@@ -12,6 +11,7 @@ from probseg.family.additive_layer import AdditiveAttention2d
 from probseg.family.hard_layer import HardAttention2d
 from probseg.family.kernel_regression_layer import KernelRegressionAttention2d
 from probseg.family.predictive_coding_layer import PredictiveCodingAttention2d
+from support.ops_cases import draw
 
 WITH_KEYS = [
     StandardAttention2d,

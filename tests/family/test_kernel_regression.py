@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck
 
 from probseg.family.kernel_regression import kernel_edges, nadaraya_watson
+from support.ops_cases import draw
 
 
 def looped(queries: Tensor, keys: Tensor, values: Tensor, width: Tensor) -> Tensor:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw
 
 from probseg.family.log_product import log_product
+from support.ops_cases import draw
 
 
 @given(st.tuples(*(st.integers(1, 5),) * 3), st.integers(0, 99))

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -16,6 +15,7 @@ from probseg.family.predictive_coding import (
     normalised_errors,
     predictive_coding_inference,
 )
+from support.ops_cases import draw
 
 
 def looped(

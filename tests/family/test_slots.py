@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw
 from torch.autograd import gradcheck
 
 from probseg.family.slots import slot_attention, slot_free_energy, slot_inference
 from probseg.ops import KeyAdaptation, probabilistic_attention
+from support.ops_cases import draw
 
 CASES = st.fixed_dictionaries(
     {

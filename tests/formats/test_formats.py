@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-from drawn_sets import runs_of as walked_runs
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
@@ -18,6 +17,7 @@ from probseg.errors import DataError
 from probseg.formats import brush, png, polygons, run_lengths
 from probseg.masks import read_labels, read_objects
 from probseg.metrics import iou
+from support.drawn_sets import runs_of as walked_runs
 
 RING = np.zeros((9, 11), dtype=bool)
 RING[1:8, 1:8] = True

@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from drawn_sets import runs_of
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from pycocotools import mask as coco_mask
 
 from probseg.formats.run_lengths import draw_runs, parse_runs
+from support.drawn_sets import runs_of
 
 MASKS = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=40))
 

@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from network_cases import assert_all_learn, prompts
 from torch import Tensor
 from torch.nn import functional
 
 from probseg.clicks import ClickMaps
 from probseg.heads import CorrectiveSelfAttention
 from probseg.types import FeatureInfo
+from support.network_cases import assert_all_learn, prompts
 
 INPUTS = FeatureInfo((6,), (4,))
 FULL = {"layout": "full", "span": None}

@@ -4,8 +4,6 @@ from functools import partial
 
 import pytest
 import torch
-from network_cases import assert_all_learn, maps_of
-from refusals import refused
 from torch.nn import functional
 
 from probseg.heads.base import ConvSequential, separable_conv
@@ -14,6 +12,8 @@ from probseg.heads.fpn import FPNDecoder
 from probseg.heads.ocr import OCRDecoder, gather_regions
 from probseg.heads.pyramid import PyramidDecoder
 from probseg.types import FeatureInfo
+from support.network_cases import assert_all_learn, maps_of
+from support.refusals import refused
 
 PYRAMID = FeatureInfo((3, 4, 5, 6), (2, 4, 8, 16))
 DECODERS = {

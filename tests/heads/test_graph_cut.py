@@ -5,12 +5,12 @@ from functools import partial
 
 import pytest
 import torch
-from network_cases import prompts
-from refusals import refused
 from skimage.data import astronaut
 
 from probseg.heads import GraphCut
 from probseg.heads.graph_cut import DECIDED, LARGEST_LOGIT
+from support.network_cases import prompts
+from support.refusals import refused
 
 
 def square(batch=1):

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from network_cases import assert_all_learn
-from refusals import refused
 
 from probseg.errors import UnknownNameError
 from probseg.heads import (
@@ -15,6 +13,8 @@ from probseg.heads import (
     Head,
 )
 from probseg.types import FeatureInfo
+from support.network_cases import assert_all_learn
+from support.refusals import refused
 
 INPUTS = FeatureInfo((6,), (4,))
 VARIANTS = {

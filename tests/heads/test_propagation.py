@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from network_cases import as_batch, assert_all_learn, prompts
 from torch.nn import functional
 
 from probseg.heads import PromptPropagation
 from probseg.heads.propagation import FEW, FEW_CLICKS, REACH, UNKNOWN
 from probseg.types import FeatureInfo
+from support.network_cases import as_batch, assert_all_learn, prompts
 
 GRID = (5, 6)
 STRIDE = 4

@@ -4,13 +4,13 @@ from functools import partial
 
 import pytest
 import torch
-from fakes import micro_model
-from refusals import refused
 
 from probseg.attention import Adaptation
 from probseg.errors import UnknownNameError
 from probseg.heads import Decoded, PromptStage
 from probseg.types import FeatureInfo, Prompts
+from support.fakes import micro_model
+from support.refusals import refused
 
 PYRAMID = FeatureInfo((4, 6, 8), (4, 8, 16))
 MIXING = {

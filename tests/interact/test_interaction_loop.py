@@ -4,19 +4,19 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from fakes import micro_model
-from refusals import refused
-from toy_models import (
+
+from probseg.evaluation import PROTOCOLS, run_object
+from probseg.interact import InteractionLoop, OneStep, begin, image_tensor
+from probseg.types import Click, Prompts
+from support.fakes import micro_model
+from support.refusals import refused
+from support.toy_models import (
     Spy,
     paints_disks,
     sees_nothing,
     shades,
     toy_sample,
 )
-
-from probseg.evaluation import PROTOCOLS, run_object
-from probseg.interact import InteractionLoop, OneStep, begin, image_tensor
-from probseg.types import Click, Prompts
 
 RITM = replace(PROTOCOLS["ritm"], max_clicks=6)
 GABBUR = replace(PROTOCOLS["gabbur2021"], max_clicks=5)

@@ -3,8 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fakes import draw_scene, micro_model
-from refusals import refused
 from torch import nn
 
 from probseg import interact
@@ -18,6 +16,8 @@ from probseg.interact import RECOMMENDED_ZOOM, ZOOMS, InteractionLoop, begin, im
 from probseg.interact.predictor import Mask, Predictor
 from probseg.models import Segmenter
 from probseg.types import Click, FeatureInfo, Sample
+from support.fakes import draw_scene, micro_model
+from support.refusals import refused
 
 CLICKS = [Click(20, 30), Click(3, 4, positive=False), Click(25.5, 20.25)]
 BOX = (10, 12, 40, 44)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from fakes import draw_scene, micro_model, write_folder
 
 from probseg.annotate.tools.prompted import PromptedModel
 from probseg.data import ImageMaskFolder
@@ -10,6 +9,7 @@ from probseg.interact import InteractionLoop, Session, begin, image_tensor
 from probseg.interact.predictor import Mask, Predictor
 from probseg.interact.steps import Stroke
 from probseg.types import Click
+from support.fakes import draw_scene, micro_model, write_folder
 
 IMAGE = draw_scene(48, 64)[0]
 CLICKS = [(20, 30), (3, 4, False), (40, 20)]

@@ -5,14 +5,14 @@ from itertools import groupby
 import numpy as np
 import pytest
 import torch
-from fakes import draw_scene
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from toy_models import shades
 
 from probseg.interact import InteractionLoop, OneStep, Session, Zoom, begin, image_tensor
 from probseg.interact.steps import BoxStep, MaskStep, Stroke
 from probseg.types import Click
+from support.fakes import draw_scene
+from support.toy_models import shades
 
 SIZE = HEIGHT, WIDTH = 40, 56
 IMAGE = begin(image_tensor(draw_scene(*SIZE)[0]))

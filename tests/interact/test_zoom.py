@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_models import Spy, toy_sample
 
 from probseg.evaluation import PROTOCOLS, run_object
 from probseg.interact import ZOOMS, InteractionLoop, OneStep, Zoom, begin
 from probseg.interact.zoom import next_window, scaled_size
 from probseg.metrics import iou
 from probseg.types import Click
+from support.toy_models import Spy, toy_sample
 
 SMALL = Zoom(target=40, min_side=20)
 

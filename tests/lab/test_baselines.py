@@ -2,16 +2,16 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from fakes import draw_sample, draw_scene
 from hypothesis import given
 from hypothesis import strategies as st
-from network_cases import prompts
 
 from probseg.clicks.annotators import largest_error_click
 from probseg.clicks.boxes import mask_box
 from probseg.lab.baselines import BASELINES, BoxFilled, ClassicalModel, ColourMixture, OpenCVGrabCut
 from probseg.metrics import iou
 from probseg.types import Click
+from support.fakes import draw_sample, draw_scene
+from support.network_cases import prompts
 
 # IoU on drawn ellipses: after three clicks alone, and with the box and two clicks.
 REACHED = {

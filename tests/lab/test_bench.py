@@ -2,11 +2,11 @@ import json
 from dataclasses import fields
 
 import pytest
-from runs import command, usage_error
 
 import probseg.lab.bench_verb as bench
 from probseg.lab.benchmark import Record
 from probseg.zoo import list_models
+from support.runs import command, usage_error
 
 QUICK = ("--device=cpu", "--size=32x48", "--repeats=2", "--warmup=1")
 

@@ -4,8 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes import micro_model
-from micro import described
 from torch import nn
 
 import probseg.lab.benchmark as benchmark
@@ -15,6 +13,8 @@ from probseg.lab.benchmark import Settings, measure, measure_elsewhere
 from probseg.lab.gauges import count_multiply_adds, timed, timed_with_peak
 from probseg.models import build, override, read_preset
 from probseg.ops import assign, attend
+from support.fakes import micro_model
+from support.micro import described
 
 TINY = Settings(size=(48, 64), repeats=2, warmup=1, train_size=32, train_batch=2)
 

@@ -1,11 +1,9 @@
 import numpy as np
 import pytest
-from fakes import save, write_folder, write_sbd
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
-from refusals import refused
 from scipy.ndimage import gaussian_filter
 
 from probseg.data import LVIS, SBD, Berkeley, COCOMVal, GrabCut, PascalVOC
@@ -17,6 +15,8 @@ from probseg.lab.leakage import (
     photos_of_folder,
     thumbnail,
 )
+from support.fakes import save, write_folder, write_sbd
+from support.refusals import refused
 
 
 def scene(seed, size=(96, 128)):

@@ -5,17 +5,6 @@ import re
 
 import pytest
 import yaml
-from fakes import (
-    micro_model,
-    write_berkeley,
-    write_bsds500,
-    write_folder,
-    write_grabcut,
-    write_lvis,
-    write_sbd,
-)
-from micro import described
-from runs import QUIET, command, usage_error
 
 import probseg.lab.tune_verb as verb
 import probseg.zoo.index as index
@@ -25,6 +14,17 @@ from probseg.data import DATASETS
 from probseg.lab.tuning import Trial, Tuning
 from probseg.metrics import Interval
 from probseg.models import build, read_preset
+from support.fakes import (
+    micro_model,
+    write_berkeley,
+    write_bsds500,
+    write_folder,
+    write_grabcut,
+    write_lvis,
+    write_sbd,
+)
+from support.micro import described
+from support.runs import QUIET, command, usage_error
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

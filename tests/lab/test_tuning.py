@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from fakes import draw_sample, micro_model
 from hypothesis import given
 from hypothesis import strategies as st
-from result_folders import step
 
 import probseg.lab.tuning as tuning
 from probseg.attention import Adaptation, probabilistic_layers
@@ -20,6 +18,8 @@ from probseg.lab.tuning import Grid, Trial, Tuning, tune
 from probseg.metrics import clustered_bootstrap
 from probseg.models import variant
 from probseg.ops import KeyAdaptation, ValuePropagation
+from support.fakes import draw_sample, micro_model
+from support.result_folders import step
 
 LAST = 6
 SHORT = replace(get_protocol("gabbur2021"), max_clicks=4, trials=2)

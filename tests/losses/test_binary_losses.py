@@ -6,10 +6,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from refusals import refused
 
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss, SoftIoULoss, WeightedSum
 from probseg.losses.binary import binary_cross_entropy, normalized_focal_loss, soft_iou_loss
+from support.refusals import refused
 
 LOSSES = [
     BinaryCrossEntropy(),

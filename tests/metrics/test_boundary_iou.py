@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mask_cases import cases
 
 from probseg.metrics import boundary_iou
 from probseg.metrics.boundary import boundary_width
 from probseg.types import IGNORE
+from support.mask_cases import cases
 
 
 def slow_region(inside, width):

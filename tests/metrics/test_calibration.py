@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mask_cases import cases
-from refusals import refused
 
 from probseg.evaluation.scorer import MaskScorer
 from probseg.metrics import brier_score, expected_calibration_error
 from probseg.types import IGNORE
+from support.mask_cases import cases
+from support.refusals import refused
 
 
 def counted_pixels(probability, mask):

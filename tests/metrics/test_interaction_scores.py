@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from refusals import refused
 
 from probseg.metrics import (
     Failures,
@@ -19,6 +18,7 @@ from probseg.metrics import (
     standard_error_trials,
     survival,
 )
+from support.refusals import refused
 
 RUNS = hnp.arrays(
     np.float64,

@@ -7,8 +7,6 @@ from functools import partial
 import pytest
 import torch
 import yaml
-from network_cases import prompts
-from refusals import refused
 
 from probseg.errors import UnknownNameError
 from probseg.heads import CorrectiveSelfAttention
@@ -23,6 +21,8 @@ from probseg.models import (
     without_downloads,
 )
 from probseg.zoo import create_model
+from support.network_cases import prompts
+from support.refusals import refused
 
 PRESETS = list_presets()
 MAPS = {"class_path": "probseg.clicks.ClickMaps", "init_args": {"radius": 3}}

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from fakes import micro_model
-from network_cases import prompts
 
 from probseg.interact.batches import Batches
+from support.fakes import micro_model
+from support.network_cases import prompts
 
 OTHER = {"mean": (0.25, 0.5, 0.625), "std": (0.25, 0.5, 1.0)}
 CLICKS = prompts((9, 12, 1), (50, 4, 0))

@@ -6,8 +6,6 @@ import re
 
 import pytest
 import torch
-from micro import MICRO, SHIPPED, described
-from network_cases import opened, prompts
 from torch import nn
 
 from probseg.attention import (
@@ -34,6 +32,8 @@ from probseg.heads import (
 from probseg.models import build, list_presets
 from probseg.zoo import create_model, list_models
 from probseg.zoo.store import save
+from support.micro import MICRO, SHIPPED, described
+from support.network_cases import opened, prompts
 
 FULL_SIZE = [name for name in list_presets() if not name.startswith("micro_")]
 PLACES = ["stem", "head"]

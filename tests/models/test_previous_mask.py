@@ -6,11 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from fakes import draw_scene, micro_model
-from micro import FUSION
-from network_cases import prompts
-from recording import Recorder, Through
-from refusals import refused
 
 from probseg.backbones import PromptStem, rgb_parameters
 from probseg.heads import Head
@@ -18,6 +13,11 @@ from probseg.interact import InteractionLoop, begin, image_tensor
 from probseg.interact.batches import Batches
 from probseg.models import Segmenter
 from probseg.types import Click
+from support.fakes import draw_scene, micro_model
+from support.micro import FUSION
+from support.network_cases import prompts
+from support.recording import Recorder, Through
+from support.refusals import refused
 
 ENTRIES = ["stem", "head"]
 

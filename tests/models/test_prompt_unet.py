@@ -5,14 +5,14 @@ from functools import partial
 
 import pytest
 import torch
-from fakes import micro_model
-from network_cases import assert_all_learn, maps_of, opened, prompts
-from refusals import refused
 from torch import nn
 
 from probseg.heads import PromptPropagation, PromptUNet, PyramidDecoder
 from probseg.interact.batches import Batches
 from probseg.types import FeatureInfo, Prompts
+from support.fakes import micro_model
+from support.network_cases import assert_all_learn, maps_of, opened, prompts
+from support.refusals import refused
 
 PRESETS = ["lite0_unet", "lite0_unet_prop"]
 SMALL = {

@@ -4,9 +4,6 @@ import copy
 
 import pytest
 import torch
-from fakes import Coarse, micro_model
-from micro import FUSION
-from network_cases import prompts
 from torch import nn
 from torch.nn import functional
 
@@ -15,6 +12,9 @@ from probseg.heads import ConvHead, Decoded, PromptFusion
 from probseg.models import Segmenter
 from probseg.models.encoded import moved_prompts
 from probseg.types import FeatureInfo
+from support.fakes import Coarse, micro_model
+from support.micro import FUSION
+from support.network_cases import prompts
 
 MODELS = ["micro_conv", "micro_csa"]
 ENTRIES = ["stem", "head"]

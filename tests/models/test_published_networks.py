@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from published import Weights, checkpoint, deeplab, disks, enlarged, hrnet_ocr, normalised
 
 from probseg.models import build
 from probseg.release.ritm import convert_ritm, describe_ritm, read_ritm
 from probseg.types import Prompts
 from probseg.zoo.create import create_model
+from support.published import Weights, checkpoint, deeplab, disks, enlarged, hrnet_ocr, normalised
 
 POSITIVE, NEGATIVE = [(20, 9), (41, 30)], [(3, 33)]
 SIZES = [(64, 96), (45, 59), (37, 70)]

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from fakes import micro_model
-from network_cases import prompts
 
 from probseg.interact.batches import Batches
+from support.fakes import micro_model
+from support.network_cases import prompts
 
 CLICKS = prompts((9, 12, 1), (30, 4, 0))
 PART = {"class_path": "probseg.heads.GraphCut", "init_args": {"units": 4, "smoothness": 2.0}}

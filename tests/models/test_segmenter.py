@@ -6,13 +6,8 @@ from functools import partial
 
 import pytest
 import torch
-from fakes import Coarse, micro_model
 from hypothesis import given
 from hypothesis import strategies as st
-from micro import FUSION
-from network_cases import assert_all_learn, opened, prompts
-from recording import Recorder, Through
-from refusals import refused
 from torch.nn import functional
 
 from probseg.clicks import ClickMaps
@@ -21,6 +16,11 @@ from probseg.interact.batches import Batches
 from probseg.models import Segmenter, build, override, read_preset
 from probseg.models.encoded import moved_prompts
 from probseg.types import Prompts
+from support.fakes import Coarse, micro_model
+from support.micro import FUSION
+from support.network_cases import assert_all_learn, opened, prompts
+from support.recording import Recorder, Through
+from support.refusals import refused
 
 KINDS = [(name, entry) for name in ("micro_conv", "micro_csa") for entry in ("stem", "head")]
 SIZES = [(1, 1), (1, 9), (37, 53), (64, 32)]

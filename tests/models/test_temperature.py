@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fakes import draw_sample
-from network_cases import prompts
 
 from probseg.evaluation import get_protocol, run_objects
 from probseg.interact.predictor import Predictor
 from probseg.models import variant
 from probseg.types import Click
+from support.fakes import draw_sample
+from support.network_cases import prompts
 
 SHORT = replace(get_protocol("ritm"), max_clicks=5)
 

@@ -6,9 +6,6 @@ from math import inf
 import pytest
 import torch
 from hypothesis import example, given
-from mechanisms import NAMED, Mechanism, mechanisms
-from ops_cases import draw
-from oracle import equations
 from torch import Tensor
 
 from probseg.ops import (
@@ -19,6 +16,9 @@ from probseg.ops import (
     probabilistic_attention,
 )
 from probseg.ops.probabilistic import ProbabilisticAttention
+from support.mechanisms import NAMED, Mechanism, mechanisms
+from support.ops_cases import draw
+from support.oracle import equations
 
 
 def assert_equals_the_equations(mechanism: Mechanism) -> None:

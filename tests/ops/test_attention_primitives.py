@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from probseg.ops import assign, attend
+from support.ops_cases import draw
 
 SIZES = st.tuples(
     st.integers(1, 2), st.integers(1, 3), st.integers(1, 6), st.integers(1, 7), st.integers(1, 4)

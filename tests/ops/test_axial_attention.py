@@ -6,8 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw
-from position_cases import build, draw_tables
 
 from probseg.errors import UnknownNameError
 from probseg.ops import (
@@ -18,6 +16,8 @@ from probseg.ops import (
     probabilistic_attention,
 )
 from probseg.ops.axial import from_lines, line_mask, span_mask, to_lines
+from support.ops_cases import draw
+from support.position_cases import build, draw_tables
 
 OF_THE_MAP = ("axis", "span", "position", "initial_values", "fixed_values", "fixed_mask")
 

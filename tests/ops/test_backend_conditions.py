@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from ops_cases import (
+from torch import Tensor
+
+from probseg.errors import UnknownNameError
+from probseg.ops import Assigned, Attended, assign, attend
+from probseg.ops.attention import BackendError
+from probseg.ops.priors import DistancePrior
+from support.ops_cases import (
     CPU_BACKENDS,
     PRIMITIVES,
     PRIORS,
@@ -23,12 +29,6 @@ from ops_cases import (
     tiles_of,
     without_gradient,
 )
-from torch import Tensor
-
-from probseg.errors import UnknownNameError
-from probseg.ops import Assigned, Attended, assign, attend
-from probseg.ops.attention import BackendError
-from probseg.ops.priors import DistancePrior
 
 
 def transposed(tensor: Tensor) -> Tensor:

@@ -9,7 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import (
+from torch import Tensor
+
+from probseg.ops import assign
+from probseg.ops.backends import chunked
+from probseg.ops.backends.interface import Block, PairwisePrior
+from support.ops_cases import (
     CPU_BACKENDS,
     PRIMITIVES,
     Case,
@@ -23,11 +28,6 @@ from ops_cases import (
     tiles_of,
     without_gradient,
 )
-from torch import Tensor
-
-from probseg.ops import assign
-from probseg.ops.backends import chunked
-from probseg.ops.backends.interface import Block, PairwisePrior
 
 FAST = ("chunked", "sdpa", "auto")  # those that are not the reference itself
 

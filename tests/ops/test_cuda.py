@@ -4,12 +4,12 @@ from math import inf
 
 import pytest
 import torch
-from network_cases import attention_layer
 from torch import Tensor
 
 from probseg.attention import ATTENTIONS
 from probseg.ops import DistancePrior, KeyAdaptation, assign, attend, probabilistic_attention
 from probseg.ops.attention import BACKENDS
+from support.network_cases import attention_layer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw
 from torch import Tensor
 
 from probseg.family.additive import additive_edges
@@ -16,6 +15,7 @@ from probseg.family.information import posterior_divergence, posterior_entropy
 from probseg.ops import FactoredPosition, attend, probabilistic_attention
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges, gaussian_edges, row_blocks
 from probseg.ops.priors import DistancePrior, WindowPrior
+from support.ops_cases import draw
 
 ALL = slice(None)
 

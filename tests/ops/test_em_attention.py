@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw
 from torch import Tensor
 
 from probseg.ops import attend
@@ -18,6 +17,7 @@ from probseg.ops.em import (
     m_step,
     responsibilities,
 )
+from support.ops_cases import draw
 
 NORMALISATIONS = [None, l2_normalise, layer_normalise]
 BACKENDS = ["auto", "reference", "chunked"]

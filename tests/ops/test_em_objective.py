@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from ops_cases import draw
 from torch import Tensor
 from torch.distributions import Dirichlet, Gamma, Normal
 
@@ -18,6 +17,7 @@ from probseg.ops import (
     ValuePropagation,
     probabilistic_attention,
 )
+from support.ops_cases import draw
 
 ROUNDING = 1e-10
 N, M, D, V = 9, 4, 3, 2

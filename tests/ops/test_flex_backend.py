@@ -9,7 +9,6 @@ from math import inf
 
 import pytest
 import torch
-from ops_cases import draw
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch.nn.attention import flex_attention as pytorch
@@ -20,6 +19,7 @@ from probseg.ops.backends import flex, reference
 from probseg.ops.backends.interface import Block, PairwisePrior, Terms
 from probseg.ops.numerics import working_dtype
 from probseg.ops.priors import DistancePrior
+from support.ops_cases import draw
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),

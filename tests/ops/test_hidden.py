@@ -4,9 +4,9 @@ from math import inf, nan
 
 import pytest
 import torch
-from ops_cases import CPU_BACKENDS, PRIMITIVES, draw
 
 from probseg.ops import KeyAdaptation, ValuePropagation, probabilistic_attention
+from support.ops_cases import CPU_BACKENDS, PRIMITIVES, draw
 
 B, G, N, M, D, V = 2, 2, 5, 6, 3, 2
 KEYS, QUERIES = [1, 4], [3]  # hidden

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from mechanisms import Mechanism, mapped, mechanisms, results, tensors_of, with_tensors
-from ops_cases import draw, tiles_of
 from torch import Tensor
 from torch.autograd import gradcheck
 
 from probseg.ops import BackendError, KeyAdaptation, probabilistic_attention
+from support.mechanisms import Mechanism, mapped, mechanisms, results, tensors_of, with_tensors
+from support.ops_cases import draw, tiles_of
 
 # --- Gradients ---
 

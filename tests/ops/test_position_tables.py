@@ -4,8 +4,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw
-from position_cases import build, draw_tables
 
 from probseg.ops import (
     BackendError,
@@ -15,6 +13,8 @@ from probseg.ops import (
     ValuePropagation,
     probabilistic_attention,
 )
+from support.ops_cases import draw
+from support.position_cases import build, draw_tables
 
 KINDS = ("factored", "full")
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ops_cases import draw
 from torch import Tensor
 from torch.autograd import gradcheck
 
@@ -17,6 +16,7 @@ from probseg.ops import (
     probabilistic_attention,
 )
 from probseg.ops.backends.interface import EVERYTHING
+from support.ops_cases import draw
 
 P, ONE = torch.zeros(4, 2), torch.tensor(1.0)
 

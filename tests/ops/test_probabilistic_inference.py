@@ -5,11 +5,11 @@ from math import inf
 
 import pytest
 import torch
-from mechanisms import problem
-from ops_cases import draw
 from torch.autograd import gradcheck
 
 from probseg.ops import KeyAdaptation, ValuePropagation, attend, probabilistic_attention
+from support.mechanisms import problem
+from support.ops_cases import draw
 
 # --- Limits and properties ---
 

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from mechanisms import mapped, problem
-from ops_cases import draw
 from torch import Tensor
 
 from probseg.ops import (
@@ -17,6 +15,8 @@ from probseg.ops import (
     assign,
     probabilistic_attention,
 )
+from support.mechanisms import mapped, problem
+from support.ops_cases import draw
 
 BACKENDS = ("reference", "chunked", "sdpa")
 OUTPUTS = ("values", "keys", "unit_values", "query_precision", "value_precision")

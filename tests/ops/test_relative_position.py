@@ -4,8 +4,12 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from ops_cases import draw, tiles_of
-from position_cases import (
+from torch.autograd import gradcheck
+
+from probseg.ops import Block, probabilistic_attention
+from probseg.ops.backends.interface import EVERYTHING
+from support.ops_cases import draw, tiles_of
+from support.position_cases import (
     ALPHAS,
     SIZES,
     PositionCase,
@@ -14,10 +18,6 @@ from position_cases import (
     draw_tables,
     position_cases,
 )
-from torch.autograd import gradcheck
-
-from probseg.ops import Block, probabilistic_attention
-from probseg.ops.backends.interface import EVERYTHING
 
 SERVED = {
     "factored": ("auto", "reference", "chunked", "sdpa"),

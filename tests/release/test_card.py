@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import yaml
 from huggingface_hub import ModelCard
-from zoos import PUBLISHED, add_model
 
 from probseg.release.card import render_card
 from probseg.release.evaluations import Evaluation, all_figures, read_evaluations
 from probseg.zoo.index import CARD, WEIGHTS, Metric, read_index
+from support.zoos import PUBLISHED, add_model
 
 PROTOCOL = {"name": "ritm", "version": 1, "description": "Clicks alone.", "box": False}
 

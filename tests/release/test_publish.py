@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes import micro_model
-from refusals import refused
-from tested import FACTS
 
 from probseg.errors import DataError, UsageError, WeightsError
 from probseg.models import build, override, read_preset
@@ -20,6 +17,9 @@ from probseg.zoo.index import CARD, CHECKSUMS, CONFIG, WEIGHTS, Metric, descript
 from probseg.zoo.lookup import verify
 from probseg.zoo.store import read_config
 from probseg.zoo.trained import Trained
+from support.fakes import micro_model
+from support.refusals import refused
+from support.tested import FACTS
 
 MEASURED = Evaluation(
     key="Toy/ritm",

@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from hubs import hub_on_this_machine
-from zoos import add_model
 
 from probseg.zoo.index import CARD
+from support.hubs import hub_on_this_machine
+from support.zoos import add_model
 
 PROGRAM = """
 import contextlib, io, json, os, sys

@@ -4,14 +4,14 @@ import dataclasses
 import json
 
 import pytest
-from fakes import write_grabcut
-from tested import network_for_classes, network_for_clicks
 
 import probseg.release.reevaluation as reevaluation
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.evaluation.simulation import run_objects
 from probseg.release.recorded import protocol_of, read_results
 from probseg.release.reevaluation import reevaluate
+from support.fakes import write_grabcut
+from support.tested import network_for_classes, network_for_clicks
 
 
 @pytest.fixture(scope="module")

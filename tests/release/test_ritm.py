@@ -5,9 +5,6 @@ import pickle
 
 import pytest
 import torch
-from published import Weights, checkpoint, deeplab, disks, enlarged, hrnet_ocr, normalised
-from refusals import refused
-from runs import command, usage_error
 
 from probseg.errors import UnknownNameError, WeightsError
 from probseg.release.ritm import convert_ritm, import_ritm, read_ritm
@@ -15,6 +12,9 @@ from probseg.types import Prompts
 from probseg.zoo import create_model
 from probseg.zoo.index import CARD, CONFIG, WEIGHTS
 from probseg.zoo.store import check_folder
+from support.published import Weights, checkpoint, deeplab, disks, enlarged, hrnet_ocr, normalised
+from support.refusals import refused
+from support.runs import command, usage_error
 
 SIZE = (45, 59)
 SMALL = {"width": 18, "ocr_width": 48, "small": True, "with_aux_output": True}

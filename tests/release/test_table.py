@@ -1,11 +1,11 @@
 """The table of models in the README, and in any page."""
 
 import pytest
-from runs import command
-from zoos import add_model
 
 from probseg.release.table import BEGIN, END, render_table
 from probseg.zoo.index import Metric, read_index
+from support.runs import command
+from support.zoos import add_model
 
 METRICS = {
     "GrabCut/gabbur2021/miou@0": Metric(0.7507, 0.0262),

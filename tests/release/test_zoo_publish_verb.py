@@ -5,14 +5,14 @@ import json
 import pytest
 import torch
 import yaml
-from fakes import write_folder
-from runs import command, folder_fit, usage_error
-from tested import FACTS, network_for_classes, network_for_clicks
 
 from probseg.release.evaluations import read_evaluations
 from probseg.zoo import create_model
 from probseg.zoo.index import CARD, read_index
 from probseg.zoo.trained import read_trained
+from support.fakes import write_folder
+from support.runs import command, folder_fit, usage_error
+from support.tested import FACTS, network_for_classes, network_for_clicks
 
 KEYS = ["GrabCut/gabbur2021+max_clicks=3", "GrabCut/ritm+max_clicks=3"]
 

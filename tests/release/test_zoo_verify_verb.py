@@ -3,9 +3,6 @@
 import dataclasses
 
 import pytest
-from runs import command, usage_error
-from tested import FACTS, network_for_classes, network_for_clicks
-from zoos import ship
 
 from probseg.release.evaluations import EVALUATIONS, read_evaluations
 from probseg.release.facts import Facts
@@ -13,6 +10,9 @@ from probseg.release.publish import publish
 from probseg.release.recorded import read_results
 from probseg.zoo.index import Metric, read_index, write_index
 from probseg.zoo.trained import read_trained
+from support.runs import command, usage_error
+from support.tested import FACTS, network_for_classes, network_for_clicks
+from support.zoos import ship
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 

@@ -3,7 +3,6 @@ import re
 
 import numpy as np
 import pytest
-from result_folders import COMPARED, METRICS, result, rising, rows_of
 
 from probseg.errors import DataError, UnknownNameError
 from probseg.metrics import clustered_bootstrap
@@ -17,6 +16,7 @@ from probseg.reports.comparison_report import (
     verdicts,
 )
 from probseg.reports.comparison_scores import KINDS, kind_of
+from support.result_folders import COMPARED, METRICS, result, rising, rows_of
 
 QUICK = {"draws": 200}
 

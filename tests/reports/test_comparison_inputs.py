@@ -3,13 +3,13 @@ import json
 
 import numpy as np
 import pytest
-from result_folders import BOXED, COMPARED, UNBOXED, result, rising, rows_of, write_result
 
 from probseg.errors import DataError, UnknownNameError
 from probseg.metrics.comparison import holm
 from probseg.reports.comparison import compare
 from probseg.reports.comparison_inputs import default_names, read_result
 from probseg.reports.comparison_report import as_json, verdicts
+from support.result_folders import BOXED, COMPARED, UNBOXED, result, rising, rows_of, write_result
 
 QUICK = {"draws": 200}
 

@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 from PIL import Image
-from result_folders import step
 
 from probseg.clicks.mistakes import HUMAN
 from probseg.evaluation import (
@@ -26,6 +25,7 @@ from probseg.reports.html import model_name, render_page
 from probseg.reports.listing import render_objects, render_options
 from probseg.reports.pages import render as rendered
 from probseg.types import IGNORE, Click
+from support.result_folders import step
 
 BOXED = replace(PROTOCOLS["gabbur2021"], max_clicks=3, trials=2)
 UNBOXED = replace(PROTOCOLS["ritm"], max_clicks=3)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import ImageColor
-from result_folders import step
 from rich.console import Console
 
 from probseg.evaluation import (
@@ -25,6 +24,7 @@ from probseg.interact import OneStep
 from probseg.reports import markdown_table, print_summary, write_report
 from probseg.reports.figures import _first_of_each, draw_curve, draw_overlays
 from probseg.types import Sample
+from support.result_folders import step
 
 GABBUR = replace(PROTOCOLS["gabbur2021"], max_clicks=4, trials=3)
 RITM = replace(PROTOCOLS["ritm"], max_clicks=3)

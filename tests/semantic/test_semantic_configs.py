@@ -5,16 +5,6 @@ import json
 import pytest
 import torch
 import yaml
-from documented import commands, rows
-from drawn_semantic import (
-    write_camvid,
-    write_coco_stuff10k,
-    write_coco_stuff164k,
-    write_pascal_context,
-    write_voc_segmentation,
-)
-from experiments import options_of, part_of
-from runs import QUIET, SMALL, camvid_fit, command, finished, is_semantic, only_made
 
 from probseg.callbacks import InteractiveEvaluation
 from probseg.cli.checkpoints import without_pretrained_backbones
@@ -22,6 +12,16 @@ from probseg.models import list_presets, override, read_preset
 from probseg.paths import configs_dir
 from probseg.semantic import SEMANTIC_DATASETS, SemanticEvaluation, semantic_variant
 from probseg.tasks import PolynomialDecay
+from support.documented import commands, rows
+from support.drawn_semantic import (
+    write_camvid,
+    write_coco_stuff10k,
+    write_coco_stuff164k,
+    write_pascal_context,
+    write_voc_segmentation,
+)
+from support.experiments import options_of, part_of
+from support.runs import QUIET, SMALL, camvid_fit, command, finished, is_semantic, only_made
 
 # The recipes of Li et al. (2019): preset, data, batch size, iterations, and stride in training.
 PUBLISHED = {

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from drawn_semantic import FakeStreets, draw_labels, semantic_batch
 from lightning.pytorch.loggers import TensorBoardLogger
 from PIL import Image
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader
-from trainings import quiet_trainer
 
 import probseg.semantic.evaluation as module
 from probseg.attention.bases import Bases
@@ -31,6 +29,8 @@ from probseg.semantic.pictures import class_colours, coloured
 from probseg.semantic.report import print_scores
 from probseg.semantic.scores import semantic_scores
 from probseg.semantic.tally import Tally, gathered
+from support.drawn_semantic import FakeStreets, draw_labels, semantic_batch
+from support.trainings import quiet_trainer
 
 FILES = {"results.json", "classes.csv", "confusion.csv", "overlays.png"}
 

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from network_cases import maps_of
 from torch import nn
 
 from probseg.errors import UnknownNameError
 from probseg.lab.gauges import count_multiply_adds
 from probseg.semantic import EMAHead, FCNHead, SemanticHead, semantic_variant
 from probseg.types import FeatureInfo
+from support.network_cases import maps_of
 
 PYRAMID = FeatureInfo((4, 5, 6), (2, 4, 8))
 

@@ -8,16 +8,6 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from drawn_semantic import (
-    FakeStreets,
-    colour_of,
-    draw_labels,
-    write_camvid,
-    write_coco_stuff10k,
-    write_coco_stuff164k,
-    write_pascal_context,
-    write_voc_segmentation,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
@@ -29,6 +19,16 @@ from probseg.semantic import SEMANTIC_DATASETS, SemanticBatch, SemanticDataModul
 from probseg.semantic.crop import SemanticCrop
 from probseg.semantic.datamodule import EachOnce
 from probseg.semantic.dataset import SemanticSample
+from support.drawn_semantic import (
+    FakeStreets,
+    colour_of,
+    draw_labels,
+    write_camvid,
+    write_coco_stuff10k,
+    write_coco_stuff164k,
+    write_pascal_context,
+    write_voc_segmentation,
+)
 
 CONFIGS = sorted((configs_dir() / "semantic_data").glob("*.yaml"))
 

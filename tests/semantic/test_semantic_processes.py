@@ -6,11 +6,11 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from drawn_semantic import FakeStreets
 from torch import nn
-from trainings import quiet_trainer
 
 from probseg.semantic import SemanticDataModule, SemanticSegmentation, semantic_variant
+from support.drawn_semantic import FakeStreets
+from support.trainings import quiet_trainer
 
 SIZE = 33
 

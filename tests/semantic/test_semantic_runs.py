@@ -6,12 +6,12 @@ import json
 import pytest
 import torch
 import yaml
-from drawn_semantic import write_camvid
-from runs import QUIET, camvid_fit, command, separately, working_in
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from probseg.paths import configs_dir
 from probseg.semantic import SemanticSegmentation
+from support.drawn_semantic import write_camvid
+from support.runs import QUIET, camvid_fit, command, separately, working_in
 
 FILES = {"results.json", "classes.csv", "confusion.csv", "overlays.png"}
 FIVE = 5

@@ -4,22 +4,9 @@ import shutil
 
 import numpy as np
 import pytest
-from drawn_semantic import (
-    UNUSED_COCO,
-    coco_numbers,
-    colour_of,
-    draw_labels,
-    write_camvid,
-    write_coco_stuff10k,
-    write_coco_stuff164k,
-    write_pascal_context,
-    write_voc_segmentation,
-)
-from fakes import save
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
-from refusals import refused
 from scipy.io import savemat
 
 from probseg.errors import DataError, DatasetNotFoundError
@@ -32,6 +19,19 @@ from probseg.semantic import (
     VOCSegmentation,
 )
 from probseg.semantic.dataset import class_numbers
+from support.drawn_semantic import (
+    UNUSED_COCO,
+    coco_numbers,
+    colour_of,
+    draw_labels,
+    write_camvid,
+    write_coco_stuff10k,
+    write_coco_stuff164k,
+    write_pascal_context,
+    write_voc_segmentation,
+)
+from support.fakes import save
+from support.refusals import refused
 
 WRITERS = {
     CamVid: write_camvid,

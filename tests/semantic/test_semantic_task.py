@@ -6,15 +6,15 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from drawn_semantic import FakeStreets, semantic_batch
-from fakes import FakeObjects
-from trainings import quiet_trainer as trainer
 
 from probseg.data import InteractiveDataModule
 from probseg.errors import UsageError, WeightsError
 from probseg.semantic import SemanticDataModule, SemanticSegmentation, semantic_variant
 from probseg.semantic.task import pixel_cross_entropy
 from probseg.tasks import PolynomialDecay
+from support.drawn_semantic import FakeStreets, semantic_batch
+from support.fakes import FakeObjects
+from support.trainings import quiet_trainer as trainer
 
 
 def micro(num_classes=3, of="micro_emanet", **head):

@@ -5,9 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from fakes import FakeObjects, micro_model
 from torch import nn
-from trainings import quiet_trainer
 
 from probseg.clicks import Curriculum, IteratedClicks
 from probseg.clicks.rounds import without_clicks
@@ -17,6 +15,8 @@ from probseg.losses import NormalizedFocalLoss
 from probseg.models import Segmenter
 from probseg.tasks import InteractiveSegmentation
 from probseg.types import Prompts
+from support.fakes import FakeObjects, micro_model
+from support.trainings import quiet_trainer
 
 SIZE = (32, 40)
 CLICKS = IteratedClicks(most_clicks=4, fewest_rounds=2, most_rounds=2)

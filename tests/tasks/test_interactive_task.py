@@ -8,10 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from fakes import Coarse, FakeObjects, draw_sample, ignore_border, micro_model
-from refusals import refused
 from torch import nn
-from trainings import quiet_trainer
 
 from probseg.backbones import TimmBackbone
 from probseg.clicks import Curriculum
@@ -23,6 +20,9 @@ from probseg.heads import ConvHead
 from probseg.models import Segmenter
 from probseg.models.segmenter import Logits
 from probseg.tasks import InteractiveSegmentation, PolynomialThenConstant
+from support.fakes import Coarse, FakeObjects, draw_sample, ignore_border, micro_model
+from support.refusals import refused
+from support.trainings import quiet_trainer
 
 BOXLESS = {"box_epochs": 0, "random_epochs": 0, "box_dropout": 1.0}
 

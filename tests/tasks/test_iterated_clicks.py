@@ -4,9 +4,7 @@ import math
 
 import pytest
 import torch
-from fakes import Coarse, FakeObjects, micro_model
 from torch.nn.functional import interpolate
-from trainings import quiet_trainer
 
 from probseg.backbones import TimmBackbone
 from probseg.clicks import Curriculum, IteratedClicks
@@ -16,6 +14,8 @@ from probseg.heads import ConvHead, GraphCut
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss
 from probseg.models import Segmenter
 from probseg.tasks import InteractiveSegmentation
+from support.fakes import Coarse, FakeObjects, micro_model
+from support.trainings import quiet_trainer
 
 SIZE = (32, 40)
 

@@ -5,8 +5,6 @@ import sys
 
 import pytest
 import torch
-from fakes import micro_model
-from zoos import add_model, ship
 
 import probseg
 import probseg.zoo.store as store
@@ -22,6 +20,8 @@ from probseg.semantic import SemanticSegmenter
 from probseg.types import Prompts
 from probseg.zoo import create_interactive, create_model, list_models
 from probseg.zoo.index import CHECKSUMS, CONFIG, WEIGHTS, read_index, write_index
+from support.fakes import micro_model
+from support.zoos import add_model, ship
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import subprocess
 import sys
 
 import pytest
-from hubs import COMMIT, hub_on_this_machine
-from zoos import add_model
 
 from probseg.zoo.index import CHECKSUMS, CONFIG, WEIGHTS
+from support.hubs import COMMIT, hub_on_this_machine
+from support.zoos import add_model
 
 MINE = "hf-hub:someone/mine"
 STEPS = {

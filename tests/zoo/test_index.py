@@ -1,12 +1,12 @@
 import json
 
 import pytest
-from zoos import add_model
 
 from probseg.errors import UnknownNameError, ZooError
 from probseg.models import read_preset
 from probseg.zoo.index import INDEX, description_of, parse_index, read_index, write_index
 from probseg.zoo.store import read_config
+from support.zoos import add_model
 
 
 @pytest.fixture(scope="module")

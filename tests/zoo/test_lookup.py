@@ -6,8 +6,6 @@ import shutil
 from functools import partial
 
 import pytest
-from refusals import refused
-from zoos import add_model, ship
 
 from probseg import Predictor
 from probseg.errors import ChecksumError, UnknownNameError, UsageError, ZooError
@@ -15,6 +13,8 @@ from probseg.zoo import create_model, list_models
 from probseg.zoo.index import CHECKSUMS, CONFIG, INDEX, WEIGHTS, read_index, write_index
 from probseg.zoo.lookup import all_models, find_model, verify
 from probseg.zoo.trained import description_for, read_trained
+from support.refusals import refused
+from support.zoos import add_model, ship
 
 
 @pytest.fixture

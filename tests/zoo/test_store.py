@@ -2,9 +2,6 @@ import os
 
 import pytest
 import torch
-from fakes import micro_model
-from refusals import refused
-from zoos import PUBLISHED
 
 import probseg.zoo.store as store
 from probseg.descriptions import class_name, is_description
@@ -15,6 +12,9 @@ from probseg.zoo import create_model
 from probseg.zoo.index import CARD, CHECKSUMS, WEIGHTS, description_of, read_index
 from probseg.zoo.lookup import verify
 from probseg.zoo.store import checksum_lines, load_into, read_config
+from support.fakes import micro_model
+from support.refusals import refused
+from support.zoos import PUBLISHED
 
 
 def test_weights_come_back_rounded_to_half_precision(tmp_path):

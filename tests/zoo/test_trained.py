@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from fakes import micro_model
 
 from probseg import Predictor, create_model
 from probseg.errors import UsageError, WeightsError
@@ -12,6 +11,7 @@ from probseg.models import override, read_preset
 from probseg.zoo.index import CONFIG
 from probseg.zoo.store import save
 from probseg.zoo.trained import network_of, read_trained, weights_digest
+from support.fakes import micro_model
 
 VARIED = {"head": {"channels": 16}, "working_size": 50}
 

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from fakes import micro_model
 
 from probseg.errors import WeightsError
 from probseg.models import read_preset
 from probseg.zoo import warm_start
 from probseg.zoo.store import save
+from support.fakes import micro_model
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from fakes import Pixels
 
 from probseg.interact.batches import Batches, OneStep
 from probseg.models import Segmenter
 from probseg.types import IGNORE, Sample
+from support.fakes import Pixels
 
 
 def toy_sample(size: tuple[int, int] = (61, 83), seed: int = 0) -> Sample:

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from drawn_semantic import write_camvid
-from fakes import write_grabcut
-from runs import MICRO, MICRO_EMANET, QUIET, finished, working_in
 from torch import nn
+
+from support.drawn_semantic import write_camvid
+from support.fakes import write_grabcut
+from support.runs import MICRO, MICRO_EMANET, QUIET, finished, working_in
 
 FACTS = {
     "description": "A tiny network for tests.",

@@ -20,10 +20,10 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from fakes import write_folder
 
 from probseg.cli import main
 from probseg.cli.trainer import ProbsegCLI, run
+from support.fakes import write_folder
 
 MICRO = ("--model.model", "configs/model/micro_csa.yaml")
 """Flags that put a small network into any experiment."""
@@ -31,7 +31,7 @@ MICRO = ("--model.model", "configs/model/micro_csa.yaml")
 MICRO_EMANET = ("--model.model.of=micro_emanet", "--model.model.changes={head: {num_classes: 11}}")
 """Flags that put a small network into a recipe for CamVid."""
 
-LAUNCHER = Path(__file__).parents[1] / "cli.py"
+LAUNCHER = Path(__file__).parents[2] / "cli.py"
 
 QUIET = (
     "--trainer.accelerator=cpu",

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from ops_cases import draw
 from torch import Tensor
 
 from probseg.ops import (
@@ -21,6 +20,7 @@ from probseg.ops import (
     ValuePropagation,
     probabilistic_attention,
 )
+from support.ops_cases import draw
 
 NAMED = ("magnitude", "key_magnitude", "uniform")
 PAIRWISE = ("pair", "full", "distance", "several")

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from runs import MICRO, QUIET
+from support.runs import MICRO, QUIET
 
 TEST = (
     *("test", "--config", "configs/experiment/grabcut.yaml", *MICRO, *QUIET),

@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from micro import described
 from PIL import Image
 from scipy.io import savemat
 from torch import nn
@@ -18,6 +17,7 @@ from probseg.data.base import InteractiveDataset
 from probseg.heads import Decoded, FPNDecoder
 from probseg.models import Segmenter, build
 from probseg.types import IGNORE, Sample
+from support.micro import described
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from fakes import FakeObjects, micro_model
 from lightning.pytorch.callbacks import Callback, Checkpoint
 
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.clicks import Curriculum
 from probseg.data import InteractiveDataModule
 from probseg.tasks import InteractiveSegmentation
+from support.fakes import FakeObjects, micro_model
 
 
 class Killed(BaseException):

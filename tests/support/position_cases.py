@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from hypothesis import strategies as st
-from ops_cases import draw
 from torch import Tensor
 
 from probseg.ops import (
@@ -20,6 +19,7 @@ from probseg.ops import (
     ValuePropagation,
     probabilistic_attention,
 )
+from support.ops_cases import draw
 
 SIZES = [(1, 1), (1, 4), (5, 1), (2, 3), (3, 3), (3, 2)]
 ALPHAS = ("default", "float", "scalar", "unit")

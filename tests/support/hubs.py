@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import urlparse
 
-from sites import listening
+from support.sites import listening
 
 COMMIT = "89abcdef0123456789abcdef0123456789abcdef"
 

@@ -14,19 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from fakes import (
-    Pixels,
-    draw_scene,
-    polygons_of,
-    save,
-    with_band,
-    write_berkeley,
-    write_bsds500,
-    write_folder,
-    write_grabcut,
-    write_lvis,
-    write_sbd,
-)
 from PIL import Image
 from pycocotools import mask as coco_mask
 
@@ -47,6 +34,19 @@ from probseg.data import (
     ImagePairs,
     OpenImages,
     PascalVOC,
+)
+from support.fakes import (
+    Pixels,
+    draw_scene,
+    polygons_of,
+    save,
+    with_band,
+    write_berkeley,
+    write_bsds500,
+    write_folder,
+    write_grabcut,
+    write_lvis,
+    write_sbd,
 )
 
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from drawn_sets import write_voc_labels
-from fakes import Pixels, save
 from scipy.io import savemat
 from torch import Tensor
 
 from probseg.semantic.datamodule import SemanticBatch
 from probseg.semantic.dataset import SemanticDataset, SemanticSample
 from probseg.types import IGNORE
+from support.drawn_sets import write_voc_labels
+from support.fakes import Pixels, save
 
 UNUSED_COCO = (12, 26, 29, 30, 45, 66, 68, 69, 71, 83, 91)
 

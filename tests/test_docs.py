@@ -13,6 +13,7 @@ import yaml
 from probseg.attention import ATTENTIONS
 from probseg.models import variant
 from probseg.zoo.index import read_index
+from support.rows import each
 
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.DOTALL | re.MULTILINE)
@@ -91,7 +92,7 @@ def test_tasks_are_found_from_the_readme_the_home_page_and_the_navigation(docs, 
 FROM_AN_INDEX = re.compile(r"pip install [^\n`&;]*(?<=[ \"'])probseg\b(?!-)|\bprobseg\[\w+\]")
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "wrong"),
     [
         ('pip install "probseg[heic]"', True),

@@ -28,6 +28,7 @@ from probseg.cli.named import import_named, named_tasks, names_in
 from support.drawn_sets import write_coco
 from support.fakes import write_folder, write_grabcut
 from support.result_folders import rising, write_result
+from support.rows import each
 from support.runs import command
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -190,7 +191,7 @@ class ParsedError(Exception):
     """Raised after parsing: the command is valid."""
 
 
-@pytest.mark.parametrize("words", VALID, ids=VALID.get)
+@each("words", VALID)
 def test_commands_are_valid(words, parse, monkeypatch):
     def only_parse(parser, arguments):
         Parser.parse_known_args(parser, arguments)

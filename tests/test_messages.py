@@ -3,7 +3,7 @@
 import ast
 import re
 
-import pytest
+from support.rows import each
 
 
 def arguments(node):
@@ -65,7 +65,7 @@ def test_arguments_stand_in_backticks(repository):
     assert not wrong
 
 
-@pytest.mark.parametrize(
+@each(
     ("message", "found"),
     [
         ('"size must be at least 1"', ["size"]),

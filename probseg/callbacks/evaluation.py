@@ -14,6 +14,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
+from probseg import reports
 from probseg.attention import Adaptation, restored
 from probseg.callbacks.collection import Collection
 from probseg.callbacks.logging import log_curve, log_picture
@@ -35,7 +36,6 @@ from probseg.evaluation import (
 from probseg.evaluation.summary import Summary
 from probseg.interact import Model
 from probseg.models import Segmenter
-from probseg.reports import print_summary, write_report
 from probseg.terminal import console, print_paths
 from probseg.types import Sample
 
@@ -181,7 +181,7 @@ class InteractiveEvaluation(L.Callback):
         if trainer.is_global_zero and not trainer.sanity_checking:
             about = provenance(trainer, pl_module, self._options(None))
             folder = run_folder(trainer) / "val"
-            paths = write_report(folder, records, self.val_protocol, about, brief=True)
+            paths = reports.write_report(folder, records, self.val_protocol, about, brief=True)
             _log_figures(trainer, "val", paths, summaries)
 
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -196,7 +196,7 @@ class InteractiveEvaluation(L.Callback):
             if trainer.is_global_zero:
                 folder = _test_folder(trainer, protocol)
                 key = f"test/{protocol.name}"
-                paths = write_report(folder, records, protocol, self._about)
+                paths = reports.write_report(folder, records, protocol, self._about)
                 _log_figures(trainer, key, paths, summaries)
                 collection.close()
                 _print(summaries, protocol, folder)
@@ -316,6 +316,6 @@ def _log(
 @rank_zero_only
 def _print(summaries: Mapping[str, Summary], protocol: Protocol, folder: Path) -> None:
     terminal = console()
-    print_summary(terminal, summaries, protocol)
+    reports.print_summary(terminal, summaries, protocol)
     names = ("report.html", "curve.png", "overlays.png", "objects.csv")
     print_paths(terminal, filter(Path.is_file, (folder / name for name in names)))

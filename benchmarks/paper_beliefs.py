@@ -392,8 +392,8 @@ def _photographs(plan: Plan, most: int) -> Iterator[Sequence[Any]]:
 
 def _features(model: Segmenter, encoded: Encoded) -> Tensor:
     """Return the features that the stage sees, `(B, C, h, w)`."""
-    assert encoded.decoded is not None, "prompts enter behind the trunk"
-    return (encoded.decoded.features, *encoded.decoded.coarser)[model.fusion.level]
+    assert encoded.decoder_maps is not None, "prompts enter behind the trunk"
+    return (encoded.decoder_maps.features, *encoded.decoder_maps.coarser)[model.fusion.level]
 
 
 def _reference(model: Segmenter, data: Objects) -> Tensor:

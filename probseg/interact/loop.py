@@ -100,7 +100,7 @@ class InteractionLoop:
         answered = list(current)
         for part in self._together(views):
             timed = _Stopwatch(current[part[0]].image.device)
-            probabilities = self._decoded([current[i] for i in part])
+            probabilities = self._probabilities([current[i] for i in part])
             share = timed.seconds() / len(part)
             for i, probability in zip(part, probabilities, strict=True):
                 took = (current[i].seconds or 0.0) + share
@@ -158,7 +158,7 @@ class InteractionLoop:
                     )
         return encoded
 
-    def _decoded(self, states: Sequence[InteractionState]) -> list[Tensor]:
+    def _probabilities(self, states: Sequence[InteractionState]) -> list[Tensor]:
         """Return the probabilities `(h, w)` for the encoded views of the states."""
         encoded = [state.encoded[0] for state in states]
         prompts = [self._prompts(state, mirrored=False) for state in states]

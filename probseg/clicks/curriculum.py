@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from probseg.clicks.rounds import Answer, answered, with_clicks, without_clicks
+from probseg.clicks.rounds import AskNetwork, answered, with_clicks, without_clicks
 from probseg.clicks.sampling import (
     drop_boxes,
     error_regions,
@@ -89,7 +89,13 @@ class Curriculum:
         return "corrective"
 
     def draw(
-        self, masks: Tensor, boxes: Tensor, draws: Draws, stage: Stage, rounds: int, answer: Answer
+        self,
+        masks: Tensor,
+        boxes: Tensor,
+        draws: Draws,
+        stage: Stage,
+        rounds: int,
+        ask: AskNetwork,
     ) -> Prompts:
         """Draw the prompts of a training batch.
 
@@ -99,7 +105,7 @@ class Curriculum:
             draws: Source of randomness on the device of `masks`.
             stage: The task.
             rounds: Number of rounds of corrective clicks in the last task.
-            answer: The network that is asked in each round.
+            ask: The network that is asked in each round.
 
         Returns:
             Boxes and, after the first task, clicks; with corrective clicks also the answer before
@@ -114,7 +120,7 @@ class Curriculum:
             clicks = random_clicks(*object_and_background(masks), draws, *wanted)
             return with_clicks(prompts, *clicks)
         for _ in range(rounds):
-            logits = answered(prompts, answer)
+            logits = answered(prompts, ask)
             wrong = error_regions(logits.squeeze(1) > 0, masks)
             missed, invented = (interior(region, self.margin) for region in wrong)
             prompts = with_clicks(prompts, *random_clicks(missed, invented, draws, *wanted), logits)

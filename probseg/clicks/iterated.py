@@ -10,7 +10,7 @@ from torch import Tensor
 
 from probseg.clicks.curriculum import Stage
 from probseg.clicks.distances import distance_to
-from probseg.clicks.rounds import Answer, answered, with_clicks, without_clicks
+from probseg.clicks.rounds import AskNetwork, answered, with_clicks, without_clicks
 from probseg.clicks.sampling import (
     drop_boxes,
     error_regions,
@@ -94,7 +94,13 @@ class IteratedClicks:
         return "corrective"
 
     def draw(
-        self, masks: Tensor, boxes: Tensor, draws: Draws, stage: Stage, rounds: int, answer: Answer
+        self,
+        masks: Tensor,
+        boxes: Tensor,
+        draws: Draws,
+        stage: Stage,
+        rounds: int,
+        ask: AskNetwork,
     ) -> Prompts:
         """Draw the prompts of a training batch.
 
@@ -104,7 +110,7 @@ class IteratedClicks:
             draws: Source of randomness on the device of `masks`.
             stage: There is only one.
             rounds: Number of rounds of corrective clicks.
-            answer: The network that is asked in each round.
+            ask: The network that is asked in each round.
 
         Returns:
             Clicks, boxes, and the answer before the last click as the previous mask.
@@ -120,7 +126,7 @@ class IteratedClicks:
             labels = torch.cat([label.where(alone, -1), labels.where(~alone, -1)], dim=1)
         prompts = with_clicks(prompts, points, labels.where(unseen, -1))
         for _ in range(rounds):
-            logits = answered(prompts, answer)
+            logits = answered(prompts, ask)
             clicks = corrective_clicks(logits.squeeze(1) > 0, masks, draws)
             prompts = with_clicks(prompts, *clicks, logits)
         return prompts

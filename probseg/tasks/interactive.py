@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from probseg.backbones import rgb_parameters
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
 from probseg.clicks.iterated import IteratedClicks
-from probseg.clicks.rounds import Answer, drawn_rounds
+from probseg.clicks.rounds import AskNetwork, drawn_rounds
 from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.errors import UsageError
@@ -228,7 +228,7 @@ class InteractiveSegmentation(NetworkTask):
         return self._readable(prompts)
 
     def _drawn(
-        self, masks: Tensor, seeds: Tensor, stage: Stage, rounds: int, answer: Answer
+        self, masks: Tensor, seeds: Tensor, stage: Stage, rounds: int, answer: AskNetwork
     ) -> Prompts:
         """Draw prompts as `draw_prompts` does, from the answers of a network."""
         size = (masks.shape[-2], masks.shape[-1])

@@ -15,7 +15,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from probseg.interact.batches import Batches
+from probseg.interact.batches import SegmenterModel
 from probseg.models import Encoded, Segmenter
 from probseg.models.encoded import as_given
 from probseg.types import Prompts
@@ -44,7 +44,7 @@ class Backpropagation:
     ) -> None:
         self.network, self.layer = network, layer
         self.penalty, self.iterations = penalty, iterations
-        batches = Batches(network)
+        batches = SegmenterModel(network)
         self.grid, self.encode_each = batches.grid, batches.encode_each
 
     def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> list[Tensor]:

@@ -95,8 +95,8 @@ def run_objects(
     # The work between two answers is OpenCV's and NumPy's, which release the interpreter's lock.
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
 
-        def note(active: Sequence[_Run], states: Sequence[InteractionState]) -> list[_Run]:
-            return [run for run, _ in zip(active, pool.map(_Run.note, active, states), strict=True)]
+        def note(active: Sequence[_Run], states: Sequence[InteractionState]) -> None:
+            list(pool.map(_Run.note, active, states))  # raises what a thread has raised
 
         active = runs
         states = [run.state for run in runs]

@@ -150,8 +150,9 @@ class PromptUNet(Fusion):
             x = x + features
             if self.propagation is not None and level == self.propagation_level:
                 assert decoder_maps.units is not None, "`prepare` has made them"
-                said = self.propagation(decoder_maps.units, prompts, (x.shape[-2], x.shape[-1]))
-                x = x + self.said(said.to(x.dtype))
+                size = x.shape[-2], x.shape[-1]
+                propagated = self.propagation(decoder_maps.units, prompts, size)
+                x = x + self.said(propagated.to(x.dtype))
             x = self.blocks[level](F.relu(x))
             skips.append(x)
         for level in reversed(range(len(pyramid) - 1)):

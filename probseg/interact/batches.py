@@ -16,7 +16,7 @@ from probseg.types import Prompts
 
 
 class Model(Protocol):
-    """A model for clicks on many images at once; a `Segmenter` becomes one by `Batches`."""
+    """A model for clicks on many images at once; `SegmenterModel` makes one of a `Segmenter`."""
 
     def grid(self, size: Size) -> Hashable:
         """Return what images of size `(H, W)` must have in common to be computed together."""
@@ -53,8 +53,8 @@ class OneStep(NamedTuple):
         ]
 
 
-class Batches(NamedTuple):
-    """A network that answers for images of several sizes in one call.
+class SegmenterModel(NamedTuple):
+    """The `Model` of a `Segmenter`: images of several sizes in one call.
 
     The answers are those of `Segmenter.encode` and `Segmenter.decode` for each image, up to the
     rounding of batched kernels. Images that are padded to one size share a call.

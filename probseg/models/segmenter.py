@@ -154,7 +154,7 @@ class Segmenter(Network):
         self.register_buffer("std", torch.tensor(backbone.std).view(3, 1, 1), persistent=False)
 
     @property
-    def prompts(self) -> Literal["stem", "head"]:
+    def prompts_enter(self) -> Literal["stem", "head"]:
         """Where prompts enter."""
         return "stem" if self.fusion is None else "head"
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from probseg.heads import PromptPropagation, PromptUNet, PyramidDecoder
-from probseg.interact.batches import Batches
+from probseg.interact.batches import SegmenterModel
 from probseg.types import FeatureInfo, Prompts
 from support.fakes import micro_model
 from support.network_cases import assert_all_learn, maps_of, opened, prompts
@@ -82,7 +82,9 @@ def test_images_of_one_grid_together_are_as_one_by_one(name):
     images = [torch.rand(3, *size) for size in sizes]
     given = [drawn(size, seed=n, clicks=n + 1) for n, size in enumerate(sizes)]
     with torch.no_grad():
-        together = Batches(network).decode_each(Batches(network).encode_each(images), given)
+        together = SegmenterModel(network).decode_each(
+            SegmenterModel(network).encode_each(images), given
+        )
         for n, image in enumerate(images):
             alone = network(image[None], given[n])[0, 0]
             torch.testing.assert_close(together[n], alone, atol=1e-5, rtol=1e-4)

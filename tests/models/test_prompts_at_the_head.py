@@ -112,7 +112,7 @@ def test_features_encoded_under_autocast_are_half_precision(model):
 
 def test_each_entry_has_its_own_parts(name):
     stem, head = build(name, "stem"), build(name, "head", fusion=None)
-    assert (stem.prompts, head.prompts) == ("stem", "head")
+    assert (stem.prompts_enter, head.prompts_enter) == ("stem", "head")
     assert stem.fusion is None
     assert isinstance(head.fusion, PromptFusion)
     assert head.fusion.channels == 64, "the usual one"

@@ -245,7 +245,8 @@ def test_many_images_are_computed_as_each_alone(name, working_size):
             alone = model.encode(image[None])
             assert (one.size, one.working_size) == (alone.size, alone.working_size)
             assert torch.equal(one.image, alone.image)
-            assert (one.decoded is None) == (alone.decoded is None) == (name != "micro_fast")
+            for maps in (one.decoder_maps, alone.decoder_maps):
+                assert (maps is None) == (name != "micro_fast")
             expected = model(image[None], given_prompts)[0, 0]
             assert answer.dtype == torch.float32
             torch.testing.assert_close(answer, expected, rtol=1e-6, atol=1e-7)
@@ -293,12 +294,12 @@ def test_features_of_a_loss_are_left_out_of_each():
     model = Segmenter(backbone, Coarse, ConvHead, prompts="head").eval()
     images = [torch.rand(3, 20, 24), torch.rand(3, 19, 23)]
     with torch.no_grad():
-        assert model.encode(images[0][None]).decoded.auxiliary is not None
+        assert model.encode(images[0][None]).decoder_maps.auxiliary is not None
         for image, one in zip(images, SegmenterModel(model).encode_each(images), strict=True):
-            assert one.decoded.auxiliary is None
-            assert one.decoded.features.shape[0] == one.image.shape[0] == 1
-            whole = model.encode(image[None]).decoded.features
-            torch.testing.assert_close(one.decoded.features, whole, rtol=1e-4, atol=1e-5)
+            assert one.decoder_maps.auxiliary is None
+            assert one.decoder_maps.features.shape[0] == one.image.shape[0] == 1
+            whole = model.encode(image[None]).decoder_maps.features
+            torch.testing.assert_close(one.decoder_maps.features, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_auxiliary_logits_are_enlarged_as_areas_of_whole_cells():
@@ -307,7 +308,7 @@ def test_auxiliary_logits_are_enlarged_as_areas_of_whole_cells():
     model = Segmenter(backbone, Coarse, ConvHead, prompts="head").eval()
     with torch.no_grad():
         encoded = model.encode(torch.rand(1, 3, 21, 27))
-        coarse, size = encoded.decoded.auxiliary, encoded.image.shape[-2:]
+        coarse, size = encoded.decoder_maps.auxiliary, encoded.image.shape[-2:]
         enlarged = functional.interpolate(coarse, size, mode="bilinear", align_corners=False)
         found = model.raw_logits(encoded, prompts()).auxiliary
     assert coarse.std() > 1e-3

@@ -303,13 +303,13 @@ def _of_mask(
     number: int,
 ) -> list[float]:
     """Return `MEASURES` after some clicks on the network's errors."""
-    prompts = IteratedClicks(boxes=1.0).draw(
+    prompts = IteratedClicks(boxes=1.0, fewest_rounds=rounds, most_rounds=rounds).draw(
         mask,
         box,
         Draws(torch.tensor([number])),
-        "corrective",
-        rounds,
         lambda given: model.decode(encoded, given._replace(previous=None)),
+        epoch=0,
+        batch_seed=0,
     )
     with watched(layers) as inputs:
         logits = model.decode(encoded, prompts._replace(previous=None))

@@ -7,7 +7,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from probseg.clicks.rounds import AskNetwork, answered, with_clicks, without_clicks
+from probseg.clicks.rounds import (
+    AskNetwork,
+    answered,
+    drawn_rounds,
+    with_clicks,
+    without_clicks,
+)
 from probseg.clicks.sampling import (
     drop_boxes,
     error_regions,
@@ -93,9 +99,10 @@ class Curriculum:
         masks: Tensor,
         boxes: Tensor,
         draws: Draws,
-        stage: Stage,
-        rounds: int,
         ask: AskNetwork,
+        *,
+        epoch: int,
+        batch_seed: int,
     ) -> Prompts:
         """Draw the prompts of a training batch.
 
@@ -103,14 +110,15 @@ class Curriculum:
             masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
             boxes: Around the objects, shape `(B, 4)`; NaN rows where there is none.
             draws: Source of randomness on the device of `masks`.
-            stage: The task.
-            rounds: Number of rounds of corrective clicks in the last task.
-            ask: The network that is asked in each round.
+            ask: Asks the network, in each round.
+            epoch: Counted from 0; the task depends on it.
+            batch_seed: See `drawn_rounds`; the number of rounds depends on it.
 
         Returns:
             Boxes and, after the first task, clicks; with corrective clicks also the answer before
             the last of them, as the previous mask.
         """
+        stage = self.stage(epoch)
         prompts = without_clicks(boxes)
         if stage == "box":
             return prompts
@@ -119,6 +127,7 @@ class Curriculum:
         if stage == "random":
             clicks = random_clicks(*object_and_background(masks), draws, *wanted)
             return with_clicks(prompts, *clicks)
+        rounds = drawn_rounds(self.rounds, batch_seed)
         for _ in range(rounds):
             logits = answered(prompts, ask)
             wrong = error_regions(logits.squeeze(1) > 0, masks)

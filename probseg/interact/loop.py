@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.boxes import Box
-from probseg.interact.batches import Batches, Model
+from probseg.interact.batches import Model, SegmenterModel
 from probseg.interact.states import InteractionState, View, check_click
 from probseg.interact.zoom import Zoom, expected_iou, first_windows, next_window, scaled_size
 from probseg.models import Segmenter
@@ -60,8 +60,9 @@ class InteractionLoop:
             raise ValueError(message)
 
     @cached_property
-    def _batches(self) -> Model:
-        return Batches(self.model) if isinstance(self.model, Segmenter) else self.model
+    def _batched(self) -> Model:
+        """The model, for images of several sizes in one call."""
+        return SegmenterModel(self.model) if isinstance(self.model, Segmenter) else self.model
 
     def step(
         self, states: Sequence[InteractionState], clicks: Sequence[Click]
@@ -100,7 +101,7 @@ class InteractionLoop:
         answered = list(current)
         for part in self._together(views):
             timed = _Stopwatch(current[part[0]].image.device)
-            probabilities = self._decoded([current[i] for i in part])
+            probabilities = self._probabilities([current[i] for i in part])
             share = timed.seconds() / len(part)
             for i, probability in zip(part, probabilities, strict=True):
                 took = (current[i].seconds or 0.0) + share
@@ -145,7 +146,7 @@ class InteractionLoop:
             timed = _Stopwatch(states[part[0]].image.device)
             images = [_shown(states[i].image, views[i]) for i in part]
             mirrored = [image.flip(-1) for image in images] if self.flip else []
-            made = self._batches.encode_each([*images, *mirrored])
+            made = self._batched.encode_each([*images, *mirrored])
             sides = [made[: len(part)], made[len(part) :]] if self.flip else [made]
             groups = [new[id(states[i].image), views[i]] for i in part]
             share = timed.seconds() / sum(map(len, groups))
@@ -158,14 +159,14 @@ class InteractionLoop:
                     )
         return encoded
 
-    def _decoded(self, states: Sequence[InteractionState]) -> list[Tensor]:
+    def _probabilities(self, states: Sequence[InteractionState]) -> list[Tensor]:
         """Return the probabilities `(h, w)` for the encoded views of the states."""
         encoded = [state.encoded[0] for state in states]
         prompts = [self._prompts(state, mirrored=False) for state in states]
         if self.flip:
             encoded += [state.encoded[1] for state in states]
             prompts += [self._prompts(state, mirrored=True) for state in states]
-        logits = self._batches.decode_each(encoded, prompts)
+        logits = self._batched.decode_each(encoded, prompts)
         expected = [state.view.size for state in states if state.view is not None]
         for one, size in zip(logits, expected * (1 + self.flip), strict=True):
             if tuple(one.shape) != size:
@@ -215,7 +216,7 @@ class InteractionLoop:
         """Yield the numbers of views that the model can take in one call."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for i in range(len(views)) if chosen is None else chosen:
-            groups[self._batches.grid(views[i].size)].append(i)
+            groups[self._batched.grid(views[i].size)].append(i)
         most = max(1, self.batch_size // 2) if self.flip else self.batch_size
         for group in groups.values():
             yield from (group[first : first + most] for first in range(0, len(group), most))

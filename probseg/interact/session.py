@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,7 +66,7 @@ def encode_image(model: Segmenter, image: Tensor) -> InteractionState:
         image: RGB, uint8, shape `(3, H, W)`, on its device; see `image_tensor`.
     """
     state = begin(image)
-    return build_loop(model).encode(state) if model.prompts == "head" else state
+    return build_loop(model).encode(state) if model.prompts_enter == "head" else state
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Answer:
         return Mask(self.state.probability) if self.begun else None
 
     @cached_property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of the answer and of the encoded view, without the image."""
         strokes = 0 if self.strokes is None else self.strokes.nbytes
         return self.state.probability.nbytes + strokes + _tensor_bytes(self.state.encoded)
@@ -209,9 +208,9 @@ class Session:
         return self._answers.get(self._cursor) or self._compute(self._cursor)
 
     @property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of the answers in memory."""
-        return sum(map(_size, self._answers.values()))
+        return sum(answer.nbytes for answer in self._answers.values())
 
     def add(self, *steps: Step) -> Answer:
         """Add steps in place of those that were undone, and answer them together.
@@ -286,7 +285,7 @@ class Session:
         self._answers[count] = answer
         if self._memory is not None:
             oldest = sorted(self._answers.keys() - self._given - {count}, reverse=True)
-            while oldest and self.size > self._memory:
+            while oldest and self.nbytes > self._memory:
                 del self._answers[oldest.pop()]
 
     def _since_mask(self) -> tuple[Step, ...]:
@@ -294,9 +293,6 @@ class Session:
         steps = self.steps
         masks = [count for count, step in enumerate(steps, 1) if isinstance(step, MaskStep)]
         return steps[masks[-1] :] if masks else steps
-
-
-_size = attrgetter("size")
 
 
 def _check_mask(step: MaskStep, state: InteractionState) -> None:

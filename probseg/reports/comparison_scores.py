@@ -20,7 +20,7 @@ COMPARED = {name: score for name, score in SCORES.items() if score.compared and 
 """Scores that are compared after the last click; IoU has separate metrics."""
 
 
-class Kind(NamedTuple):
+class MetricStyle(NamedTuple):
     """Title of a score, its unit, the factor and digits of tables, and its better side."""
 
     title: str
@@ -30,30 +30,30 @@ class Kind(NamedTuple):
     higher_is_better: bool
 
 
-KINDS = {
-    "miou": Kind("mIoU", "points", 100, 2, True),
-    "auc": Kind("AUC", "points", 100, 2, True),
-    "noc": Kind("NoC", "clicks", 1, 2, False),
+METRIC_STYLES = {
+    "miou": MetricStyle("mIoU", "points", 100, 2, True),
+    "auc": MetricStyle("AUC", "points", 100, 2, True),
+    "noc": MetricStyle("NoC", "clicks", 1, 2, False),
     **{
-        name: Kind(
+        name: MetricStyle(
             score.title, score.unit, score.scale, 2 if score.unit else 4, score.higher_is_better
         )
         for name, score in COMPARED.items()
     },
-    "failures": Kind("failures", "points", 100, 2, False),
+    "failures": MetricStyle("failures", "points", 100, 2, False),
 }
 """Scores by the first part of a metric's name, such as `miou` of `miou@5`."""
 
 
-def kind_of(metric: str) -> Kind:
+def style_of(metric: str) -> MetricStyle:
     """Return how a metric such as `miou@5` is written."""
-    return KINDS[metric.partition("@")[0]]
+    return METRIC_STYLES[metric.partition("@")[0]]
 
 
 def title_of(metric: str) -> str:
     """Return the name of a metric in words, such as `mIoU@5`."""
     _, at, number = metric.partition("@")
-    return f"{kind_of(metric).title}{at}{number}"
+    return f"{style_of(metric).title}{at}{number}"
 
 
 def object_scores(

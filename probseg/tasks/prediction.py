@@ -53,7 +53,7 @@ class Photo(NamedTuple):
     error: str | None = None
 
 
-class Answer(NamedTuple):
+class PhotoResult(NamedTuple):
     """Result of one photograph.
 
     Args:
@@ -136,7 +136,7 @@ class PredictionData(L.LightningDataModule):
 
 
 class Prediction(L.LightningModule, ABC):
-    """Base of what answers photographs with a network, one for each task.
+    """Base of the modules that answer photographs with a network, one for each task.
 
     Args:
         model: The network, in evaluation mode.
@@ -149,7 +149,7 @@ class Prediction(L.LightningModule, ABC):
         self.batch_size = batch_size
 
     @abstractmethod
-    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[Answer]:
+    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[PhotoResult]:
         """Answer some photographs, one after the other."""
 
 
@@ -169,35 +169,35 @@ class ObjectPrediction(Prediction):
         super().__init__(model, batch_size)
         self._loop = build_loop(model, batch_size=batch_size)
 
-    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[Answer]:
+    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[PhotoResult]:
         """Answer the prompts of some photographs, so many objects at a time."""
-        answers = [Answer(photo, {}, None, {}) for photo in batch]
-        waiting: list[tuple[Answer, int, InteractionState]] = []
-        for answer in answers:
-            if answer.photo.pixels is None:
+        results = [PhotoResult(photo, {}, None, {}) for photo in batch]
+        waiting: list[tuple[PhotoResult, int, InteractionState]] = []
+        for result in results:
+            if result.photo.pixels is None:
                 continue
-            image = image_tensor(answer.photo.pixels, self.device)
-            for place, prompted in enumerate(answer.photo.job.image.objects):
+            image = image_tensor(result.photo.pixels, self.device)
+            for place, prompted in enumerate(result.photo.job.image.objects):
                 try:
-                    waiting.append((answer, place, prompted_state(image, prompted)))
+                    waiting.append((result, place, prompted_state(image, prompted)))
                 except ValueError as error:
-                    answer.failed[prompted.key] = str(error)
+                    result.failed[prompted.key] = str(error)
                     continue
                 if len(waiting) == self.batch_size:
                     self._answer(waiting)
                     waiting = []
         self._answer(waiting)
-        return answers
+        return results
 
-    def _answer(self, waiting: list[tuple[Answer, int, InteractionState]]) -> None:
+    def _answer(self, waiting: list[tuple[PhotoResult, int, InteractionState]]) -> None:
         answered = self._loop.answer([state for _, _, state in waiting])
-        for (answer, place, _), state in zip(waiting, answered, strict=True):
+        for (result, place, _), state in zip(waiting, answered, strict=True):
             mask = Mask(state.probability).binary
             if mask.any():
-                answer.masks[place] = run_lengths.encode(mask)
+                result.masks[place] = run_lengths.encode(mask)
             else:
-                key = answer.photo.job.image.objects[place].key
-                answer.failed[key] = "the answer has no pixel; give more prompts"
+                key = result.photo.job.image.objects[place].key
+                result.failed[key] = "the answer has no pixel; give more prompts"
 
 
 def prompted_state(image: torch.Tensor, prompted: PromptedObject) -> InteractionState:

@@ -98,7 +98,7 @@ class Entry:
     metrics: Mapping[str, Metric]
 
     @property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of all files."""
         return sum(file.bytes for file in self.files.values())
 

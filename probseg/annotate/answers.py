@@ -5,6 +5,7 @@ A budget bounds the memory. An answer that was dropped is computed from the stor
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -113,7 +114,7 @@ class Answers:
 
     def _built(self, opened: _Opened, one: StoredObject | None) -> Session:
         loop = self._answerer.loop
-        memory = max(0, MEMORY - opened.nbytes - opened.image.probability.size)
+        memory = max(0, MEMORY - opened.nbytes - math.prod(opened.image.photograph.size))
         if one is None:
             return Session(loop, opened.image, memory=memory)
         files = {0: one.base, one.kept: one.mask} if one.kept else {0: one.base}

@@ -25,7 +25,8 @@ from probseg.evaluation.records import (
 from probseg.evaluation.scorer import MaskScorer
 from probseg.evaluation.scores import SCORES
 from probseg.interact import InteractionLoop, Model
-from probseg.interact.states import InteractionState, begin, image_tensor
+from probseg.interact.photograph import image_tensor
+from probseg.interact.states import InteractionState, begin
 from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
 from probseg.types import Click, Sample

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import lightning as L
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch.utils.data import DataLoader, Dataset
 
 from probseg.data.prompts import PromptedImage, PromptedObject
 from probseg.errors import DataError
 from probseg.formats import run_lengths
 from probseg.images import read_image
-from probseg.interact import InteractionState, Mask, begin, image_tensor
+from probseg.interact import InteractionState, Mask, begin
+from probseg.interact.photograph import Photograph, as_photograph
 from probseg.interact.session import build_loop
 from probseg.interact.states import fitted_box, with_crop
 from probseg.models import Network, Segmenter
@@ -176,10 +176,10 @@ class ObjectPrediction(Prediction):
         for result in results:
             if result.photo.pixels is None:
                 continue
-            image = image_tensor(result.photo.pixels, self.device)
+            photograph = as_photograph(result.photo.pixels, self.device)
             for place, prompted in enumerate(result.photo.job.image.objects):
                 try:
-                    waiting.append((result, place, prompted_state(image, prompted)))
+                    waiting.append((result, place, prompted_state(photograph, prompted)))
                 except ValueError as error:
                     result.failed[prompted.key] = str(error)
                     continue
@@ -192,7 +192,7 @@ class ObjectPrediction(Prediction):
     def _answer(self, waiting: list[tuple[PhotoResult, int, InteractionState]]) -> None:
         answered = self._loop.answer([state for _, _, state in waiting])
         for (result, place, _), state in zip(waiting, answered, strict=True):
-            mask = Mask(state.probability).binary
+            mask = Mask(state.answer).binary
             if mask.any():
                 result.masks[place] = run_lengths.encode(mask)
             else:
@@ -200,15 +200,15 @@ class ObjectPrediction(Prediction):
                 result.failed[key] = "the answer has no pixel; give more prompts"
 
 
-def prompted_state(image: torch.Tensor, prompted: PromptedObject) -> InteractionState:
+def prompted_state(photograph: Photograph, prompted: PromptedObject) -> InteractionState:
     """Return the state of an interaction with all prompts of an object, before the answer.
 
     Args:
-        image: RGB, uint8, shape `(3, H, W)`.
+        photograph: The image.
         prompted: The prompts; see `fitted_box` for a box over the edge of the image.
 
     Raises:
         ValueError: If a click or the box is outside the image.
     """
-    box = None if prompted.box is None else fitted_box(prompted.box, image)
-    return with_crop(begin(image, box=box, clicks=prompted.clicks))
+    box = None if prompted.box is None else fitted_box(prompted.box, photograph.size)
+    return with_crop(begin(photograph, box=box, clicks=prompted.clicks))

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import lightning as L
 
+from probseg.callbacks.run_folder import keeps_files
 from probseg.evaluation import environment
 
 Stage = Literal["val", "test"]
@@ -81,3 +82,11 @@ class Evaluation(L.Callback, ABC):
         # Lightning has left this context when it calls the hooks after a batch.
         with trainer.precision_plugin.forward_context():
             self.evaluate(trainer, batch, batch_idx, stage)
+
+
+def writes_reports(trainer: L.Trainer) -> bool:
+    """Return whether this process writes the reports of an evaluation: the first one.
+
+    There are none of a sanity check, and of a run that keeps no files.
+    """
+    return trainer.is_global_zero and not trainer.sanity_checking and keeps_files(trainer)

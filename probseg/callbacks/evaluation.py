@@ -14,12 +14,12 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
 from probseg.attention import Adaptation, restored
-from probseg.callbacks.base import Evaluation, Stage
+from probseg.callbacks.base import Evaluation, Stage, writes_reports
 from probseg.callbacks.collection import Collection
 from probseg.callbacks.logging import log_curve, log_picture
 from probseg.callbacks.processes import from_all_processes
 from probseg.callbacks.provenance import log_tested, provenance
-from probseg.callbacks.run_folder import run_folder
+from probseg.callbacks.run_folder import keeps_files, run_folder
 from probseg.clicks import Mistakes
 from probseg.evaluation import (
     Journal,
@@ -172,7 +172,7 @@ class InteractiveEvaluation(Evaluation):
         _log(pl_module, "val", summaries)
         average = sum(summary.miou[5] for summary in summaries.values()) / len(summaries)
         pl_module.log("val/miou@5", average, prog_bar=True, sync_dist=True)
-        if trainer.is_global_zero and not trainer.sanity_checking:
+        if writes_reports(trainer):
             about = provenance(trainer, pl_module, self._options(None))
             folder = run_folder(trainer) / "val"
             paths = write_report(folder, records, self.val_protocol, about, brief=True)
@@ -187,13 +187,13 @@ class InteractiveEvaluation(Evaluation):
             records = _gathered(collection.records)
             summaries = summarise_records(records, protocol)
             _log(pl_module, "test", summaries, protocol.name if several else None)
-            if trainer.is_global_zero:
+            paths: Mapping[str, Path] = {}
+            if writes_reports(trainer):
                 folder = _test_folder(trainer, protocol)
-                key = f"test/{protocol.name}"
                 paths = write_report(folder, records, protocol, self._about)
-                _log_figures(trainer, key, paths, summaries)
+                _log_figures(trainer, f"test/{protocol.name}", paths, summaries)
                 collection.close()
-                _print(summaries, protocol, folder)
+            _print(summaries, protocol, paths)
 
     def _options(self, adaptation: Adaptation | None) -> dict[str, Any]:
         """Return the settings of an evaluation besides its protocol, as JSON values."""
@@ -204,6 +204,8 @@ class InteractiveEvaluation(Evaluation):
 
     def _collection(self, trainer: L.Trainer, protocol: Protocol) -> Collection:
         """Open the journal of a test, with the runs of one that was killed."""
+        if not keeps_files(trainer):
+            return Collection(protocol, self.pictures)
         # All that the figures depend on; the same weights may be in another file.
         subject = {key: value for key, value in self._about.items() if key != "checkpoint"}
         subject |= {"protocol": dataclasses.asdict(protocol), "batch_size": self.batch_size}
@@ -284,8 +286,8 @@ def _log(
 
 
 @rank_zero_only
-def _print(summaries: Mapping[str, Summary], protocol: Protocol, folder: Path) -> None:
+def _print(summaries: Mapping[str, Summary], protocol: Protocol, paths: Mapping[str, Path]) -> None:
     terminal = console()
     print_summary(terminal, summaries, protocol)
-    names = ("report.html", "curve.png", "overlays.png", "objects.csv")
-    print_paths(terminal, filter(Path.is_file, (folder / name for name in names)))
+    names = ("page", "curve", "overlays", "objects")
+    print_paths(terminal, [paths[name] for name in names if name in paths])

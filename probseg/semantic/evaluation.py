@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from probseg.attention.bases import Bases
-from probseg.callbacks.base import Evaluation, Stage
+from probseg.callbacks.base import Evaluation, Stage, writes_reports
 from probseg.callbacks.logging import log_picture
 from probseg.callbacks.provenance import log_tested, provenance
 from probseg.callbacks.run_folder import run_folder
@@ -149,7 +149,7 @@ class SemanticEvaluation(Evaluation):
         pl_module.log_dict(figures, sync_dist=True)
         average = sum(figures.values()) / len(figures)
         pl_module.log("val/miou", average, prog_bar=True, sync_dist=True)
-        if trainer.is_global_zero and not trainer.sanity_checking:
+        if writes_reports(trainer):
             self._report(trainer, "val", every, scores)
         self.network_changes.close()
 
@@ -159,8 +159,10 @@ class SemanticEvaluation(Evaluation):
         for name, of_set in scores.items():
             for figure in ("miou", "pixel_accuracy", "mean_accuracy"):
                 pl_module.log(f"test/{name}/{figure}", getattr(of_set, figure), sync_dist=True)
-        if trainer.is_global_zero:
+        if writes_reports(trainer):
             self._report(trainer, "test", every, scores)
+        if trainer.is_global_zero:
+            self._print(trainer, scores)
         self.network_changes.close()
 
     def _begin(self, pl_module: L.LightningModule) -> None:
@@ -181,12 +183,11 @@ class SemanticEvaluation(Evaluation):
         every: dict[str, Counted],
         scores: dict[str, SemanticScores],
     ) -> None:
-        """Write the files of an evaluation; after a test, print its tables."""
+        """Write the files of an evaluation."""
         about = self._about(trainer, stage)
         model = _network(trainer.lightning_module)
         classes = _class_names(trainer, model.num_classes)
         bases = self.bases if _number_of_bases(model) else ()
-        terminal = console()
         for name, counted in every.items():
             folder = run_folder(trainer) / stage / name
             facts = {**about, "photographs": counted.photographs}
@@ -197,9 +198,15 @@ class SemanticEvaluation(Evaluation):
                     draw_sheet(sheet, [picture for _, picture in counted.pictures], classes, bases)
                 if sheet.is_file():
                     log_picture(trainer, f"{stage}/{name}/overlays", sheet)
-            if stage == "test":
-                print_scores(terminal, name, classes, scores[name])
-                print_paths(terminal, sorted(folder.iterdir()))
+
+    def _print(self, trainer: L.Trainer, scores: dict[str, SemanticScores]) -> None:
+        """Print the tables of a test, and where its files are."""
+        classes = _class_names(trainer, _network(trainer.lightning_module).num_classes)
+        terminal = console()
+        for name, of_set in scores.items():
+            print_scores(terminal, name, classes, of_set)
+            if writes_reports(trainer):
+                print_paths(terminal, sorted((run_folder(trainer) / "test" / name).iterdir()))
 
     def _about(self, trainer: L.Trainer, stage: Stage) -> dict[str, Any]:
         """Return settings and versions of the evaluation, as JSON values."""

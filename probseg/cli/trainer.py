@@ -24,6 +24,7 @@ from probseg.callbacks import SaveConfig
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.loggers import make_logger, missing_versions
+from probseg.callbacks.run_folder import keeps_files
 from probseg.callbacks.start import StartScore
 from probseg.cli.checkpoints import (
     RANDOM,
@@ -208,7 +209,7 @@ class ProbsegCLI(VerbCLI):
 
     def after_fit(self) -> None:
         """Print where the training is, how good it is, and what to do with it."""
-        if self.trainer.is_global_zero:
+        if self.trainer.is_global_zero and keeps_files(self.trainer):
             sys.stderr.write(next_commands(self.trainer))
 
     def run_verb(self) -> None:

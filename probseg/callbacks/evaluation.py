@@ -105,12 +105,12 @@ class InteractiveEvaluation(Evaluation):
         self.val_protocol = dataclasses.replace(chosen[0], max_clicks=val_clicks, trials=1)
         self.test_protocols = []
         for protocol in chosen:
-            given: dict[str, int] = {}
+            numbers: dict[str, int] = {}
             if max_clicks is not None and protocol.max_clicks > 0:
-                given["max_clicks"] = max_clicks
+                numbers["max_clicks"] = max_clicks
             if trials is not None and protocol.is_random:  # others keep their single trial
-                given["trials"] = trials
-            self.test_protocols.append(dataclasses.replace(protocol, **given))  # type: ignore[arg-type]
+                numbers["trials"] = trials
+            self.test_protocols.append(dataclasses.replace(protocol, **numbers))  # type: ignore[arg-type]
         self.batch_size = batch_size
         self.pictures = pictures
         self.seed = seed

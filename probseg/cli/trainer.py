@@ -114,17 +114,17 @@ class ProbsegCLI(VerbCLI):
         # Until the classes are made: Lightning would let the hyper-parameters in the checkpoint
         # replace those of the command line.
         self.checkpoint, config.ckpt_path = config.ckpt_path, None
-        given = str(self.checkpoint)
+        ckpt_path = str(self.checkpoint)
         if self.checkpoint is None and self.verb != "fit":
             self.checkpoint = best_of_run([Path(str(path)) for path in config.config or ()])
             if self.checkpoint is not None:
                 sys.stderr.write(f"probseg: best checkpoint of the run: {self.checkpoint}\n")
         if self.checkpoint is None or "://" in str(self.checkpoint):
             return
-        if given == "best":
+        if ckpt_path == "best":
             msg = "--ckpt_path best: it is known only while a training runs; give the file's path"
             raise UsageError(msg)
-        if given == "last":
+        if ckpt_path == "last":
             self.checkpoint = str(find_last(config.trainer, config.data.as_dict()))
             if self.verb == "fit":
                 self.run_to_continue = Path(self.checkpoint).parent.parent
@@ -132,7 +132,7 @@ class ProbsegCLI(VerbCLI):
         if self.verb == "fit" and (done := how_finished(stored, config.trainer)) is not None:
             sys.stderr.write(f"probseg: {self.checkpoint}: {done}\n")
             raise SystemExit(0)
-        if given == "last":
+        if ckpt_path == "last":
             sys.stderr.write(f"probseg: going on from {self.checkpoint}\n")
 
     def instantiate_classes(self) -> None:
@@ -244,10 +244,10 @@ def with_atomic_checkpoints(plugins: Any) -> list[Any]:  # noqa: ANN401 (as Ligh
     Args:
         plugins: None, one plugin, or a list of them.
     """
-    given = [] if plugins is None else list(plugins) if isinstance(plugins, list) else [plugins]
-    if any(isinstance(plugin, CheckpointIO) for plugin in given):
-        return given
-    return [*given, AtomicCheckpointIO()]
+    listed = [] if plugins is None else list(plugins) if isinstance(plugins, list) else [plugins]
+    if any(isinstance(plugin, CheckpointIO) for plugin in listed):
+        return listed
+    return [*listed, AtomicCheckpointIO()]
 
 
 class _Datasets:

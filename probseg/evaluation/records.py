@@ -171,9 +171,9 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
         msg = f"{path}: expected UTF-8, as `probseg test` writes it: {error}"
         raise DataError(msg) from error
     rows = csv.DictReader(io.StringIO(text, newline=""))
-    found = tuple(rows.fieldnames or ())
-    known = tuple(name for name in COLUMNS if name in found)
-    if found != known or not {*RUN, *CLICK, "iou", "seconds"} <= set(found):
+    header = tuple(rows.fieldnames or ())
+    known = tuple(name for name in COLUMNS if name in header)
+    if header != known or not {*RUN, *CLICK, "iou", "seconds"} <= set(header):
         msg = f"{path}: expected the columns {', '.join(COLUMNS)}, got {rows.fieldnames}"
         raise DataError(msg)
     for row in rows:

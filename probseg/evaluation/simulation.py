@@ -241,8 +241,8 @@ class _Run:
 
     def _corrections(self) -> tuple[Click, ...]:
         """Return the clicks that came after an answer, and not the strokes before it."""
-        given = sum(step.x is not None for step in self._steps)
-        return self.state.clicks[len(self.state.clicks) - given :]
+        count = sum(step.x is not None for step in self._steps)
+        return self.state.clicks[len(self.state.clicks) - count :]
 
     def _name(self) -> str:
         return f"{self._sample.dataset}/{self._sample.name}, trial {self._trial},"

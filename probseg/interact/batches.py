@@ -102,14 +102,16 @@ class SegmenterModel(NamedTuple):
         """
         network = self.network
         moved = [
-            network.moved(network.uncalibrated(own), one)
-            for one, own in zip(encoded, prompts, strict=True)
+            network.moved(network.uncalibrated(own), image)
+            for image, own in zip(encoded, prompts, strict=True)
         ]
-        image = torch.cat([one.image for one in encoded])
+        image = torch.cat([part.image for part in encoded])
         raw, _ = network.grid_logits(image, _joined_features(encoded), _joined_prompts(moved))
         return [
-            network.calibrated(as_given(network.refined(raw[n : n + 1], one, moved[n]), one))[0, 0]
-            for n, one in enumerate(encoded)
+            network.calibrated(as_given(network.refined(raw[n : n + 1], part, moved[n]), part))[
+                0, 0
+            ]
+            for n, part in enumerate(encoded)
         ]
 
 
@@ -134,13 +136,13 @@ def _joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
     """
     if len(prompts) == 1:
         return prompts[0]
-    previous = [given.previous for given in prompts if given.previous is not None]
-    most = max(given.labels.shape[1] for given in prompts)
-    missing = [most - given.labels.shape[1] for given in prompts]
+    previous = [own.previous for own in prompts if own.previous is not None]
+    most = max(own.labels.shape[1] for own in prompts)
+    missing = [most - own.labels.shape[1] for own in prompts]
     pairs = list(zip(prompts, missing, strict=True))
     return Prompts(
-        points=torch.cat([F.pad(given.points, (0, 0, 0, n)) for given, n in pairs]),
-        labels=torch.cat([F.pad(given.labels, (0, n), value=-1) for given, n in pairs]),
-        boxes=torch.cat([given.boxes for given in prompts]),
+        points=torch.cat([F.pad(own.points, (0, 0, 0, n)) for own, n in pairs]),
+        labels=torch.cat([F.pad(own.labels, (0, n), value=-1) for own, n in pairs]),
+        boxes=torch.cat([own.boxes for own in prompts]),
         previous=torch.cat(previous) if previous else None,
     )

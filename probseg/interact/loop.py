@@ -147,15 +147,15 @@ class InteractionLoop:
             timed = _Stopwatch(states[part[0]].photograph.device)
             images = [states[i].photograph.shown(*views[i]) for i in part]
             mirrored = [image.flip(-1) for image in images] if self.flip else []
-            made = self._batched.encode_each([*images, *mirrored])
-            sides = [made[: len(part)], made[len(part) :]] if self.flip else [made]
+            encodings = self._batched.encode_each([*images, *mirrored])
+            sides = [encodings[: len(part)], encodings[len(part) :]] if self.flip else [encodings]
             groups = [new[_picture(states[i]), views[i]] for i in part]
             share = timed.seconds() / sum(map(len, groups))
-            for both, alike in zip(zip(*sides, strict=True), groups, strict=True):
+            for both_sides, alike in zip(zip(*sides, strict=True), groups, strict=True):
                 for i in alike:
                     encoded[i] = states[i]._replace(
                         view=views[i],
-                        encoded=both,
+                        encoded=both_sides,
                         seconds=(states[i].seconds or 0.0) + share,
                     )
         return encoded
@@ -169,18 +169,19 @@ class InteractionLoop:
             prompts += [self._prompts(state, mirrored=True) for state in states]
         logits = self._batched.decode_each(encoded, prompts)
         expected = [state.view.size for state in states if state.view is not None]
-        for one, size in zip(logits, expected * (1 + self.flip), strict=True):
-            if tuple(one.shape) != size:
+        for answer, size in zip(logits, expected * (1 + self.flip), strict=True):
+            if tuple(answer.shape) != size:
                 message = (
                     f"`model` must return logits of shape {size} for each image, got "
-                    f"{tuple(one.shape)}"
+                    f"{tuple(answer.shape)}"
                 )
                 raise ValueError(message)
-        means = [one.float() for one in logits[: len(states)]]  # fp32 also under autocast
+        means = [answer.float() for answer in logits[: len(states)]]  # fp32 also under autocast
         if self.flip:
             others = logits[len(states) :]
             means = [
-                (one + other.float().flip(-1)) / 2 for one, other in zip(means, others, strict=True)
+                (mean + other.float().flip(-1)) / 2
+                for mean, other in zip(means, others, strict=True)
             ]
         return [mean.sigmoid() for mean in means]
 

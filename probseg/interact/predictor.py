@@ -217,19 +217,19 @@ class Predictor:
                 "previous_mask, such as 'lite0_unet_prop'"
             )
             raise ValueError(msg)
-        given = np.asarray(mask)
-        if given.dtype == np.uint8 and set(np.unique(given)) in ({0}, {1}, {255}, {0, 1}, {0, 255}):
-            given = given > 0
+        array = np.asarray(mask)
+        if array.dtype == np.uint8 and set(np.unique(array)) in ({0}, {1}, {255}, {0, 1}, {0, 255}):
+            array = array > 0
         shape = self.session.photograph.size
-        number = given.dtype == np.bool_ or np.issubdtype(given.dtype, np.floating)
-        if given.shape != shape or not number or not ((given >= 0) & (given <= 1)).all():
+        number = array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating)
+        if array.shape != shape or not number or not ((array >= 0) & (array <= 1)).all():
             msg = (
                 f"`mask` must be bool, float in [0, 1], or uint8 with 0 and 255, of the image's "
-                f"shape {shape}, got {given.dtype} of shape {given.shape}; (mask > 0) is True on "
+                f"shape {shape}, got {array.dtype} of shape {array.shape}; (mask > 0) is True on "
                 "the object if 0 is the background"
             )
             raise ValueError(msg)
-        return MaskStep(given.astype(np.float32))
+        return MaskStep(array.astype(np.float32))
 
     def undo(self) -> Mask | None:
         """Take back the last step: a click, a box or a mask.

@@ -77,12 +77,12 @@ def object_scores(
     """
     ious = scores.ious
     last = ious.shape[2] - 1
-    found = {f"miou@{k}": ious[:, :, k] for k in REPORTED_CLICKS if first <= k <= last}
+    of_trials = {f"miou@{k}": ious[:, :, k] for k in REPORTED_CLICKS if first <= k <= last}
     if last > first:
-        found["auc"] = area_under_curve(ious, first)
-        found |= {f"noc@{q}": noc(ious, q / 100).astype(np.float64) for q in percents}
-    found |= {name: scores.values[name][:, :, last] for name in COMPARED}
-    means = {name: values.mean(axis=1) for name, values in found.items()}
+        of_trials["auc"] = area_under_curve(ious, first)
+        of_trials |= {f"noc@{q}": noc(ious, q / 100).astype(np.float64) for q in percents}
+    of_trials |= {name: scores.values[name][:, :, last] for name in COMPARED}
+    means = {name: values.mean(axis=1) for name, values in of_trials.items()}
     for q in percents:
         never = (ious < q / 100).all(axis=2)
         means[f"failures@{q}"] = (never.mean(axis=1) > 0.5).astype(np.float64)

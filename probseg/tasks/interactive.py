@@ -149,12 +149,12 @@ class InteractiveSegmentation(NetworkTask):
             prompts = self.draw_prompts(images, masks, seeds, **when)
             encoded = self.model.encode(images).repeated(self.annotators)
             answers = [(self.model.raw_logits(encoded, prompts), masks)]
-        loss = torch.stack([self.loss(given.main, truth) for given, truth in answers]).mean()
+        loss = torch.stack([self.loss(logits.main, truth) for logits, truth in answers]).mean()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
         auxiliary = [
-            self.auxiliary_loss(given.auxiliary, truth)
-            for given, truth in answers
-            if given.auxiliary is not None
+            self.auxiliary_loss(logits.auxiliary, truth)
+            for logits, truth in answers
+            if logits.auxiliary is not None
         ]
         if auxiliary:
             auxiliary_loss = torch.stack(auxiliary).mean()
@@ -192,9 +192,9 @@ class InteractiveSegmentation(NetworkTask):
         answers: list[tuple[Logits, Tensor]] = []
 
         def answer(prompts: Prompts) -> Tensor:
-            given = self.model.raw_logits(encoded, self._readable(prompts))
-            answers.append((given, masks.masked_fill(~prompts.given[:, None, None], IGNORE)))
-            return given.main.detach()
+            logits = self.model.raw_logits(encoded, self._readable(prompts))
+            answers.append((logits, masks.masked_fill(~prompts.given[:, None, None], IGNORE)))
+            return logits.main.detach()
 
         prompts = self._drawn(masks, seeds, answer, epoch, batch_seed)
         answer(prompts)
@@ -298,11 +298,11 @@ def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """
     parameters = dict(model.named_parameters())
     for pattern in patterns:
-        found = fnmatch.filter(parameters, pattern)
-        if not found:
+        names = fnmatch.filter(parameters, pattern)
+        if not names:
             msg = (
                 f"`frozen`: {pattern!r} matches no weight of the network; see its named_parameters"
             )
             raise ValueError(msg)
-        for name in found:
+        for name in names:
             parameters[name].requires_grad_(False)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 torch.set_num_threads(1)
+pytest.register_assert_rewrite("support")  # whose base testers hold assertions
 
 # Examples of each property: few for every change, many over night (HYPOTHESIS_PROFILE=thorough).
 for name, examples in {"quick": 15, "thorough": 250}.items():

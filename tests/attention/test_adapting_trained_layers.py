@@ -20,6 +20,7 @@ from probseg.models import Segmenter, list_presets
 from probseg.types import FeatureInfo, Prompts
 from support.fakes import micro_model
 from support.network_cases import draw
+from support.rows import each
 
 PROPAGATES = {"value_precision": 0.5, "propagation_iterations": 1, "value_prior": 0.1}
 
@@ -91,8 +92,8 @@ def values_of(part):
 # --- what may be asked for ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("value", [-1, -0.5, math.inf, math.nan])
-@pytest.mark.parametrize("name", ["key_prior", "value_prior"])
+@each("value", [-1, -0.5, math.inf, math.nan])
+@each("name", ["key_prior", "value_prior"])
 def test_priors_out_of_range_are_named(name, value):
     with pytest.raises(ValueError, match=rf"^`{name}`: .*got {value}"):
         Adaptation(**{name: value})
@@ -121,8 +122,8 @@ def test_the_classifier_is_reached_and_restored():
         network(head={}).adapt(Adaptation(click_iterations=1))
 
 
-@pytest.mark.parametrize("of", ["key", "value"])
-@pytest.mark.parametrize("iterations", [None, 0])
+@each("of", ["key", "value"])
+@each("iterations", [None, 0])
 def test_a_prior_without_iterations_is_refused(of, iterations):
     model = network({"key_iterations": 0}, head={"propagation_iterations": 1})
     model.adapt(Adaptation(value_iterations=0))
@@ -243,7 +244,7 @@ def test_none_leaves_a_setting_as_it_is():
     micro_model("micro_conv").adapt(Adaptation())
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "backbone", "head"),
     [
         ({"key_iterations": 2}, {"key_iterations": 2}, {}),
@@ -270,7 +271,7 @@ def test_an_adapted_network_is_the_one_built_so(changes, backbone, head):
     assert torch.equal(answer(model), expected)
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "changes", "parts"),
     [
         ("micro_conv", {"key_iterations": 2}, ["key_iterations=2", "no probabilistic attention"]),

@@ -11,6 +11,7 @@ from probseg.attention import (
 )
 from probseg.errors import UnknownNameError
 from support.network_cases import draw
+from support.rows import each
 
 VIEWS = [
     {"axis": "full"},
@@ -33,7 +34,7 @@ def with_weights_of(layer: Attention2d, name: str, **options) -> Attention2d:
     return other
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=str)
+@each("view", VIEWS)
 def test_without_adaptation_it_is_the_standard_layer(view):
     standard = StandardAttention2d(8, 6, num_heads=2, head_channels=4, **view)
     plain = with_weights_of(standard, "probabilistic", key_iterations=0, **view)

@@ -10,6 +10,7 @@ from probseg.attention import Attention2d, build_attention
 from probseg.attention.position import POSITIONS
 from probseg.errors import UnknownNameError
 from support.network_cases import draw
+from support.rows import each
 
 VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width", "span": 3}]
 NAMES = ("standard", "probabilistic")
@@ -44,7 +45,7 @@ def test_any_nominal_size_serves_any_map(place, view, nominal, size):
         assert tensor.grad is None or tensor.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=str)
+@each("view", VIEWS)
 def test_the_embeddings_decide_where_to_look(place, view):
     """With equal tables for all offsets, softmax attention does not notice those of the queries."""
     layer = build(*place, **view)
@@ -58,7 +59,7 @@ def test_the_embeddings_decide_where_to_look(place, view):
     torch.testing.assert_close(layer(features), plain(features))
 
 
-@pytest.mark.parametrize("view", VIEWS, ids=str)
+@each("view", VIEWS)
 def test_tables_learn(place, view):
     layer = build(*place, **view)
     layer(draw(2, 8, 3, 5)).square().sum().backward()

@@ -9,6 +9,7 @@ from torch import distributed
 
 from probseg.attention.bases import Bases
 from probseg.errors import UnknownNameError
+from support.rows import each
 
 HEADS, BASES, CHANNELS = 2, 3, 4
 
@@ -55,8 +56,8 @@ def test_the_moving_average(momentum):
     assert not bases.initial.requires_grad
 
 
-@pytest.mark.parametrize("update", ["moving_average", "learnt", "fixed"])
-@pytest.mark.parametrize("training", [True, False])
+@each("update", ["moving_average", "learnt", "fixed"])
+@each("training", [True, False])
 def test_only_the_moving_average_follows_and_only_in_training(update, training):
     bases = build(update=update).train(training)
     before = bases.initial.clone()
@@ -118,7 +119,7 @@ def test_iterations_belong_to_a_mode():
     assert bases.eval().iterations == 7
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "part"),
     [
         ({"momentum": 1.5}, "momentum"),

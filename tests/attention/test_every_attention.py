@@ -16,6 +16,7 @@ from probseg.types import Prompts
 from support.fakes import micro_model
 from support.micro import described
 from support.network_cases import draw
+from support.rows import each
 from support.runs import QUIET, finished
 
 
@@ -36,9 +37,7 @@ def in_expectation(layer: Attention2d, features: Tensor, values: Tensor) -> Tens
     return weights @ values
 
 
-@pytest.mark.parametrize(
-    ("axis", "size"), [("full", (5, 7)), ("full", (1, 1)), ("height", (8, 3)), ("width", (1, 4))]
-)
+@each(("axis", "size"), [("full", (5, 7)), ("full", (1, 1)), ("height", (8, 3)), ("width", (1, 4))])
 def test_shapes_and_gradients(name, axis, size):
     layer = build_attention(name, 8, 6, num_heads=3, head_channels=4, axis=axis)
     features = draw(2, 8, *size).requires_grad_()
@@ -120,7 +119,7 @@ def test_under_autocast(name):
     assert half.isfinite().all()
 
 
-@pytest.mark.parametrize("option", ["position", "span"])
+@each("option", ["position", "span"])
 def test_options_are_taken_or_refused_with_a_reason(name, option):
     reason = refused(name)[option]
     options = {"position": "factored"} if option == "position" else {"axis": "width", "span": 3}
@@ -132,7 +131,7 @@ def test_options_are_taken_or_refused_with_a_reason(name, option):
     assert reason in str(raised.value)
 
 
-@pytest.mark.parametrize("name", [name for name in ATTENTIONS if refused(name)["span"] is None])
+@each("name", [name for name in ATTENTIONS if refused(name)["span"] is None])
 def test_a_span_hides_the_rest_of_the_line(name):
     layer = build_attention(name, 8, 6, axis="width", span=3).eval()
     features = draw(1, 8, 1, 6)
@@ -152,7 +151,7 @@ def test_layers_take_plain_values_by_keyword(name):
         build_attention(name, 8, 6, no_such_option=1)
 
 
-@pytest.mark.parametrize("layout", ["full", "axial"])
+@each("layout", ["full", "axial"])
 def test_it_fits_into_backbone_and_head(name, layout):
     head = {
         "class_path": "probseg.heads.CorrectiveSelfAttention",

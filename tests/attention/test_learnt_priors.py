@@ -10,6 +10,7 @@ from probseg.attention import ProbabilisticAttention2d, StandardAttention2d
 from probseg.attention.position import POSITIONS
 from probseg.errors import UnknownNameError
 from support.network_cases import draw
+from support.rows import each
 
 PROPAGATES = {"value_precision": 0.5, "propagation_iterations": 1, "value_prior": 0.1}
 VIEWS = [{"axis": "full"}, {"axis": "height"}, {"axis": "width"}, {"axis": "width", "span": 3}]
@@ -64,8 +65,8 @@ def test_each_head_follows_its_own_prior():
         assert changed.tolist() == [False] * 3 + [True] * 3
 
 
-@pytest.mark.parametrize("rate", [1.0, 1e6])
-@pytest.mark.parametrize("sign", [-1.0, 1.0])
+@each("rate", [1.0, 1e6])
+@each("sign", [-1.0, 1.0])
 def test_they_stay_positive_however_large_the_steps(rate, sign):
     layer = build(learn_priors=True, key_prior=0.3, **PROPAGATES)
     features, values = draw(1, 8, 4, 5), draw(1, 6, 4, 5, seed=1)
@@ -125,7 +126,7 @@ def test_wrong_priors_are_named():
         build(log_prior="uniform", position="full")
 
 
-@pytest.mark.parametrize(
+@each(
     ("view", "position", "log_prior"),
     [(VIEWS[i % len(VIEWS)], *tied) for i, tied in enumerate(TIED)] + [(VIEWS[3], *TIED[0])],
 )
@@ -207,7 +208,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "message"), WRONG)
+@each(("arguments", "message"), WRONG)
 def test_wrong_fixed_values_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         build(**PROPAGATES)(draw(1, 8, 4, 5), **arguments)

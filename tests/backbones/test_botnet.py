@@ -3,17 +3,16 @@
 from functools import partial
 
 import pytest
-import timm
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from probseg.attention import Attention2d
 from probseg.backbones import BoTNet
 from probseg.errors import UnknownNameError
-from support.network_cases import assert_all_learn, assert_arrived, assert_described, opened
+from support.network_cases import assert_all_learn, assert_described, opened
 from support.refusals import refused
+from support.rows import each
 
 NAME = "resnet26.bt_in1k"
 TINY = {"layers": [1, 1, 1, 2], "channels": [8, 16, 16, 32]}
@@ -35,8 +34,8 @@ def halve(x: Tensor) -> Tensor:
     return x.unflatten(-1, (-1, 2)).unflatten(-3, (-1, 2)).nanmean((-3, -1))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("size", [(5, 7), (4, 4), (6, 3), (1, 1)])
+@each("layout", LAYOUTS)
+@each("size", [(5, 7), (4, 4), (6, 3), (1, 1)])
 def test_blocks_attend_and_the_first_one_halves(layout, size):
     backbone = botnet(layout=layout).double()
     axes = {"full": ["full"], "axial": ["height", "width"]}[layout]
@@ -85,7 +84,7 @@ def test_key_adaptation_can_be_switched_on_for_trained_weights():
     assert (before[-1] - after[-1]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize(
+@each(
     ("attention", "layout", "position", "stride", "size"),
     [
         ("standard", "full", "factored", 8, (65, 97)),
@@ -111,15 +110,6 @@ def test_botnet50_has_the_published_number_of_parameters():
     parameters = [*backbone.parameters(), *nn.Linear(2048, 1000).parameters()]
     assert sum(p.numel() for p in parameters) == pytest.approx(20.8e6, rel=0.01)
     assert [layer.position.query_height.shape[0] for layer in layers(backbone)] == [31, 15, 15]
-
-
-def test_pretrained_weights_arrive_in_all_but_the_attention(tmp_path):
-    weights = timm.create_model("resnet26", **TINY).state_dict()
-    save_file(weights, tmp_path / "weights.safetensors")
-    overlay = {"file": str(tmp_path / "weights.safetensors")}
-    backbone = botnet({"pretrained_cfg_overlay": overlay}, pretrained=True)
-    replaced = {"layer4.0.conv2.weight", "layer4.1.conv2.weight", "fc.weight", "fc.bias"}
-    assert_arrived(backbone, weights, replaced)
 
 
 def test_wrong_arguments_are_named():

@@ -1,16 +1,13 @@
 """HRNetV2; weights are random, nothing is downloaded."""
 
-import functools
-
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
 
 from probseg.backbones import HRNetV2
 from probseg.backbones.hrnet import WIDTHS
 from probseg.errors import UnknownNameError
-from support.network_cases import assert_all_learn, assert_arrived
+from support.rows import each
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +15,7 @@ def backbone():
     return HRNetV2("18s").eval()
 
 
-@pytest.mark.parametrize("size", [(65, 97), (36, 40), (64, 32), (1, 1)])
+@each("size", [(65, 97), (36, 40), (64, 32), (1, 1)])
 def test_any_size_is_that_of_the_padded_image(backbone, size):
     image = torch.randn(2, 3, *size)
     whole = [-(-n // 32) * 32 for n in size]
@@ -41,20 +38,6 @@ def test_channels_are_the_published_ones(width, first):
 
 def test_all_widths_are_in_timm():
     assert set(WIDTHS.values()) <= set(timm.list_pretrained("hrnet*"))
-
-
-def test_pretrained_weights_arrive_also_behind_a_prompt_stem(tmp_path, monkeypatch):
-    weights = timm.create_model("hrnet_w18_small_v2").state_dict()
-    save_file(weights, tmp_path / "weights.safetensors")
-    overlay = {"file": str(tmp_path / "weights.safetensors")}
-    create = functools.partial(timm.create_model, pretrained_cfg_overlay=overlay)
-    monkeypatch.setattr(timm, "create_model", create)
-    backbone = HRNetV2("18s", pretrained=True)
-    classifier = {key for key in weights if key not in backbone.network.state_dict()}
-    assert_arrived(backbone, weights, classifier)
-    maps = backbone.train()(torch.randn(2, 6, 33, 34))
-    sum((own * torch.randn_like(own)).mean() for own in maps).backward()
-    assert_all_learn(backbone)
 
 
 @pytest.mark.parametrize("width", ["19", "w18", 17])

@@ -5,12 +5,12 @@ from functools import partial
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
 
 from probseg.backbones import ResNet
 from probseg.errors import UnknownNameError
-from support.network_cases import assert_arrived, assert_described
+from support.network_cases import assert_described
 from support.refusals import refused
+from support.rows import each
 
 NAME = "resnet26.bt_in1k"
 TINY = {"layers": [1, 1, 1, 3], "channels": [8, 16, 16, 16]}
@@ -27,7 +27,7 @@ def dilations(backbone: ResNet) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
+@each(
     ("output_stride", "multi_grid", "size"),
     [(8, None, (65, 97)), (16, (1, 2, 4), (33, 50)), (32, (1, 2, 4), (1, 1)), (32, None, (65, 97))],
 )
@@ -67,16 +67,6 @@ def test_without_multi_grid_it_is_the_network_of_timm():
     image = torch.randn(2, 3, 65, 97)
     for own, expected in zip(backbone(image), plain(image), strict=True):
         assert torch.equal(own, expected)
-
-
-def test_pretrained_weights_arrive_also_behind_a_prompt_stem(tmp_path):
-    weights = timm.create_model("resnet26", **TINY).state_dict()
-    save_file(weights, tmp_path / "weights.safetensors")
-    overlay = {"file": str(tmp_path / "weights.safetensors")}
-    backbone = ResNet(
-        NAME, True, multi_grid=(1, 2, 4), options={**TINY, "pretrained_cfg_overlay": overlay}
-    )
-    assert_arrived(backbone, weights, {"fc.weight", "fc.bias"})
 
 
 def test_wrong_arguments_are_named():

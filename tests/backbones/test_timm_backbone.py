@@ -8,11 +8,12 @@ from huggingface_hub.errors import HTTPError
 from timm.layers import Conv2dSame
 from torch import nn
 
-from probseg.backbones import BACKBONES, Backbone, PromptStem, TimmBackbone, add_prompt_stem
+from probseg.backbones import PromptStem, TimmBackbone, add_prompt_stem
 from probseg.backbones.stem import has_prompt_stem
 from probseg.errors import UnknownNameError, WeightsError
-from support.network_cases import assert_all_learn, assert_described
+from support.network_cases import assert_all_learn
 from support.refusals import refused
+from support.rows import each
 
 MICRO = "test_resnet.r160_in1k"
 
@@ -21,17 +22,6 @@ def with_prompts(name: str, prompts: int = 3, **options) -> TimmBackbone:
     backbone = TimmBackbone(name, **options).eval()
     add_prompt_stem(backbone, prompts)
     return backbone
-
-
-@pytest.fixture(scope="module")
-def backbone():
-    return with_prompts(MICRO)
-
-
-def test_the_table_holds_backbones():
-    assert set(BACKBONES) == {"BoTNet", "HRNetV2", "ResNet", "TimmBackbone"}
-    assert all(issubclass(part, Backbone) for part in BACKBONES.values())
-    assert all(part.__name__ == name for name, part in BACKBONES.items())
 
 
 @pytest.mark.parametrize("name", [MICRO, "test_efficientnet", "test_convnext"])
@@ -51,23 +41,11 @@ def test_without_prompts_the_features_are_those_of_the_rgb_network(name):
         assert torch.equal(got, expected)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (2, 5), (37, 53), (64, 96)])
-def test_maps_have_the_described_channels_and_strides(backbone, size):
-    assert list(backbone.features.strides) == sorted(backbone.features.strides)
-    assert_described(backbone, torch.randn(2, 6, *size))
-
-
 @pytest.mark.parametrize("stride", [8, 16])
 def test_output_stride(stride):
     backbone = TimmBackbone(MICRO, output_stride=stride)
     assert max(backbone.features.strides) == stride
     assert backbone(torch.zeros(2, 3, 64, 64))[-1].shape[-1] == 64 // stride
-
-
-def test_normalisation_is_that_of_the_weights(backbone):
-    config = timm.get_pretrained_cfg(MICRO)
-    assert backbone.mean == config.mean
-    assert backbone.std == config.std
 
 
 def test_stem_adds_the_convolution_of_the_prompts():
@@ -112,7 +90,7 @@ def test_a_network_has_one_prompt_stem():
     refused(ValueError, lambda: add_prompt_stem(other, 3), "Sequential", "3 input channels")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "pretrained", "parts"),
     [
         ("resnet5o", False, ["'resnet5o'", "'resnet50'"]),
@@ -150,7 +128,7 @@ def test_why_weights_could_not_be_fetched_is_said(kind, monkeypatch):
     assert type(caught.value) is kind
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "output_stride"),
     [*((MICRO, n) for n in (0, 4, 12, 64)), ("hrnet_w18", 16), ("swin_tiny_patch4_window7_224", 8)],
 )

@@ -5,6 +5,7 @@ import torch
 
 from probseg.clicks import Curriculum
 from probseg.seeds import Draws
+from support.rows import each
 
 
 def test_published_order_and_lengths():
@@ -12,7 +13,7 @@ def test_published_order_and_lengths():
     assert stages == ["box"] * 20 + ["random"] * 20 + ["corrective"] * 110
 
 
-@pytest.mark.parametrize(
+@each(
     ("box", "random", "expected"),
     [(0, 0, "CCC"), (1, 0, "BCC"), (0, 1, "RCC"), (1, 1, "BRC"), (5, 5, "BBB")],
 )
@@ -22,7 +23,7 @@ def test_tasks_can_be_left_out(box, random, expected):
     assert [curriculum.stage(e) for e in range(3)] == [letters[c] for c in expected]
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
     [
         {"box_epochs": -1},

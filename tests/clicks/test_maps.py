@@ -18,6 +18,7 @@ from probseg.clicks.maps import (
 )
 from probseg.types import Prompts
 from support.network_cases import as_batch, prompts
+from support.rows import each
 
 
 @st.composite
@@ -106,8 +107,8 @@ def test_channels_are_box_positive_negative():
     assert ClickMaps(box="filled")(given_prompts, (10, 14))[0, 0].sum() == 3 * 8
 
 
-@pytest.mark.parametrize("clicks", ["disk", "distance"])
-@pytest.mark.parametrize("box", ["corners", "filled"])
+@each("clicks", ["disk", "distance"])
+@each("box", ["corners", "filled"])
 def test_padding_and_other_images_draw_nothing(clicks, box):
     draw = ClickMaps(clicks, radius=3, box=box)
     assert not draw(prompts(), (5, 7)).any()

@@ -10,6 +10,7 @@ from scipy import ndimage
 from probseg.clicks.annotators import CLICK_RULES, error_maps
 from probseg.clicks.mistakes import HUMAN, Mistakes, human_click
 from probseg.types import IGNORE, Click
+from support.rows import each
 
 SHAPES = hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=9)
 RULES = st.sampled_from(sorted(CLICK_RULES))
@@ -88,8 +89,8 @@ def test_off_centre_clicks_are_uniform_over_the_fresh_pixels_of_the_error():
     assert all(abs(drawn.count(click) - 500) < 110 for click in wanted)  # five deviations
 
 
-@pytest.mark.parametrize("name", CLICK_RULES)
-@pytest.mark.parametrize("late", [0, 1])
+@each("name", CLICK_RULES)
+@each("late", [0, 1])
 def test_off_centre_clicks_keep_to_errors_that_are_seen(name, late):
     newest, previous, mask = blob()
     missed, false_alarm = error_maps(previous if late else newest, mask)
@@ -163,7 +164,7 @@ def test_late_clicks_are_those_of_the_previous_prediction(case, name):
     assert click == (rule(newest, mask, clicked, other) if late is None else late)
 
 
-@pytest.mark.parametrize("field", ["jitter", "off_centre", "late", "wrong_sign"])
+@each("field", ["jitter", "off_centre", "late", "wrong_sign"])
 def test_impossible_mistakes_are_refused(field):
     for value in (-0.1, float("nan"), float("inf"), *([] if field == "jitter" else [1.01])):
         with pytest.raises(ValueError, match=field):

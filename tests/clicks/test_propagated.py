@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from probseg.clicks import PropagatedClicks
 from probseg.clicks.propagated import FEW_CLICKS, LARGEST_ODDS, SMALLEST_SHARE
 from support.network_cases import prompts
+from support.rows import each
 
 
 def halves():
@@ -97,7 +98,7 @@ def test_an_answer_without_any_object_is_none():
     torch.testing.assert_close(nothing, torch.zeros_like(nothing), atol=1e-3, rtol=0)
 
 
-@pytest.mark.parametrize("size", [(33, 47), (5, 60), (3, 3), (1, 1)])
+@each("size", [(33, 47), (5, 60), (3, 3), (1, 1)])
 def test_sizes_need_not_be_whole_cells(size):
     maps = PropagatedClicks(units=3)(torch.rand(1, 3, *size), prompts((0, 0, 1)))
     assert maps.shape == (1, 6, *size)
@@ -105,7 +106,7 @@ def test_sizes_need_not_be_whole_cells(size):
     assert maps.abs().max() <= 2
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
     [
         {"units": 0},

@@ -14,6 +14,7 @@ from probseg.data.sets.coco import COCO as COCOFolder
 from probseg.errors import DataError
 from probseg.formats import brush
 from support.fakes import draw_scene, save
+from support.rows import each
 
 HEIGHT, WIDTH = 24, 32
 SQUARE = [4, 4, 12, 4, 12, 12, 4, 12]
@@ -126,8 +127,8 @@ def count(place, form):
     return sum(np.unique(Image.open(path)).size - 1 for path in place.rglob("*.png"))
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-@pytest.mark.parametrize("reader", SOURCES)
+@each("writer", WRITERS)
+@each("reader", SOURCES)
 def test_what_is_found_is_written_or_counted(tmp_path, reader, writer):
     photos = photographs(tmp_path / "photos", "a.jpg", "bare.jpg", "b/d.jpg")
     source, objects, images = SOURCES[reader](tmp_path)
@@ -221,9 +222,7 @@ def test_names_of_classes_are_lines_of_their_list(tmp_path):
     assert any("fit into a line" in line for line in ledger.lines())
 
 
-@pytest.mark.parametrize(
-    "outline", [SQUARE, [[[4, 4], [12, 4], [12, 12]]], ["4 4 12 4 12 12"], "4 4 12", [{"x": 4}]]
-)
+@each("outline", [SQUARE, [[[4, 4], [12, 4], [12, 12]]], ["4 4 12 4 12 12"], "4 4 12", [{"x": 4}]])
 def test_outlines_that_are_no_lists_of_numbers_are_refused(tmp_path, outline):
     path, *_ = draw_coco(tmp_path)
     content = json.loads(path.read_text())

@@ -8,6 +8,7 @@ import pytest
 from probseg.convert import Request, convert
 from probseg.errors import DataError
 from probseg.formats import brush, run_lengths
+from support.rows import each
 
 MASK = np.ones((3, 4), bool)
 
@@ -30,7 +31,7 @@ def names(tmp_path, *addresses):
     return [image["file_name"] for image in json.loads(target.read_text())["images"]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("address", "name"),
     [
         ("/data/local-files/?d=my%20photos/d%C3%A9cran.jpg", "my photos/décran.jpg"),
@@ -51,13 +52,13 @@ def test_names_of_addresses(tmp_path, address, name):
     assert names(tmp_path, address) == [name]
 
 
-@pytest.mark.parametrize("address", [None, 5, ["a.jpg", "b.jpg"], {"url": "a.jpg"}])
+@each("address", [None, 5, ["a.jpg", "b.jpg"], {"url": "a.jpg"}])
 def test_an_address_is_text(tmp_path, address):
     with pytest.raises(DataError, match=r"tasks\.json: .*expected text for 'image', got "):
         names(tmp_path, address)
 
 
-@pytest.mark.parametrize("name", ["Q&A/1.jpg", "#1.jpg", "a.jpg&d=b.jpg", "a&b"])
+@each("name", ["Q&A/1.jpg", "#1.jpg", "a.jpg&d=b.jpg", "a&b"])
 def test_a_local_path_that_is_not_encoded_is_refused(tmp_path, name):
     with pytest.raises(DataError, match=r"write & and # as %26 and %23"):
         names(tmp_path, f"/data/local-files/?d={name}")
@@ -68,7 +69,7 @@ def test_content_and_schemes_in_capitals(tmp_path):
     assert found == ["a b.jpg"]
 
 
-@pytest.mark.parametrize("labels", ["car", [None], [5], {"car": 1}])
+@each("labels", ["car", [None], [5], {"car": 1}])
 def test_labels_are_a_list_of_text(tmp_path, labels):
     value = {"rle": brush.encode(MASK), "brushlabels": labels}
     size = {"original_width": 4, "original_height": 3}
@@ -92,7 +93,7 @@ def test_images_of_several_folders_stay_apart(tmp_path):
             names(tmp_path, wrong)
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     ["b/d.jpg", "a b.jpg", "100%.jpg", "%20.jpg", "a#1.jpg", "a?b.jpg", "a+b&c=d.jpg", "ü;.jpg"],
 )

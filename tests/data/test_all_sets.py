@@ -21,6 +21,7 @@ from probseg.errors import DataError, DatasetNotFoundError
 from support.drawn_sets import SETS, write_voc_labels
 from support.fakes import draw_scene, save, write_instances
 from support.refusals import refused
+from support.rows import each
 
 
 def drawn(name, root):
@@ -199,7 +200,7 @@ def test_an_index_is_kept_until_a_file_changes(name, tmp_path, monkeypatch):
         SETS[name].open(there)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "images", "masks", "stem"),
     [
         ("Berkeley", "images", "masks", "8023"),
@@ -217,7 +218,7 @@ def test_files_without_partner(name, images, masks, stem, tmp_path):
         refused(DataError, open_set, root / gone, f"no {kind} for ['{stem}']", f"{other}/")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "twin"),
     [
         ("Berkeley", "masks/8023.bmp"),
@@ -279,7 +280,7 @@ def test_masks_of_0_and_1_where_255_is_the_object(name, file, tmp_path):
     refused(DataError, lambda: list(open_set()), path, "255", "up to 1;", "ImageMaskFolder")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "file"),
     [
         ("BSDS500", "images/val/._200.jpg"),

@@ -15,6 +15,7 @@ from probseg.errors import DataError
 from support.drawn_sets import as_png, write_cocolvis, write_pickle
 from support.fakes import draw_scene, save
 from support.refusals import refused
+from support.rows import each
 
 FIRST = "000000002000"
 
@@ -104,7 +105,7 @@ def test_malicious_pickles_run_nothing(root, tmp_path, place):
     assert not (tmp_path / "executed").exists()
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         [], {}, {"a": None}, {"a": {"num_instance_masks": 1}}, {5: {}},
@@ -139,7 +140,7 @@ def sharing(levels):
     return inner
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "parts"),
     [
         (None, []),

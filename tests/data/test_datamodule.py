@@ -13,6 +13,7 @@ from probseg.data import FolderDataModule, InteractiveDataModule
 from probseg.errors import DataError
 from support.fakes import FakeObjects, draw_sample, write_folder
 from support.refusals import refused
+from support.rows import each
 
 
 class OneObject(FakeObjects):
@@ -123,7 +124,7 @@ def test_validation_takes_objects_from_all_over_the_set(most, kept):
     assert [*chain(*names(loader))] == [f"object{i}" for i in kept]
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "words"),
     [
         ({"eval_batch_size": 0}, ["eval_batch_size", "at least 1, got 0"]),

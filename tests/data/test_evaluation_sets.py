@@ -43,6 +43,7 @@ from support.fakes import (
     write_sbd,
 )
 from support.refusals import refused
+from support.rows import each
 
 # --- Berkeley and COCO_MVal ---------------------------------------------------------------------
 
@@ -147,7 +148,7 @@ def test_values_above_128_are_the_object_of_davis585(tmp_path):
 # --- GrabCut ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("mask", "got"),
     [
         (draw_scene()[1], "[0, 1]"),
@@ -255,7 +256,7 @@ def test_lists_and_instances_of_sbd(tmp_path):
     refused(DataError, lambda: SBD("train", root), root, "no object", "'train'")
 
 
-@pytest.mark.parametrize(
+@each(
     ("labels", "told"),
     [
         (np.full((48, 64), 256, np.uint16), "uint16"),

@@ -39,6 +39,7 @@ from support.fakes import (
 )
 from support.fakes import write_sbd as write_sbd_folder
 from support.refusals import refused
+from support.rows import each
 from support.runs import command
 from support.sites import serving
 
@@ -130,7 +131,7 @@ def special(path, kind, target):
     return path
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "target", "reason"),
     [
         (tarfile.SYMTYPE, "/etc/passwd", "leads out"),
@@ -384,7 +385,7 @@ def test_sets_behind_a_browser(tmp_path):
     assert archive.is_file()
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "options", "told"),
     [
         ("SBD", {"sha256": "0" * 64}, "2 archives"),

@@ -12,9 +12,10 @@ from probseg.data.checks import check_folder
 from probseg.errors import DataError, DatasetNotFoundError
 from support.fakes import draw_scene, save, write_folder
 from support.refusals import refused
+from support.rows import each
 
 
-@pytest.mark.parametrize("suffix", [".jpg", ".JPG", ".png", ".bmp", ".webp", ".jpeg"])
+@each("suffix", [".jpg", ".JPG", ".png", ".bmp", ".webp", ".jpeg"])
 def test_one_mask_with_the_numbers_of_its_objects(tmp_path, suffix):
     data = ImageMaskFolder(write_folder(tmp_path, images=2, objects=3, suffix=suffix), name="mine")
     names = [sample.name for sample in data]

@@ -17,6 +17,7 @@ from probseg.masks import object_mask, read_colours, read_grey, read_labels
 from probseg.object_numbers import object_ids
 from support import refusals
 from support.fakes import draw_scene, save
+from support.rows import each
 
 GREY = np.arange(35, dtype=np.uint8).reshape(5, 7) * 7
 COLOUR = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
@@ -181,7 +182,7 @@ def test_numbers_of_a_mask(tmp_path):
     np.testing.assert_array_equal(read_labels(tmp_path / "bit.png"), IDS > 1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("array", "suffix", "parts"),
     [
         (IDS.astype(np.uint16) * 2, ".png", ["0..255", "510"]),

@@ -14,6 +14,7 @@ from probseg.errors import DataError
 from support.drawn_sets import SETS
 from support.fakes import draw_scene, save, write_folder
 from support.refusals import refused
+from support.rows import each
 
 stems = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters="/\t\ufeff"),
@@ -40,7 +41,7 @@ def test_each_photograph_is_found_by_its_stem_and_its_file(tmp_path_factory, kno
         assert not unknown
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "meant"),
     [
         ("cat", "cat"),

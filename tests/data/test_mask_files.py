@@ -21,6 +21,7 @@ from probseg.errors import DataError
 from probseg.masks import read_grey, read_labels, read_objects
 from probseg.object_numbers import object_ids
 from support.fakes import draw_scene, save
+from support.rows import each
 
 HEIGHT, WIDTH = 64, 80
 Y, X = np.mgrid[:HEIGHT, :WIDTH]
@@ -221,7 +222,7 @@ def written(picture, path):
     return path
 
 
-@pytest.mark.parametrize("name", BLACK_AND_WHITE)
+@each("name", BLACK_AND_WHITE)
 def test_white_is_the_object(tmp_path, name):
     path = written(BLACK_AND_WHITE[name], tmp_path / name)
     labels, numbers = read_objects(path)
@@ -231,7 +232,7 @@ def test_white_is_the_object(tmp_path, name):
     np.testing.assert_array_equal(read_grey(path) > 128, expected)
 
 
-@pytest.mark.parametrize("name", NUMBERED)
+@each("name", NUMBERED)
 def test_numbers_are_numbers(tmp_path, name):
     picture, expected = NUMBERED[name]
     path = written(picture, tmp_path / name)
@@ -241,7 +242,7 @@ def test_numbers_are_numbers(tmp_path, name):
     np.testing.assert_array_equal(read_labels(path), expected)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each("name", REFUSED)
 def test_files_in_doubt_are_refused_by_name(tmp_path, name):
     picture, words = REFUSED[name]
     path = written(picture, tmp_path / name)
@@ -252,7 +253,7 @@ def test_files_in_doubt_are_refused_by_name(tmp_path, name):
     assert any(word in str(refusal.value) for word in ("save", "write 1", "e.g. PNG"))
 
 
-@pytest.mark.parametrize("name", ["white first.png", "quantized.png", "stray.png", "alpha.png"])
+@each("name", ["white first.png", "quantized.png", "stray.png", "alpha.png"])
 def test_all_readers_agree(tmp_path, name):
     """Training, `data check`, `data convert` and `annotate`."""
     photo = save(draw_scene(HEIGHT, WIDTH)[0], tmp_path / "images" / "a.jpg")

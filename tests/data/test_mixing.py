@@ -19,6 +19,7 @@ from probseg.data.selection import Selected
 from probseg.errors import DataError
 from support.fakes import FakeObjects, draw_sample
 from support.refusals import refused
+from support.rows import each
 
 
 class Numbers(InteractiveDataset):
@@ -80,7 +81,7 @@ def test_each_set_has_its_share(sizes, samples, epoch, data):
     assert not (up and down) or min(up) >= max(down)
 
 
-@pytest.mark.parametrize(
+@each(
     ("total", "shares", "expected"),
     [
         (10, [1, 1, 1], [4, 3, 3]),
@@ -208,7 +209,7 @@ def test_the_rounding_of_the_last_point_leads_to_an_object():
     assert drawn[-1] == 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "words"),
     [
         ({"proportions": [0.5]}, ["proportions", "(2: set0_, set1_), got 1"]),

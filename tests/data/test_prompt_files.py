@@ -1,6 +1,7 @@
 """Files of prompts in the format of COCO, and what they share with annotation files."""
 
 import json
+from functools import partial
 
 import pytest
 
@@ -10,6 +11,7 @@ from probseg.data.prompts import read_prompts
 from probseg.errors import DataError
 from support.drawn_sets import write_coco
 from support.refusals import refused
+from support.rows import each
 
 
 @pytest.fixture
@@ -51,8 +53,7 @@ def test_files_of_crowds_are_named_as_such(path, caplog):
     assert len(READ["fit"](path)) == 9
 
 
-@pytest.mark.parametrize("read", READ.values(), ids=READ)
-@pytest.mark.parametrize(
+@each(
     ("key", "name", "value"),
     [
         ("images", "height", 48.5),
@@ -66,9 +67,13 @@ def test_files_of_crowds_are_named_as_such(path, caplog):
         ("categories", "id", "1"),
     ],
 )
-def test_numbers_are_whole(path, read, key, name, value):
+def test_numbers_are_whole(path, key, name, value):
+    whole = path.read_text()
     edited(path, key, **{name: value})
-    refused(DataError, lambda: read(path), path, f"'{name}' must be a whole number", repr(value))
+    for read in READ.values():
+        words = (path, f"'{name}' must be a whole number", repr(value))
+        refused(DataError, partial(read, path), *words)
+    path.write_text(whole)
 
 
 @pytest.mark.parametrize("read", READ.values(), ids=READ)
@@ -117,7 +122,7 @@ def test_a_photograph_has_one_name_however_its_path_is_written(tmp_path, name, t
     assert one.box or [click.x for click in one.clicks] == [3, 5, 7]
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "text", "words"),
     [
         ("p.csv", 'image,x,y,label\na.jpg,3,4,"cat\nb.jpg,5,6,dog\n', "unexpected end of data"),

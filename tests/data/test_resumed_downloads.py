@@ -8,6 +8,7 @@ import pytest
 
 from probseg.data.downloads import download
 from probseg.errors import ChecksumError, DownloadError
+from support.rows import each
 from support.sites import serving
 
 CONTENT = random.Random(0).randbytes(300_000)
@@ -88,7 +89,7 @@ def test_servers_that_know_less(site, tmp_path, behaviour):
     assert len(site.asked) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("heeds_if_range", "length", "name"),  # every pair of two values
     [
         (True, 200_000, "a.bin"),

@@ -14,6 +14,7 @@ from probseg.data.sets.safe_pickle import load_data
 from probseg.errors import DataError
 from support import refusals
 from support.drawn_sets import write_pickle
+from support.rows import each
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 NUMBERS = [f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)] + ["f2", "f4", "f8", "bool"]
@@ -54,8 +55,8 @@ def test_arrays_come_out_unchanged(path, array, protocol, fortran):
     loaded[...] = 0  # not read-only
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("module", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
+@each("protocol", PROTOCOLS)
+@each("module", [b"numpy.core.multiarray", b"numpy._core.multiarray"])
 def test_scalars_and_other_byte_orders(path, protocol, module):
     content = [np.float32(1.5), np.uint8(7), np.True_, np.arange(4, dtype=">i4")]
     data = write_pickle(content, path, protocol).read_bytes()
@@ -86,7 +87,7 @@ def mark(path):
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+@each("protocol", [0, 2, 4, 5])
 def test_functions_are_not_called(path, mark, protocol):
     attacks = {
         "system": Calling(os.system, f"touch {mark}"),
@@ -99,7 +100,7 @@ def test_functions_are_not_called(path, mark, protocol):
         refused(write_pickle([1, attack], path, protocol), "asks for ", f".{name};", "malicious")
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     ["os\nsystem", "subprocess\nPopen", "builtins\n__import__", "numpy\nndarray.__reduce__",
      "numpy._core.multiarray\n_reconstruct.__globals__", "builtins\nset.__class__",
@@ -112,7 +113,7 @@ def test_names_with_dots_lead_nowhere(path, name):
     refused(path, f"asks for {name.replace(chr(10), '.')};")
 
 
-@pytest.mark.parametrize(
+@each(
     "content",
     [
         b"", b".", b"not a pickle", pickle.dumps(list(range(1000)))[:-9],
@@ -136,7 +137,7 @@ def test_tricks_and_damage(path, content):
     refused(path.with_name("none.pickle"), "no such file")
 
 
-@pytest.mark.parametrize(
+@each(
     "array",
     [
         np.array([None]), np.zeros(2, [("a", "i4"), ("b", "O")]), np.array(["text"]),
@@ -149,7 +150,7 @@ def test_arrays_of_anything_but_numbers_are_refused(path, array):
         refused(write_pickle(array, path, protocol))
 
 
-@pytest.mark.parametrize(
+@each(
     ("shape", "dtype", "content"),
     [
         ((10**9,), np.dtype("u1"), b"short"),

@@ -13,6 +13,7 @@ from probseg.data.selection import is_held_out, object_weights
 from probseg.errors import DataError
 from support import refusals
 from support.fakes import FakeObjects, write_folder
+from support.rows import each
 
 
 class Sized(InteractiveDataset):
@@ -129,7 +130,7 @@ def test_a_list_that_cannot_be_right_is_refused(tmp_path):
         refused("latin", "is no text in UTF-8", **{argument: tmp_path / "latin"})
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "parts"),
     [
         (["photo0#0\t1", "photo0#1\t1"], ["no weight for objects of sized", "'photo1#0'", "2 in"]),

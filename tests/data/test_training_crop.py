@@ -10,6 +10,7 @@ from probseg.data.transforms import TrainingCrop
 from probseg.types import Sample
 from support.fakes import draw_sample, ignore_border
 from support.refusals import refused
+from support.rows import each
 
 
 def photo(mask):
@@ -162,7 +163,7 @@ def test_the_contour_of_the_mask_is_that_of_the_picture():
     assert wrong < 0.2 * contour
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "parts"),
     [
         ({"size": 16}, ["size", "at least 32", "16"]),

@@ -11,6 +11,7 @@ from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from support.drawn_sets import write_hqseg, write_open_images
 from support.fakes import draw_scene, save, write_bsds500
 from support.refusals import refused
+from support.rows import each
 
 # --- BSDS500 ------------------------------------------------------------------------------------
 
@@ -139,7 +140,7 @@ def test_masks_of_other_proportions_are_left_out(tmp_path, caplog):
     refused(DataError, lambda: data[0], path, "96 x 128", f"{KEYS[0]}_m01g317_00000001.png")
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "", "MaskPath,ImageID\n", "a,b\nc,d\n", "MaskPath,ImageID\nonly\n",

@@ -14,6 +14,7 @@ from probseg.errors import DataError
 from probseg.images import decode_image, image_size, read_image
 from probseg.lab.leakage import photos_of_folder
 from support.fakes import draw_scene, micro_model, save, write_folder
+from support.rows import each
 from support.runs import usage_error
 
 JXL = "JXL is not supported; convert it to JPEG or PNG"
@@ -56,7 +57,7 @@ def test_the_preview_of_a_raw_photograph_is_not_taken_for_it(tmp_path):
         read_image(tmp_path / "photo.DNG")
 
 
-@pytest.mark.parametrize(
+@each(
     "reader",
     [
         ImageMaskFolder,
@@ -151,7 +152,7 @@ def test_heic_photographs_are_upright_and_their_size_is_known(tmp_path):
         assert photograph.size == expected.shape[:2]
 
 
-@pytest.mark.parametrize("suffix", ["jp2", "TGA", "psd", "xcf", "nrw"])
+@each("suffix", ["jp2", "TGA", "psd", "xcf", "nrw"])
 def test_files_of_editors_and_cameras_are_named(suffix, tmp_path):
     write_folder(tmp_path, images=2, size=(24, 32))
     path = tmp_path / "images" / f"other.{suffix}"

@@ -10,6 +10,7 @@ from probseg.errors import DataError
 from probseg.images import decode_image, image_size, read_image, rgb_pixels
 from probseg.lab.leakage import thumbnail
 from probseg.masks import read_labels
+from support.rows import each
 
 TURNS = {
     1: np.asarray, 2: np.fliplr, 3: lambda a: np.rot90(a, 2), 4: np.flipud,
@@ -77,8 +78,8 @@ def test_sizes_are_those_of_the_upright_pixels(kind, tmp_path):
                 np.testing.assert_array_equal(thumbnail(path), small, case)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "TIFF", "TIFF lzw"])
-@pytest.mark.parametrize("mode", ["1", "L", "P", "I;16"])
+@each("kind", ["PNG", "TIFF", "TIFF lzw"])
+@each("mode", ["1", "L", "P", "I;16"])
 def test_masks_are_upright_too(kind, mode, tmp_path):
     numbers = np.arange(28, dtype=np.uint8).reshape(4, 7)
     mask = Image.fromarray(numbers % 2 == 1 if mode == "1" else numbers)
@@ -123,7 +124,7 @@ MISREAD = {
 }
 
 
-@pytest.mark.parametrize("name", MISREAD)
+@each("name", MISREAD)
 def test_tiff_files_that_would_be_misread_are_refused(name, tmp_path):
     pixels, options = MISREAD[name]
     tifffile.imwrite(tmp_path / "a.tif", pixels, metadata=None, **options)

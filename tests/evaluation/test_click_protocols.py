@@ -7,6 +7,7 @@ from probseg.errors import DataError, UnknownNameError
 from probseg.evaluation import PROTOCOLS, draw_crop, get_protocol
 from probseg.evaluation.protocols import trial_generator
 from probseg.types import Sample
+from support.rows import each
 
 GABBUR, RITM = PROTOCOLS["gabbur2021"], PROTOCOLS["ritm"]
 
@@ -32,7 +33,7 @@ def test_unknown_name_says_what_is_near():
         replace(RITM, zoom="fixd")
 
 
-@pytest.mark.parametrize(
+@each(
     ("protocol", "change"),
     [
         (RITM, {"max_clicks": 0}),

@@ -19,6 +19,7 @@ from probseg.evaluation import (
 )
 from probseg.evaluation.records import COLUMNS
 from support.result_folders import step
+from support.rows import each
 from support.toy_models import paints_disks, toy_sample
 
 # What Python 3.11 writes of a lone carriage return cannot be read again.
@@ -100,7 +101,7 @@ def test_scores_that_an_older_file_lacks_are_none(tmp_path):
 HEADER = ",".join(COLUMNS) + "\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message"),
     [
         ("", "columns dataset, object"),

@@ -18,6 +18,7 @@ from probseg.interact.batches import SegmenterModel
 from probseg.metrics import click_compliance, iou
 from probseg.types import IGNORE, Click, Prompts
 from support.fakes import draw_sample, micro_model
+from support.rows import each
 from support.toy_models import (
     Spy,
     as_logits,
@@ -278,7 +279,7 @@ def test_odd_truths_are_run_by_every_model(name):
                 replay(model, sample, short(name), record, 0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_when_the_masks_are_identical_nobody_clicks(name):
     record = run_object(sees_the_truth, toy_sample(), short(name))
     first = 0 if PROTOCOLS[name].answers_at_once else 1
@@ -291,7 +292,7 @@ def test_when_the_masks_are_identical_nobody_clicks(name):
     assert clicked.clicks == 1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_an_answer_that_is_no_number_is_named(name):
     after = min(2, PROTOCOLS[name].max_clicks)
     samples = [toy_sample((30, 40), seed) for seed in range(3)]

@@ -13,6 +13,7 @@ from probseg.metrics import (
     standard_error_objects,
     standard_error_trials,
 )
+from support.rows import each
 
 NAN = float("nan")
 # two photographs with three objects, one trial, K = 3 clicks, without a box
@@ -86,7 +87,7 @@ def test_a_mask_to_correct_is_a_result_that_clicks_can_harm():
     assert summary.first_seconds.median == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("target", "percents"),
     [
         (None, (80, 85, 90, 95)),
@@ -155,7 +156,7 @@ def test_summary_does_not_depend_on_the_order_of_objects_and_trials():
         assert np.array(turned[name]) == pytest.approx(np.array(value)), name
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [
         ("iou", IOUS * 100),

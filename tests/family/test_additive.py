@@ -15,6 +15,7 @@ from probseg.family.additive import AdditiveScores, additive_edges
 from probseg.ops import BackendError, Block, assign, attend
 from probseg.ops.backends.interface import EVERYTHING
 from support.ops_cases import draw, tiles_of
+from support.rows import each
 
 
 def dense(queries: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
@@ -49,7 +50,7 @@ def test_blocks_are_scores(sizes, seed):
 
 
 @pytest.mark.parametrize("backend", ["reference", "chunked", "auto"])
-@pytest.mark.parametrize("tile", [1, 100, 2**20])
+@each("tile", [1, 100, 2**20])
 def test_both_primitives_take_it_like_a_tensor(backend, tile):
     tensors = problem(3, 2, 5, 4, 3)
     payloads = draw(3, 2, 4, 2, seed=7), draw(3, 2, 5, 2, seed=8)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from probseg.family.bahdanau_layer import BahdanauDecoderStep
 from support.ops_cases import draw
+from support.rows import each
 
 
 def problem() -> tuple[BahdanauDecoderStep, Tensor, Tensor, Tensor]:
@@ -73,7 +74,7 @@ def test_a_sequence_of_padding_alone_has_no_context():
         assert parameter.grad.isfinite().all()
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "shape", "message"),
     [
         ("state", (2, 4), "state"),

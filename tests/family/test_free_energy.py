@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from probseg.family.free_energy import edge_energy, node_energy
 from probseg.ops import attend
 from support.ops_cases import draw
+from support.rows import each
 
 
 def test_energies_are_sums_over_channels_and_edges():
@@ -54,7 +55,7 @@ def test_a_step_to_the_gradient_of_the_edges_never_raises_it(scale, precision, s
         z = -torch.autograd.grad(edges(z), z)[0] / precision
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
+@each("wrong", [0.0, -1.0, math.inf, math.nan])
 def test_numbers_that_void_the_guarantee_are_refused(wrong):
     with pytest.raises(ValueError, match="precision"):
         node_energy(draw(2, 3), wrong)

@@ -11,6 +11,7 @@ from probseg.family.hopfield_layer import HopfieldAttention2d
 from probseg.family.slots_layer import GRUSlotAttention2d, SlotAttention2d
 from probseg.ops.axial import from_lines, to_lines
 from support.ops_cases import draw
+from support.rows import pairwise
 
 SLOTS = [SlotAttention2d, GRUSlotAttention2d, BlockSlotAttention2d]
 LAYERS = [HopfieldAttention2d, *SLOTS]
@@ -112,8 +113,7 @@ def slot_layer(request) -> type[SlotAttention2d]:
     return request.param
 
 
-@pytest.mark.parametrize("axis", AXES)
-@pytest.mark.parametrize("iterations", [1, 3])
+@pytest.mark.parametrize(("iterations", "axis"), pairwise([1, 3], AXES))
 def test_equals_the_plain_implementation(layer, axis, iterations):
     attention = build(layer, axis=axis, iterations=iterations)
     features = draw(2, 8, 5, 7)

@@ -12,6 +12,7 @@ from probseg.family.hard_layer import HardAttention2d
 from probseg.family.kernel_regression_layer import KernelRegressionAttention2d
 from probseg.family.predictive_coding_layer import PredictiveCodingAttention2d
 from support.ops_cases import draw
+from support.rows import each
 
 WITH_KEYS = [
     StandardAttention2d,
@@ -60,8 +61,8 @@ def weights_of(layer: torch.nn.Module, features: Tensor) -> Tensor:
     return queries @ keys.mT / queries.shape[-1] ** 0.5
 
 
-@pytest.mark.parametrize("kind", WITH_KEYS)
-@pytest.mark.parametrize("view", VIEWS, ids=str)
+@each("kind", WITH_KEYS)
+@each("view", VIEWS)
 def test_layers_are_their_formulas(kind, view):
     layer = kind(8, 6, num_heads=2, head_channels=4, **view).double().eval()
     if isinstance(layer, KernelRegressionAttention2d):
@@ -179,7 +180,7 @@ def test_causes_are_learnt():
         assert parameter.grad.abs().max() > 1e-4
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "options", "message"),
     [
         (KernelRegressionAttention2d, {"position": "full"}, "Eq. 26"),

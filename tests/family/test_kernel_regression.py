@@ -11,6 +11,7 @@ from torch.autograd import gradcheck
 
 from probseg.family.kernel_regression import kernel_edges, nadaraya_watson
 from support.ops_cases import draw
+from support.rows import each
 
 
 def looped(queries: Tensor, keys: Tensor, values: Tensor, width: Tensor) -> Tensor:
@@ -62,7 +63,7 @@ def test_a_mask_hides_keys():
     torch.testing.assert_close(weights @ values, wanted)
 
 
-@pytest.mark.parametrize(
+@each(
     ("width", "message"),
     [
         (0.0, "bandwidth_inverse"),

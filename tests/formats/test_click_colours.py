@@ -3,11 +3,11 @@
 import re
 
 import numpy as np
-import pytest
 from PIL import ImageColor
 from skimage.color import rgb2lab
 
 from probseg.formats.colours import CLICK_COLOURS, overlay
+from support.rows import each
 
 # From linear RGB to what a person sees without one kind of cones (Machado, Oliveira and Fernandes
 # 2009, severity 1).
@@ -41,7 +41,7 @@ def seen(colour, vision):
     )
 
 
-@pytest.mark.parametrize("vision", VISION)
+@each("vision", VISION)
 def test_colours_of_clicks_are_far_apart(vision):
     one, other = (seen(colour, VISION[vision]) for colour in CLICK_COLOURS.values())
     assert np.linalg.norm(one - other) > 40

@@ -9,6 +9,7 @@ from pycocotools import mask as coco_mask
 
 from probseg.formats.run_lengths import draw_runs, parse_runs
 from support.drawn_sets import runs_of
+from support.rows import each
 
 MASKS = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=40))
 
@@ -41,7 +42,7 @@ def test_any_bytes_give_numbers_or_are_refused(text):
             parse_runs(text)
 
 
-@pytest.mark.parametrize("runs", [[], [5], [13], [-1, 13], [5, 8]])
+@each("runs", [[], [5], [13], [-1, 13], [5, 8]])
 def test_runs_must_fill_the_mask(runs):
     # pycocotools returns a mask for most of these, whose last pixels are what the memory held.
     with pytest.raises(ValueError, match="3 x 4"):

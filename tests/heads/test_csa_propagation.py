@@ -14,6 +14,7 @@ from probseg.clicks import ClickMaps
 from probseg.heads import CorrectiveSelfAttention
 from probseg.types import FeatureInfo
 from support.network_cases import assert_all_learn, prompts
+from support.rows import each
 
 INPUTS = FeatureInfo((6,), (4,))
 FULL = {"layout": "full", "span": None}
@@ -181,8 +182,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("case", CASES)
+@each("layout", LAYOUTS)
+@each("case", CASES)
 def test_the_head_is_what_the_equations_say(case, layout):
     arguments, rules = CASES[case]
     usual = {"iterations": 5, "value_prior": 0.1, "beta": 0.1}
@@ -217,8 +218,8 @@ def test_clicks_of_both_signs_on_one_pixel_fix_nothing():
     assert (head(features, one) - changed).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-@pytest.mark.parametrize("sign", [0, 1])
+@each("layout", LAYOUTS)
+@each("sign", [0, 1])
 def test_more_clicks_pull_further_towards_their_sign(layout, sign):
     options = {"log_prior": "key_magnitude"}  # the weights do not follow the values
     head = deaf_to_click_maps(build(propagation_iterations=1, options=options, **layout))

@@ -6,81 +6,52 @@ import pytest
 import torch
 from torch.nn import functional
 
+from probseg.heads import DECODERS
 from probseg.heads.base import ConvSequential, separable_conv
-from probseg.heads.deeplab import AtrousPyramid, DeepLabV3PlusDecoder
+from probseg.heads.deeplab import AtrousPyramid, DeepLabV3PlusDecoder, DenseDeepLabDecoder
 from probseg.heads.fpn import FPNDecoder
 from probseg.heads.ocr import OCRDecoder, gather_regions
 from probseg.heads.pyramid import PyramidDecoder
 from probseg.types import FeatureInfo
-from support.network_cases import assert_all_learn, maps_of
+from support.network_cases import maps_of
 from support.refusals import refused
-
-PYRAMID = FeatureInfo((3, 4, 5, 6), (2, 4, 8, 16))
-DECODERS = {
-    "fpn": (FPNDecoder, {"channels": 8}, (8,)),
-    "deeplab": (DeepLabV3PlusDecoder, {"channels": 8, "low_channels": 3}, (8,)),
-    "ocr": (OCRDecoder, {"channels": 4}, (8,)),
-    "pyramid": (PyramidDecoder, {"widths": (6, 7, 9)}, (6, 7, 9)),
-}
+from support.rows import each
+from support.testers import PYRAMID, DecoderTester, built_by, randomise
 
 
-@pytest.fixture(params=DECODERS)
-def decoder(request):
-    build, arguments, _ = DECODERS[request.param]
-    return randomise(build(PYRAMID, **arguments))
+class TestFPN(DecoderTester):
+    build = FPNDecoder
+    arguments = {"channels": 8}
 
 
-def randomise(module):
-    """Give normalisations statistics and factors that no test can overlook."""
-    for part in module.modules():
-        if isinstance(part, torch.nn.BatchNorm2d):
-            torch.nn.init.normal_(part.running_mean, std=0.3)
-            torch.nn.init.uniform_(part.running_var, 0.5, 2)
-            torch.nn.init.uniform_(part.weight, 0.5, 2)
-            torch.nn.init.normal_(part.bias, std=0.3)
-    return module.eval()
+class TestDeepLab(DecoderTester):
+    build = DeepLabV3PlusDecoder
+    arguments = {"channels": 8, "low_channels": 3}
 
 
-def results(decoded):
-    """All tensors of what a decoder returns."""
-    every = []
-    decoded.each(lambda tensor: every.append(tensor) or tensor)
-    return every
+class TestDenseDeepLab(DecoderTester):
+    build = DenseDeepLabDecoder
+    arguments = {"channels": 8, "low_channels": 3}
+
+    def test_one_image_is_enough_to_train(self):
+        with pytest.raises(ValueError, match="more than 1 value per channel"):  # as documented
+            super().test_one_image_is_enough_to_train()
 
 
-@pytest.mark.parametrize("size", [(1, 1), (5, 70), (37, 53), (64, 48)])
-@pytest.mark.parametrize("name", DECODERS)
-def test_results_have_the_described_shapes(name, size):
-    build, arguments, channels = DECODERS[name]
-    decoder = build(PYRAMID, **arguments).eval()
-    maps = maps_of(PYRAMID, 2, *size)
-    decoded = decoder(maps)
-    features, auxiliary = decoded.features, decoded.auxiliary
-    assert decoder.features == FeatureInfo(channels, (4, 8, 16)[: len(channels)])
-    levels = (features, *decoded.coarser)
-    for level, width, given in zip(levels, channels, maps[1:], strict=False):
-        assert level.shape == (2, width, *given.shape[-2:])
-        assert level.isfinite().all()
-    assert len(levels) == len(channels)
-    assert decoded.units is None
-    assert (auxiliary is None) == (build is not OCRDecoder)
-    if auxiliary is not None:
-        assert auxiliary.shape == (2, 1, *maps[1].shape[-2:])
+class TestOCR(DecoderTester):
+    build = OCRDecoder
+    arguments = {"channels": 4}
+    auxiliary = True
 
 
-def test_all_parameters_learn(decoder):
-    # In float64, so that rounding does not pass for a gradient: it would be 1e-16 for queries and
-    # keys of OCR if the object were the only region.
-    decoder.double().train()
-    decoded = decoder([m.double() for m in maps_of(PYRAMID, 3, 64, 48)])
-    sum((level * torch.randn_like(level)).sum() for level in results(decoded)).backward()
-    assert_all_learn(decoder, least=1e-9)
+class TestPyramid(DecoderTester):
+    build = PyramidDecoder
+    arguments = {"widths": (6, 7, 9)}
+    channels = (6, 7, 9)
 
 
-def test_one_image_is_enough_to_train(decoder):
-    decoder.train()
-    decoder(maps_of(PYRAMID, 1, 37, 53)).features.square().sum().backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in decoder.parameters())
+def test_all_decoders_are_tested():
+    assert built_by(DecoderTester) == {*DECODERS.values()}
 
 
 @pytest.mark.parametrize(
@@ -91,16 +62,6 @@ def test_which_maps_are_used(build, used):
     maps = [m.requires_grad_() for m in maps_of(PYRAMID, 1, 64, 64)]
     build(PYRAMID, channels=8).eval()(maps).features.square().sum().backward()
     assert [i for i, m in enumerate(maps) if m.grad is not None and m.grad.any()] == used
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_stays_close(decoder, dtype):
-    maps = maps_of(PYRAMID, 2, 64, 48)
-    exact = results(decoder(maps))
-    with torch.autocast("cpu", dtype):
-        rounded = results(decoder(maps))
-    for want, got in zip(exact, rounded, strict=True):
-        assert (got.float() - want).abs().mean() < 0.03 * want.abs().mean()  # not for NaN
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -144,7 +105,7 @@ def test_ocr_follows_the_equations():
     torch.testing.assert_close(features.flatten(2).transpose(1, 2), expected)
 
 
-@pytest.mark.parametrize(
+@each(
     ("stride", "rates"), [(8, (12, 24, 36)), (16, (6, 12, 18)), (32, (3, 6, 9)), (256, (1, 1, 1))]
 )
 def test_rates_follow_the_stride_of_the_coarsest_map(stride, rates):

@@ -11,6 +11,7 @@ from probseg.heads import GraphCut
 from probseg.heads.graph_cut import DECIDED, LARGEST_LOGIT
 from support.network_cases import prompts
 from support.refusals import refused
+from support.rows import each
 
 
 def square(batch=1):
@@ -83,7 +84,7 @@ def test_logits_are_at_least_decided_and_keep_their_order():
     torch.testing.assert_close(found[same], kept)
 
 
-@pytest.mark.parametrize("size", [(33, 41), (7, 50), (3, 3), (1, 1)])
+@each("size", [(33, 41), (7, 50), (3, 3), (1, 1)])
 def test_sizes_need_not_be_whole_cells(size):
     logits = torch.randn(2, 1, *size, generator=torch.Generator().manual_seed(0))
     assert GraphCut()(logits, torch.rand(2, 3, *size), prompts(batch=2)).shape == (2, 1, *size)

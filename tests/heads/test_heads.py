@@ -11,64 +11,59 @@ from probseg.heads import (
     CorrectiveSelfAttention,
     Decoder,
     Head,
+    SeparableHead,
 )
 from probseg.types import FeatureInfo
-from support.network_cases import assert_all_learn
 from support.refusals import refused
+from support.rows import each
+from support.testers import HeadTester, built_by
 
 INPUTS = FeatureInfo((6,), (4,))
-VARIANTS = {
-    "conv": (ConvHead, {}),
-    "axial": (CorrectiveSelfAttention, {"channels": 8, "stride": 4}),
-    "heads": (CorrectiveSelfAttention, {"channels": 8, "num_heads": 2, "stride": 4, "span": None}),
-    "full": (
-        CorrectiveSelfAttention,
-        {"channels": 8, "layout": "full", "stride": 8, "propagation_iterations": 2},
-    ),
-    "standard": (CorrectiveSelfAttention, {"channels": 8, "attention": "standard", "span": 5}),
-    "options": (
-        CorrectiveSelfAttention,
-        {"channels": 8, "stride": 4, "options": {"key_iterations": 2, "value_precision": 1.0}},
-    ),
-}
 
 
-@pytest.fixture(params=VARIANTS)
-def head(request):
-    build, arguments = VARIANTS[request.param]
-    return build(INPUTS, **arguments).eval()
+class TestConvHead(HeadTester):
+    build = ConvHead
 
 
-def inputs(batch, height, width):
-    clicks = (torch.rand(batch, 2, height, width) < 0.05).float()
-    return torch.randn(batch, 6, -(-height // 4), -(-width // 4)), clicks
+class TestSeparableHead(HeadTester):
+    build = SeparableHead
+    arguments = {"channels": 8}
+
+
+class TestAxial(HeadTester):
+    build = CorrectiveSelfAttention
+    arguments = {"channels": 8, "stride": 4}
+
+
+class TestSeveralHeads(HeadTester):
+    build = CorrectiveSelfAttention
+    arguments = {"channels": 8, "num_heads": 2, "stride": 4, "span": None}
+
+
+class TestFull(HeadTester):
+    build = CorrectiveSelfAttention
+    arguments = {"channels": 8, "layout": "full", "stride": 8, "propagation_iterations": 2}
+
+
+class TestStandard(HeadTester):
+    build = CorrectiveSelfAttention
+    arguments = {"channels": 8, "attention": "standard", "span": 5}
+
+
+class TestOptions(HeadTester):
+    build = CorrectiveSelfAttention
+    arguments = {
+        "channels": 8,
+        "stride": 4,
+        "options": {"key_iterations": 2, "value_precision": 1.0},
+    }
 
 
 def test_tables():
-    assert all(issubclass(part, Head) and HEADS[name] is part for name, part in HEADS.items())
+    assert built_by(HeadTester) == {*HEADS.values()}
+    assert all(issubclass(part, Head) for part in HEADS.values())
     assert all(issubclass(part, Decoder) for part in DECODERS.values())
     assert all(part.__name__ == name for name, part in {**HEADS, **DECODERS}.items())
-
-
-@pytest.mark.parametrize("size", [(1, 1), (2, 7), (37, 53), (32, 48)])
-def test_logits_have_the_size_of_the_clicks(head, size):
-    logits = head(*inputs(2, *size))
-    assert logits.shape == (2, 1, *size)
-    assert logits.isfinite().all()
-
-
-def test_heads_treat_images_apart(head):
-    features, clicks = inputs(3, 20, 28)
-    together = head(features, clicks)
-    for i in range(3):
-        alone = head(features[i : i + 1], clicks[i : i + 1])
-        torch.testing.assert_close(together[i : i + 1], alone, atol=1e-5, rtol=1e-4)
-
-
-def test_all_parameters_of_a_head_learn(head):
-    head.train()
-    head(*inputs(2, 24, 24)).square().sum().backward()
-    assert_all_learn(head)
 
 
 def test_conv_head_is_a_dot_product_enlarged():
@@ -117,7 +112,7 @@ def test_axial_blocks_are_densely_connected_along_height_then_width():
     assert CorrectiveSelfAttention(INPUTS, layout="full").height is None
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
     [
         {"stride": 0},

@@ -11,6 +11,7 @@ from probseg.heads import PromptPropagation
 from probseg.heads.propagation import FEW, FEW_CLICKS, REACH, UNKNOWN
 from probseg.types import FeatureInfo
 from support.network_cases import as_batch, assert_all_learn, prompts
+from support.rows import each
 
 GRID = (5, 6)
 STRIDE = 4
@@ -138,8 +139,8 @@ def reference(module, features, image, points, labels, box, previous, space):
     return np.stack(maps).reshape(4, *GRID)
 
 
-@pytest.mark.parametrize("iterations", [1, 2])
-@pytest.mark.parametrize("kind", ["clicks", "box", "previous", "both"])
+@each("iterations", [1, 2])
+@each("kind", ["clicks", "box", "previous", "both"])
 def test_maps_are_the_sums_written_out(kind, iterations):
     module = propagation(key_iterations=iterations)
     features, image = scene()
@@ -158,8 +159,8 @@ def test_maps_are_the_sums_written_out(kind, iterations):
             assert np.ptp(expected, axis=(1, 2)).min() > 1e-3, "nothing is the same everywhere"
 
 
-@pytest.mark.parametrize("previous", [None, torch.zeros(2, 1, *SIZE)])
-@pytest.mark.parametrize("padding", [0, 2])
+@each("previous", [None, torch.zeros(2, 1, *SIZE)])
+@each("padding", [0, 2])
 def test_without_prompts_no_click_is_near_and_gradients_are_finite(module, padding, previous):
     features, image = scene()
     given = prompts(*[(0, 0, -1)] * padding, previous=previous, batch=2)
@@ -267,7 +268,7 @@ def test_autocast_changes_the_embedding_alone(module):
     assert (rounded - exact).abs().mean() < 0.02
 
 
-@pytest.mark.parametrize("name", ["spaces", "dims", "units", "key_iterations"])
+@each("name", ["spaces", "dims", "units", "key_iterations"])
 def test_numbers_below_one_are_named(name):
     with pytest.raises(ValueError, match=f"`{name}`"):
         PromptPropagation(FeatureInfo((3,), (4,)), **{name: 0})

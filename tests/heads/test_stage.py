@@ -11,6 +11,7 @@ from probseg.heads import DecoderMaps, PromptStage
 from probseg.types import FeatureInfo, Prompts
 from support.fakes import micro_model
 from support.refusals import refused
+from support.rows import each
 
 PYRAMID = FeatureInfo((4, 6, 8), (4, 8, 16))
 MIXING = {
@@ -60,7 +61,7 @@ def test_clicks_reach_other_cells_through_the_blocks_alone():
         assert reached(stage(**MIXING[name])).all(), name
 
 
-@pytest.mark.parametrize("mixing", MIXING)
+@each("mixing", MIXING)
 def test_the_result_sees_finer_features_only_if_it_is_to(mixing):
     for finer in (False, True):
         fusion = stage(finer=finer, **MIXING[mixing])

@@ -12,6 +12,7 @@ from probseg.interact import InteractionLoop, OneStep, Zoom, begin
 from probseg.interact.probability import ProbabilityMap
 from probseg.interact.zoom import CUT, SMALLEST_SIDE, expected_iou, first_windows
 from probseg.types import Click
+from support.rows import each
 
 SCALES = Zoom(target=80, first=(1.0, 0.5, 0.25))
 
@@ -43,7 +44,7 @@ def test_the_expected_iou_is_that_of_independent_pixels():
     assert expected_iou(ProbabilityMap.of(np.full((3, 3), 0.5, np.float32))) == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("window", "cut"),
     [
         ((2, 2, 8, 8), False),

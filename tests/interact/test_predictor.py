@@ -18,6 +18,7 @@ from probseg.models import Segmenter
 from probseg.types import Click, FeatureInfo, Sample
 from support.fakes import draw_scene, micro_model
 from support.refusals import refused
+from support.rows import each
 
 CLICKS = [Click(20, 30), Click(3, 4, positive=False), Click(25.5, 20.25)]
 BOX = (10, 12, 40, 44)
@@ -40,9 +41,7 @@ def predictor(model):
     return predictor
 
 
-@pytest.mark.parametrize(
-    ("size", "working_size"), [((61, 47), 40), ((7, 129), None), ((1, 1), None), ((33, 2), 40)]
-)
+@each(("size", "working_size"), [((61, 47), 40), ((7, 129), None), ((1, 1), None), ((33, 2), 40)])
 def test_masks_have_the_size_of_the_image(size, working_size):
     predictor = Predictor(micro_model(working_size=working_size).train())
     assert not predictor.model.training

@@ -9,6 +9,7 @@ from PIL import Image
 
 from probseg import Click, Predictor
 from probseg.models import variant
+from support.rows import each
 
 SHAPE = (32, 48)
 
@@ -103,7 +104,7 @@ def test_masks_of_any_form_are_the_same_mask(predictor, image):
         assert np.array_equal(answer(predictor, image, mask=form), expected)
 
 
-@pytest.mark.parametrize(
+@each(
     ("prompts", "name"),
     [
         ({"clicks": (10, 12)}, r"clicks\[0\]"),
@@ -122,7 +123,6 @@ def test_masks_of_any_form_are_the_same_mask(predictor, image):
         ({"clicks": [(1, 1)], "mask": np.full(SHAPE, 2.0)}, "mask"),
         ({"mask": np.zeros(SHAPE)}, "mask"),
     ],
-    ids=str,
 )
 def test_wrong_prompts_are_named_and_change_nothing(predictor, image, prompts, name):
     before = answer(predictor, image, clicks=[(10, 12)])
@@ -131,13 +131,13 @@ def test_wrong_prompts_are_named_and_change_nothing(predictor, image, prompts, n
     assert np.array_equal(predictor.predict().probability, before)
 
 
-@pytest.mark.parametrize("wrong", [None, 3, np.zeros((4, 4)), np.zeros((4, 4, 3))])
+@each("wrong", [None, 3, np.zeros((4, 4)), np.zeros((4, 4, 3))])
 def test_wrong_images_are_named(predictor, wrong):
     with pytest.raises(ValueError, match=r"^`image` must be"):
         predictor.set_image(wrong)
 
 
-@pytest.mark.parametrize(
+@each(
     ("shape", "dtype", "remedy"),
     [
         ((5, 6), np.uint8, "np.stack([image] * 3, axis=-1)"),

@@ -10,6 +10,7 @@ from hypothesis.extra import numpy as hnp
 from probseg.losses import BinaryCrossEntropy, NormalizedFocalLoss, SoftIoULoss, WeightedSum
 from probseg.losses.binary import binary_cross_entropy, normalized_focal_loss, soft_iou_loss
 from support.refusals import refused
+from support.rows import each
 
 LOSSES = [
     BinaryCrossEntropy(),
@@ -94,9 +95,9 @@ def published_focal_loss(logits, masks, gamma):
     return (loss.sum(dim=(1, 2)) / weights.sum(dim=(1, 2)).detach()).mean()
 
 
-@pytest.mark.parametrize("gamma", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("size", [2.0, 7.5, 10.0, 20.0, 30.0])
-@pytest.mark.parametrize("mistakes", [0, 3])
+@each("gamma", [0.5, 1.0, 2.0])
+@each("size", [2.0, 7.5, 10.0, 20.0, 30.0])
+@each("mistakes", [0, 3])
 def test_the_focal_loss_stays_normalised_on_sure_images(size, gamma, mistakes):
     masks = torch.zeros(2, 9, 8, dtype=torch.uint8)
     masks[:, 2:6, 1:5] = 1
@@ -135,7 +136,7 @@ def test_images_count_alike_whatever_their_valid_pixels(loss):
     assert loss(logits, masks).item() == pytest.approx(sum(each) / 2, rel=1e-5)
 
 
-@pytest.mark.parametrize("loss", [*LOSSES, NormalizedFocalLoss(gamma=0.5)])
+@each("loss", [*LOSSES, NormalizedFocalLoss(gamma=0.5)])
 def test_saturated_logits_have_finite_losses_and_gradients(loss):
     logits = torch.tensor([200.0, -200.0, 200.0, -200.0]).view(1, 1, 2, 2).requires_grad_()
     for mask in ([[1, 0], [1, 0]], [[0, 1], [0, 1]], [[255, 255], [255, 255]]):
@@ -147,7 +148,7 @@ def test_saturated_logits_have_finite_losses_and_gradients(loss):
 
 
 @every_loss
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@each("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_logits_are_summed_in_full_precision(loss, dtype):
     logits = torch.randn(1, 1, 64, 64).to(dtype)
     masks = torch.randint(0, 2, (1, 64, 64), dtype=torch.uint8)
@@ -171,7 +172,7 @@ def test_weighted_sum():
 
 
 @every_loss
-@pytest.mark.parametrize("shape", [(2, 4, 5), (2, 2, 4, 5), (2, 1, 5, 4), (1, 1, 4, 5)])
+@each("shape", [(2, 4, 5), (2, 2, 4, 5), (2, 1, 5, 4), (1, 1, 4, 5)])
 def test_shapes_that_do_not_fit_are_refused(loss, shape):
     with pytest.raises(ValueError, match="logits"):
         loss(torch.zeros(shape), torch.zeros(2, 4, 5, dtype=torch.uint8))

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from probseg.metrics import clustered_bootstrap
 from probseg.metrics.bootstrap import draw_weights
+from support.rows import each
 
 
 @given(st.lists(st.sampled_from("abcdefg"), min_size=1, max_size=12), st.integers(0, 5))
@@ -77,7 +78,7 @@ def test_the_order_of_objects_and_the_names_do_not_matter():
     assert clustered_bootstrap(values, photos, seed=1) != (low, high)
 
 
-@pytest.mark.parametrize(
+@each(
     ("values", "photos", "options", "message"),
     [
         (np.zeros(0), [], {}, "values"),

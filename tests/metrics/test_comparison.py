@@ -10,6 +10,7 @@ from scipy import stats
 
 from probseg.metrics import comparison
 from probseg.metrics.comparison import holm, mcnemar, signed_rank
+from support.rows import each
 
 
 def alone(values):
@@ -134,7 +135,7 @@ def test_holm_rejects_what_the_procedure_rejects(p_values, level):
     assert {place for place, p in enumerate(corrected) if p <= level} == rejected
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "told"),
     [
         (lambda: signed_rank(np.array([]), []), "at least one"),

@@ -23,6 +23,7 @@ from probseg.models import (
 from probseg.zoo import create_model
 from support.network_cases import prompts
 from support.refusals import refused
+from support.rows import each
 
 PRESETS = list_presets()
 MAPS = {"class_path": "probseg.clicks.ClickMaps", "init_args": {"radius": 3}}
@@ -91,7 +92,7 @@ def test_only_the_projects_own_names_are_known():
         refused(UnknownNameError, partial(build, description), path)
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "changes", "parts"),
     [
         (UnknownNameError, {"head": {"class_path": "heads.ConvHeadd"}}, ["'ConvHead'"]),

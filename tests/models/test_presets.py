@@ -34,6 +34,7 @@ from probseg.zoo import create_model, list_models
 from probseg.zoo.store import save
 from support.micro import MICRO, SHIPPED, described
 from support.network_cases import opened, prompts
+from support.rows import each
 
 FULL_SIZE = [name for name in list_presets() if not name.startswith("micro_")]
 PLACES = ["stem", "head"]
@@ -151,7 +152,7 @@ def test_micro_presets_train_at_odd_sizes(name, place):
             assert not idle(found)
 
 
-@pytest.mark.parametrize(("name", "place"), USED)
+@each(("name", "place"), USED)
 def test_micro_presets_are_close_to_themselves_in_half_precision(name, place):
     model = opened(build(described(name, **placed(name, place)))).eval()
     for size in SIZES:
@@ -185,7 +186,7 @@ def test_micro_presets_come_back_from_a_folder(name, place, tmp_path):
     assert (found - exact).abs().max() < 0.02 * exact.abs().max() + 0.02
 
 
-@pytest.mark.parametrize(
+@each(
     ("attention", "layout", "position", "head"),
     [  # each pair of values; other attentions: tests/attention/test_every_attention.py
         ("standard", "full", None, "probabilistic-full-bp2"),

@@ -18,6 +18,7 @@ from support.micro import FUSION
 from support.network_cases import prompts
 from support.recording import Recorder, Through
 from support.refusals import refused
+from support.rows import each
 
 ENTRIES = ["stem", "head"]
 
@@ -56,8 +57,8 @@ def echo(working_size=None, stride=1):
     ).eval()
 
 
-@pytest.mark.parametrize("working_size", [None, 30])
-@pytest.mark.parametrize("entry", ENTRIES)
+@each("working_size", [None, 30])
+@each("entry", ENTRIES)
 def test_the_previous_mask_changes_the_answer_and_none_is_zeros(entry, working_size):
     model, image = build(entry, working_size=working_size), noise(1, 3, 37, 41)
     zeros, half, other = (

@@ -13,6 +13,7 @@ from probseg.types import FeatureInfo, Prompts
 from support.fakes import micro_model
 from support.network_cases import assert_all_learn, maps_of, opened, prompts
 from support.refusals import refused
+from support.rows import each
 
 PRESETS = ["lite0_unet", "lite0_unet_prop"]
 SMALL = {
@@ -91,7 +92,7 @@ def test_images_of_one_grid_together_are_as_one_by_one(name):
             assert alone.std() > 1e-3
 
 
-@pytest.mark.parametrize("name", [*PRESETS, "stem", "head"])
+@each("name", [*PRESETS, "stem", "head"])
 def test_repeated_encodings_are_those_of_repeated_images(name):
     network = model(name) if name in PRESETS else micro_model("micro_csa", prompts=name)
     image = torch.rand(2, 3, 40, 50)

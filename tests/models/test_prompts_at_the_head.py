@@ -15,6 +15,7 @@ from probseg.types import FeatureInfo
 from support.fakes import Coarse, micro_model
 from support.micro import FUSION
 from support.network_cases import prompts
+from support.rows import each
 
 MODELS = ["micro_conv", "micro_csa"]
 ENTRIES = ["stem", "head"]
@@ -85,7 +86,7 @@ def test_where_to_look_does_not_depend_on_prompts(layout):
     assert not torch.equal(values[0], values[1])
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
+@each("entry", ENTRIES)
 def test_at_a_working_size_prompts_stay_in_pixels_of_the_image(name, entry):
     model, image = build(name, entry), torch.rand(1, 3, 64, 96)
     given = prompts((90, 60, 1), (10, 5, 0), box=(60, 30, 96, 64))
@@ -161,7 +162,7 @@ def test_auxiliary_logits_have_the_size_of_the_image_and_see_no_prompt():
     torch.testing.assert_close(asked[0].auxiliary, expected)
 
 
-@pytest.mark.parametrize("entry", ENTRIES)
+@each("entry", ENTRIES)
 def test_repeated_images_stand_next_to_each_other(name, entry):
     model = build(name, entry).eval()
     with torch.no_grad():

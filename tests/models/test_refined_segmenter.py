@@ -6,6 +6,7 @@ import torch
 from probseg.interact.batches import SegmenterModel
 from support.fakes import micro_model
 from support.network_cases import prompts
+from support.rows import each
 
 CLICKS = prompts((9, 12, 1), (30, 4, 0))
 PART = {"class_path": "probseg.heads.GraphCut", "init_args": {"units": 4, "smoothness": 2.0}}
@@ -20,7 +21,7 @@ def image(height=45, width=61):
     return torch.rand(1, 3, height, width, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("name", ["micro_conv", "micro_csa_bp5", "micro_fast", "micro_ocr_csa"])
+@each("name", ["micro_conv", "micro_csa_bp5", "micro_fast", "micro_ocr_csa"])
 def test_main_logits_are_refined_and_auxiliary_ones_are_not(name):
     model = network(name)
     with torch.no_grad():

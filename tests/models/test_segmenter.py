@@ -21,6 +21,7 @@ from support.micro import FUSION
 from support.network_cases import assert_all_learn, opened, prompts
 from support.recording import Recorder, Through
 from support.refusals import refused
+from support.rows import each
 
 KINDS = [(name, entry) for name in ("micro_conv", "micro_csa") for entry in ("stem", "head")]
 SIZES = [(1, 1), (1, 9), (37, 53), (64, 32)]
@@ -57,8 +58,8 @@ def model(request):
     return micro_model(name, prompts=entry, **({"fusion": FUSION} if entry == "head" else {}))
 
 
-@pytest.mark.parametrize("working_size", [None, 30])
-@pytest.mark.parametrize("size", SIZES)
+@each("working_size", [None, 30])
+@each("size", SIZES)
 def test_encoding_and_decoding_is_the_whole_road(model, size, working_size):
     model, image = copy.deepcopy(model), torch.rand(2, 3, *size)
     model.working_size = working_size
@@ -223,8 +224,8 @@ SMALL = micro_model("micro_csa", working_size=40)
 MANY = ["micro_conv", "micro_csa", "micro_fast", "micro_prob_botnet"]
 
 
-@pytest.mark.parametrize("working_size", [None, 30])
-@pytest.mark.parametrize("name", MANY)
+@each("working_size", [None, 30])
+@each("name", MANY)
 def test_many_images_are_computed_as_each_alone(name, working_size):
     torch.manual_seed(0)
     model = micro_model(name, working_size=working_size).double()

@@ -19,6 +19,7 @@ from probseg.ops.probabilistic import ProbabilisticAttention
 from support.mechanisms import NAMED, Mechanism, mechanisms
 from support.ops_cases import draw
 from support.oracle import equations
+from support.rows import each, pairwise
 
 
 def assert_equals_the_equations(mechanism: Mechanism) -> None:
@@ -48,7 +49,7 @@ def test_everything_at_once_equals_the_equations(mechanism):
     assert_equals_the_equations(mechanism)
 
 
-@pytest.mark.parametrize(
+@each(
     ("prior", "mean", "alpha"),
     [
         ("magnitude", "initial", "float"),
@@ -73,8 +74,8 @@ def test_query_precisions_follow_the_keys(prior, mean, alpha):
             )
 
 
-@pytest.mark.parametrize("fixed", ["ragged", "none", "all", "one"])
-@pytest.mark.parametrize("prior", [*NAMED, "heads", "pair"])
+@each("fixed", ["ragged", "none", "all", "one"])
+@each("prior", [*NAMED, "heads", "pair"])
 def test_value_precisions_and_weights_follow_the_fixed_values(prior, fixed):
     for beta, initial in (("float", False), ("heads", True)):
         assert_equals_the_equations(
@@ -156,7 +157,7 @@ def test_weights_change_the_read_out_of_all_tokens():
     torch.testing.assert_close(again.log_evidence, result.log_evidence)
 
 
-@pytest.mark.parametrize("prior", ["magnitude", "unit", "pair", "several"])
+@each("prior", ["magnitude", "unit", "pair", "several"])
 def test_no_iterations_leave_a_prior_of_pairs_as_it_is(prior):
     mechanism = Mechanism(prior=prior, gamma="float", dirichlet="float", iterations=(1, 0, 2))
     without = mechanism.call(value_propagation=ValuePropagation(0))
@@ -168,8 +169,8 @@ def test_no_iterations_leave_a_prior_of_pairs_as_it_is(prior):
 # --- Parameters at the smallest values that are allowed ---
 
 
-@pytest.mark.parametrize("prior", ["magnitude", "uniform"])
-@pytest.mark.parametrize("fixed", ["ragged", "none"])
+@each("prior", ["magnitude", "uniform"])
+@each("fixed", ["ragged", "none"])
 def test_values_stay_numbers_where_no_token_is_fixed_and_the_gamma_prior_is_flat(fixed, prior):
     """With a shape of 1 and nothing observed, the mode of all value precisions is 0."""
     mechanism = Mechanism(prior=prior, gamma="none", fixed=fixed, iterations=(-1, 2, 1))
@@ -182,9 +183,10 @@ def test_values_stay_numbers_where_no_token_is_fixed_and_the_gamma_prior_is_flat
     assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize("backend", ["reference", "chunked", "sdpa"])
-@pytest.mark.parametrize("theta", [0.0, 0.5])
-@pytest.mark.parametrize("shape", [1.0, 1.5])
+@pytest.mark.parametrize(
+    ("shape", "theta", "backend"),
+    pairwise([1.0, 1.5], [0.0, 0.5], ["reference", "chunked", "sdpa"]),
+)
 def test_a_hidden_unit_gives_finite_gradients(shape, theta, backend):
     """Nobody sees it, so that its precision is the mode of its prior: 0 for a shape of 1."""
     arguments = Mechanism(iterations=(3, -1, 1)).arguments()

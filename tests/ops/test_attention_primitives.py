@@ -13,6 +13,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from probseg.ops import assign, attend
 from support.ops_cases import draw
+from support.rows import each
 
 SIZES = st.tuples(
     st.integers(1, 2), st.integers(1, 3), st.integers(1, 6), st.integers(1, 7), st.integers(1, 4)
@@ -142,7 +143,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("primitive", [attend, assign])
-@pytest.mark.parametrize("case", WRONG)
+@each("case", WRONG)
 def test_wrong_arguments_are_named(primitive, case):
     q, k, payload, prior, error, message = WRONG[case]
     with pytest.raises(error, match=message):
@@ -150,7 +151,7 @@ def test_wrong_arguments_are_named(primitive, case):
 
 
 @pytest.mark.parametrize("primitive", [attend, assign])
-@pytest.mark.parametrize("scale", [inf, math.nan, torch.tensor(0.5, requires_grad=True)])
+@each("scale", [inf, math.nan, torch.tensor(0.5, requires_grad=True)])
 def test_the_scale_is_a_finite_number(primitive, scale):
     with pytest.raises(ValueError, match="scale"):
         primitive(X, X, X, scale=scale)

@@ -18,6 +18,7 @@ from probseg.ops import (
 from probseg.ops.axial import from_lines, line_mask, span_mask, to_lines
 from support.ops_cases import draw
 from support.position_cases import build, draw_tables
+from support.rows import each
 
 OF_THE_MAP = ("axis", "span", "position", "initial_values", "fixed_values", "fixed_mask")
 
@@ -72,8 +73,8 @@ def test_no_mask_where_the_span_covers_the_line():
     assert line_mask("full", 5, 9, None) is None
 
 
-@pytest.mark.parametrize("axis", ["height", "width"])
-@pytest.mark.parametrize("span", [1, 2, 3, 4])
+@each("axis", ["height", "width"])
+@each("span", [1, 2, 3, 4])
 def test_span_is_a_banded_dense_computation(axis, span):
     """One softmax over all pixels of the map, with those outside the line's band taken out."""
     h, w = 5, 6
@@ -122,9 +123,9 @@ def test_initial_values_go_to_their_lines():
     torch.testing.assert_close(whole[..., 1], column.values.mT)
 
 
-@pytest.mark.parametrize("kind", ["factored", "full"])
-@pytest.mark.parametrize("axis", ["height", "width"])
-@pytest.mark.parametrize("span", [None, 3])
+@each("kind", ["factored", "full"])
+@each("axis", ["height", "width"])
+@each("span", [None, 3])
 def test_each_line_has_the_position_of_its_pixels(kind, axis, span):
     q, k, v = draw(2, 2, 3, 4, 5), draw(2, 2, 3, 4, 5, seed=1), draw(2, 2, 2, 4, 5, seed=2)
     length, lines = (4, 5) if axis == "height" else (5, 4)
@@ -164,8 +165,8 @@ def test_only_the_offset_along_the_line_counts(axis):
     torch.testing.assert_close(whole[line][:, 2], values @ weights)
 
 
-@pytest.mark.parametrize("kind", ["factored", "full"])
-@pytest.mark.parametrize(("axis", "size"), [("height", (7, 1)), ("width", (1, 7))])
+@each("kind", ["factored", "full"])
+@each(("axis", "size"), [("height", (7, 1)), ("width", (1, 7))])
 def test_with_position_a_map_of_one_line_is_full_attention(kind, axis, size):
     q, k, v = draw(2, 2, 3, *size), draw(2, 2, 3, *size, seed=1), draw(2, 2, 2, *size, seed=2)
     options = {
@@ -206,7 +207,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("options", "error", "message"), WRONG)
+@each(("options", "error", "message"), WRONG)
 def test_wrong_arguments_are_named(options, error, message):
     arguments = {"queries": X, "keys": X, "values": X, **options}
     with pytest.raises(error, match=message):

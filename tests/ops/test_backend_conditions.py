@@ -29,6 +29,7 @@ from support.ops_cases import (
     tiles_of,
     without_gradient,
 )
+from support.rows import each, pairwise
 
 
 def transposed(tensor: Tensor) -> Tensor:
@@ -45,10 +46,12 @@ def expanded(tensor: Tensor) -> Tensor:
     return tensor if tensor.ndim < 4 else tensor[:, :1].expand(tensor.shape)
 
 
-@pytest.mark.parametrize("kinds", [(), ("pair", "heads", "full")], ids=["no prior", "priors"])
-@pytest.mark.parametrize("layout", [transposed, strided, expanded])
-@pytest.mark.parametrize("primitive", PRIMITIVES)
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize(
+    ("backend", "primitive", "layout", "kinds"),
+    pairwise(
+        CPU_BACKENDS, PRIMITIVES, [transposed, strided, expanded], [(), ("pair", "heads", "full")]
+    ),
+)
 def test_the_layout_in_memory_changes_nothing(backend, primitive, layout, kinds):
     case = Case(primitive, (2, 2, 5, 6), 3, 3, kinds, "lines")
     views = {name: layout(tensor) for name, tensor in case.tensors().items()}
@@ -59,9 +62,9 @@ def test_the_layout_in_memory_changes_nothing(backend, primitive, layout, kinds)
     assert_same(got, wanted, case, dense, 1e-13)
 
 
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("primitive", PRIMITIVES)
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize(
+    ("backend", "primitive", "prior"), pairwise(CPU_BACKENDS, PRIMITIVES, PRIORS)
+)
 def test_arguments_stay_as_they_are(backend, primitive, prior):
     case = served(Case(primitive, kinds=PRIORS[prior], hidden="lines"), backend)
     tensors = case.tensors()
@@ -75,7 +78,7 @@ def test_arguments_stay_as_they_are(backend, primitive, prior):
     torch.testing.assert_close([o.detach() for o in again.outputs], outputs, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
+@each(("dtype", "bound"), [(torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
 @pytest.mark.parametrize("primitive", PRIMITIVES)
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_half_precision_rounds_only_what_comes_in_and_out(backend, primitive, dtype, bound):
@@ -98,13 +101,12 @@ def test_half_precision_rounds_only_what_comes_in_and_out(backend, primitive, dt
 # The plain products of "reference" are differentiated under the autocast of where backward() is
 # called, as all of PyTorch's are.
 @pytest.mark.parametrize(
-    ("backend", "around"),
-    [(name, "forward") for name in CPU_BACKENDS]
-    + [(name, "both") for name in CPU_BACKENDS if name != "reference"],
+    ("primitive", "prior", "backend", "around"),
+    pairwise(PRIMITIVES, PRIORS, CPU_BACKENDS, ["forward", "both"]),
 )
-@pytest.mark.parametrize("prior", PRIORS)
-@pytest.mark.parametrize("primitive", PRIMITIVES)
 def test_autocast_changes_no_bit(backend, primitive, prior, around):
+    if backend == "reference":
+        around = "forward"
     case = served(Case(primitive, (1, 2, 8, 9), 8, 4, PRIORS[prior], "some"), backend)
     tensors = case.tensors(torch.float32)
 
@@ -128,7 +130,7 @@ def test_inference_mode_gives_the_same(backend):
 
 
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@each("dtype", [torch.float64, torch.bfloat16])
 def test_a_prior_of_another_dtype_gets_its_gradient_in_its_own(backend, dtype):
     case = Case("attend", kinds=("unit",))
     tensors = case.tensors(torch.float32)

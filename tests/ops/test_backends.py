@@ -28,6 +28,7 @@ from support.ops_cases import (
     tiles_of,
     without_gradient,
 )
+from support.rows import each, pairwise
 
 FAST = ("chunked", "sdpa", "auto")  # those that are not the reference itself
 
@@ -89,7 +90,7 @@ class BandPrior(PairwisePrior):
         return self.table[block.rows][:, block.columns][None, None]
 
 
-@pytest.mark.parametrize("tile", [1, 40, 80, 1000])
+@each("tile", [1, 40, 80, 1000])
 @pytest.mark.parametrize("primitive", PRIMITIVES)
 def test_a_prior_is_asked_for_whole_bands_of_rows(primitive, tile):
     case = Case(primitive, (2, 2, 8, 5), kinds=("pair",))
@@ -133,9 +134,9 @@ def test_a_second_derivative_is_refused_and_the_way_out_named(backend, primitive
         torch.autograd.grad(outputs[0].sum(), queries, create_graph=True)
 
 
-@pytest.mark.parametrize("primitive", PRIMITIVES)
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
-@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(
+    ("which", "backend", "primitive"), pairwise([0, 1], CPU_BACKENDS, PRIMITIVES)
+)
 def test_each_output_has_a_gradient_of_its_own(which, backend, primitive):
     case = Case(primitive, kinds=("heads",), hidden="some", seed=3)
     tensors = case.tensors()
@@ -157,10 +158,10 @@ def test_each_output_has_a_gradient_of_its_own(which, backend, primitive):
     torch.testing.assert_close(gradients(backend), gradients("reference"))
 
 
-@pytest.mark.parametrize("name", ["queries", "keys", "payload", "unit"])
-@pytest.mark.parametrize("scale", [0.7, 0.0])
-@pytest.mark.parametrize("primitive", PRIMITIVES)
-@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize(
+    ("backend", "primitive", "scale", "name"),
+    pairwise(FAST, PRIMITIVES, [0.7, 0.0], ["queries", "keys", "payload", "unit"]),
+)
 def test_a_single_tensor_may_ask_for_its_gradient(backend, primitive, scale, name):
     case = Case(primitive, kinds=("unit",), scale=scale)
     tensors = case.tensors()
@@ -176,9 +177,10 @@ def test_a_single_tensor_may_ask_for_its_gradient(backend, primitive, scale, nam
     torch.testing.assert_close(got, gradient("reference"))
 
 
-@pytest.mark.parametrize("kinds", [("unit",), ("pair",), ("heads", "rows")])
-@pytest.mark.parametrize("primitive", PRIMITIVES)
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
+@pytest.mark.parametrize(
+    ("backend", "primitive", "kinds"),
+    pairwise(CPU_BACKENDS, PRIMITIVES, [("unit",), ("pair",), ("heads", "rows")]),
+)
 def test_what_sees_nothing_takes_no_gradient_whatever_flows_back(backend, primitive, kinds):
     case = Case(primitive, kinds=kinds, hidden="lines", seed=4)
     tensors = case.tensors()
@@ -214,7 +216,7 @@ def test_a_graph_can_be_walked_again(backend, primitive):
 FAR = {"one": [4], "a third": [1, 4, 7]}
 
 
-@pytest.mark.parametrize("far", FAR)
+@each("far", FAR)
 @pytest.mark.parametrize("backend", CPU_BACKENDS)
 def test_far_keys_keep_their_means_though_their_masses_underflow(backend, far):
     """A Gaussian mixture whose far components have masses below 1e-200."""

@@ -1,14 +1,14 @@
 """Convolutions that have taken up the batch normalisation behind them."""
 
-import pytest
 import torch
 from torch import nn
 
 from probseg.ops.convolution import convolve_and_normalise, depthwise_in_float32
+from support.rows import each
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("groups", [1, 2])
+@each("bias", [True, False])
+@each("groups", [1, 2])
 def test_both_layers_as_one(bias, groups):
     torch.manual_seed(0)
     convolution = nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=groups, bias=bias)

@@ -10,6 +10,7 @@ from probseg.attention import ATTENTIONS
 from probseg.ops import DistancePrior, KeyAdaptation, assign, attend, probabilistic_attention
 from probseg.ops.attention import BACKENDS
 from support.network_cases import attention_layer
+from support.rows import each, pairwise
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -49,11 +50,16 @@ def close(found: Tensor, wanted: Tensor, tolerance: float) -> None:
     assert difference < tolerance * (1.0 + wanted.masked_fill(hidden, 0.0).norm())
 
 
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "reference"])
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("primitive", [attend, assign])
+@pytest.mark.parametrize(
+    ("primitive", "sizes", "kind", "dtype", "backend"),
+    pairwise(
+        [attend, assign],
+        SIZES,
+        KINDS,
+        TOLERANCE,
+        [name for name in BACKENDS if name != "reference"],
+    ),
+)
 def test_results_and_gradients(primitive, sizes, kind, dtype, backend):
     b, g, n, m, d, v = sizes
     generator = torch.Generator().manual_seed(0)
@@ -91,7 +97,7 @@ def test_key_adaptation(dtype, backend):
 
 
 @pytest.mark.parametrize("name", [*ATTENTIONS, "emau", "non-local"])
-@pytest.mark.parametrize("training", [True, False])
+@each("training", [True, False])
 def test_layers_do_on_the_device_what_they_do_without(name, training):
     def derived(device: str, dtype: torch.dtype) -> dict[str, Tensor]:
         # Hard attention draws on its device: its training is compared by the expectation.

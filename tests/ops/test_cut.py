@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from skimage.data import astronaut
 
 from probseg.ops.cut import STEPS, minimum_cut
+from support.rows import each
 
 
 def cost(labels, advantage, image, smoothness):
@@ -76,9 +77,7 @@ def test_costs_of_a_whole_photograph_do_not_overflow():
     np.testing.assert_array_equal(minimum_cut(advantage, image, 1e5), advantage > 0)
 
 
-@pytest.mark.parametrize(
-    ("advantage", "smoothness"), [(np.nan, 1.0), (np.inf, 1.0), (2e6, 1.0), (0.0, -1.0)]
-)
+@each(("advantage", "smoothness"), [(np.nan, 1.0), (np.inf, 1.0), (2e6, 1.0), (0.0, -1.0)])
 def test_costs_that_do_not_fit_are_refused(advantage, smoothness):
     with pytest.raises(ValueError, match="`advantage` and `smoothness`"):
         minimum_cut(np.full((2, 2), advantage), np.zeros((2, 2, 3)), smoothness)

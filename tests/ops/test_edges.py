@@ -16,6 +16,7 @@ from probseg.ops import FactoredPosition, attend, probabilistic_attention
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges, gaussian_edges, row_blocks
 from probseg.ops.priors import DistancePrior, WindowPrior
 from support.ops_cases import draw
+from support.rows import each, pairwise
 
 ALL = slice(None)
 
@@ -103,9 +104,14 @@ def log_probability_of_samples(edges: EdgePosterior) -> Tensor:
     return sample_edges(edges, torch.Generator().manual_seed(0)).log_probability
 
 
-@pytest.mark.parametrize("kind", [SoftmaxEdges, BasesEdges])
-@pytest.mark.parametrize("hidden", ["from all", "from some"])
-@pytest.mark.parametrize("known", [entropy_of, divergence_of, log_probability_of_samples])
+@pytest.mark.parametrize(
+    ("known", "hidden", "kind"),
+    pairwise(
+        [entropy_of, divergence_of, log_probability_of_samples],
+        ["from all", "from some"],
+        [SoftmaxEdges, BasesEdges],
+    ),
+)
 def test_hidden_units_have_finite_gradients(kind, hidden, known):
     tokens, units = draw(1, 2, 4, 2).requires_grad_(), draw(1, 2, 3, 2, seed=1).requires_grad_()
     log_prior = hidden_units(hidden).requires_grad_()
@@ -173,8 +179,8 @@ def test_defaults_of_gaussian_edges_are_standard_attention():
     torch.testing.assert_close(gaussian_edges(queries, keys).expect(values), expected)
 
 
-@pytest.mark.parametrize("log_prior", ["magnitude", "key_magnitude", "uniform", draw(6, seed=9)])
-@pytest.mark.parametrize("precision", [0.4, draw(2, 2, 1).exp(), draw(2, 2, 6).exp()])
+@each("log_prior", ["magnitude", "key_magnitude", "uniform", draw(6, seed=9)])
+@each("precision", [0.4, draw(2, 2, 1).exp(), draw(2, 2, 6).exp()])
 def test_gaussian_edges_are_those_of_probabilistic_attention(log_prior, precision):
     queries, keys, values = draw(2, 2, 5, 4), draw(2, 2, 6, 4, seed=1), draw(2, 2, 6, 3, seed=2)
     mask = torch.where(draw(5, 6, seed=3) > -1, 0.0, -math.inf)
@@ -232,7 +238,7 @@ def test_a_window_is_a_prior_like_others(backend):
     torch.testing.assert_close(found.values, softmax_rows(logits) @ values)
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "named"),
     [
         (lambda p: WindowPrior(p, p, -1.0), "radius"),

@@ -18,6 +18,7 @@ from probseg.ops.em import (
     responsibilities,
 )
 from support.ops_cases import draw
+from support.rows import pairwise
 
 NORMALISATIONS = [None, l2_normalise, layer_normalise]
 BACKENDS = ["auto", "reference", "chunked"]
@@ -56,9 +57,9 @@ def by_hand(tokens, bases, iterations, scale, how, log_prior=None):
     return torch.stack(values), torch.stack(bases), z
 
 
-@pytest.mark.parametrize("how", NORMALISATIONS)
-@pytest.mark.parametrize("iterations", [0, 1, 3])
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("backend", "iterations", "how"), pairwise(BACKENDS, [0, 1, 3], NORMALISATIONS)
+)
 def test_it_is_the_equations(how, iterations, backend):
     tokens, bases = tokens_and_bases()
     log_prior = draw(3, seed=5)

@@ -18,6 +18,7 @@ from probseg.ops import (
     probabilistic_attention,
 )
 from support.ops_cases import draw
+from support.rows import each, pairwise
 
 ROUNDING = 1e-10
 N, M, D, V = 9, 4, 3, 2
@@ -83,9 +84,9 @@ class Keys:
 GAMMAS = [None, GammaPrior(2.0, 3.0), GammaPrior(1.0, 0.5)]
 
 
-@pytest.mark.parametrize("gamma", GAMMAS, ids=["fixed", "gamma", "flat"])
-@pytest.mark.parametrize("mean", ["initial", "previous"])
-@pytest.mark.parametrize("theta", [0.0, 0.8, 20.0])
+@pytest.mark.parametrize(
+    ("theta", "mean", "gamma"), pairwise([0.0, 0.8, 20.0], ["initial", "previous"], GAMMAS)
+)
 def test_key_adaptation_never_descends(theta, mean, gamma):
     for seed in (0, 10, 20):
         case = Keys(seed, theta, mean, gamma)
@@ -195,7 +196,7 @@ UPDATES = {
 }
 
 
-@pytest.mark.parametrize("update", UPDATES.values(), ids=UPDATES)
+@each("update", UPDATES.values())
 def test_value_propagation_never_descends(update):
     for seed in range(0, 60, 10):
         path = Values(seed, **update).path(7)
@@ -246,7 +247,7 @@ def log_density(case: Values, values: Tensor) -> Tensor:
     return joint.logsumexp(-1)
 
 
-@pytest.mark.parametrize("seed", range(0, 50, 10))
+@each("seed", range(0, 50, 10))
 def test_value_inference_never_descends(seed):
     path = [log_density(inference(seed, 1)[1], inference(seed, 1)[1].fixed)]
     for iterations in range(1, 9):

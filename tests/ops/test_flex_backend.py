@@ -20,6 +20,7 @@ from probseg.ops.backends.interface import Block, PairwisePrior, Terms
 from probseg.ops.numerics import working_dtype
 from probseg.ops.priors import DistancePrior
 from support.ops_cases import draw
+from support.rows import pairwise
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile"),
@@ -230,9 +231,14 @@ KERNEL_SIZES = [(2, 2, 200, 150, 32, 48), (1, 3, 40, 300, 3, 1), (1, 1, 1, 1, 16
 
 
 @needs_cuda
-@pytest.mark.parametrize("primitive", ["attend", "assign"])
-@pytest.mark.parametrize("sizes", KERNEL_SIZES, ids=["large", "small", "single"])
-@pytest.mark.parametrize("kind", ["none", "constant", "unit and pair", "distances and unit"])
+@pytest.mark.parametrize(
+    ("kind", "sizes", "primitive"),
+    pairwise(
+        ["none", "constant", "unit and pair", "distances and unit"],
+        KERNEL_SIZES,
+        ["attend", "assign"],
+    ),
+)
 def test_kernel_in_single_precision(primitive, kind, sizes):
     check_kernel(primitive, kind, sizes, torch.float32, logarithms=1e-4, rest=1e-4)
 

@@ -7,6 +7,7 @@ import torch
 
 from probseg.ops import KeyAdaptation, ValuePropagation, probabilistic_attention
 from support.ops_cases import CPU_BACKENDS, PRIMITIVES, draw
+from support.rows import pairwise
 
 B, G, N, M, D, V = 2, 2, 5, 6, 3, 2
 KEYS, QUERIES = [1, 4], [3]  # hidden
@@ -44,11 +45,13 @@ def derived(function, tensors):
     return [out.detach() for out in outputs], dict(zip(leaves, gradients, strict=True))
 
 
-@pytest.mark.parametrize("value", [nan, inf, -1e30])
-@pytest.mark.parametrize("prior", priors())
-@pytest.mark.parametrize("primitive", PRIMITIVES)
-@pytest.mark.parametrize(("device", "backend"), DEVICES)
-def test_primitives_read_nothing_of_what_is_hidden(device, backend, primitive, prior, value):
+@pytest.mark.parametrize(
+    ("place", "primitive", "prior", "value"),
+    pairwise(DEVICES, PRIMITIVES, priors(), [nan, inf, -1e30]),
+    ids=str,
+)
+def test_primitives_read_nothing_of_what_is_hidden(place, primitive, prior, value):
+    device, backend = place
     log_prior, hides_queries = priors()[prior]
     rows = M if primitive == "attend" else N
     tensors = {
@@ -77,17 +80,18 @@ def test_primitives_read_nothing_of_what_is_hidden(device, backend, primitive, p
     assert not results[1][1]["keys"][..., KEYS, :].any()
 
 
-@pytest.mark.parametrize("backend", CPU_BACKENDS)
-@pytest.mark.parametrize("prior", ["magnitude", "key_magnitude", "uniform", "given"])
 @pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"value_iterations": 2},
-        {"key_adaptation": KeyAdaptation(2, prior_precision=0.5)},
-        {"value_propagation": ValuePropagation(2)},
-    ],
-    ids=["plain", "values", "keys", "propagation"],
+    ("options", "prior", "backend"),
+    pairwise(
+        [
+            {},
+            {"value_iterations": 2},
+            {"key_adaptation": KeyAdaptation(2, prior_precision=0.5)},
+            {"value_propagation": ValuePropagation(2)},
+        ],
+        ["magnitude", "key_magnitude", "uniform", "given"],
+        CPU_BACKENDS,
+    ),
 )
 def test_hidden_units_are_as_if_absent(backend, prior, options):
     q, k, v = draw(B, G, N, D), draw(B, G, M, D, seed=1), draw(B, G, M, V, seed=2)

@@ -14,6 +14,7 @@ from torch.autograd import gradcheck
 from probseg.ops import BackendError, KeyAdaptation, probabilistic_attention
 from support.mechanisms import Mechanism, mapped, mechanisms, results, tensors_of, with_tensors
 from support.ops_cases import draw, tiles_of
+from support.rows import each
 
 # --- Gradients ---
 
@@ -193,7 +194,7 @@ BACKENDS = ("reference", "chunked", "sdpa", "auto")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 5), (7, 1), (37, 53), (300, 300)])
+@each(("n", "m"), [(1, 1), (1, 5), (7, 1), (37, 53), (300, 300)])
 def test_defaults_are_standard_attention_in_single_precision(n, m, backend):
     q, k, v = (draw(2, 3, s, 16, seed=i).float() for i, s in enumerate((n, m, m)))
     wanted = F.scaled_dot_product_attention(q, k, v)
@@ -202,7 +203,7 @@ def test_defaults_are_standard_attention_in_single_precision(n, m, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(("n", "m"), [(1, 1), (1, 5), (7, 1), (37, 53), (300, 300)])
+@each(("n", "m"), [(1, 1), (1, 5), (7, 1), (37, 53), (300, 300)])
 def test_maximum_likelihood_keys_are_doubly_normalised_attention(n, m, backend):
     """One update: the row softmax, normalised once more over the queries, averages these."""
     q, k, v = (draw(2, 3, s, 8, seed=i).float() for i, s in enumerate((n, m, m)))

@@ -15,6 +15,7 @@ from probseg.ops import (
 )
 from support.ops_cases import draw
 from support.position_cases import build, draw_tables
+from support.rows import each
 
 KINDS = ("factored", "full")
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9))
@@ -38,9 +39,9 @@ def spatial(position):
     return (-2,) if isinstance(position, FactoredPosition) else (-2, -2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("heads", [None, 3])
-@pytest.mark.parametrize("keys", [False, True])
+@each("kind", KINDS)
+@each("heads", [None, 3])
+@each("keys", [False, True])
 def test_the_same_size_keeps_the_tables(kind, heads, keys):
     position = build(draw_tables(kind, (3, 5), 2, heads=heads, keys=keys))
     assert position.size == (3, 5)
@@ -62,7 +63,7 @@ def test_offset_zero_keeps_its_embedding(kind, heads, old, new):
         torch.testing.assert_close(centre, middle(table, spatial(position)), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("old", "new"), [(4, 22), (7, 22), (27, 12), (16, 33)])
+@each(("old", "new"), [(4, 22), (7, 22), (27, 12), (16, 33)])
 def test_offset_zero_stays_exactly_in_float32(old, new):
     line = draw(2 * old - 1, 3).float()
     resized = FactoredPosition(line, line).resized(new, new)
@@ -114,8 +115,8 @@ def test_resizing_a_sum_is_the_sum_of_the_resized(old, new, heads):
     torch.testing.assert_close(summed.key, wanted.key)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("new", [(7, 2), (2, 9), (3, 5)])
+@each("kind", KINDS)
+@each("new", [(7, 2), (2, 9), (3, 5)])
 def test_gradients_flow_through_resizing(kind, new):
     """The weights of each new embedding add up to 1."""
     tables = {n: t.requires_grad_() for n, t in draw_tables(kind, (3, 5), 2, heads=2).items()}
@@ -148,7 +149,7 @@ BAD_TABLES = [
 ]
 
 
-@pytest.mark.parametrize(("make", "message"), BAD_TABLES)
+@each(("make", "message"), BAD_TABLES)
 def test_wrong_tables_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
@@ -168,7 +169,7 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize(("position", "options", "message"), MISFITS)
+@each(("position", "options", "message"), MISFITS)
 def test_misfits_are_named(position, options, message):
     tokens = torch.zeros(1, 3, 6, 2)
     with pytest.raises(ValueError, match=message):
@@ -202,7 +203,7 @@ def test_fused_kernels_refuse_full_tables():
     probabilistic_attention(tokens, tokens, tokens, position=FITS["factored"], backend="sdpa")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 @pytest.mark.parametrize("backend", ["reference", "chunked"])
 def test_tables_follow_half_precision_tokens(kind, backend):
     """As precisions and priors do: a converted module has tables in half precision too."""
@@ -218,7 +219,7 @@ def test_tables_follow_half_precision_tokens(kind, backend):
     torch.testing.assert_close(half.double(), exact, rtol=0, atol=0.05)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 @pytest.mark.parametrize("backend", ["reference", "chunked"])
 def test_an_empty_batch(kind, backend):
     tokens = torch.zeros(0, 3, 6, 2)
@@ -235,8 +236,8 @@ def test_an_empty_batch(kind, backend):
         assert result.values.shape == tokens.shape
 
 
-@pytest.mark.parametrize("heads", [(), (2,)])
-@pytest.mark.parametrize("keys", [True, False])
+@each("heads", [(), (2,)])
+@each("keys", [True, False])
 def test_factored_tables_are_full_ones_too(heads, keys):
     height, width = torch.randn(*heads, 5, 2), torch.randn(*heads, 7, 2)
     position = FactoredPosition(height, width, *((2 * height, 3 * width) if keys else ()))

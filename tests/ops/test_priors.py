@@ -17,6 +17,7 @@ from probseg.ops import (
 )
 from probseg.ops.backends.interface import EVERYTHING
 from support.ops_cases import draw
+from support.rows import each
 
 P, ONE = torch.zeros(4, 2), torch.tensor(1.0)
 
@@ -69,7 +70,7 @@ def test_on_map_counts_pixels_row_by_row():
     assert DistancePrior.on_map(1, 1).block(EVERYTHING).tolist() == [[[[0.0]]]]
 
 
-@pytest.mark.parametrize("shape", [(), (2,), (3, 2), (3, 1)])
+@each("shape", [(), (2,), (3, 2), (3, 1)])
 def test_gradients_of_the_length(shape):
     prior = prior_of(4, 3, *shape)
     places = torch.meshgrid(*(torch.arange(size) for size in (3, 2, 4, 3)), indexing="ij")
@@ -104,8 +105,8 @@ def test_positions_get_no_gradient_and_say_so(field):
         DistancePrior(**fields)
 
 
-@pytest.mark.parametrize("tokens", [5, 60])
-@pytest.mark.parametrize("offset", [0.0, 0.3])
+@each("tokens", [5, 60])
+@each("offset", [0.0, 0.3])
 def test_distances_keep_their_digits_in_single_precision(offset, tokens):
     """Those of a token to itself above all, on a map of 256 pixels and between its pixels."""
     positions = (256 * draw(tokens, 2).sigmoid()).round().float() + offset
@@ -117,7 +118,7 @@ def test_distances_keep_their_digits_in_single_precision(offset, tokens):
     assert error.diagonal().max() == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "message"),
     [
         (

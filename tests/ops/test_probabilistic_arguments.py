@@ -15,6 +15,7 @@ from probseg.ops import (
     ValuePropagation,
     probabilistic_attention,
 )
+from support.rows import each
 
 X = torch.zeros(2, 1, 4, 3)
 CLICKS = torch.zeros(2, 4, dtype=torch.bool)
@@ -84,7 +85,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("options", "error", "message"), WRONG)
+@each(("options", "error", "message"), WRONG)
 def test_wrong_arguments_are_named(options, error, message):
     with pytest.raises(error, match=message):
         probabilistic_attention(**{"queries": X, "keys": X, "values": X, **options})
@@ -108,7 +109,7 @@ WRONG_SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "arguments", "message"), WRONG_SETTINGS)
+@each(("kind", "arguments", "message"), WRONG_SETTINGS)
 def test_wrong_settings_are_named(kind, arguments, message):
     with pytest.raises((ValueError, UnknownNameError), match=message):
         kind(*arguments)

@@ -17,6 +17,7 @@ from probseg.ops import (
 )
 from support.mechanisms import mapped, problem
 from support.ops_cases import draw
+from support.rows import each, pairwise
 
 BACKENDS = ("reference", "chunked", "sdpa")
 OUTPUTS = ("values", "keys", "unit_values", "query_precision", "value_precision")
@@ -77,10 +78,17 @@ def test_autocast_changes_nothing():
 # --- Far away ---
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("gamma", [None, GammaPrior(1.5, 1.0), GammaPrior(1.0, 1.0)])
-@pytest.mark.parametrize(("far", "bound", "theta"), [(30.0, 1e-4, 0.5), (300.0, 1e-2, 0.0)])
-def test_a_far_key_costs_what_its_square_explains(far, bound, theta, gamma, backend):
+@pytest.mark.parametrize(
+    ("far_and_bound", "theta", "gamma", "backend"),
+    pairwise(
+        [(30.0, 1e-4), (300.0, 1e-2)],
+        [0.5, 0.0],
+        [None, GammaPrior(1.5, 1.0), GammaPrior(1.0, 1.0)],
+        BACKENDS,
+    ),
+)
+def test_a_far_key_costs_what_its_square_explains(far_and_bound, theta, gamma, backend):
+    far, bound = far_and_bound
     arguments = tokens(64, 16, 8)
     arguments["keys"][:, :, 3] += far
     leaves = [x.requires_grad_() for x in arguments.values()]
@@ -96,9 +104,9 @@ def test_a_far_key_costs_what_its_square_explains(far, bound, theta, gamma, back
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("update", [{}, ALL], ids=["read-out", "all"])
-@pytest.mark.parametrize("offset", [30.0, 100.0, 300.0])
+@pytest.mark.parametrize(
+    ("offset", "update", "backend"), pairwise([30.0, 100.0, 300.0], [{}, ALL], BACKENDS)
+)
 def test_a_common_offset_of_queries_and_keys_costs_no_digits(offset, update, backend):
     arguments = tokens(96, 48, 16)
     if update:
@@ -111,10 +119,10 @@ def test_a_common_offset_of_queries_and_keys_costs_no_digits(offset, update, bac
         assert relative_error(getattr(result, name), getattr(wanted, name)) < 1e-4, name
 
 
-@pytest.mark.parametrize("per_unit", [False, True])
-@pytest.mark.parametrize("prior", ["magnitude", "key_magnitude", "uniform"])
-@pytest.mark.parametrize("alpha", [1e-6, 1e6])
-@pytest.mark.parametrize("beta", [1e-6, 1e6])
+@pytest.mark.parametrize(
+    ("beta", "alpha", "prior", "per_unit"),
+    pairwise([1e-6, 1e6], [1e-6, 1e6], ["magnitude", "key_magnitude", "uniform"], [False, True]),
+)
 def test_huge_and_tiny_precisions(beta, alpha, prior, per_unit):
     arguments = {**tokens(32, 16, 8), **fixed(32), **ALL, "log_prior": prior}
     leaves = [arguments[name].requires_grad_() for name in ("queries", "keys", "values")]
@@ -140,8 +148,8 @@ def test_huge_and_tiny_precisions(beta, alpha, prior, per_unit):
 # --- Half precision ---
 
 
-@pytest.mark.parametrize("prior", ["magnitude", "uniform"])
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.bfloat16, 8e-3), (torch.float16, 1e-3)])
+@each("prior", ["magnitude", "uniform"])
+@each(("dtype", "bound"), [(torch.bfloat16, 8e-3), (torch.float16, 1e-3)])
 def test_half_precision_rounds_only_what_comes_in_and_out(dtype, bound, prior):
     arguments = mapped({**tokens(96, 48, 16), **fixed(96)}, lambda x: x.to(dtype))
     options = {**arguments, **ALL, "log_prior": prior}
@@ -161,14 +169,18 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("update", PRODUCTS.values(), ids=PRODUCTS)
 @pytest.mark.parametrize(
-    ("dtype", "bound", "prior"),
-    [(torch.bfloat16, 3e-2, "magnitude"), (torch.float16, 5e-3, "uniform")],
+    ("precision", "prior", "update", "backend"),
+    pairwise(
+        [(torch.bfloat16, 3e-2), (torch.float16, 5e-3)],
+        ["magnitude", "uniform"],
+        PRODUCTS,
+        BACKENDS,
+    ),
 )
-def test_products_in_half_precision(dtype, bound, prior, update, backend, monkeypatch):
+def test_products_in_half_precision(precision, prior, update, backend, monkeypatch):
     """As on CUDA: factors are rounded to half precision, norms and the rest are not."""
+    (dtype, bound), update = precision, PRODUCTS[update]
     arguments = tokens(96, 48, 16, size=2.0)
     if "value_propagation" in update:
         arguments |= fixed(96)
@@ -205,8 +217,8 @@ def test_logits_of_fixed_tokens_are_not_rounded_to_half_precision(dtype, size, m
 # --- Long values and large priors ---
 
 
-@pytest.mark.parametrize("beta", [1.0, "of each unit"])
-@pytest.mark.parametrize("length", [100.0, 1000.0])
+@each("beta", [1.0, "of each unit"])
+@each("length", [100.0, 1000.0])
 def test_the_log_evidence_keeps_its_digits_where_all_values_are_long(length, beta):
     directions = torch.nn.functional.normalize(draw(1, 1, 20, 4), dim=-1)
     if beta != 1.0:  # equal scores whatever the precision
@@ -247,7 +259,7 @@ def test_the_evidence_of_queries_and_values_has_the_normaliser_of_its_prior():
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("level", [1e4, -1e5])
+@each("level", [1e4, -1e5])
 def test_a_common_level_of_the_prior_costs_the_masses_no_digits(backend, level):
     n, m, d = 300, 40, 16
     q, k, o = draw(1, 1, n, d).float(), draw(1, 1, m, d, seed=1).float(), draw(1, 1, n, 5, seed=2)

@@ -18,6 +18,7 @@ from support.position_cases import (
     draw_tables,
     position_cases,
 )
+from support.rows import each, pairwise
 
 SERVED = {
     "factored": ("auto", "reference", "chunked", "sdpa"),
@@ -43,17 +44,14 @@ def check_backend(case, backend, wanted):
     assert_same(case.derive(backend), wanted)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("key_tables", [False, True])
+@pytest.mark.parametrize(
+    ("key_tables", "own", "size", "kind"), pairwise([False, True], [False, True], SIZES, KINDS)
+)
 def test_a_read_out_on_any_map(kind, size, own, key_tables):
     check(PositionCase(kind, size, own=own, key_tables=key_tables))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize(("iterations", "alpha", "kind"), pairwise([1, 2], ALPHAS, KINDS))
 def test_keys_adapt_with_their_embeddings(kind, alpha, iterations):
     prior = {"key_prior": 0.7, "masked": True} if iterations == 2 else {}
     check(PositionCase(kind, alpha=alpha, key_iterations=iterations, **prior))
@@ -94,8 +92,8 @@ def test_gradients_by_differences(kind, alpha):
     assert gradcheck(run, leaves, fast_mode=True)
 
 
-@pytest.mark.parametrize("alpha", ["float", "unit"])
-@pytest.mark.parametrize("own", [False, True])
+@each("alpha", ["float", "unit"])
+@each("own", [False, True])
 def test_full_tables_of_factored_sums_are_the_same(alpha, own):
     case = PositionCase("factored", (3, 4), own=own, alpha=alpha, masked=True, **RICH)
     tensors = {name: tensor.requires_grad_() for name, tensor in case.tensors().items()}

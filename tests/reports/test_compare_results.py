@@ -17,6 +17,7 @@ from probseg.reports.comparison_report import (
 )
 from probseg.reports.comparison_scores import METRIC_STYLES, style_of
 from support.result_folders import COMPARED, METRICS, result, rising, rows_of
+from support.rows import each
 
 QUICK = {"draws": 200}
 
@@ -128,7 +129,7 @@ def made_up(metric, corrected_p, direction, **more):
     return Row("Toy", "b", metric, **(row | more))
 
 
-@pytest.mark.parametrize(
+@each(
     ("rows", "told"),
     [
         (
@@ -157,7 +158,6 @@ def made_up(metric, corrected_p, direction, **more):
             "the interval of mIoU@5 is +0.80 to +3.40 points, not corrected (p = 0.007, corrected",
         ),
     ],
-    ids=["better", "worse", "both", "unclear", "not shown"],
 )
 def test_verdicts(two, rows, told):
     assert verdicts(dataclasses.replace(two[3], rows=tuple(rows)))[0].text.startswith(told)

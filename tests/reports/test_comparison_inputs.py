@@ -10,6 +10,7 @@ from probseg.reports.comparison import compare
 from probseg.reports.comparison_inputs import default_names, read_result
 from probseg.reports.comparison_report import as_json, verdicts
 from support.result_folders import BOXED, COMPARED, UNBOXED, result, rising, rows_of, write_result
+from support.rows import each
 
 QUICK = {"draws": 200}
 
@@ -52,7 +53,7 @@ def with_iou(value):
     return change
 
 
-@pytest.mark.parametrize(
+@each(
     ("break_it", "told"),
     [
         (lambda folder: (folder / "objects.csv").unlink(), r"objects.csv: no such file"),

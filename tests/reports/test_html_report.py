@@ -26,6 +26,7 @@ from probseg.reports.listing import render_objects, render_options
 from probseg.reports.pages import render as rendered
 from probseg.types import IGNORE, Click
 from support.result_folders import step
+from support.rows import each
 
 BOXED = replace(PROTOCOLS["gabbur2021"], max_clicks=3, trials=2)
 UNBOXED = replace(PROTOCOLS["ritm"], max_clicks=3)
@@ -301,7 +302,7 @@ def test_marks_of_a_sentence_are_html_and_nothing_else_is():
     assert "<td>Below &lt;b&gt;, <em>not</em> <code>a &amp; b</code>.</td>" in text
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "name"),
     [
         (None, None),

@@ -9,6 +9,7 @@ from torch.nn import functional
 
 from probseg.family.em_layer import DoubleAttention2d, EMAttention2d
 from probseg.semantic.emau import EMAU
+from support.rows import each
 
 KINDS = ["moving_average", "learnt", "fixed", "pixels"]
 CHANNELS = 6
@@ -122,7 +123,7 @@ def by_hand(unit: EMAU, x: torch.Tensor, iterations: int) -> tuple[torch.Tensor,
     return torch.stack(results), torch.stack(maps)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_it_is_the_figure(kind):
     unit = build(bases=kind, eval_iterations=4, scale=1.5)
     for _ in range(3):  # moves the statistics
@@ -141,7 +142,7 @@ def test_it_is_the_figure(kind):
         torch.testing.assert_close(shares.sum(1), torch.ones(2, 4, 5))
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "normalisation"),
     [("moving_average", "l2"), ("learnt", "layer"), ("fixed", None), ("pixels", "l2")],
 )
@@ -265,8 +266,8 @@ def test_the_bases_of_a_layer_follow_all_lines():
     torch.testing.assert_close(layer.bases.initial, 0.5 * before + 0.5 * bases.mean(0))
 
 
-@pytest.mark.parametrize("layer", [EMAttention2d, DoubleAttention2d])
-@pytest.mark.parametrize("option", [{"position": "full"}, {"span": 3, "axis": "width"}])
+@each("layer", [EMAttention2d, DoubleAttention2d])
+@each("option", [{"position": "full"}, {"span": 3, "axis": "width"}])
 def test_bases_have_no_place_on_the_map(layer, option):
     with pytest.raises(ValueError, match="bases") as caught:
         layer(CHANNELS, 4, **option)

@@ -21,6 +21,7 @@ from support.drawn_semantic import (
     write_voc_segmentation,
 )
 from support.experiments import options_of, part_of
+from support.rows import each
 from support.runs import QUIET, SMALL, camvid_fit, command, finished, is_semantic, only_made
 
 # The recipes of Li et al. (2019): preset, data, batch size, iterations, and stride in training.
@@ -273,7 +274,7 @@ def test_with_a_checkpoint_no_weight_file_is_read():
     assert arguments["weights"] is None
 
 
-@pytest.mark.parametrize("name", list_presets("semantic"))
+@each("name", list_presets("semantic"))
 def test_no_preset_fetches_weights_by_itself(name):
     """`without_pretrained_backbones` sees what a configuration says, not what a preset does."""
     backbone = read_preset(name, "semantic")["init_args"]["backbone"]["init_args"]

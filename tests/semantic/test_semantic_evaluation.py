@@ -30,6 +30,7 @@ from probseg.semantic.report import print_scores
 from probseg.semantic.scores import semantic_scores
 from probseg.semantic.tally import Tally, gathered
 from support.drawn_semantic import FakeStreets, draw_labels, semantic_batch
+from support.rows import each
 from support.trainings import quiet_trainer
 
 FILES = {"results.json", "classes.csv", "confusion.csv", "overlays.png"}
@@ -254,7 +255,7 @@ def test_a_network_without_bases(tmp_path):
     assert wider == pytest.approx(wide * 7 / 3, abs=3), "truth, prediction and four maps"
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "options", "message"),
     [
         ("micro_fcn", {"iterations": 3}, "semantic_evaluation: `head` .*iterations"),
@@ -269,7 +270,7 @@ def test_what_the_network_lacks_is_told_before_anything_runs(model, options, mes
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"scales": []}, "`scales`"),

@@ -29,6 +29,7 @@ from support.drawn_semantic import (
     write_pascal_context,
     write_voc_segmentation,
 )
+from support.rows import each
 
 CONFIGS = sorted((configs_dir() / "semantic_data").glob("*.yaml"))
 
@@ -74,7 +75,7 @@ def test_every_label_stays_on_its_pixel(scale):
     assert seen > 20_000
 
 
-@pytest.mark.parametrize("scale", [0.5, 0.75, 1.3, 1.9])
+@each("scale", [0.5, 0.75, 1.3, 1.9])
 def test_borders_of_labels_and_of_the_photograph_coincide(scale):
     for column in range(70, 90):
         labels = np.zeros((100, 160), np.uint8)
@@ -137,7 +138,7 @@ def test_seeds_of_crops_repeat_and_differ():
     assert (cut(4)[0] != cut(4)[1]).any()
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "parts"),
     [
         ({"size": 31}, ["size", "at least 32", "31"]),
@@ -318,7 +319,7 @@ def instantiated(*arguments):
     return parser.instantiate(parser.parse_args([str(a) for a in arguments])).data
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+@each("path", CONFIGS)
 def test_shipped_configurations(drawn, path):
     data = instantiated("--data", path, "--data.batch_size=2", "--data.num_workers=0")
     batch = next(iter(data.train_dataloader()))

@@ -20,6 +20,7 @@ from probseg.models import (
 )
 from probseg.semantic import EMAHead, FCNHead, SemanticHead, SemanticSegmenter, semantic_variant
 from probseg.types import FeatureInfo
+from support.rows import each, pairwise
 
 PRESETS = list_presets("semantic")
 MICRO = [name for name in PRESETS if name.startswith("micro_")]
@@ -113,7 +114,7 @@ def test_a_shift_by_the_stride_shifts_the_logits():
 # --- sizes and batches --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", SIZES)
+@each("size", SIZES)
 def test_any_size(model, size):
     with torch.no_grad():
         logits = model(torch.rand(2, 3, *size))
@@ -140,7 +141,7 @@ def test_half_precision_is_close(model):
     assert (half - exact).abs().max() < 0.05 * exact.abs().max() + 0.05
 
 
-@pytest.mark.parametrize("bases", ["moving_average", "learnt", "fixed", "pixels", None])
+@each("bases", ["moving_average", "learnt", "fixed", "pixels", None])
 def test_everything_learns(bases):
     if bases is None:
         model = micro("micro_fcn", training=True)
@@ -215,9 +216,7 @@ def test_iterations_need_bases():
         micro().iterations(0).__enter__()
 
 
-@pytest.mark.parametrize("multi_grid", [None, [3]])
-@pytest.mark.parametrize("to", [8, 16, 32])
-@pytest.mark.parametrize("built", [8, 16])
+@pytest.mark.parametrize(("built", "to", "multi_grid"), pairwise([8, 16], [8, 16, 32], [None, [3]]))
 def test_another_output_stride_is_that_of_a_network_built_with_it(built, to, multi_grid):
     model = micro(backbone={"output_stride": built, "multi_grid": multi_grid})
     other = micro(backbone={"output_stride": to, "multi_grid": multi_grid})

@@ -32,6 +32,7 @@ from support.drawn_semantic import (
 )
 from support.fakes import save
 from support.refusals import refused
+from support.rows import each
 
 WRITERS = {
     CamVid: write_camvid,
@@ -112,7 +113,7 @@ def test_a_missing_set_says_where_to_get_it(kind, tmp_path):
 
 
 @SETS
-@pytest.mark.parametrize("which", ["photographs", "labels"])
+@each("which", ["photographs", "labels"])
 def test_missing_files_are_named(kind, tmp_path, which):
     root = written(kind, tmp_path)
     gone = kind("train", root).pairs[1][which == "labels"]
@@ -137,7 +138,7 @@ def test_labels_of_another_size(kind, tmp_path):
     refused(DataError, lambda: data[0], photo, labels, "8 x 9", "48 x 36")
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "strange", "expected"),
     [
         (CamVid, [12, 255], "0..10 for the classes and 11 for ignored"),
@@ -215,7 +216,7 @@ def test_labels_of_10k_taken_for_164k_are_noticed(tmp_path):
     refused(DataError, lambda: data[0], path, 182, "version")
 
 
-@pytest.mark.parametrize(
+@each(
     "field",
     [
         {"T": np.zeros((2, 2))},
@@ -258,9 +259,7 @@ def test_labels_without_a_frame_are_refused(tmp_path):
     refused(DataError, lambda: CamVid("val", root), root / "val", "stray", "valannot/")
 
 
-@pytest.mark.parametrize(
-    ("split", "photos"), [("train", 3), ("val", 3), ("trainval", 6), ("trainaug", 6)]
-)
+@each(("split", "photos"), [("train", 3), ("val", 3), ("trainval", 6), ("trainaug", 6)])
 def test_the_lists_of_voc_decide(tmp_path, split, photos):
     data = VOCSegmentation(split, write_voc_segmentation(tmp_path / "VOC2012"))
     assert len(data) == len({sample.name for sample in data}) == photos

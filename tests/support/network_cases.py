@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from probseg.attention import ATTENTIONS, build_attention
-from probseg.backbones import add_prompt_stem
 from probseg.semantic import EMAU
 from probseg.types import FeatureInfo, Prompts
 
@@ -62,22 +61,6 @@ def assert_all_learn(module: nn.Module, least: float = 0.0) -> None:
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
         assert parameter.grad.abs().max() > least, name
-
-
-def assert_arrived(backbone: nn.Module, weights: dict[str, Tensor], replaced: set[str]) -> None:
-    """Assert that pretrained weights are in a backbone, and stay behind a prompt stem.
-
-    Args:
-        backbone: The network; it gets a stem for three click maps.
-        weights: Of the whole timm network.
-        replaced: Names of weights that the backbone has no place for.
-    """
-    add_prompt_stem(backbone, 3)
-    own = backbone.network.state_dict()
-    assert set(weights) - set(own) == replaced | {"conv1.weight"}
-    for key in set(weights) & set(own):
-        assert torch.equal(own[key], weights[key]), key
-    assert torch.equal(own["conv1.rgb.weight"], weights["conv1.weight"])
 
 
 def assert_described(backbone: nn.Module, image: Tensor) -> None:

@@ -48,6 +48,9 @@ class Oracle:
                 pi[j] *= math.exp(self.alpha[j] / 2 * (self.xi[j] ** 2).sum())
             if self.prior == "magnitude":
                 pi[j] *= math.exp(self.beta[j] / 2 * (self.mu[j] ** 2).sum())
+        visible = pi * np.exp(self.mask[0])
+        if len(self.q) == 1 and visible.any():  # a mask of one row hides units: as if absent
+            pi = visible
         return np.tile(pi / pi.sum(), (len(self.q), 1))
 
     def joint(self, values: np.ndarray | None) -> np.ndarray:

@@ -21,6 +21,7 @@ from probseg.models.segmenter import Logits
 from probseg.tasks import InteractiveSegmentation, PolynomialThenConstant
 from support.fakes import Coarse, FakeObjects, draw_sample, ignore_border, micro_model
 from support.refusals import refused
+from support.rows import each
 from support.trainings import quiet_trainer
 
 BOXLESS = {"box_epochs": 0, "random_epochs": 0, "box_dropout": 1.0}
@@ -129,8 +130,8 @@ def test_boxes_of_the_later_tasks_may_be_left_out():
     assert 8 < some.any(dim=1).sum() < 32
 
 
-@pytest.mark.parametrize(("answer", "wrong"), [(nothing, 1), (everything, 0)])
-@pytest.mark.parametrize("seed", range(2))
+@each(("answer", "wrong"), [(nothing, 1), (everything, 0)])
+@each("seed", range(2))
 def test_third_task_clicks_the_errors(answer, wrong, seed):
     prompts, model, masks = draw("corrective", answer, {"negative_clicks": (1, 3)}, seed=seed)
     assert not prompts.boxes.isnan().any()

@@ -185,7 +185,9 @@ def _data(
 
 def _draw(task: InteractiveSegmentation, batch: TrainBatch) -> None:
     """Draw boxes with noise, and random clicks: the second task of the curriculum."""
-    task.draw_prompts(batch.images.float() / 255, batch.masks, batch.seeds, "random", 0)
+    epoch = task.curriculum.box_epochs
+    images = batch.images.float() / 255
+    task.draw_prompts(images, batch.masks, batch.seeds, epoch=epoch, batch_seed=0)
 
 
 def _cpu_seconds() -> float:

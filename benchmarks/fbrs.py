@@ -15,7 +15,7 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from probseg.interact.batches import Batches
+from probseg.interact.batches import SegmenterModel
 from probseg.models import Encoded, Segmenter
 from probseg.models.encoded import as_given
 from probseg.types import Prompts
@@ -44,7 +44,7 @@ class Backpropagation:
     ) -> None:
         self.network, self.layer = network, layer
         self.penalty, self.iterations = penalty, iterations
-        batches = Batches(network)
+        batches = SegmenterModel(network)
         self.grid, self.encode_each = batches.grid, batches.encode_each
 
     def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> list[Tensor]:
@@ -54,7 +54,7 @@ class Backpropagation:
     def _decode(self, encoded: Encoded, prompts: Prompts) -> Tensor:
         network = self.network
         assert network.fusion is not None, "a network whose prompts enter at the head"
-        assert encoded.decoded is not None, "encoded by it"
+        assert encoded.decoder_maps is not None, "encoded by it"
         moved = network.moved(prompts, encoded)
         maps = network.click_maps(moved, tuple(encoded.image.shape[-2:]))
         clicks = maps[:, 1:].clone()
@@ -62,19 +62,19 @@ class Backpropagation:
         maps = torch.cat([maps, moved.previous], dim=1)
         with torch.inference_mode(mode=False), torch.enable_grad():
             # Tensors of inference mode cannot be part of a graph, clones can.
-            maps, decoded = maps.clone(), encoded.decoded.each(torch.clone)
+            maps, decoder_maps = maps.clone(), encoded.decoder_maps.each(torch.clone)
             moved = Prompts(*(None if one is None else one.clone() for one in moved))
             with torch.no_grad():
-                fused = network.fusion(decoded, maps, moved)
-            inner = fused if self.layer == "head" else decoded.features
+                fused = network.fusion(decoder_maps, maps, moved)
+            inner = fused if self.layer == "head" else decoder_maps.features
 
             def logits(change: Tensor) -> Tensor:
                 factor, summand = change.view(2, 1, -1, 1, 1)
                 changed = inner * (1 + factor) + summand
                 if self.layer == "fusion":
                     assert network.fusion is not None, "see above"
-                    changed = network.fusion(decoded._replace(features=changed), maps, moved)
-                result: Tensor = network.head(decoded.features, clicks, changed)
+                    changed = network.fusion(decoder_maps._replace(features=changed), maps, moved)
+                result: Tensor = network.head(decoder_maps.features, clicks, changed)
                 return result
 
             best = self._optimised(logits, clicks, 2 * inner.shape[1])

@@ -303,13 +303,13 @@ def _of_mask(
     number: int,
 ) -> list[float]:
     """Return `MEASURES` after some clicks on the network's errors."""
-    prompts = IteratedClicks(boxes=1.0).draw(
+    prompts = IteratedClicks(boxes=1.0, fewest_rounds=rounds, most_rounds=rounds).draw(
         mask,
         box,
         Draws(torch.tensor([number])),
-        "corrective",
-        rounds,
         lambda given: model.decode(encoded, given._replace(previous=None)),
+        epoch=0,
+        batch_seed=0,
     )
     with watched(layers) as inputs:
         logits = model.decode(encoded, prompts._replace(previous=None))
@@ -392,8 +392,8 @@ def _photographs(plan: Plan, most: int) -> Iterator[Sequence[Any]]:
 
 def _features(model: Segmenter, encoded: Encoded) -> Tensor:
     """Return the features that the stage sees, `(B, C, h, w)`."""
-    assert encoded.decoded is not None, "prompts enter behind the trunk"
-    return (encoded.decoded.features, *encoded.decoded.coarser)[model.fusion.level]
+    assert encoded.decoder_maps is not None, "prompts enter behind the trunk"
+    return (encoded.decoder_maps.features, *encoded.decoder_maps.coarser)[model.fusion.level]
 
 
 def _reference(model: Segmenter, data: Objects) -> Tensor:

@@ -172,13 +172,13 @@ def _of_network(
     for batch in itertools.islice(crops(training, seed=0, held_out=True), batches):
         with torch.no_grad():
             encoded = model.encode(batch.images.float() / 255)
-            prompts = IteratedClicks(boxes=1.0).draw(
+            prompts = IteratedClicks(boxes=1.0, fewest_rounds=rounds, most_rounds=rounds).draw(
                 batch.masks,
                 object_boxes(batch.masks),
                 Draws(batch.seeds),
-                "corrective",
-                rounds,
                 lambda given, of=encoded: model.decode(of, given._replace(previous=None)),
+                epoch=0,
+                batch_seed=0,
             )
             answer = partial(model.decode, encoded, prompts._replace(previous=None))
             of_changes = [

@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader
 
 from probseg.attention import probabilistic_layers
 from probseg.clicks.iterated import IteratedClicks
-from probseg.clicks.rounds import drawn_rounds
 from probseg.data import DATASETS, InteractiveDataModule, Selected, TrainBatch
 from probseg.losses import NormalizedFocalLoss, SoftIoULoss, WeightedSum
 from probseg.models import Segmenter, override, read_preset
@@ -57,13 +56,13 @@ def train(training: Training, seed: int, names: Sequence[str]) -> None:
     history: list[dict[str, float]] = []
     began = time.perf_counter()
     for step, batch in enumerate(crops(training, seed)):
-        rounds = drawn_rounds(CURRICULUM.rounds, mixed(BATCH, seed, 0, step))
+        batch_seed = mixed(BATCH, seed, 0, step)
         images = batch.images.float() / 255
         with torch.no_grad():
             shared = trunk.encode(images) if training.start is None else None
         losses = {
             name: learner.step(
-                shared or networks[name].encode(images), batch.masks, batch.seeds, rounds
+                shared or networks[name].encode(images), batch.masks, batch.seeds, batch_seed
             )
             for name, learner in learners.items()
         }
@@ -147,9 +146,9 @@ class _Learner:
         for part in (model.backbone, model.decoder):
             part.eval()
 
-    def step(self, encoded: Encoded, masks: Tensor, seeds: Tensor, rounds: int) -> float:
+    def step(self, encoded: Encoded, masks: Tensor, seeds: Tensor, batch_seed: int) -> float:
         """Learn from a batch; return its loss."""
-        answers, _ = self.task.answers(encoded, masks, seeds, rounds)
+        answers, _ = self.task.answers(encoded, masks, seeds, epoch=0, batch_seed=batch_seed)
         loss = torch.stack([self.task.loss(given.main, truth) for given, truth in answers]).mean()
         self.optimizer.zero_grad()
         loss.backward()

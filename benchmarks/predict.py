@@ -6,8 +6,8 @@ folder, and in turns
 - runs the command on it, from loading the network to the last mask file, in this process;
 - calls the network on the same pixels and clicks, in batches that are in memory.
 
-It writes `benchmarks/results/predict.csv`; `ratio` is the time of the command in multiples of
-the network's, the median of turns side by side.
+It prints a row for each batch size; `ratio` is the time of the command in multiples of the
+network's, the median of turns side by side.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import torch
-from measure import RESULTS, Row, append_row, interleave, provenance
+from measure import Row, interleave, provenance
 from PIL import Image
 from torch import Tensor
 
@@ -84,8 +84,7 @@ def main() -> None:
                 "ratio_low": round(float(ratios.min()), 3),
                 "ratio_high": round(float(ratios.max()), 3),
             }
-            append_row(RESULTS / "predict.csv", {**row, **provenance(options.device)})
-            print(row, flush=True)
+            print({**row, **provenance(options.device)}, flush=True)
 
 
 def write_folder(folder: Path, photographs: int) -> list[Tensor]:

@@ -165,6 +165,30 @@ def read_image(path: Path) -> npt.NDArray[np.uint8]:
         return rgb_pixels(picture, str(path))
 
 
+def read_reduced(path: Path, longest: int) -> tuple[npt.NDArray[np.uint8], tuple[int, int]]:
+    """Read an image file of any mode as 8-bit RGB, perhaps reduced.
+
+    Of a JPEG, a half, a quarter or an eighth of the sides is decoded, which is faster.
+
+    Args:
+        path: The file.
+        longest: Pixels that the longer side of the result has at least, if the image has as many.
+
+    Returns:
+        The pixels, uint8, shape `(h, w, 3)`, and `(H, W)` of the image, both turned as `read_image`
+        turns them.
+
+    Raises:
+        DataError: As `read_image`.
+    """
+    size = image_size(path)
+    with opened(path, path) as picture:
+        factor = longest / max(size)
+        if factor < 1:
+            picture.draft(None, tuple(math.ceil(factor * side) for side in picture.size))  # type: ignore[arg-type]
+        return rgb_pixels(picture, str(path)), size
+
+
 def decode_image(content: bytes, name: str = "image") -> npt.NDArray[np.uint8]:
     """Decode the bytes of an image file as 8-bit RGB, as `read_image` does.
 

@@ -107,18 +107,32 @@ class DataFirstParser(LightningArgumentParser):
 
 
 class VerbCLI(LightningCLI):
-    """LightningCLI with places for code around its verbs."""
+    """LightningCLI for one verb, with places for code around it.
 
-    def options_of(self, verb: str) -> list[str]:
-        """Return the names of the options of a verb."""
-        return list(self._parser(verb).get_defaults(skip_validation=True).keys())
+    Args:
+        verb: `fit`, `validate` or `test`; its parser alone is made, to start sooner.
+        *arguments: Of LightningCLI.
+        **options: Of LightningCLI; the first of `args` is the verb.
+    """
 
-    def prepare_parser(self, verb: str, parser: LightningArgumentParser) -> None:
-        """Change the parser of a verb, in place."""
+    def __init__(self, verb: str, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+        self.verb = verb
+        super().__init__(*arguments, **options)
 
-    def run_verb(self, verb: str) -> None:
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """Return the verb, with the arguments that Lightning fills in itself."""
+        return {self.verb: LightningCLI.subcommands()[self.verb]}
+
+    def option_names(self) -> list[str]:
+        """Return the names of the options of the verb."""
+        return list(self._parser(self.verb).get_defaults(skip_validation=True).keys())
+
+    def prepare_parser(self, parser: LightningArgumentParser) -> None:
+        """Change the parser of the verb, in place."""
+
+    def run_verb(self) -> None:
         """Run the verb."""
-        super()._run_subcommand(verb)
+        super()._run_subcommand(self.verb)
 
     def _prepare_subcommand_parser(
         self,
@@ -127,8 +141,8 @@ class VerbCLI(LightningCLI):
         **kwargs: Any,  # noqa: ANN401
     ) -> LightningArgumentParser:
         parser = super()._prepare_subcommand_parser(klass, subcommand, **kwargs)
-        self.prepare_parser(subcommand, parser)
+        self.prepare_parser(parser)
         return parser
 
     def _run_subcommand(self, subcommand: str) -> None:
-        self.run_verb(subcommand)
+        self.run_verb()

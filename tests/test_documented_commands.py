@@ -173,7 +173,7 @@ def parse(tmp_path_factory):
             if name := re.match(r"# (\w+\.yaml)\n", block.code):
                 Path(name[1]).write_text(block.code, encoding="utf-8")
         given = ("--config", "configs/experiment/folder.yaml", "--data.root=x")
-        made = functools.cache(lambda *options: trainer.run((*options, *given)))
+        made = functools.cache(lambda verb, *options: trainer.run(verb, (*options, *given)))
 
         def parse(words):
             check_configs(words)

@@ -126,19 +126,20 @@ def test_the_command_line_calls_its_hooks_and_makes_the_data_first(tmp_path, mon
     MADE.clear()
 
     class CLI(internals.VerbCLI):
-        def prepare_parser(self, verb, parser):
+        def prepare_parser(self, parser):
             assert isinstance(parser, LightningArgumentParser)
-            MADE.append(f"parser of {verb}")
+            MADE.append(f"parser of {self.verb}")
 
-        def run_verb(self, verb):
-            assert "trainer.max_epochs" in self.options_of(verb)
-            MADE.append(verb)
-            super().run_verb(verb)
+        def run_verb(self):
+            assert "trainer.max_epochs" in self.option_names()
+            MADE.append(self.verb)
+            super().run_verb()
 
     parts = [
         f"--{part}={__name__}.{kind}" for part, kind in (("model", "Watched"), ("data", "Data"))
     ]
     cli = CLI(
+        "fit",
         args=["fit", "--trainer.fast_dev_run=1", "--trainer.accelerator=cpu", *parts],
         subclass_mode_model=True,
         subclass_mode_data=True,
@@ -146,7 +147,8 @@ def test_the_command_line_calls_its_hooks_and_makes_the_data_first(tmp_path, mon
         parser_class=internals.DataFirstParser,
     )
     assert cli.model.by_command_line
-    assert "parser of fit" in MADE
+    assert MADE.count("parser of fit") == 1
+    assert set(cli.subcommands()) == {"fit"}
     assert MADE[-3:] == ["data", "model", "fit"]
     assert not Watched().by_command_line
     assert cli.model.steps

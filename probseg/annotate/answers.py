@@ -5,6 +5,7 @@ A budget bounds the memory. An answer that was dropped is computed from the stor
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -29,23 +30,23 @@ class _Opened:
 
     Args:
         image: The photograph without prompts.
-        image_size: Bytes of it and its encoding.
+        image_nbytes: Bytes of it and its encoding.
         finished: All finished objects, bool, shape `(H, W)`; None if not known.
         number: Of the object of the session; None for one that is not stored.
         session: Steps of the open object; None if not known.
     """
 
     image: InteractionState
-    image_size: int
+    image_nbytes: int
     finished: npt.NDArray[np.bool_] | None = None
     number: int | None = None
     session: Session | None = None
 
     @property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes that it holds."""
         finished = 0 if self.finished is None else self.finished.nbytes
-        return self.image_size + finished + (0 if self.session is None else self.session.size)
+        return self.image_nbytes + finished + (0 if self.session is None else self.session.nbytes)
 
 
 class Answers:
@@ -68,9 +69,9 @@ class Answers:
         return photograph.id in self._opened
 
     @property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes in memory."""
-        return sum(opened.size for opened in self._opened.values())
+        return sum(opened.nbytes for opened in self._opened.values())
 
     def open(self, photograph: Photograph, image: npt.NDArray[np.uint8] | None = None) -> _Opened:
         """Return a photograph in memory, encoded where that does not depend on prompts.
@@ -86,7 +87,8 @@ class Answers:
         if opened is None:
             image = read_readable(photograph) if image is None else image
             state = self._answerer.begin(image)
-            opened = self._opened[photograph.id] = _Opened(state, image.nbytes + Answer(state).size)
+            opened = _Opened(state, image.nbytes + Answer(state).nbytes)
+            self._opened[photograph.id] = opened
             self._bound_memory(photograph)
         self._opened.move_to_end(photograph.id)
         return opened
@@ -112,7 +114,7 @@ class Answers:
 
     def _built(self, opened: _Opened, one: StoredObject | None) -> Session:
         loop = self._answerer.loop
-        memory = max(0, MEMORY - opened.size - opened.image.probability.size)
+        memory = max(0, MEMORY - opened.nbytes - math.prod(opened.image.photograph.size))
         if one is None:
             return Session(loop, opened.image, memory=memory)
         files = {0: one.base, one.kept: one.mask} if one.kept else {0: one.base}
@@ -165,8 +167,8 @@ class Answers:
 
     def _bound_memory(self, photograph: Photograph) -> None:
         """Drop other photographs until the memory budget is met."""
-        total = self.size
+        total = self.nbytes
         for name in list(self._opened):
             if total <= MEMORY or name == photograph.id:
                 break
-            total -= self._opened.pop(name).size
+            total -= self._opened.pop(name).nbytes

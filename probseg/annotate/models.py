@@ -15,8 +15,9 @@ from probseg.attention import Adaptation
 from probseg.attention.adaptation import UPDATES
 from probseg.descriptions import RECOMMENDED
 from probseg.interact.loop import InteractionLoop
+from probseg.interact.photograph import as_photograph
 from probseg.interact.session import build_loop, encode_image, prepared
-from probseg.interact.states import InteractionState, image_tensor
+from probseg.interact.states import InteractionState
 from probseg.interact.zoom import RECOMMENDED_ZOOM
 from probseg.zoo import create_interactive, list_models
 
@@ -90,7 +91,7 @@ class Answerer:
 
     def begin(self, image: npt.NDArray[np.uint8]) -> InteractionState:
         """Return an image without prompts, encoded if that does not depend on prompts."""
-        return encode_image(self.model, image_tensor(image, self.device))
+        return encode_image(self.model, as_photograph(image, self.device))
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of inference; None for those that the network has not."""

@@ -184,7 +184,11 @@ class Sessions:
             began = time.perf_counter()
             one = self.store.open_object(photograph.name)
             answer = self.answers.session(photograph, one).answer
-        mask, entropy, suggestion = answer.mask, np.zeros_like(answer.state.probability), None
+        mask, entropy, suggestion = (
+            answer.mask,
+            np.zeros(answer.state.photograph.size, np.float32),
+            None,
+        )
         if mask is not None:
             entropy, suggestion = mask.uncertainty, next_click(mask)
         header = {**answer_header({}, began), "suggestion": suggestion}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probseg.attention.adaptation import (
     UPDATES,
@@ -15,16 +15,18 @@ from probseg.attention.adaptation import (
 )
 from probseg.attention.base import Attention2d
 from probseg.attention.classifier import AdaptiveClassifier, ClickAdaptation
-from probseg.attention.local import LocalAttention2d
 from probseg.attention.probabilistic import ProbabilisticAttention2d
 from probseg.attention.standard import StandardAttention2d
 from probseg.errors import UnknownNameError
-from probseg.kinds import Offers
+from probseg.kinds import Offers, imported_when_asked
+
+if TYPE_CHECKING:
+    from probseg.attention.local import LocalAttention2d
 
 ATTENTIONS: Mapping[str, type[Attention2d]] = Offers(
     "attention",
     {
-        "local": LocalAttention2d,
+        "local": "probseg.attention.local.LocalAttention2d",
         "probabilistic": ProbabilisticAttention2d,
         "standard": StandardAttention2d,
     },
@@ -125,3 +127,7 @@ __all__ = [
     "replacing_convolution",
     "restored",
 ]
+
+__getattr__ = imported_when_asked(
+    __name__, {"LocalAttention2d": "probseg.attention.local.LocalAttention2d"}
+)

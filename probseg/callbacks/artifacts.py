@@ -136,14 +136,14 @@ def use_checkpoint(logger: WandbLogger, checkpoint: Path) -> None:
     run = logger.experiment
     if run.disabled or run.offline or not checkpoint.is_file():
         return
-    made = _known(checkpoint).get(_checksum(checkpoint))
-    if made is None or made["run"] == run.id:
+    record = _known(checkpoint).get(_checksum(checkpoint))
+    if record is None or record["run"] == run.id:
         return
     try:
-        run.use_artifact(made["artifact"], type="model")
+        run.use_artifact(record["artifact"], type="model")
     except (ValueError, wandb.errors.Error) as error:
         text = "Weights & Biases cannot show that this run uses %s, from which %s is: %s"
-        _logger.warning(text, made["artifact"], checkpoint, error)
+        _logger.warning(text, record["artifact"], checkpoint, error)
 
 
 def _known(checkpoint: Path) -> dict[str, dict[str, str]]:

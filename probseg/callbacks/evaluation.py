@@ -5,27 +5,27 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import lightning as L
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from torch import nn
 
+from probseg import reports
 from probseg.attention import Adaptation, restored
+from probseg.callbacks.base import Evaluation, Stage, writes_reports
 from probseg.callbacks.collection import Collection
 from probseg.callbacks.logging import log_curve, log_picture
 from probseg.callbacks.processes import from_all_processes
-from probseg.callbacks.provenance import provenance, tested
-from probseg.callbacks.run_folder import run_folder
+from probseg.callbacks.provenance import log_tested, provenance
+from probseg.callbacks.run_folder import keeps_files, run_folder
 from probseg.clicks import Mistakes
 from probseg.evaluation import (
     Journal,
     ObjectRecord,
     Protocol,
-    environment,
     find_unfinished,
     get_protocol,
     retire,
@@ -35,14 +35,13 @@ from probseg.evaluation import (
 from probseg.evaluation.summary import Summary
 from probseg.interact import Model
 from probseg.models import Segmenter
-from probseg.reports import print_summary, write_report
 from probseg.terminal import console, print_paths
 from probseg.types import Sample
 
 _logger = logging.getLogger(__name__)
 
 
-class InteractiveEvaluation(L.Callback):
+class InteractiveEvaluation(Evaluation):
     """Evaluates the objects of the validation and test sets with a simulated annotator.
 
     The task must hold its network, any `probseg.interact.Model`, as `model`.
@@ -89,6 +88,7 @@ class InteractiveEvaluation(L.Callback):
         seed: int = 0,
         adaptation: Adaptation | None = None,
     ) -> None:
+        super().__init__()
         if not protocols:
             msg = "`protocols` must name at least one protocol, for instance ['gabbur2021']"
             raise ValueError(msg)
@@ -105,23 +105,18 @@ class InteractiveEvaluation(L.Callback):
         self.val_protocol = dataclasses.replace(chosen[0], max_clicks=val_clicks, trials=1)
         self.test_protocols = []
         for protocol in chosen:
-            given: dict[str, int] = {}
+            numbers: dict[str, int] = {}
             if max_clicks is not None and protocol.max_clicks > 0:
-                given["max_clicks"] = max_clicks
+                numbers["max_clicks"] = max_clicks
             if trials is not None and protocol.is_random:  # others keep their single trial
-                given["trials"] = trials
-            self.test_protocols.append(dataclasses.replace(protocol, **given))  # type: ignore[arg-type]
+                numbers["trials"] = trials
+            self.test_protocols.append(dataclasses.replace(protocol, **numbers))  # type: ignore[arg-type]
         self.batch_size = batch_size
         self.pictures = pictures
         self.seed = seed
         self.adaptation = adaptation
-        self._adapted = ExitStack()
         self._collections: list[Collection] = []
         self._about: dict[str, Any] = {}
-
-    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Record commit and versions now: the files may change while a training runs."""
-        environment()
 
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Forget the objects of the last validation."""
@@ -135,40 +130,39 @@ class InteractiveEvaluation(L.Callback):
                 kind = type(model).__name__
                 msg = f"`adaptation` must be None unless the model is a Segmenter, got {kind}"
                 raise TypeError(msg)
-            self._adapted.enter_context(restored(model))
+            self.network_changes.enter_context(restored(model))
             model.adapt(self.adaptation)
         if isinstance(model, nn.Module):  # convolutions then need not rearrange their maps
             model.to(memory_format=torch.channels_last)
         self._about = provenance(trainer, pl_module, self._options(self.adaptation))
         if trainer.is_global_zero:
-            _logger.info("%s", tested(self._about))
+            log_tested(self._about)
         self._collections = [
             self._collection(trainer, protocol) for protocol in self.test_protocols
         ]
 
-    def on_validation_batch_end(
+    def evaluate(
         self,
         trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,  # noqa: ANN401
-        batch: list[Sample],
+        batch: Sequence[Sample],
         batch_idx: int,
-        dataloader_idx: int = 0,
+        stage: Stage,
     ) -> None:
         """Click through the objects of a batch."""
-        self._run(trainer, batch)
-
-    def on_test_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,  # noqa: ANN401
-        batch: list[Sample],
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Click through the objects of a batch."""
-        self._run(trainer, batch)
+        for collection in self._collections:
+            if collection.adopts(batch):
+                continue
+            collection.add(
+                run_objects(
+                    _network(trainer),
+                    batch,
+                    collection.protocol,
+                    seed=self.seed,
+                    device=trainer.lightning_module.device,
+                    batch_size=self.batch_size,
+                    keep_pictures=collection.wants_pictures(batch),
+                )
+            )
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the figures of a validation, and its report."""
@@ -178,34 +172,28 @@ class InteractiveEvaluation(L.Callback):
         _log(pl_module, "val", summaries)
         average = sum(summary.miou[5] for summary in summaries.values()) / len(summaries)
         pl_module.log("val/miou@5", average, prog_bar=True, sync_dist=True)
-        if trainer.is_global_zero and not trainer.sanity_checking:
+        if writes_reports(trainer):
             about = provenance(trainer, pl_module, self._options(None))
             folder = run_folder(trainer) / "val"
-            paths = write_report(folder, records, self.val_protocol, about, brief=True)
+            paths = reports.write_report(folder, records, self.val_protocol, about, brief=True)
             _log_figures(trainer, "val", paths, summaries)
 
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the figures of a test, write its report and print its tables."""
-        self._adapted.close()
+        self.network_changes.close()
         several = len(self.test_protocols) > 1
         for collection in self._collections:
             protocol = collection.protocol
             records = _gathered(collection.records)
             summaries = summarise_records(records, protocol)
             _log(pl_module, "test", summaries, protocol.name if several else None)
-            if trainer.is_global_zero:
+            paths: Mapping[str, Path] = {}
+            if writes_reports(trainer):
                 folder = _test_folder(trainer, protocol)
-                key = f"test/{protocol.name}"
-                paths = write_report(folder, records, protocol, self._about)
-                _log_figures(trainer, key, paths, summaries)
+                paths = reports.write_report(folder, records, protocol, self._about)
+                _log_figures(trainer, f"test/{protocol.name}", paths, summaries)
                 collection.close()
-                _print(summaries, protocol, folder)
-
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
-        """Leave the network as it was."""
-        self._adapted.close()
+            _print(summaries, protocol, paths)
 
     def _options(self, adaptation: Adaptation | None) -> dict[str, Any]:
         """Return the settings of an evaluation besides its protocol, as JSON values."""
@@ -216,6 +204,8 @@ class InteractiveEvaluation(L.Callback):
 
     def _collection(self, trainer: L.Trainer, protocol: Protocol) -> Collection:
         """Open the journal of a test, with the runs of one that was killed."""
+        if not keeps_files(trainer):
+            return Collection(protocol, self.pictures)
         # All that the figures depend on; the same weights may be in another file.
         subject = {key: value for key, value in self._about.items() if key != "checkpoint"}
         subject |= {"protocol": dataclasses.asdict(protocol), "batch_size": self.batch_size}
@@ -230,24 +220,6 @@ class InteractiveEvaluation(L.Callback):
             if place != folder:
                 retire(place)
         return Collection(protocol, self.pictures, journal, taken_over)
-
-    def _run(self, trainer: L.Trainer, batch: Sequence[Sample]) -> None:
-        # Lightning has left this context when it calls the hooks after a batch.
-        with trainer.precision_plugin.forward_context():
-            for collection in self._collections:
-                if collection.adopts(batch):
-                    continue
-                collection.add(
-                    run_objects(
-                        _network(trainer),
-                        batch,
-                        collection.protocol,
-                        seed=self.seed,
-                        device=trainer.lightning_module.device,
-                        batch_size=self.batch_size,
-                        keep_pictures=collection.wants_pictures(batch),
-                    )
-                )
 
 
 def _changed(protocol: Protocol, changes: Mapping[str, Any]) -> Protocol:
@@ -301,7 +273,7 @@ def _gathered(records: list[ObjectRecord]) -> list[ObjectRecord]:
 
 def _log(
     pl_module: L.LightningModule,
-    stage: Literal["val", "test"],
+    stage: Stage,
     summaries: Mapping[str, Summary],
     protocol: str | None = None,
 ) -> None:
@@ -314,8 +286,8 @@ def _log(
 
 
 @rank_zero_only
-def _print(summaries: Mapping[str, Summary], protocol: Protocol, folder: Path) -> None:
+def _print(summaries: Mapping[str, Summary], protocol: Protocol, paths: Mapping[str, Path]) -> None:
     terminal = console()
-    print_summary(terminal, summaries, protocol)
-    names = ("report.html", "curve.png", "overlays.png", "objects.csv")
-    print_paths(terminal, filter(Path.is_file, (folder / name for name in names)))
+    reports.print_summary(terminal, summaries, protocol)
+    names = ("page", "curve", "overlays", "objects")
+    print_paths(terminal, [paths[name] for name in names if name in paths])

@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
-from probseg.callbacks.run_folder import run_folder
+from probseg.callbacks.run_folder import keeps_files, run_folder
 from probseg.lightning_internals import (
     end_readers,
     launched_processes,
@@ -203,7 +203,7 @@ class LastCheckpoint(Checkpoint):
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _save(self, trainer: L.Trainer) -> None:
-        if getattr(trainer, "fast_dev_run", False):  # as ModelCheckpoint asks it
+        if not keeps_files(trainer):
             return
         place = run_folder(trainer) / "checkpoints" / LAST
         trainer.save_checkpoint(place, weights_only=False)

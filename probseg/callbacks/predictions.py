@@ -20,7 +20,7 @@ from probseg.formats.colours import distinct_colours, overlay
 from probseg.formats.mask_names import mask_names, stem_of
 from probseg.formats.results import COCO, MASKS, OVERLAYS
 from probseg.paths import replacing, write_text
-from probseg.tasks.prediction import Answer, Job
+from probseg.tasks.prediction import Job, PhotoResult
 
 ANNOTATIONS = "annotations.json"
 
@@ -131,8 +131,8 @@ class PredictionWriter(L.Callback):
         Raises:
             SIGTERMException: If the process is to end, which Lightning only notes.
         """
-        for answer in outputs:
-            self._write(answer)
+        for result in outputs:
+            self._write(result)
         if trainer.received_sigterm:
             raise SIGTERMException
 
@@ -180,36 +180,36 @@ class PredictionWriter(L.Callback):
                 reason = "has no result; all processes must see the same folders"
                 yield Outcome(job.image.file, 0, objects, {job.image.file: reason})
 
-    def _write(self, answer: Answer) -> None:
-        job, pixels = answer.photo.job, answer.photo.pixels
+    def _write(self, result: PhotoResult) -> None:
+        job, pixels = result.photo.job, result.photo.pixels
         before = set(self._record(job).get("files", ()))
-        record: dict[str, Any] = {"digest": None, "failed": {"": answer.photo.error}, "files": []}
+        record: dict[str, Any] = {"digest": None, "failed": {"": result.photo.error}, "files": []}
         if pixels is not None:
             self._keep(job, {"digest": None, "files": sorted(before.union(self._planned(job)))})
             record = {
                 "digest": job.digest,
                 "size": pixels.shape[:2],
-                "files": list(self._write_files(answer)),
-                "masks": answer.masks,
-                "failed": answer.failed,
+                "files": list(self._write_files(result)),
+                "masks": result.masks,
+                "failed": result.failed,
             }
         for file in before.difference(record["files"]):  # of objects that are no more
             if self._writers.get(file, job.image.file) == job.image.file:
                 (self.folder / file).unlink(missing_ok=True)
         self._keep(job, record)
 
-    def _write_files(self, answer: Answer) -> Iterator[str]:
+    def _write_files(self, result: PhotoResult) -> Iterator[str]:
         """Write the files of a photograph; yields their paths inside the folder."""
-        image = answer.photo.job.image
+        image = result.photo.job.image
         masks = self._masks(image)
-        if MASKS in self.formats and answer.labels is not None:
-            png.write_index(self.folder / masks[0], answer.labels, distinct_colours(256))
+        if MASKS in self.formats and result.labels is not None:
+            png.write_index(self.folder / masks[0], result.labels, distinct_colours(256))
             yield masks[0]
-        for place, rle in answer.masks.items() if MASKS in self.formats else ():
+        for place, rle in result.masks.items() if MASKS in self.formats else ():
             png.write_binary(self.folder / masks[place], run_lengths.decode(rle))
             yield masks[place]
         if OVERLAYS in self.formats:
-            write_picture(self.folder / _overlay(image), picture(answer))
+            write_picture(self.folder / _overlay(image), picture(result))
             yield _overlay(image)
 
     def _planned(self, job: Job) -> list[str]:
@@ -249,19 +249,19 @@ def _overlay(image: PromptedImage) -> str:
     return f"{OVERLAYS}/{stem_of(image.file)}.png"
 
 
-def picture(answer: Answer) -> npt.NDArray[np.uint8]:
-    """Lay the masks of an answer over its photograph, each in its colour.
+def picture(result: PhotoResult) -> npt.NDArray[np.uint8]:
+    """Lay the masks of a result over its photograph, each in its colour.
 
     Returns:
         RGB, uint8, shape `(H, W, 3)`.
     """
-    shown = answer.photo.pixels
-    assert shown is not None, "an answer has a photograph"
+    shown = result.photo.pixels
+    assert shown is not None, "only what was read is drawn"
     colours = distinct_colours(256)
-    if answer.labels is not None:
-        everywhere = np.ones(answer.labels.shape, dtype=np.bool_)
-        return overlay(shown, colours[answer.labels], everywhere)
-    for place, rle in answer.masks.items():
+    if result.labels is not None:
+        everywhere = np.ones(result.labels.shape, dtype=np.bool_)
+        return overlay(shown, colours[result.labels], everywhere)
+    for place, rle in result.masks.items():
         shown = overlay(shown, colours[place % len(colours)], run_lengths.decode(rle))
     return shown
 

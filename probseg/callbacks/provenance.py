@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ from torch import nn
 
 from probseg.evaluation import environment
 from probseg.zoo.trained import weights_digest
+
+_logger = logging.getLogger(__name__)
 
 
 def provenance(
@@ -39,8 +42,8 @@ def provenance(
     }
 
 
-def tested(about: Mapping[str, Any]) -> str:
-    """Return one line that says which weights an evaluation measures.
+def log_tested(about: Mapping[str, Any]) -> None:
+    """Log which weights a test measures.
 
     Args:
         about: Of `provenance`.
@@ -52,7 +55,7 @@ def tested(about: Mapping[str, Any]) -> str:
         trained = arguments.get("pretrained") or "weights" in arguments
         name = arguments.get("name") or arguments.get("of") or model.get("class_path", "the model")
         source = f"{name} of the zoo" if trained else f"{name}, no checkpoint"
-    return f"testing {source} (weights {about['weights_sha256'][:12]})"
+    _logger.info("testing %s (weights %s)", source, about["weights_sha256"][:12])
 
 
 def _settings(pl_module: L.LightningModule) -> str:

@@ -27,6 +27,11 @@ def run_folder(trainer: L.Trainer) -> Path:
     return Path(logger.save_dir) / str(logger.name) / version_name(logger)
 
 
+def keeps_files(trainer: L.Trainer) -> bool:
+    """Return whether a run has a folder: one with `fast_dev_run` leaves no files."""
+    return not getattr(trainer, "fast_dev_run", False)  # an attribute without a declared type
+
+
 def version_name(logger: Logger) -> str:
     """Return the name that a logger gives to the run: `version_3`, or Weights & Biases' id."""
     version = logger.version

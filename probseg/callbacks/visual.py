@@ -104,21 +104,21 @@ def _draw(
     prompts: Prompts,
 ) -> npt.NDArray[np.uint8]:
     """Draw one crop and its prediction side by side, `(H, 2 W, 3)`."""
-    seen = np.ascontiguousarray(image)
-    seen[mask == IGNORE] //= 2
+    crop = np.ascontiguousarray(image)
+    crop[mask == IGNORE] //= 2
     outline, _ = cv2.findContours(
         (mask == 1).astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_NONE
     )
-    cv2.drawContours(seen, outline, -1, (255, 220, 0), 1)
+    cv2.drawContours(crop, outline, -1, (255, 220, 0), 1)
     if not prompts.boxes.isnan().any():
         x0, y0, x1, y1 = (int(value) for value in prompts.boxes)
-        cv2.rectangle(seen, (x0, y0), (x1 - 1, y1 - 1), (255, 160, 0), 1)
+        cv2.rectangle(crop, (x0, y0), (x1 - 1, y1 - 1), (255, 160, 0), 1)
     for (x, y), label in zip(prompts.points.tolist(), prompts.labels.tolist(), strict=True):
         column, row = int(x), int(y)
         colour = ImageColor.getrgb(CLICK_COLOURS[label > 0])
         if label > 0:
-            cv2.circle(seen, (column, row), 3, colour, -1)
+            cv2.circle(crop, (column, row), 3, colour, -1)
         elif label == 0:
-            cv2.rectangle(seen, (column - 3, row - 3), (column + 3, row + 3), colour, -1)
+            cv2.rectangle(crop, (column - 3, row - 3), (column + 3, row + 3), colour, -1)
     predicted = np.repeat((probability * 255).astype(np.uint8)[..., None], 3, axis=2)
-    return np.concatenate([seen, predicted], axis=1)
+    return np.concatenate([crop, predicted], axis=1)

@@ -54,19 +54,19 @@ Each verb explains itself: probseg VERB --help. All settings of a run: add --pri
 
 
 TRAINER = ("fit", "validate", "test")
-"""Verbs of `probseg.cli.trainer`, which takes the verb with the other arguments."""
+"""Verbs that read configurations."""
 
 VERBS: Mapping[str, Callable[[Sequence[str]], object]] = Offers(
     "verb",
     {
-        **dict.fromkeys(TRAINER, "probseg.cli.trainer.run"),
+        **{verb: f"probseg.cli.trainer.{verb}" for verb in TRAINER},
         "compare": "probseg.cli.compare.run",
         "data": "probseg.cli.data.run",
         "predict": "probseg.cli.predict.run",
         "zoo": "probseg.cli.zoo.run",
     },
 )
-"""The function of each verb."""
+"""The function of each verb, which takes its options."""
 
 
 class _Notices(logging.Handler):
@@ -103,7 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         sys.stdout.write(USAGE)
         return 0
-    if arguments[0] == "--version":
+    verb, *options = arguments
+    if verb == "--version":
         sys.stdout.write(f"probseg {probseg.__version__}\n")
         return 0
     short = short_help(arguments)
@@ -113,14 +114,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from probseg.errors import UnknownNameError, user_error
 
     try:
-        if arguments[0] not in VERBS:
-            raise UnknownNameError(kind="verb", name=arguments[0], known=VERBS)
-        trains = arguments[0] in TRAINER
-        if trains:
+        if verb not in VERBS:
+            raise UnknownNameError(kind="verb", name=verb, known=VERBS)
+        if verb in TRAINER:
             from probseg.cli.configs import check_configs
 
             check_configs(arguments)
-        VERBS[arguments[0]](arguments if trains else arguments[1:])
+        VERBS[verb](options)
     except Exception as error:
         explained = user_error(error)
         if explained is None:

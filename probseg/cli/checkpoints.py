@@ -48,14 +48,14 @@ def find_last(trainer: Mapping[str, Any], data: Mapping[str, Any]) -> Path:
     """
     pattern = _pattern(trainer)
     paths = Path(pattern.anchor).glob(str(pattern.relative_to(pattern.anchor)))
-    found = [path for path in paths if _trains_on(path.parent.parent, data)]
-    if not found:
+    checkpoints = [path for path in paths if _trains_on(path.parent.parent, data)]
+    if not checkpoints:
         msg = (
             f"--ckpt_path last: there is no {pattern} of a run on these data to go on from; leave "
             "the option out to start a new run, or give the path of a checkpoint"
         )
         raise UsageError(msg)
-    return max(found, key=lambda path: path.stat().st_mtime)
+    return max(checkpoints, key=lambda path: path.stat().st_mtime)
 
 
 def check_run_folder(trainer: Mapping[str, Any]) -> None:
@@ -250,15 +250,15 @@ def beginning(task: Mapping[str, Any]) -> str:
         task: Configuration of the task, `{"class_path": ..., "init_args": {"model": ...}}`.
     """
     network = (task.get("init_args") or {}).get("model") or {}
-    given = network.get("init_args") or {}
+    arguments = network.get("init_args") or {}
     kind = str(network.get("class_path")).rpartition(".")[2]
     if kind == "warm_start":
-        return f"those of {given.get('weights')} where they fit"
-    if given.get("pretrained"):
-        return f"those of {given.get('name')}"
-    without = deepcopy(given)
+        return f"those of {arguments.get('weights')} where they fit"
+    if arguments.get("pretrained"):
+        return f"those of {arguments.get('name')}"
+    without = deepcopy(arguments)
     without_pretrained_backbones(without)
-    return RANDOM if without == given else f"{RANDOM}, of the backbone pretrained"
+    return RANDOM if without == arguments else f"{RANDOM}, of the backbone pretrained"
 
 
 def without_pretrained_backbones(node: dict[str, Any] | Namespace) -> None:

@@ -59,9 +59,9 @@ def run(arguments: Sequence[str]) -> None:
     if names and (len(names) != len(folders) or len(set(names)) < len(names)):
         msg = f"--names must be a different name for each of {len(folders)} folders, got {names}"
         raise UsageError(msg)
-    found = pairings(folders)
-    for protocol, results in found.items():
-        output = options.output / protocol if len(found) > 1 else options.output
+    by_protocol = pairings(folders)
+    for protocol, results in by_protocol.items():
+        output = options.output / protocol if len(by_protocol) > 1 else options.output
         _compare(results, names or model_names(results), output, options)
 
 

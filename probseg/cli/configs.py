@@ -54,12 +54,12 @@ def check_configs(arguments: Sequence[str]) -> None:
 
 def named_configs(arguments: Sequence[str]) -> dict[int, Path]:
     """Return the files that `--config` names, by the places of the last arguments about them."""
-    found = {}
+    files = {}
     for place, (argument, following) in enumerate(pairwise([*arguments, ""])):
         option, equals, value = argument.partition("=")
         if option in ("-c", "--config"):
-            found[place if equals else place + 1] = Path(value if equals else following)
-    return found
+            files[place if equals else place + 1] = Path(value if equals else following)
+    return files
 
 
 def _check_content(option: str, path: Path, verb: str) -> None:

@@ -40,20 +40,20 @@ def with_folder(arguments: Sequence[str]) -> list[str]:
     Raises:
         UsageError: If the verb trains, no folder or several are given, or other data, too.
     """
-    given = [
+    folders = [
         value if equals else following
         for argument, following in pairwise([*arguments, ""])
         for option, equals, value in [argument.partition("=")]
         if option == FOLDER
     ]
-    if not given:
+    if not folders:
         return list(arguments)
-    verb, folder = arguments[0], given[-1]
+    verb, folder = arguments[0], folders[-1]
     if verb not in ROLES:
         msg = f"{FOLDER}: is for {' and '.join(ROLES)}; a training takes --data.root DIR"
         raise UsageError(msg)
-    if len(given) > 1 or not folder or folder.startswith("-"):
-        msg = f"--folder must be given once, with a folder of images and masks, got {given}"
+    if len(folders) > 1 or not folder or folder.startswith("-"):
+        msg = f"--folder must be given once, with a folder of images and masks, got {folders}"
         raise UsageError(msg)
     choices = ("--data", "--data.root", *(f"--data.{role}" for role in ("train", "val", "test")))
     for option in (argument.partition("=")[0] for argument in arguments):

@@ -27,7 +27,7 @@ from probseg.formats import png, run_lengths
 from probseg.formats.colours import distinct_colours
 from probseg.formats.mask_names import photograph_files, refuse_name
 from probseg.formats.results import COCO, MASKS, OVERLAYS
-from probseg.interact import image_tensor
+from probseg.interact.photograph import as_photograph
 from probseg.kinds import TASKS, find
 from probseg.models import Network, task_of
 from probseg.paths import write_text
@@ -70,7 +70,7 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
     prompted = PromptedObject("1", 1, tuple(options.clicks), options.box)
     if not semantic:
         try:
-            prompted_state(image_tensor(pixels), prompted)
+            prompted_state(as_photograph(pixels), prompted)
         except ValueError as error:
             raise UsageError(str(error)) from error
     image = PromptedImage(options.images.name, () if semantic else (prompted,))

@@ -13,7 +13,7 @@ import lightning as L
 import yaml
 from jsonargparse import ArgumentError
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser
 from lightning.pytorch.loggers import Logger  # so that --trainer.logger WandbLogger is found
 from lightning.pytorch.plugins.io import CheckpointIO
 from torch.utils.data import Dataset
@@ -24,6 +24,7 @@ from probseg.callbacks import SaveConfig
 from probseg.callbacks.atomic import AtomicCheckpointIO
 from probseg.callbacks.finite_loss import FiniteLoss
 from probseg.callbacks.loggers import make_logger, missing_versions
+from probseg.callbacks.run_folder import keeps_files
 from probseg.callbacks.start import StartScore
 from probseg.cli.checkpoints import (
     RANDOM,
@@ -70,26 +71,21 @@ class ProbsegCLI(VerbCLI):
     The evaluation of the network's task takes part in the run.
 
     Args:
-        verb: `fit`, `validate` or `test`; its parser alone is made, to start sooner.
+        verb: See `VerbCLI`.
         tasks: Tasks whose evaluations can be configured.
         **options: Of LightningCLI.
     """
 
     def __init__(self, verb: str, tasks: Sequence[TaskName], **options: Any) -> None:  # noqa: ANN401
-        self.verb = verb
         self.evaluations: dict[TaskName, type[L.Callback]] = {
             task: find(TASKS[task].evaluation) for task in tasks
         }
-        super().__init__(L.LightningModule, L.LightningDataModule, **options)
+        super().__init__(verb, L.LightningModule, L.LightningDataModule, **options)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the evaluations."""
         for task, evaluation in self.evaluations.items():
             parser.add_lightning_class_args(evaluation, TASKS[task].option)
-
-    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
-        """Return the verb, with the arguments that Lightning fills in itself."""
-        return {self.verb: LightningCLI.subcommands()[self.verb]}
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse the arguments and find the checkpoint that they mean.
@@ -106,39 +102,37 @@ class ProbsegCLI(VerbCLI):
         try:
             super().parse_arguments(parser, args)
         except ArgumentError as error:
-            verb = args[0]  # type: ignore[index]
             lines = [line for line in str(error).splitlines() if not NOISE.match(line)]
             lines = [VALUE.sub("", line) for line in lines]
-            nearest = nearest_options(str(error), self.options_of(verb))
+            nearest = nearest_options(str(error), self.option_names())
             lines += [] if nearest is None else [nearest]
-            msg = "\n".join([*lines, f"All options: probseg {verb} {ALL}"])
+            msg = "\n".join([*lines, f"All options: probseg {self.verb} {ALL}"])
             raise UsageError(msg) from error
         self.run_to_continue: Path | None = None
-        verb = self.config.subcommand
-        config = self.config[verb]
+        config = self.config[self.verb]
         restore_nulls(config.model)
         # Until the classes are made: Lightning would let the hyper-parameters in the checkpoint
         # replace those of the command line.
         self.checkpoint, config.ckpt_path = config.ckpt_path, None
-        given = str(self.checkpoint)
-        if self.checkpoint is None and verb != "fit":
+        ckpt_path = str(self.checkpoint)
+        if self.checkpoint is None and self.verb != "fit":
             self.checkpoint = best_of_run([Path(str(path)) for path in config.config or ()])
             if self.checkpoint is not None:
                 sys.stderr.write(f"probseg: best checkpoint of the run: {self.checkpoint}\n")
         if self.checkpoint is None or "://" in str(self.checkpoint):
             return
-        if given == "best":
+        if ckpt_path == "best":
             msg = "--ckpt_path best: it is known only while a training runs; give the file's path"
             raise UsageError(msg)
-        if given == "last":
+        if ckpt_path == "last":
             self.checkpoint = str(find_last(config.trainer, config.data.as_dict()))
-            if verb == "fit":
+            if self.verb == "fit":
                 self.run_to_continue = Path(self.checkpoint).parent.parent
         stored = check_readable(Path(self.checkpoint))
-        if verb == "fit" and (done := how_finished(stored, config.trainer)) is not None:
+        if self.verb == "fit" and (done := how_finished(stored, config.trainer)) is not None:
             sys.stderr.write(f"probseg: {self.checkpoint}: {done}\n")
             raise SystemExit(0)
-        if given == "last":
+        if ckpt_path == "last":
             sys.stderr.write(f"probseg: going on from {self.checkpoint}\n")
 
     def instantiate_classes(self) -> None:
@@ -147,7 +141,7 @@ class ProbsegCLI(VerbCLI):
         Raises:
             UsageError: If one of them refuses its arguments.
         """
-        config = self.config[self.config.subcommand]
+        config = self.config[self.verb]
         config.ckpt_path = self.checkpoint
         check_run_folder(config.trainer)
         check_accelerator(config.trainer.accelerator)
@@ -174,7 +168,7 @@ class ProbsegCLI(VerbCLI):
             *_, innermost = history(error)  # without the layers that the parser puts around it
             reason = user_error(error) or datasets.refused or innermost
             raise UsageError(str(reason)) from error
-        if self.config.subcommand == "fit" and self.checkpoint is None:
+        if self.verb == "fit" and self.checkpoint is None:
             sys.stderr.write(f"probseg: weights to begin with: {weights}\n")
         config.model, config.weights_only = asked, weights_only
         for logger, _ in names:  # the saved configuration must not tie later runs to this folder
@@ -187,10 +181,10 @@ class ProbsegCLI(VerbCLI):
         against a process that ends while it writes a checkpoint. One that begins with trained
         weights validates them first.
         """
-        fits = self.subcommand == "fit"
+        fits = self.verb == "fit"
         if self.run_to_continue is not None or not fits:
             without_notices_about_checkpoints()
-        config = self.config_init[self.subcommand]
+        config = self.config_init[self.verb]
         if fits:
             kwargs["plugins"] = with_atomic_checkpoints(config.trainer.get("plugins"))
             if self.begins_trained and config.trainer.get("num_sanity_val_steps") is None:
@@ -208,17 +202,17 @@ class ProbsegCLI(VerbCLI):
             callbacks[:0] = [FiniteLoss(), StartScore()]
         return trainer
 
-    def prepare_parser(self, verb: str, parser: LightningArgumentParser) -> None:
+    def prepare_parser(self, parser: LightningArgumentParser) -> None:
         """Leave out Lightning's list of scores after a test: the evaluations print tables."""
-        if verb == "test":
+        if self.verb == "test":
             parser.set_defaults(verbose=False)
 
     def after_fit(self) -> None:
         """Print where the training is, how good it is, and what to do with it."""
-        if self.trainer.is_global_zero:
+        if self.trainer.is_global_zero and keeps_files(self.trainer):
             sys.stderr.write(next_commands(self.trainer))
 
-    def run_verb(self, verb: str) -> None:
+    def run_verb(self) -> None:
         """Train or evaluate, and explain errors.
 
         Raises:
@@ -227,15 +221,17 @@ class ProbsegCLI(VerbCLI):
         """
         explained = None
         try:
-            super().run_verb(verb)
+            super().run_verb()
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            last = last_of(self.trainer) if verb == "fit" else None
+            last = last_of(self.trainer) if self.verb == "fit" else None
             if (stopped := interruption(error, self.trainer.received_sigterm)) is not None:
                 status, by = stopped
                 if self.trainer.is_global_zero:
-                    sys.stderr.write(f"probseg: stopped by {by}; {how_to_continue(verb, last)}\n")
+                    sys.stderr.write(
+                        f"probseg: stopped by {by}; {how_to_continue(self.verb, last)}\n"
+                    )
                 raise SystemExit(status) from error
-            explained = explain(error, verb, self.config[verb], last)
+            explained = explain(error, self.verb, self.config[self.verb], last)
             if explained is None:
                 raise
         if explained is not None:  # outside of the block: without a chain of other errors
@@ -248,10 +244,10 @@ def with_atomic_checkpoints(plugins: Any) -> list[Any]:  # noqa: ANN401 (as Ligh
     Args:
         plugins: None, one plugin, or a list of them.
     """
-    given = [] if plugins is None else list(plugins) if isinstance(plugins, list) else [plugins]
-    if any(isinstance(plugin, CheckpointIO) for plugin in given):
-        return given
-    return [*given, AtomicCheckpointIO()]
+    listed = [] if plugins is None else list(plugins) if isinstance(plugins, list) else [plugins]
+    if any(isinstance(plugin, CheckpointIO) for plugin in listed):
+        return listed
+    return [*listed, AtomicCheckpointIO()]
 
 
 class _Datasets:
@@ -272,23 +268,37 @@ class _Datasets:
             raise
 
 
-def run(arguments: Sequence[str]) -> ProbsegCLI:
-    """Parse the arguments of a verb and run it.
+def fit(options: Sequence[str]) -> ProbsegCLI:
+    """Train a network: `run` of the verb."""
+    return run("fit", options)
+
+
+def validate(options: Sequence[str]) -> ProbsegCLI:
+    """Evaluate a network on the validation data: `run` of the verb."""
+    return run("validate", options)
+
+
+def test(options: Sequence[str]) -> ProbsegCLI:
+    """Evaluate a network on the test data: `run` of the verb."""
+    return run("test", options)
+
+
+def run(verb: str, options: Sequence[str]) -> ProbsegCLI:
+    """Parse the options of a verb and run it.
 
     Args:
-        arguments: Verb first, for instance `["test", "--config", "configs/quickstart.yaml"]`.
-            `--help.all` prints all options.
+        verb: `fit`, `validate` or `test`.
+        options: For instance `["--config", "configs/quickstart.yaml"]`; `--help.all` prints all.
 
     Returns:
         The finished command line, with its trainer, model and data.
 
     Raises:
-        UsageError: If the arguments are wrong.
+        UsageError: If the options are wrong.
     """
     without_notices()
-    verb = arguments[0]
-    options = completed(arguments)
-    words = names_in(options)
+    arguments = completed([verb, *options])
+    words = names_in(arguments)
     import_named(words)
     return ProbsegCLI(
         verb,
@@ -300,12 +310,12 @@ def run(arguments: Sequence[str]) -> ProbsegCLI:
         seed_everything_default=0,
         parser_class=DataFirstParser,
         parser_kwargs=_parser_options(verb),
-        args=["--help" if option == ALL else option for option in options],
+        args=["--help" if argument == ALL else argument for argument in arguments],
     )
 
 
 def completed(arguments: Sequence[str]) -> list[str]:
-    """Return the options that the parser needs for those of a user.
+    """Return the arguments that the parser needs for those of a user.
 
     Args:
         arguments: Verb and options.

@@ -105,7 +105,7 @@ def _list(options: argparse.Namespace) -> None:
             entry.name,
             entry.task,
             f"{entry.parameters / 1e6:.2f}",
-            f"{entry.size / 1e6:.1f}",
+            f"{entry.nbytes / 1e6:.1f}",
             "shipped" if root == zoo_dir() else str(root),
             *(figure(entry, key) for key in COLUMNS.values()),
             "\n".join(class_figures(entry)),

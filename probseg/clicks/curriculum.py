@@ -7,7 +7,13 @@ from typing import Literal
 
 from torch import Tensor
 
-from probseg.clicks.rounds import Answer, answered, with_clicks, without_clicks
+from probseg.clicks.rounds import (
+    AskNetwork,
+    answered,
+    drawn_rounds,
+    with_clicks,
+    without_clicks,
+)
 from probseg.clicks.sampling import (
     drop_boxes,
     error_regions,
@@ -89,7 +95,14 @@ class Curriculum:
         return "corrective"
 
     def draw(
-        self, masks: Tensor, boxes: Tensor, draws: Draws, stage: Stage, rounds: int, answer: Answer
+        self,
+        masks: Tensor,
+        boxes: Tensor,
+        draws: Draws,
+        ask: AskNetwork,
+        *,
+        epoch: int,
+        batch_seed: int,
     ) -> Prompts:
         """Draw the prompts of a training batch.
 
@@ -97,14 +110,15 @@ class Curriculum:
             masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
             boxes: Around the objects, shape `(B, 4)`; NaN rows where there is none.
             draws: Source of randomness on the device of `masks`.
-            stage: The task.
-            rounds: Number of rounds of corrective clicks in the last task.
-            answer: The network that is asked in each round.
+            ask: Asks the network, in each round.
+            epoch: Counted from 0; the task depends on it.
+            batch_seed: See `drawn_rounds`; the number of rounds depends on it.
 
         Returns:
             Boxes and, after the first task, clicks; with corrective clicks also the answer before
             the last of them, as the previous mask.
         """
+        stage = self.stage(epoch)
         prompts = without_clicks(boxes)
         if stage == "box":
             return prompts
@@ -113,8 +127,9 @@ class Curriculum:
         if stage == "random":
             clicks = random_clicks(*object_and_background(masks), draws, *wanted)
             return with_clicks(prompts, *clicks)
+        rounds = drawn_rounds(self.rounds, batch_seed)
         for _ in range(rounds):
-            logits = answered(prompts, answer)
+            logits = answered(prompts, ask)
             wrong = error_regions(logits.squeeze(1) > 0, masks)
             missed, invented = (interior(region, self.margin) for region in wrong)
             prompts = with_clicks(prompts, *random_clicks(missed, invented, draws, *wanted), logits)

@@ -10,7 +10,13 @@ from torch import Tensor
 
 from probseg.clicks.curriculum import Stage
 from probseg.clicks.distances import distance_to
-from probseg.clicks.rounds import Answer, answered, with_clicks, without_clicks
+from probseg.clicks.rounds import (
+    AskNetwork,
+    answered,
+    drawn_rounds,
+    with_clicks,
+    without_clicks,
+)
 from probseg.clicks.sampling import (
     drop_boxes,
     error_regions,
@@ -94,7 +100,14 @@ class IteratedClicks:
         return "corrective"
 
     def draw(
-        self, masks: Tensor, boxes: Tensor, draws: Draws, stage: Stage, rounds: int, answer: Answer
+        self,
+        masks: Tensor,
+        boxes: Tensor,
+        draws: Draws,
+        ask: AskNetwork,
+        *,
+        epoch: int,
+        batch_seed: int,
     ) -> Prompts:
         """Draw the prompts of a training batch.
 
@@ -102,9 +115,9 @@ class IteratedClicks:
             masks: uint8, shape `(B, H, W)`: 1 object, 0 background, 255 ignored.
             boxes: Around the objects, shape `(B, 4)`; NaN rows where there is none.
             draws: Source of randomness on the device of `masks`.
-            stage: There is only one.
-            rounds: Number of rounds of corrective clicks.
-            answer: The network that is asked in each round.
+            ask: Asks the network, in each round.
+            epoch: Without effect: all epochs are alike.
+            batch_seed: See `drawn_rounds`; the number of rounds depends on it.
 
         Returns:
             Clicks, boxes, and the answer before the last click as the previous mask.
@@ -119,8 +132,8 @@ class IteratedClicks:
             points = torch.cat([point, points], dim=1)
             labels = torch.cat([label.where(alone, -1), labels.where(~alone, -1)], dim=1)
         prompts = with_clicks(prompts, points, labels.where(unseen, -1))
-        for _ in range(rounds):
-            logits = answered(prompts, answer)
+        for _ in range(drawn_rounds(self.rounds, batch_seed)):
+            logits = answered(prompts, ask)
             clicks = corrective_clicks(logits.squeeze(1) > 0, masks, draws)
             prompts = with_clicks(prompts, *clicks, logits)
         return prompts

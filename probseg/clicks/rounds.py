@@ -10,7 +10,7 @@ from torch import Tensor
 from probseg.seeds import mixed
 from probseg.types import Prompts
 
-Answer = Callable[[Prompts], Tensor]
+AskNetwork = Callable[[Prompts], Tensor]
 """The network as it is: logits `(B, 1, H, W)` for prompts of a batch."""
 
 
@@ -38,18 +38,18 @@ def without_clicks(boxes: Tensor) -> Prompts:
     )
 
 
-def answered(prompts: Prompts, answer: Answer) -> Tensor:
+def answered(prompts: Prompts, ask: AskNetwork) -> Tensor:
     """Return the prediction that the annotator sees before the next click.
 
     Args:
         prompts: Of `B` images.
-        answer: The network.
+        ask: The network.
 
     Returns:
         Logits, shape `(B, 1, H, W)`; minus infinity for images without any prompt: their mask
         is empty.
     """
-    return answer(prompts).masked_fill(~prompts.given[:, None, None, None], -torch.inf)
+    return ask(prompts).masked_fill(~prompts.given[:, None, None, None], -torch.inf)
 
 
 def with_clicks(

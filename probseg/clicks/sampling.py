@@ -32,8 +32,8 @@ def random_points(
     """
     width = region.shape[2]
     # (B, H * W): pixels of the region up to each one
-    seen = region.flatten(1).cumsum(dim=1, dtype=torch.int32)
-    total = seen[:, -1].long()
+    up_to = region.flatten(1).cumsum(dim=1, dtype=torch.int32)
+    total = up_to[:, -1].long()
     wanted = torch.minimum(counts, total)  # (B,)
     # Floyd's algorithm: step s draws among the first `total - wanted + s + 1` pixels, and takes the
     # last of them where the drawn one is taken already.
@@ -44,7 +44,7 @@ def random_points(
     for step in range(max_points):
         taken = (ranks == drawn[:, step, None]).any(dim=1)
         ranks[:, step] = torch.where(taken, last[:, step], drawn[:, step])
-    index = torch.searchsorted(seen, (ranks + 1).int()).clamp(max=seen.shape[1] - 1)
+    index = torch.searchsorted(up_to, (ranks + 1).int()).clamp(max=up_to.shape[1] - 1)
     real = steps < wanted[:, None]
     x = index % width
     y = torch.div(index, width, rounding_mode="floor")

@@ -4,17 +4,17 @@ from probseg.evaluation.arrays import Scores, scores_of
 from probseg.evaluation.journal import Journal, find_unfinished, retire
 from probseg.evaluation.protocols import PROTOCOLS, DrawnCrop, Protocol, draw_crop, get_protocol
 from probseg.evaluation.records import (
+    ClickRecord,
     Frame,
     ObjectRecord,
     Picture,
-    Step,
     checksum,
     most_telling,
     read_objects,
     unique,
     write_objects,
 )
-from probseg.evaluation.scorer import Answer, MaskScorer
+from probseg.evaluation.scorer import MaskScorer, ScoredPrediction
 from probseg.evaluation.scores import SCORES, Score
 from probseg.evaluation.simulation import run_object, run_objects
 from probseg.evaluation.summary import (
@@ -31,7 +31,7 @@ __all__ = [
     "PERCENTS",
     "PROTOCOLS",
     "SCORES",
-    "Answer",
+    "ClickRecord",
     "DrawnCrop",
     "Frame",
     "Journal",
@@ -40,8 +40,8 @@ __all__ = [
     "Picture",
     "Protocol",
     "Score",
+    "ScoredPrediction",
     "Scores",
-    "Step",
     "Summary",
     "Timing",
     "checksum",

@@ -34,7 +34,7 @@ PICTURE_CLICKS = (0, 1, 3, 5)
 """Numbers of clicks whose predictions a `Picture` keeps, besides the last one."""
 
 
-class Step(NamedTuple):
+class ClickRecord(NamedTuple):
     """One line of a run.
 
     Args:
@@ -107,7 +107,7 @@ class ObjectRecord:
     dataset: str
     name: str
     trial: int
-    steps: tuple[Step, ...]
+    steps: tuple[ClickRecord, ...]
     photo: str
     pixels: str = ""
     picture: Picture | None = None
@@ -164,23 +164,23 @@ def read_objects(path: Path | str, *, unfinished: bool = False) -> list[ObjectRe
         content = _whole_lines(content)
         if not content:
             return []
-    steps: dict[tuple[str, str, str, str, int], list[Step]] = defaultdict(list)
+    steps: dict[tuple[str, str, str, str, int], list[ClickRecord]] = defaultdict(list)
     try:
         text = content.decode(encoding_of(content[:4]))
     except UnicodeDecodeError as error:
         msg = f"{path}: expected UTF-8, as `probseg test` writes it: {error}"
         raise DataError(msg) from error
     rows = csv.DictReader(io.StringIO(text, newline=""))
-    found = tuple(rows.fieldnames or ())
-    known = tuple(name for name in COLUMNS if name in found)
-    if found != known or not {*RUN, *CLICK, "iou", "seconds"} <= set(found):
+    header = tuple(rows.fieldnames or ())
+    known = tuple(name for name in COLUMNS if name in header)
+    if header != known or not {*RUN, *CLICK, "iou", "seconds"} <= set(header):
         msg = f"{path}: expected the columns {', '.join(COLUMNS)}, got {rows.fieldnames}"
         raise DataError(msg)
     for row in rows:
         try:
             names = (row["dataset"], row["object"], row["photo"], row["pixels"])
             run = (*names, int(row["trial"]))
-            steps[run].append(_read_step(row))
+            steps[run].append(_read_click(row))
         except (TypeError, ValueError) as error:
             msg = f"{path}: line {rows.line_num} cannot be read ({error})"
             raise DataError(msg) from error
@@ -230,7 +230,7 @@ def _whole_lines(content: bytes) -> bytes:
     return content
 
 
-def _read_step(row: dict[str, str]) -> Step:
+def _read_click(row: dict[str, str]) -> ClickRecord:
     def whole(cell: str) -> int | None:
         return int(row[cell]) if row[cell] else None
 
@@ -239,7 +239,7 @@ def _read_step(row: dict[str, str]) -> Step:
 
     sign = whole("sign")
     scores = {name: real(name) for name in SCORES} | {"iou": float(row["iou"])}
-    return Step(
+    return ClickRecord(
         k=int(row["k"]),
         x=whole("x"),
         y=whole("y"),

@@ -71,7 +71,7 @@ class MaskScorer:
         probability: npt.NDArray[np.float32] | None,
         clicks: Sequence[Click] = (),
         before: npt.NDArray[np.bool_] | None = None,
-    ) -> Answer:
+    ) -> ScoredPrediction:
         """Check one prediction; its scores are computed on access.
 
         Args:
@@ -88,10 +88,10 @@ class MaskScorer:
         check_prediction(prediction, self.mask)
         if probability is not None:
             check_probability(probability, self.mask)
-        return Answer(self, prediction, probability, clicks, before)
+        return ScoredPrediction(self, prediction, probability, clicks, before)
 
 
-class Answer:
+class ScoredPrediction:
     """One prediction, to be scored against the truth; made by `MaskScorer`.
 
     Attributes:

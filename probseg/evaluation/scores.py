@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from probseg.evaluation.scorer import Answer
+from probseg.evaluation.scorer import ScoredPrediction
 from probseg.metrics.compliance import click_compliance
 from probseg.metrics.jumps import size_jump
 
@@ -38,7 +38,7 @@ class Score:
     name: str
     title: str
     help: str
-    measure: Callable[[Answer], float | None]
+    measure: Callable[[ScoredPrediction], float | None]
     scale: float = 1
     digits: int = 4
     unit: str = ""

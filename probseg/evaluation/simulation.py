@@ -14,11 +14,19 @@ from probseg.clicks.mistakes import human_click
 from probseg.clicks.scribbles import scribble_clicks
 from probseg.errors import DataError
 from probseg.evaluation.protocols import Protocol, draw_crop, trial_generator
-from probseg.evaluation.records import PICTURE_CLICKS, Frame, ObjectRecord, Picture, Step, checksum
+from probseg.evaluation.records import (
+    PICTURE_CLICKS,
+    ClickRecord,
+    Frame,
+    ObjectRecord,
+    Picture,
+    checksum,
+)
 from probseg.evaluation.scorer import MaskScorer
 from probseg.evaluation.scores import SCORES
 from probseg.interact import InteractionLoop, Model
-from probseg.interact.states import InteractionState, begin, image_tensor
+from probseg.interact.photograph import image_tensor
+from probseg.interact.states import InteractionState, begin
 from probseg.interact.zoom import ZOOMS
 from probseg.models import Segmenter
 from probseg.types import Click, Sample
@@ -88,8 +96,8 @@ def run_objects(
     # The work between two answers is OpenCV's and NumPy's, which release the interpreter's lock.
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:
 
-        def note(active: Sequence[_Run], states: Sequence[InteractionState]) -> list[_Run]:
-            return [run for run, _ in zip(active, pool.map(_Run.note, active, states), strict=True)]
+        def note(active: Sequence[_Run], states: Sequence[InteractionState]) -> None:
+            list(pool.map(_Run.note, active, states))  # raises what a thread has raised
 
         active = runs
         states = [run.state for run in runs]
@@ -148,7 +156,7 @@ class _Run:
         self._pixels = pixels
         self._scorer = MaskScorer(sample.mask, drawn.crop)
         self._prediction: BoolMap | None = None
-        self._steps: list[Step] = []
+        self._steps: list[ClickRecord] = []
         self._kept: dict[int, BoolMap] | None = {} if pictured else None
         self.click: Click | None = None
         self.state = begin(
@@ -166,12 +174,12 @@ class _Run:
         k = len(self._steps)
         probability = None if state.seconds is None else state.probability
         try:
-            answer = self._scorer(self._prediction, probability, state.clicks, before)
-            scores = {name: score.measure(answer) for name, score in SCORES.items()}
+            scored = self._scorer(self._prediction, probability, state.clicks, before)
+            scores = {name: score.measure(scored) for name, score in SCORES.items()}
         except ValueError as error:
             message = f"{self._name()} after {k} clicks: {error}"
             raise ValueError(message) from error
-        step = Step(k, None, None, None, scores, state.seconds)
+        step = ClickRecord(k, None, None, None, scores, state.seconds)
         if self.click is not None:
             x, y, positive = self.click
             step = step._replace(x=int(x), y=int(y), positive=positive)
@@ -187,7 +195,7 @@ class _Run:
         """Return the run with its last scores held up to the protocol's last click."""
         end = self._steps[-1]
         of_clicks = {name: None for name, score in SCORES.items() if score.of_click}
-        last = Step(end.k, None, None, None, {**end.scores, **of_clicks}, None)
+        last = ClickRecord(end.k, None, None, None, {**end.scores, **of_clicks}, None)
         held = [last._replace(k=k) for k in range(len(self._steps), self._protocol.max_clicks + 1)]
         sample = self._sample
         return ObjectRecord(
@@ -233,8 +241,8 @@ class _Run:
 
     def _corrections(self) -> tuple[Click, ...]:
         """Return the clicks that came after an answer, and not the strokes before it."""
-        given = sum(step.x is not None for step in self._steps)
-        return self.state.clicks[len(self.state.clicks) - given :]
+        count = sum(step.x is not None for step in self._steps)
+        return self.state.clicks[len(self.state.clicks) - count :]
 
     def _name(self) -> str:
         return f"{self._sample.dataset}/{self._sample.name}, trial {self._trial},"

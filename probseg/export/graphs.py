@@ -16,7 +16,7 @@ from torch.export import Dim, ExportedProgram
 
 from probseg.errors import UsageError
 from probseg.export.operators import Replaced
-from probseg.heads.base import Decoded, Units
+from probseg.heads.base import DecoderMaps, Units
 from probseg.models import Encoded, Segmenter
 from probseg.types import Prompts
 
@@ -72,25 +72,27 @@ class Click(nn.Module):
         image = given["image"]
         size = (image.shape[2], image.shape[3])
         prompts = Prompts(given["points"], given["labels"], given["box"], given.get("previous"))
-        return self.model.raw_logits(Encoded(size, size, image, decoded_of(given)), prompts).main
+        return self.model.raw_logits(
+            Encoded(size, size, image, decoder_maps_of(given)), prompts
+        ).main
 
 
-def named_features(decoded: Decoded | None) -> dict[str, Tensor]:
+def named_features(decoder_maps: DecoderMaps | None) -> dict[str, Tensor]:
     """Return what inference needs of a decoder's result, by name; nothing of None."""
-    if decoded is None:
+    if decoder_maps is None:
         return {}
-    named = {"features": decoded.features}
-    named |= {f"{COARSER}{n}": level for n, level in enumerate(decoded.coarser)}
-    return named if decoded.units is None else named | decoded.units._asdict()
+    named = {"features": decoder_maps.features}
+    named |= {f"{COARSER}{n}": level for n, level in enumerate(decoder_maps.coarser)}
+    return named if decoder_maps.units is None else named | decoder_maps.units._asdict()
 
 
-def decoded_of(named: Mapping[str, Tensor]) -> Decoded | None:
+def decoder_maps_of(named: Mapping[str, Tensor]) -> DecoderMaps | None:
     """Return the decoder's result that `named_features` took apart; None without features."""
     if "features" not in named:
         return None
     coarser = tuple(level for name, level in named.items() if name.startswith(COARSER))
     units = Units(named["queries"], named["keys"]) if "queries" in named else None
-    return Decoded(named["features"], coarser=coarser, units=units)
+    return DecoderMaps(named["features"], coarser=coarser, units=units)
 
 
 @torch.no_grad()

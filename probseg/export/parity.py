@@ -73,19 +73,19 @@ def measure(model: Segmenter, runner: Runner) -> Parity:
         expected.append(hooked[-1][0, 0])
 
     hook = model.head.register_forward_hook(remember)
-    found = [answer for image in _images() for answer in _answers(predictor, runner, image)]
+    pairs = [pair for image in _images() for pair in _compared(predictor, runner, image)]
     hook.remove()
-    logits = [(one.numpy(), answer.logits) for one, answer in zip(expected, found, strict=True)]
+    logits = [(one.numpy(), pair.logits) for one, pair in zip(expected, pairs, strict=True)]
     return Parity(
-        answers=len(found),
+        answers=len(pairs),
         largest_logit=max(float(np.abs(one).max()) for one, _ in logits),
         logit_difference=max(float(np.abs(one - other).max()) for one, other in logits),
-        pixels=sum(answer.pixels for answer in found),
-        differing_pixels=sum(answer.differing for answer in found),
+        pixels=sum(pair.pixels for pair in pairs),
+        differing_pixels=sum(pair.differing for pair in pairs),
     )
 
 
-class _Answer(NamedTuple):
+class _Pair(NamedTuple):
     """Logits of the exported graphs, and two masks compared."""
 
     logits: npt.NDArray[np.float32]
@@ -93,9 +93,9 @@ class _Answer(NamedTuple):
     differing: int
 
 
-def _answers(
+def _compared(
     predictor: Predictor, runner: Runner, image: npt.NDArray[np.uint8]
-) -> Iterator[_Answer]:
+) -> Iterator[_Pair]:
     height, width = image.shape[:2]
     predictor.set_image(image)
     runner.set_image(image)
@@ -106,7 +106,7 @@ def _answers(
             drawn = (box[0] * width, box[1] * height, box[2] * width, box[3] * height)
         mask = predictor.predict([Click(*click) for click in asked], drawn).binary
         other = runner.predict(asked, drawn) > 0.5
-        yield _Answer(runner.logits, mask.size, int((mask != other).sum()))
+        yield _Pair(runner.logits, mask.size, int((mask != other).sum()))
 
 
 def _images() -> Iterator[npt.NDArray[np.uint8]]:

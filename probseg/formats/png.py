@@ -46,8 +46,7 @@ def decode(content: bytes) -> Labels:
     if mode not in ("L", "P"):
         msg = f"the file: expected a PNG of mode L or P, got {mode}; save it as such"
         raise DataError(msg)
-    # Annotations of earlier versions have ignored pixels in grey files.
-    return values if mode == "P" or (values == 1).any() else (values // 255).astype(np.uint8)
+    return values if mode == "P" else values // 255
 
 
 def write_binary(path: Path, mask: npt.NDArray[np.bool_]) -> None:

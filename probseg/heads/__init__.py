@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from probseg.kinds import Offers, imported_when_asked
 
 if TYPE_CHECKING:
-    from probseg.heads.base import Decoded, Decoder, Head
+    from probseg.heads.base import Decoder, DecoderMaps, Head
     from probseg.heads.conv import ConvHead, SeparableHead
     from probseg.heads.csa import CorrectiveSelfAttention
     from probseg.heads.deeplab import DeepLabV3PlusDecoder, DenseDeepLabDecoder
@@ -46,7 +46,7 @@ _PATHS = {
     **_DECODERS,
     **_FUSIONS,
     **_HEADS,
-    "Decoded": "probseg.heads.base.Decoded",
+    "DecoderMaps": "probseg.heads.base.DecoderMaps",
     "Decoder": "probseg.heads.base.Decoder",
     "Fusion": "probseg.heads.fusion.Fusion",
     "GraphCut": "probseg.heads.graph_cut.GraphCut",
@@ -60,8 +60,8 @@ __all__ = [
     "HEADS",
     "ConvHead",
     "CorrectiveSelfAttention",
-    "Decoded",
     "Decoder",
+    "DecoderMaps",
     "DeepLabV3PlusDecoder",
     "DenseDeepLabDecoder",
     "FPNDecoder",

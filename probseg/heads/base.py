@@ -27,8 +27,8 @@ class Units(NamedTuple):
     keys: Tensor
 
 
-class Decoded(NamedTuple):
-    """Output of a decoder.
+class DecoderMaps(NamedTuple):
+    """Output of a decoder: maps of the image, and what is computed of them once per image.
 
     Args:
         features: Shape `(B, C, h, w)`.
@@ -43,13 +43,13 @@ class Decoded(NamedTuple):
     coarser: tuple[Tensor, ...] = ()
     units: Units | None = None
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> Decoded:
+    def each(self, change: Callable[[Tensor], Tensor]) -> DecoderMaps:
         """Return a copy with a function applied to all tensors.
 
         Args:
             change: Takes and returns a tensor whose first dimension is that of the batch.
         """
-        return Decoded(
+        return DecoderMaps(
             change(self.features),
             None if self.auxiliary is None else change(self.auxiliary),
             coarser=tuple(change(level) for level in self.coarser),
@@ -67,7 +67,7 @@ class Decoder(nn.Module, ABC):
     features: FeatureInfo
 
     @abstractmethod
-    def forward(self, maps: list[Tensor]) -> Decoded:
+    def forward(self, maps: list[Tensor]) -> DecoderMaps:
         """Fuse feature maps, finest first."""
 
 

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.heads.base import (
-    Decoded,
     Decoder,
+    DecoderMaps,
     conv_norm_relu,
     depthwise_pointwise,
     separable_conv,
@@ -24,14 +24,14 @@ class _DeepLab(Decoder):
     low: nn.Module
     fuse: nn.Module
 
-    def forward(self, maps: list[Tensor]) -> Decoded:
+    def forward(self, maps: list[Tensor]) -> DecoderMaps:
         """Fuse the coarsest map and the fine one into a map of the fine one's size."""
         low = self.low(maps[self.low_level])  # (B, L, h, w)
         context = self.pyramid(maps[-1])
         context = F.interpolate(
             context, low.shape[-2:], mode="bilinear", align_corners=self.features.aligned
         )
-        return Decoded(self.fuse(torch.cat([context, low], dim=1)))
+        return DecoderMaps(self.fuse(torch.cat([context, low], dim=1)))
 
 
 class DeepLabV3PlusDecoder(_DeepLab):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from probseg.heads.base import Decoded, Decoder, conv_norm_relu, enlarged_to, levels_from
+from probseg.heads.base import Decoder, DecoderMaps, conv_norm_relu, enlarged_to, levels_from
 from probseg.types import FeatureInfo
 
 
@@ -29,7 +29,7 @@ class FPNDecoder(Decoder):
         self.smooth = nn.ModuleList(conv_norm_relu(channels, channels, 3) for _ in self.levels)
         self.features = FeatureInfo((channels,), (inputs.strides[self.levels[0]],))
 
-    def forward(self, maps: list[Tensor]) -> Decoded:
+    def forward(self, maps: list[Tensor]) -> DecoderMaps:
         """Fuse feature maps, finest first, into one of the finest level's size."""
         fused: Tensor | None = None
         for level in reversed(range(len(self.levels))):
@@ -38,4 +38,4 @@ class FPNDecoder(Decoder):
                 lateral = lateral + enlarged_to(fused, lateral)
             fused = self.smooth[level](lateral)
         assert fused is not None, "there is at least one level"  # checked in the constructor
-        return Decoded(fused)
+        return DecoderMaps(fused)

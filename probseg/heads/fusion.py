@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.heads.base import Decoded, conv_norm_relu, separable_conv
+from probseg.heads.base import DecoderMaps, conv_norm_relu, separable_conv
 from probseg.types import FeatureInfo, Prompts
 
 
@@ -24,24 +24,24 @@ class Fusion(nn.Module, ABC):
 
     channels: int
 
-    def prepare(self, decoded: Decoded, image: Tensor) -> Decoded:
+    def prepare(self, decoder_maps: DecoderMaps, image: Tensor) -> DecoderMaps:
         """Compute everything that depends on the image alone, once for all clicks.
 
         Args:
-            decoded: Result of the decoder.
+            decoder_maps: Result of the decoder.
             image: RGB in [0, 1], shape `(B, 3, H, W)`.
 
         Returns:
             What `forward` is given; by default the decoder's result.
         """
-        return decoded
+        return decoder_maps
 
     @abstractmethod
-    def forward(self, decoded: Decoded, maps: Tensor, prompts: Prompts) -> Tensor:
+    def forward(self, decoder_maps: DecoderMaps, maps: Tensor, prompts: Prompts) -> Tensor:
         """Fuse features and prompts.
 
         Args:
-            decoded: Result of `prepare`.
+            decoder_maps: Result of `prepare`.
             maps: Click maps, shape `(B, P, H, W)`.
             prompts: The prompts themselves, in pixels of the maps.
 
@@ -75,9 +75,9 @@ class PromptFusion(Fusion):
         self.embed = nn.Conv2d(prompt_channels, channels, kernel_size=3, padding=1)
         self.blocks = nn.ModuleList(separable_conv(channels, channels, d) for d in dilations)
 
-    def forward(self, decoded: Decoded, maps: Tensor, prompts: Prompts) -> Tensor:
+    def forward(self, decoder_maps: DecoderMaps, maps: Tensor, prompts: Prompts) -> Tensor:
         """Return features `(B, V, h, w)` of the decoder's finest stride."""
-        features = decoded.features
+        features = decoder_maps.features
         # The maximum keeps every click, however coarse the features.
         size = [features.shape[-2], features.shape[-1]]
         maps = F.adaptive_max_pool2d(maps, size).to(features.dtype)

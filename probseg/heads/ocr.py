@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.heads.base import Decoded, Decoder, conv_norm_relu, levels_from
+from probseg.heads.base import Decoder, DecoderMaps, conv_norm_relu, levels_from
 from probseg.ops import attend
 from probseg.ops.numerics import full_precision, working_dtype
 from probseg.types import FeatureInfo
@@ -63,7 +63,7 @@ class OCRDecoder(Decoder):
         finest = inputs.strides[self.levels[0]]
         self.features = FeatureInfo((2 * channels,), (finest,), inputs.aligned)
 
-    def forward(self, maps: list[Tensor]) -> Decoded:
+    def forward(self, maps: list[Tensor]) -> DecoderMaps:
         """Return a map `(B, 2C, h, w)` and logits `(B, 1, h, w)` of the finest level's size."""
         size = maps[self.levels[0]].shape[-2:]
         enlarged = torch.cat(
@@ -78,7 +78,7 @@ class OCRDecoder(Decoder):
         scores = logits if self.regions == 1 else torch.cat([logits, -logits], dim=1)
         regions = gather_regions(pixels, scores)
         context = self.attention(pixels, regions)
-        return Decoded(self.fuse(torch.cat([context, pixels], dim=1)), logits)
+        return DecoderMaps(self.fuse(torch.cat([context, pixels], dim=1)), logits)
 
 
 def gather_regions(pixels: Tensor, scores: Tensor) -> Tensor:

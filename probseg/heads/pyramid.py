@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from probseg.heads.base import (
     ConvSequential,
-    Decoded,
     Decoder,
+    DecoderMaps,
     conv_norm,
     conv_norm_relu,
     enlarged_to,
@@ -64,7 +64,7 @@ class PyramidDecoder(Decoder):
             tuple(widths), tuple(inputs.strides[level] for level in self.levels)
         )
 
-    def forward(self, maps: list[Tensor]) -> Decoded:
+    def forward(self, maps: list[Tensor]) -> DecoderMaps:
         """Fuse feature maps, finest first, into one of each level's size."""
         fused: list[Tensor] = []
         for level in reversed(range(len(self.levels))):
@@ -72,7 +72,7 @@ class PyramidDecoder(Decoder):
             if fused:
                 x = x + enlarged_to(self.enlarged[level](fused[0]), x)
             fused.insert(0, self.smooth[level](x))
-        return Decoded(fused[0], coarser=tuple(fused[1:]))
+        return DecoderMaps(fused[0], coarser=tuple(fused[1:]))
 
 
 class PromptUNet(Fusion):
@@ -131,27 +131,28 @@ class PromptUNet(Fusion):
             self.propagation = propagation(FeatureInfo((width,), (strides[propagation_level],)))
             self.said = nn.Conv2d(self.propagation.channels, width, kernel_size=1)
 
-    def prepare(self, decoded: Decoded, image: Tensor) -> Decoded:
+    def prepare(self, decoder_maps: DecoderMaps, image: Tensor) -> DecoderMaps:
         """Let the units of the propagation adapt to the image."""
         if self.propagation is None:
-            return decoded
+            return decoder_maps
         level = self.propagation_level
-        features = decoded.coarser[level - 1] if level else decoded.features
-        return decoded._replace(units=self.propagation.prepare(features, image))
+        features = decoder_maps.coarser[level - 1] if level else decoder_maps.features
+        return decoder_maps._replace(units=self.propagation.prepare(features, image))
 
-    def forward(self, decoded: Decoded, maps: Tensor, prompts: Prompts) -> Tensor:
+    def forward(self, decoder_maps: DecoderMaps, maps: Tensor, prompts: Prompts) -> Tensor:
         """Return features `(B, V, h, w)` of the decoder's finest stride."""
-        pyramid = (decoded.features, *decoded.coarser)
-        x: Tensor = self.embed(maps.to(decoded.features.dtype))
+        pyramid = (decoder_maps.features, *decoder_maps.coarser)
+        x: Tensor = self.embed(maps.to(decoder_maps.features.dtype))
         skips: list[Tensor] = []
         for level, features in enumerate(pyramid):
             if level:
                 x = self.down[level - 1](x)
             x = x + features
             if self.propagation is not None and level == self.propagation_level:
-                assert decoded.units is not None, "`prepare` has made them"
-                said = self.propagation(decoded.units, prompts, (x.shape[-2], x.shape[-1]))
-                x = x + self.said(said.to(x.dtype))
+                assert decoder_maps.units is not None, "`prepare` has made them"
+                size = x.shape[-2], x.shape[-1]
+                propagated = self.propagation(decoder_maps.units, prompts, size)
+                x = x + self.said(propagated.to(x.dtype))
             x = self.blocks[level](F.relu(x))
             skips.append(x)
         for level in reversed(range(len(pyramid) - 1)):

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from probseg.attention import replacing_convolution
-from probseg.heads.base import ConvSequential, Decoded, conv_norm, conv_norm_relu, enlarged_to
+from probseg.heads.base import ConvSequential, DecoderMaps, conv_norm, conv_norm_relu, enlarged_to
 from probseg.heads.fusion import Fusion
 from probseg.types import FeatureInfo, Prompts
 
@@ -100,9 +100,9 @@ class PromptStage(Fusion):
         )
         self.smooth = conv_norm_relu(out_channels, out_channels, 3)
 
-    def forward(self, decoded: Decoded, maps: Tensor, prompts: Prompts) -> Tensor:
+    def forward(self, decoder_maps: DecoderMaps, maps: Tensor, prompts: Prompts) -> Tensor:
         """Return features `(B, V, h, w)` of the decoder's finest stride."""
-        pyramid = (decoded.features, *decoded.coarser)
+        pyramid = (decoder_maps.features, *decoder_maps.coarser)
         features = pyramid[self.level]
         x: Tensor = F.relu(self.project(features) + self.embed(maps.to(features.dtype)))
         for block in self.blocks:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from probseg.interact.batches import Model, OneStep
 from probseg.interact.loop import InteractionLoop
-from probseg.interact.states import InteractionState, begin, image_tensor
+from probseg.interact.photograph import image_tensor
+from probseg.interact.states import InteractionState, begin
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS, Zoom
 from probseg.kinds import imported_when_asked
 

@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from probseg.heads.base import Decoded, Units
+from probseg.heads.base import DecoderMaps, Units
 from probseg.models import Encoded, Segmenter
 from probseg.models.encoded import Size, as_given, reduced
 from probseg.types import Prompts
 
 
 class Model(Protocol):
-    """A model for clicks on many images at once; a `Segmenter` becomes one by `Batches`."""
+    """A model for clicks on many images at once; `SegmenterModel` makes one of a `Segmenter`."""
 
     def grid(self, size: Size) -> Hashable:
         """Return what images of size `(H, W)` must have in common to be computed together."""
@@ -53,8 +53,8 @@ class OneStep(NamedTuple):
         ]
 
 
-class Batches(NamedTuple):
-    """A network that answers for images of several sizes in one call.
+class SegmenterModel(NamedTuple):
+    """The `Model` of a `Segmenter`: images of several sizes in one call.
 
     The answers are those of `Segmenter.encode` and `Segmenter.decode` for each image, up to the
     rounding of batched kernels. Images that are padded to one size share a call.
@@ -78,13 +78,13 @@ class Batches(NamedTuple):
             images: RGB in [0, 1], float, shape `(3, H, W)` each, all of one `grid`.
         """
         prepared = [self.network.prepared(image[None]) for image in images]
-        decoded = self.network.features(torch.cat([one.image for one in prepared]))
-        if decoded is None:
+        decoder_maps = self.network.features(torch.cat([encoded.image for encoded in prepared]))
+        if decoder_maps is None:
             return prepared
-        decoded = decoded._replace(auxiliary=None)  # for the loss alone
+        decoder_maps = decoder_maps._replace(auxiliary=None)  # for the loss alone
         return [
-            one._replace(decoded=decoded.each(lambda maps, n=n: maps[n : n + 1]))  # type: ignore[misc]
-            for n, one in enumerate(prepared)
+            encoded._replace(decoder_maps=decoder_maps.each(lambda maps, n=n: maps[n : n + 1]))  # type: ignore[misc]
+            for n, encoded in enumerate(prepared)
         ]
 
     def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> list[Tensor]:
@@ -102,26 +102,28 @@ class Batches(NamedTuple):
         """
         network = self.network
         moved = [
-            network.moved(network.uncalibrated(own), one)
-            for one, own in zip(encoded, prompts, strict=True)
+            network.moved(network.uncalibrated(own), image)
+            for image, own in zip(encoded, prompts, strict=True)
         ]
-        image = torch.cat([one.image for one in encoded])
+        image = torch.cat([part.image for part in encoded])
         raw, _ = network.grid_logits(image, _joined_features(encoded), _joined_prompts(moved))
         return [
-            network.calibrated(as_given(network.refined(raw[n : n + 1], one, moved[n]), one))[0, 0]
-            for n, one in enumerate(encoded)
+            network.calibrated(as_given(network.refined(raw[n : n + 1], part, moved[n]), part))[
+                0, 0
+            ]
+            for n, part in enumerate(encoded)
         ]
 
 
-def _joined_features(encoded: Sequence[Encoded]) -> Decoded | None:
+def _joined_features(encoded: Sequence[Encoded]) -> DecoderMaps | None:
     """Return the features of several images as one batch; None where prompts enter at the stem."""
-    decoded = [one.decoded for one in encoded if one.decoded is not None]
-    if len(decoded) <= 1:
-        return decoded[0] if decoded else None
-    units = [one.units for one in decoded if one.units is not None]
-    return Decoded(
-        torch.cat([one.features for one in decoded]),
-        coarser=tuple(map(torch.cat, zip(*(one.coarser for one in decoded), strict=True))),
+    parts = [image.decoder_maps for image in encoded if image.decoder_maps is not None]
+    if len(parts) <= 1:
+        return parts[0] if parts else None
+    units = [maps.units for maps in parts if maps.units is not None]
+    return DecoderMaps(
+        torch.cat([maps.features for maps in parts]),
+        coarser=tuple(map(torch.cat, zip(*(maps.coarser for maps in parts), strict=True))),
         units=Units(*map(torch.cat, zip(*units, strict=True))) if units else None,
     )
 
@@ -134,13 +136,13 @@ def _joined_prompts(prompts: Sequence[Prompts]) -> Prompts:
     """
     if len(prompts) == 1:
         return prompts[0]
-    previous = [given.previous for given in prompts if given.previous is not None]
-    most = max(given.labels.shape[1] for given in prompts)
-    missing = [most - given.labels.shape[1] for given in prompts]
+    previous = [own.previous for own in prompts if own.previous is not None]
+    most = max(own.labels.shape[1] for own in prompts)
+    missing = [most - own.labels.shape[1] for own in prompts]
     pairs = list(zip(prompts, missing, strict=True))
     return Prompts(
-        points=torch.cat([F.pad(given.points, (0, 0, 0, n)) for given, n in pairs]),
-        labels=torch.cat([F.pad(given.labels, (0, n), value=-1) for given, n in pairs]),
-        boxes=torch.cat([given.boxes for given in prompts]),
+        points=torch.cat([F.pad(own.points, (0, 0, 0, n)) for own, n in pairs]),
+        labels=torch.cat([F.pad(own.labels, (0, n), value=-1) for own, n in pairs]),
+        boxes=torch.cat([own.boxes for own in prompts]),
         previous=torch.cat(previous) if previous else None,
     )

@@ -16,15 +16,16 @@ from functools import cached_property
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.boxes import Box
-from probseg.interact.batches import Batches, Model
+from probseg.interact.batches import Model, SegmenterModel
+from probseg.interact.probability import ProbabilityMap
+from probseg.interact.sampling import box_size, fitted
 from probseg.interact.states import InteractionState, View, check_click
 from probseg.interact.zoom import Zoom, expected_iou, first_windows, next_window, scaled_size
 from probseg.models import Segmenter
-from probseg.types import Click, Prompts, read_only
+from probseg.types import Click, Prompts
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,9 @@ class InteractionLoop:
             raise ValueError(message)
 
     @cached_property
-    def _batches(self) -> Model:
-        return Batches(self.model) if isinstance(self.model, Segmenter) else self.model
+    def _batched(self) -> Model:
+        """The model, for images of several sizes in one call."""
+        return SegmenterModel(self.model) if isinstance(self.model, Segmenter) else self.model
 
     def step(
         self, states: Sequence[InteractionState], clicks: Sequence[Click]
@@ -73,7 +75,7 @@ class InteractionLoop:
         """
         pairs = list(zip(states, clicks, strict=True))
         for state, click in pairs:
-            check_click(click, state.image)
+            check_click(click, state.photograph.size)
         return self.answer(
             [state._replace(clicks=(*state.clicks, click)) for state, click in pairs]
         )
@@ -99,8 +101,8 @@ class InteractionLoop:
         current = [s._replace(window=w) for s, w in zip(current, windows, strict=True)]
         answered = list(current)
         for part in self._together(views):
-            timed = _Stopwatch(current[part[0]].image.device)
-            probabilities = self._decoded([current[i] for i in part])
+            timed = _Stopwatch(current[part[0]].photograph.device)
+            probabilities = self._probabilities([current[i] for i in part])
             share = timed.seconds() / len(part)
             for i, probability in zip(part, probabilities, strict=True):
                 took = (current[i].seconds or 0.0) + share
@@ -117,9 +119,9 @@ class InteractionLoop:
         if self.zoom is None:
             return [(_whole(state), None)]
         if _is_first(state):
-            windows = first_windows(self.zoom, state.clicks[0], _size(state.crop))
+            windows = first_windows(self.zoom, state.clicks[0], box_size(state.crop))
             return [(self._view(state, window), window) for window in windows]
-        window = next_window(self.zoom, state.window, state.probability, state.clicks)
+        window = next_window(self.zoom, state.window, state.answer, state.clicks)
         if window is not None:
             return [(self._view(state, window), window)]
         forgets = len(state.clicks) <= self.zoom.skip_clicks or not self.zoom.stale
@@ -129,7 +131,7 @@ class InteractionLoop:
         """Return the view of a window, None for the whole image."""
         if window is None or self.zoom is None:
             return _whole(state)
-        return View(window, scaled_size(_size(window), self.zoom.target))
+        return View(window, scaled_size(box_size(window), self.zoom.target))
 
     def _encoded(
         self, states: Sequence[InteractionState], views: Sequence[View]
@@ -139,46 +141,47 @@ class InteractionLoop:
         new: dict[tuple[int, View], list[int]] = defaultdict(list)  # trials share their image
         for i, view in enumerate(views):
             if states[i].view != view:
-                new[id(states[i].image), view].append(i)
+                new[_picture(states[i]), view].append(i)
         firsts = [alike[0] for alike in new.values()]
         for part in self._together(views, firsts):
-            timed = _Stopwatch(states[part[0]].image.device)
-            images = [_shown(states[i].image, views[i]) for i in part]
+            timed = _Stopwatch(states[part[0]].photograph.device)
+            images = [states[i].photograph.shown(*views[i]) for i in part]
             mirrored = [image.flip(-1) for image in images] if self.flip else []
-            made = self._batches.encode_each([*images, *mirrored])
-            sides = [made[: len(part)], made[len(part) :]] if self.flip else [made]
-            groups = [new[id(states[i].image), views[i]] for i in part]
+            encodings = self._batched.encode_each([*images, *mirrored])
+            sides = [encodings[: len(part)], encodings[len(part) :]] if self.flip else [encodings]
+            groups = [new[_picture(states[i]), views[i]] for i in part]
             share = timed.seconds() / sum(map(len, groups))
-            for both, alike in zip(zip(*sides, strict=True), groups, strict=True):
+            for both_sides, alike in zip(zip(*sides, strict=True), groups, strict=True):
                 for i in alike:
                     encoded[i] = states[i]._replace(
                         view=views[i],
-                        encoded=both,
+                        encoded=both_sides,
                         seconds=(states[i].seconds or 0.0) + share,
                     )
         return encoded
 
-    def _decoded(self, states: Sequence[InteractionState]) -> list[Tensor]:
+    def _probabilities(self, states: Sequence[InteractionState]) -> list[Tensor]:
         """Return the probabilities `(h, w)` for the encoded views of the states."""
         encoded = [state.encoded[0] for state in states]
         prompts = [self._prompts(state, mirrored=False) for state in states]
         if self.flip:
             encoded += [state.encoded[1] for state in states]
             prompts += [self._prompts(state, mirrored=True) for state in states]
-        logits = self._batches.decode_each(encoded, prompts)
+        logits = self._batched.decode_each(encoded, prompts)
         expected = [state.view.size for state in states if state.view is not None]
-        for one, size in zip(logits, expected * (1 + self.flip), strict=True):
-            if tuple(one.shape) != size:
+        for answer, size in zip(logits, expected * (1 + self.flip), strict=True):
+            if tuple(answer.shape) != size:
                 message = (
                     f"`model` must return logits of shape {size} for each image, got "
-                    f"{tuple(one.shape)}"
+                    f"{tuple(answer.shape)}"
                 )
                 raise ValueError(message)
-        means = [one.float() for one in logits[: len(states)]]  # fp32 also under autocast
+        means = [answer.float() for answer in logits[: len(states)]]  # fp32 also under autocast
         if self.flip:
             others = logits[len(states) :]
             means = [
-                (one + other.float().flip(-1)) / 2 for one, other in zip(means, others, strict=True)
+                (mean + other.float().flip(-1)) / 2
+                for mean, other in zip(means, others, strict=True)
             ]
         return [mean.sigmoid() for mean in means]
 
@@ -194,11 +197,10 @@ class InteractionLoop:
         if mirrored:
             points[:, 0] = width - 1 - points[:, 0]
             box[:, 0] = width - box[::-1, 0]
-        device = state.image.device
+        device = state.photograph.device
         previous = None
         if self.previous_mask:
-            part = torch.tensor(state.probability[None, y0:y1, x0:x1], device=device)
-            previous = _fitted(part, state.view.size)[None]  # (1, 1, h, w)
+            previous = state.answer.part(*state.view).to(device)[None]  # (1, 1, h, w)
             previous = previous.flip(-1) if mirrored else previous
         return Prompts(
             points=torch.tensor(points, dtype=torch.float32, device=device)[None],
@@ -215,7 +217,7 @@ class InteractionLoop:
         """Yield the numbers of views that the model can take in one call."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for i in range(len(views)) if chosen is None else chosen:
-            groups[self._batches.grid(views[i].size)].append(i)
+            groups[self._batched.grid(views[i].size)].append(i)
         most = max(1, self.batch_size // 2) if self.flip else self.batch_size
         for group in groups.values():
             yield from (group[first : first + most] for first in range(0, len(group), most))
@@ -224,49 +226,32 @@ class InteractionLoop:
 def _is_first(state: InteractionState) -> bool:
     """Return whether nothing is known but one click on the object."""
     alone = len(state.clicks) == 1 and state.clicks[0].positive and state.box is None
-    return alone and not state.probability.any()
+    return alone and not state.answer.any()
 
 
 def _best(answers: Sequence[InteractionState]) -> InteractionState:
     """Return the answer that expects the largest IoU of itself, with the time of all of them."""
     if len(answers) == 1:
         return answers[0]
-    best = max(answers, key=lambda state: expected_iou(state.probability, state.window))
+    best = max(answers, key=lambda state: expected_iou(state.answer))
     return best._replace(seconds=sum(state.seconds or 0.0 for state in answers))
 
 
 def _whole(state: InteractionState) -> View:
-    return View(state.crop, _size(state.crop))
+    return View(state.crop, state.photograph.view_size(state.crop))
 
 
-def _size(box: Box) -> tuple[int, int]:
-    return box[3] - box[1], box[2] - box[0]
-
-
-def _shown(image: Tensor, view: View) -> Tensor:
-    """Cut a view out of an image `(C, H, W)` and resize it, to float `(C, h, w)`."""
-    x0, y0, x1, y1 = view.box
-    part = image[:, y0:y1, x0:x1]
-    if part.dtype == torch.uint8:
-        part = part.float() / 255
-    return _fitted(part, view.size)
+def _picture(state: InteractionState) -> int:
+    """Return what states of one image have in common."""
+    return id(state.photograph.levels[0])
 
 
 def _put_back(state: InteractionState, probability: Tensor) -> InteractionState:
-    """Return the state with the probabilities `(h, w)` where they belong, and 0 elsewhere."""
-    x0, y0, x1, y1 = place = state.window or state.crop
-    probability = _fitted(probability[None], _size(place))[0]
-    whole = np.zeros(state.probability.shape, dtype=np.float32)
-    whole[y0:y1, x0:x1] = probability.cpu().numpy()
-    return state._replace(probability=read_only(whole))
-
-
-def _fitted(maps: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize maps `(C, H, W)`; those of this size are returned as given."""
-    if tuple(maps.shape[-2:]) == size:
-        return maps
-    # Corners aligned, as in the code of RITM, so that its figures can be compared.
-    return F.interpolate(maps[None], size, mode="bilinear", align_corners=True)[0]
+    """Return the state with the probabilities `(h, w)` of its view as the answer."""
+    place = state.window or state.crop
+    if not state.photograph.is_large:
+        probability = fitted(probability[None], box_size(place))[0]
+    return state._replace(answer=ProbabilityMap(probability, place, state.photograph.size))
 
 
 class _Stopwatch:

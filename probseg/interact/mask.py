@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +12,29 @@ import numpy.typing as npt
 from probseg.clicks.boxes import Box, mask_box
 from probseg.formats import png, run_lengths
 from probseg.formats.polygons import Polygon, trace
-from probseg.types import read_only
+from probseg.interact.probability import ProbabilityMap
 
 
-@dataclass(frozen=True, repr=False)
 class Mask:
     """Answer of the model, at the image's own size.
 
     Args:
-        probability: Probability of the object, float32, shape `(H, W)`; the attribute is
-            read-only, as the next answer may depend on it: change a copy.
+        probability: Probability of the object, float32, shape `(H, W)`; or where it lies in the
+            image, whose pixels are then computed when they are first asked for.
     """
 
-    probability: npt.NDArray[np.float32]
+    def __init__(self, probability: npt.NDArray[np.float32] | ProbabilityMap) -> None:
+        if isinstance(probability, np.ndarray):
+            probability = ProbabilityMap.of(probability)
+        self._answer = probability
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "probability", read_only(self.probability))
+    @cached_property
+    def probability(self) -> npt.NDArray[np.float32]:
+        """Probability of the object, float32, shape `(H, W)`.
+
+        It is read-only, as the next answer may depend on it: change a copy.
+        """
+        return self._answer.full()
 
     def __repr__(self) -> str:
         height, width = self.probability.shape

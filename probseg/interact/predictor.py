@@ -14,14 +14,14 @@ from PIL import Image
 from probseg.attention import Adaptation
 from probseg.clicks.boxes import Box
 from probseg.errors import UnknownNameError
-from probseg.images import read_image, rgb_pixels
+from probseg.images import rgb_pixels
 from probseg.interact.mask import Mask
+from probseg.interact.photograph import Photograph, as_photograph, open_photograph
 from probseg.interact.session import Session, build_loop, encode_image, prepared
 from probseg.interact.states import (
     InteractionState,
     as_click,
     fitted_box,
-    image_tensor,
 )
 from probseg.interact.steps import BoxStep, MaskStep, Step
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
@@ -123,8 +123,9 @@ class Predictor:
             DataError: If the file cannot be read.
         """
         if isinstance(image, Path | str):
-            image = read_image(Path(image))
-        elif isinstance(image, Image.Image):
+            self._begin(open_photograph(Path(image), self.device))
+            return
+        if isinstance(image, Image.Image):
             image = rgb_pixels(image)
         if not isinstance(image, np.ndarray):
             msg = (
@@ -138,7 +139,10 @@ class Predictor:
                 f"dtype {image.dtype}{_to_rgb(image)}"
             )
             raise ValueError(msg)
-        self._image = encode_image(self.model, image_tensor(image, self.device))
+        self._begin(as_photograph(image, self.device))
+
+    def _begin(self, photograph: Photograph) -> None:
+        self._image = encode_image(self.model, photograph)
         self.reset()
 
     def adapt(self, adaptation: Adaptation) -> None:
@@ -155,7 +159,7 @@ class Predictor:
         """
         self.model.adapt(adaptation)
         if self._image is not None:
-            self._image = encode_image(self.model, self._image.image)
+            self._image = encode_image(self.model, self._image.photograph)
             self.session.begin_again(self._image)
 
     def predict(
@@ -194,7 +198,7 @@ class Predictor:
         if mask is not None:
             steps.append(begun := self._mask_step(mask))
         if box is not None:
-            steps.append(BoxStep(fitted_box(box, session.image)))
+            steps.append(BoxStep(fitted_box(box, session.photograph.size)))
         steps += added
         if mask is not None and len(steps) == 1 and not begun.probability.any():
             msg = "`mask` must have a pixel of the object without clicks and `box`, got none"
@@ -213,19 +217,19 @@ class Predictor:
                 "previous_mask, such as 'lite0_unet_prop'"
             )
             raise ValueError(msg)
-        given = np.asarray(mask)
-        if given.dtype == np.uint8 and set(np.unique(given)) in ({0}, {1}, {255}, {0, 1}, {0, 255}):
-            given = given > 0
-        shape = tuple(self.session.image.shape[1:])
-        number = given.dtype == np.bool_ or np.issubdtype(given.dtype, np.floating)
-        if given.shape != shape or not number or not ((given >= 0) & (given <= 1)).all():
+        array = np.asarray(mask)
+        if array.dtype == np.uint8 and set(np.unique(array)) in ({0}, {1}, {255}, {0, 1}, {0, 255}):
+            array = array > 0
+        shape = self.session.photograph.size
+        number = array.dtype == np.bool_ or np.issubdtype(array.dtype, np.floating)
+        if array.shape != shape or not number or not ((array >= 0) & (array <= 1)).all():
             msg = (
                 f"`mask` must be bool, float in [0, 1], or uint8 with 0 and 255, of the image's "
-                f"shape {shape}, got {given.dtype} of shape {given.shape}; (mask > 0) is True on "
+                f"shape {shape}, got {array.dtype} of shape {array.shape}; (mask > 0) is True on "
                 "the object if 0 is the background"
             )
             raise ValueError(msg)
-        return MaskStep(given.astype(np.float32))
+        return MaskStep(array.astype(np.float32))
 
     def undo(self) -> Mask | None:
         """Take back the last step: a click, a box or a mask.

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +19,8 @@ from torch import Tensor
 from probseg.clicks.boxes import Box
 from probseg.interact.loop import InteractionLoop
 from probseg.interact.mask import Mask
+from probseg.interact.photograph import Photograph
+from probseg.interact.probability import ProbabilityMap
 from probseg.interact.states import (
     InteractionState,
     begin,
@@ -29,7 +30,7 @@ from probseg.interact.states import (
 )
 from probseg.interact.steps import BoxStep, MaskStep, Step, Stroke, painted
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
-from probseg.types import Click, read_only
+from probseg.types import Click
 
 if TYPE_CHECKING:  # the parts of networks, which a loop of other models does not need
     from probseg.models import Segmenter
@@ -59,15 +60,15 @@ def build_loop(
     )
 
 
-def encode_image(model: Segmenter, image: Tensor) -> InteractionState:
+def encode_image(model: Segmenter, photograph: Photograph) -> InteractionState:
     """Return the state of an image without prompts, encoded if that does not depend on prompts.
 
     Args:
         model: The network, in evaluation mode.
-        image: RGB, uint8, shape `(3, H, W)`, on its device; see `image_tensor`.
+        photograph: On its device; see `as_photograph` and `open_photograph`.
     """
-    state = begin(image)
-    return build_loop(model).encode(state) if model.prompts == "head" else state
+    state = begin(photograph)
+    return build_loop(model).encode(state) if model.prompts_enter == "head" else state
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,13 @@ class Answer:
     @cached_property
     def mask(self) -> Mask | None:
         """The mask; None where no step asks for one."""
-        return Mask(self.state.probability) if self.begun else None
+        return Mask(self.state.answer) if self.begun else None
 
     @cached_property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of the answer and of the encoded view, without the image."""
         strokes = 0 if self.strokes is None else self.strokes.nbytes
-        return self.state.probability.nbytes + strokes + _tensor_bytes(self.state.encoded)
+        return self.state.answer.nbytes + strokes + _tensor_bytes(self.state.encoded)
 
 
 def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
@@ -107,17 +108,17 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
     for step in steps:
         match step:
             case Click():
-                check_click(step, state.image)
+                check_click(step, state.photograph.size)
                 state = state._replace(clicks=(*state.clicks, step))
             case BoxStep():
-                check_box(step.box, state.image)
+                check_box(step.box, state.photograph.size)
                 state = state._replace(box=step.box)
             case Stroke():
-                strokes = painted(step, strokes, state.probability.shape)
+                strokes = painted(step, strokes, state.photograph.size)
             case MaskStep():
                 _check_mask(step, state)
                 blank = state._replace(clicks=(), box=None, window=None)
-                state, strokes = blank._replace(probability=step.probability), None
+                state, strokes = blank._replace(answer=ProbabilityMap.of(step.probability)), None
     return Answer(state, strokes, before.begun)
 
 
@@ -134,12 +135,12 @@ def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -
     """
     asked = with_steps(before, steps)
     state, strokes = asked.state, asked.strokes
-    prompted = bool(state.clicks) or state.box is not None or bool(state.probability.any())
+    prompted = bool(state.clicks) or state.box is not None or state.answer.any()
     if prompted and {*map(type, steps)} != {Stroke}:
         (state,) = loop.answer([with_crop(state)])
     if strokes is not None:
         covered = np.where(strokes == 0, state.probability, strokes > 0).astype(np.float32)
-        state = state._replace(probability=read_only(covered))
+        state = state._replace(answer=ProbabilityMap.of(covered))
     return Answer(state, strokes, begun=prompted or strokes is not None)
 
 
@@ -173,14 +174,14 @@ class Session:
         self._answers = {0: Answer(image)}  # by number of steps
         for count, mask in (masks or {}).items():
             asked = with_steps(Answer(image), self._steps[:count])
-            state = asked.state._replace(probability=read_only(mask.astype(np.float32)))
+            state = asked.state._replace(answer=ProbabilityMap.of(mask.astype(np.float32)))
             self._answers[count] = replace(asked, state=state, begun=True)
         self._given = {*self._answers}  # those that cannot be computed again
 
     @property
-    def image(self) -> Tensor:
-        """The image, RGB, uint8, shape `(3, H, W)`."""
-        return self._answers[0].state.image
+    def photograph(self) -> Photograph:
+        """The image."""
+        return self._answers[0].state.photograph
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -209,9 +210,9 @@ class Session:
         return self._answers.get(self._cursor) or self._compute(self._cursor)
 
     @property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of the answers in memory."""
-        return sum(map(_size, self._answers.values()))
+        return sum(answer.nbytes for answer in self._answers.values())
 
     def add(self, *steps: Step) -> Answer:
         """Add steps in place of those that were undone, and answer them together.
@@ -286,7 +287,7 @@ class Session:
         self._answers[count] = answer
         if self._memory is not None:
             oldest = sorted(self._answers.keys() - self._given - {count}, reverse=True)
-            while oldest and self.size > self._memory:
+            while oldest and self.nbytes > self._memory:
                 del self._answers[oldest.pop()]
 
     def _since_mask(self) -> tuple[Step, ...]:
@@ -296,11 +297,8 @@ class Session:
         return steps[masks[-1] :] if masks else steps
 
 
-_size = attrgetter("size")
-
-
 def _check_mask(step: MaskStep, state: InteractionState) -> None:
-    shape, expected = step.probability.shape, state.probability.shape
+    shape, expected = step.probability.shape, state.photograph.size
     if shape != expected:
         msg = f"`probability` must have the shape of the image, {expected}, got {shape}"
         raise ValueError(msg)

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from probseg.clicks.boxes import Box, padded_crop
-from probseg.types import Click, read_only
+from probseg.interact.photograph import Photograph
+from probseg.interact.probability import ProbabilityMap
+from probseg.interact.sampling import Size
+from probseg.types import Click
 
 OVERHANG = 2.0
 """Most pixels that a box or a point may lie over the edge of the image, where it is moved."""
@@ -35,11 +37,11 @@ class InteractionState(NamedTuple):
     """State of an interaction.
 
     Args:
-        image: RGB, uint8, on the model's device, shape `(3, H, W)`.
+        photograph: The image, on the model's device.
         crop: Part of the image that the model may see, in whole-image pixels.
         box: The annotator's box, or None.
         clicks: The clicks so far.
-        probability: Of the object, float32, shape `(H, W)`, read-only; 0 outside the last view.
+        answer: Probability of the object; 0 outside of the last view.
         window: Part of the image that a zoom chose last; None before, and without one.
         view: The view that `encoded` belongs to; None before the first.
         encoded: The model's encoding of the view.
@@ -47,25 +49,29 @@ class InteractionState(NamedTuple):
             several were computed together, the share of one. None before the first.
     """
 
-    image: Tensor
+    photograph: Photograph
     crop: Box
     box: Box | None
     clicks: tuple[Click, ...]
-    probability: npt.NDArray[np.float32]
+    answer: ProbabilityMap
     window: Box | None = None
     view: View | None = None
     encoded: Any = None
     seconds: float | None = None
 
+    @property
+    def image(self) -> Tensor:
+        """The image at full size, RGB, uint8, shape `(3, H, W)`."""
+        return self.photograph.full
 
-def image_tensor(image: npt.NDArray[np.uint8], device: torch.device | str = "cpu") -> Tensor:
-    """Turn RGB uint8 `(H, W, 3)` into a tensor uint8 `(3, H, W)`."""
-    pixels = torch.from_numpy(image.copy(order="C"))  # views may run backwards
-    return pixels.to(device).permute(2, 0, 1)
+    @property
+    def probability(self) -> npt.NDArray[np.float32]:
+        """Of the object, for all pixels, float32, shape `(H, W)`, read-only; made at each call."""
+        return self.answer.full()
 
 
 def begin(
-    image: Tensor,
+    image: Tensor | Photograph,
     *,
     crop: Box | None = None,
     box: Box | None = None,
@@ -75,7 +81,8 @@ def begin(
     """Return the initial state of an interaction.
 
     Args:
-        image: RGB, uint8, shape `(3, H, W)`, on the model's device; see `image_tensor`.
+        image: RGB, uint8, shape `(3, H, W)`, on the model's device, see `image_tensor`, which the
+            model sees at full size; or a photograph.
         crop: Part of the image that the model may see; None is all of it.
         box: The annotator's box in whole-image pixels, or None.
         clicks: Clicks before the first answer.
@@ -84,15 +91,16 @@ def begin(
     Raises:
         ValueError: If the box or a click is outside the image.
     """
-    height, width = image.shape[1:]
+    photograph = Photograph.of(image) if isinstance(image, Tensor) else image
     if box is not None:
-        check_box(box, image)
+        check_box(box, photograph.size)
     for click in clicks:
-        check_click(click, image)
-    if initial is None:
-        initial = np.zeros((height, width), dtype=np.bool_)
-    probability = read_only(initial.astype(np.float32))
-    return InteractionState(image, crop or (0, 0, width, height), box, tuple(clicks), probability)
+        check_click(click, photograph.size)
+    answer = ProbabilityMap.zero(photograph.size)
+    if initial is not None:
+        answer = ProbabilityMap.of(initial.astype(np.float32))
+    height, width = photograph.size
+    return InteractionState(photograph, crop or (0, 0, width, height), box, tuple(clicks), answer)
 
 
 def with_crop(state: InteractionState) -> InteractionState:
@@ -101,7 +109,7 @@ def with_crop(state: InteractionState) -> InteractionState:
     The margin is that of the protocol `gabbur2021`. It surrounds the box, and all clicks too if
     one lies outside: a crop that stays the same need not be encoded again.
     """
-    height, width = state.image.shape[-2:]
+    height, width = state.photograph.size
     if state.box is None:
         return state._replace(crop=(0, 0, width, height))
     columns = [math.floor(click.x) for click in state.clicks]
@@ -147,8 +155,8 @@ def as_click(value: object, name: str) -> Click:
     raise ValueError(msg)
 
 
-def fitted_box(box: Sequence[float], image: Tensor) -> Box:
-    """Return a box of whole pixels, rounded outwards and cut at the edge of an image `(3, H, W)`.
+def fitted_box(box: Sequence[float], size: Size) -> Box:
+    """Return a box of whole pixels, rounded outwards and cut at the edge of an image `(H, W)`.
 
     Warns:
         UserWarning: If the box reaches over the edge by `OVERHANG` or less.
@@ -161,7 +169,7 @@ def fitted_box(box: Sequence[float], image: Tensor) -> Box:
     except (TypeError, ValueError) as error:
         msg = f"`box` must be four numbers (x0, y0, x1, y1), got {box!r}"
         raise ValueError(msg) from error
-    height, width = image.shape[1:]
+    height, width = size
     cut = max(x0, 0.0), max(y0, 0.0), min(x1, float(width)), min(y1, float(height))
     over = max(abs(a - b) for a, b in zip(cut, (x0, y0, x1, y1), strict=True))
     if 0 < over <= OVERHANG:
@@ -170,13 +178,13 @@ def fitted_box(box: Sequence[float], image: Tensor) -> Box:
             stacklevel=3,
         )
         x0, y0, x1, y1 = cut
-    check_box((x0, y0, x1, y1), image)
+    check_box((x0, y0, x1, y1), size)
     return math.floor(x0), math.floor(y0), math.ceil(x1), math.ceil(y1)
 
 
-def check_click(click: Click, image: Tensor) -> None:
-    """Raise a ValueError if a click is outside an image `(3, H, W)`."""
-    height, width = image.shape[1:]
+def check_click(click: Click, size: Size) -> None:
+    """Raise a ValueError if a click is outside an image of size `(H, W)`."""
+    height, width = size
     if not (0 <= click.x < width and 0 <= click.y < height):
         message = (
             f"`click` must satisfy 0 <= x < {width} and 0 <= y < {height} for this image, got "
@@ -185,9 +193,9 @@ def check_click(click: Click, image: Tensor) -> None:
         raise ValueError(message)
 
 
-def check_box(box: Sequence[float], image: Tensor) -> None:
-    """Raise a ValueError if a box is empty or not inside an image `(3, H, W)`."""
-    height, width = image.shape[1:]
+def check_box(box: Sequence[float], size: Size) -> None:
+    """Raise a ValueError if a box is empty or not inside an image of size `(H, W)`."""
+    height, width = size
     x0, y0, x1, y1 = box
     if not (0 <= x0 < x1 <= width and 0 <= y0 < y1 <= height):
         message = (

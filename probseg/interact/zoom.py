@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from probseg.clicks.boxes import Box, mask_box
+from probseg.clicks.boxes import Box
+from probseg.interact.probability import ProbabilityMap
+from probseg.interact.sampling import Size
 from probseg.types import Click
 
 SMALLEST_SIDE = 48
@@ -69,7 +71,7 @@ RECOMMENDED_ZOOM = "scales"
 def next_window(
     zoom: Zoom,
     window: Box | None,
-    probability: npt.NDArray[np.float32],
+    answer: ProbabilityMap,
     clicks: Sequence[Click],
 ) -> Box | None:
     """Return the window of the next answer; None for the whole image.
@@ -77,14 +79,13 @@ def next_window(
     Args:
         zoom: The rules.
         window: Window of the last answer; None for the whole image.
-        probability: The last answer, shape `(H, W)`.
+        answer: The last answer.
         clicks: All clicks, the new one included.
     """
-    predicted = probability > zoom.threshold
-    if len(clicks) <= zoom.skip_clicks or not predicted.any():
+    if len(clicks) <= zoom.skip_clicks or (found := answer.object_box(zoom.threshold)) is None:
         return None
     positive = [(int(click.x), int(click.y)) for click in clicks if click.positive]
-    new = _object_window(zoom, predicted, positive)
+    new = _object_window(zoom, found, answer.size, positive)
     if window is None:
         return new
     x0, y0, x1, y1 = window
@@ -114,37 +115,37 @@ def first_windows(zoom: Zoom, click: Click, size: tuple[int, int]) -> list[Box |
     return list(dict.fromkeys(windows))
 
 
-def expected_iou(probability: npt.NDArray[np.float32], window: Box | None) -> float:
+def expected_iou(answer: ProbabilityMap) -> float:
     """Return the IoU that an answer expects of itself, less where a window cuts its object.
 
     Of the object, whose pixels are independent, `p` is expected to be inside of the mask and `p`
     outside: the IoU is the sum of `p` in the mask over the area of the mask and the sum outside.
 
     Args:
-        probability: The answer, shape `(H, W)`, 0 outside of the window.
-        window: The window; None for the whole image.
+        answer: The answer from a window, or from the whole image.
 
     Returns:
         From 0, for an empty mask, to 1.
     """
+    probability = answer.array()
     inside = probability > 0.5
     area = int(inside.sum())
     if not area:
         return 0.0
     hit = float(probability[inside].sum())
     value = hit / (area + float(probability.sum()) - hit)
-    return value * CUT if window is not None and _is_cut(inside, window) else value
+    return value * CUT if _is_cut(inside, answer.box, answer.size) else value
 
 
-def _is_cut(inside: npt.NDArray[np.bool_], window: Box) -> bool:
-    """Return whether a mask reaches a side of a window that is no side of the image."""
+def _is_cut(inside: npt.NDArray[np.bool_], window: Box, size: Size) -> bool:
+    """Return whether a window's mask reaches a side of it that is no side of the image `(H, W)`."""
     x0, y0, x1, y1 = window
-    height, width = inside.shape
+    height, width = size
     sides = (
-        x0 > 0 and inside[y0:y1, x0].any(),
-        x1 < width and inside[y0:y1, x1 - 1].any(),
-        y0 > 0 and inside[y0, x0:x1].any(),
-        y1 < height and inside[y1 - 1, x0:x1].any(),
+        x0 > 0 and inside[:, 0].any(),
+        x1 < width and inside[:, -1].any(),
+        y0 > 0 and inside[0].any(),
+        y1 < height and inside[-1].any(),
     )
     return any(sides)
 
@@ -156,12 +157,12 @@ def scaled_size(size: tuple[int, int], target: int) -> tuple[int, int]:
 
 
 def _object_window(
-    zoom: Zoom, predicted: npt.NDArray[np.bool_], positive: Sequence[tuple[int, int]]
+    zoom: Zoom, predicted: Box, size: Size, positive: Sequence[tuple[int, int]]
 ) -> Box:
-    x0, y0, x1, y1 = mask_box(predicted)
+    x0, y0, x1, y1 = predicted
     xs = [x0, x1 - 1, *(x for x, _ in positive)]
     ys = [y0, y1 - 1, *(y for _, y in positive)]
-    height, width = predicted.shape
+    height, width = size
     x0, x1 = _widened(min(xs), max(xs), zoom, width)
     y0, y1 = _widened(min(ys), max(ys), zoom, height)
     return x0, y0, x1, y1

@@ -182,7 +182,7 @@ def _fill(record: Record, settings: Settings) -> None:
         torch.accelerator.set_device_index(index)
     torch.manual_seed(0)
     model, record.trained = _create(record.model, settings)
-    record.prompts, record.working_size = model.prompts, model.working_size
+    record.prompts, record.working_size = model.prompts_enter, model.working_size
     record.parameters_m = sum(p.numel() for p in model.parameters()) / 1e6
     model.to(settings.device)
     clicks = _Clicks(model, settings)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
-from probseg.heads.base import Decoded
+from probseg.heads.base import DecoderMaps
 from probseg.types import Prompts
 
 Size = tuple[int, int]
@@ -22,13 +22,13 @@ class Encoded(NamedTuple):
         working_size: `(h, w)` that the network works at.
         image: Normalised images, padded at the right and at the bottom to whole cells of the
             decoder's and the head's grids, shape `(B, 3, h + ..., w + ...)`.
-        decoded: The decoder's result, where it does not depend on prompts; None where it does.
+        decoder_maps: The decoder's result, where it does not depend on prompts; None where it does.
     """
 
     size: Size
     working_size: Size
     image: Tensor
-    decoded: Decoded | None
+    decoder_maps: DecoderMaps | None
 
     def repeated(self, times: int) -> Encoded:
         """Return each image repeated `times` times in a row."""
@@ -36,8 +36,8 @@ class Encoded(NamedTuple):
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Encoded:
         """Return the result with every tensor changed."""
-        decoded = None if self.decoded is None else self.decoded.each(change)
-        return self._replace(image=change(self.image), decoded=decoded)
+        decoder_maps = None if self.decoder_maps is None else self.decoder_maps.each(change)
+        return self._replace(image=change(self.image), decoder_maps=decoder_maps)
 
 
 def reduced(size: Size, longest: int | None) -> Size:

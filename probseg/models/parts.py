@@ -22,11 +22,11 @@ def check_head(head: Callable[..., nn.Module], wanted: type[nn.Module], network:
     Raises:
         ValueError: If it is the class of something else.
     """
-    made: Any = head.func if isinstance(head, partial) else head
-    if isinstance(made, type) and not issubclass(made, wanted):
+    kind: Any = head.func if isinstance(head, partial) else head
+    if isinstance(kind, type) and not issubclass(kind, wanted):
         msg = (
             f"`head` must be a {wanted.__name__}, which a {network} is built with, got "
-            f"{made.__name__}; a Segmenter takes the heads of interactive segmentation, a "
+            f"{kind.__name__}; a Segmenter takes the heads of interactive segmentation, a "
             "SemanticSegmenter those of semantic segmentation"
         )
         raise ValueError(msg)

@@ -14,7 +14,7 @@ from probseg.attention import Adaptation, adapt, adaptation_of
 from probseg.backbones import Backbone, add_prompt_stem, embed_prompts, has_prompt_stem
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
-from probseg.heads import Decoded, Decoder, Fusion, GraphCut, Head, PromptFusion
+from probseg.heads import Decoder, DecoderMaps, Fusion, GraphCut, Head, PromptFusion
 from probseg.kinds import TaskName
 from probseg.models.encoded import (
     Encoded,
@@ -145,9 +145,8 @@ class Segmenter(Network):
         else:
             self.fusion = (fusion or PromptFusion)(self.decoder.features, prompt_channels)
             self.head = head(self.decoder.features, self.fusion.channels)
-        decoded = self.decoder.features
-        self.aligned = decoded.aligned
-        strides = () if self.aligned else decoded.strides
+        self.aligned = self.decoder.features.aligned
+        strides = () if self.aligned else self.decoder.features.strides
         self.cell = math.lcm(*strides, self.head.stride)
         self.refinement = refinement
         self.temperature = temperature
@@ -155,7 +154,7 @@ class Segmenter(Network):
         self.register_buffer("std", torch.tensor(backbone.std).view(3, 1, 1), persistent=False)
 
     @property
-    def prompts(self) -> Literal["stem", "head"]:
+    def prompts_enter(self) -> Literal["stem", "head"]:
         """Where prompts enter."""
         return "stem" if self.fusion is None else "head"
 
@@ -187,7 +186,7 @@ class Segmenter(Network):
         """
         check_image(image)
         prepared = self.prepared(image)
-        return prepared._replace(decoded=self.features(prepared.image))
+        return prepared._replace(decoder_maps=self.features(prepared.image))
 
     def prepared(self, image: Tensor) -> Encoded:
         """Reduce images to the working size, normalise and pad them; no features yet.
@@ -202,7 +201,7 @@ class Segmenter(Network):
         right, bottom = -working_size[1] % self.cell, -working_size[0] % self.cell
         return Encoded(size, working_size, F.pad(pixels, (0, right, 0, bottom)), None)
 
-    def features(self, pixels: Tensor) -> Decoded | None:
+    def features(self, pixels: Tensor) -> DecoderMaps | None:
         """Compute what does not depend on prompts from normalised, padded images.
 
         Args:
@@ -243,7 +242,7 @@ class Segmenter(Network):
             ValueError: If the shapes do not fit together.
         """
         moved = self.moved(prompts, encoded)
-        main, auxiliary = self.grid_logits(encoded.image, encoded.decoded, moved)
+        main, auxiliary = self.grid_logits(encoded.image, encoded.decoder_maps, moved)
         if refine:
             main = self.refined(main, encoded, moved)
         return Logits(
@@ -275,13 +274,13 @@ class Segmenter(Network):
         return padded_previous(moved, (encoded.image.shape[-2], encoded.image.shape[-1]))
 
     def grid_logits(
-        self, image: Tensor, decoded: Decoded | None, prompts: Prompts
+        self, image: Tensor, decoder_maps: DecoderMaps | None, prompts: Prompts
     ) -> tuple[Tensor, Tensor | None]:
         """Compute main and auxiliary logits of padded images, which `as_given` cuts and enlarges.
 
         Args:
             image: As in `Encoded.image`.
-            decoded: As in `Encoded.decoded`.
+            decoder_maps: As in `Encoded.decoder_maps`.
             prompts: Of `moved`, in pixels of the padded images.
         """
         size = (image.shape[-2], image.shape[-1])
@@ -293,17 +292,19 @@ class Segmenter(Network):
             propagated = self.propagated_clicks(self._colours(image), prompts)
             maps = torch.cat([maps, propagated], dim=1)
         value_features = None
-        if decoded is None:
-            decoded = self.decoder(self.backbone(torch.cat([image, maps.to(image.dtype)], dim=1)))
-        features = decoded.features
+        if decoder_maps is None:
+            decoder_maps = self.decoder(
+                self.backbone(torch.cat([image, maps.to(image.dtype)], dim=1))
+            )
+        features = decoder_maps.features
         if self.fusion is not None:
             # It may have been encoded under autocast.
             features = features.to(self.mean.dtype)
-            coarser = tuple(level.to(self.mean.dtype) for level in decoded.coarser)
-            prepared = decoded._replace(features=features, coarser=coarser)
+            coarser = tuple(level.to(self.mean.dtype) for level in decoder_maps.coarser)
+            prepared = decoder_maps._replace(features=features, coarser=coarser)
             value_features = self.fusion(prepared, maps, prompts)
         main = self.head(features, clicks, value_features)
-        auxiliary = decoded.auxiliary
+        auxiliary = decoder_maps.auxiliary
         if auxiliary is not None:
             auxiliary = F.interpolate(
                 auxiliary.float(), size, mode="bilinear", align_corners=self.aligned

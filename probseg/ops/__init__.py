@@ -1,11 +1,14 @@
 """Pure functions of tensors: attention as inference in a mixture of Gaussians."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from probseg.kinds import imported_when_asked
 from probseg.ops.attention import BackendError, LogPrior, assign, attend
 from probseg.ops.axial import axial_attention
 from probseg.ops.backends.interface import Assigned, Attended, Block, PairwisePrior
 from probseg.ops.edges import EdgePosterior, SoftmaxEdges, gaussian_edges
-from probseg.ops.em import EMAttention, em_attention, l2_normalise, layer_normalise
-from probseg.ops.logistic import logistic_em
 from probseg.ops.priors import DistancePrior, WindowPrior
 from probseg.ops.probabilistic import ProbabilisticAttention, probabilistic_attention
 from probseg.ops.relative_position import FactoredPosition, FullPosition, RelativePosition
@@ -16,6 +19,18 @@ from probseg.ops.updates import (
     KeyAdaptation,
     ValuePropagation,
 )
+
+if TYPE_CHECKING:
+    from probseg.ops.em import EMAttention, em_attention, l2_normalise, layer_normalise
+    from probseg.ops.logistic import logistic_em
+
+_LAZY = {
+    "EMAttention": "probseg.ops.em.EMAttention",
+    "em_attention": "probseg.ops.em.em_attention",
+    "l2_normalise": "probseg.ops.em.l2_normalise",
+    "layer_normalise": "probseg.ops.em.layer_normalise",
+    "logistic_em": "probseg.ops.logistic.logistic_em",
+}
 
 __all__ = [
     "Assigned",
@@ -48,3 +63,5 @@ __all__ = [
     "logistic_em",
     "probabilistic_attention",
 ]
+
+__getattr__ = imported_when_asked(__name__, _LAZY)

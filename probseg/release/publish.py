@@ -43,7 +43,7 @@ PARITY = Tolerance(share=0.002, clicks=0.1)
 """Largest change of a figure by half precision: 0.2 points, 0.1 clicks."""
 
 INPUT: dict[TaskName, tuple[str, ...]] = {
-    "interactive": ("working_size", "prompts", "previous_mask"),
+    "interactive": ("working_size", "prompts_enter", "previous_mask"),
     "semantic": ("num_classes",),
 }
 """Attributes of the networks of each task that the index has as `input`."""

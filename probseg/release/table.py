@@ -43,7 +43,7 @@ def render_table(entries: Iterable[Entry]) -> str:
             f"`{entry.name}`",
             entry.task,
             f"{entry.parameters / 1e6:.2f} M",
-            f"{entry.size / 1e6:.1f}",
+            f"{entry.nbytes / 1e6:.1f}",
             *(figure(entry, key) for key in FIGURES.values()),
         ]
         if semantic:

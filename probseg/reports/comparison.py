@@ -14,7 +14,7 @@ from probseg.errors import DataError, UnknownNameError
 from probseg.metrics import clustered_bootstrap
 from probseg.metrics.comparison import DECIMALS, holm, mcnemar, signed_rank
 from probseg.reports.comparison_inputs import Paired, Result, pair, protocol_differences
-from probseg.reports.comparison_scores import kind_of, object_scores, title_of
+from probseg.reports.comparison_scores import object_scores, style_of, title_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -238,7 +238,7 @@ def _rows(
 
 def _row(data: Paired, other: str, name: str, reference: Floats, values: Floats) -> Row:
     """Test one metric, without interval and correction."""
-    better = 1 if kind_of(name).higher_is_better else -1
+    better = 1 if style_of(name).higher_is_better else -1
     gains = better * np.round(values - reference, DECIMALS)
     zeros = ties = None
     if name.startswith("failures"):

@@ -13,11 +13,11 @@ import numpy as np
 import probseg
 from probseg.drawing import drawing
 from probseg.reports.comparison import LEVEL, SIGNIFICANT, Comparison, Curves, Row
-from probseg.reports.comparison_scores import KINDS, kind_of, title_of
+from probseg.reports.comparison_scores import METRIC_STYLES, style_of, title_of
 from probseg.reports.tables import ScoreTable, as_markdown, listed, without_html
 
-_PERCENT = [kind.title for kind in KINDS.values() if kind.scale == 100]
-_HIGHER = [kind.title for kind in KINDS.values() if kind.higher_is_better]
+_PERCENT = [style.title for style in METRIC_STYLES.values() if style.scale == 100]
+_HIGHER = [style.title for style in METRIC_STYLES.values() if style.higher_is_better]
 
 LEGEND = (
     f"Means over objects (of these, means over trials); {listed(_PERCENT)} in "
@@ -249,14 +249,14 @@ def _range(row: Row) -> str:
     title = title_of(row.metric)
     if row.low is None:
         return f"the difference in {title} is {_amount(row)}, and one photograph gives no interval"
-    text = f"the interval of {title} is {_interval(row)} {kind_of(row.metric).unit}".rstrip()
+    text = f"the interval of {title} is {_interval(row)} {style_of(row.metric).unit}".rstrip()
     if row.low is not None and row.high is not None and row.low * row.high > 0:
         text += f", not corrected ({_p(row.p, 'p')}, {_p(row.corrected_p, 'corrected p')})"
     return text
 
 
 def _amount(row: Row) -> str:
-    return f"{_signed(row, row.difference)} {kind_of(row.metric).unit}".rstrip()
+    return f"{_signed(row, row.difference)} {style_of(row.metric).unit}".rstrip()
 
 
 def _interval(row: Row) -> str:
@@ -266,13 +266,15 @@ def _interval(row: Row) -> str:
 
 
 def _signed(row: Row, value: float) -> str:
-    kind = kind_of(row.metric)
-    return f"{round(kind.scale * value, kind.digits) + 0.0:+.{kind.digits}f}"  # + 0.0: no "-0.00"
+    style = style_of(row.metric)
+    return (
+        f"{round(style.scale * value, style.digits) + 0.0:+.{style.digits}f}"  # + 0.0: no "-0.00"
+    )
 
 
 def _mean(row: Row, value: float) -> str:
-    kind = kind_of(row.metric)
-    return f"{kind.scale * value:.{kind.digits}f}"
+    style = style_of(row.metric)
+    return f"{style.scale * value:.{style.digits}f}"
 
 
 def _p(value: float, name: str) -> str:

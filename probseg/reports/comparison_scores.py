@@ -20,7 +20,7 @@ COMPARED = {name: score for name, score in SCORES.items() if score.compared and 
 """Scores that are compared after the last click; IoU has separate metrics."""
 
 
-class Kind(NamedTuple):
+class MetricStyle(NamedTuple):
     """Title of a score, its unit, the factor and digits of tables, and its better side."""
 
     title: str
@@ -30,30 +30,30 @@ class Kind(NamedTuple):
     higher_is_better: bool
 
 
-KINDS = {
-    "miou": Kind("mIoU", "points", 100, 2, True),
-    "auc": Kind("AUC", "points", 100, 2, True),
-    "noc": Kind("NoC", "clicks", 1, 2, False),
+METRIC_STYLES = {
+    "miou": MetricStyle("mIoU", "points", 100, 2, True),
+    "auc": MetricStyle("AUC", "points", 100, 2, True),
+    "noc": MetricStyle("NoC", "clicks", 1, 2, False),
     **{
-        name: Kind(
+        name: MetricStyle(
             score.title, score.unit, score.scale, 2 if score.unit else 4, score.higher_is_better
         )
         for name, score in COMPARED.items()
     },
-    "failures": Kind("failures", "points", 100, 2, False),
+    "failures": MetricStyle("failures", "points", 100, 2, False),
 }
 """Scores by the first part of a metric's name, such as `miou` of `miou@5`."""
 
 
-def kind_of(metric: str) -> Kind:
+def style_of(metric: str) -> MetricStyle:
     """Return how a metric such as `miou@5` is written."""
-    return KINDS[metric.partition("@")[0]]
+    return METRIC_STYLES[metric.partition("@")[0]]
 
 
 def title_of(metric: str) -> str:
     """Return the name of a metric in words, such as `mIoU@5`."""
     _, at, number = metric.partition("@")
-    return f"{kind_of(metric).title}{at}{number}"
+    return f"{style_of(metric).title}{at}{number}"
 
 
 def object_scores(
@@ -77,12 +77,12 @@ def object_scores(
     """
     ious = scores.ious
     last = ious.shape[2] - 1
-    found = {f"miou@{k}": ious[:, :, k] for k in REPORTED_CLICKS if first <= k <= last}
+    of_trials = {f"miou@{k}": ious[:, :, k] for k in REPORTED_CLICKS if first <= k <= last}
     if last > first:
-        found["auc"] = area_under_curve(ious, first)
-        found |= {f"noc@{q}": noc(ious, q / 100).astype(np.float64) for q in percents}
-    found |= {name: scores.values[name][:, :, last] for name in COMPARED}
-    means = {name: values.mean(axis=1) for name, values in found.items()}
+        of_trials["auc"] = area_under_curve(ious, first)
+        of_trials |= {f"noc@{q}": noc(ious, q / 100).astype(np.float64) for q in percents}
+    of_trials |= {name: scores.values[name][:, :, last] for name in COMPARED}
+    means = {name: values.mean(axis=1) for name, values in of_trials.items()}
     for q in percents:
         never = (ious < q / 100).all(axis=2)
         means[f"failures@{q}"] = (never.mean(axis=1) > 0.5).astype(np.float64)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from contextlib import ExitStack
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import lightning as L
 import numpy as np
@@ -14,12 +12,12 @@ import torch
 from torch import Tensor
 
 from probseg.attention.bases import Bases
+from probseg.callbacks.base import Evaluation, Stage, writes_reports
 from probseg.callbacks.logging import log_picture
-from probseg.callbacks.provenance import provenance, tested
+from probseg.callbacks.provenance import log_tested, provenance
 from probseg.callbacks.run_folder import run_folder
 from probseg.drawing import drawing
 from probseg.errors import UsageError
-from probseg.evaluation import environment
 from probseg.semantic.datamodule import SemanticDataModule
 from probseg.semantic.dataset import SemanticSample
 from probseg.semantic.heads import EMAHead
@@ -31,12 +29,8 @@ from probseg.semantic.scores import SemanticScores, semantic_scores
 from probseg.semantic.tally import Counted, Tally, gathered
 from probseg.terminal import console, print_paths
 
-_logger = logging.getLogger(__name__)
 
-Stage = Literal["val", "test"]
-
-
-class SemanticEvaluation(L.Callback):
+class SemanticEvaluation(Evaluation):
     """Predicts the classes of the photographs of the validation and test sets, at their own size.
 
     The task must hold its network, a `SemanticSegmenter`, as `model`.
@@ -71,6 +65,7 @@ class SemanticEvaluation(L.Callback):
         pictures: int = 8,
         bases: Sequence[int] = (0, 1, 2, 3),
     ) -> None:
+        super().__init__()
         if not scales or min(scales) <= 0:
             msg = f"`scales` must be positive numbers, at least one, got {list(scales)}"
             raise ValueError(msg)
@@ -86,7 +81,6 @@ class SemanticEvaluation(L.Callback):
         self.output_stride = output_stride
         self.pictures = pictures
         self.bases = tuple(bases)
-        self._asked = ExitStack()
         self._tallies: dict[str, Tally] = {}
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -95,7 +89,7 @@ class SemanticEvaluation(L.Callback):
         Raises:
             UsageError: If the network lacks something that the evaluation asks for.
         """
-        environment()
+        super().setup(trainer, pl_module, stage)
         model = _network(pl_module)
         try:
             with model.changed(self.iterations, self.output_stride):
@@ -119,31 +113,34 @@ class SemanticEvaluation(L.Callback):
         """Give the network what is asked of it, and forget the last evaluation."""
         self._begin(pl_module)
         if trainer.is_global_zero:
-            _logger.info(tested(self._about(trainer, "test")))
+            log_tested(self._about(trainer, "test"))
 
-    def on_validation_batch_end(
+    def evaluate(
         self,
         trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,  # noqa: ANN401
-        batch: list[SemanticSample],
+        batch: Sequence[SemanticSample],
         batch_idx: int,
-        dataloader_idx: int = 0,
+        stage: Stage,
     ) -> None:
         """Predict the classes of some photographs."""
-        self._run(trainer, batch, batch_idx, (1.0,), flip=False)
-
-    def on_test_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,  # noqa: ANN401
-        batch: list[SemanticSample],
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        """Predict the classes of some photographs."""
-        self._run(trainer, batch, batch_idx, self.scales, flip=self.flip)
+        scales, flip = (self.scales, self.flip) if stage == "test" else ((1.0,), False)
+        model, device = _network(trainer.lightning_module), trainer.lightning_module.device
+        for sample in batch:
+            pixels = torch.tensor(sample.image, device=device)
+            image = pixels.permute(2, 0, 1).unsqueeze(0).float() / 255
+            prediction = predict_classes(model, image, scales, flip).squeeze(0)
+            if sample.dataset not in self._tallies:
+                self._tallies[sample.dataset] = Tally(model.num_classes, device)
+            tally = self._tallies[sample.dataset]
+            tally.confusion.add(sample, prediction)
+            if len(tally.pictures) < self.pictures:
+                with drawing(f"{sample.dataset} / {sample.name}"):
+                    maps = _maps(model, image, self.bases)
+                    predicted = prediction.to(torch.uint8).cpu().numpy()
+                    picture = SemanticPicture(
+                        sample.name, sample.image, sample.labels, predicted, maps
+                    )
+                    tally.pictures.append(((batch_idx, trainer.global_rank), picture))
 
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the scores of a validation, write its report, and leave the network as it was."""
@@ -152,9 +149,9 @@ class SemanticEvaluation(L.Callback):
         pl_module.log_dict(figures, sync_dist=True)
         average = sum(figures.values()) / len(figures)
         pl_module.log("val/miou", average, prog_bar=True, sync_dist=True)
-        if trainer.is_global_zero and not trainer.sanity_checking:
+        if writes_reports(trainer):
             self._report(trainer, "val", every, scores)
-        self._asked.close()
+        self.network_changes.close()
 
     def on_test_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Log the scores of a test, write its report, and leave the network as it was."""
@@ -162,55 +159,22 @@ class SemanticEvaluation(L.Callback):
         for name, of_set in scores.items():
             for figure in ("miou", "pixel_accuracy", "mean_accuracy"):
                 pl_module.log(f"test/{name}/{figure}", getattr(of_set, figure), sync_dist=True)
-        if trainer.is_global_zero:
+        if writes_reports(trainer):
             self._report(trainer, "test", every, scores)
-        self._asked.close()
-
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
-        """Leave the network as it was."""
-        self._asked.close()
+        if trainer.is_global_zero:
+            self._print(trainer, scores)
+        self.network_changes.close()
 
     def _begin(self, pl_module: L.LightningModule) -> None:
         """Give the network what is asked of it, and forget the last evaluation."""
         model = _network(pl_module)
-        self._asked.enter_context(model.changed(self.iterations, self.output_stride))
+        self.network_changes.enter_context(model.changed(self.iterations, self.output_stride))
         self._tallies = {}
 
     def _counted(self) -> tuple[dict[str, Counted], dict[str, SemanticScores]]:
         """Return the counts over all processes, and the scores of each data set."""
         every = gathered(self._tallies, self.pictures)
         return every, {name: semantic_scores(counted.confusion) for name, counted in every.items()}
-
-    def _run(
-        self,
-        trainer: L.Trainer,
-        batch: Sequence[SemanticSample],
-        batch_idx: int,
-        scales: Sequence[float],
-        *,
-        flip: bool,
-    ) -> None:
-        model, device = _network(trainer.lightning_module), trainer.lightning_module.device
-        # Lightning has left its context of precision when it calls the hooks after a batch.
-        with trainer.precision_plugin.forward_context():
-            for sample in batch:
-                pixels = torch.tensor(sample.image, device=device)
-                image = pixels.permute(2, 0, 1).unsqueeze(0).float() / 255
-                prediction = predict_classes(model, image, scales, flip).squeeze(0)
-                if sample.dataset not in self._tallies:
-                    self._tallies[sample.dataset] = Tally(model.num_classes, device)
-                tally = self._tallies[sample.dataset]
-                tally.confusion.add(sample, prediction)
-                if len(tally.pictures) < self.pictures:
-                    with drawing(f"{sample.dataset} / {sample.name}"):
-                        maps = _maps(model, image, self.bases)
-                        predicted = prediction.to(torch.uint8).cpu().numpy()
-                        picture = SemanticPicture(
-                            sample.name, sample.image, sample.labels, predicted, maps
-                        )
-                        tally.pictures.append(((batch_idx, trainer.global_rank), picture))
 
     def _report(
         self,
@@ -219,12 +183,11 @@ class SemanticEvaluation(L.Callback):
         every: dict[str, Counted],
         scores: dict[str, SemanticScores],
     ) -> None:
-        """Write the files of an evaluation; after a test, print its tables."""
+        """Write the files of an evaluation."""
         about = self._about(trainer, stage)
         model = _network(trainer.lightning_module)
         classes = _class_names(trainer, model.num_classes)
         bases = self.bases if _number_of_bases(model) else ()
-        terminal = console()
         for name, counted in every.items():
             folder = run_folder(trainer) / stage / name
             facts = {**about, "photographs": counted.photographs}
@@ -235,9 +198,15 @@ class SemanticEvaluation(L.Callback):
                     draw_sheet(sheet, [picture for _, picture in counted.pictures], classes, bases)
                 if sheet.is_file():
                     log_picture(trainer, f"{stage}/{name}/overlays", sheet)
-            if stage == "test":
-                print_scores(terminal, name, classes, scores[name])
-                print_paths(terminal, sorted(folder.iterdir()))
+
+    def _print(self, trainer: L.Trainer, scores: dict[str, SemanticScores]) -> None:
+        """Print the tables of a test, and where its files are."""
+        classes = _class_names(trainer, _network(trainer.lightning_module).num_classes)
+        terminal = console()
+        for name, of_set in scores.items():
+            print_scores(terminal, name, classes, of_set)
+            if writes_reports(trainer):
+                print_paths(terminal, sorted((run_folder(trainer) / "test" / name).iterdir()))
 
     def _about(self, trainer: L.Trainer, stage: Stage) -> dict[str, Any]:
         """Return settings and versions of the evaluation, as JSON values."""

@@ -10,15 +10,15 @@ import numpy.typing as npt
 from probseg.interact import image_tensor
 from probseg.semantic.multiscale import predict_classes
 from probseg.semantic.network import SemanticSegmenter
-from probseg.tasks.prediction import Answer, Photo, Prediction
+from probseg.tasks.prediction import Photo, PhotoResult, Prediction
 
 
 class ClassPrediction(Prediction):
     """Class maps of photographs, which go through the network one by one: their sizes differ."""
 
-    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[Answer]:
+    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[PhotoResult]:
         """Predict the classes of one photograph after the other."""
-        return [Answer(photo, {}, self._labels(photo.pixels), {}) for photo in batch]
+        return [PhotoResult(photo, {}, self._labels(photo.pixels), {}) for photo in batch]
 
     def _labels(self, pixels: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8] | None:
         if pixels is None:

@@ -128,8 +128,8 @@ class NetworkTask(L.LightningModule):
         """
         checkpoint[VERSION] = probseg.__version__
         for part in ("hyper_parameters", "datamodule_hyper_parameters"):
-            given = checkpoint.get(part, {})
-            checkpoint[part] = {name: value for name, value in given.items() if _is_plain(value)}
+            arguments = checkpoint.get(part, {})
+            checkpoint[part] = {key: value for key, value in arguments.items() if _is_plain(value)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse the checkpoint of another network in words, before torch does it in keys."""

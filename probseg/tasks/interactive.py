@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from probseg.backbones import rgb_parameters
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
 from probseg.clicks.iterated import IteratedClicks
-from probseg.clicks.rounds import Answer, drawn_rounds
+from probseg.clicks.rounds import AskNetwork
 from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.errors import UsageError
@@ -138,23 +138,23 @@ class InteractiveSegmentation(NetworkTask):
         Logits and prompts are those of the first annotator of each crop in the last round.
         """
         images = batch.images.float() / 255
-        rounds = drawn_rounds(self.curriculum.rounds, self.batch_seed)
         masks = batch.masks.repeat_interleave(self.annotators, dim=0)
         seeds = self._seeds_of_annotators(batch.seeds)
         rows = slice(None, None, self.annotators)
+        when = {"epoch": self.current_epoch, "batch_seed": self.batch_seed}
         if self.every_round:
             encoded = self.model.encode(images).repeated(self.annotators)
-            answers, prompts = self.answers(encoded, masks, seeds, rounds)
+            answers, prompts = self.answers(encoded, masks, seeds, **when)
         else:
-            prompts = self.draw_prompts(images, masks, seeds, self.stage, rounds)
+            prompts = self.draw_prompts(images, masks, seeds, **when)
             encoded = self.model.encode(images).repeated(self.annotators)
             answers = [(self.model.raw_logits(encoded, prompts), masks)]
-        loss = torch.stack([self.loss(given.main, truth) for given, truth in answers]).mean()
+        loss = torch.stack([self.loss(logits.main, truth) for logits, truth in answers]).mean()
         self.log("train/loss", loss, prog_bar=True, batch_size=len(images))
         auxiliary = [
-            self.auxiliary_loss(given.auxiliary, truth)
-            for given, truth in answers
-            if given.auxiliary is not None
+            self.auxiliary_loss(logits.auxiliary, truth)
+            for logits, truth in answers
+            if logits.auxiliary is not None
         ]
         if auxiliary:
             auxiliary_loss = torch.stack(auxiliary).mean()
@@ -174,7 +174,7 @@ class InteractiveSegmentation(NetworkTask):
         return Draws(seeds).below(limits).flatten()
 
     def answers(
-        self, encoded: Encoded, masks: Tensor, seeds: Tensor, rounds: int
+        self, encoded: Encoded, masks: Tensor, seeds: Tensor, *, epoch: int, batch_seed: int
     ) -> tuple[list[tuple[Logits, Tensor]], Prompts]:
         """Answer all rounds of clicks in training mode.
 
@@ -182,7 +182,8 @@ class InteractiveSegmentation(NetworkTask):
             encoded: Of the images of `R` rows.
             masks: uint8, shape `(R, H, W)`: 1 object, 0 background, 255 ignored.
             seeds: Of the random numbers of each row, int64, shape `(R,)`.
-            rounds: Number of rounds after the first answer.
+            epoch: Counted from 0.
+            batch_seed: In [0, 2**63); the number of rounds after the first answer depends on it.
 
         Returns:
             The logits of each round and the masks that they are for, in which rows that had no
@@ -191,16 +192,16 @@ class InteractiveSegmentation(NetworkTask):
         answers: list[tuple[Logits, Tensor]] = []
 
         def answer(prompts: Prompts) -> Tensor:
-            given = self.model.raw_logits(encoded, self._readable(prompts))
-            answers.append((given, masks.masked_fill(~prompts.given[:, None, None], IGNORE)))
-            return given.main.detach()
+            logits = self.model.raw_logits(encoded, self._readable(prompts))
+            answers.append((logits, masks.masked_fill(~prompts.given[:, None, None], IGNORE)))
+            return logits.main.detach()
 
-        prompts = self._drawn(masks, seeds, self.stage, rounds, answer)
+        prompts = self._drawn(masks, seeds, answer, epoch, batch_seed)
         answer(prompts)
         return answers, self._readable(prompts)
 
     def draw_prompts(
-        self, images: Tensor, masks: Tensor, seeds: Tensor, stage: Stage, rounds: int
+        self, images: Tensor, masks: Tensor, seeds: Tensor, *, epoch: int, batch_seed: int
     ) -> Prompts:
         """Draw the prompts of a training batch.
 
@@ -209,8 +210,8 @@ class InteractiveSegmentation(NetworkTask):
             masks: uint8, shape `(R, H, W)`: 1 object, 0 background, 255 ignored; as many rows in
                 a row for each image.
             seeds: Of the random numbers of each row, int64, shape `(R,)`.
-            stage: Task of the curriculum.
-            rounds: Rounds of clicks in the last task.
+            epoch: Counted from 0.
+            batch_seed: In [0, 2**63); the number of rounds of clicks depends on it.
 
         Returns:
             Boxes with noise on their corners, clicks, and the answer before the last click for
@@ -224,17 +225,17 @@ class InteractiveSegmentation(NetworkTask):
             return self.model.raw_logits(encoded(), self._readable(prompts), refine=False).main
 
         with self._as_at_test_time():
-            prompts = self._drawn(masks, seeds, stage, rounds, answer)
+            prompts = self._drawn(masks, seeds, answer, epoch, batch_seed)
         return self._readable(prompts)
 
     def _drawn(
-        self, masks: Tensor, seeds: Tensor, stage: Stage, rounds: int, answer: Answer
+        self, masks: Tensor, seeds: Tensor, ask: AskNetwork, epoch: int, batch_seed: int
     ) -> Prompts:
         """Draw prompts as `draw_prompts` does, from the answers of a network."""
         size = (masks.shape[-2], masks.shape[-1])
         draws = Draws(seeds)
         boxes = jitter_boxes(object_boxes(masks), self.corner_noise, size, draws)
-        return self.curriculum.draw(masks, boxes, draws, stage, rounds, answer)
+        return self.curriculum.draw(masks, boxes, draws, ask, epoch=epoch, batch_seed=batch_seed)
 
     def _readable(self, prompts: Prompts) -> Prompts:
         """Leave the previous mask out where the network takes none."""
@@ -297,11 +298,11 @@ def _freeze(model: nn.Module, patterns: Sequence[str]) -> None:
     """
     parameters = dict(model.named_parameters())
     for pattern in patterns:
-        found = fnmatch.filter(parameters, pattern)
-        if not found:
+        names = fnmatch.filter(parameters, pattern)
+        if not names:
             msg = (
                 f"`frozen`: {pattern!r} matches no weight of the network; see its named_parameters"
             )
             raise ValueError(msg)
-        for name in found:
+        for name in names:
             parameters[name].requires_grad_(False)

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import lightning as L
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch.utils.data import DataLoader, Dataset
 
 from probseg.data.prompts import PromptedImage, PromptedObject
 from probseg.errors import DataError
 from probseg.formats import run_lengths
 from probseg.images import read_image
-from probseg.interact import InteractionState, Mask, begin, image_tensor
+from probseg.interact import InteractionState, Mask, begin
+from probseg.interact.photograph import Photograph, as_photograph
 from probseg.interact.session import build_loop
 from probseg.interact.states import fitted_box, with_crop
 from probseg.models import Network, Segmenter
@@ -53,7 +53,7 @@ class Photo(NamedTuple):
     error: str | None = None
 
 
-class Answer(NamedTuple):
+class PhotoResult(NamedTuple):
     """Result of one photograph.
 
     Args:
@@ -136,7 +136,7 @@ class PredictionData(L.LightningDataModule):
 
 
 class Prediction(L.LightningModule, ABC):
-    """Base of what answers photographs with a network, one for each task.
+    """Base of the modules that answer photographs with a network, one for each task.
 
     Args:
         model: The network, in evaluation mode.
@@ -149,7 +149,7 @@ class Prediction(L.LightningModule, ABC):
         self.batch_size = batch_size
 
     @abstractmethod
-    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[Answer]:
+    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[PhotoResult]:
         """Answer some photographs, one after the other."""
 
 
@@ -169,46 +169,46 @@ class ObjectPrediction(Prediction):
         super().__init__(model, batch_size)
         self._loop = build_loop(model, batch_size=batch_size)
 
-    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[Answer]:
+    def predict_step(self, batch: list[Photo], batch_idx: int) -> list[PhotoResult]:
         """Answer the prompts of some photographs, so many objects at a time."""
-        answers = [Answer(photo, {}, None, {}) for photo in batch]
-        waiting: list[tuple[Answer, int, InteractionState]] = []
-        for answer in answers:
-            if answer.photo.pixels is None:
+        results = [PhotoResult(photo, {}, None, {}) for photo in batch]
+        waiting: list[tuple[PhotoResult, int, InteractionState]] = []
+        for result in results:
+            if result.photo.pixels is None:
                 continue
-            image = image_tensor(answer.photo.pixels, self.device)
-            for place, prompted in enumerate(answer.photo.job.image.objects):
+            photograph = as_photograph(result.photo.pixels, self.device)
+            for place, prompted in enumerate(result.photo.job.image.objects):
                 try:
-                    waiting.append((answer, place, prompted_state(image, prompted)))
+                    waiting.append((result, place, prompted_state(photograph, prompted)))
                 except ValueError as error:
-                    answer.failed[prompted.key] = str(error)
+                    result.failed[prompted.key] = str(error)
                     continue
                 if len(waiting) == self.batch_size:
                     self._answer(waiting)
                     waiting = []
         self._answer(waiting)
-        return answers
+        return results
 
-    def _answer(self, waiting: list[tuple[Answer, int, InteractionState]]) -> None:
+    def _answer(self, waiting: list[tuple[PhotoResult, int, InteractionState]]) -> None:
         answered = self._loop.answer([state for _, _, state in waiting])
-        for (answer, place, _), state in zip(waiting, answered, strict=True):
-            mask = Mask(state.probability).binary
+        for (result, place, _), state in zip(waiting, answered, strict=True):
+            mask = Mask(state.answer).binary
             if mask.any():
-                answer.masks[place] = run_lengths.encode(mask)
+                result.masks[place] = run_lengths.encode(mask)
             else:
-                key = answer.photo.job.image.objects[place].key
-                answer.failed[key] = "the answer has no pixel; give more prompts"
+                key = result.photo.job.image.objects[place].key
+                result.failed[key] = "the answer has no pixel; give more prompts"
 
 
-def prompted_state(image: torch.Tensor, prompted: PromptedObject) -> InteractionState:
+def prompted_state(photograph: Photograph, prompted: PromptedObject) -> InteractionState:
     """Return the state of an interaction with all prompts of an object, before the answer.
 
     Args:
-        image: RGB, uint8, shape `(3, H, W)`.
+        photograph: The image.
         prompted: The prompts; see `fitted_box` for a box over the edge of the image.
 
     Raises:
         ValueError: If a click or the box is outside the image.
     """
-    box = None if prompted.box is None else fitted_box(prompted.box, image)
-    return with_crop(begin(image, box=box, clicks=prompted.clicks))
+    box = None if prompted.box is None else fitted_box(prompted.box, photograph.size)
+    return with_crop(begin(photograph, box=box, clicks=prompted.clicks))

@@ -66,7 +66,7 @@ class Entry:
             model's `config.json` says.
         parameters: Number of parameters.
         files: All files of its folder by name, except card and `CHECKSUMS`.
-        input: What it takes: `working_size`, `prompts` and `previous_mask`, or
+        input: What it takes: `working_size`, `prompts_enter` and `previous_mask`, or
             `num_classes`.
         license: Licence of the weights.
         data: Training data, one line per data set, with its licence.
@@ -98,7 +98,7 @@ class Entry:
     metrics: Mapping[str, Metric]
 
     @property
-    def size(self) -> int:
+    def nbytes(self) -> int:
         """Bytes of all files."""
         return sum(file.bytes for file in self.files.values())
 

@@ -69,9 +69,9 @@ def find_model(name: str, root: Path | None = None) -> ZooModel:
     for folder in zoo_folders() if root is None else [root]:
         entries = read_index(folder)
         tagged = (full for full in entries if full.startswith(f"{name}."))
-        found = name if name in entries else next(tagged, None)
-        if found is not None:
-            return ZooModel(entries[found], folder)
+        full_name = name if name in entries else next(tagged, None)
+        if full_name is not None:
+            return ZooModel(entries[full_name], folder)
         known |= {*entries, *(full.split(".")[0] for full in entries)}
     for task, facts in TASKS.items():
         if name in list_presets(task):
@@ -97,11 +97,11 @@ def all_models(root: Path | None = None) -> list[ZooModel]:
         ModelNotFoundError: If there is no index.
         ZooError: If an index is damaged or of another schema.
     """
-    found: dict[str, ZooModel] = {}
+    models: dict[str, ZooModel] = {}
     for folder in zoo_folders() if root is None else [root]:
         for name, entry in read_index(folder).items():
-            found.setdefault(name, ZooModel(entry, folder))
-    return list(found.values())
+            models.setdefault(name, ZooModel(entry, folder))
+    return list(models.values())
 
 
 def verify(name: str, root: Path | None = None) -> ZooModel:

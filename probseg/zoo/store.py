@@ -47,10 +47,10 @@ def check_files(folder: Path, checksums: Mapping[str, str]) -> None:
         if not path.is_file():
             msg = f"{path}: no such file, although the model has one; {way_out}"
             raise ModelNotFoundError(msg)
-        found = digest(path)
-        if found != expected:
+        checksum = digest(path)
+        if checksum != expected:
             msg = (
-                f"{path}: sha256 must be {expected}, got {found}; the file is damaged or was "
+                f"{path}: sha256 must be {expected}, got {checksum}; the file is damaged or was "
                 f"replaced: {way_out}"
             )
             raise ChecksumError(msg)

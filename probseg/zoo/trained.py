@@ -199,9 +199,9 @@ def network_of(stored: Mapping[str, Any], source: Path) -> tuple[Description, st
         preset = None if is_path(name) else name.split(".")[0]
         return override(describe(name, pretrained)[1], arguments), preset
     if maker == "warm_start":
-        of = str(arguments["of"])
-        described = read_preset(of, preset_task(of))
-        return override(described, arguments.get("changes") or {}), of
+        preset = str(arguments["of"])
+        described = read_preset(preset, preset_task(preset))
+        return override(described, arguments.get("changes") or {}), preset
     return resolved(description), arguments.get("of")
 
 
@@ -210,7 +210,7 @@ def _digests(weights: Mapping[str, Tensor], state: Mapping[str, Tensor] | None) 
         f"model.{name}": tensor.half() if tensor.is_floating_point() else tensor
         for name, tensor in weights.items()
     }
-    return frozenset(weights_digest(of) for of in (half, state) if of is not None)
+    return frozenset(weights_digest(tensors) for tensors in (half, state) if tensors is not None)
 
 
 def best_checkpoint(run: Path) -> Path:

@@ -42,16 +42,16 @@ def warm_start(
             matches none.
     """
     model = build(override(read_preset(of), changes or {}), Segmenter)
-    own, given = model.state_dict(), _read(weights)
+    own, source = model.state_dict(), _read(weights)
     for pattern in fresh:
-        if not fnmatch.filter([*own, *given], pattern):
+        if not fnmatch.filter([*own, *source], pattern):
             msg = (
                 f"`fresh`: {pattern!r} matches no weight of {of} or {weights}; see its state_dict()"
             )
             raise WeightsError(msg)
-    given = _without(given, fresh)
-    check_fit(_without(own, fresh), given, f"{weights}, for {of} with fresh={list(fresh)}")
-    own.update(given)
+    copied = _without(source, fresh)
+    check_fit(_without(own, fresh), copied, f"{weights}, for {of} with fresh={list(fresh)}")
+    own.update(copied)
     model.load_state_dict(own)
     return model
 

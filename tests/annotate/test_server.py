@@ -519,7 +519,7 @@ def test_memory_is_bounded_for_a_thousand_photographs(tmp_path, answerer, monkey
         client.click(32, 24, True, n)
         if n == 100:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        assert client.sessions.answers.size <= answers.MEMORY
+        assert client.sessions.answers.nbytes <= answers.MEMORY
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 50_000, "kilobytes"
     client.sessions.close()
@@ -531,10 +531,10 @@ def test_memory_is_bounded(tmp_path, answerer, monkeypatch):
     client = begin(draw_photographs(tmp_path, 3), answerer)
     monkeypatch.setattr(answers, "MEMORY", 4 << 20)  # one photograph with zoomed answers is 3 MB
     masks = [client.click(64, 48, True, n)[1] for n in range(3)]
-    assert client.sessions.answers.size <= answers.MEMORY
+    assert client.sessions.answers.nbytes <= answers.MEMORY
     for _ in range(6):
         client.click(70, 40, True, 2)
-    assert client.sessions.answers.size <= answers.MEMORY
+    assert client.sessions.answers.nbytes <= answers.MEMORY
     for _ in range(6):
         _, mask = client.act({"type": "undo"}, 2)
     assert np.array_equal(mask, masks[-1]), "answers that were forgotten are computed again"

@@ -113,6 +113,20 @@ def test_validation_logs_its_figures_and_writes_its_report(tmp_path):
         assert content["datasets"][name]["miou"] == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_fast_dev_run_leaves_no_files(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    objects = FakeObjects(1, name="A")
+    sets = loaders(objects)
+    for verb in ("fit", "validate", "test"):
+        evaluation = InteractiveEvaluation(protocols=["ritm"], max_clicks=1, pictures=1)
+        runner = trainer(tmp_path / "runs", evaluation, fast_dev_run=True)
+        runner.fit(Disks(), sets, sets) if verb == "fit" else getattr(runner, verb)(Disks(), sets)
+        metric = "test/A/miou@1" if verb == "test" else "val/miou@5"
+        assert runner.callback_metrics[metric] > 0
+    assert "objects.csv" not in capsys.readouterr().out
+    assert not [*tmp_path.rglob("*")]
+
+
 def test_tests_log_all_clicks_of_each_protocol(tmp_path, capsys):
     protocols = ["gabbur2021", "ritm"]
     objects = FakeObjects(2, name="A")

@@ -414,7 +414,7 @@ def test_rows_make_what_their_names_promise(name):
     module = part_of(file, "data", *of_data)
     of_heads, full = name.startswith("CSA"), name.startswith("CSA-Full")
     assert (file == "gabbur2021_sbd") == of_heads
-    assert network.prompts == "stem"
+    assert network.prompts_enter == "stem"
     assert network.working_size == (64 if full else None)
     assert isinstance(network.backbone, HRNetV2) == of_heads
     assert isinstance(network.backbone, BoTNet) == ("BoTNet" in name)

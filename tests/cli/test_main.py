@@ -112,8 +112,8 @@ def test_every_verb_explains_itself_by_examples_that_exist(capsys):
 
 
 def test_errors_of_the_program_keep_their_traceback(monkeypatch):
-    def broken(arguments):
-        raise ValueError(arguments)
+    def broken(verb, options):
+        raise ValueError(verb)
 
     monkeypatch.setattr(trainer_module, "run", broken)
     with pytest.raises(ValueError, match="fit"):
@@ -205,7 +205,7 @@ def parsed(faulty):
             patch.chdir(faulty)
             for method in ("instantiate_classes", "_run_subcommand"):
                 patch.setattr(trainer_module.ProbsegCLI, method, lambda *given: None)
-            return trainer_module.run(arguments)
+            return trainer_module.run(arguments[0], arguments[1:])
 
     return parse
 

@@ -13,6 +13,7 @@ from pycocotools import mask as coco_mask
 
 import probseg
 from probseg.annotate.photographs import list_photographs
+from probseg.interact.probability import ProbabilityMap
 from probseg.masks import read_labels
 from probseg.models import build, read_preset
 from probseg.semantic.multiscale import predict_classes
@@ -339,7 +340,7 @@ def test_results_in_one_folder_do_not_remove_each_other(here, capsys):
 
 def test_answers_without_a_pixel_are_failures(here, capsys, monkeypatch):
     def nothing(loop, states):
-        return [s._replace(probability=np.zeros(s.image.shape[-2:], np.float32)) for s in states]
+        return [s._replace(answer=ProbabilityMap.zero(s.photograph.size)) for s in states]
 
     monkeypatch.setattr("probseg.interact.InteractionLoop.answer", nothing)
     (here / "p.json").write_text(json.dumps({"p0.png": [{"clicks": [[20, 30]]}]}))

@@ -8,7 +8,7 @@ import sys
 from probseg.cli.trainer import run
 
 try:
-    run(sys.argv[1:])
+    run(sys.argv[1], sys.argv[2:])
 finally:
     readers = [name for name in sys.modules if name.startswith("probseg.data.sets.")]
     print("imported:", *sorted(readers))

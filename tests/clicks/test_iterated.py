@@ -64,7 +64,8 @@ def draw(answer=never, rounds=0, seed=0, masks=None, **options):
     masks = scenes() if masks is None else masks
     boxes = torch.tensor([[8.0, 10, 20, 30]]).repeat(len(masks), 1)
     given = draws(len(masks), seed)
-    prompts = IteratedClicks(**options).draw(masks, boxes, given, "corrective", rounds, answer)
+    curriculum = IteratedClicks(fewest_rounds=rounds, most_rounds=rounds, **options)
+    prompts = curriculum.draw(masks, boxes, given, answer, epoch=0, batch_seed=0)
     if not options.get("boxes"):
         assert prompts.boxes.isnan().all()
     return prompts, masks
@@ -299,9 +300,9 @@ def test_nothing_is_answered_before_the_first_prompt():
 def test_the_curriculum_hands_its_answers_on_too():
     masks = scenes()
     boxes = torch.tensor([[8.0, 10, 20, 30]]).repeat(len(masks), 1)
-    prompts = Curriculum().draw(masks, boxes, draws(4), "corrective", 1, nothing)
+    prompts = Curriculum().draw(masks, boxes, draws(4), nothing, epoch=40, batch_seed=0)
     assert torch.equal(prompts.previous, nothing(prompts).sigmoid())
     assert torch.equal(prompts.boxes, boxes)
-    for stage in ("box", "random"):
-        prompts = Curriculum().draw(masks, boxes, draws(4), stage, 1, never)
+    for epoch in (0, 19, 20, 39):
+        prompts = Curriculum().draw(masks, boxes, draws(4), never, epoch=epoch, batch_seed=0)
         assert prompts.previous is None

@@ -9,8 +9,8 @@ from probseg.errors import DataError
 from probseg.evaluation import (
     PROTOCOLS,
     SCORES,
+    ClickRecord,
     ObjectRecord,
-    Step,
     most_telling,
     read_objects,
     run_objects,
@@ -35,7 +35,7 @@ def steps_of(length):
     clicks = st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.booleans())
     scores = st.fixed_dictionaries(dict.fromkeys(SCORES, MAYBE) | {"iou": FLOATS})
     step = st.builds(
-        lambda click, scores, seconds: Step(0, *click, scores, seconds),
+        lambda click, scores, seconds: ClickRecord(0, *click, scores, seconds),
         clicks | st.just((None, None, None)),
         scores,
         MAYBE,

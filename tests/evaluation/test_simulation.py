@@ -14,7 +14,7 @@ from probseg.clicks.scribbles import scribble_clicks
 from probseg.errors import DataError
 from probseg.evaluation import PROTOCOLS, draw_crop, run_object, run_objects
 from probseg.interact import OneStep
-from probseg.interact.batches import Batches
+from probseg.interact.batches import SegmenterModel
 from probseg.metrics import click_compliance, iou
 from probseg.types import IGNORE, Click, Prompts
 from support.fakes import draw_sample, micro_model
@@ -78,7 +78,7 @@ class Centred:
     """A network with random weights whose answers are no longer all object or all background."""
 
     def __init__(self, model):
-        self.model = Batches(model)
+        self.model = SegmenterModel(model)
         self.grid, self.encode_each = self.model.grid, self.model.encode_each
 
     def decode_each(self, encoded, prompts):

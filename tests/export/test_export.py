@@ -144,7 +144,7 @@ def test_description(exported):
     model, path, parity = exported
     about = json.loads((path / "export.json").read_text(encoding="utf-8"))
     assert (about["working_size"], about["parity"]) == (SIDE, parity._asdict())
-    parts = ["whole"] if model.prompts == "stem" else ["encode", "click"]
+    parts = ["whole"] if model.prompts_enter == "stem" else ["encode", "click"]
     assert list(about["graphs"]) == parts
     files = {graph["file"]: graph["sha256"] for graph in about["graphs"].values()}
     assert files == {name: digest(path / name) for name in files}

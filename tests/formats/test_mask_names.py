@@ -26,7 +26,7 @@ from probseg.errors import DataError
 from probseg.formats import png, run_lengths
 from probseg.formats.mask_names import MaskNames, mask_names
 from probseg.formats.regions import as_region
-from probseg.tasks.prediction import Answer, Job, Photo
+from probseg.tasks.prediction import Job, Photo, PhotoResult
 from probseg.types import Click
 
 COMPOSED, DECOMPOSED = "caf\u00e9", "cafe\u0301"
@@ -138,7 +138,7 @@ def predicted(root, drawn):
     answers = []
     for job, image in zip(jobs, drawn, strict=True):
         masks = {n: run_lengths.encode(one.region.mask()) for n, one in enumerate(image.objects)}
-        answers.append(Answer(Photo(job, np.zeros((8, 8, 3), np.uint8)), masks, None, {}))
+        answers.append(PhotoResult(Photo(job, np.zeros((8, 8, 3), np.uint8)), masks, None, {}))
     trainer = SimpleNamespace(received_sigterm=False)
     writer.on_predict_batch_end(trainer, None, answers[::-1], None, 0)  # the order is no matter
     assert all(writer.finished(job) for job in jobs)

@@ -7,7 +7,7 @@ import torch
 
 from probseg.attention import Adaptation
 from probseg.errors import UnknownNameError
-from probseg.heads import Decoded, PromptStage
+from probseg.heads import DecoderMaps, PromptStage
 from probseg.types import FeatureInfo, Prompts
 from support.fakes import micro_model
 from support.refusals import refused
@@ -38,7 +38,7 @@ def run(fusion, maps=None, seed=0):
         torch.randn(1, channels, side // stride, side // stride, generator=random)
         for channels, stride in zip(PYRAMID.channels, PYRAMID.strides, strict=True)
     ]
-    decoded = Decoded(levels[0], coarser=tuple(levels[1:]))
+    decoded = DecoderMaps(levels[0], coarser=tuple(levels[1:]))
     prompts = Prompts(torch.zeros(1, 0, 2), torch.zeros(1, 0), torch.full((1, 4), torch.nan))
     maps = torch.zeros(1, 2, side, side) if maps is None else maps
     with torch.no_grad():
@@ -70,7 +70,7 @@ def test_the_result_sees_finer_features_only_if_it_is_to(mixing):
         call = partial(fusion, maps=torch.zeros(1, 2, 16 * CELLS, 16 * CELLS), prompts=None)
         with torch.no_grad():
             given, fine, middle = (
-                call(Decoded(levels[0] * a, coarser=(levels[1] * b, levels[2])))
+                call(DecoderMaps(levels[0] * a, coarser=(levels[1] * b, levels[2])))
                 for a, b in ((1, 1), (2, 1), (1, 2))
             )
         assert given.shape == (1, 4, 4 * CELLS, 4 * CELLS)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probseg.interact import InteractionLoop, OneStep, Zoom, begin
+from probseg.interact.probability import ProbabilityMap
 from probseg.interact.zoom import CUT, SMALLEST_SIDE, expected_iou, first_windows
 from probseg.types import Click
 from support.rows import each
@@ -39,8 +40,8 @@ def test_the_expected_iou_is_that_of_independent_pixels():
         inside = probability.ravel() > 0.5
         hits += chance * (inside & np.array(truth, bool)).sum()
         unions += chance * (inside | np.array(truth, bool)).sum()
-    assert expected_iou(probability, None) == pytest.approx(hits / unions)
-    assert expected_iou(np.full((3, 3), 0.5, np.float32), None) == 0
+    assert expected_iou(ProbabilityMap.of(probability)) == pytest.approx(hits / unions)
+    assert expected_iou(ProbabilityMap.of(np.full((3, 3), 0.5, np.float32))) == 0
 
 
 @each(
@@ -58,15 +59,15 @@ def test_an_object_that_its_window_cuts_counts_less(window, cut):
     probability = np.zeros((10, 10), np.float32)
     probability[4:6, 4:6] = 0.8
     x0, y0, x1, y1 = window or (0, 0, 10, 10)
-    shown = np.zeros_like(probability)
-    shown[y0:y1, x0:x1] = probability[y0:y1, x0:x1]
-    assert expected_iou(shown, window) == pytest.approx(0.8 * (CUT if cut else 1))
+    shown = torch.from_numpy(probability[y0:y1, x0:x1])
+    answer = ProbabilityMap(shown, (x0, y0, x1, y1), (10, 10))
+    assert expected_iou(answer) == pytest.approx(0.8 * (CUT if cut else 1))
 
 
 def test_the_border_of_the_image_cuts_nothing():
-    probability = np.zeros((10, 10), np.float32)
+    probability = torch.zeros(6, 6)
     probability[:4, :4] = 1.0
-    assert expected_iou(probability, (0, 0, 6, 6)) == 1
+    assert expected_iou(ProbabilityMap(probability, (0, 0, 6, 6), (10, 10))) == 1
 
 
 class SureAt(torch.nn.Module):

@@ -346,7 +346,7 @@ def test_a_new_crop_is_paid_for_again(counted):
 class Answers(Segmenter):
     """Says that a disk around the last positive click is the object."""
 
-    def grid_logits(self, image, decoded, prompts):
+    def grid_logits(self, image, decoder_maps, prompts):
         height, width = image.shape[-2:]
         x, y = prompts.points[0][prompts.labels[0] == 1][-1]
         rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")

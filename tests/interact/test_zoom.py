@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from probseg.evaluation import PROTOCOLS, run_object
 from probseg.interact import ZOOMS, InteractionLoop, OneStep, Zoom, begin
+from probseg.interact.probability import ProbabilityMap
 from probseg.interact.zoom import next_window, scaled_size
 from probseg.metrics import iou
 from probseg.types import Click
@@ -187,12 +188,13 @@ def test_a_box_of_pixels_is_found_by_its_first_and_last():
     probability = np.zeros((100, 120), np.float32)
     probability[40:61, 30:71] = 0.6  # rows 40 to 60, columns 30 to 70
     probability[0, 0] = 0.5  # not above
+    answer = ProbabilityMap.of(probability)
     zoom = Zoom(min_side=1)
     two = [Click(50, 50), Click(0, 0, positive=False)]
     x, y = 0.7 * 41, 0.7 * 21
     expected = round(50 - x), round(50 - y), round(50 + x) + 1, round(50 + y) + 1
-    assert next_window(zoom, None, probability, two) == expected
-    farther = next_window(zoom, None, probability, [*two, Click(100, 50)])
+    assert next_window(zoom, None, answer, two) == expected
+    farther = next_window(zoom, None, answer, [*two, Click(100, 50)])
     assert farther[2] == min(120, round(65 + 0.7 * 71) + 1)
     assert farther[0] == round(65 - 0.7 * 71)
 
@@ -200,18 +202,24 @@ def test_a_box_of_pixels_is_found_by_its_first_and_last():
 def test_the_window_stays_until_a_click_leaves_it():
     probability = np.zeros((100, 100), np.float32)
     probability[45:56, 45:56] = 1
-    zoom = Zoom(min_side=40)
-    first = next_window(zoom, None, probability, [Click(50, 50)] * 2)
+    answer, zoom = ProbabilityMap.of(probability), Zoom(min_side=40)
+    first = next_window(zoom, None, answer, [Click(50, 50)] * 2)
     assert first == (30, 30, 71, 71)
     for x, stays in ((30, True), (69, True), (70, False), (29, False)):
-        window = next_window(zoom, first, probability, [Click(50, 50), Click(x, 50)])
+        window = next_window(
+            zoom, first, ProbabilityMap.of(probability), [Click(50, 50), Click(x, 50)]
+        )
         assert (window == first) == stays, "the last column counts as outside"
         negative = Click(x, 50, positive=False)
-        assert next_window(zoom, first, probability, [Click(50, 50), negative]) == first
+        assert (
+            next_window(zoom, first, ProbabilityMap.of(probability), [Click(50, 50), negative])
+            == first
+        )
     probability[45:56, 45:84] = 1  # the object grows: the overlap is 41 / 55
-    assert next_window(zoom, first, probability, [Click(50, 50)] * 2) == first
+    answer = ProbabilityMap.of(probability)
+    assert next_window(zoom, first, answer, [Click(50, 50)] * 2) == first
     strict = replace(zoom, keep_above=0.8)
-    assert next_window(strict, first, probability, [Click(50, 50)] * 2) != first
+    assert next_window(strict, first, answer, [Click(50, 50)] * 2) != first
 
 
 @pytest.mark.parametrize("stale", [False, True])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probseg.interact.batches import Batches
+from probseg.interact.batches import SegmenterModel
 from support.fakes import micro_model
 from support.network_cases import prompts
 
@@ -53,7 +53,7 @@ def test_what_is_filled_up_has_the_mean_colour():
     model, seen = network("micro_conv", OTHER)
     with torch.no_grad():
         model(torch.rand(1, 3, 45, 61), CLICKS)
-    assert seen["image"].shape[-2:] == Batches(model).grid((45, 61))
+    assert seen["image"].shape[-2:] == SegmenterModel(model).grid((45, 61))
     assert (seen["image"][..., 45:, :] == model.mean).all()
     assert seen["shown"].shape[-2:] == (45, 61)
 

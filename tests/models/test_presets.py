@@ -142,7 +142,7 @@ def attentions(module):
 @pytest.mark.parametrize(("name", "place"), TRAINED)
 def test_micro_presets_train_at_odd_sizes(name, place):
     model = opened(build(described(name, **placed(name, place))))
-    assert model.prompts == place
+    assert model.prompts_enter == place
     assert 10_000 < count(model) < 1_000_000
     for size in SIZES:
         model.zero_grad()
@@ -275,7 +275,7 @@ def check_head(name, head):
 
 def check_prompts(name, model):
     fast, stage, unet = (part in name.split("_") for part in ("fast", "stage", "unet"))
-    assert model.prompts == ("head" if fast or stage or unet else "stem")
+    assert model.prompts_enter == ("head" if fast or stage or unet else "stem")
     assert isinstance(model.fusion, PromptStage) == stage
     assert isinstance(model.fusion, PromptFusion) == fast
     assert isinstance(model.fusion, PromptUNet) == unet

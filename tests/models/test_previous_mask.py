@@ -10,7 +10,7 @@ import torch
 from probseg.backbones import PromptStem, rgb_parameters
 from probseg.heads import Head
 from probseg.interact import InteractionLoop, begin, image_tensor
-from probseg.interact.batches import Batches
+from probseg.interact.batches import SegmenterModel
 from probseg.models import Segmenter
 from probseg.types import Click
 from support.fakes import draw_scene, micro_model
@@ -124,7 +124,9 @@ def test_images_of_other_sizes_share_a_call(entry):
     images = [noise(3, *size, seed=n) for n, size in enumerate(sizes)]
     given = [asked(previous=noise(1, 1, *sizes[0], seed=9)), asked()]
     with torch.no_grad():
-        together = Batches(model).decode_each(Batches(model).encode_each(images), given)
+        together = SegmenterModel(model).decode_each(
+            SegmenterModel(model).encode_each(images), given
+        )
         for image, one, answer in zip(images, given, together, strict=True):
             torch.testing.assert_close(answer, model(image[None], one)[0, 0], rtol=0, atol=1e-4)
 

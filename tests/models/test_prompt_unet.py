@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from probseg.heads import PromptPropagation, PromptUNet, PyramidDecoder
-from probseg.interact.batches import Batches
+from probseg.interact.batches import SegmenterModel
 from probseg.types import FeatureInfo, Prompts
 from support.fakes import micro_model
 from support.network_cases import assert_all_learn, maps_of, opened, prompts
@@ -60,8 +60,8 @@ def test_encoding_and_decoding_is_the_whole_road(name, size):
     assert logits.shape == (2, 1, *size)
     assert logits.dtype == torch.float32
     assert logits.isfinite().all()
-    assert len(encoded.decoded.coarser) == 3
-    assert (encoded.decoded.units is None) == (name == "lite0_unet")
+    assert len(encoded.decoder_maps.coarser) == 3
+    assert (encoded.decoder_maps.units is None) == (name == "lite0_unet")
 
 
 def test_a_click_costs_fusion_and_head_alone():
@@ -83,7 +83,9 @@ def test_images_of_one_grid_together_are_as_one_by_one(name):
     images = [torch.rand(3, *size) for size in sizes]
     given = [drawn(size, seed=n, clicks=n + 1) for n, size in enumerate(sizes)]
     with torch.no_grad():
-        together = Batches(network).decode_each(Batches(network).encode_each(images), given)
+        together = SegmenterModel(network).decode_each(
+            SegmenterModel(network).encode_each(images), given
+        )
         for n, image in enumerate(images):
             alone = network(image[None], given[n])[0, 0]
             torch.testing.assert_close(together[n], alone, atol=1e-5, rtol=1e-4)
@@ -153,8 +155,8 @@ def test_autocast_encodes_and_answers():
             encoded = network.encode(image)
             inside = network.decode(encoded, given)
         outside = network.decode(encoded, given)
-    assert encoded.decoded.features.dtype == torch.bfloat16
-    assert encoded.decoded.units.queries.dtype == torch.float32
+    assert encoded.decoder_maps.features.dtype == torch.bfloat16
+    assert encoded.decoder_maps.units.queries.dtype == torch.float32
     for logits in (inside, outside):
         assert not torch.equal(logits, exact)
         assert (logits - exact).abs().max() < 0.1 * exact.abs().max() + 0.1
@@ -168,7 +170,7 @@ def test_any_level_may_propagate(level):
     with torch.no_grad():
         encoded = network.encode(torch.rand(1, 3, 64, 64))
         assert network.decode(encoded, drawn((64, 64))).isfinite().all()
-    assert encoded.decoded.units.queries.shape[2] == (64 // (4, 8, 16, 32)[level]) ** 2
+    assert encoded.decoder_maps.units.queries.shape[2] == (64 // (4, 8, 16, 32)[level]) ** 2
 
 
 def test_descriptions_reach_the_propagation():

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from probseg.backbones import PromptStem
-from probseg.heads import ConvHead, Decoded, PromptFusion
+from probseg.heads import ConvHead, DecoderMaps, PromptFusion
 from probseg.models import Segmenter
 from probseg.models.encoded import moved_prompts
 from probseg.types import FeatureInfo
@@ -65,7 +65,7 @@ def test_with_prompts_at_the_stem_it_runs_for_every_click(name):
     backbone = outputs(model.backbone)
     with torch.no_grad():
         encoded = model.encode(torch.rand(1, 3, 40, 56))
-        assert encoded.decoded is None
+        assert encoded.decoder_maps is None
         assert not backbone
         for count in (1, 2):
             model.decode(encoded, prompts(*[(3, 4, 1)] * count))
@@ -107,13 +107,13 @@ def test_features_encoded_under_autocast_are_half_precision(model):
         encoded = model.encode(torch.rand(1, 3, 40, 56))
     with torch.no_grad():
         answer = model.decode(encoded, CLICKS)
-    assert encoded.decoded.features.dtype == torch.bfloat16
+    assert encoded.decoder_maps.features.dtype == torch.bfloat16
     assert answer.dtype == torch.float32
 
 
 def test_each_entry_has_its_own_parts(name):
     stem, head = build(name, "stem"), build(name, "head", fusion=None)
-    assert (stem.prompts, head.prompts) == ("stem", "head")
+    assert (stem.prompts_enter, head.prompts_enter) == ("stem", "head")
     assert stem.fusion is None
     assert isinstance(head.fusion, PromptFusion)
     assert head.fusion.channels == 64, "the usual one"
@@ -124,7 +124,7 @@ def test_each_entry_has_its_own_parts(name):
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (9, 6), (11, 15)])
 def test_a_single_clicked_pixel_counts_however_coarse_the_features(row, column):
     fusion = PromptFusion(FeatureInfo((6,), (4,)), 3, channels=8, dilations=()).eval()
-    decoded, maps = Decoded(torch.randn(1, 6, 3, 4)), torch.zeros(1, 3, 12, 16)
+    decoded, maps = DecoderMaps(torch.randn(1, 6, 3, 4)), torch.zeros(1, 3, 12, 16)
     before = fusion(decoded, maps, prompts())
     maps[0, 1, row, column] = 1
     change = (fusion(decoded, maps, prompts()) - before)[0, :, row // 4, column // 4]
@@ -136,7 +136,7 @@ def test_blocks_of_the_fusion_reach_ever_further():
         fusion = PromptFusion(FeatureInfo((4,), (1,)), 3, channels=2, dilations=dilations).eval()
         for parameter in fusion.parameters():
             nn.init.ones_(parameter)
-        decoded, maps = Decoded(torch.ones(1, 4, 1, 41)), torch.zeros(1, 3, 1, 41)
+        decoded, maps = DecoderMaps(torch.ones(1, 4, 1, 41)), torch.zeros(1, 3, 1, 41)
         before = fusion(decoded, maps, prompts())
         maps[0, 1, 0, 20] = 1
         changed = (fusion(decoded, maps, prompts()) != before).any(dim=1).flatten().nonzero()
@@ -157,7 +157,7 @@ def test_auxiliary_logits_have_the_size_of_the_image_and_see_no_prompt():
     assert not torch.equal(asked[0].main, asked[1].main)
     assert encoded.working_size == (21, 30)
     assert encoded.image.shape == (1, 3, 24, 32), "whole cells of stride 4"
-    whole = functional.interpolate(encoded.decoded.auxiliary, (24, 32), mode="bilinear")
+    whole = functional.interpolate(encoded.decoder_maps.auxiliary, (24, 32), mode="bilinear")
     expected = functional.interpolate(whole[..., :21, :30], (37, 53), mode="bilinear")
     torch.testing.assert_close(asked[0].auxiliary, expected)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from probseg.interact.batches import Batches
+from probseg.interact.batches import SegmenterModel
 from support.fakes import micro_model
 from support.network_cases import prompts
 from support.rows import each
@@ -49,7 +49,9 @@ def test_clicks_on_one_image_after_another_give_what_all_at_once_gives(working_s
     model = network(working_size=working_size)
     images = [image()[0], image(45, 62)[0]]
     with torch.no_grad():
-        together = Batches(model).decode_each(Batches(model).encode_each(images), [CLICKS, CLICKS])
+        together = SegmenterModel(model).decode_each(
+            SegmenterModel(model).encode_each(images), [CLICKS, CLICKS]
+        )
         alone = [model(one[None], CLICKS)[0, 0] for one in images]
     for one, other in zip(together, alone, strict=True):
         torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)

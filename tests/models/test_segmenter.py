@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from probseg.clicks import ClickMaps
 from probseg.heads import ConvHead, Head
-from probseg.interact.batches import Batches
+from probseg.interact.batches import SegmenterModel
 from probseg.models import Segmenter, build, override, read_preset
 from probseg.models.encoded import moved_prompts
 from probseg.types import Prompts
@@ -230,7 +230,7 @@ def test_many_images_are_computed_as_each_alone(name, working_size):
     torch.manual_seed(0)
     model = micro_model(name, working_size=working_size).double()
     sizes = [(37, 53), (40, 54), (37, 53), (39, 56)]
-    assert len({Batches(model).grid(size) for size in sizes}) == 1
+    assert len({SegmenterModel(model).grid(size) for size in sizes}) == 1
     images = [torch.rand(3, *size) for size in sizes]
     asked = [
         prompts((5, 9, 1), (30, 30, 0), box=(2, 3, 40, 30)),
@@ -239,14 +239,15 @@ def test_many_images_are_computed_as_each_alone(name, working_size):
         prompts(box=(0, 0, 50, 30)),
     ]
     with torch.no_grad():
-        encoded = Batches(model).encode_each(images)
-        together = Batches(model).decode_each(encoded, asked)
-        some = Batches(model).decode_each([encoded[2], encoded[0]], [asked[2], asked[0]])
+        encoded = SegmenterModel(model).encode_each(images)
+        together = SegmenterModel(model).decode_each(encoded, asked)
+        some = SegmenterModel(model).decode_each([encoded[2], encoded[0]], [asked[2], asked[0]])
         for image, given_prompts, one, answer in zip(images, asked, encoded, together, strict=True):
             alone = model.encode(image[None])
             assert (one.size, one.working_size) == (alone.size, alone.working_size)
             assert torch.equal(one.image, alone.image)
-            assert (one.decoded is None) == (alone.decoded is None) == (name != "micro_fast")
+            for maps in (one.decoder_maps, alone.decoder_maps):
+                assert (maps is None) == (name != "micro_fast")
             expected = model(image[None], given_prompts)[0, 0]
             assert answer.dtype == torch.float32
             torch.testing.assert_close(answer, expected, rtol=1e-6, atol=1e-7)
@@ -259,7 +260,7 @@ def test_many_images_are_computed_as_each_alone(name, working_size):
 def test_the_grid_is_the_size_that_the_network_sees(height, width, working_size):
     for model in (painter(1), painter(1, working_size), SMALL):
         seen = model.encode(torch.zeros(1, 3, height, width)).image.shape[-2:]
-        assert Batches(model).grid((height, width)) == tuple(seen)
+        assert SegmenterModel(model).grid((height, width)) == tuple(seen)
 
 
 def test_prompts_move_with_each_side_of_the_image():
@@ -281,11 +282,11 @@ def test_prompts_move_with_each_side_of_the_image():
 )
 def test_prompts_of_each_are_a_batch_of_one(asked, name):
     with torch.no_grad():
-        encoded = Batches(SMALL).encode_each([torch.zeros(3, 8, 8)] * 2)
+        encoded = SegmenterModel(SMALL).encode_each([torch.zeros(3, 8, 8)] * 2)
         with pytest.raises(ValueError, match=name):
-            Batches(SMALL).decode_each(encoded, [prompts(), asked])
+            SegmenterModel(SMALL).decode_each(encoded, [prompts(), asked])
         with pytest.raises(ValueError, match="zip"):
-            Batches(SMALL).decode_each(encoded, [prompts()])
+            SegmenterModel(SMALL).decode_each(encoded, [prompts()])
 
 
 def test_features_of_a_loss_are_left_out_of_each():
@@ -294,12 +295,12 @@ def test_features_of_a_loss_are_left_out_of_each():
     model = Segmenter(backbone, Coarse, ConvHead, prompts="head").eval()
     images = [torch.rand(3, 20, 24), torch.rand(3, 19, 23)]
     with torch.no_grad():
-        assert model.encode(images[0][None]).decoded.auxiliary is not None
-        for image, one in zip(images, Batches(model).encode_each(images), strict=True):
-            assert one.decoded.auxiliary is None
-            assert one.decoded.features.shape[0] == one.image.shape[0] == 1
-            whole = model.encode(image[None]).decoded.features
-            torch.testing.assert_close(one.decoded.features, whole, rtol=1e-4, atol=1e-5)
+        assert model.encode(images[0][None]).decoder_maps.auxiliary is not None
+        for image, one in zip(images, SegmenterModel(model).encode_each(images), strict=True):
+            assert one.decoder_maps.auxiliary is None
+            assert one.decoder_maps.features.shape[0] == one.image.shape[0] == 1
+            whole = model.encode(image[None]).decoder_maps.features
+            torch.testing.assert_close(one.decoder_maps.features, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_auxiliary_logits_are_enlarged_as_areas_of_whole_cells():
@@ -308,7 +309,7 @@ def test_auxiliary_logits_are_enlarged_as_areas_of_whole_cells():
     model = Segmenter(backbone, Coarse, ConvHead, prompts="head").eval()
     with torch.no_grad():
         encoded = model.encode(torch.rand(1, 3, 21, 27))
-        coarse, size = encoded.decoded.auxiliary, encoded.image.shape[-2:]
+        coarse, size = encoded.decoder_maps.auxiliary, encoded.image.shape[-2:]
         enlarged = functional.interpolate(coarse, size, mode="bilinear", align_corners=False)
         found = model.raw_logits(encoded, prompts()).auxiliary
     assert coarse.std() > 1e-3

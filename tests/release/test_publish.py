@@ -69,7 +69,7 @@ def test_a_model_folder_and_its_line(trained, tmp_path):
     assert set(entry.files) == {WEIGHTS, CONFIG, "evaluations.json"}
     assert (entry.task, entry.preset, entry.arguments) == ("interactive", "micro_csa", {})
     assert entry.parameters == sum(parameter.numel() for parameter in model.parameters())
-    assert entry.input == {"working_size": None, "prompts": "stem", "previous_mask": False}
+    assert entry.input == {"working_size": None, "prompts_enter": "stem", "previous_mask": False}
     assert entry.metrics == {
         f"Toy/ritm/{name}": figure for name, figure in MEASURED.figures.items()
     }
@@ -102,7 +102,7 @@ def test_a_variant_is_published_as_the_network_itself(tmp_path):
         assert entry.preset == "micro_csa"
         assert entry.arguments == VARIED
         assert read_config(tmp_path / name) == description == description_of(entry)
-        assert entry.input == {"working_size": 50, "prompts": "stem", "previous_mask": True}
+        assert entry.input == {"working_size": 50, "prompts_enter": "stem", "previous_mask": True}
         assert create_model(str(tmp_path / name), pretrained=True).working_size == 50
     entry = publish(trained, "micro_csa.wide", tmp_path, facts(), changes={"working_size": 96})
     assert entry.arguments == {**VARIED, "working_size": 96}

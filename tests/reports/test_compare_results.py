@@ -15,7 +15,7 @@ from probseg.reports.comparison_report import (
     remarks,
     verdicts,
 )
-from probseg.reports.comparison_scores import KINDS, kind_of
+from probseg.reports.comparison_scores import METRIC_STYLES, style_of
 from support.result_folders import COMPARED, METRICS, result, rising, rows_of
 from support.rows import each
 
@@ -52,7 +52,7 @@ def test_all_metrics_are_there_and_corrected_together(two):
     names = [row.metric for row in comparison.rows]
     assert names == METRICS
     assert COMPARED[:3] == ["boundary_iou", "brier", "ece"]
-    assert {name.partition("@")[0] for name in names} == set(KINDS)
+    assert {name.partition("@")[0] for name in names} == set(METRIC_STYLES)
     assert [row.corrected_p for row in comparison.rows] == holm([r.p for r in comparison.rows])
 
 
@@ -89,7 +89,7 @@ def test_swapping_turns_all_signs(two):
     photos, a, b, there = two
     back = compare([result("b", b, photos), result("a", a, photos)], **QUICK)
     for row, other in zip(there.rows, back.rows, strict=True):
-        better = 1 if kind_of(row.metric).higher_is_better else -1
+        better = 1 if style_of(row.metric).higher_is_better else -1
         assert row.direction in (0, np.sign(better * row.difference))
         assert other == dataclasses.replace(
             row,

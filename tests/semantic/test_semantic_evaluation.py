@@ -125,6 +125,16 @@ def test_scores_are_those_of_all_pixels_of_a_data_set(verb, tmp_path):
         )
 
 
+def test_a_fast_dev_run_leaves_no_files(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = SemanticDataModule(val=FakeStreets(1), test=FakeStreets(1), num_workers=0)
+    for verb in ("test", "validate"):
+        trainer = quiet_trainer(tmp_path, SemanticEvaluation(pictures=1), fast_dev_run=True)
+        getattr(trainer, verb)(SemanticSegmentation(micro()), data, verbose=False)
+    assert "pixel accuracy" in capsys.readouterr().out
+    assert not [*tmp_path.rglob("*")]
+
+
 def only(dataset, number):
     part = FakeStreets(0, name=dataset.name, classes=dataset.classes)
     part.samples = [dataset.samples[number]]

@@ -14,7 +14,7 @@ from scipy.io import savemat
 from torch import nn
 
 from probseg.data.base import InteractiveDataset
-from probseg.heads import Decoded, FPNDecoder
+from probseg.heads import DecoderMaps, FPNDecoder
 from probseg.models import Segmenter, build
 from probseg.types import IGNORE, Sample
 from support.micro import described
@@ -70,7 +70,7 @@ class Coarse(FPNDecoder):
 
     def forward(self, maps):
         features = super().forward(maps).features
-        return Decoded(features, self.coarse(features))
+        return DecoderMaps(features, self.coarse(features))
 
 
 class FakeObjects(InteractiveDataset):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from probseg.backbones import Backbone
-from probseg.heads import Decoded, Decoder
+from probseg.heads import Decoder, DecoderMaps
 from probseg.types import FeatureInfo
 
 
@@ -32,5 +32,5 @@ class Through(Decoder):
         super().__init__()
         self.features = inputs
 
-    def forward(self, maps: list[Tensor]) -> Decoded:
-        return Decoded(maps[0])
+    def forward(self, maps: list[Tensor]) -> DecoderMaps:
+        return DecoderMaps(maps[0])

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from probseg.evaluation import PROTOCOLS, SCORES, ObjectRecord, Scores, Step, write_objects
+from probseg.evaluation import PROTOCOLS, SCORES, ClickRecord, ObjectRecord, Scores, write_objects
 from probseg.reports.comparison import Comparison, Row
 from probseg.reports.comparison_inputs import Result
 
@@ -36,9 +36,9 @@ def step(
     click: tuple[int, int, bool] | tuple[None, None, None] = (None, None, None),
     seconds: float | None = None,
     **scores: float | None,
-) -> Step:
+) -> ClickRecord:
     """A line of a run; scores that are not given are None."""
-    return Step(k, *click, dict.fromkeys(SCORES) | scores, seconds)
+    return ClickRecord(k, *click, dict.fromkeys(SCORES) | scores, seconds)
 
 
 def scores_by_iou(ious: Any) -> dict[str, Any]:

@@ -65,9 +65,9 @@ def camvid_fit(*more: object) -> list[str]:
     return [str(a) for a in (*experiment, *MICRO_EMANET, *QUIET, *SMALL, every, *more)]
 
 
-def finished(*arguments: object) -> ProbsegCLI:
+def finished(verb: str, *options: object) -> ProbsegCLI:
     """Run a command line and return its trainer, model and data."""
-    return run([str(argument) for argument in arguments])
+    return run(verb, [str(option) for option in options])
 
 
 def only_made(*arguments: object) -> ProbsegCLI:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from probseg.interact.batches import Batches, OneStep
+from probseg.interact.batches import OneStep, SegmenterModel
 from probseg.models import Segmenter
 from probseg.types import IGNORE, Sample
 from support.fakes import Pixels
@@ -108,7 +108,7 @@ class Spy:
     """
 
     def __init__(self, model):
-        self.model = Batches(model) if isinstance(model, Segmenter) else model
+        self.model = SegmenterModel(model) if isinstance(model, Segmenter) else model
         self.encoded = []
         self.decoded = []
 

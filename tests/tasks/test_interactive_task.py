@@ -12,7 +12,6 @@ from torch import nn
 
 from probseg.backbones import TimmBackbone
 from probseg.clicks import Curriculum
-from probseg.clicks.rounds import drawn_rounds
 from probseg.clicks.sampling import object_boxes
 from probseg.data import InteractiveDataModule
 from probseg.data.datamodule import TrainBatch
@@ -81,8 +80,8 @@ def draw(stage, answer=nothing, curriculum=None, noise=0.1, data=None, seed=0):
         model, curriculum=Curriculum(**(curriculum or {})), corner_noise=noise
     )
     images = data.images.float() / 255
-    rounds = drawn_rounds(task.curriculum.rounds, seed)
-    prompts = task.draw_prompts(images, data.masks, data.seeds, stage, rounds)
+    epoch = next(n for n in range(100) if task.curriculum.stage(n) == stage)
+    prompts = task.draw_prompts(images, data.masks, data.seeds, epoch=epoch, batch_seed=seed)
     assert prompts.points.shape == (*prompts.labels.shape, 2)
     assert prompts.boxes.shape == (len(data.masks), 4)
     return prompts, model, data.masks

@@ -37,6 +37,14 @@ def micro_task(previous_mask=True, curriculum=None, prompts="stem", **options):
     return task
 
 
+def clicks(rounds):
+    return IteratedClicks(fewest_rounds=rounds, most_rounds=rounds)
+
+
+def drawn(task):
+    return task.draw_prompts(*crops(), epoch=0, batch_seed=0)
+
+
 @pytest.fixture
 def asked(monkeypatch):
     """How the network was asked: prompts, modes and gradients of each call."""
@@ -54,21 +62,21 @@ def asked(monkeypatch):
 
 
 def test_without_rounds_or_previous_mask_nothing_is_handed_on(asked):
-    given = micro_task().draw_prompts(*crops(), "corrective", 0)
+    given = drawn(micro_task(curriculum=clicks(0)))
     assert not asked
     assert given.previous is None
     assert (given.labels == 1).any(dim=1).all()
-    given = micro_task(previous_mask=False).draw_prompts(*crops(), "corrective", 2)
+    given = drawn(micro_task(previous_mask=False, curriculum=clicks(2)))
     assert [one[0].previous for one in asked] == [None, None]
     assert given.previous is None
 
 
 @pytest.mark.parametrize(
-    ("curriculum", "prompts"), [(IteratedClicks(), "head"), (Curriculum(), "stem")]
+    ("curriculum", "prompts"), [(clicks(3), "head"), (Curriculum(0, 0, rounds=(3, 3)), "stem")]
 )
 def test_each_answer_is_handed_on(curriculum, prompts, asked):
     task = micro_task(curriculum=curriculum, prompts=prompts)
-    given = task.draw_prompts(*crops(), "corrective", 3)
+    given = drawn(task)
     assert len(asked) == 3
     assert asked[0][0].previous is None
     later = [one[0].previous for one in asked[1:]] + [given.previous]
@@ -86,11 +94,11 @@ def test_each_answer_is_handed_on(curriculum, prompts, asked):
 def test_rounds_see_no_refinement_and_evaluations_do(monkeypatch):
     calls, cut = [], GraphCut.forward
     monkeypatch.setattr(GraphCut, "forward", lambda *given: calls.append(1) or cut(*given))
-    task = micro_task()
+    task = micro_task(curriculum=clicks(3))
     task.model.refinement = GraphCut(units=4)
     images, masks, seeds = crops()
     pixels = (255 * images).to(torch.uint8)
-    task.draw_prompts(images, masks, seeds, "corrective", 3)
+    drawn(task)
     result = task.training_step(TrainBatch(pixels, masks, seeds, ["a", "b", "c"], []), 0)
     assert not calls
     result["loss"].backward()
@@ -101,24 +109,24 @@ def test_rounds_see_no_refinement_and_evaluations_do(monkeypatch):
 
 
 def test_rounds_leave_no_trace():
-    task = micro_task()
+    task = micro_task(curriculum=clicks(3))
     buffers = {name: buffer.clone() for name, buffer in task.model.named_buffers()}
     assert any("running_mean" in name for name in buffers)
-    task.draw_prompts(*crops(), "corrective", 3)
+    drawn(task)
     assert all(torch.equal(b, buffers[name]) for name, b in task.model.named_buffers())
     assert all(module.training for module in task.model.modules())
     assert all(parameter.grad is None for parameter in task.parameters())
 
 
 def test_prompts_are_a_function_of_the_seeds():
-    task = micro_task()
+    task = micro_task(curriculum=clicks(2))
     torch.manual_seed(1)
-    first = task.draw_prompts(*crops(), "corrective", 2)
+    first = drawn(task)
     torch.manual_seed(2)
-    for mine, same in zip(first, task.draw_prompts(*crops(), "corrective", 2), strict=True):
+    for mine, same in zip(first, drawn(task), strict=True):
         torch.testing.assert_close(mine, same, rtol=0, atol=0, equal_nan=True)
     images, masks, seeds = crops()
-    other = task.draw_prompts(images, masks, seeds + 1, "corrective", 2)
+    other = task.draw_prompts(images, masks, seeds + 1, epoch=0, batch_seed=0)
     assert not torch.equal(first.points, other.points)
     # Crop 0 has the seed now that crop 1 had before: the same clicks on the same mask.
     start = 2 * task.curriculum.most_clicks

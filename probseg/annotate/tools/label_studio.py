@@ -105,7 +105,7 @@ class Backend:
         if question is None:
             return {"results": [], "model_version": self._model.name}
         encoded = self._encoded(*self._source(question.image))
-        size = encoded.probability.shape
+        size = encoded.photograph.size
         if size != question.size:
             msg = (
                 f"{question.image:.200}: has {size[1]} x {size[0]} pixels, Label Studio shows "

@@ -10,8 +10,9 @@ import numpy.typing as npt
 import torch
 
 from probseg.interact.mask import Mask
+from probseg.interact.photograph import as_photograph
 from probseg.interact.session import Answer, answer_steps, build_loop, encode_image, prepared
-from probseg.interact.states import OVERHANG, InteractionState, fitted_box, image_tensor
+from probseg.interact.states import OVERHANG, InteractionState, fitted_box
 from probseg.interact.steps import BoxStep, Step
 from probseg.types import Click
 from probseg.zoo import create_interactive
@@ -45,7 +46,7 @@ class PromptedModel:
         Args:
             image: RGB, uint8, shape `(H, W, 3)`.
         """
-        return encode_image(self._model, image_tensor(image, self._device))
+        return encode_image(self._model, as_photograph(image, self._device))
 
     def answer(
         self,
@@ -72,14 +73,14 @@ class PromptedModel:
         Raises:
             ValueError: If a prompt is outside of the image.
         """
-        size = encoded.image.shape[1], encoded.image.shape[2]
+        size = encoded.photograph.size
         steps: list[Step] = [pixel_click(point, True, size) for point in positive]
         steps += [pixel_click(point, False, size) for point in negative]
         if box is not None:
-            steps.append(BoxStep(fitted_box(box, encoded.image)))
+            steps.append(BoxStep(fitted_box(box, size)))
         elif not positive:
             return Mask(np.zeros(size, np.float32))
-        return Mask(answer_steps(self._loop, Answer(encoded), steps).state.probability)
+        return Mask(answer_steps(self._loop, Answer(encoded), steps).state.answer)
 
 
 def pixel_click(point: Point, positive: bool, size: tuple[int, int]) -> Click:

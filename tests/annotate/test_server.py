@@ -545,6 +545,8 @@ REFUSED = [
     ({"host": "evil.example"}, 403),
     ({"host": "evil.example:8808"}, 403),
     ({"origin": "http://evil.example"}, 403),
+    ({"origin": f"http://{HOST}.evil.example"}, 403),
+    ({"origin": f"http://evil.example/{HOST}"}, 403),
     ({"origin": "null"}, 403),
     ({"x-probseg-token": "wrong"}, 401),
     ({"x-probseg-token": ""}, 401),

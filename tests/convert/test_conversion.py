@@ -116,6 +116,16 @@ def test_a_tolerance_is_paid_in_iou(tmp_path, images):
     assert any("at worst" in line for line in losses.lines())
 
 
+@pytest.mark.parametrize("writer", ["yolo", "coco-polygons"])
+def test_thin_objects_survive_a_tolerance(tmp_path, images, writer):
+    thin = np.zeros((9, 11), dtype=bool)
+    thin[4, 2:9] = True
+    alone = [images[0]._replace(objects=[labelled(thin)])]
+    found, losses = there_and_back(tmp_path, alone, writer, tolerance=1.5)
+    np.testing.assert_array_equal(found[0].objects[0].region.mask(), thin)
+    assert not losses.lost
+
+
 def test_the_command(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_folder(tmp_path, images=3, objects=2)

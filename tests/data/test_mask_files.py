@@ -186,6 +186,8 @@ REFUSED = {
     "alpha.png": (with_alpha("RGBA", ALL, WHITE), "channel A"),
     "alpha.tif": (with_alpha("LA", ALL, WHITE), "channel A"),
     "soft alpha.png": (with_alpha("LA", ALL, smooth(0.5)), "channel A"),
+    "half clear object.png": (
+        with_alpha("LA", WHITE, np.where(DISK, 128, np.where(X < 9, 0, 255))), "channel A"),
     "black alpha.png": (with_alpha("RGBA", ALL * 0, WHITE), "channel A"),
     "green alpha.png": (with_alpha("RGBA", Image.new("RGB", (WIDTH, HEIGHT), (0, 255, 0)), WHITE),
                         "colours"),

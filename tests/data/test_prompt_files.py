@@ -131,6 +131,11 @@ def test_a_photograph_has_one_name_however_its_path_is_written(tmp_path, name, t
         ("p.csv", "image,x,y\na.jpg,3,\n", "line 2: `y` must be a finite number"),
         ("p.csv", "image,x0,y0,x1,y1\na.jpg,1,2,3,\n", "line 2: `y1` must be a finite number"),
         ("p.csv", "image,x,y\na.jpg,,\n", "a.jpg: the object 1 has neither"),
+        (
+            "p.csv",
+            "image,x0,y0,x1,y1\na.jpg,1,2,9,9\na.jpg,1,2,8,8\n",
+            "line 3: a second box for the same object",
+        ),
         ("p.json", '{"a.jpg": [{"box": "1234"}]}', "a box must be [x0, y0, x1, y1], got 1234"),
         ("p.json", '{"a.jpg": [{"box": [1, 2, 3, true]}]}', "finite numbers, got True"),
         ("p.json", '{"a.jpg": [{"clicks": [3, 4]}]}', "a click must be [x, y]"),

@@ -8,7 +8,6 @@ import pytest
 
 from probseg.data.downloads import download
 from probseg.errors import ChecksumError, DownloadError
-from support.rows import each
 from support.sites import serving
 
 CONTENT = random.Random(0).randbytes(300_000)
@@ -89,7 +88,7 @@ def test_servers_that_know_less(site, tmp_path, behaviour):
     assert len(site.asked) == expected
 
 
-@each(
+@pytest.mark.parametrize(
     ("heeds_if_range", "length", "name"),  # every pair of two values
     [
         (True, 200_000, "a.bin"),

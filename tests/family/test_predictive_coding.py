@@ -156,6 +156,18 @@ def test_the_free_energy_never_increases(layers, rate, size, seed):
         before = after
 
 
+def test_two_layers_that_move_towards_each_other_do_not_pass():
+    """Both change what is between them: the bound of a layer counts the step of the one below."""
+    observed, weight = torch.zeros(1, 1, 1, 1).double(), torch.full((1, 1, 1), 0.5).double()
+    states = [torch.full_like(observed, 1.0), torch.full_like(observed, -1.0)]
+    weights, precisions = [weight, weight], [1e-3, 1e3]
+    before = energy(observed, states, weights, precisions, 1e-3)
+    states = predictive_coding_inference(
+        observed, states, weights, precisions=precisions, prior_precision=1e-3, rate=1.9
+    )
+    assert energy(observed, states, weights, precisions, 1e-3) < before
+
+
 @given(LAYERS, st.integers(0, 99))
 def test_directions_are_the_gradient_of_the_hierarchy(layers, seed):
     widths, counts = zip(*layers, strict=True)

@@ -65,9 +65,12 @@ def test_an_object_that_its_window_cuts_counts_less(window, cut):
 
 
 def test_the_border_of_the_image_cuts_nothing():
-    probability = torch.zeros(6, 6)
-    probability[:4, :4] = 1.0
-    assert expected_iou(ProbabilityMap(probability, (0, 0, 6, 6), (10, 10))) == 1
+    for x0, y0 in ((0, 0), (4, 0), (0, 4), (4, 4)):  # the window, with the object in its corner
+        probability = torch.zeros(6, 6)
+        x, y = x0 // 2, y0 // 2
+        probability[y : y + 4, x : x + 4] = 1.0
+        window = (x0, y0, x0 + 6, y0 + 6)
+        assert expected_iou(ProbabilityMap(probability, window, (10, 10))) == 1, window
 
 
 class SureAt(torch.nn.Module):

@@ -265,6 +265,20 @@ def test_objects_are_listed_worst_first_with_means_over_trials():
     assert values[1:] == [20, 30, 87.5, 3, 3]
 
 
+def test_clicks_to_an_iou_that_one_trial_did_not_reach_are_a_lower_bound():
+    ends = {"both": (0.95, 0.92), "one": (0.95, 0.5), "none": (0.5, 0.6)}
+    records = [
+        run(BOXED, name, (0.2, 0.3, 0.4, end), trial=trial)
+        for name, of_trials in ends.items()
+        for trial, end in enumerate(of_trials)
+    ]
+    scores = scores_of(records, BOXED)
+    areas = {name: area_under_curve(of_set.ious, of_set.first) for name, of_set in scores.items()}
+    rows = re.findall(r"<tr>(<td>.*?)</tr>", render_objects(records, scores, areas, BOXED))
+    bounds = {re.search(r'"row">(\w+)', row)[1] for row in rows if "&gt; 3.0" in row}
+    assert bounds == {"one", "none"}
+
+
 def test_many_objects_are_not_all_listed():
     records = [*runs(UNBOXED, 900, "Many", pictured=False), *runs(UNBOXED, 150, "Few")]
     text = render(records, UNBOXED)

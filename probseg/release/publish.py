@@ -42,11 +42,15 @@ Measure = Callable[[Network, Evaluation], Mapping[str, float]]
 PARITY = Tolerance(share=0.002, clicks=0.1)
 """Largest change of a figure by half precision: 0.2 points, 0.1 clicks."""
 
-INPUT: dict[TaskName, tuple[str, ...]] = {
-    "interactive": ("working_size", "prompts", "previous_mask"),
-    "semantic": ("num_classes",),
+INPUT: dict[TaskName, dict[str, str]] = {
+    "interactive": {
+        "working_size": "working_size",
+        "prompts": "prompts_enter",
+        "previous_mask": "previous_mask",
+    },
+    "semantic": {"num_classes": "num_classes"},
 }
-"""Attributes of the networks of each task that the index has as `input`."""
+"""Attributes of the networks of each task by their keys in the index, in `input`."""
 
 
 def publish(
@@ -117,7 +121,7 @@ def publish(
             arguments=arguments,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             files={file: file_of(draft / file) for file in _files(draft)},
-            input={name: getattr(model, name) for name in INPUT[model.task]},
+            input={key: getattr(model, name) for key, name in INPUT[model.task].items()},
             license=facts.license,
             data=facts.data,
             recipe=recipe,

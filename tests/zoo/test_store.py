@@ -8,6 +8,7 @@ from probseg.descriptions import class_name, is_description
 from probseg.errors import WeightsError
 from probseg.models import read_preset
 from probseg.paths import zoo_dir
+from probseg.release.publish import INPUT
 from probseg.zoo import create_model
 from probseg.zoo.index import CARD, CHECKSUMS, WEIGHTS, description_of, read_index
 from probseg.zoo.lookup import verify
@@ -101,8 +102,8 @@ def test_models_are_complete_small_and_measured(root, name):
     assert not model.training
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
     assert sum(p.numel() for p in model.parameters()) == entry.parameters
-    for key, value in entry.input.items():
-        assert getattr(model, key) == value
+    for key, name in INPUT[entry.task].items():
+        assert getattr(model, name) == entry.input[key]
     assert all(file.bytes < 16e6 for file in entry.files.values())
     ends = "/miou@5" if entry.task == "interactive" else "/miou"
     assert any(key.endswith(ends) for key in entry.metrics)

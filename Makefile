@@ -9,6 +9,7 @@ quick: style types ## style, types and the fastest tests
 style: ## lint and formatting
 	ruff check .
 	ruff format --check .
+	python tests/style.py
 types: ## static types
 	mypy
 test: ## all tests of probseg, in parallel by files

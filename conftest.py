@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,12 @@ from typing import IO, TYPE_CHECKING
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
 os.environ.setdefault("WANDB_MODE", "disabled")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Where compiled modules are not kept, each interpreter that a test starts compiles thousands.
+if sys.dont_write_bytecode:
+    COMPILED = tempfile.TemporaryDirectory(prefix="probseg_compiled_")
+    sys.dont_write_bytecode, sys.pycache_prefix = False, COMPILED.name
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = COMPILED.name
 # Nothing is written into folders of real data.
 if not os.environ.get("PROBSEG_CACHE"):
     INDICES = tempfile.TemporaryDirectory(prefix="probseg_tests_")  # until the tests are over

@@ -88,36 +88,6 @@ def test_tasks_are_found_from_the_readme_the_home_page_and_the_navigation(docs, 
     assert [task for task in tasks if f"{task}:" not in navigation] == []
 
 
-FROM_AN_INDEX = re.compile(r"pip install [^\n`&;]*(?<=[ \"'])probseg\b(?!-)|\bprobseg\[\w+\]")
-
-
-@pytest.mark.parametrize(
-    ("text", "wrong"),
-    [
-        ('pip install "probseg[heic]"', True),
-        ("run `pip install -U probseg`", True),
-        ("as in probseg[export]", True),
-        ("pip install torch 'probseg'", True),
-        ('pip install -e ".[heic]"', False),
-        ("pip install -e . && probseg test", False),
-        ("pip install /opt/nuclio/probseg-*.whl", False),
-        ("`pip install scikit-image`, then `probseg test`", False),
-    ],
-)
-def test_installations_from_an_index_are_noticed(text, wrong):
-    assert bool(FROM_AN_INDEX.search(text)) == wrong
-
-
-def test_probseg_is_installed_from_a_checkout(repository):
-    """The package is on no index: extras are `pip install -e ".[extra]"`."""
-    texts = [repository / "mkdocs.yml", *repository.glob("*.md")]
-    for room in ("probseg", "configs", "docs", "benchmarks"):
-        for suffix in ("py", "yaml", "md", "ipynb", "html", "js"):
-            texts += (repository / room).rglob(f"*.{suffix}")
-    assert len(texts) > 500
-    assert [path for path in texts if FROM_AN_INDEX.search(path.read_text("utf-8"))] == []
-
-
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "benchmarks/README.md"])
 def test_links_outside_the_site_exist(page, repository):
     folder = (repository / page).parent
@@ -161,16 +131,6 @@ def test_names_and_files_in_prose_exist(docs, repository):
     }
     assert len(named) > 150
     assert [pair for pair in sorted(named) if not exists(pair[1], repository)] == []
-
-
-def test_rows_of_tables_have_the_cells_of_their_header(docs, repository):
-    pages = [repository / "README.md", repository / "benchmarks" / "README.md", *docs.rglob("*.md")]
-    for page in pages:
-        header = None
-        for line in CODE.sub("", page.read_text("utf-8")).splitlines():
-            cells = line.count("|") if line.startswith("| ") or line.startswith("|:") else None
-            header = cells and (header or cells)
-            assert cells == header, f"{page}: {line}"
 
 
 def tables(text):

@@ -28,6 +28,7 @@ from probseg.cli.named import import_named, named_tasks, names_in
 from support.drawn_sets import write_coco
 from support.fakes import write_folder, write_grabcut
 from support.result_folders import rising, write_result
+from support.rows import each
 from support.runs import command
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,7 +48,6 @@ BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 INLINE = re.compile(r"`(probseg [a-z]+ [^`]+)`")
-INDENTED = re.compile(r"^    (?:probseg|python|pip) ", re.MULTILINE)
 NOTEBOOK = "docs/experiments.md"
 PART = re.compile(
     r"\.\.\.|probseg (zoo (publish|push)|test --config|tune --held-out 10|zoo publish --zoo)$"
@@ -190,7 +190,7 @@ class ParsedError(Exception):
     """Raised after parsing: the command is valid."""
 
 
-@pytest.mark.parametrize("words", VALID, ids=VALID.get)
+@each("words", VALID)
 def test_commands_are_valid(words, parse, monkeypatch):
     def only_parse(parser, arguments):
         Parser.parse_known_args(parser, arguments)
@@ -246,14 +246,6 @@ def test_every_reason_not_to_run_is_used_and_names_tests_that_exist():
 
 def test_other_commands_have_a_reason_not_to_run():
     assert [each for each in COMMANDS if not own(each) and each.reason is None] == []
-
-
-def test_commands_stand_in_fenced_blocks():
-    """Others would be overlooked here."""
-    left = {
-        page: re.sub(r"^```.*?^```", "", text, flags=re.M | re.S) for page, text in PAGES.items()
-    }
-    assert [page for page, text in left.items() if INDENTED.search(text)] == []
 
 
 def test_python_runs_or_has_a_reason_not_to():

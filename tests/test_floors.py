@@ -11,6 +11,7 @@ import pytest
 import probseg
 from probseg.kinds import KINDS, TASKS, WINGS, find
 from probseg.tasks.prediction import Prediction
+from support.rows import each
 
 FLOORS = [
     {
@@ -88,7 +89,7 @@ def test_no_arrow_leads_upwards_or_into_a_wing(repository):
     assert not wrong
 
 
-@pytest.mark.parametrize(
+@each(
     ("room", "source", "wrong"),
     [
         ("ops", "from probseg.attention import x", True),

@@ -12,6 +12,7 @@ from probseg.cli.arguments import device
 from probseg.data import FolderDataModule
 from probseg.masks import read_labels
 from support.fakes import draw_scene, save, write_folder
+from support.rows import each
 from support.runs import command, usage_error
 
 
@@ -39,13 +40,13 @@ def test_a_device_is_one_that_pytorch_sees(kind, count, names, monkeypatch):
             device(other)
 
 
-@pytest.mark.parametrize("name", ["", "gpu", "cuda:", "cuda:x", "cpu:0", "mps:-1", "MPS", "meta"])
+@each("name", ["", "gpu", "cuda:", "cuda:x", "cpu:0", "mps:-1", "MPS", "meta"])
 def test_other_names_of_devices_are_refused(name):
     with pytest.raises(argparse.ArgumentTypeError, match=f"cuda:N or mps, got '{name}'"):
         device(name)
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
     [
         ("predict", "photo.jpg", "--click=1,1", "--output=mask.png"),
@@ -56,7 +57,6 @@ def test_other_names_of_devices_are_refused(name):
         ("zoo", "verify"),
         ("zoo", "publish", "run", "micro_conv.mine", "--facts=facts.yaml"),
     ],
-    ids=" ".join,
 )
 def test_every_verb_with_a_device_takes_mps_where_there_is_one(arguments, monkeypatch, capsys):
     machine(monkeypatch, None, 0)

@@ -17,6 +17,7 @@ from probseg.annotate.tools.prompted import PromptedModel
 from probseg.cli import main
 from probseg.formats import brush
 from support.fakes import draw_scene
+from support.rows import each
 from support.runs import printed_line, started
 
 HOST = "127.0.0.1:9090"
@@ -180,7 +181,7 @@ def test_phone_photographs_are_read_upright(client, images):
     assert np.array_equal(answered(client, point(16, 24))[1], wanted)
 
 
-@pytest.mark.parametrize(
+@each(
     "image",
     ["https://example.org/cat.png", "s3://bucket/cat.png", "file:///etc/passwd", "/data/x.png"],
 )
@@ -206,7 +207,7 @@ def test_images_too_large_are_not_decoded(client, images):
     assert "million" in refused(client, point(16, 24), image=data)
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "word"),
     [
         ({"label_config": "<View/>"}, "BrushLabels"),
@@ -224,6 +225,7 @@ def test_images_too_large_are_not_decoded(client, images):
     ],
 )
 def test_requests_that_make_no_sense_are_explained(client, caplog, change, word):
+    caplog.clear()
     answer = client.post("/predict", json={**request(point(1, 1)), **change})
     assert answer.status_code == 400
     assert word in answer.json()["error"]

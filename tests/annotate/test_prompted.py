@@ -8,6 +8,7 @@ from probseg.annotate.tools.prompted import PromptedModel, confidence, pixel_cli
 from probseg.interact.predictor import Mask
 from probseg.types import Click
 from support.fakes import draw_scene
+from support.rows import each
 
 MODELS = ["lite0_unet_prop", "resnet16_csa"]  # encodes once; looks again at each click
 
@@ -55,7 +56,7 @@ def test_nothing_is_object_without_a_positive_point_or_a_box(model):
     assert confidence(mask) == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("point", "pixel"),
     [((0, 0), (0, 0)), ((3.9, 4.0), (3, 4)), ((20, 10), (19, 9)), ((-2, 12), (0, 9))],
 )

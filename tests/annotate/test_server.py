@@ -24,6 +24,7 @@ from probseg.zoo import store
 from support.annotate_client import HOST, MODEL, begin, draw_photographs
 from support.fakes import micro_model
 from support.micro import described
+from support.rows import each
 
 
 @pytest.fixture(scope="module")
@@ -552,7 +553,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("headers", "status"), REFUSED)
+@each(("headers", "status"), REFUSED)
 def test_requests_of_other_sites_are_refused(client, headers, status):
     answer = client.http.post(f"{client.path()}/open", content=b"{}", headers=_json(headers))
     assert answer.status_code == status

@@ -15,6 +15,7 @@ from probseg.errors import UnknownNameError
 from probseg.interact import OneStep
 from probseg.tasks import InteractiveSegmentation
 from support.fakes import FakeObjects, micro_model
+from support.rows import each
 from support.trainings import quiet_trainer
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -202,7 +203,7 @@ def test_without_a_logger_the_report_goes_to_the_root(tmp_path):
     assert (tmp_path / "test" / "ritm" / "results.json").is_file()
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "error", "part"),
     [
         ({"protocols": []}, ValueError, "protocols"),

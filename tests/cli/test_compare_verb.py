@@ -9,6 +9,7 @@ from probseg.reports.comparison_inputs import read_result
 from probseg.reports.comparison_report import LEADING, LEGEND
 from probseg.reports.comparison_scores import object_scores
 from support.result_folders import METRICS, rising, write_result
+from support.rows import each
 from support.runs import command, usage_error
 
 
@@ -117,7 +118,7 @@ def test_runs_without_results_or_a_common_protocol_are_refused(tested_runs, caps
     assert "probseg test --config" in usage_error(capsys, "compare", *both)
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "part"),
     [
         (lambda f: [], "FOLDER; see probseg compare --help"),

@@ -8,6 +8,7 @@ import pytest
 from probseg.data import GrabCut
 from probseg.data.published import PUBLISHED
 from support.fakes import draw_scene, save, write_folder, write_grabcut, write_sbd
+from support.rows import each
 from support.runs import command, usage_error
 from support.sites import serving
 
@@ -158,7 +159,7 @@ def test_photographs_in_both(here, capsys):
     assert leak["correlation"] > 0.97
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "part"),
     [
         (["check", "nowhere"], "unknown data set or folder 'nowhere'"),

@@ -35,6 +35,7 @@ from probseg.errors import (
 from probseg.losses import BinaryCrossEntropy
 from probseg.tasks import InteractiveSegmentation
 from support.fakes import write_folder
+from support.rows import each
 from support.runs import command, finished, folder_fit, started, usage_error
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -79,7 +80,7 @@ def test_a_gpu_without_memory():
     assert "larger GPU" in network
 
 
-@pytest.mark.parametrize(
+@each(
     ("batch", "steps", "proposed"),
     [(16, 4, (8, 8)), (15, 1, (5, 3)), (7, None, (1, 7)), (2, 3, (1, 6))],
 )
@@ -179,7 +180,7 @@ def test_a_worker_that_is_known_by_its_connection_alone():
         assert explain(type(error)(), "fit", config(), LAST) is None, "of something else"
 
 
-@pytest.mark.parametrize(
+@each(
     "error",
     [
         RuntimeError("mat1 and mat2 shapes cannot be multiplied"),

@@ -18,6 +18,7 @@ from probseg.errors import UnknownNameError, UsageError, user_error
 from probseg.paths import configs_dir
 from probseg.zoo.index import WEIGHTS
 from support.fakes import write_folder
+from support.rows import each
 from support.runs import MICRO, QUIET, command, folder_fit, usage_error
 from support.zoos import add_model, ship
 
@@ -152,7 +153,7 @@ SEMANTIC = (
 )
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "parts"),
     [
         (("tets",), ["unknown verb 'tets'", "'test'"]),
@@ -209,7 +210,7 @@ def parsed(faulty):
     return parse
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "settings", "parts"),
     [
         (FIT, {"data.init_args.batch_size": 0}, ["`batch_size`", "0"]),
@@ -252,12 +253,13 @@ def test_wrong_values_are_named_before_anything_is_written(
     monkeypatch.chdir(faulty)
     ship(monkeypatch, faulty / "zoo")
     cli = parsed(arguments)
-    monkeypatch.setattr(cli, "config", cli.config.clone())
-    for key, value in settings.items():
-        assert f"fit.{key}" in cli.config, key
-        cli.config.fit[key] = value
-    with pytest.raises((UsageError, UnknownNameError)) as raised:
-        cli.instantiate_classes()
+    with monkeypatch.context() as patch:
+        patch.setattr(cli, "config", cli.config.clone())
+        for key, value in settings.items():
+            assert f"fit.{key}" in cli.config, key
+            cli.config.fit[key] = value
+        with pytest.raises((UsageError, UnknownNameError)) as raised:
+            cli.instantiate_classes()
     message = str(user_error(raised.value))
     for part in parts:
         assert part in message

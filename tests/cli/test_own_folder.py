@@ -4,6 +4,7 @@ import pytest
 
 from probseg.data import FolderDataModule
 from support.fakes import write_folder
+from support.rows import each
 from support.runs import MICRO, MICRO_EMANET, QUIET, only_made, usage_error
 
 
@@ -56,7 +57,7 @@ def test_a_recipe_for_a_folder_says_that_it_tests_the_held_out_part(monkeypatch)
     assert "--folder mine" in said[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "words"),
     [
         (("test", "--folder"), ["--folder must be given once"]),

@@ -6,6 +6,7 @@ from jsonargparse import Namespace
 from probseg.cli import precision
 from probseg.cli.precision import bfloat16_gain, without_slow_bfloat16
 from support.fakes import write_folder
+from support.rows import each
 from support.runs import folder_fit, only_made
 
 
@@ -21,7 +22,7 @@ def test_the_gain_is_measured():
     assert 0.001 < bfloat16_gain() < 1000
 
 
-@pytest.mark.parametrize(
+@each(
     ("asked", "accelerator", "gain", "chosen"),
     [
         ("bf16", "cpu", 0.1, "32-true"),

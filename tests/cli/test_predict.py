@@ -21,6 +21,7 @@ from probseg.zoo import store
 from support.drawn_sets import write_coco
 from support.fakes import draw_scene, micro_model, save
 from support.micro import described
+from support.rows import each
 from support.runs import command, separately, started, usage_error
 
 CLICKS = [probseg.Click(20, 30), probseg.Click(3, 4, positive=False)]
@@ -220,7 +221,7 @@ TWO = [(1, {}), (2, {})]
 IMAGE = {"id": 1, "file_name": "p0.png", "height": 48, "width": 64}
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "text", "words"),
     [
         (

@@ -1,8 +1,8 @@
 """Mistyped options and keys of configurations, at any depth: refused, with the nearest names."""
 
-import pytest
 import yaml
 
+from support.rows import each
 from support.runs import usage_error
 
 FIT = ("fit", "--config", "configs/experiment/folder.yaml", "--data.root", "objects")
@@ -16,7 +16,7 @@ CHECKPOINTS = {
 ADAM = {"class_path": "torch.optim.AdamW", "init_args": {"wieght_decay": 1}}
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "meant"),
     [
         ({"modle": {"x": 3}}, "model"),
@@ -41,7 +41,7 @@ def test_keys_of_a_file_that_is_printed(tmp_path, capsys):
     assert "did you mean 'trainer.max_epochs'" in message
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "meant"),
     [
         ((*FIT, "--conf=mine.yaml"), "config"),

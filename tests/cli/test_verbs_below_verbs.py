@@ -5,10 +5,11 @@ import pytest
 from probseg.cli import data, zoo
 from probseg.cli.arguments import Parser, add_verbs
 from probseg.kinds import KINDS
+from support.rows import each
 from support.runs import command
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "added"),
     [
         (["one", "--help"], ["one"]),

@@ -9,6 +9,7 @@ from probseg.cli.faults import explain
 from probseg.cli.processes import check_accelerator
 from probseg.errors import UsageError
 from support.fakes import write_folder
+from support.rows import each
 from support.runs import MICRO, QUIET, usage_error
 
 FIT = ("fit", "--config", "configs/experiment/folder.yaml", *MICRO, *QUIET)
@@ -31,7 +32,7 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
+@each(
     ("arguments", "words"),
     [
         ((*FIT, "--data.root=none"), ["none, which does not exist", HAVE, "$PROBSEG_DATA"]),
@@ -71,7 +72,6 @@ def here(tmp_path, monkeypatch):
         (("export", "empty", "--to=onnx", "--output=new"), ["for the folder", "give empty/"]),
         (("tune", "empty/", "--data=good"), ["empty/config.json: no such file"]),
     ],
-    ids=lambda value: " ".join(value).replace("/", "_") if isinstance(value, tuple) else None,
 )
 def test_messages_name_what_is_there(arguments, words, capsys):
     message = usage_error(capsys, *arguments)

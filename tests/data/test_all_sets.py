@@ -3,6 +3,8 @@
 import os
 import pickle
 import shutil
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -21,13 +23,151 @@ from probseg.errors import DataError, DatasetNotFoundError
 from support.drawn_sets import SETS, write_voc_labels
 from support.fakes import draw_scene, save, write_instances
 from support.refusals import refused
-from support.rows import each
 
 
 def drawn(name, root):
     """Write a data set and return its folder and a function that opens it."""
     SETS[name].write(root)
     return root, lambda **options: SETS[name].open(root, **options)
+
+
+class Layout(NamedTuple):
+    """What tests break in a drawn set; None for what it does not have.
+
+    Args:
+        parts: Files and folders that have to be there; some of them go together.
+        words: Of the error where one of them is not.
+        listed: Files that are listed or needed, and words of the error where they are not there.
+        index: Where it reads what it keeps in an index, and a file of which that is made.
+        mask: A mask, its image, and how masks are written.
+        pair: Folders of images and masks, and a stem that is in both.
+        twins: Files beside one of the same stem.
+        strays: Files that play no part.
+    """
+
+    parts: list[str] | None = None
+    words: list[str] | None = None
+    listed: tuple[str, list[str]] | None = None
+    index: tuple[str, str] | None = None
+    mask: tuple[str, str, Callable] | None = None
+    pair: tuple[str, str, str] | None = None
+    twins: list[str] | None = None
+    strays: list[str] | None = None
+
+
+OPEN_IMAGES_TABLE = "validation-annotations-object-segmentation.csv"
+LAYOUTS = {
+    "BSDS500": Layout(
+        parts=["images/val"],
+        words=["images/val/<id>.jpg", "labels/val/<id>_a<k>.png"],
+        listed=("labels/val/201_a*.png", ["201_a<k>.png", "201.jpg"]),
+        index=("sets.bsds500.read_labels", "labels/val/200_a0.png"),
+        mask=("labels/val/200_a0.png", "images/val/200.jpg", save),
+        strays=["images/val/._200.jpg"],
+    ),
+    "Berkeley": Layout(
+        parts=["images", "masks"],
+        words=["images/", "masks/", "Berkeley.zip"],
+        mask=("masks/8023.png", "images/8023.jpg", save),
+        pair=("images", "masks", "8023"),
+        twins=["masks/8023.bmp"],
+    ),
+    "COCO": Layout(
+        listed=("images/2.jpg", ["2.jpg", "no such file", "1 missing", "all.json", "`images`"]),
+        index=("sets.annotation_files._Reader", "all.json"),
+    ),
+    "COCOInstances": Layout(
+        parts=["annotations", "val2017"],
+        words=["instances_", "cocodataset.org"],
+        listed=("val2017/1.jpg", ["1.jpg", "no such file", "unpack val2017.zip"]),
+    ),
+    "COCOLVIS": Layout(
+        parts=["val/hannotation.pickle", "val/masks", "val/images"],
+        words=["hannotation.pickle", "masks/<id>.pickle", "images/<id>.jpg", "cocolvis_annotation"],
+        listed=("val/images/000000002000.jpg", ["000000002000.jpg", "1 in all"]),
+        index=("sets.cocolvis.load_data", "val/hannotation.pickle"),
+    ),
+    "COCO_MVal": Layout(
+        parts=["img", "gt"],
+        words=["img/", "gt/", "/COCO_MVal.zip"],
+        mask=("gt/bear10_000000000285.png", "img/bear10_000000000285.jpg", save),
+        pair=("img", "gt", "bear10_000000000285"),
+    ),
+    "DAVIS": Layout(
+        parts=["img", "gt"],
+        words=["img/", "gt/", "/DAVIS.zip"],
+        mask=("gt/001.png", "img/001.JPG", save),
+        pair=("img", "gt", "001"),
+    ),
+    "DAVIS585": Layout(
+        parts=["", "bear camel"],
+        words=["object<n>_<frame>.png", "alibaba/ClickSEG"],
+        listed=("bear/00009.jpg", ["['00009'] (1 in all)", "unpack"]),
+        mask=("camel/object1_00000.png", "camel/00000.jpg", save),
+        twins=["bear/00009.png"],
+        strays=["bear/._00009.jpg"],
+    ),
+    "GrabCut": Layout(
+        parts=["data_GT", "boundary_GT"],
+        words=["data_GT/", "boundary_GT/", "GrabCut.zip"],
+        mask=("boundary_GT/llama.bmp", "data_GT/llama.bmp", save),
+        pair=("data_GT", "boundary_GT", "Cross"),
+        twins=["data_GT/banana.png", "boundary_GT/banana.png"],
+        strays=["data_GT/._banana.jpg", "data_GT/Thumbs.db"],
+    ),
+    "ImageMaskFolder": Layout(
+        listed=("images/photo1.jpg", ["masks without an image: 2", "photo1_1.png"]),
+        index=("folder.read_objects", "masks/photo1_1.png"),
+        mask=("masks/photo1_1.png", "images/photo1.jpg", save),
+        twins=["images/photo1.png", "masks/photo1_2.bmp"],
+        strays=["masks/notes.txt"],
+    ),
+    "ImagePairs": Layout(
+        index=("image_pairs.read_grey", "images/photo1.jpg"),
+        mask=("masks/photo1.png", "images/photo1.jpg", save),
+        pair=("images", "masks", "photo1"),
+        twins=["images/photo1.png"],
+    ),
+    "LVIS": Layout(
+        parts=["lvis_v1_val.json", "train2017", "val2017"],
+        words=["lvis_v1_val.json.zip", "train2017.zip"],
+        listed=("val2017/000000002001.jpg", ["2001.jpg", "1 missing", "unpack val2017.zip"]),
+        index=("sets.annotation_files._Reader", "lvis_v1_val.json"),
+    ),
+    "OpenImages": Layout(
+        parts=[
+            "validation/validation-annotations-object-segmentation.csv",
+            "validation/masks",
+            "validation/images",
+        ],
+        words=[OPEN_IMAGES_TABLE, "validation/images/<ImageID>.jpg"],
+        listed=("validation/masks/2/20a0a0a0a0a0a0a0_m01g317_00000002.png", ["no such file"]),
+        index=(
+            "sets.open_images.read_labels",
+            "validation/validation-annotations-object-segmentation.csv",
+        ),
+    ),
+    "PascalVOC": Layout(
+        parts=["JPEGImages", "SegmentationObject", "ImageSets/Segmentation/val.txt"],
+        words=["JPEGImages/<id>.jpg", "SegmentationObject/<id>.png", "VOCtrainval_11-May-2012.tar"],
+        listed=("SegmentationObject/2007_000201.png", ["000201.png", "val.txt", "unpack"]),
+        mask=("SegmentationObject/2007_000200.png", "JPEGImages/2007_000200.jpg", write_voc_labels),
+    ),
+    "SBD": Layout(
+        parts=["img", "inst", "val.txt"],
+        words=["img/<id>.jpg", "inst/<id>.mat", "val.txt", "benchmark.tgz"],
+        listed=("inst/2008_000201.mat", ["2008_000201.mat", "no such file", "unpack"]),
+        index=("sets.sbd.load_mat", "inst/2008_000201.mat"),
+        mask=("inst/2008_000200.mat", "img/2008_000200.jpg", write_instances),
+    ),
+}
+
+
+def having(field):
+    """Names of the sets that have it, and what it is."""
+    rows = [(name, getattr(layout, field)) for name, layout in LAYOUTS.items()]
+    rows = [(name, value) for name, value in rows if value is not None]
+    return pytest.mark.parametrize(("name", field), rows, ids=[name for name, _ in rows])
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -84,71 +224,22 @@ def test_default_places(name, tmp_path, monkeypatch):
     assert len(open_set(None)) == len(objects)
 
 
-# Files and folders that have to be there, and words of the error where one of them is not.
-PARTS = {
-    "BSDS500": (["images/val"], ["images/val/<id>.jpg", "labels/val/<id>_a<k>.png"]),
-    "Berkeley": (["images", "masks"], ["images/", "masks/", "Berkeley.zip"]),
-    "COCOInstances": (["annotations", "val2017"], ["instances_", "cocodataset.org"]),
-    "COCOLVIS": (
-        ["val/hannotation.pickle", "val/masks", "val/images"],
-        ["hannotation.pickle", "masks/<id>.pickle", "images/<id>.jpg", "cocolvis_annotation"],
-    ),
-    "COCO_MVal": (["img", "gt"], ["img/", "gt/", "/COCO_MVal.zip"]),
-    "DAVIS": (["img", "gt"], ["img/", "gt/", "/DAVIS.zip"]),
-    "DAVIS585": (["", "bear camel"], ["object<n>_<frame>.png", "alibaba/ClickSEG"]),
-    "GrabCut": (["data_GT", "boundary_GT"], ["data_GT/", "boundary_GT/", "GrabCut.zip"]),
-    "LVIS": (
-        ["lvis_v1_val.json", "train2017", "val2017"], ["lvis_v1_val.json.zip", "train2017.zip"]
-    ),
-    "OpenImages": (
-        [
-            "validation/validation-annotations-object-segmentation.csv",
-            "validation/masks",
-            "validation/images",
-        ],
-        ["validation-annotations-object-segmentation.csv", "validation/images/<ImageID>.jpg"],
-    ),
-    "PascalVOC": (
-        ["JPEGImages", "SegmentationObject", "ImageSets/Segmentation/val.txt"],
-        ["JPEGImages/<id>.jpg", "SegmentationObject/<id>.png", "VOCtrainval_11-May-2012.tar"],
-    ),
-    "SBD": (
-        ["img", "inst", "val.txt"], ["img/<id>.jpg", "inst/<id>.mat", "val.txt", "benchmark.tgz"]
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", PARTS)
-def test_missing_parts(name, tmp_path):
-    parts, words = PARTS[name]
+@having("parts")
+def test_missing_parts(name, parts, tmp_path):
     for number, part in enumerate(parts):
         root, open_set = drawn(name, tmp_path / str(number))
         for path in (root / piece for piece in part.split(" ")):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         refused(
             DatasetNotFoundError, open_set,
-            DATASETS[name].name, root, *words, "`root`", "PROBSEG_DATA",
+            DATASETS[name].name, root, *LAYOUTS[name].words,
+            "`root`", "PROBSEG_DATA",
         )  # fmt: skip
 
 
-# Files that are listed or needed, and words of the error where one of them is not there.
-LISTED = {
-    "BSDS500": ("labels/val/201_a*.png", ["201_a<k>.png", "201.jpg"]),
-    "COCO": ("images/2.jpg", ["2.jpg", "no such file", "1 missing", "all.json", "`images`"]),
-    "COCOInstances": ("val2017/1.jpg", ["1.jpg", "no such file", "unpack val2017.zip"]),
-    "COCOLVIS": ("val/images/000000002000.jpg", ["000000002000.jpg", "1 in all"]),
-    "DAVIS585": ("bear/00009.jpg", ["['00009'] (1 in all)", "unpack"]),
-    "ImageMaskFolder": ("images/photo1.jpg", ["masks without an image: 2", "photo1_1.png"]),
-    "LVIS": ("val2017/000000002001.jpg", ["2001.jpg", "1 missing", "unpack val2017.zip"]),
-    "OpenImages": (f"validation/masks/2/20{7 * 'a0'}_m01g317_00000002.png", ["no such file"]),
-    "PascalVOC": ("SegmentationObject/2007_000201.png", ["000201.png", "val.txt", "unpack"]),
-    "SBD": ("inst/2008_000201.mat", ["2008_000201.mat", "no such file", "unpack"]),
-}
-
-
-@pytest.mark.parametrize("name", LISTED)
-def test_missing_files(name, tmp_path):
-    pattern, words = LISTED[name]
+@having("listed")
+def test_missing_files(name, listed, tmp_path):
+    pattern, words = listed
     root, open_set = drawn(name, tmp_path)
     open_set()  # though there is an index
     for path in list(root.glob(pattern)):
@@ -169,25 +260,10 @@ def test_small_objects_are_left_out(name, tmp_path):
     refused(DataError, lambda: open_set(min_area=10**6), tmp_path, "1000000", "min_area")
 
 
-# Where each set that keeps an index reads its files, and a file of which it is made.
-INDEXED = {
-    "BSDS500": ("sets.bsds500.read_labels", "labels/val/200_a0.png"),
-    "COCO": ("sets.annotation_files._Reader", "all.json"),
-    "COCOLVIS": ("sets.cocolvis.load_data", "val/hannotation.pickle"),
-    "ImageMaskFolder": ("folder.read_objects", "masks/photo1_1.png"),
-    "ImagePairs": ("image_pairs.read_grey", "images/photo1.jpg"),
-    "LVIS": ("sets.annotation_files._Reader", "lvis_v1_val.json"),
-    "OpenImages": (
-        "sets.open_images.read_labels", "validation/validation-annotations-object-segmentation.csv"
-    ),
-    "SBD": ("sets.sbd.load_mat", "inst/2008_000201.mat"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", INDEXED)
-def test_an_index_is_kept_until_a_file_changes(name, tmp_path, monkeypatch):
+@having("index")
+def test_an_index_is_kept_until_a_file_changes(name, index, tmp_path, monkeypatch):
     monkeypatch.delenv("PROBSEG_CACHE")
-    reader, file = INDEXED[name]
+    reader, file = index
     root, open_set = drawn(name, tmp_path / "here")
     names = [open_set().object_name(i) for i in range(len(SETS[name].objects))]
     monkeypatch.setattr(f"probseg.data.{reader}", None)
@@ -200,17 +276,9 @@ def test_an_index_is_kept_until_a_file_changes(name, tmp_path, monkeypatch):
         SETS[name].open(there)
 
 
-@each(
-    ("name", "images", "masks", "stem"),
-    [
-        ("Berkeley", "images", "masks", "8023"),
-        ("COCO_MVal", "img", "gt", "bear10_000000000285"),
-        ("DAVIS", "img", "gt", "001"),
-        ("GrabCut", "data_GT", "boundary_GT", "Cross"),
-        ("ImagePairs", "images", "masks", "photo1"),
-    ],
-)
-def test_files_without_partner(name, images, masks, stem, tmp_path):
+@having("pair")
+def test_files_without_partner(name, pair, tmp_path):
+    images, masks, stem = pair
     for kind, gone, other in (("image", images, masks), ("mask", masks, images)):
         root, open_set = drawn(name, tmp_path / kind)
         (path,) = (root / gone).glob(f"{stem}.*")
@@ -218,44 +286,18 @@ def test_files_without_partner(name, images, masks, stem, tmp_path):
         refused(DataError, open_set, root / gone, f"no {kind} for ['{stem}']", f"{other}/")
 
 
-@each(
-    ("name", "twin"),
-    [
-        ("Berkeley", "masks/8023.bmp"),
-        ("DAVIS585", "bear/00009.png"),
-        ("GrabCut", "data_GT/banana.png"),
-        ("GrabCut", "boundary_GT/banana.png"),
-        ("ImageMaskFolder", "images/photo1.png"),
-        ("ImageMaskFolder", "masks/photo1_2.bmp"),
-        ("ImagePairs", "images/photo1.png"),
-    ],
-)
-def test_two_files_of_one_stem(name, twin, tmp_path):
-    root, open_set = drawn(name, tmp_path)
-    stem = twin.rpartition("/")[2].partition(".")[0]
-    refused(DataError, open_set, save(draw_scene()[1], root / twin).name, f"{stem}.", "same stem")
+@having("twins")
+def test_two_files_of_one_stem(name, twins, tmp_path):
+    for number, twin in enumerate(twins):
+        root, open_set = drawn(name, tmp_path / str(number))
+        path = save(draw_scene()[1], root / twin)
+        stem = path.name.partition(".")[0]
+        refused(DataError, open_set, path.name, f"{stem}.", "same stem")
 
 
-# A mask of each set, its image, and how masks are written.
-MASKS = {
-    "BSDS500": ("labels/val/200_a0.png", "images/val/200.jpg", save),
-    "Berkeley": ("masks/8023.png", "images/8023.jpg", save),
-    "COCO_MVal": ("gt/bear10_000000000285.png", "img/bear10_000000000285.jpg", save),
-    "DAVIS": ("gt/001.png", "img/001.JPG", save),
-    "DAVIS585": ("camel/object1_00000.png", "camel/00000.jpg", save),
-    "GrabCut": ("boundary_GT/llama.bmp", "data_GT/llama.bmp", save),
-    "ImageMaskFolder": ("masks/photo1_1.png", "images/photo1.jpg", save),
-    "ImagePairs": ("masks/photo1.png", "images/photo1.jpg", save),
-    "PascalVOC": (
-        "SegmentationObject/2007_000200.png", "JPEGImages/2007_000200.jpg", write_voc_labels
-    ),
-    "SBD": ("inst/2008_000200.mat", "img/2008_000200.jpg", write_instances),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", MASKS)
-def test_broken_files_and_masks_of_another_size(name, tmp_path):
-    mask, image, write = MASKS[name]
+@having("mask")
+def test_broken_files_and_masks_of_another_size(name, mask, tmp_path):
+    mask, image, write = mask
     root, open_set = drawn(name, tmp_path / "size")
     labels = draw_scene(9, 8)[1]
     write(labels * 255 if write is save else labels, root / mask)
@@ -280,24 +322,17 @@ def test_masks_of_0_and_1_where_255_is_the_object(name, file, tmp_path):
     refused(DataError, lambda: list(open_set()), path, "255", "up to 1;", "ImageMaskFolder")
 
 
-@each(
-    ("name", "file"),
-    [
-        ("BSDS500", "images/val/._200.jpg"),
-        ("DAVIS585", "bear/._00009.jpg"),
-        ("GrabCut", "data_GT/._banana.jpg"),
-        ("GrabCut", "data_GT/Thumbs.db"),
-        ("ImageMaskFolder", "masks/notes.txt"),
-    ],
-)
-def test_files_that_play_no_part(name, file, tmp_path):
+@having("strays")
+def test_files_that_play_no_part(name, strays, tmp_path):
     root, open_set = drawn(name, tmp_path)
-    (root / file).write_bytes(b"?")
+    for stray in strays:
+        (root / stray).write_bytes(b"?")
     assert len(open_set()) == len(SETS[name].objects)
 
 
 def test_the_tables_name_each_data_set_as_results_do():
     assert set(DATASETS) == {*SETS, "SamplePhotos"}
+    assert set(LAYOUTS) <= set(SETS)
     assert set(EVALUATION_SETS) < set(PUBLISHED) < set(DATASETS)
     for name, kind in DATASETS.items():
         if kind not in (ImageMaskFolder, COCO, COCOInstances):  # which are named by their users

@@ -12,6 +12,7 @@ from probseg.metrics import iou
 from probseg.types import Click
 from support.fakes import draw_sample, draw_scene
 from support.network_cases import prompts
+from support.rows import each
 
 # IoU on drawn ellipses: after three clicks alone, and with the box and two clicks.
 REACHED = {
@@ -181,7 +182,7 @@ class Recording(ClassicalModel):
         return np.zeros(image.shape[:2], np.float32)
 
 
-@pytest.mark.parametrize(
+@each(
     ("given_box", "expected"),
     [
         ((2, 3, 10, 9), (2, 3, 10, 9)),
@@ -198,7 +199,7 @@ def test_boxes_are_cut_to_the_image(given_box, expected):
     assert model.given[1] == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("x", "column"),
     [
         (29.6, 29),  # the last column under a zoom that shrinks

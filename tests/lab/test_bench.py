@@ -6,6 +6,7 @@ import pytest
 import probseg.lab.bench_verb as bench
 from probseg.lab.benchmark import Record
 from probseg.zoo import list_models
+from support.rows import each
 from support.runs import command, usage_error
 
 QUICK = ("--device=cpu", "--size=32x48", "--repeats=2", "--warmup=1")
@@ -60,7 +61,7 @@ def test_table(measured, monkeypatch, capsys):
         assert part in text
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "parts"),
     [
         (["micro_cas"], ["unknown model 'micro_cas'", "'micro_csa'"]),

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from probseg.lab.baselines.scene import GUESS_RADIUS, SEED_RADIUS, border, make_scene
 from probseg.types import Click
+from support.rows import each
 
 
 def slow_maps(clicks, height, width):
@@ -73,6 +74,6 @@ def test_a_previous_mask_comes_before_the_box_and_seeds_before_both():
     assert not scene.guess[15, 15]
 
 
-@pytest.mark.parametrize(("size", "count"), [((1, 1), 1), ((1, 5), 5), ((2, 5), 10), ((4, 5), 14)])
+@each(("size", "count"), [((1, 1), 1), ((1, 5), 5), ((2, 5), 10), ((4, 5), 14)])
 def test_border_is_the_outermost_pixels(size, count):
     assert border(size).sum() == count

@@ -24,6 +24,7 @@ from support.fakes import (
     write_sbd,
 )
 from support.micro import described
+from support.rows import each
 from support.runs import QUIET, command, usage_error
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -153,7 +154,7 @@ def test_a_difference_that_may_be_chance_is_called_so(here, interval, better, mo
     assert "# Best: key_iterations 1, key_prior 0.5: 2.00 ± 0.25" in text
 
 
-@pytest.mark.parametrize("name", ["GrabCut", "grabcut", "Berkeley", "DAVIS585", "coco-mval"])
+@each("name", ["GrabCut", "grabcut", "Berkeley", "DAVIS585", "coco-mval"])
 @pytest.mark.parametrize("written", [False, True])
 def test_nothing_is_chosen_on_test_sets(here, name, written, search, capsys):
     if written:
@@ -162,7 +163,7 @@ def test_nothing_is_chosen_on_test_sets(here, name, written, search, capsys):
     assert "nothing may be chosen" in refused(capsys, search, "mine/", "--data", name)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "closed", "splits"),
     [
         ("SBD", ["val"], ["train", "train_noval"]),
@@ -232,7 +233,7 @@ def test_an_earlier_file_stays_until_the_search_is_over(here, monkeypatch):
     assert seen == [None, "earlier"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "part"),
     [
         (("nowhere/", "--data=objects"), "nowhere/config.json"),

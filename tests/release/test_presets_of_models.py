@@ -3,6 +3,7 @@ import pytest
 from probseg.errors import UsageError
 from probseg.models import override, read_preset
 from probseg.release.presets import as_variant
+from support.rows import each
 
 VARIANTS = {
     "nothing": {},
@@ -15,7 +16,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+@each("changes", VARIANTS.values())
 def test_changes_are_found_again(changes):
     description = override(read_preset("micro_csa"), changes)
     found = as_variant(description, "micro_csa")

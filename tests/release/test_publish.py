@@ -19,6 +19,7 @@ from probseg.zoo.store import read_config
 from probseg.zoo.trained import Trained
 from support.fakes import micro_model
 from support.refusals import refused
+from support.rows import each
 from support.tested import FACTS
 
 MEASURED = Evaluation(
@@ -218,7 +219,7 @@ def test_facts_of_the_run_count_and_are_not_contradicted(trained, tmp_path):
         )
 
 
-@pytest.mark.parametrize(
+@each(
     ("error", "part", "changes"),
     [
         (UsageError, "`seed`", {"facts": facts(seed=None)}),

@@ -14,6 +14,7 @@ from probseg.zoo.index import CARD, CONFIG, WEIGHTS
 from probseg.zoo.store import check_folder
 from support.published import Weights, checkpoint, deeplab, disks, enlarged, hrnet_ocr, normalised
 from support.refusals import refused
+from support.rows import each
 from support.runs import command, usage_error
 
 SIZE = (45, 59)
@@ -131,7 +132,7 @@ def test_files_of_another_kind_are_refused(case, file, tmp_path):
     refused(FileNotFoundError, lambda: read_ritm(tmp_path / "none.pth"), "none.pth")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value"),
     [
         ("use_rgb_conv", True),

@@ -4,6 +4,7 @@ import pytest
 
 from probseg.release.table import BEGIN, END, render_table
 from probseg.zoo.index import Metric, read_index
+from support.rows import each
 from support.runs import command
 from support.zoos import add_model
 
@@ -64,7 +65,7 @@ def test_a_page_gets_the_table_of_the_index(zoo, capsys):
     assert capsys.readouterr().out == expected
 
 
-@pytest.mark.parametrize("text", ["", f"{BEGIN}\n", f"{END}\n{BEGIN}\n", f"{BEGIN}\n{END}\n" * 2])
+@each("text", ["", f"{BEGIN}\n", f"{END}\n{BEGIN}\n", f"{BEGIN}\n{END}\n" * 2])
 def test_a_page_without_marks_is_refused(zoo, capsys, text):
     page = zoo / "page.md"
     page.write_text(text)

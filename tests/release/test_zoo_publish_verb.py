@@ -11,6 +11,7 @@ from probseg.zoo import create_model
 from probseg.zoo.index import CARD, read_index
 from probseg.zoo.trained import read_trained
 from support.fakes import write_folder
+from support.rows import each
 from support.runs import command, folder_fit, usage_error
 from support.tested import FACTS, network_for_classes, network_for_clicks
 
@@ -134,7 +135,7 @@ def test_a_published_model_keeps_facts_that_are_not_given_again(publish, clicks,
     assert (after.description, after.data) == ("Another text.", before.data)
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "part"),
     [
         ("{", "JSON or YAML"),

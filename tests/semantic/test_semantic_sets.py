@@ -33,135 +33,61 @@ from support.drawn_semantic import (
 from support.fakes import save
 from support.refusals import refused
 from support.rows import each
-
-WRITERS = {
-    CamVid: write_camvid,
-    VOCSegmentation: write_voc_segmentation,
-    PascalContext: write_pascal_context,
-    COCOStuff10k: write_coco_stuff10k,
-    COCOStuff164k: write_coco_stuff164k,
-}
-SETS = pytest.mark.parametrize("kind", WRITERS)
-CLASSES = {"CamVid": 11, "VOCSegmentation": 21, "PascalContext": 59}
-PLACES = {
-    CamVid: ("camvid", "CamVid"),
-    VOCSegmentation: ("VOCdevkit/VOC2012", "VOC2012"),
-    PascalContext: ("VOCdevkit/VOC2010", "VOC2010", "PascalContext"),
-    COCOStuff10k: ("coco_stuff10k", "cocostuff-10k-v1.1", "COCOStuff10k"),
-    COCOStuff164k: ("coco_stuff164k", "COCOStuff164k"),
-}
+from support.semantic_testers import SemanticSetTester
 
 
-def written(kind, tmp_path):
-    return WRITERS[kind](tmp_path / "drawn")
+class TestCamVid(SemanticSetTester):
+    kind = CamVid
+    write = staticmethod(write_camvid)
+    classes = 11
+    places = ("camvid", "CamVid")
+    strange = ([12, 255], "0..10 for the classes and 11 for ignored")
 
 
-@SETS
-def test_labels_are_the_classes_that_were_drawn(kind, tmp_path):
-    data = kind("train", written(kind, tmp_path))
-    classes = CLASSES.get(kind.name, 171)
-    assert SEMANTIC_DATASETS[kind.name] is kind
-    assert len(data) == 3
-    assert len(data.classes) == len(set(data.classes)) == classes
-    for i, sample in enumerate(data):
-        drawn = draw_labels(36, 48, classes, seed=i)
-        assert len(np.unique(drawn)) > 5
-        assert sample.dataset == kind.name
-        assert sample.labels.dtype == sample.image.dtype == np.uint8
-        np.testing.assert_array_equal(sample.labels, drawn)
-        assert abs(sample.image.astype(int) - colour_of(drawn)).mean() < 8  # some are JPEG
-    assert len({sample.name for sample in data}) == 3
+class TestVOC(SemanticSetTester):
+    kind = VOCSegmentation
+    write = staticmethod(write_voc_segmentation)
+    classes = 21
+    places = ("VOCdevkit/VOC2012", "VOC2012")
+    strange = ([21, 254], "0..20 for the classes and 255 for ignored")
 
 
-@SETS
-def test_label_files_are_read_when_they_are_asked_for(kind, tmp_path):
-    root = written(kind, tmp_path)
-    data = kind("train", root)
-    _, labels = data.pairs[1]
-    labels.write_bytes(b"?")
-    assert len(kind("train", root)) == 3
-    refused(DataError, lambda: data[1], labels, "cannot be read")
+class TestPascalContext(SemanticSetTester):
+    kind = PascalContext
+    write = staticmethod(write_pascal_context)
+    classes = 59
+    places = ("VOCdevkit/VOC2010", "VOC2010", "PascalContext")
+    strange = ([60, 254], "1..59 for the classes and 0, 255 for ignored")
 
 
-@SETS
-def test_splits_share_no_photograph(kind, tmp_path):
-    root = written(kind, tmp_path)
-    splits = ("train", "test") if kind is COCOStuff10k else ("train", "val")
-    train, other = ({photo for photo, _ in kind(split, root).pairs} for split in splits)
-    assert len(train) == len(other) == 3
-    assert not train & other
+class TestCOCOStuff10k(SemanticSetTester):
+    kind = COCOStuff10k
+    write = staticmethod(write_coco_stuff10k)
+    classes = 171
+    places = ("coco_stuff10k", "cocostuff-10k-v1.1", "COCOStuff10k")
+    strange = ([12, 183, 255], "1..11, 13..25, 27..28, 31..44")
+    splits = ("train", "test")
 
 
-@SETS
-def test_default_places(kind, tmp_path, monkeypatch):
-    monkeypatch.setenv("PROBSEG_DATA", str(tmp_path / "data"))
-    here = written(kind, tmp_path)
-    for name in PLACES[kind]:
-        place = tmp_path / "data" / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        here = here.rename(place)
-        assert len(kind()) == 3
+class TestCOCOStuff164k(SemanticSetTester):
+    kind = COCOStuff164k
+    write = staticmethod(write_coco_stuff164k)
+    classes = 171
+    places = ("coco_stuff164k", "COCOStuff164k")
+    strange = ([11, 182], "0..10, 12..24, 26..27, 30..43")
 
 
-@SETS
-def test_a_missing_set_says_where_to_get_it(kind, tmp_path):
-    refused(
-        DatasetNotFoundError, lambda: kind("train", tmp_path / "nowhere"), kind.name,
-        tmp_path / "nowhere", "train", ".png" if kind is not COCOStuff10k else ".mat",
-        "http", "`root`", "PROBSEG_DATA",
-    )  # fmt: skip
+KINDS = [tester.kind for tester in SemanticSetTester.__subclasses__()]
 
 
-@SETS
-@each("which", ["photographs", "labels"])
-def test_missing_files_are_named(kind, tmp_path, which):
-    root = written(kind, tmp_path)
-    gone = kind("train", root).pairs[1][which == "labels"]
-    gone.unlink()
-    refused(DataError, lambda: kind("train", root), gone.parent, gone.stem)
-
-
-@SETS
-def test_missing_folders_are_no_empty_sets(kind, tmp_path):
-    root = written(kind, tmp_path)
-    for path in kind("train", root).pairs[0]:
-        kept = path.parent.rename(tmp_path / "kept")
-        refused(DatasetNotFoundError, lambda: kind("train", root), kind.name, root)
-        kept.rename(path.parent)
-
-
-@SETS
-def test_labels_of_another_size(kind, tmp_path):
-    data = kind("train", written(kind, tmp_path))
-    photo, labels = data.pairs[0]
-    save(np.zeros((9, 8, 3), np.uint8), photo)
-    refused(DataError, lambda: data[0], photo, labels, "8 x 9", "48 x 36")
-
-
-@each(
-    ("kind", "strange", "expected"),
-    [
-        (CamVid, [12, 255], "0..10 for the classes and 11 for ignored"),
-        (VOCSegmentation, [21, 254], "0..20 for the classes and 255 for ignored"),
-        (PascalContext, [60, 254], "1..59 for the classes and 0, 255 for ignored"),
-        (COCOStuff10k, [12, 183, 255], "1..11, 13..25, 27..28, 31..44"),
-        (COCOStuff164k, [11, 182], "0..10, 12..24, 26..27, 30..43"),
-    ],
-)
-def test_strange_numbers_are_refused(kind, strange, expected, tmp_path):
-    data = kind("train", written(kind, tmp_path))
-    _, path = data.pairs[0]
-    numbers = np.resize(np.uint8([1, *strange]), (36, 48))
-    if path.suffix == ".mat":
-        savemat(path, {"S": numbers})
-    else:
-        save(numbers, path)
-    refused(DataError, lambda: data[0], path, strange, expected, "version")
+def test_the_table():
+    assert set(KINDS) == set(SEMANTIC_DATASETS.values())
+    assert all(SEMANTIC_DATASETS[kind.name] is kind for kind in KINDS)
 
 
 @given(st.data())
 def test_numbers_become_classes_one_by_one(data):
-    kind = data.draw(st.sampled_from(list(WRITERS)))
+    kind = data.draw(st.sampled_from(KINDS))
     known = [*kind.numbers, *kind.ignored]
     numbers = np.uint8(data.draw(st.lists(st.sampled_from(known), min_size=6, max_size=6)))
     labels = class_numbers(numbers.reshape(2, 3), kind.numbers, kind.ignored, "file")

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from probseg.backbones import Backbone, add_prompt_stem
-from probseg.heads import Decoded, Decoder, Head
+from probseg.heads import Decoder, DecoderMaps, Head
 from probseg.types import FeatureInfo
 from support.network_cases import assert_all_learn, assert_described, maps_of, opened
 
@@ -209,7 +209,7 @@ def randomise(module: nn.Module) -> nn.Module:
     return module.eval()
 
 
-def tensors_of(decoded: Decoded) -> list[Tensor]:
+def tensors_of(decoded: DecoderMaps) -> list[Tensor]:
     """List all tensors of what a decoder returns."""
     tensors: list[Tensor] = []
     keep: Callable[[Tensor], Tensor] = lambda tensor: tensors.append(tensor) or tensor  # noqa: E731

@@ -1,4 +1,5 @@
 import json
+from copy import deepcopy
 
 import pytest
 
@@ -6,6 +7,7 @@ from probseg.errors import UnknownNameError, ZooError
 from probseg.models import read_preset
 from probseg.zoo.index import INDEX, description_of, parse_index, read_index, write_index
 from probseg.zoo.store import read_config
+from support.rows import each
 from support.zoos import add_model
 
 
@@ -86,7 +88,7 @@ def test_missing_and_surplus_keys_are_named(index):
         parsed(index)
 
 
-@pytest.mark.parametrize(
+@each(
     ("key", "value", "told"),
     [
         ("name", "micro_conv", r"name: expected architecture\.tag"),
@@ -112,6 +114,7 @@ def test_missing_and_surplus_keys_are_named(index):
     ],
 )
 def test_wrong_values_are_named(index, key, value, told):
+    index = deepcopy(index)
     index["models"][2][key] = value
     with pytest.raises(ZooError, match=rf"^index\.json: models\[2\]\.{told}.*damaged: restore"):
         parsed(index)
@@ -126,10 +129,9 @@ def test_files_cannot_leave_the_folder_of_their_model(index):
             parsed(index)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("sha256", "0" * 63), ("sha256", "G" * 64), ("bytes", "1"), ("bytes", -1)]
-)
+@each(("key", "value"), [("sha256", "0" * 63), ("sha256", "G" * 64), ("bytes", "1"), ("bytes", -1)])
 def test_what_files_must_be_is_checked(index, key, value):
+    index = deepcopy(index)
     index["models"][0]["files"]["config.json"][key] = value
     with pytest.raises(ZooError, match=rf"models\[0\]\.files\.config\.json\.{key}: expected"):
         parsed(index)

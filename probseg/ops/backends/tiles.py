@@ -26,20 +26,21 @@ class Scratch:
         self._memory: dict[str, Tensor] = {}
 
     def product(self, name: str, left: Tensor, right: Tensor) -> Tensor:
-        """Multiply two stacks of matrices into the memory of this name."""
-        out = self.empty(name, (*left.shape[:-1], right.shape[-1]), left)
-        return torch.matmul(left, right, out=out)
+        """Multiply two stacks of matrices into the memory of this name; the first is the largest.
 
-    def softmax(self, name: str, logits: Tensor) -> Tensor:
-        """Normalise along the last dimension into the memory of this name."""
-        return torch.softmax(logits, -1, out=self.empty(name, logits.shape, logits))
+        Args:
+            name: Of the memory, which the next product of this name overwrites.
+            left: `(..., n, c)`.
+            right: `(..., c, m)`.
 
-    def empty(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return the memory of this name, uninitialised; the first tile is the largest."""
+        Returns:
+            `(..., n, m)`.
+        """
+        shape = (*left.shape[:-1], right.shape[-1])
         count = math.prod(shape)
         if name not in self._memory or self._memory[name].numel() < count:
-            self._memory[name] = like.new_empty(count)
-        return self._memory[name][:count].view(shape)
+            self._memory[name] = left.new_empty(count)
+        return torch.matmul(left, right, out=self._memory[name][:count].view(shape))
 
 
 def tile_size(terms: Terms) -> int:
@@ -74,16 +75,6 @@ def tiles(sizes: Sequence[int], terms: Terms) -> Iterator[Block]:
                     slice(i, min(i + some_rows, rows)),
                     slice(0, columns),
                 )
-
-
-def rows_of(block: Block) -> tuple[slice, slice, slice | Tensor]:
-    """Index of a block in a tensor `(B, G, N, ...)`."""
-    return block.batch, block.heads, block.rows
-
-
-def units_of(block: Block) -> tuple[slice, slice]:
-    """Index of a block in a tensor `(B, G, ...)` that is not cut further."""
-    return block.batch, block.heads
 
 
 class Layout(NamedTuple):
@@ -125,7 +116,7 @@ def logits_of(
 ) -> Tensor:
     """Compute the logits of a block in scratch memory, `(b, g, n, m)`."""
     columns = keys[block.batch, block.heads][:, :, block.columns]
-    rows = scale * queries[rows_of(block)]
+    rows = scale * queries[block[:3]]
     logits = scratch.product("logits", rows, columns.mT)  # (b, g, n, m)
     for term in terms:
         logits += take_block(term, block, logits.dtype).detach()

@@ -9,9 +9,6 @@ from torch import Tensor
 
 from probseg.ops.backends.interface import Block, Term, Terms
 
-HELD_PAIRS = 2**22
-"""Largest number of pairs in memory at once: 16 MiB per intermediate result in float32."""
-
 
 class FixedTokens(NamedTuple):
     """Tokens with fixed values, at most S for each item of the batch.
@@ -37,20 +34,6 @@ def fixed_tokens(mask: Tensor) -> FixedTokens:
     count = int(mask.sum(dim=1).max()) if mask.numel() else 0
     rows = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
     return FixedTokens(rows, mask.gather(1, rows))
-
-
-def backend_of_few(backend: str, pairs: int) -> str:
-    """Return the backend for the pairs of the fixed tokens.
-
-    Up to `HELD_PAIRS` are written out by "reference": the lines of a map are many mixtures of few
-    pairs, in most of which tiles would have to recover masses of keys that no fixed token sees.
-
-    Args:
-        backend: Backend of the passes over all pairs; "reference" stays, as it differentiates
-            twice.
-        pairs: Number of pairs in the whole batch.
-    """
-    return "reference" if backend == "reference" or pairs <= HELD_PAIRS else "auto"
 
 
 def take_tokens(tensor: Tensor, fixed: FixedTokens) -> Tensor:

@@ -299,7 +299,7 @@ def as_fixed(
     """Check fixed values and their mask, for arguments see `probabilistic_attention`.
 
     Returns:
-        The values in the working dtype, 0 where they are not fixed, and the mask; None without.
+        The values in the working dtype, and the mask; None without.
     """
     if fixed_values is None and fixed_mask is None:
         return None
@@ -314,9 +314,7 @@ def as_fixed(
     if fixed_mask.dtype != torch.bool:
         msg = f"`fixed_mask` must be bool, got {fixed_mask.dtype}; compare it, e.g. mask > 0"
         raise TypeError(msg)
-    # Elsewhere the values may be anything, NaN too, and padding of the clicked rows reads them.
-    read = fixed_values.where(fixed_mask[:, None, :, None], 0.0)  # (B, G, N, V)
-    return read.to(working_dtype(queries.dtype)), fixed_mask
+    return fixed_values.to(working_dtype(queries.dtype)), fixed_mask
 
 
 def _check_position(

@@ -8,33 +8,29 @@ unit towards the mean of the S fixed values that it explains::
 
 `mu'` is the initial mean or the previous one, and `w` are the responsibilities of Eq. 24: a softmax
 over the units of the log joint of a clicked query, whose share of the logits stays as it is, and
-its fixed value. Every mean is therefore a combination whose coefficients sum to 1::
+its fixed value. Every mean is therefore an average of its initial value and the fixed ones, with
+weights that sum to 1::
 
-    mu_k = a_k mu0_k + sum_s c_sk v_s
+    mu_k = a_k mu0_k + sum_s c_sk v_s      a_k  <- (1 - g_k) a'_k
+                                           c_sk <- (1 - g_k) c'_sk + g_k p_sk
 
-All that an iteration needs of the means are the products `x_sk = v_s·mu_k` and the squares
-`n_k = |mu_k|²`, and both follow from their last values and from the Gram matrix `G_st = v_s·v_t`::
+The distance to an average is the average distance, less that of the averaged points to it. With
+`D_sk = |v_s - mu0_k|² / 2` and `E_st = |v_s - v_t|² / 2`, which stay as they are::
 
-    P = G p                                (S x M)
-    x_k  <- (1 - g_k) x'_k + g_k P_k
-    n_k  <- (1 - g_k)² n'_k + 2 g_k (1 - g_k) sum_s p_sk x'_sk + g_k² sum_s p_sk P_sk
-    a_k  <- (1 - g_k) a'_k                 c_sk <- (1 - g_k) c'_sk + g_k p_sk
+    |v_s - mu_k|² / 2 = d_sk - r_k         d_sk = a_k D_sk + sum_t E_st c_tk
+                                           r_k  = sum_s c_sk (d_sk - sum_t E_st c_tk / 2)
 
-The E step needs `|v_s - mu_k|² = |v_s|² - 2 x_sk + n_k`. The precision of a unit (Eq. 37) needs the
-mean squared error about its new mean, the variance about `m_k` and the squared way from there::
-
-    E_k = sum_s p_sk |v_s|² - |m_k|² + (1 - g_k)² (|m_k|² - 2 m_k·mu'_k + n'_k)
-    |m_k|² = sum_s p_sk P_sk               m_k·mu'_k = sum_s p_sk x'_sk
-
-So an iteration goes through S x M numbers; the M x V of the means are formed once, at the end.
-Distances do not depend on the origin: that of all products is the mean of the initial values, where
-they lose the fewest digits.
+That is all the E step needs (Eqs. 9 and 24), and the M step of the precisions: the mean squared
+error of a unit (Eq. 37) is `2 (sum_s p_sk d_sk - r_k)` with the new mean. A tied prior (Eq. 10)
+adds `|mu_k|² / 2 = a_k |mu0_k|² / 2 + sum_s c_sk |v_s|² / 2 - r_k`, where `r_k` cancels. So an
+iteration goes through S x M numbers; the M x V of the means are formed once, at the end.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -68,11 +64,11 @@ def propagate_values(
     Args:
         mixture: The M units.
         queries: `(B, G, N, D)`.
-        fixed_values: `(B, G, N, V)`, finite everywhere.
+        fixed_values: `(B, G, N, V)`, read only where they are fixed.
         fixed_mask: Bool, `(B, N)`.
         update: Number of iterations and priors.
     """
-    if update.iterations == 0:
+    if update.iterations == 0 or queries.shape[-2] == 0:
         return mixture
     gamma, dirichlet = update.precision_prior, update.dirichlet_prior
     fixed = fixed_tokens(fixed_mask)
@@ -83,95 +79,99 @@ def propagate_values(
         mixture = fix_prior(mixture)
         clicked = _query_logits(mixture._replace(log_prior=()), queries, fixed)
         weights = take_terms(mixture.log_prior, fixed)
-    observed = take_tokens(fixed_values, fixed)  # (B, G, S, V)
-    beta, tied = mixture.value_precision, mixture.prior in TIED_TO_VALUES
-    # All but a tied prior needs distances alone.
-    origin = 0.0 if tied else mixture.values.mean(-2, keepdim=True).detach()  # (B, G, 1, V)
-    values = _fixed_values(observed - origin)
-    initial = means = _initial_means(mixture.values - origin, values)
+    # Padding may be anything, NaN too.
+    observed = take_tokens(fixed_values, fixed).where(fixed.valid[:, None, :, None], 0.0)
+    from_units, between = _half_distances(observed, mixture.values)
+    half_norms = None
+    if mixture.prior in TIED_TO_VALUES:
+        half_norms = _half_norms(mixture.values), _half_norms(observed)
+    beta, width = mixture.value_precision, observed.shape[-1]
+    # a (B, G, 1, M) and c (B, G, S, M) of the means; d (B, G, S, M) and r (B, G, 1, M).
+    kept, shares = initial = torch.ones_like(from_units[:, :, :1]), torch.zeros_like(from_units)
+    distances, spread = from_units, torch.zeros_like(kept)
     for _ in range(update.iterations):
-        logits = _value_likelihood(means, values, beta, tied=tied) + clicked
+        level = spread if half_norms is None else kept * half_norms[0] + half_norms[1] @ shares
+        logits = clicked + _log_density(distances - level, beta, width)
         for term in weights:
             logits = logits + term.clamp_min(HIDDEN)
-        shares, log_mass = _responsibilities(logits)
-        prior = initial if update.prior_mean == "initial" else means
-        gate = mean_gate(log_mass, beta, update.prior_precision)  # (B, G, M)
-        step = _explained(shares, values, prior)
-        means = _between(prior, step, gate.unsqueeze(-2))
+        explained, log_mass = _responsibilities(logits)  # p, (B, G, S, M)
+        gate = mean_gate(log_mass, beta, update.prior_precision).unsqueeze(-2)
+        prior = initial if update.prior_mean == "initial" else (kept, shares)
+        kept, shares = (1.0 - gate) * prior[0], torch.lerp(prior[1], explained, gate)
+        among = _product(between, shares)
+        distances = torch.addcmul(among, kept, from_units)
+        spread = (shares * (distances - among / 2)).sum(-2, keepdim=True)
         if gamma is not None:
-            error = _mean_squared_error(prior, step, gate.unsqueeze(-2), values)  # (B, G, M)
-            beta = precision_mode(log_mass, error, observed.shape[-1], gamma)
+            error = (explained * distances).sum(-2) - spread.squeeze(-2)
+            # Not negative but for rounding.
+            beta = precision_mode(log_mass, 2.0 * error.clamp_min(0.0), width, gamma)
         if dirichlet is not None:
             weights = (log_weight_mode(log_mass, dirichlet),)
     if dirichlet is not None:
         mixture = mixture._replace(log_prior=weights)
-    moved = means.kept.mT * mixture.values + means.shares.mT @ observed  # (B, G, M, V)
-    return mixture._replace(values=moved, value_precision=beta)
-
-
-class _FixedValues(NamedTuple):
-    """The fixed values and their products."""
-
-    values: Tensor  # (B, G, S, V)
-    squares: Tensor  # (B, G, S, 1)
-    gram: Tensor | None  # (B, G, S, S); None where S is large
-
-
-class _Means(NamedTuple):
-    """The means `mu_k = a_k mu0_k + sum_s c_sk v_s`, and what an E step needs of them."""
-
-    kept: Tensor  # a, (B, G, 1, M)
-    shares: Tensor  # c, (B, G, S, M)
-    products: Tensor  # v_s·mu_k, (B, G, S, M)
-    squares: Tensor  # |mu_k|², (B, G, 1, M)
-
-
-class _Step(NamedTuple):
-    """The means `m_k = sum_s p_sk v_s` of the fixed values that each unit explains."""
-
-    shares: Tensor  # p, (B, G, S, M)
-    products: Tensor  # P = v_s·m_k, (B, G, S, M)
-    squares: Tensor  # |m_k|², (B, G, 1, M)
-    prior_products: Tensor  # mu'_k·m_k, (B, G, 1, M)
+    means = torch.addcmul(shares.mT @ observed, kept.mT, mixture.values)  # (B, G, M, V)
+    return mixture._replace(values=means, value_precision=beta)
 
 
 def _query_logits(mixture: Mixture, queries: Tensor, fixed: FixedTokens) -> Tensor:
     """Write out the logits of the fixed tokens given their queries alone, `(B, G, S, M)`."""
     joint = query_logits(in_full(mixture), queries, values_follow=True)
-    logits = joint.scale * (take_tokens(joint.queries, fixed) @ joint.keys.mT)
-    for term in take_terms(joint.log_prior, fixed):
-        logits = logits + term
-    return logits.clamp_min(HIDDEN).masked_fill(~fixed.valid[:, None, :, None], HIDDEN)
+    logits = joint.scale * take_tokens(joint.queries, fixed) @ joint.keys.mT
+    if joint.log_prior:
+        terms = take_terms(joint.log_prior, fixed)
+        logits = functools.reduce(torch.add, terms, logits).clamp_min(HIDDEN)
+    return logits + torch.where(fixed.valid, 0.0, HIDDEN)[:, None, :, None]
 
 
-def _fixed_values(values: Tensor) -> _FixedValues:
-    squares = values.square().sum(-1, keepdim=True)
+def _half_norms(vectors: Tensor) -> Tensor:
+    """Return half the squared norms of `(B, G, C, V)` in a row, `(B, G, 1, C)`."""
+    return vectors.square().sum(-1).unsqueeze(-2) / 2
+
+
+def _half_distances(fixed: Tensor, units: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+    """Return half the squared distances of the fixed values to the units and to each other.
+
+    Args:
+        fixed: `(B, G, S, V)`.
+        units: `(B, G, M, V)`.
+
+    Returns:
+        D, `(B, G, S, M)`, and the factors of E, which is their product, `(B, G, S, S)`: E alone, or
+        two where that is larger than these.
+    """
+    # Distances do not depend on the origin: near the fixed values, they lose the fewest digits.
+    origin = fixed.mean(-2, keepdim=True).detach()  # (B, G, 1, V)
+    fixed, units = fixed - origin, units - origin
+    ones = fixed.new_ones(*fixed.shape[:-1], 1)
+    norms = _half_norms(fixed)  # (B, G, 1, S)
+    from_units = norms.mT + _half_norms(units) - fixed @ units.mT
+    # |x - y|² / 2 is [|x|² / 2, 1, -x]·[1, |y|² / 2, y].
+    left = torch.cat([norms.mT, ones, -fixed], dim=-1)  # (B, G, S, V + 2)
+    right = torch.cat([ones, norms.mT, fixed], dim=-1).mT  # (B, G, V + 2, S)
     # An exported graph has as many rows as there are tokens.
-    few = not torch.compiler.is_exporting() and values.shape[-2] <= values.shape[-1]
-    return _FixedValues(values, squares, values @ values.mT if few else None)
+    few = not torch.compiler.is_exporting() and left.shape[-2] <= left.shape[-1]
+    return from_units, (left @ right,) if few else (left, right)
 
 
-def _initial_means(units: Tensor, fixed: _FixedValues) -> _Means:
-    products = fixed.values @ units.mT  # (B, G, S, M)
-    squares = units.square().sum(-1).unsqueeze(-2)  # (B, G, 1, M)
-    return _Means(torch.ones_like(squares), torch.zeros_like(products), products, squares)
+def _product(factors: Sequence[Tensor], last: Tensor) -> Tensor:
+    """Multiply matrices from the last to the first."""
+    for factor in reversed(factors):
+        last = factor @ last
+    return last
 
 
-def _value_likelihood(means: _Means, fixed: _FixedValues, beta: Precision, *, tied: bool) -> Tensor:
+def _log_density(half_distances: Tensor, beta: Precision, width: int) -> Tensor:
     """Return `log N(v_s | mu_k, 1 / beta_k)` up to a constant, `(B, G, S, M)` (Eq. 9).
 
     Args:
-        means: The means.
-        fixed: The fixed values.
+        half_distances: `|v_s - mu_k|² / 2`, `(B, G, S, M)`.
         beta: Value precision.
-        tied: Whether the prior adds `beta_k/2 |mu_k|²`, which cancels.
+        width: `V`.
     """
-    squares = fixed.squares if tied else fixed.squares + means.squares
-    distances = torch.sub(squares, means.products, alpha=2.0)
     if isinstance(beta, float):
-        return -beta / 2 * distances
-    log_normaliser = fixed.values.shape[-1] / 2 * log_precision(beta)  # (B, G, M)
-    return log_normaliser.clamp_min(HIDDEN).unsqueeze(-2) - beta.unsqueeze(-2) / 2 * distances
+        return -beta * half_distances
+    log_normaliser = (width / 2 * log_precision(beta)).clamp_min(HIDDEN)  # (B, G, M)
+    return log_normaliser.unsqueeze(-2) - beta.unsqueeze(-2) * half_distances
 
 
 def _responsibilities(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,44 +181,13 @@ def _responsibilities(logits: Tensor) -> tuple[Tensor, Tensor]:
         logits: `(B, G, S, M)`, `HIDDEN` in the place of -inf.
 
     Returns:
-        The shares `p_sk = w_sk / N_k`, which mean nothing for a unit that explains nothing, and
-        `log N_k`, `(B, G, M)`, which is -inf there.
+        `p_sk = w_sk / N_k`, any finite numbers for a unit that explains nothing; and `log N_k`,
+        `(B, G, M)`, which is -inf there.
     """
-    alive = logits.amax(-1, keepdim=True) > HIDDEN / 2  # sees a unit, and is no padding
-    log_weights = logits.log_softmax(-1).where(alive, HIDDEN)
-    log_mass = log_weights.logsumexp(-2, keepdim=True)
-    shares = (log_weights - log_mass).exp()
-    return shares, log_mass.where(log_mass > HIDDEN / 2, -math.inf).squeeze(-2)
-
-
-def _explained(shares: Tensor, fixed: _FixedValues, prior: _Means) -> _Step:
-    if fixed.gram is None:
-        products = fixed.values @ (fixed.values.mT @ shares)
-    else:
-        products = fixed.gram @ shares
-    return _Step(
-        shares,
-        products,
-        (shares * products).sum(-2, keepdim=True),
-        (shares * prior.products).sum(-2, keepdim=True),
-    )
-
-
-def _between(prior: _Means, step: _Step, gate: Tensor) -> _Means:
-    """Move means from the prior's towards what they explain, `gate` of the way, `(B, G, 1, M)`."""
-    rest = 1.0 - gate
-    squares = rest * (rest * prior.squares + 2.0 * gate * step.prior_products)
-    return _Means(
-        rest * prior.kept,
-        torch.lerp(prior.shares, step.shares, gate),
-        torch.lerp(prior.products, step.products, gate),
-        squares + gate.square() * step.squares,
-    )
-
-
-def _mean_squared_error(prior: _Means, step: _Step, gate: Tensor, fixed: _FixedValues) -> Tensor:
-    """Return `E_k` about the means that `_between` gives, `(B, G, M)`."""
-    # Neither of the two parts is negative but for rounding.
-    variance = ((step.shares * fixed.squares).sum(-2, keepdim=True) - step.squares).clamp_min(0.0)
-    way = (step.squares - 2.0 * step.prior_products + prior.squares).clamp_min(0.0)
-    return (variance + (1.0 - gate).square() * way).squeeze(-2)
+    dead = logits.amax(-1, keepdim=True) < HIDDEN / 2  # sees no unit, or is padding
+    log_weights = logits.log_softmax(-1) + torch.where(dead, HIDDEN, 0.0)
+    largest = log_weights.detach().amax(-2, keepdim=True)
+    relative = (log_weights - largest).exp()
+    total = relative.sum(-2, keepdim=True)  # at least 1
+    log_mass = (largest + total.log()).where(largest > HIDDEN / 2, -math.inf)
+    return relative / total, log_mass.squeeze(-2)

@@ -181,7 +181,7 @@ def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = Fal
     position = mixture.position
     # A tied prior cancels the norms of the keys: neither of the two is ever computed. Position
     # embeddings add a second Gaussian of the query (Eq. 25), whose mean's norm it cancels too.
-    expanded = _expand(
+    left, right, unit = _expand(
         queries,
         mixture.keys,
         alpha,
@@ -189,7 +189,6 @@ def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = Fal
         tied=mixture.prior in TIED_TO_KEYS,
         gaussians=1 if position is None else 2,
     )
-    left, right, unit = expanded
     terms = mixture.log_prior
     if isinstance(position, FactoredPosition):
         channels = position.channels(queries, mixture.keys)
@@ -200,15 +199,17 @@ def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = Fal
         terms = (*terms, position.prior(queries, mixture.keys, alpha))
     if mixture.prior in TIED_TO_VALUES and not values_follow and has_value_likelihood(mixture):
         unit = unit + _value_scores(mixture)[0]
-    left, right = _lower(mixture, alpha, left, right)
-    return LogJoint(left, right, (*_unit_term(unit), *terms, *mixture.log_mask), scale)
+    if isinstance(unit, Tensor):
+        terms = (unit.unsqueeze(-2), *terms)  # (B, G, 1, M)
+    return LogJoint(*_lower(mixture, alpha, left, right), (*terms, *mixture.log_mask), scale)
 
 
 def value_logits(mixture: Mixture, values: Tensor, scale: float = 1.0) -> LogJoint:
     """Expand the value term of the log joint for observed values `(B, G, N, V)`."""
     beta, tied = mixture.value_precision, mixture.prior in TIED_TO_VALUES
     left, right, unit = _expand(values, mixture.values, beta, scale, tied=tied)
-    return LogJoint(*_lower(mixture, beta, left, right), _unit_term(unit), scale)
+    terms = (unit.unsqueeze(-2),) if isinstance(unit, Tensor) else ()  # (B, G, 1, M)
+    return LogJoint(*_lower(mixture, beta, left, right), terms, scale)
 
 
 def in_full(mixture: Mixture) -> Mixture:
@@ -235,10 +236,6 @@ def _lower(
     exact = has_norms or mixture.position is not None
     dtype = left.dtype if exact else mixture.product_dtype
     return left.to(dtype), right.to(dtype)
-
-
-def _unit_term(unit: Precision) -> Terms:
-    return (unit.unsqueeze(-2),) if isinstance(unit, Tensor) else ()  # (B, G, 1, M)
 
 
 def _expand(

@@ -246,7 +246,9 @@ def infer(
         _check_position(position, settings, queries, keys)
     mixture = build_mixture(queries, keys, values, settings, log_mask, position)
     key_adaptation = with_checked_tensors("KeyAdaptation", settings.key_adaptation, keys)
-    value_propagation = with_checked_tensors("ValuePropagation", settings.value_propagation, keys)
+    value_propagation = settings.value_propagation
+    if fixed is not None:
+        value_propagation = with_checked_tensors("ValuePropagation", value_propagation, keys)
     tokens = queries.to(mixture.keys.dtype)
     if initial_values is not None:
         initial_values = initial_values.to(mixture.keys.dtype)

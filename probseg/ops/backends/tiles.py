@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -54,27 +54,29 @@ def numbers_per_pair(terms: Terms) -> int:
     return max(numbers, default=1)
 
 
-def tiles(sizes: Sequence[int], terms: Terms) -> Iterator[Block]:
+def tiles(sizes: Sequence[int], terms: Terms) -> list[Block]:
     """Cut `(B, G, N, M)` into blocks with all keys each, of whole heads or else of some rows."""
     batch_size, heads, rows, columns = sizes
     if rows * columns == 0:
-        return
+        return []
     size = tile_size(terms)
-    some_rows = min(rows, max(1, ROWS // numbers_per_pair(terms), size // columns))
+    some_rows = min(rows, max(1, ROWS * size // TILE, size // columns))
     for term in terms:
         if isinstance(term, PairwisePrior) and some_rows < rows:
             some_rows = max(1, some_rows // term.row_multiple) * term.row_multiple
     some_heads = min(heads, max(1, size // (rows * columns))) if some_rows >= rows else 1
     some_batch = max(1, size // (heads * rows * columns)) if some_heads == heads else 1
-    for b in range(0, batch_size, some_batch):
-        for g in range(0, heads, some_heads):
-            for i in range(0, rows, some_rows):
-                yield Block(
-                    slice(b, min(b + some_batch, batch_size)),
-                    slice(g, min(g + some_heads, heads)),
-                    slice(i, min(i + some_rows, rows)),
-                    slice(0, columns),
-                )
+    return [
+        Block(
+            slice(b, min(b + some_batch, batch_size)),
+            slice(g, min(g + some_heads, heads)),
+            slice(i, min(i + some_rows, rows)),
+            slice(0, columns),
+        )
+        for b in range(0, batch_size, some_batch)
+        for g in range(0, heads, some_heads)
+        for i in range(0, rows, some_rows)
+    ]
 
 
 class Layout(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from probseg.heads.base import Decoded, Decoder, conv_norm, conv_norm_relu
+from probseg.heads.base import Decoder, DecoderMaps, conv_norm, conv_norm_relu
 from probseg.heads.pyramid import WIDTHS
 from probseg.types import FeatureInfo
 
@@ -58,13 +58,13 @@ class SimplePyramid(Decoder):
         strides = tuple(int(stride / scale) for scale in SCALES[: len(widths)])
         self.features = FeatureInfo(tuple(widths), strides)
 
-    def forward(self, maps: list[Tensor]) -> Decoded:
+    def forward(self, maps: list[Tensor]) -> DecoderMaps:
         """Make the levels from maps `(B, C, h, w)`."""
         own = {source: _normalised(maps[source]) for source in self.sources}
         finest, *coarser = (
             level(own[source]) for level, source in zip(self.levels, self.sources, strict=True)
         )
-        return Decoded(finest, coarser=tuple(coarser))
+        return DecoderMaps(finest, coarser=tuple(coarser))
 
 
 def _normalised(x: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ from probseg.metrics import iou
 from probseg.models import Segmenter
 from probseg.ops.axial import to_lines
 from probseg.ops.edges import SoftmaxEdges
-from probseg.ops.mixture import prior_scores, query_logits
+from probseg.ops.mixture import log_constant, prior_scores, query_logits
 from probseg.ops.probabilistic import as_fixed, infer
 from probseg.ops.settings import NO_KEY_ADAPTATION, NO_VALUE_PROPAGATION
 from probseg.ops.updates import KeyAdaptation, ValuePropagation
@@ -242,7 +242,7 @@ def computed(layer: ProbabilisticAttention2d, given: tuple[Any, ...]) -> Layer:
         known, where = (maps.unflatten(0, (-1, 1)) for maps in given[2:])
         mask = to_lines(where[:, :, None], layer.axis)[:, 0, :, 0]
         fixed = as_fixed(to_lines(known, layer.axis), mask, queries, values)
-    inferred, mixture = infer(
+    inferred = infer(
         queries,
         keys,
         values,
@@ -250,10 +250,13 @@ def computed(layer: ProbabilisticAttention2d, given: tuple[Any, ...]) -> Layer:
         fixed=fixed,
         position=layer.position_tables(*projected[0].shape[-2:]),
     )
+    mixture = inferred.mixture
     joint = query_logits(mixture, queries)
     edges = SoftmaxEdges(joint.queries, joint.keys, joint.log_prior or None, joint.scale)
     posterior = edges.log_probability(slice(None)).exp()
-    log_evidence = inferred.log_evidence - prior_scores(mixture).logsumexp(-1, keepdim=True)
+    constant = log_constant(mixture, queries, inferred.observed)
+    log_normaliser = prior_scores(mixture).logsumexp(-1, keepdim=True)
+    log_evidence = inferred.log_evidence + constant - log_normaliser
     return Layer(queries, mixture.keys, mixture.values, posterior, inferred.values, log_evidence)
 
 

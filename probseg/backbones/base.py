@@ -19,8 +19,12 @@ class Backbone(nn.Module, ABC):
         features: Channels and strides of the maps that `forward` returns.
         mean: Mean of the RGB channels that the images are normalised with, for values in [0, 1].
         std: Their standard deviation.
+        multiple: Images whose sides are whole multiples of this number of pixels give whole cells
+            in all maps, so that the maps lie exactly on the image. 1 for networks that take every
+            size as it is.
     """
 
+    multiple: int = 1
     features: FeatureInfo
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
@@ -34,5 +38,6 @@ class Backbone(nn.Module, ABC):
                 prompt stem; any size.
 
         Returns:
-            Feature maps, finest first, as `features` describes them.
+            Feature maps, finest first, as `features` describes them: `ceil(H / stride)` rows and
+            `ceil(W / stride)` columns.
         """

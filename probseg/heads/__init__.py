@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from probseg.heads.ocr import OCRDecoder
     from probseg.heads.propagation import PromptPropagation
     from probseg.heads.pyramid import PromptUNet, PyramidDecoder
+    from probseg.heads.simple_pyramid import SimplePyramid
     from probseg.heads.stage import PromptStage
 
 _DECODERS = {
@@ -26,6 +27,7 @@ _DECODERS = {
     "FPNDecoder": "probseg.heads.fpn.FPNDecoder",
     "OCRDecoder": "probseg.heads.ocr.OCRDecoder",
     "PyramidDecoder": "probseg.heads.pyramid.PyramidDecoder",
+    "SimplePyramid": "probseg.heads.simple_pyramid.SimplePyramid",
 }
 _FUSIONS = {
     "PromptFusion": "probseg.heads.fusion.PromptFusion",
@@ -75,6 +77,7 @@ __all__ = [
     "PromptUNet",
     "PyramidDecoder",
     "SeparableHead",
+    "SimplePyramid",
 ]
 
 __getattr__ = imported_when_asked(__name__, _PATHS)

@@ -47,7 +47,8 @@ class PyramidDecoder(Decoder):
         if not widths or len(usable) < len(widths):
             msg = (
                 f"`widths` must be one for each level, at least one and at most {len(usable)} for "
-                f"the backbone's strides {inputs.strides} from {stride} on, got {list(widths)}"
+                f"the backbone's strides {inputs.strides} from {stride} on, got {list(widths)}; a "
+                "SimplePyramid makes four levels from maps of one stride"
             )
             raise ValueError(msg)
         self.levels = usable[: len(widths)]

@@ -58,10 +58,13 @@ def preset_task(name: str) -> TaskName:
 
     Raises:
         UnknownNameError: If there is no such preset.
+        UsageError: If it is the name of a backbone of timm.
     """
     tasks = {preset: task for task in TASKS for preset in list_presets(task)}
     if name not in tasks:
-        raise UnknownNameError(kind="model", name=name, known=tasks)
+        from probseg.models.advice import unknown_model  # which builds presets
+
+        raise unknown_model(kind="model", name=name, known=tasks)
     return tasks[name]
 
 

@@ -85,8 +85,9 @@ class Segmenter(Network):
             is one for semantic segmentation, or the backbone has no place for the stem.
 
     Attributes:
-        cell: Images are padded to whole multiples of this number of pixels: a cell of the grids of
-            decoder and head, or of the head alone where the decoder's maps are aligned.
+        cell: Images are padded to whole multiples of this number of pixels: of the backbone's
+            `multiple`, and of a cell of the grids of decoder and head, or of the head alone where
+            the decoder's maps are aligned.
     """
 
     task: ClassVar[TaskName] = "interactive"
@@ -147,7 +148,7 @@ class Segmenter(Network):
             self.head = head(self.decoder.features, self.fusion.channels)
         self.aligned = self.decoder.features.aligned
         strides = () if self.aligned else self.decoder.features.strides
-        self.cell = math.lcm(*strides, self.head.stride)
+        self.cell = math.lcm(*strides, self.head.stride, backbone.multiple)
         self.refinement = refinement
         self.temperature = temperature
         self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)

@@ -14,7 +14,7 @@ from probseg.errors import UnknownNameError
 from probseg.ops.backends import BACKENDS, preference
 from probseg.ops.backends.interface import Assigned, Attended, Backend, Primitive, Term, Terms
 from probseg.ops.checks import as_terms, check_units
-from probseg.ops.numerics import full_precision, working_dtype
+from probseg.ops.numerics import HALF, full_precision
 from probseg.ops.visibility import shown, visible
 
 LogPrior = Term | tuple[Term, ...]
@@ -144,10 +144,12 @@ def attend_checked(
         backend: As in `attend`; a named one may still refuse.
     """
     implementation = _find_backend("attend", backend, queries, keys, values, terms)
-    operands = _operands(implementation, queries, keys, values)
+    dtype = queries.dtype
+    if dtype in HALF and queries.device.type not in implementation.HALF_PRECISION:
+        queries, keys, values = queries.float(), keys.float(), values.float()
     with full_precision(queries.device):
-        attended = implementation.attend(*operands, terms, scale)
-    return Attended(attended.values.to(queries.dtype), attended.log_evidence)
+        attended = implementation.attend(queries, keys, values, terms, scale)
+    return Attended(attended.values.to(dtype), attended.log_evidence)
 
 
 def assign_checked(
@@ -160,10 +162,12 @@ def assign_checked(
 ) -> Assigned:
     """Compute `assign` for arguments that are known to fit together; see `attend_checked`."""
     implementation = _find_backend("assign", backend, queries, keys, observations, terms)
-    operands = _operands(implementation, queries, keys, observations)
+    dtype = queries.dtype
+    if dtype in HALF and queries.device.type not in implementation.HALF_PRECISION:
+        queries, keys, observations = queries.float(), keys.float(), observations.float()
     with full_precision(queries.device):
-        assigned = implementation.assign(*operands, terms, scale)
-    return Assigned(assigned.means.to(queries.dtype), assigned.log_mass)
+        assigned = implementation.assign(queries, keys, observations, terms, scale)
+    return Assigned(assigned.means.to(dtype), assigned.log_mass)
 
 
 def checked_terms(queries: Tensor, keys: Tensor, log_prior: LogPrior | None, scale: float) -> Terms:
@@ -215,13 +219,3 @@ def _find_backend(
         )
         raise BackendError(msg)
     return BACKENDS[name]
-
-
-def _operands(
-    implementation: Backend, queries: Tensor, keys: Tensor, payload: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Bring the factors of products to the dtype in which the backend multiplies them."""
-    if queries.device.type in implementation.HALF_PRECISION:
-        return queries, keys, payload
-    dtype = working_dtype(queries.dtype)
-    return queries.to(dtype), keys.to(dtype), payload.to(dtype)

@@ -113,7 +113,7 @@ def infer_lines(
         check_shape("fixed_mask", fixed_mask, (len(queries), height, width), "(B, H, W)")
         fixed_mask = to_lines(fixed_mask[:, None, None], axis)[:, 0, :, 0]  # (B * lines, length)
     mask = line_mask(axis, height, width, span, queries.device)
-    inferred, _ = infer(
+    inferred = infer(
         lines,
         to_lines(keys, axis),
         unit_values,

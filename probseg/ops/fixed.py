@@ -9,12 +9,9 @@ from torch import Tensor
 
 from probseg.ops.backends.interface import Block, Term, Terms
 
-HELD_PAIRS = 2**22
-"""Largest number of pairs in memory at once: 16 MiB per intermediate result in float32."""
-
 
 class FixedTokens(NamedTuple):
-    """Tokens with fixed values, at most S for each item of the batch.
+    """Tokens with fixed values, at most S for each item of the batch, and S at least 1.
 
     Args:
         rows: Indices of the tokens among the N queries, `(B, S)`; items with fewer are padded
@@ -27,30 +24,16 @@ class FixedTokens(NamedTuple):
 
 
 def fixed_tokens(mask: Tensor) -> FixedTokens:
-    """Find the fixed tokens of a mask `(B, N)`; their largest number is read on the host.
+    """Find the fixed tokens of a mask `(B, N)`, N > 0; their largest number is read on the host.
 
     An exported graph reads nothing on the host: there, all tokens are rows, most of them padding.
     """
     if torch.compiler.is_exporting():
         rows = torch.arange(mask.shape[1], device=mask.device).expand(len(mask), -1)
         return FixedTokens(rows, mask)
-    count = int(mask.sum(dim=1).max()) if mask.numel() else 0
+    count = max(1, int(mask.sum(dim=1).max())) if len(mask) else 1
     rows = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :count]
     return FixedTokens(rows, mask.gather(1, rows))
-
-
-def backend_of_few(backend: str, pairs: int) -> str:
-    """Return the backend for the pairs of the fixed tokens.
-
-    Up to `HELD_PAIRS` are written out by "reference": the lines of a map are many mixtures of few
-    pairs, in most of which tiles would have to recover masses of keys that no fixed token sees.
-
-    Args:
-        backend: Backend of the passes over all pairs; "reference" stays, as it differentiates
-            twice.
-        pairs: Number of pairs in the whole batch.
-    """
-    return "reference" if backend == "reference" or pairs <= HELD_PAIRS else "auto"
 
 
 def take_tokens(tensor: Tensor, fixed: FixedTokens) -> Tensor:

@@ -6,14 +6,14 @@ Unit j has a prior `pi_ij`, a key mean `xi_j` with precision `alpha_j` and a val
     log p_i(q, v, u_j) = log pi_ij + D/2 log(alpha_j / 2pi) - alpha_j/2 |q - xi_j|²
                                    + V/2 log(beta_j / 2pi) - beta_j/2 |v - mu_j|²
 
-Expanding the squares gives `scale queries·keys + log_prior + offset` with a few more channels,
-the arguments of `attend` and `assign`.
+Expanding the squares gives `scale queries·keys + log_prior` with a few more channels, the arguments
+of `attend` and `assign`, and `log_constant`, the same for all units.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -27,6 +27,8 @@ Precision = float | Tensor
 
 PriorName = Literal["magnitude", "key_magnitude", "uniform"]
 PRIOR_NAMES: tuple[PriorName, ...] = ("magnitude", "key_magnitude", "uniform")
+TIED_TO_KEYS = ("magnitude", "key_magnitude")
+TIED_TO_VALUES = ("magnitude",)
 
 
 class Mixture(NamedTuple):
@@ -37,7 +39,8 @@ class Mixture(NamedTuple):
         values: Value means `mu`, shape `(B, G, M, V)`.
         query_precision: `alpha`.
         value_precision: `beta`; the float 0.0 means that values carry no likelihood.
-        log_prior: A name that ties `log pi` to the means, or the terms of a fixed one.
+        prior: A name for `log pi`; None is a given one.
+        log_prior: The terms of a given `log pi`, which is constant; none for a named one.
         log_mask: Terms that are 0 where a query sees a unit and -inf where it does not.
         position: Relative position embeddings, which the tied prior contains too.
         product_dtype: In which queries and keys are multiplied.
@@ -47,37 +50,35 @@ class Mixture(NamedTuple):
     values: Tensor
     query_precision: Precision
     value_precision: Precision
-    log_prior: PriorName | Terms
+    prior: PriorName | None
+    log_prior: Terms = ()
     log_mask: Terms = ()
     position: RelativePosition | None = None
     product_dtype: torch.dtype = torch.float32
 
 
 class LogJoint(NamedTuple):
-    """Arguments of the primitives whose logits are the log joint up to `offset`.
+    """Arguments of the primitives whose logits are the log joint up to `log_constant`.
 
     Args:
         queries: Augmented queries, shape `(B, G, N, C)`.
         keys: Augmented keys, shape `(B, G, M, C)`.
         log_prior: Terms that broadcast to `(B, G, N, M)`.
         scale: Factor of the dot products.
-        offset: Constant of each query, broadcasts to `(B, G, N)`.
     """
 
     queries: Tensor
     keys: Tensor
     log_prior: Terms
     scale: float
-    offset: Precision
 
 
 class _Expansion(NamedTuple):
-    """`log N(x_i | m_j, 1/p_j) = scale left_i·right_j + unit_j + offset_i`, see `_expand`."""
+    """`log N(x_i | m_j, 1/p_j) = scale left_i·right_j + unit_j + constant_i`, see `_expand`."""
 
     left: Tensor  # (B, G, N, C) or with one more channel
     right: Tensor  # (B, G, M, C) or with one more channel
     unit: Precision  # broadcasts to (B, G, M)
-    offset: Precision  # broadcasts to (B, G, N)
 
 
 def has_value_likelihood(mixture: Mixture) -> bool:
@@ -92,9 +93,9 @@ def prior_scores(mixture: Mixture) -> Tensor:
     is that of `_value_scores`, which the logits leave out too.
     """
     scores = torch.zeros_like(mixture.keys[..., 0])  # (B, G, M)
-    if _keys_tied(mixture):
+    if mixture.prior in TIED_TO_KEYS:
         scores = scores + mixture.query_precision * _half_norms(mixture.keys)
-    if _values_tied(mixture) and has_value_likelihood(mixture):
+    if mixture.prior in TIED_TO_VALUES and has_value_likelihood(mixture):
         scores = scores + _value_scores(mixture)[0]
     return scores
 
@@ -131,8 +132,38 @@ def logits(mixture: Mixture, queries: Tensor, observed_values: Tensor | None = N
         torch.cat([joint.keys, seen.keys], dim=-1),  # (B, G, M, D + V + ...)
         (*joint.log_prior, *seen.log_prior),
         joint.scale,
-        joint.offset + seen.offset,
     )
+
+
+def log_constant(
+    mixture: Mixture, queries: Tensor, observed_values: Tensor | None = None
+) -> Precision:
+    """Return what `logits` leave out of the log joint, as it is the same for all units.
+
+    The normaliser of a named prior is left out here, too.
+
+    Args:
+        mixture: The M units.
+        queries: `(B, G, N, D)`.
+        observed_values: As for `logits`.
+
+    Returns:
+        The constant of each query, broadcasts to `(B, G, N)`.
+    """
+    constant = _constant(
+        queries,
+        mixture.keys,
+        mixture.query_precision,
+        tied=mixture.prior in TIED_TO_KEYS,
+        gaussians=1 if mixture.position is None else 2,
+    )
+    if observed_values is None or not has_value_likelihood(mixture):
+        return constant
+    tied = mixture.prior in TIED_TO_VALUES
+    constant = constant + _constant(
+        observed_values, mixture.values, mixture.value_precision, tied=tied
+    )
+    return constant - _value_scores(mixture)[1] if tied else constant
 
 
 def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = False) -> LogJoint:
@@ -150,16 +181,15 @@ def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = Fal
     position = mixture.position
     # A tied prior cancels the norms of the keys: neither of the two is ever computed. Position
     # embeddings add a second Gaussian of the query (Eq. 25), whose mean's norm it cancels too.
-    expanded = _expand(
+    left, right, unit = _expand(
         queries,
         mixture.keys,
         alpha,
         scale,
-        tied=_keys_tied(mixture),
+        tied=mixture.prior in TIED_TO_KEYS,
         gaussians=1 if position is None else 2,
     )
-    left, right, unit = expanded.left, expanded.right, expanded.unit
-    terms = fixed_terms(mixture)
+    terms = mixture.log_prior
     if isinstance(position, FactoredPosition):
         channels = position.channels(queries, mixture.keys)
         weight = 1.0 if isinstance(alpha, float) else alpha.unsqueeze(-1)  # (B, G, M, 1)
@@ -167,23 +197,19 @@ def query_logits(mixture: Mixture, queries: Tensor, *, values_follow: bool = Fal
         right = torch.cat([right, weight * channels.keys], dim=-1)  # (B, G, M, D + H + W + ...)
     elif isinstance(position, FullPosition):
         terms = (*terms, position.prior(queries, mixture.keys, alpha))
-    if has_value_likelihood(mixture) and _values_tied(mixture) and not values_follow:
+    if mixture.prior in TIED_TO_VALUES and not values_follow and has_value_likelihood(mixture):
         unit = unit + _value_scores(mixture)[0]
-    terms = (*_unit_term(unit), *terms, *mixture.log_mask)
-    left, right = _lower(mixture, alpha, left, right)
-    return LogJoint(left, right, terms, scale, expanded.offset)
+    if isinstance(unit, Tensor):
+        terms = (unit.unsqueeze(-2), *terms)  # (B, G, 1, M)
+    return LogJoint(*_lower(mixture, alpha, left, right), (*terms, *mixture.log_mask), scale)
 
 
 def value_logits(mixture: Mixture, values: Tensor, scale: float = 1.0) -> LogJoint:
     """Expand the value term of the log joint for observed values `(B, G, N, V)`."""
-    expanded = _expand(
-        values, mixture.values, mixture.value_precision, scale, tied=_values_tied(mixture)
-    )
-    left, right = _lower(mixture, mixture.value_precision, expanded.left, expanded.right)
-    offset = expanded.offset
-    if _values_tied(mixture):
-        offset = offset - _value_scores(mixture)[1]
-    return LogJoint(left, right, _unit_term(expanded.unit), scale, offset)
+    beta, tied = mixture.value_precision, mixture.prior in TIED_TO_VALUES
+    left, right, unit = _expand(values, mixture.values, beta, scale, tied=tied)
+    terms = (unit.unsqueeze(-2),) if isinstance(unit, Tensor) else ()  # (B, G, 1, M)
+    return LogJoint(*_lower(mixture, beta, left, right), terms, scale)
 
 
 def in_full(mixture: Mixture) -> Mixture:
@@ -193,15 +219,10 @@ def in_full(mixture: Mixture) -> Mixture:
 
 def fix_prior(mixture: Mixture) -> Mixture:
     """Fix a named prior: `log pi` no longer follows keys and values."""
-    if not isinstance(mixture.log_prior, str):
+    if mixture.prior is None:
         return mixture
     log_pi = visible_scores(mixture).log_softmax(-1).unsqueeze(-2)  # (B, G, 1, M)
-    return mixture._replace(log_prior=(log_pi,))
-
-
-def fixed_terms(mixture: Mixture) -> Terms:
-    """Return the terms of a prior that does not follow the means; none for a named one."""
-    return () if isinstance(mixture.log_prior, str) else mixture.log_prior
+    return mixture._replace(prior=None, log_prior=(log_pi,))
 
 
 def _lower(
@@ -215,10 +236,6 @@ def _lower(
     exact = has_norms or mixture.position is not None
     dtype = left.dtype if exact else mixture.product_dtype
     return left.to(dtype), right.to(dtype)
-
-
-def _unit_term(unit: Precision) -> Terms:
-    return (unit.unsqueeze(-2),) if isinstance(unit, Tensor) else ()  # (B, G, 1, M)
 
 
 def _expand(
@@ -242,25 +259,53 @@ def _expand(
             expanded elsewhere.
     """
     if not tied:
-        # Distances do not change with the origin, but the cancellation of their expanded norms
-        # costs digits if the origin is far away.
-        centre = means.mean(-2, keepdim=True).detach()  # (B, G, 1, C)
+        centre = _centre(means)
         points, means = points - centre, means - centre
-    half_norms = gaussians * _half_norms(points)  # (B, G, N)
     unit: Precision = 0.0 if tied else -precision * _half_norms(means)
-    half_width = gaussians * means.shape[-1] / 2
     if isinstance(precision, float):
-        offset = half_width * math.log(precision / (2 * math.pi)) - precision * half_norms
-        return _Expansion(points, precision / scale * means, unit, offset)
-    log_normaliser = half_width * log_precision(precision / (2 * math.pi))
+        scaled = means if precision == scale else precision / scale * means
+        return _Expansion(points, scaled, unit)
     factor = (precision / scale).unsqueeze(-1)  # (B, G, M, 1), sizes may be 1
     if precision.shape[-1] == 1:
-        offset = log_normaliser - precision * half_norms
-        return _Expansion(points, factor * means, unit, offset)
+        return _Expansion(points, factor * means, unit)
+    half_norms = gaussians * _half_norms(points)  # (B, G, N)
     left = torch.cat([points, half_norms.unsqueeze(-1)], dim=-1)  # (B, G, N, C + 1)
     spread = -factor.expand(*means.shape[:-1], 1)  # (B, G, M, 1)
     right = torch.cat([factor * means, spread], dim=-1)  # (B, G, M, C + 1)
-    return _Expansion(left, right, unit + log_normaliser, 0.0)
+    return _Expansion(left, right, unit + _log_normaliser(precision, gaussians * means.shape[-1]))
+
+
+def _constant(
+    points: Tensor, means: Tensor, precision: Precision, *, tied: bool, gaussians: int = 1
+) -> Precision:
+    """Return what `_expand` leaves out, for the same arguments; broadcasts to `(B, G, N)`."""
+    if isinstance(precision, Tensor) and precision.shape[-1] > 1:
+        return 0.0
+    if not tied:
+        points = points - _centre(means)
+    log_normaliser = _log_normaliser(precision, gaussians * means.shape[-1])
+    return log_normaliser - gaussians * precision * _half_norms(points)
+
+
+def _centre(means: Tensor) -> Tensor:
+    """Return the origin of the distances to means `(B, G, M, C)`, `(B, G, 1, C)`.
+
+    They do not change with it, but the cancellation of expanded norms costs digits if it is far.
+    """
+    return means.mean(-2, keepdim=True).detach()
+
+
+def _log_normaliser(precision: Precision, width: int) -> Precision:
+    """Return `C/2 log(p / 2pi)` for C channels."""
+    return width / 2 * log_precision(precision / (2 * math.pi))
+
+
+@overload
+def log_precision(precision: float) -> float: ...
+
+
+@overload
+def log_precision(precision: Tensor) -> Tensor: ...
 
 
 def log_precision(precision: Precision) -> Precision:
@@ -269,14 +314,6 @@ def log_precision(precision: Precision) -> Precision:
         return math.log(precision)
     positive = precision > 0.0
     return precision.where(positive, 1.0).log().where(positive, -math.inf)
-
-
-def _keys_tied(mixture: Mixture) -> bool:
-    return mixture.log_prior in ("magnitude", "key_magnitude")
-
-
-def _values_tied(mixture: Mixture) -> bool:
-    return mixture.log_prior == "magnitude"
 
 
 def _value_scores(mixture: Mixture) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,10 @@ _AUTOCAST_DEVICES = frozenset(
 )
 
 
+HALF = (torch.float16, torch.bfloat16)
+"""Half precision."""
+
+
 def working_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype for exp, log and squared distances: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -20,7 +24,7 @@ def working_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def product_dtype(tensor: Tensor) -> torch.dtype:
     """Return the dtype for products of tokens: on CUDA, half precision is kept."""
-    half = tensor.dtype in (torch.float16, torch.bfloat16)
+    half = tensor.dtype in HALF
     return tensor.dtype if half and tensor.device.type == "cuda" else working_dtype(tensor.dtype)
 
 

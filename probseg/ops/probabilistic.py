@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from probseg.ops.adaptation import adapt_keys, propagate_values
+from probseg.ops.adaptation import adapt_keys
 from probseg.ops.attention import LogPrior, attend_checked
-from probseg.ops.backends.interface import Attended, Terms
+from probseg.ops.backends.interface import Terms
 from probseg.ops.checks import (
     as_precision,
     as_terms,
@@ -27,12 +27,13 @@ from probseg.ops.mixture import (
     Mixture,
     Precision,
     PriorName,
-    fixed_terms,
     has_value_likelihood,
+    log_constant,
     logits,
     visible_scores,
 )
 from probseg.ops.numerics import full_precision, product_dtype, working_dtype
+from probseg.ops.propagation import propagate_values
 from probseg.ops.relative_position import RelativePosition, check_position
 from probseg.ops.settings import NO_KEY_ADAPTATION, NO_VALUE_PROPAGATION, InferenceSettings
 from probseg.ops.updates import KeyAdaptation, ValuePropagation, with_checked_tensors
@@ -65,6 +66,22 @@ class ProbabilisticAttention(NamedTuple):
     value_precision: Tensor
     log_prior: Tensor | Terms
     log_evidence: Tensor
+
+
+class Inferred(NamedTuple):
+    """Result of `infer`, in the working dtype.
+
+    Args:
+        values: Inferred values of the queries, `(B, G, N, V)`.
+        log_evidence: `(B, G, N)`, without `log_constant` and the normaliser of a named prior.
+        observed: The values that the last posterior was given, `(B, G, N, V)`; None for none.
+        mixture: Of the read-out.
+    """
+
+    values: Tensor
+    log_evidence: Tensor
+    observed: Tensor | None
+    mixture: Mixture
 
 
 def probabilistic_attention(
@@ -180,7 +197,7 @@ def probabilistic_attention(
         values = shown(values, seen.keys)
         if initial_values is not None:
             initial_values = shown(initial_values, seen.queries)
-    inferred, mixture = infer(
+    inferred = infer(
         queries,
         keys,
         values,
@@ -190,7 +207,7 @@ def probabilistic_attention(
         fixed=fixed,
         position=position,
     )
-    result = _result(inferred, mixture, queries.dtype)
+    result = _result(inferred, queries)
     if seen is None:
         return result
     return result._replace(
@@ -209,7 +226,7 @@ def infer(
     initial_values: Tensor | None = None,
     fixed: tuple[Tensor, Tensor] | None = None,
     position: RelativePosition | None = None,
-) -> tuple[Attended, Mixture]:
+) -> Inferred:
     """Compute `probabilistic_attention` for tokens and units that are known to fit together.
 
     Args:
@@ -221,10 +238,6 @@ def infer(
         initial_values: `(B, G, N, V)`.
         fixed: As of `as_fixed`; None propagates nothing.
         position: Relative position embeddings.
-
-    Returns:
-        The values and their log evidence without the normaliser of a named prior, in the working
-        dtype, and the mixture of the read-out.
     """
     if keys.shape[-2] == 0:
         msg = "`keys` must be at least one unit, got none: nothing explains the queries"
@@ -233,7 +246,9 @@ def infer(
         _check_position(position, settings, queries, keys)
     mixture = build_mixture(queries, keys, values, settings, log_mask, position)
     key_adaptation = with_checked_tensors("KeyAdaptation", settings.key_adaptation, keys)
-    value_propagation = with_checked_tensors("ValuePropagation", settings.value_propagation, keys)
+    value_propagation = settings.value_propagation
+    if fixed is not None:
+        value_propagation = with_checked_tensors("ValuePropagation", value_propagation, keys)
     tokens = queries.to(mixture.keys.dtype)
     if initial_values is not None:
         initial_values = initial_values.to(mixture.keys.dtype)
@@ -241,13 +256,13 @@ def infer(
     with full_precision(queries.device):
         mixture = adapt_keys(mixture, tokens, key_adaptation, backend)
         if fixed is not None:
-            mixture = propagate_values(mixture, tokens, *fixed, value_propagation, backend)
+            mixture = propagate_values(mixture, tokens, *fixed, value_propagation)
         iterations = settings.value_iterations
         inferred = _infer_values(mixture, tokens, initial_values, iterations, backend)
     if settings.clamp_fixed and fixed is not None:
         clamped = fixed[0].where(fixed[1][:, None, :, None], inferred.values)
         inferred = inferred._replace(values=clamped)
-    return inferred, mixture
+    return inferred
 
 
 def build_mixture(
@@ -260,6 +275,7 @@ def build_mixture(
 ) -> Mixture:
     """Build the mixture before adaptation, in the working dtype; for arguments see `infer`."""
     alpha, prior = settings.query_precision, settings.log_prior
+    named, terms = (prior, ()) if isinstance(prior, str) else (None, prior)
     if alpha is None:
         alpha = queries.shape[-1] ** -0.5
     dtype = working_dtype(queries.dtype)
@@ -268,7 +284,8 @@ def build_mixture(
         values.to(dtype),
         as_precision("query_precision", alpha, keys, zero=False),
         as_precision("value_precision", settings.value_precision, keys, zero=True),
-        prior if isinstance(prior, str) else as_terms("log_prior", prior, queries, keys),
+        named,
+        as_terms("log_prior", terms, queries, keys),
         log_mask,
         None if position is None else position.to(dtype),
         product_dtype(queries),
@@ -284,7 +301,7 @@ def as_fixed(
     """Check fixed values and their mask, for arguments see `probabilistic_attention`.
 
     Returns:
-        The values in the working dtype, 0 where they are not fixed, and the mask; None without.
+        The values in the working dtype, and the mask; None without.
     """
     if fixed_values is None and fixed_mask is None:
         return None
@@ -299,9 +316,7 @@ def as_fixed(
     if fixed_mask.dtype != torch.bool:
         msg = f"`fixed_mask` must be bool, got {fixed_mask.dtype}; compare it, e.g. mask > 0"
         raise TypeError(msg)
-    # Elsewhere the values may be anything, NaN too, and padding of the clicked rows reads them.
-    read = fixed_values.where(fixed_mask[:, None, :, None], 0.0)  # (B, G, N, V)
-    return read.to(working_dtype(queries.dtype)), fixed_mask
+    return fixed_values.to(working_dtype(queries.dtype)), fixed_mask
 
 
 def _check_position(
@@ -325,9 +340,13 @@ def _check_position(
         raise ValueError(msg)
 
 
-def _result(inferred: Attended, mixture: Mixture, dtype: torch.dtype) -> ProbabilisticAttention:
-    """Return the result, values and means in the dtype of the arguments."""
+def _result(inferred: Inferred, queries: Tensor) -> ProbabilisticAttention:
+    """Return the result, values and means in the dtype of the queries."""
+    mixture, dtype = inferred.mixture, queries.dtype
     final_prior, log_normaliser = _final_prior(mixture)
+    with full_precision(queries.device):
+        tokens = queries.to(mixture.keys.dtype)
+        log_constants = log_constant(mixture, tokens, inferred.observed) - log_normaliser
     units = mixture.keys.shape[:-1]  # (B, G, M)
     alpha, beta = (
         torch.as_tensor(precision, dtype=mixture.keys.dtype, device=mixture.keys.device)
@@ -340,13 +359,13 @@ def _result(inferred: Attended, mixture: Mixture, dtype: torch.dtype) -> Probabi
         alpha.expand(units),
         beta.expand(units),
         final_prior,
-        inferred.log_evidence - log_normaliser,
+        inferred.log_evidence + log_constants,
     )
 
 
 def _infer_values(
     mixture: Mixture, queries: Tensor, observed: Tensor | None, iterations: int, backend: str
-) -> Attended:
+) -> Inferred:
     """Read out the values `(B, G, N, V)` and the log evidence `(B, G, N)` (Eqs. 30-32)."""
     beta = mixture.value_precision
     units = mixture.values
@@ -359,33 +378,29 @@ def _infer_values(
         weight = weight.unsqueeze(-1)  # (B, G, M, 1), sizes may be 1
         weight = weight.expand(*units.shape[:-1], 1)
         units = torch.cat([weight * units, weight], dim=-1)  # (B, G, M, V + 1)
-    if not has_value_likelihood(mixture):
+    if iterations > 1 and not has_value_likelihood(mixture):
         iterations = 1
-    for _ in range(iterations):
+    while True:
         joint = logits(mixture, queries, observed)
-        attended = attend_checked(
-            joint.queries,
-            joint.keys,
-            units.to(joint.queries.dtype),
-            joint.log_prior,
-            joint.scale,
-            backend,
-        )
+        payload = units.to(joint.queries.dtype)
+        attended = attend_checked(*joint[:2], payload, *joint[2:], backend)
         inferred = attended.values.to(units.dtype)  # (B, G, N, V)
         if per_unit:
             total = inferred[..., -1:]  # (B, G, N, 1)
             inferred = inferred[..., :-1] / total.where(total > 0.0, 1.0)
+        iterations -= 1
+        if iterations == 0:
+            return Inferred(inferred, attended.log_evidence, observed, mixture)
         observed = inferred
-    return Attended(inferred, attended.log_evidence + joint.offset)
 
 
 def _final_prior(mixture: Mixture) -> tuple[Tensor | Terms, Precision]:
     """Return `log pi` and the log normaliser, `(B, G, 1)`, which the logits left out."""
-    terms = fixed_terms(mixture)
-    if isinstance(mixture.log_prior, str):
+    if mixture.prior is not None:
         scores = visible_scores(mixture)  # (B, G, M)
         log_normaliser = scores.logsumexp(-1, keepdim=True)
         return scores - log_normaliser, log_normaliser
+    terms = mixture.log_prior
     if len(terms) != 1 or not isinstance(terms[0], Tensor):
         return terms, 0.0
     prior = terms[0]

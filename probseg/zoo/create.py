@@ -65,7 +65,8 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
         ModelNotFoundError: If a file of the model is missing.
         ChecksumError: If a file is not the recorded one.
         DownloadError: If the model cannot be fetched from the hub.
-        UsageError: If a run has no checkpoint, or there is no such checkpoint.
+        UsageError: If a run has no checkpoint, there is no such checkpoint, or the name is that of
+            a backbone of timm; the message has the line that uses it.
         WeightsError: If the weights do not fit the network, which changes may cause, or a
             checkpoint is damaged or no training wrote it.
         ZooError: If an index or the model's description is damaged.

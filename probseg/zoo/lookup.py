@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from probseg.errors import UnknownNameError, UsageError
+from probseg.errors import UsageError
 from probseg.kinds import TASKS
 from probseg.models import list_presets, preset_task, read_preset
+from probseg.models.advice import unknown_model
 from probseg.models.build import Description
 from probseg.paths import is_path, zoo_dir
 from probseg.zoo.hub import PREFIX, hub_folder
@@ -63,7 +64,8 @@ def find_model(name: str, root: Path | None = None) -> ZooModel:
         ModelNotFoundError: If there is no index.
         ZooError: If an index is damaged or of another schema.
         UnknownNameError: If no zoo has the model; the message lists the nearest names.
-        UsageError: If it is a preset without weights, or a folder without a slash.
+        UsageError: If it is a preset without weights, a folder without a slash, or a backbone of
+            timm.
     """
     known: set[str] = set()
     for folder in zoo_folders() if root is None else [root]:
@@ -84,7 +86,7 @@ def find_model(name: str, root: Path | None = None) -> ZooModel:
     if Path(name).is_dir():
         msg = f"no zoo has a model {name!r}; for the folder of this name, give {name}/"
         raise UsageError(msg)
-    raise UnknownNameError(kind="zoo model", name=name, known=known)
+    raise unknown_model(kind="zoo model", name=name, known=known)
 
 
 def all_models(root: Path | None = None) -> list[ZooModel]:

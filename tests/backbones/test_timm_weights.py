@@ -113,6 +113,37 @@ def test_options_describe_the_whole_network_too(tmp_path):
     assert all(torch.equal(whole.state_dict()[key], value) for key, value in weights.items())
 
 
+def test_embeddings_of_patches_and_positions_are_resized(tmp_path):
+    """As timm resizes those that it downloads."""
+    name, narrow = "vit_small_patch14_dinov2", {"embed_dim": 48, "depth": 2, "num_heads": 3}
+    path = tmp_path / "weights.safetensors"
+    save_file(timm.create_model(name, img_size=70, **narrow).state_dict(), path)
+    options = {**narrow, "patch_size": 16, "img_size": 64, "out_indices": [-1]}
+    overlay = {"file": str(path)}
+    expected = timm.create_model(
+        name, pretrained=True, features_only=True, pretrained_cfg_overlay=overlay, **options
+    ).state_dict()
+    own = TimmBackbone(name, weights=str(path), options=options).network.state_dict()
+    assert own["model.pos_embed"].shape == (1, 17, 48)
+    assert own.keys() == expected.keys()
+    assert all(torch.equal(value, expected[key]) for key, value in own.items())
+
+
+def test_names_of_the_original_authors_are_converted(tmp_path):
+    """Of SAM 2, whose layers of MLPs have other names."""
+    name, small = "sam2_hiera_tiny", {"stages": (1, 1, 1, 1), "embed_dim": 16}
+    torch.manual_seed(1)
+    whole = timm.create_model(name, **small).state_dict()
+    changed = {
+        key.replace("mlp.fc1", "mlp.layers.0").replace("mlp.fc2", "mlp.layers.1"): value
+        for key, value in reversed(whole.items())
+    }
+    save_file(changed, tmp_path / "weights.safetensors")
+    backbone = TimmBackbone(name, weights=str(tmp_path / "weights.safetensors"), options=small)
+    own = backbone.network.state_dict()
+    assert all(torch.equal(value, whole[key.removeprefix("model.")]) for key, value in own.items())
+
+
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A package with a folder for its file, which must not be imported."""

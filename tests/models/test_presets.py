@@ -28,6 +28,7 @@ from probseg.heads import (
     PromptUNet,
     PyramidDecoder,
     SeparableHead,
+    SimplePyramid,
 )
 from probseg.models import build, list_presets
 from probseg.zoo import create_model, list_models
@@ -301,13 +302,15 @@ def test_presets_are_as_named():
 
 
 def check_backbone_and_decoder(name, model):
-    pattern = r"(?:fast_|prob_|ritm_)?(hrnet|resnet|botnet|lite)(\d+s?)"
+    pattern = r"(?:fast_|prob_|ritm_)?(hrnet|resnet|botnet|lite|vit|sam2)(\d+s?|[a-z])_"
     family, size = re.match(pattern, name).groups()
     kinds = {
         "hrnet": HRNetV2,
         "resnet": (ResNet, TimmBackbone),
         "botnet": BoTNet,
         "lite": TimmBackbone,
+        "vit": TimmBackbone,
+        "sam2": TimmBackbone,
     }
     assert isinstance(model.backbone, kinds[family])
     if family == "lite":
@@ -315,6 +318,15 @@ def check_backbone_and_decoder(name, model):
         # Liu 2020, of EfficientNet-B0 and B2, without scaling the first and the last stage
         assert stages == {"0": [1, 2, 2, 3, 3, 4, 1], "2": [1, 3, 3, 4, 4, 5, 1]}[size]
         assert isinstance(model.decoder, PyramidDecoder)
+        return
+    if family in ("vit", "sam2"):
+        names = {"vits": "vit_small_", "vitb": "vit_base_", "sam2t": "sam2_hiera_tiny"}
+        assert model.backbone.network.pretrained_cfg["architecture"].startswith(
+            names[family + size]
+        )
+        assert isinstance(model.decoder, SimplePyramid if family == "vit" else PyramidDecoder)
+        assert model.decoder.features.strides == (4, 8, 16, 32)
+        assert model.cell == 32
         return
     if family == "hrnet":
         first = int(size.removesuffix("s"))

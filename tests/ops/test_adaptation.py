@@ -92,6 +92,34 @@ def test_value_precisions_and_weights_follow_the_fixed_values(prior, fixed):
         )
 
 
+@pytest.mark.parametrize("width", [1, 4], ids=["more tokens than channels", "fewer"])
+@pytest.mark.parametrize("mean", ["initial", "previous"])
+@pytest.mark.parametrize(("prior", "beta"), [("magnitude", "heads"), ("full", "float")])
+def test_values_propagate_as_in_the_equations(prior, beta, mean, width):
+    """Four to six fixed tokens, whose products with each other are or are not written out."""
+    for gamma, dirichlet, theta in (
+        ("none", "none", 0.0),
+        ("none", "tensor", 0.7),
+        ("tensor", "none", "tensor"),
+        ("tensor", "tensor", 0.0),
+    ):
+        assert_equals_the_equations(
+            Mechanism(
+                sizes=(2, 2, 6, 5),
+                channels=(3, width),
+                prior=prior,
+                beta=beta,
+                mean=mean,
+                theta=theta,
+                gamma=gamma,
+                dirichlet=dirichlet,
+                iterations=(-1, 4, 1),
+                fixed="all",
+                masked=True,
+            )
+        )
+
+
 # --- Closed forms ---
 
 

@@ -42,6 +42,14 @@ GRADIENTS = {
     "sdpa, keys": ("sdpa", replace(EVERYTHING, prior="heads", iterations=(2, -1, 2))),
     "sdpa, one fixed": ("sdpa", replace(EVERYTHING, prior="magnitude", fixed="one")),
     "sdpa, all fixed": ("sdpa", replace(EVERYTHING, prior="heads", dirichlet="none")),
+    "chunked, many fixed": (
+        "chunked",
+        replace(EVERYTHING, sizes=(1, 1, 5, 3), channels=(2, 1), iterations=(-1, 3, 1)),
+    ),
+    "chunked, tied": (
+        "chunked",
+        replace(EVERYTHING, prior="magnitude", mean="previous", dirichlet="none", theta=0.0),
+    ),
     "reference, ragged": ("reference", replace(EVERYTHING, sizes=(2, 1, 3, 2), fixed="ragged")),
     "chunked, one query": ("chunked", replace(EVERYTHING, sizes=(1, 1, 1, 3), prior="magnitude")),
     "reference, one unit": ("reference", replace(EVERYTHING, sizes=(1, 1, 3, 1), masked=False)),

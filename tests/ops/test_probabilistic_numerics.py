@@ -119,6 +119,24 @@ def test_a_common_offset_of_queries_and_keys_costs_no_digits(offset, update, bac
         assert relative_error(getattr(result, name), getattr(wanted, name)) < 1e-4, name
 
 
+@pytest.mark.parametrize("spread", [0.0, 1e-3, 1.0])
+@pytest.mark.parametrize("theta", [0.0, 1.0])
+def test_a_common_offset_of_the_values_costs_propagation_no_digits(theta, spread):
+    arguments = {**tokens(96, 48, 16), **fixed(96), **ALL, "value_iterations": 1}
+    arguments["values"] = 30.0 + spread * arguments["values"]
+    arguments["fixed_values"] = 30.0 + arguments["fixed_values"]
+    options = {
+        **arguments,
+        "log_prior": "uniform",
+        "value_propagation": ValuePropagation(5, theta, precision_prior=GammaPrior(2.0, 1.0)),
+    }
+    result, wanted = probabilistic_attention(**options), exact(**options)
+    for name in ("value_precision", "log_evidence"):
+        assert relative_error(getattr(result, name), getattr(wanted, name)) < 1e-5, name
+    moved = wanted.unit_values - 30.0
+    assert relative_error(result.unit_values.double() - 30.0, moved) < 1e-5
+
+
 @pytest.mark.parametrize(
     ("beta", "alpha", "prior", "per_unit"),
     pairwise([1e-6, 1e6], [1e-6, 1e6], ["magnitude", "key_magnitude", "uniform"], [False, True]),

@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import pickle
+import re
 import sys
 
 import pytest
@@ -120,6 +121,31 @@ def test_local_folder(zoo):
 def test_unknown_names(zoo, pretrained):
     with pytest.raises(UnknownNameError, match=r"'micro_cas'.*did you mean 'micro_csa"):
         create_model("micro_cas", pretrained=pretrained)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "tag"),
+    [
+        ("vit_small_patch14_dinov2", "vits_unet_prop", "vit_small_patch14_dinov2.lvd142m"),
+        ("sam2_hiera_tiny.fb_r896", "sam2t_unet_prop", "sam2_hiera_tiny.fb_r896"),
+        ("resnet10t", "sam2t_unet_prop", "resnet10t.c3_in1k"),
+    ],
+)
+def test_names_of_backbones_get_the_line_that_uses_them(name, preset, tag):
+    for pretrained in (False, True):
+        with pytest.raises(UsageError, match="is a backbone of timm") as caught:
+            create_model(name, pretrained=pretrained)
+        line = re.search(r"probseg\.create_model\(.*\)$", str(caught.value))[0]
+        assert repr(preset) in line
+        assert f"'name': {tag!r}, 'pretrained': True" in line
+    with torch.device("meta"):
+        model = eval(line.replace("True", "False"), {"probseg": probseg})
+    assert isinstance(model, Segmenter)
+
+
+def test_backbones_for_one_size_have_no_line():
+    with pytest.raises(UsageError, match=r"no preset takes: .* any size, got 'levit_128s"):
+        create_model("levit_128s")
 
 
 def test_changes_reach_the_network():

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from probseg.ops.backends.interface import Block, PairwisePrior, take_block
-from probseg.ops.backends.tiles import Layout, Scratch, finite, logits_of, rows_of, units_of
+from probseg.ops.backends.tiles import Layout, Scratch, finite, logits_of
 
 
 class BackwardSweep:
@@ -44,14 +44,14 @@ class BackwardSweep:
     def exponential(self, block: Block, log_evidence: Tensor, log_mass: Tensor | None) -> Tensor:
         """Compute `exp(S - L)` or `exp(S - L - log N)` of a block; 0 where S is -inf."""
         logits = logits_of(block, self.terms, self.scale, self.queries, self.keys, self.scratch)
-        logits -= finite(log_evidence[rows_of(block)]).unsqueeze(-1)
+        logits -= finite(log_evidence[block[:3]]).unsqueeze(-1)
         if log_mass is not None:
-            logits -= finite(log_mass[units_of(block)]).unsqueeze(-2)
+            logits -= finite(log_mass[block[:2]]).unsqueeze(-2)
         return logits.exp_()
 
     def accumulate(self, block: Block, d_logits: Tensor) -> None:
         """Carry the gradient of a block's logits on to queries, keys and prior."""
-        rows, units = rows_of(block), units_of(block)
+        rows, units = block[:3], block[:2]
         self.d_queries[rows] = self.scale * (d_logits @ self.keys[units])
         self.d_keys[units] += self.scale * (d_logits.mT @ self.queries[rows])
         position = 0

@@ -7,9 +7,9 @@ backward pass computes it again. Gradients follow from the responsibilities `w` 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from math import inf
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,10 +28,8 @@ from probseg.ops.backends.tiles import (
     finite,
     flatten,
     logits_of,
-    rows_of,
     tile_size,
     tiles,
-    units_of,
 )
 from probseg.ops.numerics import full_precision
 
@@ -92,9 +90,8 @@ class _Attend(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         attended = queries.new_zeros(*queries.shape[:-1], values.shape[-1])  # (B, G, N, V)
         log_evidence = queries.new_full(queries.shape[:-1], -inf)  # (B, G, N)
-        for tile in _row_tiles(layout, queries, keys):
-            attended[rows_of(tile.block)] = tile.weights @ values[units_of(tile.block)]
-            log_evidence[rows_of(tile.block)] = _log_sum(tile.logits, tile.weights)
+        for block, weights in _row_tiles(layout, queries, keys, log_evidence):
+            attended[block[:3]] = weights @ values[block[:2]]
         ctx.layout = layout
         ctx.save_for_backward(queries, keys, values, attended, log_evidence, *tensors)
         return attended, log_evidence
@@ -110,7 +107,7 @@ class _Attend(torch.autograd.Function):
         shared = (d_evidence - (d_attended * attended).sum(-1)).unsqueeze(-1)  # (B, G, N, 1)
         with full_precision(queries.device):
             for block in tiles(sweep.sizes, sweep.terms):
-                rows, units = rows_of(block), units_of(block)
+                rows, units = block[:3], block[:2]
                 weights = sweep.exponential(block, log_evidence, None)  # w
                 sweep.d_payload[units] += weights.mT @ d_attended[rows]
                 d_logits = sweep.scratch.product("gradient", d_attended[rows], values[units].mT)
@@ -136,30 +133,29 @@ class _Assign(torch.autograd.Function):
         *tensors: Tensor,
     ) -> tuple[Tensor, Tensor]:
         ones = observations.new_ones(*observations.shape[:-1], 1)
-        payload = torch.cat([observations, ones], dim=-1).mT.contiguous()  # (B, G, V + 1, N)
+        payload = torch.cat([observations, ones], dim=-1).mT  # (B, G, V + 1, N)
         sums = keys.new_zeros(*payload.shape[:-1], keys.shape[-2])  # (B, G, V + 1, M)
-        log_evidence = queries.new_full(queries.shape[:-1], -inf)  # (B, G, N)
-        scratch = Scratch()
-        for tile in _row_tiles(layout, queries, keys):
-            batch, heads, rows = rows_of(tile.block)
-            columns = payload[batch, heads, :, rows]  # (b, g, V + 1, n)
-            sums[batch, heads] += scratch.product("sums", columns, tile.weights)
-            if layout.recorded:
-                log_evidence[batch, heads, rows] = _log_sum(tile.logits, tile.weights)
+        log_evidence = queries.new_full(queries.shape[:-1], -inf) if layout.recorded else None
+        for block, weights in _row_tiles(layout, queries, keys, log_evidence):
+            columns = payload[block.batch, block.heads, :, block.rows]  # (b, g, V + 1, n)
+            # Whole heads of one or more items, or a single head: both are one dimension in memory.
+            stack = sums[block[:2]].view(-1, *sums.shape[-2:])  # (b g, V + 1, M)
+            stack.baddbmm_(columns.flatten(0, 1), weights.flatten(0, 1))
         mass = sums[..., -1, :]  # (B, G, M)
         means = (sums[..., :-1, :] / mass.unsqueeze(-2).clamp_min(UNDERFLOW)).mT.contiguous()
         log_mass = mass.log()
-        underflown = _find_underflown(log_mass, layout.terms)
+        underflown = _find_underflown(mass, layout.terms)
         if queries.shape[-2] and underflown.any():
-            if not layout.recorded:  # the evidence was not needed so far
-                for tile in _row_tiles(layout, queries, keys):
-                    log_evidence[rows_of(tile.block)] = _log_sum(tile.logits, tile.weights)
+            if log_evidence is None:  # it was not needed so far
+                log_evidence = queries.new_empty(queries.shape[:-1])  # (B, G, N)
+                deque(_row_tiles(layout, queries, keys, log_evidence), maxlen=0)
             for index, *recovered in _in_the_log(
                 layout, queries, keys, observations, log_evidence, underflown
             ):
                 means[index], log_mass[index] = recovered
         ctx.layout = layout
-        ctx.save_for_backward(queries, keys, observations, log_evidence, means, log_mass, *tensors)
+        # Without evidence, there is no backward pass.
+        ctx.save_for_backward(queries, keys, observations, log_evidence, means, log_mass, *tensors)  # type: ignore[arg-type]
         return means, log_mass
 
     @staticmethod
@@ -174,7 +170,7 @@ class _Assign(torch.autograd.Function):
         mass = log_mass.exp().unsqueeze(-2)  # (B, G, 1, M)
         with full_precision(queries.device):
             for block in tiles(sweep.sizes, sweep.terms):
-                rows, units = rows_of(block), units_of(block)
+                rows, units = block[:3], block[:2]
                 shares = sweep.exponential(block, log_evidence, log_mass)  # p
                 sweep.d_payload[rows] = shares @ d_means[units]
                 d_logits = sweep.scratch.product("gradient", observations[rows], d_means[units].mT)
@@ -187,28 +183,40 @@ class _Assign(torch.autograd.Function):
         return sweep.gradients()
 
 
-class _Tile(NamedTuple):
-    """Some rows with all keys: overwritten by the next tile."""
+def _row_tiles(
+    layout: Layout, queries: Tensor, keys: Tensor, log_evidence: Tensor | None
+) -> Iterator[tuple[Block, Tensor]]:
+    """Compute the responsibilities tile by tile; those of a query that sees no key are 0.
 
-    block: Block
-    logits: Tensor  # (b, g, n, M)
-    weights: Tensor  # (b, g, n, M)
+    Args:
+        layout: Scale and prior.
+        queries: `(B, G, N, D)`.
+        keys: `(B, G, M, D)`.
+        log_evidence: Filled with the rows' log-sum-exp where it is given, `(B, G, N)`.
 
-
-def _row_tiles(layout: Layout, queries: Tensor, keys: Tensor) -> Iterator[_Tile]:
-    """Compute the responsibilities tile by tile; those of a query that sees no key are 0."""
+    Yields:
+        A block of rows with all keys, and its responsibilities `(b, g, n, M)`, which the next
+        block overwrites.
+    """
     scratch = Scratch()
     for block in tiles((*queries.shape[:-1], keys.shape[-2]), layout.terms):
         logits = logits_of(block, layout.terms, layout.scale, queries, keys, scratch)
-        weights = scratch.softmax("weights", logits)
-        if layout.terms:
-            weights.masked_fill_(logits.amax(-1, keepdim=True) == -inf, 0.0)
-        yield _Tile(block, logits, weights)
+        highest: Tensor | None = None
+        if layout.terms or log_evidence is not None:
+            highest = logits.amax(-1)  # (b, g, n)
+        weights = torch.softmax(
+            logits, -1, out=logits
+        )  # in place: half of the memory to go through
+        if layout.terms and highest is not None:
+            weights.masked_fill_((highest == -inf).unsqueeze(-1), 0.0)
+        if log_evidence is not None and highest is not None:
+            log_evidence[block[:3]] = _log_sum(highest, weights)
+        yield block, weights
 
 
-def _find_underflown(log_mass: Tensor, terms: Terms) -> Tensor:
+def _find_underflown(mass: Tensor, terms: Terms) -> Tensor:
     """Find the keys that are so far from all queries that their responsibilities underflow."""
-    underflown = log_mass.exp() < UNDERFLOW  # (B, G, M)
+    underflown = mass < UNDERFLOW  # (B, G, M)
     for term in terms:
         # A key that is hidden from all queries has nothing to recover.
         if isinstance(term, Tensor):
@@ -235,15 +243,17 @@ def _in_the_log(
         for columns in torch.split(wanted[b, g].nonzero().squeeze(-1), count):
             block = Block(slice(b, b + 1), slice(g, g + 1), slice(None), columns)
             logits = logits_of(block, layout.terms, layout.scale, queries, keys, scratch)
-            logits -= finite(log_evidence[rows_of(block)]).unsqueeze(-1)
+            logits -= finite(log_evidence[block[:3]]).unsqueeze(-1)
             across = logits[0, 0].mT  # over the queries: (m, N)
-            hidden = across.amax(-1, keepdim=True) == -inf
-            shares = across.softmax(-1).masked_fill(hidden, 0.0)
-            yield (b, g, columns), shares @ observations[b, g], _log_sum(across, shares)
+            highest = across.amax(-1)  # (m,)
+            shares = across.softmax(-1).masked_fill((highest == -inf).unsqueeze(-1), 0.0)
+            yield (b, g, columns), shares @ observations[b, g], _log_sum(highest, shares)
 
 
-def _log_sum(logits: Tensor, weights: Tensor) -> Tensor:
-    """Return the log-sum-exp of rows with their softmax; that of lines of -inf is -inf."""
+def _log_sum(highest: Tensor, weights: Tensor) -> Tensor:
+    """Return the log-sum-exp of rows with their largest logit and their softmax.
+
+    That of a row of -inf is -inf.
+    """
     # The largest weight is exp(highest - log_sum): at least 1 / M and thus never small.
-    highest = logits.amax(-1)
     return (highest - weights.amax(-1).log()).masked_fill(highest == -inf, -inf)

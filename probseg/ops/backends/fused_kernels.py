@@ -79,10 +79,13 @@ def kernel_width(queries: Tensor, values: Tensor) -> int:
     return width if queries.device.type == "cpu" else -(-width // ALIGNMENT) * ALIGNMENT
 
 
-def pad(tensor: Tensor, width: int) -> Tensor:
+def pad(width: int, *tensors: Tensor) -> list[Tensor]:
     """Pad the channels with zeros; the kernels misread channels that are not contiguous."""
-    missing = width - tensor.shape[-1]
-    return (F.pad(tensor, (0, missing)) if missing else tensor).contiguous()
+    missing = [width - tensor.shape[-1] for tensor in tensors]
+    return [
+        (F.pad(tensor, (0, count)) if count else tensor).contiguous()
+        for tensor, count in zip(tensors, missing, strict=True)
+    ]
 
 
 def _cpu_forward(

@@ -41,7 +41,11 @@ class Assigned(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A part of the `(B, G, N, M)` pairs."""
+    """A part of the `(B, G, N, M)` pairs.
+
+    `block[:3]` is the index of its rows in a tensor `(B, G, N, ...)`, `block[:2]` that of its units
+    in a tensor `(B, G, M, ...)` where it has all columns.
+    """
 
     batch: slice
     heads: slice

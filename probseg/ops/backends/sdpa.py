@@ -179,8 +179,8 @@ class _Fused(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         width = kernel_width(queries, values)
         kernel = choose_kernel(queries, width, pairs)
-        tensors = [pad(tensor, width) for tensor in (queries, keys, values)]
-        attended, log_evidence, *state = kernel.forward(*tensors, pairs, scale)
+        padded = pad(width, queries, keys, values)
+        attended, log_evidence, *state = kernel.forward(*padded, pairs, scale)
         attended = attended[..., : values.shape[-1]]
         ctx.save_for_backward(queries, keys, values, pairs, attended, log_evidence)  # type: ignore[arg-type]
         ctx.kernel, ctx.state, ctx.scale = kernel, state, scale
@@ -202,16 +202,9 @@ class _Fused(torch.autograd.Function):
             d_attended = torch.cat([d_attended, d_evidence], dim=-1)
             values = F.pad(values, (0, 1))
         width = kernel_width(queries, values)
+        d_attended, q, k, v, attended = pad(width, d_attended, queries, keys, values, attended)
         recorded = Recorded(
-            d_attended=pad(d_attended, width),
-            queries=pad(queries, width),
-            keys=pad(keys, width),
-            values=pad(values, width),
-            attended=pad(attended, width),
-            log_evidence=log_evidence,
-            state=ctx.state,
-            pairs=pairs,
-            scale=ctx.scale,
+            d_attended, q, k, v, attended, log_evidence, ctx.state, pairs, ctx.scale
         )
         with full_precision(queries.device):
             gradients = ctx.kernel.backward(recorded)

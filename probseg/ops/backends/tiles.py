@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -26,20 +26,21 @@ class Scratch:
         self._memory: dict[str, Tensor] = {}
 
     def product(self, name: str, left: Tensor, right: Tensor) -> Tensor:
-        """Multiply two stacks of matrices into the memory of this name."""
-        out = self.empty(name, (*left.shape[:-1], right.shape[-1]), left)
-        return torch.matmul(left, right, out=out)
+        """Multiply two stacks of matrices into the memory of this name; the first is the largest.
 
-    def softmax(self, name: str, logits: Tensor) -> Tensor:
-        """Normalise along the last dimension into the memory of this name."""
-        return torch.softmax(logits, -1, out=self.empty(name, logits.shape, logits))
+        Args:
+            name: Of the memory, which the next product of this name overwrites.
+            left: `(..., n, c)`.
+            right: `(..., c, m)`.
 
-    def empty(self, name: str, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Return the memory of this name, uninitialised; the first tile is the largest."""
+        Returns:
+            `(..., n, m)`.
+        """
+        shape = (*left.shape[:-1], right.shape[-1])
         count = math.prod(shape)
         if name not in self._memory or self._memory[name].numel() < count:
-            self._memory[name] = like.new_empty(count)
-        return self._memory[name][:count].view(shape)
+            self._memory[name] = left.new_empty(count)
+        return torch.matmul(left, right, out=self._memory[name][:count].view(shape))
 
 
 def tile_size(terms: Terms) -> int:
@@ -53,37 +54,29 @@ def numbers_per_pair(terms: Terms) -> int:
     return max(numbers, default=1)
 
 
-def tiles(sizes: Sequence[int], terms: Terms) -> Iterator[Block]:
+def tiles(sizes: Sequence[int], terms: Terms) -> list[Block]:
     """Cut `(B, G, N, M)` into blocks with all keys each, of whole heads or else of some rows."""
     batch_size, heads, rows, columns = sizes
     if rows * columns == 0:
-        return
+        return []
     size = tile_size(terms)
-    some_rows = min(rows, max(1, ROWS // numbers_per_pair(terms), size // columns))
+    some_rows = min(rows, max(1, ROWS * size // TILE, size // columns))
     for term in terms:
         if isinstance(term, PairwisePrior) and some_rows < rows:
             some_rows = max(1, some_rows // term.row_multiple) * term.row_multiple
     some_heads = min(heads, max(1, size // (rows * columns))) if some_rows >= rows else 1
     some_batch = max(1, size // (heads * rows * columns)) if some_heads == heads else 1
-    for b in range(0, batch_size, some_batch):
-        for g in range(0, heads, some_heads):
-            for i in range(0, rows, some_rows):
-                yield Block(
-                    slice(b, min(b + some_batch, batch_size)),
-                    slice(g, min(g + some_heads, heads)),
-                    slice(i, min(i + some_rows, rows)),
-                    slice(0, columns),
-                )
-
-
-def rows_of(block: Block) -> tuple[slice, slice, slice | Tensor]:
-    """Index of a block in a tensor `(B, G, N, ...)`."""
-    return block.batch, block.heads, block.rows
-
-
-def units_of(block: Block) -> tuple[slice, slice]:
-    """Index of a block in a tensor `(B, G, ...)` that is not cut further."""
-    return block.batch, block.heads
+    return [
+        Block(
+            slice(b, min(b + some_batch, batch_size)),
+            slice(g, min(g + some_heads, heads)),
+            slice(i, min(i + some_rows, rows)),
+            slice(0, columns),
+        )
+        for b in range(0, batch_size, some_batch)
+        for g in range(0, heads, some_heads)
+        for i in range(0, rows, some_rows)
+    ]
 
 
 class Layout(NamedTuple):
@@ -125,7 +118,7 @@ def logits_of(
 ) -> Tensor:
     """Compute the logits of a block in scratch memory, `(b, g, n, m)`."""
     columns = keys[block.batch, block.heads][:, :, block.columns]
-    rows = scale * queries[rows_of(block)]
+    rows = scale * queries[block[:3]]
     logits = scratch.product("logits", rows, columns.mT)  # (b, g, n, m)
     for term in terms:
         logits += take_block(term, block, logits.dtype).detach()

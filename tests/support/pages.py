@@ -32,7 +32,7 @@ class Disks:
     Their radius is 10 pixels more for each value iteration.
     """
 
-    prompts = "head"
+    prompts_enter = "head"
     previous_mask = False
 
     def __init__(self) -> None:

@@ -95,7 +95,7 @@ def test_clicks_are_answered_at_every_size(name):
 )
 def test_prompts_enter_through_the_patches_and_everything_learns(name):
     model = segmenter(name)
-    assert model.prompts == "stem"
+    assert model.prompts_enter == "stem"
     logits = model(torch.rand(2, 3, 37, 70), prompts((9, 9, 1), (20, 30, 0), batch=2))
     (logits * torch.randn_like(logits)).mean().backward()
     used = torch.nn.ModuleList([model.backbone.network, model.decoder, model.head])

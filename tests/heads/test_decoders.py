@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from probseg.heads import DECODERS
+from probseg.heads import DECODERS, SimplePyramid
 from probseg.heads.base import ConvSequential, separable_conv
 from probseg.heads.deeplab import AtrousPyramid, DeepLabV3PlusDecoder, DenseDeepLabDecoder
 from probseg.heads.fpn import FPNDecoder
@@ -47,6 +47,14 @@ class TestOCR(DecoderTester):
 class TestPyramid(DecoderTester):
     build = PyramidDecoder
     arguments = {"widths": (6, 7, 9)}
+    channels = (6, 7, 9)
+
+
+class TestSimplePyramid(DecoderTester):
+    build = SimplePyramid
+    arguments = {"widths": (6, 7, 9)}
+    inputs = FeatureInfo((12, 16, 20), (16, 16, 16))
+    sizes = ((16, 16), (48, 80), (64, 48))
     channels = (6, 7, 9)
 
 

@@ -75,29 +75,33 @@ class HeadTester:
 
 
 class DecoderTester:
-    """A decoder alone, on four feature maps.
+    """A decoder alone.
 
     Attributes:
         build: Its class.
         arguments: Of the class, after the description of the maps.
+        inputs: The maps that it takes.
+        sizes: Of images whose maps it takes.
         channels: Of the maps that it returns, finest first.
         auxiliary: Whether it returns logits with a loss of their own.
     """
 
     build: type[Decoder]
     arguments: dict[str, Any] = {}
+    inputs = PYRAMID
+    sizes = ((1, 1), (5, 70), (37, 53), (64, 48))
     channels: tuple[int, ...] = (8,)
     auxiliary = False
 
     def decoder(self) -> Decoder:
         torch.manual_seed(0)
-        return randomise(self.build(PYRAMID, **self.arguments))
+        return randomise(self.build(self.inputs, **self.arguments))
 
     def test_results_have_the_described_shapes(self):
         decoder = self.decoder()
         assert decoder.features.channels == self.channels
-        for size in ((1, 1), (5, 70), (37, 53), (64, 48)):
-            decoded = decoder(maps_of(PYRAMID, 2, *size))
+        for size in self.sizes:
+            decoded = decoder(maps_of(self.inputs, 2, *size))
             levels = (decoded.features, *decoded.coarser)
             for level, width, stride in zip(levels, *decoder.features[:2], strict=True):
                 assert level.shape == (2, width, *(-(-side // stride) for side in size))
@@ -111,17 +115,17 @@ class DecoderTester:
         # In float64, so that rounding does not pass for a gradient: it would be 1e-16 for queries
         # and keys of OCR if the object were the only region.
         decoder = self.decoder().double().train()
-        decoded = decoder([level.double() for level in maps_of(PYRAMID, 3, 64, 48)])
+        decoded = decoder([level.double() for level in maps_of(self.inputs, 3, 64, 48)])
         sum((map_ * torch.randn_like(map_)).sum() for map_ in tensors_of(decoded)).backward()
         assert_all_learn(decoder, least=1e-9)
 
     def test_one_image_is_enough_to_train(self):
         decoder = self.decoder().train()
-        decoder(maps_of(PYRAMID, 1, 37, 53)).features.square().sum().backward()
+        decoder(maps_of(self.inputs, 1, *self.sizes[-2])).features.square().sum().backward()
         assert all(p.grad is None or p.grad.isfinite().all() for p in decoder.parameters())
 
     def test_autocast_stays_close(self):
-        decoder, maps = self.decoder(), maps_of(PYRAMID, 2, 64, 48)
+        decoder, maps = self.decoder(), maps_of(self.inputs, 2, 64, 48)
         exact = tensors_of(decoder(maps))
         for dtype in (torch.bfloat16, torch.float16):
             with torch.autocast("cpu", dtype):

@@ -32,7 +32,7 @@ def test_they_start_as_a_convolution_would():
     assert initial.mean().item() == pytest.approx(0.0, abs=0.01)
 
 
-@pytest.mark.parametrize("normalisation", ["l2", "layer", None])
+@each("normalisation", ["l2", "layer", None])
 def test_every_picture_starts_with_the_normalised_bases(normalisation):
     bases = build(normalisation=normalisation)
     found = bases.start(5)
@@ -46,7 +46,7 @@ def test_every_picture_starts_with_the_normalised_bases(normalisation):
     torch.testing.assert_close(found, expected.expand(5, -1, -1, -1))
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9, 1.0])
+@each("momentum", [0.0, 0.9, 1.0])
 def test_the_moving_average(momentum):
     bases = build(momentum=momentum)
     before, pictures = bases.initial.clone(), fitted(3)
@@ -68,7 +68,7 @@ def test_only_the_moving_average_follows_and_only_in_training(update, training):
     assert bool(list(bases.parameters())) == (update == "learnt")
 
 
-@pytest.mark.parametrize("update", ["moving_average", "learnt", "fixed"])
+@each("update", ["moving_average", "learnt", "fixed"])
 def test_they_are_part_of_the_state(update):
     bases = build(update=update)
     assert list(bases.state_dict()) == ["initial"]
@@ -95,7 +95,7 @@ def test_half_precision_pictures_move_them_in_full_precision():
     assert torch.equal(bases.initial, pictures.float().sum(0) / 3)
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+@each("wrong", [float("nan"), float("inf"), -float("inf")])
 def test_pictures_that_overflowed_do_not_count(wrong):
     bases, others = build(), build()
     pictures = fitted(4)

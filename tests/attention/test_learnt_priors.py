@@ -41,9 +41,7 @@ def test_one_prior_for_each_head():
     assert "log_value_prior" not in without.state_dict()  # nothing would ever use it
 
 
-@pytest.mark.parametrize(
-    ("view", "position"), [(VIEWS[0], "factored"), (VIEWS[1], None), (VIEWS[3], "factored")]
-)
+@each(("view", "position"), [(VIEWS[0], "factored"), (VIEWS[1], None), (VIEWS[3], "factored")])
 def test_at_first_they_are_the_fixed_ones(view, position):
     options = {"key_prior": 0.3, "key_iterations": 2, "position": position, **PROPAGATES, **view}
     learnt, fixed = build(learn_priors=True, **options), build(**options)
@@ -98,7 +96,7 @@ def test_gradients_of_extreme_priors_are_finite(level):
     assert all(parameter.grad.isfinite().all() for parameter in layer.parameters())
 
 
-@pytest.mark.parametrize("options", [{}, {"key_prior": 0.3}, PROPAGATES])
+@each("options", [{}, {"key_prior": 0.3}, PROPAGATES])
 def test_without_them_the_weights_are_those_of_old(options):
     layer = build(**options)
     assert list(layer.state_dict()) == ["query.weight", "key.weight", "value.weight"]
@@ -165,9 +163,7 @@ def test_fixed_values_are_read_where_they_are_fixed():
     assert torch.equal((with_grad.grad != 0).any(1), click(2, 1))
 
 
-@pytest.mark.parametrize(
-    ("view", "position"), [(VIEWS[0], "factored"), (VIEWS[1], "full"), (VIEWS[3], None)]
-)
+@each(("view", "position"), [(VIEWS[0], "factored"), (VIEWS[1], "full"), (VIEWS[3], None)])
 def test_without_a_fixed_pixel_nothing_changes(view, position):
     layer = build(position=position, **PROPAGATES, **view)
     features, nothing = draw(1, 8, 4, 5), torch.zeros(1, 4, 5, dtype=torch.bool)

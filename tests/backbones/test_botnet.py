@@ -50,7 +50,7 @@ def test_blocks_attend_and_the_first_one_halves(layout, size):
     assert first(x).shape == convolution(x).shape
 
 
-@pytest.mark.parametrize(("stride", "sides"), [(32, [4, 2]), (16, [4, 4]), (8, [8, 8])])
+@each(("stride", "sides"), [(32, [4, 2]), (16, [4, 4]), (8, [8, 8])])
 def test_embeddings_are_for_the_map_that_a_block_sees(stride, sides):
     backbone = botnet(position="full", output_stride=stride)
     seen = []

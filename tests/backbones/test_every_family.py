@@ -11,6 +11,7 @@ from probseg.heads import ConvHead, FPNDecoder
 from probseg.models import Segmenter
 from support.network_cases import assert_all_learn, assert_described, prompts
 from support.refusals import refused
+from support.rows import each
 
 NARROW = {"embed_dim": 48, "depth": 3, "num_heads": 3}
 FEW = {"depths": (1, 1, 1, 1)}
@@ -133,7 +134,7 @@ def test_trying_sizes_leaves_a_network_as_it_was():
         )
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "options"),
     [
         ("hiera_tiny_224", {"stages": (1, 1, 1, 1), "embed_dim": 16}),

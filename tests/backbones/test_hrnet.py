@@ -40,7 +40,7 @@ def test_all_widths_are_in_timm():
     assert set(WIDTHS.values()) <= set(timm.list_pretrained("hrnet*"))
 
 
-@pytest.mark.parametrize("width", ["19", "w18", 17])
+@each("width", ["19", "w18", 17])
 def test_an_unknown_width_is_refused(width):
     with pytest.raises(UnknownNameError, match=f"HRNet width '{width}'"):
         HRNetV2(width)

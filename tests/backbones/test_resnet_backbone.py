@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import pytest
 import timm
 import torch
 
@@ -38,9 +37,7 @@ def test_maps_have_the_described_channels_and_strides(output_stride, multi_grid,
     assert_described(backbone, torch.randn(2, 3, *size))
 
 
-@pytest.mark.parametrize(
-    ("output_stride", "expected"), [(8, [4, 8, 16]), (16, [2, 4, 8]), (32, [1, 2, 4])]
-)
+@each(("output_stride", "expected"), [(8, [4, 8, 16]), (16, [2, 4, 8]), (32, [1, 2, 4])])
 def test_multi_grid_dilates_as_deeplab(output_stride, expected):
     assert dilations(ResNet(NAME, False, output_stride, (1, 2, 4), TINY)) == expected
 

@@ -24,7 +24,7 @@ def with_prompts(name: str, prompts: int = 3, **options) -> TimmBackbone:
     return backbone
 
 
-@pytest.mark.parametrize("name", [MICRO, "test_efficientnet", "test_convnext"])
+@each("name", [MICRO, "test_efficientnet", "test_convnext"])
 def test_without_prompts_the_features_are_those_of_the_rgb_network(name):
     torch.manual_seed(1)
     plain = timm.create_model(name, pretrained=False, features_only=True).eval()

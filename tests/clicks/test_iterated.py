@@ -18,6 +18,7 @@ from probseg.clicks.rounds import answered, drawn_rounds, with_clicks
 from probseg.seeds import Draws
 from probseg.types import Prompts
 from support.refusals import refused
+from support.rows import each
 
 REGIONS = arrays(np.bool_, st.tuples(st.integers(1, 3), st.integers(1, 12), st.integers(1, 12)))
 
@@ -151,7 +152,7 @@ def test_numbers_of_clicks_fall_by_the_same_factor():
         assert (np.abs(got - expected) < 4 * np.sqrt(expected * (1 - expected) / 4000)).all()
 
 
-@pytest.mark.parametrize("near", [0.0, 0.5, 1.0])
+@each("near", [0.0, 0.5, 1.0])
 def test_negative_clicks_near_the_object(near):
     masks = torch.zeros(40, 60, 60, dtype=torch.uint8)
     masks[:, 20:40, 20:40] = 1  # 20 pixels wide: a band of 3.4 pixels, rounded up

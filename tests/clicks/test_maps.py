@@ -128,7 +128,7 @@ def test_half_precision_prompts_are_drawn_in_full_precision():
     assert torch.equal(ClickMaps()(half, (10, 400)), ClickMaps()(exact, (10, 400)))
 
 
-@pytest.mark.parametrize("arguments", [{"radius": 0}, {"clicks": "disc"}, {"box": "full"}])
+@each("arguments", [{"radius": 0}, {"clicks": "disc"}, {"box": "full"}])
 def test_wrong_arguments_are_named(arguments):
     (name,) = arguments
     with pytest.raises(ValueError, match=f"^`{name}`"):

@@ -23,6 +23,7 @@ from probseg.errors import DataError, DatasetNotFoundError
 from support.drawn_sets import SETS, write_voc_labels
 from support.fakes import draw_scene, save, write_instances
 from support.refusals import refused
+from support.rows import each
 
 
 def drawn(name, root):
@@ -308,7 +309,7 @@ def test_broken_files_and_masks_of_another_size(name, mask, tmp_path):
         refused(DataError, lambda o=open_set: list(o()), root / file, "cannot be read")
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "file"),
     [
         ("Berkeley", "masks/8023.png"),

@@ -99,7 +99,7 @@ def test_evaluation_sees_blocks_of_whole_objects_in_order(length, size):
         assert len(loader) == len(batches)
 
 
-@pytest.mark.parametrize("processes", [2, 3, 5])
+@each("processes", [2, 3, 5])
 def test_blocks_stay_whole_when_processes_share_them(processes):
     """The composition of a block decides how batched kernels round."""
     (loader,) = InteractiveDataModule(test=FakeObjects(10), eval_batch_size=3).test_dataloader()
@@ -117,7 +117,7 @@ def test_blocks_stay_whole_when_processes_share_them(processes):
     assert {len(share) for share in shares} == {-(-len(alone) // processes)}
 
 
-@pytest.mark.parametrize(("most", "kept"), [(None, range(10)), (3, [0, 3, 6]), (99, range(10))])
+@each(("most", "kept"), [(None, range(10)), (3, [0, 3, 6]), (99, range(10))])
 def test_validation_takes_objects_from_all_over_the_set(most, kept):
     data = InteractiveDataModule(val=FakeObjects(10), val_objects=most)
     (loader,) = data.val_dataloader()

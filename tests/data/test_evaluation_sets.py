@@ -80,7 +80,7 @@ def test_stray_values_in_coco_mval(tmp_path):
     np.testing.assert_array_equal(COCOMVal(root)[0].mask, mask > 128)
 
 
-@pytest.mark.parametrize("name", ["bear10", "bear10_00000000028", "bear10_0000000002\uff18\uff15"])
+@each("name", ["bear10", "bear10_00000000028", "bear10_0000000002\uff18\uff15"])
 def test_names_of_coco_mval_without_number(tmp_path, name):
     root = write_coco_mval(tmp_path)
     (root / "gt" / "bear10_000000000285.png").rename(root / "gt" / f"{name}.png")
@@ -188,7 +188,7 @@ def test_missing_scribbles(tmp_path):
     assert len(GrabCut(root)) == 3
 
 
-@pytest.mark.parametrize(
+@each(
     ("strokes", "got"),
     [
         (np.zeros((48, 64), np.uint8), "[0]"),

@@ -227,7 +227,7 @@ def test_mask_of_one_object(labels):
     np.testing.assert_array_equal(object_mask(labels, 255), labels == 255)
 
 
-@pytest.mark.parametrize(
+@each(
     ("labels", "part"),
     [
         (np.array([[0, 128, 255]], np.uint8), "GrabCut"),

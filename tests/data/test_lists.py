@@ -167,7 +167,7 @@ def test_lists_of_published_sets_have_each_name_once(tmp_path):
     refused(DataError, lambda: first_words(path), path, "line 3: '2007_1' is in line 1 too")
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "words"),
     [
         ({"exclude": "list.txt"}, ["of its 1 names none", "`exclude`"]),

@@ -106,7 +106,7 @@ def as_coco(*images):
     return json.dumps({"images": images, "annotations": one})
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "text"),
     [
         ("p.csv", "image,x,y\nsub/a.jpg,3,4\n./sub//a.jpg,5,6\nsub/./a.jpg,7,8\n"),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from probseg.data.reading import NAMED, digest_of, index_objects, plain_name, read_all
 from probseg.errors import DataError
 from support.refusals import refused
+from support.rows import each
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def test_results_come_in_order_and_errors_at_the_end():
         list(read_all(lambda number: 1 // number, [1, 0], "numbers"))
 
 
-@pytest.mark.parametrize("count", [NAMED, NAMED + 1, 30])
+@each("count", [NAMED, NAMED + 1, 30])
 def test_one_error_names_several(count):
     with pytest.raises(DataError) as caught:
         list(read_all(half, range(1, 2 * count, 2), "numbers"))

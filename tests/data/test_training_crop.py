@@ -103,7 +103,7 @@ def test_small_and_large_objects_are_equally_frequent():
     assert below == pytest.approx([1 / 3, 2 / 3], abs=0.12)  # log-uniform from 1/16 to 1/2
 
 
-@pytest.mark.parametrize("first", [0, 2**32, 2**63 - 10])
+@each("first", [0, 2**32, 2**63 - 10])
 def test_a_crop_is_a_function_of_its_seed(first):
     sample, crop = draw_sample(), TrainingCrop(48)
     before = sample.image.copy(), sample.mask.copy()

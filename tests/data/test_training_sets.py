@@ -111,7 +111,7 @@ KEYS = [f"2{i}" + 7 * "a0" for i in range(3)]
 LIST = f"{SPLIT}/{SPLIT}-annotations-object-segmentation.csv"
 
 
-@pytest.mark.parametrize("size", [(97, 128), (31, 42), (200, 267)])
+@each("size", [(97, 128), (31, 42), (200, 267)])
 def test_nearly_the_same_proportions_will_do(tmp_path, size):
     root = write_open_images(tmp_path)
     expected = draw_scene(96, 128, 2, seed=1)[1] == 1

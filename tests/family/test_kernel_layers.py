@@ -142,7 +142,7 @@ def causes_of(layer: PredictiveCodingAttention2d, tokens: Tensor) -> Tensor:
     return causes @ matrix.T
 
 
-@pytest.mark.parametrize("axis", ["full", "height", "width"])
+@each("axis", ["full", "height", "width"])
 def test_predictive_coding_finds_causes_and_looks_through_them(axis):
     layer = PredictiveCodingAttention2d(
         8, 3, head_channels=4, num_causes=3, steps=2, prior_precision=0.7, axis=axis

@@ -190,7 +190,7 @@ def test_the_head_is_what_the_equations_say(case, layout):
     compare({**arguments, **layout}, **{**usual, **rules})
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@each("layout", LAYOUTS)
 def test_switched_off_it_is_the_standard_head(layout):
     head = build(options={"key_iterations": 0, "log_prior": "magnitude"}, **layout)
     head.last.adapt_values(0)
@@ -269,7 +269,7 @@ def test_closeness_maps_fix_what_is_close():
     assert values[0, 0][negative & ~positive].unique().tolist() == [-2.0]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@each("layout", LAYOUTS)
 def test_all_parameters_learn_with_learnt_priors(layout):
     options = {"learn_priors": True, "key_prior": 0.3}
     head = build(options=options, value_prior=0.5, **layout).train()
@@ -289,7 +289,7 @@ def test_a_head_that_does_not_propagate_has_no_logits_to_fix():
     assert "fixed_logits" not in head.state_dict()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@each("layout", LAYOUTS)
 def test_until_somebody_clicks_a_head_that_propagates_is_one_that_does_not(layout):
     plain, propagating = build(propagation_iterations=0, **layout), build(**layout)
     state = {**plain.state_dict(), "fixed_logits": propagating.fixed_logits}

@@ -62,7 +62,7 @@ def test_all_decoders_are_tested():
     assert built_by(DecoderTester) == {*DECODERS.values()}
 
 
-@pytest.mark.parametrize(
+@each(
     ("build", "used"),
     [(DeepLabV3PlusDecoder, [1, 3]), (OCRDecoder, [1, 2, 3]), (FPNDecoder, [1, 2, 3])],
 )

@@ -74,7 +74,7 @@ def test_conv_head_is_a_dot_product_enlarged():
     torch.testing.assert_close(logits[0, 0], (features[0] * weight).sum(0) + head.logit.bias)
 
 
-@pytest.mark.parametrize(
+@each(
     ("attention", "layout"),
     [("standard", "axial"), ("standard", "full"), ("probabilistic", "axial")],
 )

@@ -11,6 +11,7 @@ from probseg.models import Segmenter
 from probseg.types import FeatureInfo
 from support.network_cases import assert_all_learn, maps_of, opened, prompts
 from support.refusals import refused
+from support.rows import each
 
 PLAIN = FeatureInfo((12, 12, 12), (16, 16, 16))
 DEPTHS = FeatureInfo((12, 16, 20, 24), (16, 16, 16, 16))
@@ -21,8 +22,8 @@ def levels_of(decoder, maps):
     return [decoded.features, *decoded.coarser]
 
 
-@pytest.mark.parametrize("inputs", [PLAIN, DEPTHS])
-@pytest.mark.parametrize("widths", [(6,), (6, 7), (6, 7, 8, 9)])
+@each("inputs", [PLAIN, DEPTHS])
+@each("widths", [(6,), (6, 7), (6, 7, 8, 9)])
 def test_levels_have_the_described_shapes(inputs, widths):
     decoder = SimplePyramid(inputs, widths).eval()
     assert decoder.features == FeatureInfo(widths, (4, 8, 16, 32)[: len(widths)])

@@ -88,7 +88,7 @@ class SureAt(torch.nn.Module):
         return torch.where(image[0, 0] > 0.5, sure, -sure)[None, None].float()
 
 
-@pytest.mark.parametrize("scale", [1.0, 0.5, 0.25])
+@each("scale", [1.0, 0.5, 0.25])
 def test_the_surest_answer_is_taken_with_its_window_and_the_time_of_all(scale):
     image = np.zeros((3, 320, 320), np.uint8)
     image[0, 155:165, 155:165] = 255

@@ -10,6 +10,7 @@ from probseg.interact import InteractionLoop, OneStep, begin, image_tensor
 from probseg.types import Click, Prompts
 from support.fakes import micro_model
 from support.refusals import refused
+from support.rows import each
 from support.toy_models import (
     Spy,
     paints_disks,
@@ -183,7 +184,7 @@ def test_flip_averages_the_logits_of_image_and_mirror_image(batch_size):
         np.testing.assert_allclose(state.probability, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("batch_size", "largest"), [(8, 8), (5, 4), (1, 2)])
+@each(("batch_size", "largest"), [(8, 8), (5, 4), (1, 2)])
 def test_image_and_mirror_image_share_a_call(batch_size, largest):
     model = Spy(shades)
     loop = InteractionLoop(model, batch_size=batch_size, flip=True)

@@ -11,6 +11,7 @@ from probseg.interact import InteractionLoop, OneStep, Session, Zoom, begin, ima
 from probseg.interact.steps import BoxStep, MaskStep, Stroke
 from probseg.types import Click
 from support.fakes import draw_scene
+from support.rows import each
 from support.toy_models import shades
 
 SIZE = HEIGHT, WIDTH = 40, 56
@@ -133,7 +134,7 @@ def test_a_preview_and_a_failure_change_nothing():
         session.move_to(3)
 
 
-@pytest.mark.parametrize(
+@each(
     ("step", "name"),
     [
         (Click(WIDTH, 3), "click"),

@@ -14,6 +14,7 @@ from probseg.interact.probability import ProbabilityMap
 from probseg.interact.zoom import next_window, scaled_size
 from probseg.metrics import iou
 from probseg.types import Click
+from support.rows import each
 from support.toy_models import Spy, toy_sample
 
 SMALL = Zoom(target=40, min_side=20)
@@ -235,7 +236,7 @@ def test_with_clicks_taken_back_the_whole_image_counts_again(stale):
     np.testing.assert_allclose(again.probability, 1 / (1 + np.exp(-logits)), atol=1e-6)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 1200), (1500, 1)])
+@each("size", [(1, 1), (1, 1200), (1500, 1)])
 def test_thin_images_are_zoomed_into(size):
     loop = InteractionLoop(answers(5000, set())[1], zoom=Zoom())
     state = begin(torch.zeros(3, *size, dtype=torch.uint8))

@@ -196,7 +196,7 @@ def test_unknown_names_in_variants_give_the_nearest(presets):
     refused(TypeError, lambda: variant("wide", {"head": {"chanels": 8}}), "'chanels'")
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "argument"),
     [("decoder", "inputs"), ("head", "value_channels"), ("fusion", "prompt_channels")],
 )

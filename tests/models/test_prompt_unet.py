@@ -162,7 +162,7 @@ def test_autocast_encodes_and_answers():
         assert (logits - exact).abs().max() < 0.1 * exact.abs().max() + 0.1
 
 
-@pytest.mark.parametrize("level", [0, 1, 3])
+@each("level", [0, 1, 3])
 def test_any_level_may_propagate(level):
     network = model(fusion={"propagation_level": level})
     assert network.fusion.propagation.stride == (4, 8, 16, 32)[level]
@@ -216,7 +216,7 @@ def test_blocks_are_residual_ones(blocks):
     assert convolutions == [blocks[0], 2 * blocks[1], 2 * blocks[2]]
 
 
-@pytest.mark.parametrize(("row", "column"), [(0, 0), (13, 30), (31, 5)])
+@each(("row", "column"), [(0, 0), (13, 30), (31, 5)])
 def test_a_single_clicked_pixel_reaches_every_level(row, column):
     decoder = PyramidDecoder(PYRAMID, widths=(4, 5, 6)).eval()
     fusion = PromptUNet(decoder.features, 3, blocks=(1, 1, 1)).eval()

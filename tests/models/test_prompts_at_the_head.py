@@ -121,7 +121,7 @@ def test_each_entry_has_its_own_parts(name):
     assert [len(found) for found in stems] == [1, 0]
 
 
-@pytest.mark.parametrize(("row", "column"), [(0, 0), (9, 6), (11, 15)])
+@each(("row", "column"), [(0, 0), (9, 6), (11, 15)])
 def test_a_single_clicked_pixel_counts_however_coarse_the_features(row, column):
     fusion = PromptFusion(FeatureInfo((6,), (4,)), 3, channels=8, dilations=()).eval()
     decoded, maps = DecoderMaps(torch.randn(1, 6, 3, 4)), torch.zeros(1, 3, 12, 16)

@@ -272,7 +272,7 @@ def test_prompts_move_with_each_side_of_the_image():
     assert moved.points.tolist() == [[[-0.5, -0.5], [14.5, 39.5]]]
 
 
-@pytest.mark.parametrize(
+@each(
     ("asked", "name"),
     [
         (prompts((1, 1, 1), batch=2), "`prompts`"),

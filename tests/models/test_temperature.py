@@ -12,6 +12,7 @@ from probseg.models import variant
 from probseg.types import Click
 from support.fakes import draw_sample
 from support.network_cases import prompts
+from support.rows import each
 
 SHORT = replace(get_protocol("ritm"), max_clicks=5)
 
@@ -47,7 +48,7 @@ def test_a_previous_answer_is_the_logits_at_temperature_1():
     assert not torch.allclose(unmasked, expected, rtol=0.01)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("inf")])
+@each("temperature", [0.0, -1.0, float("inf")])
 def test_a_temperature_out_of_range_is_named(temperature):
     with pytest.raises(ValueError, match=r"^`temperature`"):
         network(temperature)

@@ -92,9 +92,9 @@ def test_value_precisions_and_weights_follow_the_fixed_values(prior, fixed):
         )
 
 
-@pytest.mark.parametrize("width", [1, 4], ids=["more tokens than channels", "fewer"])
-@pytest.mark.parametrize("mean", ["initial", "previous"])
-@pytest.mark.parametrize(("prior", "beta"), [("magnitude", "heads"), ("full", "float")])
+@each("width", [1, 4])
+@each("mean", ["initial", "previous"])
+@each(("prior", "beta"), [("magnitude", "heads"), ("full", "float")])
 def test_values_propagate_as_in_the_equations(prior, beta, mean, width):
     """Four to six fixed tokens, whose products with each other are or are not written out."""
     for gamma, dirichlet, theta in (

@@ -119,8 +119,8 @@ def test_a_common_offset_of_queries_and_keys_costs_no_digits(offset, update, bac
         assert relative_error(getattr(result, name), getattr(wanted, name)) < 1e-4, name
 
 
-@pytest.mark.parametrize("spread", [0.0, 1e-3, 1.0])
-@pytest.mark.parametrize("theta", [0.0, 1.0])
+@each("spread", [0.0, 1e-3, 1.0])
+@each("theta", [0.0, 1.0])
 def test_a_common_offset_of_the_values_costs_propagation_no_digits(theta, spread):
     arguments = {**tokens(96, 48, 16), **fixed(96), **ALL, "value_iterations": 1}
     arguments["values"] = 30.0 + spread * arguments["values"]

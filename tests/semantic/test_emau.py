@@ -225,7 +225,7 @@ def values_of(layer, x) -> torch.Tensor:
     return layer.value(x).reshape(len(x), layer.num_heads, -1, math.prod(x.shape[-2:])).mT
 
 
-@pytest.mark.parametrize("kind", ["moving_average", "learnt", "fixed"])
+@each("kind", ["moving_average", "learnt", "fixed"])
 def test_em_attention_gathers_values_in_place_of_queries(kind):
     layer = EMAttention2d(
         CHANNELS, 8, num_heads=2, head_channels=5, num_bases=3, bases=kind, eval_iterations=4

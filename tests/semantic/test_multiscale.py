@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from probseg.semantic.multiscale import class_probabilities, predict_classes
+from support.rows import each
 
 
 class Lopsided(nn.Module):
@@ -70,7 +71,7 @@ def test_nothing_is_resized_without_need(monkeypatch):
     assert predict_classes(model, image, (1.0,), flip=True).shape == (1, 8, 12)
 
 
-@pytest.mark.parametrize("scales", [(), (0.0, 1.0), (-1.0,)])
+@each("scales", [(), (0.0, 1.0), (-1.0,)])
 def test_sizes_that_make_no_sense(scales):
     with pytest.raises(ValueError, match="`scales`"):
         predict_classes(Lopsided(), torch.rand(1, 3, 8, 8), scales)

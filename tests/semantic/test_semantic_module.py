@@ -58,7 +58,7 @@ def test_crops_of_any_photograph_have_the_size_that_was_asked_for(size, crop, se
         assert set(np.unique(cut)) <= known  # nearest neighbour: no class between two others
 
 
-@pytest.mark.parametrize("scale", [(0.5, 2.0), (0.5, 0.5), (1.37, 1.37)])
+@each("scale", [(0.5, 2.0), (0.5, 0.5), (1.37, 1.37)])
 def test_every_label_stays_on_its_pixel(scale):
     """Away from borders between classes, the colour of a pixel tells its class."""
     seen = 0

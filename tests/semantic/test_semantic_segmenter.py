@@ -70,7 +70,7 @@ class Identity(SemanticHead):
 # --- alignment ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("height", "width"), [(33, 49), (17, 9), (1, 1)])
+@each(("height", "width"), [(33, 49), (17, 9), (1, 1)])
 def test_a_ramp_comes_back_as_it_was(height, width):
     """Samples lie at their pixels, and between them everything is linear."""
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
@@ -166,9 +166,7 @@ def test_weights_come_back(model):
         assert torch.equal(fresh.eval()(image), model(image))
 
 
-@pytest.mark.parametrize(
-    "image", [torch.rand(3, 9, 9), torch.rand(1, 4, 9, 9), torch.zeros(1, 3, 9, 9).byte()]
-)
+@each("image", [torch.rand(3, 9, 9), torch.rand(1, 4, 9, 9), torch.zeros(1, 3, 9, 9).byte()])
 def test_other_images_are_refused(image):
     with pytest.raises(ValueError, match="`image`"):
         SemanticSegmenter(Sampling(), Identity)(image)

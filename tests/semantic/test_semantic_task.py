@@ -14,6 +14,7 @@ from probseg.semantic.task import pixel_cross_entropy
 from probseg.tasks import PolynomialDecay
 from support.drawn_semantic import FakeStreets, semantic_batch
 from support.fakes import FakeObjects
+from support.rows import each
 from support.trainings import quiet_trainer as trainer
 
 
@@ -173,7 +174,7 @@ def test_a_resumed_training_ends_as_if_uninterrupted(step, workers, tmp_path):
     assert all(torch.equal(again[name], value) for name, value in weights.items())
 
 
-@pytest.mark.parametrize(("total", "power"), [(10, 0.9), (7, 2.0), (1, 0.5)])
+@each(("total", "power"), [(10, 0.9), (7, 2.0), (1, 0.5)])
 def test_the_schedule_is_the_formula(total, power):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
     schedule = PolynomialDecay(optimizer, total, power)
@@ -184,7 +185,7 @@ def test_the_schedule_is_the_formula(total, power):
         schedule.step()
 
 
-@pytest.mark.parametrize(
+@each(
     ("total", "power", "argument"),
     [(0, 0.9, "total_steps"), (10, 0.0, "power"), (10, -1.0, "power")],
 )

@@ -188,7 +188,7 @@ def test_clicks_keep_their_margin():
         assert ((x >= 9) & (x < 26) & (y >= 14) & (y < 16)).all()
 
 
-@pytest.mark.parametrize("stage", ["box", "random", "corrective"])
+@each("stage", ["box", "random", "corrective"])
 def test_crops_without_object_get_no_positive_prompt(stage):
     data = batch(2)
     data.masks[1] = 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, baddbmm_flop
 
 Call = Callable[[], object]
 
@@ -27,9 +27,11 @@ _CLEAR_REFS = Path("/proc/self/clear_refs")
 
 def count_multiply_adds(call: Call) -> float:
     """Return the multiply-adds of a call by the convention `MULTIPLY_ADDS`."""
-    # Older versions of PyTorch have no formula for the CPU's kernel.
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    counter = FlopCounterMode(display=False, custom_mapping={kernel: _attention_flops})
+    formulas = {  # that PyTorch lacks; the first one in older versions
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+        torch.ops.aten.baddbmm_: baddbmm_flop,
+    }
+    counter = FlopCounterMode(display=False, custom_mapping=formulas)
     with counter:
         call()
     return counter.get_total_flops() / 2

@@ -56,5 +56,5 @@ def _take_term(term: Term, fixed: FixedTokens) -> Tensor:
         for b, rows in enumerate(fixed.rows)
     ]
     if not items:
-        return fixed.rows.new_zeros(0, 1, 0, term.shape[3], dtype=torch.float32)
+        return fixed.rows.new_zeros(0, 1, fixed.rows.shape[1], term.shape[3], dtype=torch.float32)
     return torch.cat(items)  # (B, G, S, M), G may be 1

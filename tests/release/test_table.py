@@ -32,7 +32,7 @@ def test_cells(zoo):
     streets = {"CamVid/miou": Metric(0.6123, None), "CamVid/pixel_accuracy": Metric(0.9, None)}
     add_model(zoo, "micro_emanet.streets", metrics=streets)
     header, _, row, streets = render_table(read_index(zoo).values()).splitlines()
-    size = read_index(zoo)["micro_csa.one"].size
+    size = read_index(zoo)["micro_csa.one"].nbytes
     assert dict(zip(cells(header), cells(row), strict=True)) == {
         "model": "`micro_csa.one`",
         "task": "interactive",

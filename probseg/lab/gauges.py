@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import math
 import re
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode, baddbmm_flop
+from torch.utils.flop_counter import FlopCounterMode
 
 Call = Callable[[], object]
 
@@ -29,7 +30,7 @@ def count_multiply_adds(call: Call) -> float:
     """Return the multiply-adds of a call by the convention `MULTIPLY_ADDS`."""
     formulas = {  # that PyTorch lacks; the first one in older versions
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-        torch.ops.aten.baddbmm_: baddbmm_flop,
+        torch.ops.aten.baddbmm_: _added_product_flops,
     }
     counter = FlopCounterMode(display=False, custom_mapping=formulas)
     with counter:
@@ -47,6 +48,17 @@ def _attention_flops(
     """Return the FLOPs of attention for shapes `(B, G, N, D)`, `(B, G, M, D)`, (B, G, M, V)."""
     batch, heads, n, d = queries
     return 2 * batch * heads * n * keys[-2] * (d + values[-1])
+
+
+def _added_product_flops(
+    total: tuple[int, ...],
+    left: tuple[int, ...],
+    right: tuple[int, ...],
+    *_: Any,  # noqa: ANN401
+    **__: Any,  # noqa: ANN401
+) -> int:
+    """Return the FLOPs of adding products of `(B, N, K)` and `(B, K, M)` to a total, in place."""
+    return 2 * math.prod(left) * right[-1]
 
 
 def timed(call: Call, device: str) -> float:

@@ -137,10 +137,15 @@ def image_size(path: Path) -> tuple[int, int]:
         DataError: If the file is missing, is not an image, or has more than `MAX_PIXELS`.
     """
     with opened(path, path) as picture:
-        turned = picture.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
-        width, height = picture.size
-        if isinstance(picture, TiffImageFile):  # its size is the turned one in some versions
-            width, height = (picture.tag_v2[tag] for tag in (IMAGEWIDTH, IMAGELENGTH))
+        return _upright_size(picture)
+
+
+def _upright_size(picture: Image.Image) -> tuple[int, int]:
+    """Return `(H, W)` of an image that is not decoded yet, after its EXIF rotation."""
+    turned = picture.getexif().get(ExifTags.Base.Orientation, 1) in TURNED
+    width, height = picture.size
+    if isinstance(picture, TiffImageFile):  # its size is the turned one in some versions
+        width, height = (picture.tag_v2[tag] for tag in (IMAGEWIDTH, IMAGELENGTH))
     return (width, height) if turned else (height, width)
 
 
@@ -181,8 +186,8 @@ def read_reduced(path: Path, longest: int) -> tuple[npt.NDArray[np.uint8], tuple
     Raises:
         DataError: As `read_image`.
     """
-    size = image_size(path)
     with opened(path, path) as picture:
+        size = _upright_size(picture)
         factor = longest / max(size)
         if factor < 1:
             picture.draft(None, tuple(math.ceil(factor * side) for side in picture.size))  # type: ignore[arg-type]

@@ -87,7 +87,7 @@ class Answers:
         if opened is None:
             image = read_readable(photograph) if image is None else image
             state = self._answerer.begin(image)
-            opened = _Opened(state, image.nbytes + Answer(state).nbytes)
+            opened = _Opened(state, state.photograph.nbytes + Answer(state).nbytes)
             self._opened[photograph.id] = opened
             self._bound_memory(photograph)
         self._opened.move_to_end(photograph.id)

@@ -184,13 +184,10 @@ class Sessions:
             began = time.perf_counter()
             one = self.store.open_object(photograph.name)
             answer = self.answers.session(photograph, one).answer
-        mask, entropy, suggestion = (
-            answer.mask,
-            np.zeros(answer.state.photograph.size, np.float32),
-            None,
-        )
-        if mask is not None:
-            entropy, suggestion = mask.uncertainty, next_click(mask)
+        if answer.mask is None:
+            entropy, suggestion = np.zeros(answer.state.photograph.size, np.float32), None
+        else:
+            entropy, suggestion = answer.mask.uncertainty, next_click(answer.mask)
         header = {**answer_header({}, began), "suggestion": suggestion}
         return pack(header, np.rint(entropy * 255).astype(np.uint8))
 

@@ -170,11 +170,12 @@ class _Run:
     def note(self, state: InteractionState) -> None:
         """Score the state, and decide on the next click."""
         self.state = state
-        before, self._prediction = self._prediction, state.probability > self._protocol.threshold
+        probability = state.probability
+        before, self._prediction = self._prediction, probability > self._protocol.threshold
         k = len(self._steps)
-        probability = None if state.seconds is None else state.probability
+        answer = None if state.seconds is None else probability
         try:
-            scored = self._scorer(self._prediction, probability, state.clicks, before)
+            scored = self._scorer(self._prediction, answer, state.clicks, before)
             scores = {name: score.measure(scored) for name, score in SCORES.items()}
         except ValueError as error:
             message = f"{self._name()} after {k} clicks: {error}"

@@ -16,13 +16,13 @@ from torch import Tensor
 from probseg.clicks.boxes import Box
 from probseg.errors import DataError
 from probseg.images import read_image, read_reduced
-from probseg.interact.sampling import Size, box_size, fitted, positions, sampled
-from probseg.models.encoded import reduced
+from probseg.interact.sampling import box_size, fitted, positions, sampled
+from probseg.models.encoded import Size, reduced
 
 LARGE = 2000
 """Most pixels of the longer side of a photograph that is shown to the model as it is."""
 
-LEVELS = (2000, 1000, 500)
+LEVELS = (LARGE, 1000, 500)
 """Longer sides in pixels of the reduced copies of a larger one."""
 
 SHOWN = 1000
@@ -162,7 +162,7 @@ def _copies(
     copies = []
     for longest in LEVELS:
         height, width = reduced(size, longest)
-        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA).astype(np.uint8)
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
         copies.append(image_tensor(image, device))
     return tuple(copies)
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from probseg.clicks.boxes import Box, mask_box
-from probseg.interact.sampling import Size, box_size, fitted, positions, sampled
+from probseg.interact.sampling import box_size, fitted, positions, sampled
+from probseg.models.encoded import Size
 from probseg.types import read_only
 
 

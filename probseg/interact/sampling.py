@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from probseg.clicks.boxes import Box
-
-Size = tuple[int, int]
+from probseg.models.encoded import Size
 
 
 def box_size(box: Box) -> Size:

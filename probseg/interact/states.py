@@ -14,7 +14,7 @@ from torch import Tensor
 from probseg.clicks.boxes import Box, padded_crop
 from probseg.interact.photograph import Photograph
 from probseg.interact.probability import ProbabilityMap
-from probseg.interact.sampling import Size
+from probseg.models.encoded import Size
 from probseg.types import Click
 
 OVERHANG = 2.0

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from probseg.clicks.boxes import Box
 from probseg.interact.probability import ProbabilityMap
-from probseg.interact.sampling import Size
+from probseg.models.encoded import Size
 from probseg.types import Click
 
 SMALLEST_SIDE = 48

@@ -34,7 +34,7 @@ SIZE = (640, 480)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="lite0_unet_prop")
+    parser.add_argument("--model", default="lite2_unet_prop")
     parser.add_argument("--photographs", type=int, default=12)
     parser.add_argument("--clicks", type=int, default=6, help="on each photograph")
     options = parser.parse_args()

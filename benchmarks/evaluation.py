@@ -136,7 +136,7 @@ def _drawn(number: int, size: tuple[int, int] = (480, 640)) -> Sample:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
-    add("--model", default="resnet16_csa", help="zoo model")
+    add("--model", default="lite0_unet_prop", help="zoo model")
     add("--working-size", type=int, default=256, help="longest side the network works at")
     add("--protocols", nargs="+", default=["gabbur2021", "ritm"])
     add("--objects", type=int, default=50)

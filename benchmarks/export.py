@@ -39,7 +39,7 @@ NEAR = 1e-4
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=["lite0_unet_prop", "resnet16_csa"])
+    parser.add_argument("models", nargs="*", default=["lite2_unet_prop", "lite0_unet_prop"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--budget", type=float, default=30.0, help="seconds of each comparison")
     options = parser.parse_args()

@@ -66,7 +66,7 @@ WAYS = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="lite0_unet_prop")
+    parser.add_argument("--model", default="lite2_unet_prop")
     parser.add_argument("--every", type=int, default=2, help="use each n-th photograph")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="lite0_unet_prop")
+    parser.add_argument("--model", default="lite2_unet_prop")
     parser.add_argument("--turns", type=int, default=6, help="photographs of each size")
     parser.add_argument("--agreement", type=int, default=4, help="photographs at full size too")
     options = parser.parse_args()

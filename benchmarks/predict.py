@@ -38,7 +38,7 @@ CLICK = (320.0, 240.0)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="lite0_unet_prop")
+    parser.add_argument("--model", default="lite2_unet_prop")
     parser.add_argument("--photographs", type=int, default=64)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--workers", type=int, default=0)

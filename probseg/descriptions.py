@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 
 from probseg.errors import UnknownNameError
 
-RECOMMENDED = "lite0_unet_prop"
+RECOMMENDED = "lite2_unet_prop"
 """Network of the zoo that is used where none is named."""
 
 _Plain = bool | int | float | str | list[Any] | dict[str, Any] | None

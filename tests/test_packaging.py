@@ -75,7 +75,7 @@ from probseg.cli.configs import with_shipped_configs
 from probseg.data import SamplePhotos
 from probseg.paths import configs_dir, zoo_dir
 photos = SamplePhotos()
-predictor = probseg.Predictor.from_pretrained("lite0_unet_prop")
+predictor = probseg.Predictor.from_pretrained("lite2_unet_prop")
 predictor.set_image(photos[0].image)
 print(json.dumps({
     "shapes": [predictor.predict([probseg.Click(9, 9)]).binary.shape, photos[0].mask.shape],
@@ -105,7 +105,7 @@ print(json.dumps({
     expected = [package / "__init__.py", assets / "configs", assets / "zoo"]
     assert found["places"] == list(map(str, expected))
     assert found["quickstart"] == [str(assets / "configs" / "quickstart.yaml")]
-    assert "lite0_unet_prop" in found["models"]
-    assert "lite0_unet_prop.objects" in found["pretrained"]
+    assert "lite2_unet_prop" in found["models"]
+    assert "lite2_unet_prop.objects" in found["pretrained"]
     assert found["shapes"][0] == found["shapes"][1]
     assert not (tmp_path / "cache").exists()

@@ -52,7 +52,7 @@ def test_other_names_of_devices_are_refused(name):
         ("predict", "photo.jpg", "--click=1,1", "--output=mask.png"),
         ("annotate", "."),
         ("serve", "label-studio", "--images=."),
-        ("tune", "lite0_unet_prop", "--data=."),
+        ("tune", "lite2_unet_prop", "--data=."),
         ("bench", "model", "micro_conv"),
         ("zoo", "verify"),
         ("zoo", "publish", "run", "micro_conv.mine", "--facts=facts.yaml"),

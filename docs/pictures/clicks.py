@@ -17,6 +17,7 @@ from style import INK, WIDTH, save, show
 import probseg
 from probseg.clicks.annotators import BoolMap, largest_error_click
 from probseg.data import SamplePhotos
+from probseg.descriptions import RECOMMENDED
 from probseg.evaluation import get_protocol
 from probseg.formats.colours import CLICK_COLOURS, CLICK_MARKERS
 from probseg.metrics import iou
@@ -29,7 +30,7 @@ Step = tuple[BoolMap, tuple[probseg.Click, ...]]
 """A mask and the clicks that led to it."""
 
 
-def main(model: str = "lite0_unet_prop") -> None:
+def main(model: str = RECOMMENDED) -> None:
     predictor = probseg.Predictor.from_pretrained(model)
     photos = SamplePhotos()
     samples = {sample.name: sample for sample in (photos[i] for i in range(len(photos)))}

@@ -9,6 +9,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from style import GREY, INK, WIDTH, save
 
+from probseg.descriptions import RECOMMENDED
 from probseg.paths import zoo_dir
 from probseg.zoo.index import Entry, read_index
 
@@ -17,7 +18,7 @@ PROTOCOLS = {
     "ritm": "clicks alone (ritm)",
 }
 CLICKS = (0, 1, 2, 3, 5, 10, 20)
-MARKED = "lite0_unet_prop"
+MARKED = RECOMMENDED
 """Architecture whose line is drawn on top, with its standard error."""
 
 

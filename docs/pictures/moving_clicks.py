@@ -18,6 +18,7 @@ from style import IMAGES
 import probseg
 from probseg.clicks.annotators import BoolMap
 from probseg.data import SamplePhotos
+from probseg.descriptions import RECOMMENDED
 from probseg.formats.colours import CLICK_COLOURS
 from probseg.metrics import iou
 from probseg.types import Click, Sample
@@ -34,7 +35,7 @@ BEGIN, CLICK, END = 1000, 1100, 2500
 """Milliseconds of the photograph alone, of a click, and of the last one."""
 
 
-def main(model: str = "lite0_unet_prop") -> None:
+def main(model: str = RECOMMENDED) -> None:
     predictor = probseg.Predictor.from_pretrained(model)
     photos = SamplePhotos()
     samples = {sample.name: sample for sample in (photos[i] for i in range(len(photos)))}

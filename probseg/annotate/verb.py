@@ -20,7 +20,7 @@ PORT = 8808
 EXAMPLES = """\
 examples:
   probseg annotate my_photographs
-  probseg annotate my_photographs --labels cat,dog --model lite0_unet_prop
+  probseg annotate my_photographs --labels cat,dog --model lite2_unet_prop
   probseg annotate my_photographs --model runs/probseg/version_0   # your own training
 """
 
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--model",
         help="model of the zoo, model folder, or folder of a run (default: the last one used in "
-        "this folder, at first lite0_unet_prop)",
+        "this folder, at first lite2_unet_prop)",
     )
     add(
         "--runs",

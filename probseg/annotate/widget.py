@@ -48,7 +48,7 @@ class Clicker(anywidget.AnyWidget):
     def __init__(
         self,
         image: npt.NDArray[np.uint8],
-        model: str | Segmenter | Predictor = "lite0_unet_prop",
+        model: str | Segmenter | Predictor = "lite2_unet_prop",
         height: int = 560,
     ) -> None:
         super().__init__(height=height)

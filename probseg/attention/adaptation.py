@@ -118,7 +118,7 @@ _WITHOUT = {
     "value": "the head {head} was built without value propagation; choose one with it, such as "
     "'resnet26_small_csa_bp5', and train it",
     "click": "the head {head} has no classifier that adapts to clicks; choose a network with a "
-    "ConvHead, such as 'lite0_unet_prop'",
+    "ConvHead, such as 'lite2_unet_prop'",
 }
 
 

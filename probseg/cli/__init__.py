@@ -44,10 +44,10 @@ models:
   zoo        list, show, fetch, verify and publish models
                                     probseg zoo list
   tune       choose how a model adapts at inference
-                                    probseg tune resnet16_csa --data my_folder
+                                    probseg tune lite2_unet_prop --data my_folder
   bench      measure models         probseg bench model resnet18_csa
   export     write a model as ONNX or torch.export graphs, or as a web page
-                                    probseg export lite0_unet_prop --to onnx --output exported
+                                    probseg export lite2_unet_prop --to onnx --output exported
 
 Each verb explains itself: probseg VERB --help. All settings of a run: add --print_config.
 """

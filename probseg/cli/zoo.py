@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   probseg zoo list
-  probseg zoo show lite0_unet_prop
+  probseg zoo show lite2_unet_prop
   probseg zoo fetch hf-hub:owner/name
   probseg zoo verify
-  probseg zoo verify lite0_unet_prop --metrics --on SamplePhotos
+  probseg zoo verify lite2_unet_prop --metrics --on SamplePhotos
   probseg zoo publish runs/my/version_0 resnet16_csa.mine --facts facts.yaml \\
       --results runs/my/version_1/test/*/results.json --zoo my_zoo
   probseg zoo push resnet16_csa.mine owner/name --zoo my_zoo

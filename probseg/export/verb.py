@@ -19,10 +19,10 @@ SETTINGS = ("key", "value", "click")
 
 EXAMPLES = """\
 examples:
-  probseg export lite0_unet_prop --to onnx --output exported
+  probseg export lite2_unet_prop --to onnx --output exported
   probseg export resnet16_csa --to onnx --output exported --size 256 --key-iterations 0
   probseg export runs/my_model/ --to torch --output exported
-  probseg export lite0_unet_prop --to page --output demo
+  probseg export lite2_unet_prop --to page --output demo
 """
 
 

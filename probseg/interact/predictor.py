@@ -214,7 +214,7 @@ class Predictor:
         if not self.model.previous_mask:
             msg = (
                 "`mask` must be None: this model takes no mask to begin with; choose one with "
-                "previous_mask, such as 'lite0_unet_prop'"
+                "previous_mask, such as 'lite2_unet_prop'"
             )
             raise ValueError(msg)
         array = np.asarray(mask)

@@ -26,7 +26,7 @@ from probseg.zoo.lookup import describe
 EXAMPLES = """\
 examples:
   probseg bench model resnet18_csa fast_resnet18_csa
-  probseg bench model resnet16_csa.objects lite0_unet_prop.objects --working-size own
+  probseg bench model lite2_unet_prop.objects lite0_unet_prop.objects --working-size own
   probseg bench model "micro_*" --size 256 --device cpu --threads 2 --json micro.json
   probseg bench model resnet18_csa --prompts head --key-iterations 0 --no-train
 """

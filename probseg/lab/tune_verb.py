@@ -30,7 +30,7 @@ FILE = "adaptation.yaml"
 
 EXAMPLES = """\
 examples:
-  probseg tune resnet16_csa --data my_folder
+  probseg tune lite2_unet_prop --data my_folder
   probseg tune models/mine/ --data BSDS500 --split train --objects 100 --value-priors 1 10
   probseg test --config configs/experiment/grabcut.yaml --evaluation.adaptation FILE
 

@@ -88,7 +88,9 @@ def publish(
         DataError: If two evaluations are the same.
     """
     if MODEL_NAME.fullmatch(name) is None:
-        msg = f"`name` must be architecture.tag, for instance 'resnet16_csa.objects', got {name!r}"
+        msg = (
+            f"`name` must be architecture.tag, for instance 'lite0_unet_prop.objects', got {name!r}"
+        )
         raise UsageError(msg)
     description = without_downloads(override(trained.description, changes or {}))
     preset = preset or _preset_of(name, trained, description)

@@ -47,8 +47,8 @@ def create_model(name: str, pretrained: bool = False, **changes: Any) -> Network
     """Create a network of any task.
 
     Args:
-        name: A preset (`"resnet18_conv"`); a zoo model (`"resnet16_csa.objects"`, or
-            `"resnet16_csa"` for its first tag); the path of a local model folder, which must
+        name: A preset (`"resnet18_conv"`); a zoo model (`"lite2_unet_prop.objects"`, or
+            `"lite2_unet_prop"` for its first tag); the path of a local model folder, which must
             contain a slash; the folder of a run (`"runs/probseg/version_7"`, of which the best
             checkpoint is taken) or a checkpoint file; or a model of the Hugging Face hub,
             `"hf-hub:owner/name"` or `"hf-hub:owner/name@revision"`.

@@ -7,15 +7,20 @@ import probseg
 from probseg.annotate.tools.prompted import PromptedModel, confidence, pixel_click
 from probseg.interact.predictor import Mask
 from probseg.types import Click
-from support.fakes import draw_scene
+from probseg.zoo import store
+from support.fakes import draw_scene, micro_model
+from support.micro import described
 from support.rows import each
 
-MODELS = ["lite0_unet_prop", "resnet16_csa"]  # encodes once; looks again at each click
 
-
-@pytest.fixture(scope="module", params=MODELS)
-def model(request):
-    return PromptedModel(request.param)
+@pytest.fixture(scope="module", params=["lite0_unet_prop", "micro_csa"])
+def model(request, tmp_path_factory):
+    """A model that encodes a photograph once, and one that looks again at each click."""
+    if request.param == "lite0_unet_prop":
+        return PromptedModel(request.param)
+    folder = tmp_path_factory.mktemp("model")
+    store.save(micro_model("micro_csa"), described("micro_csa"), folder)
+    return PromptedModel(f"{folder}/")
 
 
 def middle(labels, number):

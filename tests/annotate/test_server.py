@@ -5,6 +5,7 @@ import os
 import resource
 import shlex
 import sqlite3
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -339,11 +340,13 @@ def test_settings_are_live_and_checked(client):
 
 
 def test_priors_of_iterations_that_are_off_outlive_the_server(tmp_path):
-    client = begin(draw_photographs(tmp_path, 1), Answerer("resnet16_csa"))
+    model = f"{tmp_path / 'model'}/"
+    store.save(micro_model("micro_csa"), described("micro_csa"), Path(model))
+    client = begin(draw_photographs(tmp_path / "photographs", 1), Answerer(model))
     for change in ({"key_iterations": 2, "key_prior": 0.25}, {"key_iterations": 0}):
         before = client.http.post("/api/settings", json=change).json()["settings"]
     client.sessions.close()
-    client = begin(tmp_path, Answerer("resnet16_csa"))
+    client = begin(tmp_path / "photographs", Answerer(model))
     assert client.get("/api/session")["settings"] == before
     client.sessions.close()
 

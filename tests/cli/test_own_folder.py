@@ -39,7 +39,7 @@ def test_all_objects_of_the_folder_replace_the_data_of_any_recipe(verb, name, is
 def test_the_shipped_model_needs_no_configuration():
     made = only_made("test", "--folder", "mine", *QUIET)
     assert [len(of) for of in made.datamodule.test] == [6]
-    assert made.config.test.model.init_args.model.init_args.name == "lite0_unet_prop"
+    assert made.config.test.model.init_args.model.init_args.name == "lite2_unet_prop"
     made = only_made("test", "--folder", "mine", *QUIET, *MICRO)
     assert [len(of) for of in made.datamodule.test] == [6]
     assert "micro_csa" in str(made.config.test.model)

@@ -66,7 +66,7 @@ def test_table(measured, monkeypatch, capsys):
     [
         (["micro_cas"], ["unknown model 'micro_cas'", "'micro_csa'"]),
         (["micro_cnov*"], ["micro_cnov*", "micro_conv"]),
-        (["resnet16_csa.objcts"], ["resnet16_csa.objects"]),
+        (["lite0_unet_prop.objcts"], ["lite0_unet_prop.objects"]),
         (["nowhere/"], ["nowhere"]),
         (["micro_emanet"], ["semantic"]),
         (["--size=0"], ["--size", "'0'"]),

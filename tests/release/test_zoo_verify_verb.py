@@ -142,7 +142,7 @@ def test_figures_without_how_they_were_made_cannot_be_verified(published, tmp_pa
     assert "was not tested on any data" in capsys.readouterr().err
 
 
-SHIPPED = ("zoo", "verify", "lite0_unet_prop.objects", "--metrics", "--on", "SamplePhotos")
+SHIPPED = ("zoo", "verify", "lite2_unet_prop.objects", "--metrics", "--on", "SamplePhotos")
 """Its figures are what anybody measures, without any data to fetch."""
 
 

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from probseg.data import GrabCut, SamplePhotos
+from probseg.descriptions import RECOMMENDED
 from probseg.evaluation import get_protocol, run_object
 from probseg.zoo import create_model
 
 
 @pytest.mark.parametrize("protocol", ["gabbur2021", "ritm"])
 def test_clicks_raise_the_iou_on_grabcut(data_root, protocol):
-    model = create_model("lite0_unet_prop", pretrained=True)
+    model = create_model(RECOMMENDED, pretrained=True)
     rules = get_protocol(protocol)
     rules = dataclasses.replace(rules, max_clicks=6, trials=1)
     photos = GrabCut(data_root / "grabcut")
@@ -24,7 +25,7 @@ def test_clicks_raise_the_iou_on_grabcut(data_root, protocol):
 
 
 def test_a_box_and_five_clicks_find_the_cat():
-    model = create_model("lite0_unet_prop", pretrained=True)
+    model = create_model(RECOMMENDED, pretrained=True)
     cat = next(sample for sample in SamplePhotos() if sample.name == "cat")
     rules = dataclasses.replace(get_protocol("gabbur2021"), max_clicks=5, trials=1)
     assert run_object(model, cat, rules).steps[5].iou > 0.8

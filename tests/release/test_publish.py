@@ -195,6 +195,18 @@ def test_what_is_measured_are_the_rounded_weights(trained, tmp_path):
         torch.testing.assert_close(weights[name], rounded, rtol=0, atol=0)
 
 
+def test_weights_tested_in_half_precision_need_no_second_test(trained, tmp_path):
+    rounded = {n: t.half() if t.is_floating_point() else t for n, t in trained.weights.items()}
+    tested = dataclasses.replace(trained, weights=rounded)
+    publish(tested, "micro_csa.one", tmp_path, facts(), [MEASURED], measure=None)
+    (evaluation,) = read_evaluations(tmp_path / "micro_csa.one")
+    assert evaluation.parity == {"miou@1": 0.0, "noc@90": 0.0}
+    changed = {"working_size": 64}
+    publish(tested, "micro_csa.one", tmp_path, facts(), [MEASURED], changes=changed, measure=None)
+    (evaluation,) = read_evaluations(tmp_path / "micro_csa.one")
+    assert evaluation.parity is None, "another working size was not tested"
+
+
 def test_facts_of_the_run_count_and_are_not_contradicted(trained, tmp_path):
     known = dataclasses.replace(
         trained, seed=3, commit="abcdef123456", config="seed_everything: 3\n"

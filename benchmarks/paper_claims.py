@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 from paper_rows import Claim, Figure, Plan
 from paper_scores import Result
-from scipy.stats import t as student
+from scipy.optimize import brentq
+from scipy.special import stdtrit
 
 from probseg.errors import DataError
 from probseg.metrics import clustered_bootstrap
@@ -275,33 +276,39 @@ def _by_ranks(gains: Floats, photos: Sequence[str]) -> Outcome:
 def by_seeds(gains: Floats) -> Outcome:
     """Test gains for other photographs and for other trainings.
 
-    Photographs and seeds are crossed random effects of an analysis of variance; the error of the
-    mean has Satterthwaite's degrees of freedom, at least those of the seeds (Clark 1973; Baayen et
-    al. 2008). Where seeds differ no more than chance has it, this is the t-test of the photographs'
-    means.
+    Photographs and seeds are crossed random effects. The variance of the mean is at most `A + B`,
+    the mean squares of the seeds and of the photographs over the number of gains, as both contain
+    what is left of a gain. Half the interval is `sqrt(A t_A^2 + B t_B^2)`, with the quantiles of
+    Student's t for the degrees of freedom of each: the test of Banerjee (1960), whose size is at
+    most its level, also in the far tail that a correction for many tests uses. Where one of the two
+    is much larger, this is the t-test of the means over the other.
 
     Args:
         gains: Mean gain of each photograph, shape `(seeds, photographs)`, at least two of each.
     """
     seeds, photos = gains.shape
-    mean, by_seed, by_photo = gains.mean(), gains.mean(axis=1), gains.mean(axis=0)
-    rest = gains - by_seed[:, None] - by_photo + mean
-    free = (seeds - 1) * (photos - 1)
-    of_photos = seeds * by_photo.var(ddof=1)
-    of_seeds, of_rest = photos * by_seed.var(ddof=1), (rest**2).sum() / free
-    squares = [(of_photos, photos - 1)]
-    if of_seeds > of_rest:
-        squares += [(of_seeds, seeds - 1), (-of_rest, free)]
-    total = sum(square for square, _ in squares)
-    if total <= 0:
+    mean = float(gains.mean())
+    variances = np.array(
+        [gains.mean(axis=1).var(ddof=1) / seeds, gains.mean(axis=0).var(ddof=1) / photos]
+    )
+    if variances.sum() <= 0:
         return Outcome(1.0 if mean == 0 else 0.0, int(np.sign(mean)), mean, mean, 0.0)
-    error = math.sqrt(total / gains.size)
-    freedom = max(seeds - 1, total**2 / sum(square**2 / of for square, of in squares))
-    quantile = float(student.ppf((1 + LEVEL) / 2, freedom))
+
+    def half_width(tail: float) -> float:
+        """Return half the interval that leaves this share of both tails."""
+        quantiles = stdtrit([seeds - 1, photos - 1], tail / 2)
+        return math.sqrt(float(variances @ quantiles**2))
+
+    def excess(logarithm: float) -> float:
+        return half_width(math.exp(logarithm)) - abs(mean)
+
+    smallest = math.log(1e-100)
+    p = math.exp(brentq(excess, smallest, 0.0)) if excess(smallest) > 0 else 0.0
+    half = half_width(1 - LEVEL)
     return Outcome(
-        p=2 * float(student.sf(abs(mean) / error, freedom)),
+        p=p,
         direction=int(np.sign(mean)),
-        low=float(mean - quantile * error),
-        high=float(mean + quantile * error),
-        detectable=error * (quantile + float(student.ppf(POWER, freedom))),
+        low=mean - half,
+        high=mean + half,
+        detectable=half + half_width(2 * (1 - POWER)),
     )

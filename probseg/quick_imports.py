@@ -34,9 +34,7 @@ def import_timm() -> ModuleType:
 
 def import_torchvision() -> None:
     """Import torchvision: before Lightning too, whose metrics import it."""
-    with _put_off(
-        _Compiler("torch._dynamo.utils")
-    ):  # torchvision.ops.roi_align: on CUDA, without gradients
+    with _put_off(_Compiler("torch._dynamo.utils")):  # for torchvision.ops.roi_align
         import_module("torchvision")
 
 

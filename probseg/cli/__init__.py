@@ -120,6 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from probseg.cli.configs import check_configs
 
             check_configs(arguments)
+            from probseg.quick_imports import import_torchvision
+
+            import_torchvision()
         VERBS[verb](options)
     except Exception as error:
         explained = user_error(error)

@@ -1,4 +1,4 @@
-"""What can be refused at once is refused before torch is imported or a network is loaded."""
+"""What can be refused or listed at once is, before torch is imported or a network is loaded."""
 
 import errno
 import os
@@ -14,8 +14,8 @@ from support.runs import usage_error
 QUICK = """
 import sys
 from probseg.cli import main
-for line in sys.stdin.read().splitlines():
-    assert main(line.split("|")) == 2, line
+for line in [*sys.stdin.read().splitlines(), "data|list"]:
+    assert main(line.split("|")) == (0 if line == "data|list" else 2), line
     heavy = {"torch", "lightning", "jsonargparse", "cv2", "scipy"} & set(sys.modules)
     assert not heavy, (line, heavy)
 """
@@ -37,7 +37,7 @@ REFUSED = {
 }
 
 
-def test_no_heavy_import_before_a_refusal(tmp_path):
+def test_no_heavy_import_before_a_refusal_and_for_the_list_of_data(tmp_path):
     write_folder(tmp_path / "data", images=2, size=(24, 32))
     moved = (configs_dir() / "experiment" / "folder.yaml").read_text(encoding="utf-8")
     (tmp_path / "moved.yaml").write_text(moved, encoding="utf-8")

@@ -120,6 +120,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from probseg.cli.configs import check_configs
 
             check_configs(arguments)
+            from probseg.cli.missing_data import check_data
+
+            check_data(arguments)
             from probseg.quick_imports import import_torchvision
 
             import_torchvision()

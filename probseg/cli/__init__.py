@@ -117,11 +117,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if verb not in VERBS:
             raise UnknownNameError(kind="verb", name=verb, known=VERBS)
         if verb in TRAINER:
-            from probseg.cli.configs import check_configs
-
-            check_configs(arguments)
+            from probseg.cli.configs import check_configs, check_options
             from probseg.cli.missing_data import check_data
 
+            check_options(arguments)
+            check_configs(arguments)
             check_data(arguments)
             from probseg.quick_imports import import_torchvision
 

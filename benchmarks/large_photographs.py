@@ -76,11 +76,12 @@ def main() -> None:
         for n, (width, height) in enumerate(SIZES):
             row: dict[str, object] = {"megapixels": round(width * height / 1e6, 1)}
             for column, seconds_of, smallest in zip(COLUMNS, medians[n], medians[0], strict=True):
-                row[column] = round(1000 * seconds_of, 1)
-                row[f"{column}_ratio"] = round(seconds_of / smallest, 2)
+                row[column] = round(float(1000 * seconds_of), 1)
+                row[f"{column}_ratio"] = round(float(seconds_of / smallest), 2)
             alike = cases[n :: len(SIZES)][: options.agreement]
             pairs = np.array([compared(predictor, case, zoom) for case in alike])
-            row |= dict(zip(("agreement", "iou_difference"), pairs.mean(0).round(4), strict=True))
+            means = pairs.mean(0).round(4).tolist()
+            row |= dict(zip(("agreement", "iou_difference"), means, strict=True))
             row |= {"model": options.model, "zoom": options.zoom}
             print({**row, **provenance("cpu")}, flush=True)
 

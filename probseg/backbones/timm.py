@@ -11,6 +11,7 @@ from probseg.backbones.sizes import SizeError, find_multiple, whole_cells
 from probseg.backbones.weights import load_weights
 from probseg.errors import UnknownNameError, WeightsError
 from probseg.ops.convolution import depthwise_in_float32
+from probseg.quick_imports import import_timm
 from probseg.types import FeatureInfo
 
 OUTPUT_STRIDES = (8, 16, 32)
@@ -97,7 +98,7 @@ class TimmBackbone(Backbone):
 
 
 def _created(name: str, pretrained: bool, output_stride: int, options: dict[str, Any]) -> Any:  # noqa: ANN401
-    import timm  # takes a second to import, which `probseg --help` need not wait for
+    timm = import_timm()
 
     # The base of what the hub's HTTP library raises when a download breaks off; no OSError.
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
@@ -139,7 +140,7 @@ def _created(name: str, pretrained: bool, output_stride: int, options: dict[str,
 
 
 def _check_name(name: str, pretrained: bool) -> None:
-    import timm
+    timm = import_timm()
 
     architecture, dot, _ = name.partition(".")
     if not timm.is_model(architecture) or (dot and name not in timm.list_pretrained()):

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from probseg.errors import WeightsError
+from probseg.quick_imports import import_timm
 
 _logger = logging.getLogger(__name__)
 
@@ -161,7 +162,7 @@ def _tensors(path: Path) -> dict[str, Tensor]:
 
 def _whole(name: str, options: Mapping[str, Any]) -> nn.Module:
     """Return timm's network with its classifier."""
-    import timm
+    timm = import_timm()
 
     kept = {key: value for key, value in options.items() if key not in _OF_FEATURES}
     network: nn.Module = timm.create_model(name, **kept)

@@ -117,9 +117,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if verb not in VERBS:
             raise UnknownNameError(kind="verb", name=verb, known=VERBS)
         if verb in TRAINER:
-            from probseg.cli.configs import check_configs
+            from probseg.cli.configs import check_configs, check_options
+            from probseg.cli.missing_data import check_data
 
+            check_options(arguments)
             check_configs(arguments)
+            check_data(arguments)
+            from probseg.quick_imports import import_torchvision
+
+            import_torchvision()
         VERBS[verb](options)
     except Exception as error:
         explained = user_error(error)

@@ -1,8 +1,9 @@
-"""Files of `--config`: where they are, and what of them can be checked before slow imports."""
+"""Options and files of `--config`: what of them can be checked before slow imports."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,10 +11,36 @@ from typing import Any
 
 import yaml
 
-from probseg.errors import UsageError
+from probseg.errors import UnknownNameError, UsageError
 from probseg.paths import configs_dir
 
 SUFFIXES = (".yaml", ".yml")
+
+
+GROUPS = (
+    *("ckpt_path", "config", "data", "evaluation", "model", "seed_everything"),
+    *("semantic_evaluation", "trainer", "verbose", "weights_only"),
+)
+"""Keys of configurations: options of fit, validate or test up to their first dot."""
+
+_OTHERS = ("folder", "help", "print_config")
+"""Options that are no keys."""
+
+
+def check_options(arguments: Sequence[str]) -> None:
+    """Check the names of options up to their first dot; the parser knows what they may go on with.
+
+    Args:
+        arguments: Verb and options.
+
+    Raises:
+        UnknownNameError: If there is no such option; the message lists the nearest ones.
+    """
+    for argument in arguments:
+        name = re.split(r"[.=+]", argument.removeprefix("--"))[0]
+        if argument.startswith("--") and name not in (*GROUPS, *_OTHERS):
+            kind = f"probseg {arguments[0]} option"
+            raise UnknownNameError(kind, name, (*GROUPS, *_OTHERS))
 
 
 def with_shipped_configs(arguments: Sequence[str]) -> list[str]:
@@ -31,13 +58,14 @@ def with_shipped_configs(arguments: Sequence[str]) -> list[str]:
 
 
 def check_configs(arguments: Sequence[str]) -> None:
-    """Check that configurations exist and have text, and that the files they name exist.
+    """Check that configurations exist and have known keys, and that the files they name exist.
 
     Args:
         arguments: Verb and options.
 
     Raises:
-        UsageError: If one is missing or empty, is no text, or names a file that does not exist.
+        UsageError: If one is missing or empty, is no text, has an unknown key, or names a file that
+            does not exist.
     """
     for path in named_configs(with_shipped_configs(arguments)).values():
         if path.is_file():
@@ -75,6 +103,11 @@ def _check_content(option: str, path: Path, verb: str) -> None:
         content = yaml.safe_load(text)
     except yaml.YAMLError:  # which the parser reports
         return
+    for key in content if isinstance(content, dict) else ():
+        if key not in GROUPS:
+            unknown = UnknownNameError("key", str(key), GROUPS)
+            msg = f"{option} {path}: {unknown}"
+            raise UsageError(msg)
     for key, named in _named_files(content):
         if not (path.parent / named).exists() and not Path(named).exists():
             msg = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from probseg.data.published import PUBLISHED
+from probseg.data.published import SOURCES
 from probseg.data.source import MEGABYTE, Source
 from probseg.terminal import Grid, console, print_table
 
@@ -22,12 +22,11 @@ def add_verb(verbs: Verbs) -> None:
 def _list(options: argparse.Namespace) -> None:
     words = ("there", "folder", "licence and notes")
     rows = []
-    for name, dataset in PUBLISHED.items():
-        source = dataset.source
+    for name, source in SOURCES.items():
         root = source.folder()
         missing = source.missing(root)
         there = "no" if not root.is_dir() else "in part" if missing else "yes"
-        notes = f"{dataset.licence}; {source.way}" if source.way else dataset.licence
+        notes = f"{source.licence}; {source.way}" if source.way else source.licence
         counts = _counts(source, 0), _counts(source, 1)
         rows.append([name, *counts, _download_size(source), there, str(root), notes])
     grid = Grid(["name", "objects", "photographs", "download", *words], rows)

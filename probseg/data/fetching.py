@@ -11,6 +11,7 @@ from probseg.data.base import PublishedDataset
 from probseg.data.downloads import download, require_space
 from probseg.data.source import MEGABYTE, Archive, Source
 from probseg.errors import ChecksumError, UsageError
+from probseg.kinds import find
 from probseg.paths import write_text
 from probseg.transfer import Progress, digest, silent
 
@@ -203,7 +204,7 @@ def _install(
             unpack(file, draft, SLACK * archive.unpacked + MEGABYTE, progress)
         content = find_layout(draft, archive.holds, file)
         if source.convert is not None:
-            source.convert(content)
+            find(source.convert)(content)
         move_into(content, folder, force)
     finally:
         shutil.rmtree(draft, ignore_errors=True)

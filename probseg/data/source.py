@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,6 +56,7 @@ class Source:
     """Facts by which a data set can be listed, fetched and checked.
 
     Args:
+        licence: Licence or terms of use, as far as they are known.
         places: Usual names of its folder in `$PROBSEG_DATA` or `./data`.
         full: Size of the complete set by split; by `""` where there are no splits.
         archives: Files to download.
@@ -63,13 +64,15 @@ class Source:
         splits: The splits that are checked by default.
         listed: File with the stems of a split's photographs, where one folder has all splits.
         inner: Folder inside its folder that may hold everything instead.
-        convert: Turns the unpacked folder of an archive into one that the class reads.
+        convert: Dotted path of the function that turns the unpacked folder of an archive into one
+            that the class reads.
         made: Patterns of files and folders that `convert` makes.
         options: Arguments of the class that leave no object out.
         ids: The collection of photographs whose names its files have, if any.
         way: Where to get it by hand.
     """
 
+    licence: str
     places: tuple[str, ...]
     full: Mapping[str, Full] = field(default_factory=dict)
     archives: tuple[Archive, ...] = ()
@@ -77,7 +80,7 @@ class Source:
     splits: tuple[str, ...] = ()
     listed: str | None = None
     inner: str = ""
-    convert: Callable[[Path], None] | None = None
+    convert: str | None = None
     made: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     ids: str | None = None

@@ -9,6 +9,7 @@ import torch
 
 from probseg.errors import UnknownNameError, UsageError
 from probseg.models.build import build, override, read_preset
+from probseg.quick_imports import import_timm
 
 BEHIND = ("sam2t_unet_prop", "vits_unet_prop")
 """Presets that take other backbones: with maps of several strides, and with maps of one."""
@@ -32,7 +33,7 @@ def unknown_model(kind: str, name: str, known: Iterable[str]) -> UnknownNameErro
 
 def _advice_for_backbone(name: str) -> str | None:
     """Say how a network of timm becomes the backbone of a model; None if timm has none so named."""
-    import timm
+    timm = import_timm()
 
     architecture, _, tag = name.partition(".")
     if not timm.is_model(architecture):

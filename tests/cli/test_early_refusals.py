@@ -1,4 +1,4 @@
-"""What can be refused at once is refused before torch is imported or a network is loaded."""
+"""What can be refused or listed at once is, before torch is imported or a network is loaded."""
 
 import errno
 import os
@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from probseg.cli.configs import GROUPS
+from probseg.cli.trainer import ProbsegCLI, run
 from probseg.paths import configs_dir
 from support.fakes import write_folder
 from support.runs import usage_error
@@ -14,8 +16,8 @@ from support.runs import usage_error
 QUICK = """
 import sys
 from probseg.cli import main
-for line in sys.stdin.read().splitlines():
-    assert main(line.split("|")) == 2, line
+for line in [*sys.stdin.read().splitlines(), "data|list"]:
+    assert main(line.split("|")) == (0 if line == "data|list" else 2), line
     heavy = {"torch", "lightning", "jsonargparse", "cv2", "scipy"} & set(sys.modules)
     assert not heavy, (line, heavy)
 """
@@ -34,13 +36,16 @@ REFUSED = {
     "fit|--config|configs/experiment/fodler.yaml": "did you mean configs/experiment/folder.yaml?",
     "fit|--config|moved.yaml": "probseg fit --config ORIGINAL --print_config > mine.yaml",
     "test|--config=none.yaml": "--config none.yaml: does not exist",
+    "fit|--tainer.max_epochs|3": "unknown probseg fit option 'tainer': did you mean 'trainer'",
+    "test|--config|keys.yaml": "--config keys.yaml: unknown key 'modle': did you mean 'model'",
 }
 
 
-def test_no_heavy_import_before_a_refusal(tmp_path):
+def test_no_heavy_import_before_a_refusal_and_for_the_list_of_data(tmp_path):
     write_folder(tmp_path / "data", images=2, size=(24, 32))
     moved = (configs_dir() / "experiment" / "folder.yaml").read_text(encoding="utf-8")
     (tmp_path / "moved.yaml").write_text(moved, encoding="utf-8")
+    (tmp_path / "keys.yaml").write_text("modle: {}")
     (tmp_path / "IMG.ARW").write_bytes(b"x")
     done = subprocess.run(
         [sys.executable, "-c", QUICK],
@@ -84,3 +89,14 @@ def test_results_that_cannot_be_written(arguments, named, tmp_path, monkeypatch,
     message = usage_error(capsys, *arguments)
     assert f"{named} cannot be written: .: Read-only file system" in message
     assert not list(tmp_path.glob("new*"))
+
+
+def test_the_names_that_are_checked_early_are_those_of_the_parser(monkeypatch):
+    asked = set()
+    monkeypatch.setattr(ProbsegCLI, "run_verb", lambda self: None)
+    monkeypatch.setattr(
+        ProbsegCLI, "instantiate_classes", lambda self: asked.update(self.option_names())
+    )
+    for verb in ("fit", "validate", "test"):
+        run(verb, ["--config", "configs/quickstart.yaml", "--semantic_evaluation.flip=false"])
+    assert {name.partition(".")[0] for name in asked} == set(GROUPS)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.pairs import ImageMaskPairs
-from probseg.data.source import MEGABYTE, RITM, Archive, Full, Source
+from probseg.data.published import SOURCES
 from probseg.masks import read_grey
 from probseg.types import IGNORE
 
@@ -33,21 +33,8 @@ class Berkeley(ImageMaskPairs):
     name = "Berkeley"
     image_folder = "images"
     mask_folder = "masks"
-    licence = "photographs: BSDS, non-commercial research and education"
-    source = Source(
-        places=("Berkeley", "berkeley"),
-        full={"": Full(100, 96)},
-        archives=(
-            Archive(
-                f"{RITM}/Berkeley.zip",
-                size=7 * MEGABYTE,
-                unpacked=20 * MEGABYTE,
-                holds=("images", "masks"),
-            ),
-        ),
-        photos="images/*",
-        ids="BSDS",
-    )
+    source = SOURCES["Berkeley"]
+    licence = source.licence
 
     @staticmethod
     def photo(stem: str) -> str:

@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from probseg.data.base import PublishedDataset
 from probseg.data.lists import names_to_leave_out
+from probseg.data.published import SOURCES
 from probseg.data.reading import index_objects
-from probseg.data.sets.bsds500_files import convert
-from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image
 from probseg.masks import read_labels
@@ -41,25 +40,8 @@ class BSDS500(PublishedDataset):
     """
 
     name = "BSDS500"
-    licence = "non-commercial research and education"
-    source = Source(
-        places=("bsds500",),
-        full={"train": Full(None, 200), "val": Full(None, 100), "test": Full(None, 200)},
-        splits=("train", "val", "test"),
-        archives=(
-            Archive(
-                f"{BERKELEY}/BSR/BSR_bsds500.tgz",
-                size=71 * MEGABYTE,
-                unpacked=200 * MEGABYTE,
-                holds=("images/train", "images/val", "images/test"),
-            ),
-        ),
-        photos="images/{split}/*",
-        convert=convert,
-        made=("labels/train", "labels/val", "labels/test", "splits/exclude_from_training.tsv"),
-        options={"exclude": None},
-        ids="BSDS",
-    )
+    source = SOURCES["BSDS500"]
+    licence = source.licence
 
     def __init__(
         self,

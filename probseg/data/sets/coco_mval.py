@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.pairs import ImageMaskPairs
-from probseg.data.source import MEGABYTE, RITM, Archive, Full, Source
+from probseg.data.published import SOURCES
 from probseg.errors import DataError
 from probseg.masks import read_grey
 
@@ -32,21 +32,8 @@ class COCOMVal(ImageMaskPairs):
     name = "COCO_MVal"
     image_folder = "img"
     mask_folder = "gt"
-    licence = "annotations CC BY 4.0; photographs: terms of Flickr"
-    source = Source(
-        places=("COCO_MVal", "coco_mval"),
-        full={"": Full(800, 722)},
-        archives=(
-            Archive(
-                f"{RITM}/COCO_MVal.zip",
-                size=127 * MEGABYTE,
-                unpacked=150 * MEGABYTE,
-                holds=("img", "gt"),
-            ),
-        ),
-        photos="img/*",
-        ids="COCO",
-    )
+    source = SOURCES["COCO_MVal"]
+    licence = source.licence
 
     def __init__(self, root: Path | str | None = None) -> None:
         super().__init__(root)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probseg.data.pairs import ImageMaskPairs
-from probseg.data.source import MEGABYTE, RITM, Archive, Full, Source
+from probseg.data.published import SOURCES
 from probseg.errors import DataError
 from probseg.masks import read_colours
 
@@ -33,20 +33,8 @@ class DAVIS(ImageMaskPairs):
     name = "DAVIS"
     image_folder = "img"
     mask_folder = "gt"
-    licence = "terms of https://davischallenge.org"
-    source = Source(
-        places=("DAVIS", "davis", "DAVIS345"),
-        full={"": Full(345, 345)},
-        archives=(
-            Archive(
-                f"{RITM}/DAVIS.zip",
-                size=43 * MEGABYTE,
-                unpacked=60 * MEGABYTE,
-                holds=("img", "gt"),
-            ),
-        ),
-        photos="img/*",
-    )
+    source = SOURCES["DAVIS"]
+    licence = source.licence
 
     @staticmethod
     def read_mask(path: Path) -> npt.NDArray[np.uint8]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from probseg.data.base import PublishedDataset
 from probseg.data.layout import picture_files
-from probseg.data.source import MEGABYTE, Archive, Full, Source
+from probseg.data.published import SOURCES
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.images import check_same_size, read_image
 from probseg.masks import read_grey
@@ -53,17 +53,8 @@ class DAVIS585(PublishedDataset):
     """
 
     name = "DAVIS585"
-    licence = "terms of https://davischallenge.org"
-    source = Source(
-        places=("DAVIS585", "DAVIS-585", "davis585"),
-        full={"": Full(585, None)},
-        archives=(
-            Archive(None, size=0, unpacked=500 * MEGABYTE, holds=("*/*.jpg", "*/object1_*.png")),
-        ),
-        photos="*/*.jpg",
-        way="it is on a cloud drive that needs a browser, with a link in the README of "
-        "https://github.com/alibaba/ClickSEG",
-    )
+    source = SOURCES["DAVIS585"]
+    licence = source.licence
 
     def __init__(self, root: Path | str | None = None, initial: Initial | None = None) -> None:
         known = get_args(Initial)

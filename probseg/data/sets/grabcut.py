@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from probseg.data.layout import picture_files, refuse_missing
 from probseg.data.pairs import ImageMaskPairs
-from probseg.data.source import MEGABYTE, RITM, Archive, Full, Source
+from probseg.data.published import SOURCES
 from probseg.errors import DataError, DatasetNotFoundError, UnknownNameError
 from probseg.images import check_same_size
 from probseg.masks import read_labels
@@ -43,21 +43,8 @@ class GrabCut(ImageMaskPairs):
     name = "GrabCut"
     image_folder = "data_GT"
     mask_folder = "boundary_GT"
-    licence = "none stated; released for research"
-    source = Source(
-        places=("GrabCut", "grabcut"),
-        full={"": Full(50, 50)},
-        archives=(
-            Archive(
-                f"{RITM}/GrabCut.zip",
-                size=11 * MEGABYTE,
-                unpacked=50 * MEGABYTE,
-                holds=("data_GT", "boundary_GT"),
-            ),
-        ),
-        photos="data_GT/*",
-        ids="BSDS",
-    )
+    source = SOURCES["GrabCut"]
+    licence = source.licence
 
     def __init__(self, root: Path | str | None = None, scribbles: Scribbles | None = None) -> None:
         super().__init__(root)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from probseg.data.base import PublishedDataset
+from probseg.data.published import SOURCES
 from probseg.data.sets.annotated import AnnotatedObjects, Wanted
 from probseg.data.sets.annotation_files import Entry
-from probseg.data.source import MEGABYTE, Archive, Full, Source
 from probseg.errors import DatasetNotFoundError
 
 
@@ -33,42 +33,8 @@ class LVIS(AnnotatedObjects, PublishedDataset):
     name = "LVIS"
     kind = "LVIS v1"
     path_key = "coco_url"
-    licence = "annotations CC BY 4.0; photographs: terms of Flickr"
-    source = Source(
-        places=("LVIS", "lvis"),
-        full={"train": Full(), "val": Full()},
-        splits=("train", "val"),
-        archives=(
-            Archive(
-                "https://dl.fbaipublicfiles.com/LVIS/lvis_v1_train.json.zip",
-                size=350 * MEGABYTE,
-                unpacked=1200 * MEGABYTE,
-                holds=("lvis_v1_train.json",),
-            ),
-            Archive(
-                "https://dl.fbaipublicfiles.com/LVIS/lvis_v1_val.json.zip",
-                size=65 * MEGABYTE,
-                unpacked=250 * MEGABYTE,
-                holds=("lvis_v1_val.json",),
-            ),
-            Archive(
-                "http://images.cocodataset.org/zips/train2017.zip",
-                size=19337 * MEGABYTE,
-                unpacked=19400 * MEGABYTE,
-                holds=("train2017",),
-                md5="cced6f7f71b7629ddf16f17bbcfab6b2",
-            ),
-            Archive(
-                "http://images.cocodataset.org/zips/val2017.zip",
-                size=816 * MEGABYTE,
-                unpacked=830 * MEGABYTE,
-                holds=("val2017",),
-                md5="442b8da7639aecaf257c1dceb8ba8c80",
-            ),
-        ),
-        photos="*2017/*",  # photographs of `val` are in both folders
-        ids="COCO",
-    )
+    source = SOURCES["LVIS"]
+    licence = source.licence
 
     def __init__(
         self,

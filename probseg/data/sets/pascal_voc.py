@@ -9,7 +9,7 @@ import numpy as np
 
 from probseg.data.base import PublishedDataset
 from probseg.data.layout import first_words
-from probseg.data.source import MEGABYTE, Archive, Full, Source
+from probseg.data.published import SOURCES
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image
 from probseg.masks import object_mask, read_labels
@@ -37,28 +37,8 @@ class PascalVOC(PublishedDataset):
     """
 
     name = "PascalVOC"
-    licence = "photographs: terms of Flickr"
-    source = Source(
-        places=("VOCdevkit/VOC2012", "VOC2012", "PascalVOC"),
-        full={
-            "train": Full(None, 1464),
-            "val": Full(None, 1449),
-            "trainval": Full(None, 2913),
-        },
-        splits=("val",),
-        archives=(
-            Archive(
-                "http://host.robots.ox.ac.uk/pascal/VOC/voc2012/VOCtrainval_11-May-2012.tar",
-                size=2000 * MEGABYTE,
-                unpacked=2000 * MEGABYTE,
-                holds=("JPEGImages", "SegmentationObject", "ImageSets"),
-                md5="6cd6e144f989b92b3379bac3b3de84fd",
-            ),
-        ),
-        photos="JPEGImages/*",
-        listed="ImageSets/Segmentation/{split}.txt",
-        ids="VOC",
-    )
+    source = SOURCES["PascalVOC"]
+    licence = source.licence
 
     def __init__(
         self,

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from probseg.data.base import PublishedDataset
 from probseg.data.layout import first_words
+from probseg.data.published import SOURCES
 from probseg.data.reading import index_objects
 from probseg.data.sets.mat_files import broken_as_data_error, load_known_mat, load_mat
-from probseg.data.source import BERKELEY, MEGABYTE, Archive, Full, Source
 from probseg.errors import DataError, DatasetNotFoundError
 from probseg.images import check_same_size, read_image
 from probseg.types import Sample, read_only
@@ -40,32 +40,8 @@ class SBD(PublishedDataset):
     """
 
     name = "SBD"
-    licence = "none stated; photographs: terms of Flickr"
-    source = Source(
-        places=("SBD", "sbd"),
-        full={"train": Full(20172, 8498), "val": Full(6671, 2857), "train_noval": Full()},
-        splits=("train", "val"),
-        archives=(
-            Archive(
-                f"{BERKELEY}/semantic_contours/benchmark.tgz",
-                size=1420 * MEGABYTE,
-                unpacked=1700 * MEGABYTE,
-                holds=("img", "inst", "train.txt", "val.txt"),
-                md5="82b4d87ceb2ed10f6038a1cba92111cb",
-            ),
-            Archive(
-                "https://www.cs.cornell.edu/~bharathh/train_noval.txt",
-                size=MEGABYTE,
-                unpacked=MEGABYTE,
-                holds=("train_noval.txt",),
-                md5="79bff800c5f0b1ec6b21080a3c066722",
-            ),
-        ),
-        photos="img/*",
-        listed="{split}.txt",
-        inner="benchmark_RELEASE/dataset",
-        ids="VOC",
-    )
+    source = SOURCES["SBD"]
+    licence = source.licence
 
     def __init__(
         self,

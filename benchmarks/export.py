@@ -8,6 +8,7 @@ a corner of the box. Both pad images to the same square. Results go to
 
 - `graph_ratio`: median of the ratios of turns of the graph of a click alone, PyTorch by ONNX
   Runtime;
+- `encode_ratio`: the same of the graph that encodes an image, where there is one;
 - `click_ratio`: that of a whole click, from the image's own size to a probability at that size;
 - `differing`: pixels that one calls object and the other background; `undecided`: those of them
   with a probability within 1e-4 of the threshold;
@@ -32,6 +33,8 @@ from probseg.export import Runner, export_model
 from probseg.metrics import iou
 from probseg.models import Encoded
 from probseg.types import Prompts
+
+Seconds = dict[str, list[float]]
 
 NEAR = 1e-4
 """Probabilities so near to the threshold are undecided."""
@@ -62,13 +65,15 @@ def measured(name: str, threads: int, budget: float) -> Row:
     predictor = probseg.Predictor(model, zoom=None)
     own = probseg.Predictor(probseg.create_model(name, pretrained=True), zoom=None)
     compared = masks(predictor, runner, own)
-    graph, click = times(predictor, runner, budget)
+    encode, graph, click = times(predictor, runner, budget)
     return {
         "model": name,
         "threads": threads,
         "megabytes": round(megabytes, 2),
         "logit_difference": parity.logit_difference,
         **compared,
+        "encode_torch_ms": round(1e3 * median(encode["torch"]), 2) if encode else None,
+        "encode_ratio": round(ratio(encode), 2) if encode else None,
         "graph_torch_ms": round(1e3 * median(graph["torch"]), 2),
         "graph_ratio": round(ratio(graph), 2),
         "click_torch_ms": round(1e3 * median(click["torch"]), 2),
@@ -76,7 +81,7 @@ def measured(name: str, threads: int, budget: float) -> Row:
     }
 
 
-def ratio(seconds: dict[str, list[float]]) -> float:
+def ratio(seconds: Seconds) -> float:
     """Return by how much ONNX Runtime is faster, above 1, or slower."""
     pairs = zip(seconds["torch"], seconds["onnx"], strict=True)
     return median(one / other for one, other in pairs)
@@ -107,8 +112,8 @@ def masks(predictor: probseg.Predictor, runner: Runner, own: probseg.Predictor) 
 
 def times(
     predictor: probseg.Predictor, runner: Runner, budget: float
-) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Time a click in turns: its graph alone, and all of it."""
+) -> tuple[Seconds, Seconds, Seconds]:
+    """Time an encoding (nothing without such a graph), the graph of a click, and all of a click."""
     image = GrabCut()[0].image
     height, width = image.shape[:2]
     places = [(width * share, height / 2, True) for share in (0.3, 0.5, 0.7)]
@@ -131,6 +136,18 @@ def times(
         pixels = torch.from_numpy(feed["image"]).to(memory_format=torch.channels_last)
         size = (pixels.shape[2], pixels.shape[3])
         encoded = Encoded(size, size, pixels, model.features(pixels))
+    encode: Seconds = {}
+    if "encode" in runner.graphs:
+        image_alone = {"image": feed["image"]}
+        encode = interleave(
+            {
+                "torch": torch.inference_mode()(lambda: model.features(pixels)),
+                "onnx": lambda: runner.graphs["encode"](image_alone),
+            },
+            "cpu",
+            budget=budget,
+            minimum=5,
+        )
     graph = interleave(
         {"torch": by_torch, "onnx": lambda: runner.graphs[last](feed)},
         "cpu",
@@ -147,7 +164,7 @@ def times(
         minimum=5,
         maximum=50,
     )
-    return graph, click
+    return encode, graph, click
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
-"""Photographs per second of `probseg predict`, against the network alone on ready batches.
+"""Photographs per minute and core of `probseg predict`, against a loop over the predictor.
 
-`python benchmarks/predict.py` writes photographs of 640 x 480 pixels and a click on each into a
-folder, and in turns
+`python benchmarks/predict.py` enlarges sample photographs, writes them as JPEG files with a click
+and a box on an object of each, and in turns
 
-- runs the command on it, from loading the network to the last mask file, in this process;
-- calls the network on the same pixels and clicks, in batches that are in memory.
+- runs the command on the folder, from loading the network to the last mask file, in this process;
+- lets a `Predictor` read each photograph, answer both prompts and save both masks.
 
-It prints a row for each batch size; `ratio` is the time of the command in multiples of the
-network's, the median of turns side by side.
+It prints a row for each size and batch size:
+
+- `per_minute_and_core`: photographs by minutes of processor time, of all threads;
+- `ratio`: wall time of the loop by that of the command, the median of turns side by side;
+- `mib`: peak memory of the command beyond that before it, which must not grow with the number of
+  photographs.
 """
 
 from __future__ import annotations
@@ -17,103 +21,114 @@ import contextlib
 import io
 import json
 import tempfile
+import time
 from itertools import count
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
+from large_photographs import written
 from measure import Row, interleave, provenance
-from PIL import Image
-from torch import Tensor
 
 import probseg
 from probseg.cli import main as probseg_command
-from probseg.data import SamplePhotos
-from probseg.types import Prompts
-
-SIZE = (640, 480)
-CLICK = (320.0, 240.0)
+from probseg.clicks.boxes import mask_box
+from probseg.lab.gauges import timed_with_peak
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="lite2_unet_prop")
-    parser.add_argument("--photographs", type=int, default=64)
+    parser.add_argument("--sizes", nargs="+", default=["640x480", "4000x3000"], help="W x H")
+    parser.add_argument("--photographs", type=int, default=32)
     parser.add_argument("--batch-sizes", type=int, nargs="+", default=[1, 4])
-    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    network = probseg.create_model(options.model, pretrained=True)
-    network = network.to(options.device).to(memory_format=torch.channels_last)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        pixels = write_folder(folder, options.photographs)
-        for batch_size in options.batch_sizes:
-            outputs = (folder / f"out{batch_size}_{turn}" for turn in count())
-
-            def predict(batch_size: int = batch_size, outputs=outputs) -> None:  # noqa: ANN001
-                arguments = ["predict", folder / "photos", "--prompts", folder / "prompts.json"]
-                arguments += ["--output", next(outputs), "--model", options.model]
-                arguments += ["--batch-size", batch_size, "--workers", options.workers]
-                arguments += ["--device", options.device]
-                with contextlib.redirect_stdout(io.StringIO()):
-                    assert probseg_command([str(argument) for argument in arguments]) == 0
-
-            batches = ready_batches(pixels, batch_size, options.device)
-
-            @torch.inference_mode()
-            def alone(batches: list[tuple[Tensor, Prompts]] = batches) -> None:
-                for images, prompts in batches:
-                    network(images, prompts)
-
-            calls = {"predict": predict, "network": alone}
-            for call in calls.values():
-                call()  # caches of files and kernels
-            seconds = interleave(
-                calls, options.device, budget=0, minimum=options.turns, maximum=options.turns
-            )
-            ratios = np.divide(seconds["predict"], seconds["network"])
-            row: Row = {"model": options.model, "batch_size": batch_size}
-            row |= {"workers": options.workers, "photographs": options.photographs}
-            for name, taken in seconds.items():
-                row[f"{name}_per_second"] = round(options.photographs / float(np.median(taken)), 2)
-            row |= {
-                "ratio": round(float(np.median(ratios)), 3),
-                "ratio_low": round(float(ratios.min()), 3),
-                "ratio_high": round(float(ratios.max()), 3),
-            }
-            print({**row, **provenance(options.device)}, flush=True)
+    torch.set_num_threads(options.threads)
+    predictor = probseg.Predictor.from_pretrained(options.model, options.device)
+    for size in options.sizes:
+        with tempfile.TemporaryDirectory() as place:
+            prompts = write_folder(Path(place), size, options.photographs)
+            for batch_size in options.batch_sizes:
+                row = measured(Path(place), prompts, batch_size, predictor, options)
+                row = {"model": options.model, "size": size, **row}
+                print({**row, **provenance(options.device)}, flush=True)
 
 
-def write_folder(folder: Path, photographs: int) -> list[Tensor]:
-    """Write photographs and prompts; return the pixels as they are read, `(3, H, W)`."""
-    photos = SamplePhotos()
+Prompts = dict[str, list[dict[str, list[float]]]]
+
+
+def write_folder(folder: Path, size: str, photographs: int) -> Prompts:
+    """Write photographs and prompts, a click and a box on each; return the prompts."""
+    prompts: Prompts = {}
     (folder / "photos").mkdir()
-    pixels, prompts = [], {}
+    width, height = map(int, size.split("x"))
     for number in range(photographs):
-        image = cv2.resize(photos[number % len(photos)].image, SIZE)
-        path = folder / "photos" / f"{number:04d}.jpg"
-        Image.fromarray(image).save(path, quality=92)
-        pixels.append(torch.tensor(np.array(Image.open(path))).permute(2, 0, 1).float() / 255)
-        prompts[path.name] = [{"clicks": [CLICK]}]
+        case = written(folder / "photos", number, (width, height))
+        click = list(map(float, case.clicks[0][:2]))
+        prompts[case.path.name] = [
+            {"clicks": [click]},
+            {"box": [*map(float, mask_box(case.truth))]},
+        ]
     (folder / "prompts.json").write_text(json.dumps(prompts))
-    return pixels
+    return prompts
 
 
-def ready_batches(
-    pixels: list[Tensor], batch_size: int, device: str
-) -> list[tuple[Tensor, Prompts]]:
-    """Return images `(B, 3, H, W)` with a click on each, on the device."""
-    found = []
-    for first in range(0, len(pixels), batch_size):
-        images = torch.stack(pixels[first : first + batch_size]).to(device)
-        points = torch.tensor([[CLICK]], device=device).expand(len(images), 1, 2)
-        labels = torch.ones(len(images), 1, dtype=torch.long, device=device)
-        boxes = torch.full((len(images), 4), float("nan"), device=device)
-        found.append((images, Prompts(points, labels, boxes)))
-    return found
+def measured(
+    folder: Path,
+    prompts: Prompts,
+    batch_size: int,
+    predictor: probseg.Predictor,
+    options: argparse.Namespace,
+) -> Row:
+    """Return the figures of a folder."""
+    outputs = (folder / f"out{batch_size}_{turn}" for turn in count())
+    processor_seconds: dict[str, list[float]] = {"predict": [], "loop": []}
+
+    def predict() -> None:
+        arguments = ["predict", folder / "photos", "--prompts", folder / "prompts.json"]
+        arguments += ["--output", next(outputs), "--model", options.model]
+        arguments += ["--batch-size", batch_size, "--workers", options.workers]
+        arguments += ["--device", options.device]
+        before = time.process_time()
+        quiet = io.StringIO()
+        with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+            assert probseg_command([str(argument) for argument in arguments]) == 0
+        processor_seconds["predict"].append(time.process_time() - before)
+
+    def loop() -> None:
+        output, before = next(outputs), time.process_time()
+        for name, objects in prompts.items():
+            predictor.set_image(folder / "photos" / name)
+            for number, entry in enumerate(objects, start=1):
+                predictor.reset()
+                clicks = [(x, y) for x, y in entry.get("clicks", [])]
+                mask = predictor.predict(clicks, box=entry.get("box"))
+                mask.save(output / f"{Path(name).stem}_{number}.png")
+        processor_seconds["loop"].append(time.process_time() - before)
+
+    predict()  # caches of files and kernels
+    _, peak = timed_with_peak(predict, options.device)
+    turns = {"budget": 0, "minimum": options.turns, "maximum": options.turns}
+    for seconds in processor_seconds.values():
+        seconds.clear()
+    seconds = interleave({"predict": predict, "loop": loop}, options.device, **turns)
+    ratios = np.divide(seconds["loop"], seconds["predict"])
+    row: Row = {"batch_size": batch_size, "workers": options.workers}
+    row |= {"threads": options.threads, "photographs": len(prompts)}
+    for name, taken in processor_seconds.items():
+        column = "per_minute_and_core" if name == "predict" else "loop_per_minute_and_core"
+        row[column] = round(60 * len(prompts) / float(np.median(taken)), 1)
+    row["per_minute"] = round(60 * len(prompts) / float(np.median(seconds["predict"])), 1)
+    return row | {
+        "ratio": round(float(np.median(ratios)), 3),
+        "ratio_low": round(float(ratios.min()), 3),
+        "ratio_high": round(float(ratios.max()), 3),
+        "mib": None if peak is None else round(peak),
+    }
 
 
 if __name__ == "__main__":

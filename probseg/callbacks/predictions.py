@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,6 +46,8 @@ class Outcome(NamedTuple):
 class PredictionWriter(L.Callback):
     """Writes the answers of each photograph, and at the end what all of them make together.
 
+    Threads write the files of a batch while the next one is answered.
+
     `.probseg/FILE.json` says of each photograph that all its files are there, and with which
     prompts and network they were made; `.probseg/.annotations` lists the photographs of
     `annotations.json`.
@@ -55,6 +58,7 @@ class PredictionWriter(L.Callback):
         jobs: All photographs, finished ones too.
         categories: Names of the classes by their ids.
         formats: Some of `FORMATS`.
+        threads: Photographs whose files are written at once.
     """
 
     def __init__(
@@ -64,7 +68,10 @@ class PredictionWriter(L.Callback):
         jobs: Sequence[Job],
         categories: Mapping[int, str],
         formats: Sequence[str],
+        threads: int = 1,
     ) -> None:
+        self._pool = ThreadPoolExecutor(threads)
+        self._writing: list[Future[None]] = []
         self.folder = folder
         self.jobs = jobs
         self.categories = categories
@@ -126,15 +133,30 @@ class PredictionWriter(L.Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Write the files of the photographs, and then that they are there.
+        """Begin to write the files of the photographs, once the batch before is written.
 
         Raises:
+            OSError: If files of the batch before cannot be written.
             SIGTERMException: If the process is to end, which Lightning only notes.
         """
-        for result in outputs:
-            self._write(result)
+        self._settle()
+        self._writing = [self._pool.submit(self._write, result) for result in outputs]
         if trainer.received_sigterm:
+            self._settle()
             raise SIGTERMException
+
+    def on_predict_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Wait until the last batch is written.
+
+        Raises:
+            OSError: If files of it cannot be written.
+        """
+        self._settle()
+
+    def _settle(self) -> None:
+        for written in self._writing:
+            written.result()
+        self._writing = []
 
     def write_annotations(self) -> None:
         """Write one COCO file from all that is recorded, once all processes have ended."""
@@ -181,6 +203,7 @@ class PredictionWriter(L.Callback):
                 yield Outcome(job.image.file, 0, objects, {job.image.file: reason})
 
     def _write(self, result: PhotoResult) -> None:
+        """Write the files of a photograph, and then that they are there."""
         job, pixels = result.photo.job, result.photo.pixels
         before = set(self._record(job).get("files", ()))
         record: dict[str, Any] = {"digest": None, "failed": {"": result.photo.error}, "files": []}
@@ -190,7 +213,10 @@ class PredictionWriter(L.Callback):
                 "digest": job.digest,
                 "size": pixels.shape[:2],
                 "files": list(self._write_files(result)),
-                "masks": result.masks,
+                "masks": {
+                    place: run_lengths.encode(region) if COCO in self.formats else None
+                    for place, region in result.masks.items()
+                },
                 "failed": result.failed,
             }
         for file in before.difference(record["files"]):  # of objects that are no more
@@ -205,8 +231,8 @@ class PredictionWriter(L.Callback):
         if MASKS in self.formats and result.labels is not None:
             png.write_index(self.folder / masks[0], result.labels, distinct_colours(256))
             yield masks[0]
-        for place, rle in result.masks.items() if MASKS in self.formats else ():
-            png.write_binary(self.folder / masks[place], run_lengths.decode(rle))
+        for place, region in result.masks.items() if MASKS in self.formats else ():
+            png.write_binary(self.folder / masks[place], region.mask())
             yield masks[place]
         if OVERLAYS in self.formats:
             write_picture(self.folder / _overlay(image), picture(result))
@@ -261,8 +287,8 @@ def picture(result: PhotoResult) -> npt.NDArray[np.uint8]:
     if result.labels is not None:
         everywhere = np.ones(result.labels.shape, dtype=np.bool_)
         return overlay(shown, colours[result.labels], everywhere)
-    for place, rle in result.masks.items():
-        shown = overlay(shown, colours[place % len(colours)], run_lengths.decode(rle))
+    for place, region in result.masks.items():
+        shown = overlay(shown, colours[place % len(colours)], region.mask())
     return shown
 
 

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from probseg.cli.arguments import Parser, add_device, check_writable, count, positive
+from probseg.cli.arguments import Parser, add_device, check_writable, positive
 from probseg.descriptions import RECOMMENDED
 from probseg.errors import UsageError
 from probseg.formats.results import COCO, FORMATS, MASKS
@@ -103,15 +103,15 @@ def _parser() -> argparse.ArgumentParser:
         type=positive,
         default=4,
         metavar="N",
-        help="photographs in memory, and objects answered together: less takes less memory "
-        "(default: %(default)s)",
+        help="photographs, and objects, that are answered together; as many photographs are read "
+        "ahead, and as many are being written: less takes less memory (default: %(default)s)",
     )
     add(
         "--workers",
-        type=count,
-        default=0,
+        type=positive,
+        default=1,
         metavar="N",
-        help="processes that read photographs ahead; each holds two batches more (default: 0)",
+        help="threads that read photographs, and as many that write results (default: 1)",
     )
     add("--processes", type=positive, default=1, metavar="N", help="on this machine (default: 1)")
     add("--nodes", type=positive, default=1, metavar="N", help="machines (default: 1)")

@@ -85,9 +85,9 @@ def predict_photograph(options: argparse.Namespace, pixels: npt.NDArray[np.uint8
     elif answer.labels is not None:
         png.write_index(output, answer.labels, distinct_colours(256))
     elif kind == MASKS:
-        png.write_binary(output, run_lengths.decode(answer.masks[0]))
+        png.write_binary(output, answer.masks[0].mask())
     else:
-        write_text(output, json.dumps(answer.masks[0]) + "\n")
+        write_text(output, json.dumps(run_lengths.encode(answer.masks[0])) + "\n")
     sys.stdout.write(f"{output}\n")
 
 
@@ -116,7 +116,12 @@ def predict_folder(options: argparse.Namespace) -> None:
         digest = "" if refusal else _digest(image, path, weights, options.formats)
         jobs.append(Job(image, path, digest, refusal))
     writer = PredictionWriter(
-        options.output, options.images, jobs, prompts.categories, options.formats
+        options.output,
+        options.images,
+        jobs,
+        prompts.categories,
+        options.formats,
+        options.workers,
     )
     writer.refuse_strangers()
     before = sum(not outcome.reasons for outcome in writer.outcomes())

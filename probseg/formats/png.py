@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import cv2
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
@@ -27,7 +28,10 @@ def encode(labels: Labels) -> bytes:
         The file: black and white with a white object; with ignored pixels a palette PNG of the
         labels, so that no reader takes 255 for the object.
     """
-    return _packed(_coloured(labels) if (labels == IGNORE).any() else Image.fromarray(labels * 255))
+    if (labels == IGNORE).any():
+        return _packed(_coloured(labels))
+    # OpenCV takes a quarter of the time of Pillow, which tries five filters on each row.
+    return bytes(cv2.imencode(".png", labels * 255)[1])
 
 
 def decode(content: bytes) -> Labels:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import lightning as L
 import numpy as np
 import numpy.typing as npt
-from torch.utils.data import DataLoader, Dataset
 
 from probseg.data.prompts import PromptedImage, PromptedObject
 from probseg.errors import DataError
-from probseg.formats import run_lengths
+from probseg.formats.regions import Region, as_region
 from probseg.images import read_image
 from probseg.interact import InteractionState, Mask, begin
 from probseg.interact.photograph import Photograph, as_photograph
@@ -58,50 +61,65 @@ class PhotoResult(NamedTuple):
 
     Args:
         photo: The photograph.
-        masks: Compressed run lengths of COCO by the places of objects among the prompts.
+        masks: Objects by their places among the prompts; none is empty.
         labels: Class numbers, uint8, shape `(H, W)`; None of networks for clicks.
         failed: Reasons by the keys of objects that could not be answered.
     """
 
     photo: Photo
-    masks: dict[int, dict[str, Any]]
+    masks: dict[int, Region]
     labels: npt.NDArray[np.uint8] | None
     failed: dict[str, str]
 
 
-class Photographs(Dataset[Photo | None]):
-    """Reads the photographs of jobs; the reason why one cannot be read is its answer.
+def read_photo(job: Job) -> Photo:
+    """Read the photograph of a job; the reason why it cannot be read is its answer."""
+    if job.refusal is not None:
+        return Photo(job, None, job.refusal)
+    try:
+        pixels = read_image(job.path)
+    except (DataError, OSError) as error:
+        return Photo(job, None, str(error))
+    if job.image.size not in (None, pixels.shape[:2]):
+        reason = f"{job.path}: has the size {pixels.shape[:2]}, its entry {job.image.size}"
+        return Photo(job, None, reason)
+    return Photo(job, pixels)
+
+
+class PhotoBatches:
+    """Batches of photographs, of which the next one is read while the last one is answered.
+
+    Threads read, as decoders release the interpreter's lock: nothing is copied between processes.
 
     Args:
-        jobs: What to read; None for nothing.
+        jobs: What to read; without any there is one empty batch.
+        batch_size: Photographs of a batch; so many more are in memory, or being read.
+        threads: Photographs that are read at once.
     """
 
-    def __init__(self, jobs: Sequence[Job | None]) -> None:
+    def __init__(self, jobs: Sequence[Job], batch_size: int, threads: int) -> None:
         self.jobs = jobs
+        self.batch_size = batch_size
+        self.threads = threads
 
     def __len__(self) -> int:
-        """Return the number of jobs."""
-        return len(self.jobs)
+        """Return the number of batches."""
+        return max(1, math.ceil(len(self.jobs) / self.batch_size))
 
-    def __getitem__(self, index: int) -> Photo | None:
-        """Read one photograph."""
-        job = self.jobs[index]
-        if job is None:
-            return None
-        if job.refusal is not None:
-            return Photo(job, None, job.refusal)
-        try:
-            pixels = read_image(job.path)
-        except (DataError, OSError) as error:
-            return Photo(job, None, str(error))
-        if job.image.size not in (None, pixels.shape[:2]):
-            reason = f"{job.path}: has the size {pixels.shape[:2]}, its entry {job.image.size}"
-            return Photo(job, None, reason)
-        return Photo(job, pixels)
+    def __iter__(self) -> Iterator[list[Photo]]:
+        """Read the photographs, in order."""
+        photos = self._photos()
+        for _ in range(len(self)):
+            yield list(islice(photos, self.batch_size))
 
-
-def _without_gaps(photos: Sequence[Photo | None]) -> list[Photo]:
-    return [photo for photo in photos if photo is not None]
+    def _photos(self) -> Iterator[Photo]:
+        jobs = iter(self.jobs)
+        with ThreadPoolExecutor(self.threads) as pool:
+            reading = deque(pool.submit(read_photo, job) for job in islice(jobs, self.batch_size))
+            while reading:
+                photo = reading.popleft().result()
+                reading.extend(pool.submit(read_photo, job) for job in islice(jobs, 1))
+                yield photo
 
 
 class PredictionData(L.LightningDataModule):
@@ -109,17 +127,17 @@ class PredictionData(L.LightningDataModule):
 
     Args:
         jobs: The same in all processes.
-        batch_size: Photographs in memory together.
-        num_workers: Processes that read photographs; 0 reads in the process that predicts.
+        batch_size: See `PhotoBatches`.
+        threads: See `PhotoBatches`.
     """
 
-    def __init__(self, jobs: Sequence[Job], batch_size: int, num_workers: int) -> None:
+    def __init__(self, jobs: Sequence[Job], batch_size: int, threads: int) -> None:
         super().__init__()
         self.jobs = jobs
         self.batch_size = batch_size
-        self.num_workers = num_workers
+        self.threads = threads
 
-    def predict_dataloader(self) -> DataLoader[Photo | None]:
+    def predict_dataloader(self) -> PhotoBatches:
         """Return the share of this process; the trainer must not divide it again.
 
         Where there are more processes than photographs, the others get an empty batch: processes
@@ -127,12 +145,7 @@ class PredictionData(L.LightningDataModule):
         """
         assert self.trainer is not None, "Lightning attaches it"
         share = self.jobs[self.trainer.global_rank :: self.trainer.world_size]
-        return DataLoader(
-            Photographs(share or [None]),
-            batch_size=self.batch_size,
-            collate_fn=_without_gaps,
-            num_workers=self.num_workers,
-        )
+        return PhotoBatches(share, self.batch_size, self.threads)
 
 
 class Prediction(L.LightningModule, ABC):
@@ -192,9 +205,9 @@ class ObjectPrediction(Prediction):
     def _answer(self, waiting: list[tuple[PhotoResult, int, InteractionState]]) -> None:
         answered = self._loop.answer([state for _, _, state in waiting])
         for (result, place, _), state in zip(waiting, answered, strict=True):
-            mask = Mask(state.answer).binary
-            if mask.any():
-                result.masks[place] = run_lengths.encode(mask)
+            region = as_region(Mask(state.answer).binary)
+            if region.inside.size:  # a copy, as the view holds the mask of the photograph
+                result.masks[place] = region._replace(inside=region.inside.copy())
             else:
                 key = result.photo.job.image.objects[place].key
                 result.failed[key] = "the answer has no pixel; give more prompts"

@@ -23,7 +23,7 @@ from probseg.data import ImageMaskFolder
 from probseg.data.checks import check_folder
 from probseg.data.prompts import PromptedImage, PromptedObject
 from probseg.errors import DataError
-from probseg.formats import png, run_lengths
+from probseg.formats import png
 from probseg.formats.mask_names import MaskNames, mask_names
 from probseg.formats.regions import as_region
 from probseg.tasks.prediction import Job, Photo, PhotoResult
@@ -137,10 +137,11 @@ def predicted(root, drawn):
     writer = PredictionWriter(root, root / "images", jobs, {1: "object"}, ["masks"])
     answers = []
     for job, image in zip(jobs, drawn, strict=True):
-        masks = {n: run_lengths.encode(one.region.mask()) for n, one in enumerate(image.objects)}
+        masks = {n: one.region for n, one in enumerate(image.objects)}
         answers.append(PhotoResult(Photo(job, np.zeros((8, 8, 3), np.uint8)), masks, None, {}))
     trainer = SimpleNamespace(received_sigterm=False)
     writer.on_predict_batch_end(trainer, None, answers[::-1], None, 0)  # the order is no matter
+    writer.on_predict_end(trainer, None)
     assert all(writer.finished(job) for job in jobs)
 
 

@@ -69,7 +69,7 @@ def kept_bytes(model: Segmenter, crops: int) -> int:
     def keep_input(_: torch.nn.Module, inputs: tuple[Tensor]) -> None:
         keep(inputs[0])
 
-    # Inputs of blocks that are computed again are kept, too, but no hook of saved tensors sees them.
+    # Inputs of blocks that are computed again are kept, too, unseen by hooks of saved tensors.
     hooks = [
         block.register_forward_pre_hook(keep_input)
         for block in blocks_of(model)

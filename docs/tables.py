@@ -5,6 +5,7 @@ A table stands in its page between `<!-- table: NAME -->` and `<!-- end of table
 
 from __future__ import annotations
 
+import csv
 import inspect
 import re
 from collections.abc import Callable
@@ -36,6 +37,19 @@ def data_sets() -> list[list[str]]:
     return [header, *map(_data_set, DATASETS.values())]
 
 
+def encoders() -> list[list[str]]:
+    """Return the rows of the table of encoders, the header first, as the benchmark found them."""
+    header = ["images are padded to", "networks of timm"]
+    groups: dict[tuple[int, str], list[str]] = {}
+    text = (DOCS.parent / "benchmarks" / "results" / "encoders.csv").read_text("utf-8")
+    for row in csv.DictReader(text.splitlines()):
+        padding = int(row["padding"] or 0)
+        special = {0: "refused: one size only", 1: "nothing: every size"}.get(padding)
+        place = (padding or 10**6, special or f"multiples of {padding} pixels")
+        groups.setdefault(place, []).append(f"`{row['name']}`")
+    return [header, *([title, ", ".join(names)] for (_, title), names in sorted(groups.items()))]
+
+
 def _data_set(kind: type[InteractiveDataset]) -> list[str]:
     documented = inspect.getdoc(kind) or ""
     summary = documented.partition("\n")[0].removesuffix(".")
@@ -51,7 +65,11 @@ def _data_set(kind: type[InteractiveDataset]) -> list[str]:
     return [f"`{kind.__name__}`", summary, ": ".join(parts), ", ".join(options), kind.licence]
 
 
-TABLES: dict[str, Callable[[], list[list[str]]]] = {"protocols": protocols, "data_sets": data_sets}
+TABLES: dict[str, Callable[[], list[list[str]]]] = {
+    "protocols": protocols,
+    "data_sets": data_sets,
+    "encoders": encoders,
+}
 
 
 def with_tables(page: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from probseg.backbones.base import Backbone
+from probseg.backbones.fine_tuning import layer_numbers, recompute_activations
 from probseg.backbones.stem import (
     EmbeddedPromptStem,
     PromptStem,
@@ -46,6 +47,8 @@ __all__ = [
     "add_prompt_stem",
     "embed_prompts",
     "has_prompt_stem",
+    "layer_numbers",
+    "recompute_activations",
     "rgb_parameters",
 ]
 

@@ -14,8 +14,8 @@ from probseg.types import FeatureInfo
 
 Maps = Callable[[Tensor], Sequence[Tensor]]
 
-ANY = ((1, 1), (17, 33))
-"""A network that takes these two sizes takes every size."""
+ANY = (1, 33)
+"""A network that takes this size takes every size: one cell is left, and all halvings are odd."""
 
 WINDOWS = (1, 2, 7)
 """Sides of windows, in cells of the coarsest map, that an image may have to be divided into."""
@@ -43,10 +43,10 @@ def find_multiple(network: nn.Module, maps: Maps, features: FeatureInfo) -> int:
         SizeError: If there is none; the message says what happened at the last tried size.
     """
     coarsest = math.lcm(*features.strides)
-    trials = [(1, ANY), *((m, ((m, 2 * m),)) for m in (coarsest * side for side in WINDOWS))]
+    trials = [(1, ANY), *((m, (m, 2 * m)) for m in (coarsest * side for side in WINDOWS))]
     with _evaluating(network):
-        for multiple, sizes in trials:
-            reason = next(filter(None, (_misfit(network, maps, features, s) for s in sizes)), None)
+        for multiple, size in trials:
+            reason = _misfit(network, maps, features, size)
             if reason is None:
                 return multiple
     raise SizeError(reason)

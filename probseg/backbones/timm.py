@@ -24,8 +24,8 @@ class TimmBackbone(Backbone):
     """Any timm network that can return its feature maps for images of any size.
 
     Transformers included: position embeddings are interpolated to the image, maps with channels
-    last are turned, and images are padded to whole patches or windows. A few small images are run
-    at construction to find the padding, see `find_multiple`.
+    last are turned, and images are padded to whole patches or windows. A small image
+    or a few are run at construction to find the padding, see `find_multiple`.
 
     Args:
         name: timm's name, with a tag where one is meant: `"resnet50.a1_in1k"`.

@@ -83,16 +83,22 @@ class PromptUNet(Fusion):
     depends on the image alone is in the pyramid: a click costs this network alone.
 
     Args:
-        inputs: Channels and strides of the decoder's maps, finest first.
+        inputs: Channels and strides of the decoder's maps, finest first; each stride is divisible
+            by the one before.
         prompt_channels: Number of click maps.
         blocks: Residual blocks at each level on the way down, finest first; each has two
             convolutions, but the finest level's one.
         propagation: Builds the `PromptPropagation`, of which one level takes the maps; None
             without.
         propagation_level: Number of this level, 0 for the finest.
+        detail: Whether a few convolutions of the image, once for all clicks, are added to the
+            finest map: contours that an encoder of coarse patches does not keep (Yao et al. 2024,
+            "ViTMatte", section 3.3; Ke et al. 2023, "Segment Anything in High Quality", section
+            3.2).
 
     Raises:
-        ValueError: If the numbers of levels differ.
+        ValueError: If the numbers of levels differ, a stride is not divisible by the one before,
+            or there is no such `propagation_level`.
     """
 
     def __init__(
@@ -102,6 +108,7 @@ class PromptUNet(Fusion):
         blocks: Sequence[int] = (1, 1, 1, 1),
         propagation: Callable[[FeatureInfo], PromptPropagation] | None = None,
         propagation_level: int = 1,
+        detail: bool = False,
     ) -> None:
         super().__init__()
         widths, strides = inputs.channels, inputs.strides
@@ -110,10 +117,20 @@ class PromptUNet(Fusion):
                 f"`blocks` must be one number for each of {len(widths)} levels, got {list(blocks)}"
             )
             raise ValueError(msg)
+        if any(coarse % fine for fine, coarse in itertools.pairwise(strides)):
+            msg = f"`inputs` must have strides that divide one another, got {strides}"
+            raise ValueError(msg)
+        if propagation is not None and not 0 <= propagation_level < len(widths):
+            msg = (
+                f"`propagation_level` must be the number of one of {len(widths)} levels, from 0 "
+                f"for the finest, got {propagation_level}"
+            )
+            raise ValueError(msg)
         self.channels = widths[0]
+        self.detail = image_details(widths[0], strides[0]) if detail else None
         self.embed = nn.Conv2d(prompt_channels, widths[0], strides[0], stride=strides[0])
         self.down = nn.ModuleList(
-            conv_norm(fine, coarse, 3, stride=strides[level + 1] // strides[level])
+            _reduction(fine, coarse, strides[level + 1] // strides[level])
             for level, (fine, coarse) in enumerate(itertools.pairwise(widths))
         )
         self.blocks = nn.ModuleList(
@@ -133,7 +150,11 @@ class PromptUNet(Fusion):
             self.said = nn.Conv2d(self.propagation.channels, width, kernel_size=1)
 
     def prepare(self, decoder_maps: DecoderMaps, image: Tensor) -> DecoderMaps:
-        """Let the units of the propagation adapt to the image."""
+        """Add details of the image, and let the units of the propagation adapt to it."""
+        if self.detail is not None:
+            features = decoder_maps.features
+            details = self.detail(image.to(features.dtype))
+            decoder_maps = decoder_maps._replace(features=features + details)
         if self.propagation is None:
             return decoder_maps
         level = self.propagation_level
@@ -160,6 +181,22 @@ class PromptUNet(Fusion):
             x = skips[level] + enlarged_to(self.up[level](x), skips[level])
             x = self.merge[level](x)
         return x
+
+
+def image_details(width: int, stride: int) -> ConvSequential:
+    """Build convolutions from RGB `(B, 3, H, W)` to `(B, width, H / stride, W / stride)`."""
+    layers: list[nn.Module] = []
+    channels = 3
+    while stride > 1:
+        ratio = stride if stride % 2 else 2
+        layers += [*_reduction(channels, width, ratio), nn.ReLU(inplace=True)]
+        channels, stride = width, stride // ratio
+    return ConvSequential(*layers, *conv_norm(channels, width, 3))
+
+
+def _reduction(in_channels: int, out_channels: int, ratio: int) -> ConvSequential:
+    """Build a convolution that reduces maps by a ratio and overlooks no pixel."""
+    return conv_norm(in_channels, out_channels, max(3, ratio | 1), stride=ratio)
 
 
 class _Residual(nn.Module):

@@ -78,16 +78,15 @@ class Segmenter(Network):
         prompt_stem: How prompts enter at the stem; without effect for `prompts="head"`.
             `"convolution"`: a `PromptStem`. `"embedding"`: an `EmbeddedPromptStem`, as in
             RITM.
+        cell: Images are padded to whole multiples of this number of pixels. None is the smallest
+            number with which all maps of backbone, decoder and head lie exactly on the image. With
+            fewer pixels, coarse maps are stretched, as `resnet16_csa` of the zoo was trained.
 
     Raises:
         ValueError: If `working_size` or `temperature` is not positive, `prompts` or
             `prompt_stem` is neither, there is a fusion where prompts enter at the stem, the head
-            is one for semantic segmentation, or the backbone has no place for the stem.
-
-    Attributes:
-        cell: Images are padded to whole multiples of this number of pixels: of the backbone's
-            `multiple`, and of a cell of the grids of decoder and head, or of the head alone where
-            the decoder's maps are aligned.
+            is one for semantic segmentation, the backbone has no place for the stem, or `cell` is
+            no multiple of what backbone, finest map and head need.
     """
 
     task: ClassVar[TaskName] = "interactive"
@@ -108,6 +107,7 @@ class Segmenter(Network):
         refinement: GraphCut | None = None,
         temperature: float = 1.0,
         prompt_stem: Literal["convolution", "embedding"] = "convolution",
+        cell: int | None = None,
     ) -> None:
         super().__init__()
         if not 0 < temperature < math.inf:
@@ -148,7 +148,15 @@ class Segmenter(Network):
             self.head = head(self.decoder.features, self.fusion.channels)
         self.aligned = self.decoder.features.aligned
         strides = () if self.aligned else self.decoder.features.strides
-        self.cell = math.lcm(*strides, self.head.stride, backbone.multiple)
+        all_strides = () if self.aligned else backbone.features.strides
+        needed = math.lcm(*strides, self.head.stride, backbone.multiple)
+        self.cell = math.lcm(needed, *all_strides) if cell is None else cell
+        if self.cell < 1 or self.cell % needed:
+            msg = (
+                f"`cell` must be a multiple of {needed}, the pixels of a whole cell of the finest "
+                f"maps, got {cell}; leave it at None for whole cells of all maps"
+            )
+            raise ValueError(msg)
         self.refinement = refinement
         self.temperature = temperature
         self.register_buffer("mean", torch.tensor(backbone.mean).view(3, 1, 1), persistent=False)

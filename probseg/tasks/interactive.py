@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
-from probseg.backbones import rgb_parameters
+from probseg.backbones import layer_numbers, recompute_activations, rgb_parameters
 from probseg.clicks.curriculum import STAGES, Curriculum, Stage
 from probseg.clicks.iterated import IteratedClicks
 from probseg.clicks.rounds import AskNetwork
@@ -48,6 +48,9 @@ class InteractiveSegmentation(NetworkTask):
         auxiliary_loss: Loss of auxiliary logits; None for `loss`.
         backbone_rate: Learning rate of the backbone relative to that of all other parameters, to
             which the convolution for prompts at its stem belongs.
+        layer_decay: Learning rate of each block of a transformer relative to that of the block
+            behind it, the last of which has `backbone_rate`: 0.65 to 0.9 keep what the first blocks
+            have learnt (Bao et al. 2022, "BEiT").
         every_round: Whether the answer of every round of clicks is trained, in training mode, or
             that of the last one alone, as published. Where prompts enter at the head, all rounds
             share one pass through the backbone.
@@ -57,11 +60,14 @@ class InteractiveSegmentation(NetworkTask):
             `"backbone.network.conv_stem.*"`.
         fixed_statistics: Whether the normalisation layers of the backbone keep the averages that
             they came with, as is wise for a pretrained one and small batches.
+        gradient_checkpointing: Whether the backbone computes activations again for the backward
+            pass instead of keeping them, see `recompute_activations`.
 
     Raises:
         UsageError: If the network is one for semantic segmentation.
-        ValueError: If `corner_noise`, `auxiliary_weight`, `backbone_rate` or `annotators`
-            is out of range, or a pattern of `frozen` matches no weight.
+        ValueError: If `corner_noise`, `auxiliary_weight`, `backbone_rate`, `layer_decay` or
+            `annotators` is out of range, a pattern of `frozen` matches no weight, or the backbone
+            has no layers to decay over or to compute again.
     """
 
     def __init__(
@@ -79,6 +85,8 @@ class InteractiveSegmentation(NetworkTask):
         annotators: int = 1,
         frozen: Sequence[str] = (),
         fixed_statistics: bool = False,
+        layer_decay: float = 1.0,
+        gradient_checkpointing: bool = False,
     ) -> None:
         if not isinstance(model, Segmenter):  # a name in a configuration may be that of another
             msg = (
@@ -96,6 +104,9 @@ class InteractiveSegmentation(NetworkTask):
         if not 0 < backbone_rate < float("inf"):
             msg = f"`backbone_rate` must be finite and above 0, got {backbone_rate}"
             raise ValueError(msg)
+        if not 0 < layer_decay <= 1:
+            msg = f"`layer_decay` must be above 0 and at most 1, got {layer_decay}"
+            raise ValueError(msg)
         if annotators < 1:
             msg = f"`annotators` must be at least 1, got {annotators}"
             raise ValueError(msg)
@@ -109,10 +120,14 @@ class InteractiveSegmentation(NetworkTask):
         self.auxiliary_weight = auxiliary_weight
         self.auxiliary_loss = auxiliary_loss if auxiliary_loss is not None else self.loss
         self.backbone_rate = backbone_rate
+        self.layer_decay = layer_decay
         self.every_round = every_round
         self.annotators = annotators
         self.fixed_statistics = fixed_statistics
         _freeze(model, frozen)
+        self._rates()
+        if gradient_checkpointing:
+            recompute_activations(model.backbone)
 
     def forward(self, image: Tensor, prompts: Prompts) -> Tensor:
         """Return the logits `(B, 1, H, W)` of images `(B, 3, H, W)` in [0, 1]."""
@@ -262,18 +277,28 @@ class InteractiveSegmentation(NetworkTask):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}}
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        """Make the optimiser, with a separate group for a backbone with another learning rate."""
-        learnt = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        if self.backbone_rate == 1:
-            return self.optimizer(learnt)
-        known = set(rgb_parameters(self.model.backbone))
-        groups = [
-            {"params": [parameter for parameter in learnt if (parameter in known) == of_backbone]}
-            for of_backbone in (False, True)
-        ]
-        optimizer = self.optimizer(groups)
-        optimizer.param_groups[1]["lr"] *= self.backbone_rate
+        """Make the optimiser, with a group of weights for each learning rate."""
+        rates = self._rates()
+        groups: dict[float, list[nn.Parameter]] = {1.0: []}
+        for parameter in self.parameters():
+            if parameter.requires_grad:
+                groups.setdefault(rates.get(parameter, 1.0), []).append(parameter)
+        if len(groups) == 1:
+            return self.optimizer(groups[1.0])
+        optimizer = self.optimizer([{"params": parameters} for parameters in groups.values()])
+        for group, rate in zip(optimizer.param_groups, groups, strict=True):
+            group["lr"] *= rate
         return optimizer
+
+    def _rates(self) -> dict[nn.Parameter, float]:
+        """Return the learning rates of the backbone's weights, relative to that of the others."""
+        backbone = self.model.backbone
+        layers = layer_numbers(backbone) if self.layer_decay < 1 else {}
+        last = max(layers.values(), default=0)
+        return {
+            parameter: self.backbone_rate * self.layer_decay ** (last - layers.get(parameter, last))
+            for parameter in rgb_parameters(backbone)
+        }
 
     def on_train_epoch_start(self) -> None:
         """Log the current task of the curriculum."""

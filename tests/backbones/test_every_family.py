@@ -103,7 +103,10 @@ def test_prompts_enter_through_the_patches_and_everything_learns(name):
     assert_all_learn(used)
 
 
-@pytest.mark.parametrize("name", ["test_convnext", "sam2_hiera_tiny", "swinv2_tiny_window8_256"])
+@pytest.mark.parametrize(
+    "name",
+    ["test_resnet", "davit_tiny", "test_convnext", "sam2_hiera_tiny", "swinv2_tiny_window8_256"],
+)
 def test_coarse_maps_of_an_fpn_lie_on_the_image(name):
     """An image does not change when it is continued in the colour of the padding."""
     model = segmenter(name).eval()

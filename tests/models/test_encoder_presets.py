@@ -47,3 +47,24 @@ def test_small_variants_answer_clicks_at_every_size(preset):
             logits = model(torch.rand(1, 3, height, width), prompts((width // 2, height // 2, 1)))
         assert logits.shape == (1, 1, height, width)
         assert logits.isfinite().all()
+
+
+@pytest.mark.parametrize("detail", [True, False])
+def test_contours_finer_than_a_patch_reach_the_logits(detail):
+    """Where the encoder gives the same maps for all images, four pixels of one change the mask."""
+    torch.manual_seed(0)
+    fusion = {"detail": detail, "propagation": None}  # which would see colours
+    changes = {"backbone": {"options": SMALL["vits_unet_prop"]}, "fusion": fusion}
+    model = opened(create_model("vits_unet_prop", **changes)).eval()
+    model.backbone.register_forward_hook(lambda *hooked: [0 * own for own in hooked[-1]])
+    image = torch.rand(1, 3, 96, 96)
+    other = image.clone()
+    other[..., 40:44, 52:56] = 1 - image[..., 40:44, 52:56]
+    with torch.no_grad():
+        one, another = (model(own, prompts((48, 48, 1))) for own in (image, other))
+    difference = (one - another).abs()[0, 0]
+    assert difference.any() == detail
+    if detail:
+        row, column = divmod(int(difference.argmax()), 96)
+        assert abs(row - 41.5) <= 12
+        assert abs(column - 53.5) <= 12

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from probseg.heads import PromptPropagation, PromptUNet, PyramidDecoder
+from probseg.heads import DecoderMaps, PromptPropagation, PromptUNet, PyramidDecoder
 from probseg.interact.batches import SegmenterModel
 from probseg.types import FeatureInfo, Prompts
 from support.fakes import micro_model
@@ -263,3 +263,36 @@ def test_propagations_are_prepared_before_clicks():
     assert torch.equal(prepared.features, decoded.features)
     plain = PromptUNet(FeatureInfo((4, 5), (4, 8)), 3, blocks=(1, 1))
     assert plain.prepare(decoded, torch.rand(2, 3, 32, 32)) is decoded
+
+
+@each("strides", [(16,), (7, 14), (4, 16, 32), (3, 6)])
+def test_details_of_the_image_reach_the_clicks_at_every_stride(strides):
+    """A pixel changes the fused features, although the decoder's maps stay as they are."""
+    torch.manual_seed(0)
+    info = FeatureInfo((4, 5, 6)[: len(strides)], strides)
+    make = partial(PromptUNet, info, 3, [1] * len(strides), detail=True)
+    fusion = opened(make(partial(PromptPropagation, units=2), len(strides) - 1)).eval()
+    side = 4 * strides[-1]
+    finest, *coarser = maps_of(info, 1, side, side)
+    image = torch.rand(1, 3, side, side).requires_grad_()
+    decoded = DecoderMaps(finest, coarser=tuple(coarser))
+    asked = prompts((side // 2, side // 2, 1))
+    features = fusion(fusion.prepare(decoded, image), torch.rand(1, 3, side, side), asked)
+    assert features.shape == finest.shape
+    (features * torch.randn_like(features)).sum().backward()
+    assert_all_learn(fusion)
+    for place, layer in enumerate(fusion.detail):
+        if isinstance(layer, nn.ReLU):  # which may pass nothing of a pixel
+            fusion.detail[place] = nn.Identity()
+    (gradient,) = torch.autograd.grad(
+        fusion.prepare(decoded, image).features[..., 1, 1].sum(), image
+    )
+    inside = slice(strides[0], 2 * strides[0])
+    assert gradient[..., inside, inside].all(), "every pixel of a cell counts"
+
+
+def test_wrong_strides_and_levels_are_named():
+    levels = FeatureInfo((4, 5), (14, 16))
+    refused(ValueError, partial(PromptUNet, levels, 3, (1, 1)), "`inputs`", "(14, 16)")
+    one = partial(PromptUNet, FeatureInfo((4,), (16,)), 3, (1,), PromptPropagation)
+    refused(ValueError, one, "`propagation_level`", 1)

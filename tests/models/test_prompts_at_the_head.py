@@ -88,16 +88,16 @@ def test_where_to_look_does_not_depend_on_prompts(layout):
 
 @each("entry", ENTRIES)
 def test_at_a_working_size_prompts_stay_in_pixels_of_the_image(name, entry):
-    model, image = build(name, entry), torch.rand(1, 3, 64, 96)
+    model, image = build(name, entry), torch.rand(1, 3, 64, 128)
     given = prompts((90, 60, 1), (10, 5, 0), box=(60, 30, 96, 64))
     with torch.no_grad():
-        model.working_size = 48
+        model.working_size = 64
         logits = model(image, given)
         reduced = model.encode(image).image * model.std + model.mean
         model.working_size = None
-        small = model(reduced, moved_prompts(given, (64, 96), (32, 48)))
+        small = model(reduced, moved_prompts(given, (64, 128), (32, 64)))
         elsewhere = model(reduced, given)
-    expected = functional.interpolate(small, (64, 96), mode="bilinear")
+    expected = functional.interpolate(small, (64, 128), mode="bilinear")
     torch.testing.assert_close(logits, expected)
     assert not torch.equal(small, elsewhere)
 
@@ -156,8 +156,8 @@ def test_auxiliary_logits_have_the_size_of_the_image_and_see_no_prompt():
     assert torch.equal(asked[0].auxiliary, asked[1].auxiliary)
     assert not torch.equal(asked[0].main, asked[1].main)
     assert encoded.working_size == (21, 30)
-    assert encoded.image.shape == (1, 3, 24, 32), "whole cells of stride 4"
-    whole = functional.interpolate(encoded.decoder_maps.auxiliary, (24, 32), mode="bilinear")
+    assert encoded.image.shape == (1, 3, 32, 32), "whole cells of stride 32"
+    whole = functional.interpolate(encoded.decoder_maps.auxiliary, (32, 32), mode="bilinear")
     expected = functional.interpolate(whole[..., :21, :30], (37, 53), mode="bilinear")
     torch.testing.assert_close(asked[0].auxiliary, expected)
 

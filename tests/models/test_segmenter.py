@@ -212,12 +212,19 @@ def test_any_timm_backbone_segments_odd_sizes(name):
 def test_images_are_filled_up_to_whole_cells(entry):
     model = micro_model("micro_csa", prompts=entry).eval()
     image = torch.rand(1, 3, 37, 54)
-    mean = model.mean.expand(3, 40, 56).clone()[None]
+    mean = model.mean.expand(3, 64, 64).clone()[None]
     mean[..., :37, :54] = image
     asked = prompts((50, 30, 1), (10, 5, 0), box=(30, 20, 54, 37))
     with torch.no_grad():
         torch.testing.assert_close(model(image, asked), model(mean, asked)[..., :37, :54])
-        assert model.encode(image).image.shape == (1, 3, 40, 56)
+        assert model.encode(image).image.shape == (1, 3, 64, 64), "of the coarsest map"
+
+
+def test_cells_may_be_those_of_the_finest_map_alone():
+    model = micro_model("micro_csa", cell=8)
+    assert model.prepared(torch.rand(1, 3, 37, 54)).image.shape == (1, 3, 40, 56)
+    for cell in (0, 6):
+        refused(ValueError, partial(micro_model, "micro_csa", cell=cell), "`cell`", 4, cell)
 
 
 SMALL = micro_model("micro_csa", working_size=40)

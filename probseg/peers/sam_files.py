@@ -55,6 +55,9 @@ SAM2: dict[tuple[int, tuple[int, ...]], Hiera] = {
 }
 """Image encoders of SAM 2 by width and blocks of each stage: tiny, small, base plus, large."""
 
+SAM2_SIZE = 1024
+"""Side of the images of SAM 2 in pixels, on which no tensor depends."""
+
 _SHARED = (
     (r"^prompt_encoder\.mask_downscaling\.0\.", "prompt_encoder.mask_embed.conv1."),
     (r"^prompt_encoder\.mask_downscaling\.1\.", "prompt_encoder.mask_embed.layer_norm1."),
@@ -263,4 +266,4 @@ def _hiera(state: Mapping[str, Tensor], source: Path) -> tuple[str, dict[str, An
         "background": state[f"{backbone}pos_embed"].shape[-1],
         **SAM2[width, stages]._asdict(),
     }
-    return "Sam2Encoder", arguments, 1024
+    return "Sam2Encoder", arguments, SAM2_SIZE

@@ -145,7 +145,7 @@ class BareMaps(Decoder):
         return DecoderMaps(maps[0], coarser=tuple(maps[1:]))
 
 
-class _MaskDecoder(Fusion):
+class MaskDecoder(Fusion):
     """Prompt encoder and mask decoder: logits of stride 4 for the prompts on a map of stride 16.
 
     A single click on an unknown object is ambiguous: three masks are answered, of which the one
@@ -212,8 +212,8 @@ class _MaskDecoder(Fusion):
         return F.interpolate(logits, self.mask_size, mode="bilinear", align_corners=False)
 
 
-class SamMaskDecoder(_MaskDecoder):
-    """Prompt encoder and mask decoder of SAM, behind a `SamEncoder`; see `_MaskDecoder`."""
+class SamMaskDecoder(MaskDecoder):
+    """Prompt encoder and mask decoder of SAM, behind a `SamEncoder`; see `MaskDecoder`."""
 
     def built(self, library: Any, size: int) -> Any:  # noqa: ANN401
         """Return SAM without blocks in its image encoder."""
@@ -234,8 +234,8 @@ class SamMaskDecoder(_MaskDecoder):
         return decoder_maps.features
 
 
-class Sam2MaskDecoder(_MaskDecoder):
-    """Prompt encoder and mask decoder of SAM 2, behind a `Sam2Encoder`; see `_MaskDecoder`."""
+class Sam2MaskDecoder(MaskDecoder):
+    """Prompt encoder and mask decoder of SAM 2, behind a `Sam2Encoder`; see `MaskDecoder`."""
 
     def built(self, library: Any, size: int) -> Any:  # noqa: ANN401
         """Return SAM 2 without blocks in its image encoder."""

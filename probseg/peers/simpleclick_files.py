@@ -233,5 +233,5 @@ def convert_simpleclick(
             f"img_size={vit['img_size']}, got {positions.shape[1] + 1}"
         )
         raise WeightsError(msg)
-    weights["backbone.positions"] = positions.unflatten(1, (cells, cells))
+    weights["backbone.positions"] = positions.reshape(1, cells, cells, -1)
     return weights

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 _Offer = TypeVar("_Offer")
 
-WINGS = ("annotate", "convert", "export", "family", "lab", "release", "semantic")
+WINGS = ("annotate", "convert", "export", "family", "lab", "peers", "release", "semantic")
 """Packages of `probseg` that no file of the trunk and no other wing imports."""
 
 KINDS: dict[str, dict[str, str]] = {
@@ -42,7 +42,7 @@ KINDS: dict[str, dict[str, str]] = {
         "against": "probseg.lab.leakage_check.compare",
     },
     "zoo_verb": {
-        "import": "probseg.release.verbs.add_import",
+        "import": "probseg.peers.verb.add_import",
         "publish": "probseg.release.publish_verb.add_verb",
         "push": "probseg.release.verbs.add_push",
         "table": "probseg.release.verbs.add_table",
@@ -58,9 +58,17 @@ KINDS: dict[str, dict[str, str]] = {
         "SemanticVisualLog": "probseg.semantic.visual.SemanticVisualLog",
     },
     "part": {
+        "BareMaps": "probseg.peers.sam.BareMaps",
         "EMAHead": "probseg.semantic.heads.EMAHead",
+        "EnlargedLogits": "probseg.peers.sam.EnlargedLogits",
         "FCNHead": "probseg.semantic.heads.FCNHead",
+        "Sam2Encoder": "probseg.peers.sam.Sam2Encoder",
+        "Sam2MaskDecoder": "probseg.peers.sam.Sam2MaskDecoder",
+        "SamEncoder": "probseg.peers.sam.SamEncoder",
+        "SamMaskDecoder": "probseg.peers.sam.SamMaskDecoder",
         "SemanticSegmenter": "probseg.semantic.network.SemanticSegmenter",
+        "SimpleClickDecoder": "probseg.peers.simpleclick.SimpleClickDecoder",
+        "WindowedViT": "probseg.peers.simpleclick.WindowedViT",
     },
     "data_module": {
         "SemanticDataModule": "probseg.semantic.datamodule.SemanticDataModule",

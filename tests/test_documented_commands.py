@@ -65,7 +65,7 @@ NOT_RUN = {
     "data fetch": "downloads: test_data_verbs.py",
     "data check (?!my_folder)": "needs a published data set: test_data_verbs.py",
     "zoo fetch": "downloads: test_hub.py",
-    "zoo import": "needs a published checkpoint: test_ritm.py",
+    "zoo import": "needs a published checkpoint: test_ritm.py, test_simpleclick.py, test_sam.py",
     "zoo publish": "needs a trained run: test_zoo_publish_verb.py",
     "zoo push": "uploads: test_push.py",
     "zoo verify.* --metrics": "evaluates: test_zoo_verify_verb.py",

@@ -36,6 +36,8 @@ examples:
       --results runs/my/version_1/test/*/results.json --zoo my_zoo
   probseg zoo push resnet16_csa.mine owner/name --zoo my_zoo
   probseg zoo import ritm coco_lvis_h18s_itermask.pth models/ritm_h18s
+  probseg zoo import simpleclick cocolvis_vit_base.pth models/simpleclick_vitb
+  probseg zoo import sam sam_vit_b_01ec64.pth models/sam_vitb
 
 environment:
   PROBSEG_ZOO      folders of further zoos, separated by commas

@@ -69,6 +69,12 @@ def export_model(
     if folder.exists() or not folder.absolute().parent.is_dir():
         msg = f"`output` must be a new folder in one that exists, got {str(folder)!r}"
         raise UsageError(msg)
+    if model.sizing != "reduce":
+        msg = (
+            f"`model` must leave small images at their size, as sizing='reduce' does, got "
+            f"sizing={model.sizing!r}; the runners of exported graphs know no other way"
+        )
+        raise UsageError(msg)
     size = model.working_size if size is None else size
     if size is None or size < 1:
         msg = (

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from probseg.heads.base import DecoderMaps, Units
 from probseg.models import Encoded, Segmenter
-from probseg.models.encoded import Size, as_given, reduced
+from probseg.models.encoded import Size, as_given
 from probseg.types import Prompts
 
 
@@ -67,7 +67,7 @@ class SegmenterModel(NamedTuple):
 
     def grid(self, size: Size) -> Size:
         """Return the size of the padded image that the network sees, for one of size `(H, W)`."""
-        height, width = reduced(size, self.network.working_size)
+        height, width = self.network.sized(size)
         cell = self.network.cell
         return height + -height % cell, width + -width % cell
 

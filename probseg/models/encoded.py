@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,6 +12,7 @@ from probseg.heads.base import DecoderMaps
 from probseg.types import Prompts
 
 Size = tuple[int, int]
+Sizing = Literal["reduce", "fit", "stretch"]
 
 
 class Encoded(NamedTuple):
@@ -46,6 +47,23 @@ def reduced(size: Size, longest: int | None) -> Size:
         return size
     factor = longest / max(size)
     return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
+
+
+def at_work(size: Size, side: int | None, sizing: Sizing) -> Size:
+    """Return the size `(h, w)` that a network works at, see `Segmenter`.
+
+    Args:
+        size: `(H, W)` of the image.
+        side: The network's working size; None works at every image's own size.
+        sizing: Which images are brought to it.
+    """
+    if side is None:
+        return size
+    if sizing == "stretch":
+        return side, side
+    if sizing == "fit" and max(size) < side:
+        return max(1, round(size[0] * side / max(size))), max(1, round(size[1] * side / max(size)))
+    return reduced(size, side)
 
 
 def resized(maps: Tensor, size: Size) -> Tensor:

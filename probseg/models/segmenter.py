@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
@@ -18,11 +18,13 @@ from probseg.heads import Decoder, DecoderMaps, Fusion, GraphCut, Head, PromptFu
 from probseg.kinds import TaskName
 from probseg.models.encoded import (
     Encoded,
+    Size,
+    Sizing,
     as_given,
+    at_work,
     check_prompts,
     moved_prompts,
     padded_previous,
-    reduced,
     resized,
     without_padding,
 )
@@ -80,13 +82,16 @@ class Segmenter(Network):
             RITM.
         cell: Images are padded to whole multiples of this number of pixels. None is the smallest
             number with which all maps of backbone, decoder and head lie exactly on the image. With
-            fewer pixels, coarse maps are stretched, as `resnet16_csa` of the zoo was trained.
+            fewer pixels, coarse maps are stretched, as `resnet16_csa` of the benchmarks was trained.
+        sizing: Which images are brought to the working size. `"reduce"`: larger ones. `"fit"`:
+            smaller ones are enlarged to it, too. `"stretch"`: all become squares of it.
 
     Raises:
-        ValueError: If `working_size` or `temperature` is not positive, `prompts` or
-            `prompt_stem` is neither, there is a fusion where prompts enter at the stem, the head
-            is one for semantic segmentation, the backbone has no place for the stem, or `cell` is
-            no multiple of what backbone, finest map and head need.
+        ValueError: If `working_size` or `temperature` is not positive, `prompts`, `prompt_stem`
+            or `sizing` is unknown, `sizing` has no working size to lead to, there is a fusion
+            where prompts enter at the stem, the head is one for semantic segmentation, the
+            backbone has no place for the stem, or `cell` is no multiple of what backbone, finest
+            map and head need.
     """
 
     task: ClassVar[TaskName] = "interactive"
@@ -108,6 +113,7 @@ class Segmenter(Network):
         temperature: float = 1.0,
         prompt_stem: Literal["convolution", "embedding"] = "convolution",
         cell: int | None = None,
+        sizing: Sizing = "reduce",
     ) -> None:
         super().__init__()
         if not 0 < temperature < math.inf:
@@ -122,6 +128,12 @@ class Segmenter(Network):
         if prompt_stem not in ("convolution", "embedding"):
             msg = f"`prompt_stem` must be 'convolution' or 'embedding', got {prompt_stem!r}"
             raise ValueError(msg)
+        if sizing not in get_args(Sizing):
+            msg = f"`sizing` must be one of {', '.join(get_args(Sizing))}, got {sizing!r}"
+            raise ValueError(msg)
+        if sizing != "reduce" and working_size is None:
+            msg = f"`working_size` must be a number of pixels with sizing={sizing!r}, got None"
+            raise ValueError(msg)
         if fusion is not None and prompts == "stem":
             msg = "`fusion` must be None with prompts='stem', whose first convolution fuses"
             raise ValueError(msg)
@@ -130,6 +142,7 @@ class Segmenter(Network):
             raise ValueError(msg)
         check_head(head, Head, "Segmenter")
         self.working_size = working_size
+        self.sizing: Sizing = sizing
         self.previous_mask = previous_mask
         self.click_maps = click_maps if click_maps is not None else ClickMaps()
         self.backbone = backbone
@@ -197,14 +210,18 @@ class Segmenter(Network):
         prepared = self.prepared(image)
         return prepared._replace(decoder_maps=self.features(prepared.image))
 
+    def sized(self, size: Size) -> Size:
+        """Return the size `(h, w)` that the network works at for images of size `(H, W)`."""
+        return at_work(size, self.working_size, self.sizing)
+
     def prepared(self, image: Tensor) -> Encoded:
-        """Reduce images to the working size, normalise and pad them; no features yet.
+        """Bring images to the working size, normalise and pad them; no features yet.
 
         Args:
             image: RGB in [0, 1], float, shape `(B, 3, H, W)`.
         """
         size = (image.shape[-2], image.shape[-1])
-        working_size = reduced(size, self.working_size)
+        working_size = self.sized(size)
         pixels = normalised(resized(image, working_size), self.mean, self.std)
         # On part of a cell, resized maps would lie elsewhere than the image.
         right, bottom = -working_size[1] % self.cell, -working_size[0] % self.cell

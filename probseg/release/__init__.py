@@ -1,1 +1,1 @@
-"""Publishing of models: cards, tables, facts, and the conversion of published weights."""
+"""Publishing of models: cards, tables and facts."""

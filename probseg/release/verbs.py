@@ -1,4 +1,4 @@
-"""The verbs zoo import, push and table."""
+"""The verbs zoo push and table."""
 
 from __future__ import annotations
 
@@ -11,23 +11,11 @@ from rich.console import Console
 
 from probseg.paths import zoo_dir
 from probseg.release.push import push
-from probseg.release.ritm import import_ritm
 from probseg.release.table import render_table, write_table
 from probseg.zoo.index import read_index
 
 if TYPE_CHECKING:
     from probseg.cli.arguments import Verbs
-
-
-def add_import(verbs: Verbs) -> None:
-    """Add import to the verbs of `probseg zoo`."""
-    verb = verbs.add_parser("import", help="convert a published checkpoint to a model folder")
-    verb.add_argument(
-        "kind", choices=("ritm",), help="origin: RITM (HRNet with OCR, or DeepLabV3+)"
-    )
-    verb.add_argument("file", type=Path, help="the checkpoint, .pth; no code in it is run")
-    verb.add_argument("folder", type=Path, help="model folder to write; must not exist")
-    verb.set_defaults(action=_import)
 
 
 def add_push(verbs: Verbs) -> None:
@@ -47,15 +35,6 @@ def add_table(verbs: Verbs) -> None:
     verb.add_argument("--check", action="store_true", help="only check whether FILE is up to date")
     verb.add_argument("--zoo", type=Path, help="zoo folder; probseg's by default")
     verb.set_defaults(action=_table)
-
-
-def _import(options: argparse.Namespace) -> None:
-    import_ritm(options.file, options.folder)
-    name = f"{options.folder.resolve()}/"
-    sys.stdout.write(
-        f"wrote {options.folder}; test it under the protocols with\n"
-        f"  probseg test --config configs/experiment/grabcut.yaml --model.model.name {name}\n"
-    )
 
 
 def _push(options: argparse.Namespace) -> None:

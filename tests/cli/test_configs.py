@@ -55,7 +55,7 @@ def shipped(*folders):
 
 
 QUICKSTART = "quickstart.yaml"  # which test_fit_and_test.py runs
-TESTING = ("experiment/grabcut.yaml", QUICKSTART)
+TESTING = ("experiment/grabcut.yaml", "experiment/peers.yaml", QUICKSTART)
 BASELINE = "experiment/baseline.yaml"
 TRAINING = [path for path in shipped("experiment") if path not in (*TESTING, BASELINE)]
 # One of each data module: the other recipes differ in networks, data and numbers only.

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from probseg.models import build
-from probseg.release.ritm import convert_ritm, describe_ritm, read_ritm
+from probseg.peers.ritm import convert_ritm, describe_ritm, read_ritm
 from probseg.types import Prompts
 from probseg.zoo.create import create_model
 from support.published import Weights, checkpoint, deeplab, disks, enlarged, hrnet_ocr, normalised

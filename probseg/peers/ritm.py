@@ -7,22 +7,33 @@ the arguments that it was built with.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from probseg.errors import ModelNotFoundError, WeightsError
-from probseg.models import Segmenter, build, override, read_preset
+from probseg.errors import WeightsError
+from probseg.models import Segmenter, override, read_preset
 from probseg.models.build import Description
-from probseg.paths import write_text
-from probseg.transfer import digest
-from probseg.types import Prompts
-from probseg.zoo.index import CARD, WEIGHTS
-from probseg.zoo.store import check_fit, load_into, save
+from probseg.peers.checkpoints import (
+    IMAGENET,
+    Converted,
+    Origin,
+    check_arguments,
+    read_with_config,
+    refuse_existing,
+    renamed,
+    with_box,
+    write_folder,
+)
+
+ORIGIN = Origin(
+    kind="ritm",
+    name="RITM",
+    paper="Sofiiuk, Petrov and Konushin, 2021, *Reviving Iterative Training with Mask Guidance\n"
+    "  for Interactive Segmentation* ([arXiv:2102.06583](https://arxiv.org/abs/2102.06583))",
+)
 
 HRNET, DEEPLAB = "HRNetModel", "DeeplabModel"
 """Classes of the networks, without their module."""
@@ -46,7 +57,7 @@ _DEFAULTS: dict[str, Any] = {
     "binary_prev_mask": False,
     "with_prev_mask": False,
     "norm_radius": 260,
-    "norm_mean_std": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+    "norm_mean_std": IMAGENET,
     "width": 48,
     "ocr_width": 256,
     "small": False,
@@ -150,20 +161,18 @@ def import_ritm(path: Path, folder: Path) -> Segmenter:
         WeightsError: If the file is damaged, holds something else, or a network that probseg has
             not; the message says what differs.
     """
-    if folder.exists():
-        msg = f"{folder}: exists already; choose another folder, or remove it"
-        raise FileExistsError(msg)
+    refuse_existing(folder)
     state, config = read_ritm(path)
-    description = describe_ritm(config, path)
-    model = build(description, Segmenter)
-    weights = convert_ritm(state, config, path)
-    check_fit(model.state_dict(), weights, str(path))
-    model.load_state_dict(weights)
-    _answer(model, path)
-    save(model, description, folder, half=False)
-    load_into(model, folder / WEIGHTS)
-    write_text(folder / CARD, _card(path, config, model, folder))
-    return model
+    arguments = {name: value for name, value in config.items() if name in _DEFAULTS}
+    converted = Converted(
+        description=describe_ritm(config, path),
+        weights=convert_ritm(state, config, path),
+        architecture=f"`{config['class']}` with `{arguments}`",
+        changed="tensors are renamed; biases in front of a batch normalisation are part of its\n"
+        "  mean; the channels of the click maps are reordered, and the box, which RITM does not\n"
+        "  take, has weights of 0",
+    )
+    return write_folder(converted, path, folder, ORIGIN)
 
 
 def read_ritm(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -180,33 +189,8 @@ def read_ritm(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ModelNotFoundError: If there is no such file.
         WeightsError: If it is damaged, or holds something else.
     """
-    if not path.is_file():
-        msg = f"{path}: no such file; give the path of a checkpoint of RITM, .pth"
-        raise ModelNotFoundError(msg)
-    try:
-        content: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        msg = (
-            f"{path}: holds Python objects, which are not read since they could run code, or is "
-            "damaged; expected a checkpoint of RITM, of tensors, numbers and texts"
-        )
-        raise WeightsError(msg) from error
-    except Exception as error:  # PyTorch's reader raises what it happens to stumble over
-        msg = f"{path}: cannot be read as a checkpoint; the file is damaged, or of another kind"
-        raise WeightsError(msg) from error
-    state, config = _parts(content)
-    if state is None or config is None:
-        msg = (
-            f"{path}: must hold `state_dict`, tensors by name, and `config`, a class and its "
-            f"params, as RITM's files do, got {_kinds(content)}"
-        )
-        raise WeightsError(msg)
-    params = {name: param["value"] for name, param in config["params"].items()}
-    kind = str(config["class"]).rpartition(".")[2]
-    if kind not in _NAMES:
-        msg = f"{path}: config.class must be {HRNET} or {DEEPLAB}, got {config['class']!r}"
-        raise WeightsError(msg)
-    return state, {**_DEFAULTS, **params, "class": kind}
+    state, config = read_with_config(path, ORIGIN.name, _NAMES)
+    return state, {**_DEFAULTS, **config}
 
 
 def describe_ritm(config: Mapping[str, Any], source: Path) -> Description:
@@ -219,17 +203,8 @@ def describe_ritm(config: Mapping[str, Any], source: Path) -> Description:
     Raises:
         WeightsError: If probseg has no such network.
     """
-    mean, std = (tuple(values) for values in config["norm_mean_std"])
-    if (mean, std) != tuple(map(tuple, _DEFAULTS["norm_mean_std"])):
-        msg = f"{source}: norm_mean_std must be that of ImageNet, got {mean} and {std}"
-        raise WeightsError(msg)
-    for name, wanted in _NEEDED.items():
-        if config[name] != wanted:
-            msg = (
-                f"{source}: {name} must be {wanted}, got {config[name]!r}; the networks of f-BRS "
-                "and of RITM's ablations with other stems are not supported"
-            )
-            raise WeightsError(msg)
+    others = "the networks of f-BRS and of RITM's ablations with other stems are not supported"
+    check_arguments(config, _NEEDED, source, others)
     changes: dict[str, Any] = {
         "click_maps": {"radius": float(config["norm_radius"])},
         "previous_mask": bool(config["with_prev_mask"]),
@@ -268,14 +243,7 @@ def convert_ritm(
     Raises:
         WeightsError: If the file has a tensor that such a network has not, or lacks one.
     """
-    beginnings = _NAMES[config["class"]]
-    weights: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        theirs = [beginning for beginning in beginnings if name.startswith(beginning)]
-        if not theirs:
-            msg = f"{source}: no tensor of RITM's {config['class']} is called {name!r}"
-            raise WeightsError(msg)
-        weights[beginnings[theirs[0]] + name.removeprefix(theirs[0])] = tensor
+    weights = renamed(state, _NAMES[config["class"]], source, f"RITM's {config['class']}")
     try:
         if config["class"] == HRNET:
             for block in _BIASED:
@@ -283,77 +251,8 @@ def convert_ritm(
                 bias, mean = weights.pop(f"{block}.0.bias"), f"{block}.1.running_mean"
                 weights[mean] = weights[mean] - bias
         first = "backbone.network.conv1.prompts.layers.0.weight"
-        # Theirs: the previous mask if there is one, positive, negative. Ours: box, positive,
-        # negative, the previous mask.
-        previous, clicks = weights[first][:, :-2], weights[first][:, -2:]
+        weights[first] = with_box(weights[first])
     except KeyError as error:
         msg = f"{source}: lacks tensors of RITM's {config['class']}, for {error.args[0]}"
         raise WeightsError(msg) from error
-    box = torch.zeros_like(clicks[:, :1])
-    weights[first] = torch.cat([box, clicks, previous], dim=1)
     return weights
-
-
-def _parts(content: object) -> tuple[dict[str, Tensor] | None, dict[str, Any] | None]:
-    """Return `state_dict` and `config` of a file; None for one of another form."""
-    if not isinstance(content, dict):
-        return None, None
-    state, config = content.get("state_dict"), content.get("config")
-    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
-        state = None
-    if (
-        not isinstance(config, dict)
-        or not isinstance(config.get("class"), str)
-        or not isinstance(config.get("params"), dict)
-        or not all(isinstance(p, dict) and "value" in p for p in config["params"].values())
-    ):
-        config = None
-    return state, config
-
-
-def _kinds(content: object) -> str:
-    """Describe what a file holds instead."""
-    if not isinstance(content, dict):
-        return f"a {type(content).__name__}"
-    kinds = [f"{name!r}: {type(value).__name__}" for name, value in list(content.items())[:4]]
-    return f"{{{', '.join(kinds)}}}"
-
-
-def _answer(model: Segmenter, source: Path) -> None:
-    """Raise a WeightsError unless the network answers a click with finite logits."""
-    model.eval()
-    image = torch.linspace(0, 1, 3 * 50 * 70).view(1, 3, 50, 70)
-    clicked = Prompts(
-        points=torch.tensor([[[30.0, 20.0]]]),
-        labels=torch.tensor([[1]]),
-        boxes=torch.full((1, 4), torch.nan),
-    )
-    with torch.no_grad():
-        logits = model(image, clicked)
-    if not logits.isfinite().all():
-        msg = f"{source}: the network answers a click with logits that are not finite"
-        raise WeightsError(msg)
-
-
-def _card(path: Path, config: Mapping[str, Any], model: Segmenter, folder: Path) -> str:
-    arguments = {name: value for name, value in config.items() if name in _DEFAULTS}
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    place = folder if folder.is_absolute() else f"./{folder}"
-    return f"""# {folder.name}
-
-Weights of RITM, converted from `{path.name}` by `probseg zoo import ritm`.
-
-- Source: Sofiiuk, Petrov and Konushin, 2021, *Reviving Iterative Training with Mask Guidance for
-  Interactive Segmentation* ([arXiv:2102.06583](https://arxiv.org/abs/2102.06583)). For training
-  data and licence see the authors' page; probseg neither trained nor published these weights.
-- File: `{path.name}`, sha256 `{digest(path)}`.
-- Network: `{config["class"]}` with `{arguments}`; {parameters / 1e6:.2f} M parameters, float32.
-- Changed: tensors are renamed; biases in front of a batch normalisation are part of its mean; the
-  channels of the click maps are reordered, and the box, which RITM does not take, has weights of 0.
-
-```python
-import probseg
-
-predictor = probseg.Predictor.from_pretrained("{place}/")
-```
-"""

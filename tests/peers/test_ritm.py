@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from probseg.errors import UnknownNameError, WeightsError
-from probseg.release.ritm import convert_ritm, import_ritm, read_ritm
+from probseg.peers.ritm import convert_ritm, import_ritm, read_ritm
 from probseg.types import Prompts
 from probseg.zoo import create_model
 from probseg.zoo.index import CARD, CONFIG, WEIGHTS

@@ -1,0 +1,301 @@
+"""SAM and SAM 2 by the modules of `transformers`: parts of a `Segmenter`, prompts at the head.
+
+Sources: Kirillov et al., 2023, "Segment Anything", section 3 and appendix A; Ravi et al., 2024,
+"SAM 2: Segment Anything in Images and Videos", section 4, without the memory for videos.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from probseg.backbones import Backbone
+from probseg.clicks.maps import box_corners
+from probseg.errors import UsageError
+from probseg.heads import Decoder, DecoderMaps, Fusion, Head
+from probseg.peers.checkpoints import IMAGENET
+from probseg.types import FeatureInfo, Prompts
+
+CHANNELS = 256
+"""Channels of the maps behind all image encoders."""
+
+PATCH = 16
+"""Stride of the map that prompts are compared with; masks are answered at a quarter of it."""
+
+CERTAIN = 2.0**-24
+"""Least distance of a probability from 0 and 1: that of float32 below 1."""
+
+
+class SamEncoder(Backbone):
+    """Image encoder of SAM: a vision transformer with windows and relative positions.
+
+    Args:
+        width: Channels of the tokens.
+        depth: Number of blocks.
+        heads: Heads of each attention.
+        whole: Numbers of the blocks that attend to the whole image, from 0.
+        size: Side of the square images in pixels.
+
+    Raises:
+        UsageError: If `transformers` is not installed.
+    """
+
+    mean, std = IMAGENET
+
+    def __init__(
+        self,
+        width: int = 768,
+        depth: int = 12,
+        heads: int = 12,
+        whole: Sequence[int] = (2, 5, 8, 11),
+        size: int = 1024,
+    ) -> None:
+        super().__init__()
+        library = _library()
+        config = library.SamVisionConfig(
+            hidden_size=width,
+            num_hidden_layers=depth,
+            num_attention_heads=heads,
+            global_attn_indexes=list(whole),
+            image_size=size,
+        )
+        self.network = library.SamVisionModel(config).vision_encoder
+        self.features = FeatureInfo((CHANNELS,), (PATCH,))
+        self.multiple = size
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Return one map of stride 16."""
+        return [self.network(x).last_hidden_state]
+
+
+class Sam2Encoder(Backbone):
+    """Image encoder of SAM 2: Hiera with a feature pyramid.
+
+    Args:
+        width: Channels of the first stage; each further one has twice as many.
+        heads: Heads of the attentions of the first stage; twice as many in each further one.
+        stages: Blocks of each of the four stages.
+        whole: Numbers of the blocks that attend to the whole image, from 0.
+        windows: Sides in tokens of the windows of each stage.
+        background: Side of the position embedding that is interpolated to the image.
+        size: Side of the square images in pixels.
+
+    Raises:
+        UsageError: If `transformers` is not installed.
+    """
+
+    mean, std = IMAGENET
+
+    def __init__(
+        self,
+        width: int = 96,
+        heads: int = 1,
+        stages: Sequence[int] = (1, 2, 7, 2),
+        whole: Sequence[int] = (5, 7, 9),
+        windows: Sequence[int] = (8, 4, 14, 7),
+        background: int = 7,
+        size: int = 1024,
+    ) -> None:
+        super().__init__()
+        library = _library()
+        widths = [width * 2**stage for stage in range(len(stages))]
+        hiera = library.Sam2HieraDetConfig(
+            hidden_size=width,
+            num_attention_heads=heads,
+            image_size=[size, size],
+            blocks_per_stage=list(stages),
+            embed_dim_per_stage=widths,
+            num_attention_heads_per_stage=[heads * 2**stage for stage in range(len(stages))],
+            window_size_per_stage=list(windows),
+            global_attention_blocks=list(whole),
+            window_positional_embedding_background_size=[background, background],
+        )
+        config = library.Sam2VisionConfig(
+            backbone_config=hiera, backbone_channel_list=widths[::-1], fpn_hidden_size=CHANNELS
+        )
+        self.network = library.Sam2VisionModel(config)
+        self.features = FeatureInfo((CHANNELS,) * 3, (PATCH // 4, PATCH // 2, PATCH))
+        self.multiple = size
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Return maps of strides 4, 8 and 16."""
+        return list(self.network(x).fpn_hidden_states)
+
+
+class BareMaps(Decoder):
+    """The backbone's maps as they are.
+
+    Args:
+        inputs: Channels and strides of the backbone's maps.
+    """
+
+    def __init__(self, inputs: FeatureInfo) -> None:
+        super().__init__()
+        self.features = inputs
+
+    def forward(self, maps: list[Tensor]) -> DecoderMaps:
+        """Return the maps."""
+        return DecoderMaps(maps[0], coarser=tuple(maps[1:]))
+
+
+class MaskDecoder(Fusion):
+    """Prompt encoder and mask decoder: logits of stride 4 for the prompts on a map of stride 16.
+
+    A single click on an unknown object is ambiguous: three masks are answered, of which the one
+    with the best predicted IoU counts; otherwise one mask is answered. The last answer enters as
+    logits. The images of a batch are answered one by one: padding would be one more prompt.
+
+    Args:
+        inputs: Channels and strides of the backbone's maps.
+        prompt_channels: Number of click maps, which are not looked at.
+        size: Side of the square images in pixels.
+
+    Raises:
+        UsageError: If `transformers` is not installed.
+    """
+
+    channels = 1
+
+    def __init__(self, inputs: FeatureInfo, prompt_channels: int, size: int = 1024) -> None:
+        super().__init__()
+        self.mask_size = (4 * size // PATCH, 4 * size // PATCH)
+        self.network = self.built(_library(), size)
+        self.network.vision_encoder = nn.Identity()  # the backbone has it
+
+    @abstractmethod
+    def built(self, library: Any, size: int) -> Any:  # noqa: ANN401
+        """Return the whole network, of `transformers`, with as small an image encoder as can be."""
+
+    @abstractmethod
+    def embeddings(self, decoder_maps: DecoderMaps) -> Any:  # noqa: ANN401
+        """Return the maps in the form that the network takes them."""
+
+    def forward(self, decoder_maps: DecoderMaps, maps: Tensor, prompts: Prompts) -> Tensor:
+        """Return logits `(B, 1, h, w)`."""
+        answers = []
+        for row in range(len(maps)):
+            one = slice(row, row + 1)
+            own = decoder_maps.each(lambda part, one=one: part[one])  # type: ignore[misc]
+            answers.append(self._answer(own, prompts.at(one)))
+        return torch.cat(answers)
+
+    def _answer(self, decoder_maps: DecoderMaps, prompts: Prompts) -> Tensor:
+        """Return the logits `(1, 1, h, w)` of one image."""
+        valid = prompts.labels[0] >= 0
+        known: dict[str, Tensor] = {}
+        if valid.any():
+            known["input_points"] = prompts.points[:, None, valid].float()
+            known["input_labels"] = prompts.labels[:, None, valid]
+        if not prompts.boxes.isnan().any():
+            known["input_boxes"] = box_corners(prompts.boxes.float()).reshape(1, 1, 4)
+        if prompts.previous is not None and prompts.previous.any():
+            known["input_masks"] = self._mask_input(prompts.previous)
+        ambiguous = set(known) == {"input_points", "input_labels"} and int(valid.sum()) == 1
+        answer = self.network(
+            image_embeddings=self.embeddings(decoder_maps), multimask_output=ambiguous, **known
+        )
+        best = answer.iou_scores[0, 0].argmax()
+        logits: Tensor = answer.pred_masks[:, 0, best, None]
+        return logits
+
+    def _mask_input(self, previous: Tensor) -> Tensor:
+        """Return the logits of a last answer `(1, 1, H, W)` at the size of the masks."""
+        logits = previous.float().logit(eps=CERTAIN)
+        # Without antialiasing, which would blur what was answered at this size.
+        return F.interpolate(logits, self.mask_size, mode="bilinear", align_corners=False)
+
+
+class SamMaskDecoder(MaskDecoder):
+    """Prompt encoder and mask decoder of SAM, behind a `SamEncoder`; see `MaskDecoder`."""
+
+    def built(self, library: Any, size: int) -> Any:  # noqa: ANN401
+        """Return SAM without blocks in its image encoder."""
+        cells = size // PATCH
+        config = library.SamConfig(
+            vision_config=library.SamVisionConfig(num_hidden_layers=0, image_size=size),
+            prompt_encoder_config=library.SamPromptEncoderConfig(
+                image_size=size, image_embedding_size=cells
+            ),
+        )
+        network = library.SamModel(config)
+        # One tensor under two names could not be stored.
+        network.prompt_encoder.shared_embedding = copy.deepcopy(network.shared_image_embedding)
+        return network
+
+    def embeddings(self, decoder_maps: DecoderMaps) -> Tensor:
+        """Return the map."""
+        return decoder_maps.features
+
+
+class Sam2MaskDecoder(MaskDecoder):
+    """Prompt encoder and mask decoder of SAM 2, behind a `Sam2Encoder`; see `MaskDecoder`."""
+
+    def built(self, library: Any, size: int) -> Any:  # noqa: ANN401
+        """Return SAM 2 without blocks in its image encoder."""
+        hiera = library.Sam2HieraDetConfig(blocks_per_stage=[0, 0, 0, 0])
+        config = library.Sam2Config(
+            vision_config=library.Sam2VisionConfig(backbone_config=hiera),
+            prompt_encoder_config=library.Sam2PromptEncoderConfig(image_size=size),
+        )
+        return library.Sam2Model(config)
+
+    def prepare(self, decoder_maps: DecoderMaps, image: Tensor) -> DecoderMaps:
+        """Project the finer maps, and mark the coarsest as that of an image without a past."""
+        finer, coarsest = decoder_maps.coarser
+        decoder = self.network.mask_decoder
+        without_past = self.network.no_memory_embedding.view(1, -1, 1, 1)
+        return decoder_maps._replace(
+            features=decoder.conv_s0(decoder_maps.features),
+            coarser=(decoder.conv_s1(finer), coarsest + without_past),
+        )
+
+    def embeddings(self, decoder_maps: DecoderMaps) -> list[Tensor]:
+        """Return the maps, finest first."""
+        return [decoder_maps.features, *decoder_maps.coarser]
+
+
+class EnlargedLogits(Head):
+    """Enlarges logits that the fusion has computed to the size of the image.
+
+    Args:
+        inputs: Channels and strides of the decoder's maps.
+        value_channels: 1, that of the logits.
+    """
+
+    def __init__(self, inputs: FeatureInfo, value_channels: int | None = None) -> None:
+        super().__init__()
+        if value_channels != 1:
+            msg = f"`value_channels` must be 1, that of the fusion's logits, got {value_channels}"
+            raise ValueError(msg)
+
+    def forward(
+        self, features: Tensor, clicks: Tensor, value_features: Tensor | None = None
+    ) -> Tensor:
+        """Return logits `(B, 1, H, W)`."""
+        assert value_features is not None, "prompts enter at the head"
+        return F.interpolate(
+            value_features, clicks.shape[-2:], mode="bilinear", align_corners=False
+        )
+
+
+def _library() -> Any:  # noqa: ANN401
+    """Import `transformers`.
+
+    Raises:
+        UsageError: If it is not installed.
+    """
+    try:
+        return import_module("transformers")
+    except ModuleNotFoundError as error:
+        msg = (
+            "transformers, which has the modules of SAM, is not installed; in a checkout run: "
+            'pip install -e ".[sam]"'
+        )
+        raise UsageError(msg) from error

@@ -49,11 +49,12 @@ BY_SEEDS = """\
 The tests are paired by photograph and seed, on the photographs of all data sets together: each
 counts with the mean over its objects and trials. Photographs and seeds are crossed random effects,
 so that p and the 95 % interval are about other photographs and other trainings (Banerjee 1960: the
-size of the test is at most its level, whatever the number of seeds). p is corrected after Holm over all tests of this page; the interval is not. "Detectable" is the difference that
-such a test shows with a power of 80 %, before the correction; d is the mean of the photographs'
-differences over their standard deviation. A claim holds where the corrected p is at most 0.05 and
-the mean speaks for it, and is contradicted where it speaks against it. "Not shown" does not mean
-that there is no effect."""
+size of the test is at most its level, whatever the number of seeds). p is corrected after Holm over
+all tests of this page; the interval is not. "Detectable" is the difference that such a test shows
+with a power of 80 %, before the correction; d is the mean of the photographs' differences over
+their standard deviation. A claim holds where the corrected p is at most 0.05 and the mean speaks
+for it, and is contradicted where it speaks against it. "Not shown" does not mean that there is no
+effect."""
 
 
 def write_claims(path: Path, findings: Sequence[Finding]) -> None:

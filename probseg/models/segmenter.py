@@ -82,7 +82,7 @@ class Segmenter(Network):
             RITM.
         cell: Images are padded to whole multiples of this number of pixels. None is the smallest
             number with which all maps of backbone, decoder and head lie exactly on the image. With
-            fewer pixels, coarse maps are stretched, as `resnet16_csa` of the benchmarks was trained.
+            fewer pixels, coarse maps are stretched, as `resnet16_csa.objects` was trained.
         sizing: Which images are brought to the working size. `"reduce"`: larger ones. `"fit"`:
             smaller ones are enlarged to it, too. `"stretch"`: all become squares of it.
 

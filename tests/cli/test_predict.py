@@ -1,5 +1,6 @@
 """Masks of a photograph and of folders: the same as the predictor's, each written once."""
 
+import errno
 import json
 import signal
 import time
@@ -13,6 +14,7 @@ from pycocotools import mask as coco_mask
 
 import probseg
 from probseg.annotate.photographs import list_photographs
+from probseg.formats import png
 from probseg.interact.probability import ProbabilityMap
 from probseg.masks import read_labels
 from probseg.models import build, read_preset
@@ -458,3 +460,21 @@ def test_of_two_photographs_of_one_stem_the_second_is_refused_by_name(here, caps
         assert len([*(output / "masks").iterdir()]) == 2
     refused = [photo.name for photo in list_photographs(here / "photos") if photo.error]
     assert refused == ["cat.png"]
+
+
+@pytest.mark.parametrize("failing", ["p0", "p5"])  # the last batch has none behind it
+def test_what_cannot_be_written_ends_the_command(here, monkeypatch, failing):
+    written = png.write_binary
+
+    def full(path, mask):
+        if path.name.startswith(failing):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        written(path, mask)
+
+    monkeypatch.setattr(png, "write_binary", full)
+    given = ("photos", "--prompts=prompts.json", "--output", here / "out", "--batch-size=1")
+    with pytest.raises(OSError, match="No space left"):
+        command("predict", *given, "--model=./clicks")
+    assert not (here / "out" / "masks" / f"{failing}_1.png").exists()
+    monkeypatch.setattr(png, "write_binary", written)
+    assert predict(*given) == 0

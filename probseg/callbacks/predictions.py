@@ -159,6 +159,7 @@ class PredictionWriter(L.Callback):
                         "category_id": prompted.category,
                         "segmentation": rle,
                         **coco.measures(rle),
+                        "score": record["qualities"][place],
                     }
                 )
         categories = [{"id": key, "name": name} for key, name in self.categories.items()]
@@ -191,6 +192,7 @@ class PredictionWriter(L.Callback):
                 "size": pixels.shape[:2],
                 "files": list(self._write_files(result)),
                 "masks": result.masks,
+                "qualities": result.qualities,
                 "failed": result.failed,
             }
         for file in before.difference(record["files"]):  # of objects that are no more

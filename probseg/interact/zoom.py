@@ -116,10 +116,11 @@ def first_windows(zoom: Zoom, click: Click, size: tuple[int, int]) -> list[Box |
 
 
 def expected_iou(answer: ProbabilityMap) -> float:
-    """Return the IoU that an answer expects of itself, less where a window cuts its object.
+    """Return the IoU of an answer that is expected, less where a window cuts its object.
 
-    Of the object, whose pixels are independent, `p` is expected to be inside of the mask and `p`
-    outside: the IoU is the sum of `p` in the mask over the area of the mask and the sum outside.
+    It is the IoU that the network predicts. Where none does, it follows from the probabilities of
+    independent pixels: the object is expected to have the sum of `p` in the mask and the sum of `p`
+    outside, and the IoU is the former over the area of the mask and the latter.
 
     Args:
         answer: The answer from a window, or from the whole image.
@@ -132,8 +133,10 @@ def expected_iou(answer: ProbabilityMap) -> float:
     area = int(inside.sum())
     if not area:
         return 0.0
-    hit = float(probability[inside].sum())
-    value = hit / (area + float(probability.sum()) - hit)
+    value = answer.quality
+    if value is None:
+        hit = float(probability[inside].sum())
+        value = hit / (area + float(probability.sum()) - hit)
     return value * CUT if _is_cut(inside, answer.box, answer.size) else value
 
 

@@ -61,12 +61,14 @@ class PhotoResult(NamedTuple):
         masks: Compressed run lengths of COCO by the places of objects among the prompts.
         labels: Class numbers, uint8, shape `(H, W)`; None of networks for clicks.
         failed: Reasons by the keys of objects that could not be answered.
+        qualities: `Mask.quality` by the places of objects.
     """
 
     photo: Photo
     masks: dict[int, dict[str, Any]]
     labels: npt.NDArray[np.uint8] | None
     failed: dict[str, str]
+    qualities: dict[int, float]
 
 
 class Photographs(Dataset[Photo | None]):
@@ -171,7 +173,7 @@ class ObjectPrediction(Prediction):
 
     def predict_step(self, batch: list[Photo], batch_idx: int) -> list[PhotoResult]:
         """Answer the prompts of some photographs, so many objects at a time."""
-        results = [PhotoResult(photo, {}, None, {}) for photo in batch]
+        results = [PhotoResult(photo, {}, None, {}, {}) for photo in batch]
         waiting: list[tuple[PhotoResult, int, InteractionState]] = []
         for result in results:
             if result.photo.pixels is None:
@@ -192,9 +194,11 @@ class ObjectPrediction(Prediction):
     def _answer(self, waiting: list[tuple[PhotoResult, int, InteractionState]]) -> None:
         answered = self._loop.answer([state for _, _, state in waiting])
         for (result, place, _), state in zip(waiting, answered, strict=True):
-            mask = Mask(state.answer).binary
+            answer = Mask(state.answer)
+            mask = answer.binary
             if mask.any():
                 result.masks[place] = run_lengths.encode(mask)
+                result.qualities[place] = round(answer.quality, 3)
             else:
                 key = result.photo.job.image.objects[place].key
                 result.failed[key] = "the answer has no pixel; give more prompts"

@@ -138,7 +138,8 @@ def predicted(root, drawn):
     answers = []
     for job, image in zip(jobs, drawn, strict=True):
         masks = {n: run_lengths.encode(one.region.mask()) for n, one in enumerate(image.objects)}
-        answers.append(PhotoResult(Photo(job, np.zeros((8, 8, 3), np.uint8)), masks, None, {}))
+        photo, sure = Photo(job, np.zeros((8, 8, 3), np.uint8)), dict.fromkeys(masks, 1.0)
+        answers.append(PhotoResult(photo, masks, None, {}, sure))
     trainer = SimpleNamespace(received_sigterm=False)
     writer.on_predict_batch_end(trainer, None, answers[::-1], None, 0)  # the order is no matter
     assert all(writer.finished(job) for job in jobs)

@@ -2,9 +2,9 @@
 
     python benchmarks/mask_quality.py RUN --objects 50
 
-Objects of the validation sets of `--data` are clicked on under the protocol `probseg`, with the first
-window chosen by the predicted IoU and by the IoU that follows from the probabilities. The two are
-paired: their answers are the same ones until they choose differently. See benchmarks/README.md.
+Objects of the validation sets of `--data` are clicked on under the protocol `probseg`. The first
+window is chosen by the predicted IoU and by the IoU that follows from the probabilities. The two
+are paired: they share their answers until they choose differently. See benchmarks/README.md.
 """
 
 from __future__ import annotations

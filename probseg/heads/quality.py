@@ -33,13 +33,12 @@ class MaskQuality(nn.Module):
     def __init__(self, value_channels: int, channels: int = 32, hidden: int = 64) -> None:
         super().__init__()
         self.embed = nn.Conv2d(value_channels + 1, channels, kernel_size=1)
-        inputs = 3 * channels + 4
-        self.layers = nn.Sequential(
-            nn.LayerNorm(inputs), nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, 1)
-        )
-        correction = self.layers[-1]
+        inputs, correction = 3 * channels + 4, nn.Linear(hidden, 1)
         nn.init.zeros_(correction.weight)
         nn.init.zeros_(correction.bias)
+        self.layers = nn.Sequential(
+            nn.LayerNorm(inputs), nn.Linear(inputs, hidden), nn.GELU(), correction
+        )
 
     def forward(self, features: Tensor, logits: Tensor, prompts: Prompts) -> Tensor:
         """Predict the IoU of the pixels whose logit is above 0.
@@ -58,7 +57,7 @@ class MaskQuality(nn.Module):
             inside = (fine > 0.5).float()
             area, hit = inside.sum(dim=1), (inside * fine).sum(dim=1)
             expected = hit / (area + fine.sum(dim=1) - hit).clamp(min=1)
-            size = [features.shape[-2], features.shape[-1]]
+            size = features.shape[-2], features.shape[-1]
             coarse = F.adaptive_avg_pool2d(probability, size)  # (B, 1, h, w)
             band = _highest(coarse) + _highest(-coarse)
             zones = torch.cat([coarse, band, 1 - coarse], dim=1).flatten(2)  # (B, 3, h w)

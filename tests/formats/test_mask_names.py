@@ -120,10 +120,8 @@ def annotated(root, drawn):
         assert photograph.name == image.file
         contents = [png.encode(one.region.mask().astype(np.uint8)) for one in image.objects]
         rest = {"label": None, "open": False, "steps": (), "cursor": 0, "kept": 0, "counts": ""}
-        objects = [
-            StoredObject(id=n, mask=mask, area=1, base=None, model=None, seconds=0, **rest)
-            for n, mask in enumerate(contents)
-        ]
+        rest |= {"area": 1, "base": None, "model": None, "seconds": 0, "quality": None}
+        objects = [StoredObject(id=n, mask=mask, **rest) for n, mask in enumerate(contents)]
         output.write_masks(root, photograph, objects, names)
 
 

@@ -22,7 +22,7 @@ import yaml
 from scipy.stats import spearmanr
 
 from probseg.clicks.annotators import CLICK_RULES
-from probseg.data import DATASETS
+from probseg.data import DATASETS, Selected
 from probseg.data.datamodule import spread
 from probseg.descriptions import build_described
 from probseg.evaluation import get_protocol
@@ -30,7 +30,7 @@ from probseg.evaluation.protocols import trial_generator
 from probseg.interact import InteractionLoop, begin
 from probseg.interact.photograph import image_tensor
 from probseg.interact.states import InteractionState
-from probseg.interact.zoom import ZOOMS, expected_iou
+from probseg.interact.zoom import CUT, ZOOMS, expected_iou, is_cut
 from probseg.metrics import iou
 from probseg.types import Click, Sample
 from probseg.zoo import create_interactive
@@ -48,14 +48,20 @@ class Answer(NamedTuple):
     Args:
         k: Number of clicks before it.
         iou: With the truth.
-        predicted: IoU that the network predicts, as the first window is chosen.
-        expected: IoU that follows from the probabilities, as the first window is chosen.
+        predicted: IoU that the network predicts.
+        expected: IoU that follows from the probabilities, less where a window cuts the mask.
+        factor: How much less.
     """
 
     k: int
     iou: float
     predicted: float
     expected: float
+    factor: float
+
+    def value(self, rule: str) -> float:
+        """Return what the first window is chosen by."""
+        return self.expected if rule == "expected" else self.factor * self.predicted
 
 
 def main() -> None:
@@ -70,7 +76,7 @@ def main() -> None:
     model = create_interactive(args.model, pretrained=True).to(memory_format=torch.channels_last)
     loop = InteractionLoop(model, zoom=ZOOM, previous_mask=model.previous_mask)
     for described in yaml.safe_load(args.data.read_text())["init_args"]["val"]:
-        dataset = build_described(described, DATASETS, "data set")
+        dataset = build_described(described, {**DATASETS, "Selected": Selected}, "data set")
         chosen = spread(dataset, args.objects)
         measured = [measure(loop, chosen[n], args.clicks) for n in range(len(chosen))]
         print(f"{dataset.name}: {len(measured)} objects", flush=True)
@@ -90,7 +96,7 @@ def measure(
         alone = replace(loop, zoom=replace(ZOOM, first=(scale,)))
         states += alone.step([state], [click])
     firsts = [answered(first, sample) for first in states]
-    places = {rule: int(np.argmax([getattr(first, rule) for first in firsts])) for rule in RULES}
+    places = {rule: int(np.argmax([first.value(rule) for first in firsts])) for rule in RULES}
     runs = {n: list(clicked(loop, states[n], sample, most)) for n in {*places.values()}}
     return firsts, {rule: runs[place] for rule, place in places.items()}
 
@@ -109,9 +115,10 @@ def clicked(
 
 def answered(state: InteractionState, sample: Sample) -> Answer:
     """Measure the answer of a state."""
-    score = iou(state.probability > PROTOCOL.threshold, sample.mask)
-    unpredicted = replace(state.answer, quality=None)
-    return Answer(len(state.clicks), score, expected_iou(state.answer), expected_iou(unpredicted))
+    score, answer = iou(state.probability > PROTOCOL.threshold, sample.mask), state.answer
+    assert answer.quality is not None, "give a network with a MaskQuality"
+    factor = CUT if is_cut(answer.array() > PROTOCOL.threshold, answer.box, answer.size) else 1.0
+    return Answer(len(state.clicks), score, answer.quality, expected_iou(answer), factor)
 
 
 def next_click(state: InteractionState, sample: Sample) -> Click | None:

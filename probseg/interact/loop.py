@@ -242,7 +242,7 @@ def _is_first(state: InteractionState) -> bool:
 
 
 def _best(answers: Sequence[InteractionState]) -> InteractionState:
-    """Return the answer of the largest expected IoU, with the time of all of them."""
+    """Return the answer that expects the largest IoU of itself, with the time of all of them."""
     if len(answers) == 1:
         return answers[0]
     best = max(answers, key=lambda state: expected_iou(state.answer))

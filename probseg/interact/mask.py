@@ -57,12 +57,14 @@ class Mask:
     def quality(self) -> float:
         """IoU with the object that the binary mask is expected to have, from 0 to 1.
 
-        Networks with a `probseg.heads.MaskQuality` predict it: the part is trained on the IoU of
-        their answers to simulated clicks. For other networks, and for masks that no network has
-        answered, it is the IoU that follows from the probabilities if pixels are independent, which
-        is too sure. See `probseg.interact.zoom.expected_iou`.
+        Networks with a `probseg.heads.MaskQuality` predict it, as they have learnt it from their
+        answers to simulated clicks on training photographs; what lies outside of the window that
+        a zoom shows them they do not know. For other networks, and for masks that no network has
+        answered, it is the IoU that follows from the probabilities of independent pixels, see
+        `probseg.interact.zoom.expected_iou`: a mask without probabilities gets 1.
         """
-        return expected_iou(self._answer)
+        predicted = self._answer.quality
+        return expected_iou(self._answer) if predicted is None else predicted
 
     @property
     def uncertainty(self) -> npt.NDArray[np.float32]:

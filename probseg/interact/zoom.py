@@ -116,11 +116,10 @@ def first_windows(zoom: Zoom, click: Click, size: tuple[int, int]) -> list[Box |
 
 
 def expected_iou(answer: ProbabilityMap) -> float:
-    """Return the IoU of an answer that is expected, less where a window cuts its object.
+    """Return the IoU that an answer expects of itself, less where a window cuts its object.
 
-    It is the IoU that the network predicts. Where none does, it follows from the probabilities of
-    independent pixels: the object is expected to have the sum of `p` in the mask and the sum of `p`
-    outside, and the IoU is the former over the area of the mask and the latter.
+    Of the object, whose pixels are independent, `p` is expected to be inside of the mask and `p`
+    outside: the IoU is the sum of `p` in the mask over the area of the mask and the sum outside.
 
     Args:
         answer: The answer from a window, or from the whole image.
@@ -133,14 +132,12 @@ def expected_iou(answer: ProbabilityMap) -> float:
     area = int(inside.sum())
     if not area:
         return 0.0
-    value = answer.quality
-    if value is None:
-        hit = float(probability[inside].sum())
-        value = hit / (area + float(probability.sum()) - hit)
-    return value * CUT if _is_cut(inside, answer.box, answer.size) else value
+    hit = float(probability[inside].sum())
+    value = hit / (area + float(probability.sum()) - hit)
+    return value * CUT if is_cut(inside, answer.box, answer.size) else value
 
 
-def _is_cut(inside: npt.NDArray[np.bool_], window: Box, size: Size) -> bool:
+def is_cut(inside: npt.NDArray[np.bool_], window: Box, size: Size) -> bool:
     """Return whether a window's mask reaches a side of it that is no side of the image `(H, W)`."""
     x0, y0, x1, y1 = window
     height, width = size

@@ -45,8 +45,8 @@ class Logits(NamedTuple):
     Args:
         main: Of the network.
         auxiliary: Of a decoder with a separate loss; None without.
-        quality: Of the IoU of the main answer with the truth, as far as the image shows it, shape
-            `(B,)`; None of networks that do not predict it.
+        quality: Of the IoU of the main answer, before a refinement, with the truth as far as the
+            image shows it, shape `(B,)`; None of networks that do not predict it.
     """
 
     main: Tensor

@@ -134,7 +134,8 @@ class InteractiveSegmentation(NetworkTask):
         for module in self.model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 frozen = module.affine and not any(p.requires_grad for p in module.parameters())
-                module.train(not (frozen or module in fixed))
+                if frozen or module in fixed:
+                    module.eval()
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Tensor | Prompts]:
         """Draw prompts for the crops, predict, and return the loss with logits and prompts.

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from probseg.interact import InteractionLoop, Predictor, Zoom, begin
+from probseg.interact import InteractionLoop, Predictor, begin
 from probseg.interact.batches import SegmenterModel
 from probseg.interact.mask import Mask
 from probseg.interact.steps import Stroke
-from probseg.interact.zoom import CUT, expected_iou
 from probseg.types import Click
 from support.fakes import micro_model
 from support.network_cases import prompts
@@ -74,43 +73,13 @@ def test_the_predicted_iou_goes_with_the_answer(flip):
     assert state.answer.quality == pytest.approx(expected, abs=1e-5)
 
 
-class Preference(torch.nn.Module):
-    """Predicts these logits for the images of a call."""
-
-    def __init__(self, *levels):
-        super().__init__()
-        self.levels = levels
-
-    def forward(self, features, logits, prompts):
-        return torch.tensor(self.levels[: len(logits)])
-
-
-@pytest.mark.parametrize("best", [0, 1, 2])
-def test_the_first_window_is_that_of_the_largest_predicted_iou(best):
-    model = network()
-    torch.nn.init.constant_(model.head.bias, 20.0)  # the mask reaches all sides
-    levels = [-6.0, -6.0, -6.0]
-    levels[best] = 6.0
-    model.quality = Preference(*levels)
-    loop = InteractionLoop(model, zoom=Zoom(target=256, first=(1.0, 0.5, 0.25)))
-    (state,) = loop.step(
-        [begin(torch.from_numpy(photo((256, 256))).permute(2, 0, 1))], [Click(128, 128)]
-    )
-    side = (256, 128, 64)[best]
-    first = 128 - side // 2
-    assert state.window == (None if best == 0 else (first, first, first + side, first + side))
-    sure = torch.tensor(6.0).sigmoid().item()
-    assert expected_iou(state.answer) == pytest.approx(sure * (CUT if best else 1))
-
-
 def test_masks_have_it_until_somebody_paints():
     model = network()
     torch.nn.init.constant_(model.head.bias, 20.0)
-    model.quality = Preference(1.0)
     predictor = Predictor(model, zoom=None)
     predictor.set_image(photo())
     mask = predictor.predict([(20, 12)])
-    assert mask.quality == pytest.approx(torch.tensor(1.0).sigmoid().item())
+    assert mask.quality == predictor.session.answer.state.answer.quality
     painted = predictor.session.add(Stroke(((5.0, 5.0),), 3.0, False)).mask
     p = painted.probability.astype(np.float64)
     assert painted.quality == pytest.approx(

@@ -30,7 +30,7 @@ from probseg.evaluation.protocols import trial_generator
 from probseg.interact import InteractionLoop, begin
 from probseg.interact.photograph import image_tensor
 from probseg.interact.states import InteractionState
-from probseg.interact.zoom import CUT, ZOOMS, expected_iou, is_cut
+from probseg.interact.zoom import ZOOMS, cut_factor, expected_iou
 from probseg.metrics import iou
 from probseg.types import Click, Sample
 from probseg.zoo import create_interactive
@@ -49,8 +49,8 @@ class Answer(NamedTuple):
         k: Number of clicks before it.
         iou: With the truth.
         predicted: IoU that the network predicts.
-        expected: IoU that follows from the probabilities, less where a window cuts the mask.
-        factor: How much less.
+        expected: IoU that follows from the probabilities.
+        factor: Of both where the first window is chosen.
     """
 
     k: int
@@ -61,7 +61,7 @@ class Answer(NamedTuple):
 
     def value(self, rule: str) -> float:
         """Return what the first window is chosen by."""
-        return self.expected if rule == "expected" else self.factor * self.predicted
+        return self.factor * (self.expected if rule == "expected" else self.predicted)
 
 
 def main() -> None:
@@ -117,8 +117,8 @@ def answered(state: InteractionState, sample: Sample) -> Answer:
     """Measure the answer of a state."""
     score, answer = iou(state.probability > PROTOCOL.threshold, sample.mask), state.answer
     assert answer.quality is not None, "give a network with a MaskQuality"
-    factor = CUT if is_cut(answer.array() > PROTOCOL.threshold, answer.box, answer.size) else 1.0
-    return Answer(len(state.clicks), score, answer.quality, expected_iou(answer), factor)
+    numbers = answer.quality, expected_iou(answer), cut_factor(answer)
+    return Answer(len(state.clicks), score, *numbers)
 
 
 def next_click(state: InteractionState, sample: Sample) -> Click | None:

@@ -24,7 +24,14 @@ from probseg.interact.batches import Answered, Model, SegmenterModel
 from probseg.interact.probability import ProbabilityMap
 from probseg.interact.sampling import box_size, fitted
 from probseg.interact.states import InteractionState, View, check_click
-from probseg.interact.zoom import Zoom, expected_iou, first_windows, next_window, scaled_size
+from probseg.interact.zoom import (
+    Zoom,
+    cut_factor,
+    expected_iou,
+    first_windows,
+    next_window,
+    scaled_size,
+)
 from probseg.models import Segmenter
 from probseg.types import Click, Prompts
 
@@ -242,10 +249,10 @@ def _is_first(state: InteractionState) -> bool:
 
 
 def _best(answers: Sequence[InteractionState]) -> InteractionState:
-    """Return the answer that expects the largest IoU of itself, with the time of all of them."""
+    """Return the answer that expects the largest IoU, less if cut, with the time of all."""
     if len(answers) == 1:
         return answers[0]
-    best = max(answers, key=lambda state: expected_iou(state.answer))
+    best = max(answers, key=lambda state: expected_iou(state.answer) * cut_factor(state.answer))
     return best._replace(seconds=sum(state.seconds or 0.0 for state in answers))
 
 

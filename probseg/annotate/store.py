@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from probseg.errors import UsageError
 
-VERSION = 1
+VERSION = 2
 """Version of the schema; `PRAGMA user_version` of the file."""
 
 LONGEST_PAUSE = 30.0
@@ -33,7 +33,7 @@ CREATE TABLE objects (
     id INTEGER PRIMARY KEY AUTOINCREMENT, photo TEXT NOT NULL REFERENCES photographs(name),
     label TEXT, open INTEGER NOT NULL, cursor INTEGER NOT NULL DEFAULT 0,
     kept INTEGER NOT NULL DEFAULT 0, mask BLOB, counts TEXT, area INTEGER, source TEXT, base BLOB,
-    model TEXT, seconds REAL NOT NULL DEFAULT 0, touched REAL
+    model TEXT, seconds REAL NOT NULL DEFAULT 0, touched REAL, quality REAL
 );
 CREATE UNIQUE INDEX one_open ON objects(photo) WHERE open = 1;
 CREATE INDEX of_photo ON objects(photo);
@@ -96,6 +96,7 @@ class StoredObject:
             was begun here.
         model: Name of the model that answered last; None for masks that were read.
         seconds: Time spent on it, pauses cut to `LONGEST_PAUSE`.
+        quality: `Mask.quality` of the finished mask; None for masks that were read.
     """
 
     id: int
@@ -110,6 +111,7 @@ class StoredObject:
     base: bytes | None
     model: str | None
     seconds: float
+    quality: float | None
 
 
 class Store:
@@ -140,6 +142,9 @@ class Store:
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 self._db.executescript(f"BEGIN;{SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
+            elif version == 1:
+                change = "ALTER TABLE objects ADD COLUMN quality REAL"
+                self._db.executescript(f"BEGIN;{change};PRAGMA user_version = {VERSION};COMMIT;")
         except sqlite3.DatabaseError as error:
             msg = (
                 f"{path}: {error}; stop another `probseg annotate` that is at work on this folder, "
@@ -208,8 +213,8 @@ class Store:
 
     def _objects(self, condition: str, photo: str) -> list[StoredObject]:
         sql = (
-            "SELECT id, label, open, cursor, kept, mask, counts, area, base, model, seconds "
-            f"FROM objects WHERE {condition} ORDER BY id"
+            "SELECT id, label, open, cursor, kept, mask, counts, area, base, model, seconds, "
+            f"quality FROM objects WHERE {condition} ORDER BY id"
         )
         rows = self._db.execute(sql, (photo,)).fetchall()
         return [
@@ -254,13 +259,13 @@ class Store:
         now = time.time()
         self._db.execute(sql, (cursor, now, LONGEST_PAUSE, now, number))
 
-    def finish(self, number: int, mask: Finished, model: str) -> None:
+    def finish(self, number: int, mask: Finished, model: str, quality: float | None) -> None:
         """Close an object with its mask; inside `change`."""
         sql = (
-            "UPDATE objects SET open = 0, kept = cursor, mask = ?, counts = ?, area = ?, model = ? "
-            "WHERE id = ?"
+            "UPDATE objects SET open = 0, kept = cursor, mask = ?, counts = ?, area = ?, "
+            "model = ?, quality = ? WHERE id = ?"
         )
-        self._db.execute(sql, (*mask, model, number))
+        self._db.execute(sql, (*mask, model, quality, number))
 
     def reopen(self, number: int) -> None:
         """Open a finished object; inside `change`."""

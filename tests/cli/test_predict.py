@@ -65,16 +65,16 @@ def predict(*arguments, model="./clicks"):
 
 
 def predicted(name, clicks, box=None):
-    """Mask that the predictor gives."""
+    """The predictor's answer."""
     predictor = probseg.Predictor.from_pretrained("./clicks")
     predictor.set_image(np.asarray(Image.open(f"photos/{name}")))
-    return predictor.predict(clicks, box=box).binary
+    return predictor.predict(clicks, box=box)
 
 
 def test_a_photograph(here):
     prompts = ("--click=20,30", "--click=3,4,-", "--box=10,12,40,44")
     given = ("photos/p0.png", *prompts, "--output")
-    expected = predicted("p0.png", CLICKS, BOX)
+    expected = predicted("p0.png", CLICKS, BOX).binary
     assert expected.any()
     assert predict(*given, here / "mask.png") == 0
     np.testing.assert_array_equal(read_labels(here / "mask.png") > 0, expected)
@@ -106,7 +106,9 @@ def test_a_folder_has_the_masks_of_the_predictor(here, capsys):
         left = labels[entry["category_id"]] == "left"
         i = int(name[1])
         clicks = [probseg.Click(20, 30 - i), probseg.Click(3, 4, positive=False)]
-        mask = predicted(name, *([], (5 + i, 6, 40, 40)) if left else (clicks,))
+        answer = predicted(name, *([], (5 + i, 6, 40, 40)) if left else (clicks,))
+        mask = answer.binary
+        assert entry["score"] == pytest.approx(answer.quality, abs=1e-3)
         np.testing.assert_array_equal(coco_mask.decode(entry["segmentation"]), mask)
         number = 1 if left else 2
         file = here / "masks" / f"p{i}_{number}.png"
@@ -129,7 +131,7 @@ def test_only_what_has_changed_is_done_again(here, capsys):
     masks = here / "out" / "masks"
     assert len(list(masks.iterdir())) == 6
     written = read_labels(masks / "p1_1.png") > 0
-    np.testing.assert_array_equal(written, predicted("p1.png", CLICKS))
+    np.testing.assert_array_equal(written, predicted("p1.png", CLICKS).binary)
     prompts.write_text("\n".join(rows[:-1]))
     (masks / "p0_2.png").unlink()
     capsys.readouterr()

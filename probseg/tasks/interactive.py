@@ -126,7 +126,8 @@ class InteractiveSegmentation(NetworkTask):
         self.annotators = annotators
         self.fixed_statistics = fixed_statistics
         _freeze(model, frozen)
-        self._rates()
+        if layer_decay < 1:
+            layer_numbers(model.backbone)  # refuses others before a run writes anything
         if gradient_checkpointing:
             recompute_activations(model.backbone)
 
@@ -307,6 +308,8 @@ class InteractiveSegmentation(NetworkTask):
 
     def _rates(self) -> dict[nn.Parameter, float]:
         """Return the learning rates of the backbone's weights, relative to that of the others."""
+        if self.backbone_rate == self.layer_decay == 1:
+            return {}
         backbone = self.model.backbone
         layers = layer_numbers(backbone) if self.layer_decay < 1 else {}
         last = max(layers.values(), default=0)

@@ -17,7 +17,7 @@ from probseg.tasks import InteractiveSegmentation
 from support.fakes import Coarse, FakeObjects, micro_model
 from support.trainings import quiet_trainer
 
-SIZE = (32, 40)
+SIZE = (32, 64)
 
 
 def crops(batch=3, seed=0):

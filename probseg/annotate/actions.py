@@ -37,26 +37,36 @@ def add_step(sessions: Sessions, photograph: Photograph, action: Request) -> boo
     sessions.answers.session(photograph, one).add(as_step(step))
     number = sessions.store.begin(photograph.name) if one is None else one.id
     sessions.store.add_step(number, step)
-    sessions.answers.stored(photograph, number)
+    sessions.answers.stored(photograph, number, step)
     return False
 
 
 def undo(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Take the last step back."""
-    one = _open_object(sessions, photograph, "nothing to undo: no object is open")
-    return _move(sessions, one, one.cursor - 1, "nothing to undo")
+    """Take the last change of the photograph back, whatever it was."""
+    return _move(sessions, photograph, sessions.store.undo, "nothing to undo")
 
 
 def redo(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Bring the step back that was taken back last."""
-    one = _open_object(sessions, photograph, "nothing to redo: no object is open")
-    return _move(sessions, one, one.cursor + 1, "nothing to redo")
+    """Bring the change back that was taken back last."""
+    return _move(sessions, photograph, sessions.store.redo, "nothing to redo")
 
 
 def clear(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Take all steps back."""
+    """Delete all steps of the open object."""
     one = _open_object(sessions, photograph, "nothing to clear: no object is open")
-    return _move(sessions, one, 0, "nothing to clear")
+    sessions.store.clear(one.id)
+    return False
+
+
+def cancel(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Delete the open object, or leave it as it was before it was opened again."""
+    one = _open_object(sessions, photograph, "nothing to cancel: no object is open")
+    sessions.answers.drop(photograph)
+    if one.mask is None:
+        sessions.store.delete(one.id)
+    else:
+        sessions.store.close_again(one.id)
+    return one.mask is not None
 
 
 def finish(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
@@ -104,6 +114,7 @@ ACTIONS: dict[str, Callable[[Sessions, Photograph, Request], bool]] = {
     "undo": undo,
     "redo": redo,
     "clear": clear,
+    "cancel": cancel,
     "finish": finish,
     "state": set_state,
     "reopen": reopen,
@@ -168,11 +179,22 @@ def _open_object(sessions: Sessions, photograph: Photograph, otherwise: str) -> 
     return one
 
 
-def _move(sessions: Sessions, one: StoredObject, cursor: int, otherwise: str) -> bool:
-    if not 0 <= cursor <= len(one.steps):
+def _move(
+    sessions: Sessions, photograph: Photograph, move: Callable[[str], bool], otherwise: str
+) -> bool:
+    """Move in the history of a photograph; an error says `otherwise` where it ends."""
+
+    def finished() -> list[tuple[object, ...]]:
+        objects = sessions.store.objects(photograph.name)
+        return [(one.id, one.open, one.label, one.mask) for one in objects if one.mask is not None]
+
+    before = finished()
+    if not move(photograph.name):
         raise RequestError(otherwise)
-    sessions.store.move_cursor(one.id, cursor)
-    return False
+    changed = finished() != before
+    if changed:
+        sessions.answers.drop(photograph)
+    return changed
 
 
 def _close_object(sessions: Sessions, photograph: Photograph, action: Request) -> bool:

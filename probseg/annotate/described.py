@@ -35,20 +35,20 @@ def describe_photograph(
         "state": stored.state,
         "error": photograph.error,
         "revision": stored.revision,
-        **describe_open(next((one for one in objects if one.open), None)),
+        **describe_open(stored, next((one for one in objects if one.open), None)),
         "objects": describe_finished(objects, photograph),
     }
 
 
-def describe_open(one: StoredObject | None) -> dict[str, Any]:
+def describe_open(stored: StoredPhotograph, one: StoredObject | None) -> dict[str, Any]:
     """Describe the open object of a photograph, None where there is none."""
+    moves = {"undo": stored.undo, "redo": stored.redo}
     if one is None:
-        return {"undo": False, "redo": False, "current": None}
-    steps = one.steps[: one.cursor]
-    boxes = [step["box"] for step in steps if step["type"] == "box"]
+        return {**moves, "current": None}
+    boxes = [step["box"] for step in one.steps if step["type"] == "box"]
     clicks = [
         {"x": step["x"], "y": step["y"], "positive": step["positive"]}
-        for step in steps
+        for step in one.steps
         if step["type"] == "click"
     ]
     current = {
@@ -57,7 +57,7 @@ def describe_open(one: StoredObject | None) -> dict[str, Any]:
         "box": boxes[-1] if boxes else None,
         "label": one.label,
     }
-    return {"undo": one.cursor > 0, "redo": one.cursor < len(one.steps), "current": current}
+    return {**moves, "current": current}
 
 
 def describe_finished(
@@ -70,7 +70,7 @@ def describe_finished(
             "label": one.label,
             "area": one.area,
             "window": output.window(one, photograph.size or (0, 0)),
-            "clicks": sum(step["type"] == "click" for step in one.steps[: one.cursor]),
+            "clicks": sum(step["type"] == "click" for step in one.steps),
             "seconds": round(one.seconds, 1),
         }
         for one in objects

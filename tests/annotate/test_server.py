@@ -178,8 +178,12 @@ def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_pat
     client.act(stroke, 1)
     client.act({"type": "finish", "label": "box"}, 1)
     client.act({"type": "reopen", "object": objects[1]["id"]}, 1)
-    _, mask = client.act({"type": "undo"}, 1)
+    for _ in ("reopen", "finish", "stroke"):
+        _, mask = client.act({"type": "undo"}, 1)
     assert np.array_equal(mask, labels == 7), "undo leads back to the file"
+    for _ in ("stroke", "finish", "reopen"):
+        client.act({"type": "redo"}, 1)
+    client.act({"type": "clear"}, 1)
     client.act({"type": "finish", "label": "box"}, 1)
     client.sessions.close()
     samples = ImageMaskFolder(folder)
@@ -187,6 +191,88 @@ def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_pat
     assert [np.array_equal(samples[n].mask, wanted[n]) for n in (0, 1)] == [True, True]
     kept = np.asarray(Image.open(folder / ".probseg" / "masks" / "photo1.png"))
     assert np.array_equal(kept, labels)
+
+
+def test_one_history_of_all_that_was_done_to_a_photograph(client):
+    """Undo leads back through each state, redo forth again, also by a new server."""
+    folder = client.sessions.folder
+
+    def now():
+        page, mask = client.get(client.path()), client.mask()
+        objects = [(one["id"], one["label"], one["area"]) for one in page["objects"]]
+        current = page["current"] and (page["current"]["clicks"], page["current"]["label"])
+        files = sorted(p.read_bytes() for p in (folder / "masks").glob("*.png"))
+        drawn = None if mask is None else mask.tobytes()
+        return page["state"], objects, current, files, drawn
+
+    def act(kind, **more):
+        client.act({"type": kind, **more})
+        states.append(now())
+
+    states = [now()]
+    act("click", x=64.2, y=48.9, positive=True)
+    act("finish", label="disk")
+    number = client.get(client.path())["objects"][0]["id"]
+    act("label", object=number, label="ring")
+    act("click", x=90.0, y=70.0, positive=True)
+    act("reopen", object=number)
+    act("click", x=100.0, y=20.0, positive=False)
+    act("clear")
+    act("brush", radius=4, points=[[8, 8]], positive=True)
+    act("cancel")
+    act("delete", object=number)
+    act("state", state="done")
+    assert states[9][1] == states[3][1] + states[5][1], "as before it was opened again"
+    back = len(states) - 1
+    while back:
+        back -= 1
+        header, _ = client.act({"type": "undo"})
+        if back == 5:
+            client = again(client)
+        assert now() == states[back], back
+    assert not header["undo"]
+    for state in states[1:]:
+        header, _ = client.act({"type": "redo"})
+        assert now() == state
+    assert not header["redo"]
+    client.act({"type": "undo"})
+    header, _ = client.act({"type": "label", "object": number + 1, "label": "new"})
+    assert not header["redo"], "a new change takes the place of those that were undone"
+    assert "nothing to redo" in refused(client, {"type": "redo"})
+    client.sessions.close()
+
+
+def test_a_new_object_that_is_cancelled_is_gone_until_undo(client):
+    _, drawn = client.click(*CLICKS[0])
+    header, mask = client.act({"type": "cancel"})
+    assert (header["current"], mask) == (None, None)
+    assert "nothing to cancel" in refused(client, {"type": "cancel"})
+    assert np.array_equal(client.act({"type": "undo"})[1], drawn)
+
+
+def test_a_database_of_the_first_schema_is_read(client):
+    """Its objects had a cursor, behind which were steps that undo had taken back."""
+    for click in CLICKS:
+        client.click(*click)
+    _, wanted = client.act({"type": "undo"})
+    folder = client.sessions.folder
+    client.sessions.close()
+    database = sqlite3.connect(folder / ".probseg" / "annotations.sqlite")
+    triggers = database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for (name,) in triggers:
+        database.execute(f"DROP TRIGGER {name}")
+    database.executescript(
+        "ALTER TABLE objects ADD COLUMN cursor INTEGER NOT NULL DEFAULT 2;"
+        "INSERT INTO steps SELECT object, 2, body FROM steps WHERE position = 0;"
+        "DROP TABLE history; DROP TABLE recording; PRAGMA user_version = 1;"
+    )
+    database.close()
+    client = begin(folder, client.sessions.answerer)
+    assert np.array_equal(client.mask(), wanted)
+    assert len(client.get(client.path())["current"]["clicks"]) == 2
+    client.click(*CLICKS[2])
+    assert np.array_equal(client.act({"type": "undo"})[1], wanted)
+    client.sessions.close()
 
 
 def refused(client, action):
@@ -249,7 +335,7 @@ def test_all_prompts_are_in_the_annotations_and_give_the_mask_again(client, tmp_
     client.act({"type": "finish"})
     number = client.get(client.path())["objects"][0]["id"]
     client.act({"type": "reopen", "object": number})
-    client.act({"type": "undo"})  # not finished: the file has the mask of before, and its prompts
+    client.click(*CLICKS[2])  # not finished: the file has the mask of before, and its prompts
     client.sessions.close()
     path = client.sessions.folder / "annotations.json"
     (entry,) = json.loads(path.read_text())["annotations"]

@@ -161,6 +161,7 @@ KINDS = st.sampled_from(
         "undo",
         "redo",
         "clear",
+        "cancel",
         "finish",
         "reopen",
         "delete",

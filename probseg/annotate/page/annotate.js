@@ -16,9 +16,11 @@ const KEYS = [
   ["Shift-drag, X", "box"],
   ["B, E", "brush, eraser"],
   ["[ and ]", "size of the brush"],
-  ["Z, shift-Z", "undo, redo"],
+  ["Z, shift-Z", "undo, redo: all changes of the photograph"],
   ["Backspace", "start the object over"],
+  ["Escape", "cancel the open object, or deselect"],
   ["Enter", "finish the object"],
+  ["Click on a finished one", "select it: Enter goes on with it, Delete removes it"],
   ["1 to 9", "label"],
   ["N, P", "next, previous photograph"],
   ["D, R", "done and next, to review"],
@@ -370,10 +372,11 @@ const page = {
     this.clicker = new Clicker($("clicker"), {
       send: (action, sequence) => this.transport.send(action, sequence),
       fetchImage: () => this.transport.fetchImage(),
-    });
+    }, { edits: true });
     this.clicker.addEventListener("answer", ({ detail }) => this.answered(detail));
     this.clicker.addEventListener("problem", ({ detail }) => report(detail));
     this.clicker.addEventListener("status", () => drawPreviewSwitch());
+    this.clicker.addEventListener("select", () => this.showSelected());
     this.strip = new LongList($("strip"), (id) => this.thumbnail(id), () => narrow.matches);
     this.list = new LongList($("objects"), (id) => this.objectRow(id));
     narrow.addEventListener("change", () => this.strip.redraw());
@@ -458,7 +461,7 @@ const page = {
       const known = await transport.open();
       if (turn !== this.turn) return;
       this.note(photo, known);
-      this.setLabel(known.current?.label ?? this.clicker.label);
+      this.setLabel(known.current?.label ?? (sessionStorage.getItem("label") || null));
       this.clicker.hidden.clear();
       const opening = this.clicker.open(known);
       this.showObjects(known.objects);
@@ -514,7 +517,10 @@ const page = {
 
   answered(answer) {
     banner.clear("note");
-    if (answer.objects) this.showObjects(answer.objects);
+    if (answer.objects) {
+      this.showObjects(answer.objects);
+      drawLabels(); // the selected object may have another label
+    }
     if (answer.current?.object != null && answer.current.label) this.setLabel(answer.current.label);
     if (this.doubting) this.clicker.askUncertainty();
   },
@@ -548,10 +554,31 @@ const page = {
     this.list.redraw();
   },
 
+  /** Show which finished object is selected, in the list and above the labels. */
+  showSelected() {
+    this.list.redraw();
+    drawLabels();
+    const { selected } = this.clicker;
+    if (selected === null) return;
+    this.list.reveal(selected);
+    if (this.explained) return;
+    this.explained = true;
+    banner.show("note", "Selected: Enter goes on with it, Delete removes it, Escape leaves it. To begin a new object inside of it, hide it in the list or draw a box.");
+  },
+
   objectRow(id) {
     const object = this.objects.get(id);
     const hidden = this.clicker.hidden.has(id);
-    const swatch = element("span", { className: "swatch" });
+    const selected = this.clicker.selected === id;
+    const name = object.label ?? "no label";
+    const swatch = element("button", {
+      type: "button",
+      className: "swatch",
+      "aria-label": `Select: ${name}`,
+      "aria-pressed": String(selected),
+      "data-role": "select",
+      onclick: () => this.clicker.select(selected ? null : id),
+    });
     swatch.style.background = colourOf(id);
     const label = element("select", { "aria-label": "Label", "data-role": "label" }, new Option("no label", ""));
     const known = this.session.labels;
@@ -573,23 +600,14 @@ const page = {
         this.list.redraw(id);
       }),
       tool("reopen", "Open again", PEN, () => this.clicker.act({ type: "reopen", object: id })),
-      this.armed === id
-        ? element("button", { type: "button", className: "sure", textContent: "Delete?", "data-role": "delete", onclick: () => this.clicker.act({ type: "delete", object: id }) })
-        : tool("delete", "Delete", BIN, () => this.arm(id)),
+      tool("delete", "Delete", BIN, () => this.clicker.act({ type: "delete", object: id })),
     );
     row.classList.toggle("faint", hidden);
+    row.classList.toggle("selected", selected);
+    row.onclick = (event) => event.target.closest("button, select") ?? this.clicker.select(id);
     row.onpointerenter = () => this.clicker.highlight(id);
     row.onpointerleave = () => this.clicker.highlight(null);
     return row;
-  },
-
-  /** Ask whether an object is to be deleted, which cannot be undone. */
-  arm(id) {
-    const before = this.armed;
-    this.armed = id;
-    for (const row of [before, id]) if (row != null) this.list.redraw(row);
-    clearTimeout(this.armedTimer);
-    if (id != null) this.armedTimer = setTimeout(() => this.arm(null), 4000);
   },
 
   // --- Photographs ------------------------------------------------------------------------------
@@ -621,7 +639,15 @@ const page = {
 
   setLabel(label) {
     this.clicker.label = label;
+    sessionStorage.setItem("label", label ?? "");
     drawLabels();
+  },
+
+  /** Take the label for the selected object, or else for the one that is finished next. */
+  chooseLabel(label) {
+    const { selected } = this.clicker;
+    if (selected === null) this.setLabel(label);
+    else this.clicker.act({ type: "label", object: selected, label });
   },
 };
 
@@ -629,13 +655,16 @@ const page = {
 
 function drawLabels() {
   const { labels } = page.session;
+  const { selected, label } = page.clicker;
+  $("labels-title").textContent = selected === null ? "Label of this object" : "Label of the selected object";
+  const now = selected === null ? label : page.objects.get(selected)?.label;
   const chips = labels.map((name, index) => {
-    const chosen = page.clicker.label === name;
+    const chosen = now === name;
     const chip = element("button", {
       type: "button",
       className: "chip",
       "aria-pressed": String(chosen),
-      onclick: () => page.setLabel(chosen ? null : name),
+      onclick: () => page.chooseLabel(chosen ? null : name),
     });
     if (index < 9) chip.append(element("kbd", { textContent: index + 1 }));
     chip.append(name);
@@ -648,7 +677,8 @@ function drawLabels() {
     try {
       const wanted = labels.includes(name) ? labels : [...labels, name];
       page.session.labels = (await json("labels", { body: { labels: wanted } })).labels;
-      page.setLabel(name);
+      page.chooseLabel(name);
+      drawLabels();
       page.list.redraw();
       page.clicker.over.focus();
     } catch (error) {
@@ -833,7 +863,7 @@ function pressed(event) {
   const digit = "123456789".indexOf(event.key);
   if (digit >= 0 && event.key) {
     const label = page.session.labels[digit];
-    if (label !== undefined) page.setLabel(label);
+    if (label !== undefined) page.chooseLabel(label);
   } else shortcuts[event.key.toLowerCase()]?.();
 }
 

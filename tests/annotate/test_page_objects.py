@@ -1,0 +1,98 @@
+"""Finished objects on the annotation page: selected, changed, undone, copied and counted."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from support.fakes import draw_scene
+from support.pages import Disks, Page, browser, serving
+
+OBJECTS = "clicker.objects.map(object => object.label)"
+OPEN = "clicker.current.object !== null"
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as chromium:
+        yield chromium
+
+
+@pytest.fixture
+def page(chromium, tmp_path):
+    for number in range(4):
+        Image.fromarray(draw_scene(96, 128, seed=number)[0]).save(tmp_path / f"{number:02d}.png")
+    with serving(tmp_path, Disks()) as address:
+        page = Page(chromium, address).open()
+        yield page
+        page.close()
+
+
+def finish(page, x, y, label):
+    """Finish an object with one click, and wait until its mask is there."""
+    page.click(x, y)
+    page.press(label, "Enter")
+    page.until("clicker.objects.every(({ id }) => clicker.finished.get(id)?.stamp)")
+
+
+def test_a_click_on_a_finished_object_selects_it(page):
+    finish(page, 40, 50, "1")
+    finish(page, 100, 50, "2")
+    page.click(40, 50)
+    assert page.run("clicker.selected") == page.run("clicker.objects[0].id")
+    assert page.run(f"[{OPEN}, {OBJECTS}]") == [False, ["cat", "dog"]]
+    assert page.tab.locator(".object.selected select").input_value() == "cat"
+    page.press("2")
+    assert page.run(OBJECTS) == ["dog", "dog"]
+    assert page.run("clicker.selected !== null")
+    page.press("Enter")
+    assert page.run(f"[{OPEN}, {OBJECTS}, clicker.selected]") == [True, ["dog"], None]
+    assert len(page.clicks) == 1
+    page.click(100, 50)  # an object is open: a click like any other
+    assert len(page.clicks) == 2
+    page.press("Escape")
+    assert page.run(f"[{OPEN}, {OBJECTS}]") == [False, ["dog", "dog"]]
+    assert not page.mask().any()
+    page.press("Escape")
+    page.click(100, 50)
+    page.press("Delete")
+    assert page.run(f"[{OBJECTS}, clicker.selected]") == [["dog"], None]
+    page.click(40, 50)
+    page.press("Escape")
+    assert page.run("clicker.selected") is None
+    page.tab.get_by_role("button", name="Hide").click()
+    page.click(40, 50)  # what is hidden is not in the way
+    assert page.run(OPEN)
+    page.press("Escape")
+    page.tab.get_by_role("button", name="Select: dog").click()
+    assert page.run("clicker.selected === clicker.objects[0].id")
+
+
+def test_undo_and_redo_reach_across_objects(page):
+    states = [page.run(f"[{OBJECTS}, {OPEN}]")]
+
+    def after(*keys):
+        page.press(*keys)
+        states.append(page.run(f"[{OBJECTS}, {OPEN}]"))
+
+    page.click(40, 50)
+    after()
+    shown = page.mask()
+    after("1", "Enter")
+    page.until("clicker.finished.values().next().value?.stamp")
+    page.click(40, 50)
+    after("2")
+    after("Enter")
+    page.click(110, 80)
+    after()
+    after("Escape")
+    assert page.run("[clicker.selected, clicker.redoable]") == [None, False]
+    for number in range(len(states) - 2, -1, -1):
+        page.press("z")
+        assert page.run(f"[{OBJECTS}, {OPEN}]") == states[number], number
+        if number == 1:
+            np.testing.assert_array_equal(page.mask(), shown)
+    assert page.tab.get_by_label("Undo").is_disabled()
+    page.open()
+    for state in states[1:]:
+        page.press("Shift+Z")
+        assert page.run(f"[{OBJECTS}, {OPEN}]") == state

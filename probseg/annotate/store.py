@@ -67,14 +67,14 @@ class StoredObject:
         id: Number of the object, unique in the database.
         label: Its class; None without.
         open: Whether it is being annotated; at most one of a photograph is.
-        steps: Clicks, boxes and strokes in order.
+        steps: Clicks, boxes, strokes and patches in order.
         kept: Number of steps to which `mask` is the answer; 0 if there are none, or if one of
             them was replaced since.
         mask: PNG of the finished mask; None before.
         counts: The same as COCO's compressed run lengths.
         area: Pixels of the finished mask; None before.
-        base: PNG of the mask before the first step, which was read from a file; None if the object
-            was begun here.
+        base: PNG of the mask before the first step, which was read from a file or copied from
+            another photograph; None without.
         model: Name of the model that answered last; None for masks that were read.
         seconds: Time spent on it, pauses cut to `LONGEST_PAUSE`.
     """
@@ -240,10 +240,16 @@ class Store:
         sql = "SELECT body FROM steps WHERE object = ? ORDER BY position"
         return tuple([json.loads(body) for (body,) in self._db.execute(sql, (number,))])
 
-    def begin(self, photo: str) -> int:
-        """Begin an object; inside `change`."""
-        sql = "INSERT INTO objects (photo, open, touched) VALUES (?, 1, ?)"
-        number = self._db.execute(sql, (photo, time.time())).lastrowid
+    def begin(self, photo: str, label: str | None = None, base: bytes | None = None) -> int:
+        """Begin an object; inside `change`.
+
+        Args:
+            photo: Name of the photograph.
+            label: Its class.
+            base: PNG of the mask to begin with.
+        """
+        sql = "INSERT INTO objects (photo, open, touched, label, base) VALUES (?, 1, ?, ?, ?)"
+        number = self._db.execute(sql, (photo, time.time(), label, base)).lastrowid
         assert number is not None, "a row was inserted"
         return number
 

@@ -96,3 +96,41 @@ def test_undo_and_redo_reach_across_objects(page):
     for state in states[1:]:
         page.press("Shift+Z")
         assert page.run(f"[{OBJECTS}, {OPEN}]") == state
+
+
+def test_holes_stray_parts_and_copies_by_one_keystroke(page):
+    page.click(60, 50)
+    whole = page.mask()
+    page.press("e")
+    page.run("clicker.brush = 4 * clicker.view.scale")
+    page.drag((60, 50), (61, 50))
+    page.press("b")
+    page.drag((5, 5), (6, 5))
+    ragged = page.mask()
+    assert (ragged[50, 60], ragged[5, 5]) == (False, True)
+    page.press("f")
+    page.tab.get_by_role("button", name="Remove stray parts").click()
+    page.settle()
+    np.testing.assert_array_equal(page.mask(), whole)
+    page.press("i")
+    assert "no stray part" in page.banner()
+    page.press("z", "z")
+    np.testing.assert_array_equal(page.mask(), ragged)
+    page.press("Shift+Z", "Shift+Z", "b", "1", "Enter")
+    finish(page, 110, 80, "2")
+    page.press("v")
+    assert "Nothing to copy" in page.banner()
+    page.click(110, 80)  # a selected object is copied first
+    page.press("n", "n", "v")
+    assert not page.mask()[50, 60]
+    assert page.mask()[80, 110]
+    page.press("v")
+    assert page.run(OBJECTS) == ["dog"]
+    page.until("clicker.finished.size")
+    finished = page.mask("clicker.finished.values().next().value")
+    assert finished[80, 110]
+    np.testing.assert_array_equal(page.mask(), whole & ~finished)
+    page.press("v")
+    assert "All objects" in page.banner()
+    page.press("Enter")
+    assert page.run(OBJECTS) == ["dog", "cat"]

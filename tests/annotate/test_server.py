@@ -193,6 +193,13 @@ def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_pat
     assert np.array_equal(kept, labels)
 
 
+def refused(client, action, n=0, status=400):
+    body = {"revision": client.get(client.path(n))["revision"], "action": action}
+    answer = client.http.post(f"{client.path(n)}/actions", json=body)
+    assert answer.status_code == status
+    return answer.json()["error"]
+
+
 def test_one_history_of_all_that_was_done_to_a_photograph(client):
     """Undo leads back through each state, redo forth again, also by a new server."""
     folder = client.sessions.folder
@@ -242,6 +249,49 @@ def test_one_history_of_all_that_was_done_to_a_photograph(client):
     client.sessions.close()
 
 
+def test_holes_and_stray_parts_are_edited_by_steps_that_undo_takes_back(client):
+    assert "no object is open" in refused(client, {"type": "fill_holes"})
+    client.act({"type": "brush", "radius": 20, "points": [[64, 48]], "positive": True})
+    _, whole = client.click(64, 48)
+    client.act({"type": "brush", "radius": 4, "points": [[64, 48]], "positive": False})
+    _, ragged = client.act({"type": "brush", "radius": 3, "points": [[5, 90]], "positive": True})
+    _, filled = client.act({"type": "fill_holes"})
+    assert filled[48, 64]
+    assert "no hole" in refused(client, {"type": "fill_holes"})
+    _, clean = client.act({"type": "remove_islands"})
+    assert not clean[90, 5]
+    assert "no stray part" in refused(client, {"type": "remove_islands"})
+    client = again(client)
+    assert np.array_equal(client.mask(), clean)
+    assert np.array_equal(client.click(5, 90)[1][90, 5], False), "edits hold over later clicks"
+    for wanted in (clean, filled, ragged):
+        assert np.array_equal(client.act({"type": "undo"})[1], wanted)
+    assert whole[48, 64]
+    client.sessions.close()
+
+
+def test_an_object_is_copied_to_the_next_photograph(client):
+    _, mask = client.click(*CLICKS[0])
+    header, _ = client.act({"type": "finish", "label": "disk"})
+    source = {"photo": client.photographs[0]["id"], "object": header["objects"][0]["id"]}
+    _, drawn = client.act({"type": "brush", "radius": 2, "points": [[5, 5]], "positive": True}, 1)
+    header, copied = client.act({"type": "copy", **source}, 1)
+    assert [one["area"] for one in header["objects"]] == [drawn.sum()], "the open one is finished"
+    assert header["current"]["label"] == "disk"
+    assert np.array_equal(copied, mask & ~drawn)
+    client.click(60, 40, True, 1)
+    client.act({"type": "clear"}, 1)
+    assert np.array_equal(client.mask(1), copied), "starting over leads back to the copy"
+    header, _ = client.act({"type": "finish", "label": "disk"}, 1)
+    assert [one["area"] for one in header["objects"]] == [drawn.sum(), copied.sum()]
+    for wrong in ({"photo": []}, {"object": 99}):
+        refused(client, {"type": "copy", **source, **wrong}, 2, 404)
+    Image.fromarray(np.zeros((40, 60, 3), np.uint8)).save(client.sessions.folder / "small.png")
+    client = again(client)
+    assert "photographs of one size" in refused(client, {"type": "copy", **source}, 3)
+    client.sessions.close()
+
+
 def test_a_new_object_that_is_cancelled_is_gone_until_undo(client):
     _, drawn = client.click(*CLICKS[0])
     header, mask = client.act({"type": "cancel"})
@@ -273,13 +323,6 @@ def test_a_database_of_the_first_schema_is_read(client):
     client.click(*CLICKS[2])
     assert np.array_equal(client.act({"type": "undo"})[1], wanted)
     client.sessions.close()
-
-
-def refused(client, action):
-    body = {"revision": client.get(client.path())["revision"], "action": action}
-    answer = client.http.post(f"{client.path()}/actions", json=body)
-    assert answer.status_code == 400
-    return answer.json()["error"]
 
 
 DONE = {"type": "state", "state": "done"}

@@ -162,6 +162,9 @@ KINDS = st.sampled_from(
         "redo",
         "clear",
         "cancel",
+        "fill_holes",
+        "remove_islands",
+        "copy",
         "finish",
         "reopen",
         "delete",
@@ -170,9 +173,9 @@ KINDS = st.sampled_from(
         "other",
     ]
 )
-NAMES = ["type", "x", "y", "positive", "box", "radius", "points", "object", "label", "state"]
+NAMES = ["x", "y", "positive", "box", "radius", "points", "object", "photo", "label", "state"]
 ACTIONS = st.fixed_dictionaries(
-    {"type": KINDS}, optional={name: JSON | st.floats(-10, 200) for name in NAMES[1:]}
+    {"type": KINDS}, optional={name: JSON | st.floats(-10, 200) for name in NAMES}
 )
 BODIES = (
     st.fixed_dictionaries(

@@ -21,6 +21,8 @@ const KEYS = [
   ["Escape", "cancel the open object, or deselect"],
   ["Enter", "finish the object"],
   ["Click on a finished one", "select it: Enter goes on with it, Delete removes it"],
+  ["F, I", "fill holes, remove stray parts"],
+  ["V", "copy the next object of the last photograph"],
   ["1 to 9", "label"],
   ["N, P", "next, previous photograph"],
   ["D, R", "done and next, to review"],
@@ -435,6 +437,7 @@ const page = {
     const photo = this.session.photographs[index];
     if (!photo) return;
     const before = this.photo;
+    this.rememberObjects();
     const turn = (this.turn = (this.turn ?? 0) + 1);
     this.index = index;
     this.clicker.locked = true;
@@ -465,6 +468,7 @@ const page = {
       this.clicker.hidden.clear();
       const opening = this.clicker.open(known);
       this.showObjects(known.objects);
+      this.listed = photo;
       await opening;
       if (turn !== this.turn) return;
       this.opening = performance.now() - since;
@@ -477,6 +481,26 @@ const page = {
       else this.unreadable(error.message);
     } finally {
       if (turn === this.turn) this.arriving = false;
+    }
+  },
+
+  /** Remember the objects of the photograph that is left, to copy them; a selected one comes first. */
+  rememberObjects() {
+    if (this.listed !== this.photo || !this.objects.size) return;
+    const { selected } = this.clicker;
+    const ids = [...this.objects.keys()].filter((id) => id !== selected);
+    this.source = { photo: this.photo, ids: selected === null ? ids : [selected, ...ids] };
+  },
+
+  /** Begin an object with the mask of the next one of the photograph that was annotated before. */
+  async copyObject() {
+    const { source } = this;
+    if (!source || source.photo === this.photo) {
+      banner.show("note", "Nothing to copy: first open a photograph with finished objects, then this one.");
+    } else if (!source.ids.length) banner.show("note", `All objects of ${source.photo.name} are copied.`);
+    else {
+      const object = source.ids[0];
+      if (await this.clicker.act({ type: "copy", photo: source.photo.id, object })) source.ids.shift();
     }
   },
 
@@ -845,6 +869,9 @@ const shortcuts = {
   u: toggleUncertainty,
   g: suggest,
   c: showWithout,
+  f: () => page.clicker.act({ type: "fill_holes" }),
+  i: () => page.clicker.act({ type: "remove_islands" }),
+  v: () => page.copyObject(),
   "?": () => $("help").showModal(),
 };
 
@@ -887,6 +914,9 @@ function listen() {
   $("model").onchange = () => changeModel($("model").value);
   $("uncertainty").onclick = toggleUncertainty;
   $("suggest").onclick = suggest;
+  $("fill").onclick = shortcuts.f;
+  $("islands").onclick = shortcuts.i;
+  $("copy").onclick = shortcuts.v;
   $("without").onpointerdown = showWithout;
   for (const end of ["pointerup", "pointerleave", "pointercancel"]) $("without").addEventListener(end, showWith);
   $("strip").addEventListener("keydown", (event) => {

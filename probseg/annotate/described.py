@@ -79,16 +79,16 @@ def describe_finished(
 
 
 def describe_overview(
-    photograph: Photograph, stored: tuple[str, int] | None, files: int
+    photograph: Photograph, stored: tuple[str, dict[str, int]] | None, files: int
 ) -> dict[str, Any]:
     """Describe a photograph in the list of all.
 
     Args:
         photograph: The file.
-        stored: Its state and its number of finished objects; None if it was never opened.
+        stored: Its state and its number of finished objects by label; None if it was never opened.
         files: Number of its mask files, the objects of photographs that were never opened.
     """
-    state, objects = stored or ("open", files)
+    state, labels = stored or ("open", {"": files} if files else {})
     height, width = photograph.size or (None, None)
     return {
         "id": photograph.id,
@@ -96,7 +96,8 @@ def describe_overview(
         "width": width,
         "height": height,
         "state": state,
-        "objects": objects,
+        "objects": sum(labels.values()),
+        "labels": labels,
         "error": photograph.error,
     }
 

@@ -205,13 +205,20 @@ class Store:
             self._db.execute(inverse)
         return True
 
-    def overview(self) -> dict[str, tuple[State, int]]:
-        """Return the state of each known photograph, and its number of finished objects."""
+    def overview(self) -> dict[str, tuple[State, dict[str, int]]]:
+        """Return the state of each known photograph, and its number of finished objects by label.
+
+        The label of objects without one is empty.
+        """
+        rows = self._db.execute("SELECT name, state FROM photographs")
+        known: dict[str, tuple[State, dict[str, int]]] = {name: (state, {}) for name, state in rows}
         sql = (
-            "SELECT name, state, (SELECT COUNT(*) FROM objects WHERE photo = name AND open = 0) "
-            "FROM photographs"
+            "SELECT photo, COALESCE(label, ''), COUNT(*) FROM objects WHERE open = 0 "
+            "GROUP BY photo, label ORDER BY label"
         )
-        return {name: (state, count) for name, state, count in self._db.execute(sql)}
+        for name, label, count in self._db.execute(sql):
+            known[name][1][label] = count
+        return known
 
     def set_state(self, photo: str, state: State) -> None:
         """Note whether a photograph is done; inside `change`."""

@@ -134,3 +134,50 @@ def test_holes_stray_parts_and_copies_by_one_keystroke(page):
     assert "All objects" in page.banner()
     page.press("Enter")
     assert page.run(OBJECTS) == ["dog", "cat"]
+
+
+def listed(page):
+    names = "probsegPage.session.photographs"
+    return page.run(f"probsegPage.strip.keys.map(key => {names}[probsegPage.byId.get(key)].name)")
+
+
+def test_photographs_are_found_by_name_number_label_and_state(page):
+    finish(page, 40, 50, "1")
+    finish(page, 100, 50, "1")
+    page.press("d")
+    page.until("probsegPage.index === 1")
+    page.settle()
+    finish(page, 40, 50, "2")
+    labels, states = page.tab.locator("#label-filter"), page.tab.locator("#filter")
+    assert labels.locator("option").all_inner_texts() == [
+        "All labels",
+        "cat (2)",
+        "dog (1)",
+        "no object (2)",
+    ]
+    assert page.tab.locator("#strip .thumb-name").first.inner_text() == "00.png"
+    labels.select_option("cat (2)")
+    assert listed(page) == ["00.png"]
+    states.select_option("Open")
+    assert listed(page) == []
+    assert page.tab.get_by_text("None is like this").is_visible()
+    labels.select_option("no object (2)")
+    assert listed(page) == ["02.png", "03.png"]
+    labels.select_option("")
+    page.run("clicker.over.focus()")
+    page.press("/")
+    page.tab.keyboard.type("3.P")
+    assert listed(page) == ["03.png"]
+    page.press("Enter")
+    assert page.run("probsegPage.photo.name") == "03.png"
+    assert listed(page) == ["01.png", "02.png", "03.png"]
+    page.press("/")
+    page.tab.keyboard.type("#1")
+    page.press("Enter")
+    assert page.run("probsegPage.photo.name") == "00.png"
+    page.press("/")
+    page.tab.keyboard.type("#9")
+    page.press("Enter")
+    assert "no photograph" in page.banner()
+    page.open()  # as the server counts them
+    assert "cat (2)" in labels.locator("option").all_inner_texts()

@@ -166,7 +166,8 @@ def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_pat
     (folder / "masks").mkdir()
     Image.fromarray(labels).save(folder / "masks" / "photo1.png")
     client = begin(folder, answerer)
-    assert [row["objects"] for row in client.get("/api/session")["photographs"]] == [0, 1, 0]
+    rows = client.get("/api/session")["photographs"]
+    assert [(row["objects"], row["labels"]) for row in rows] == [(0, {}), (1, {"": 1}), (0, {})]
     objects = client.get(client.path(1))["objects"]
     assert [one["window"] for one in objects] == [[10, 10, 20, 10], [40, 40, 40, 20]]
     assert (folder / "masks" / "photo1.png").is_file(), "looking changes nothing"

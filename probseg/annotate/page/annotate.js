@@ -26,6 +26,7 @@ const KEYS = [
   ["1 to 9", "label"],
   ["N, P", "next, previous photograph"],
   ["D, R", "done and next, to review"],
+  ["/", "search photographs; #12 is the twelfth"],
   ["H", "hide masks and marks"],
   ["U, G", "uncertainty, suggest a click"],
   ["C, held", "mask without iterations"],
@@ -43,6 +44,7 @@ const KNOBS = [
   { name: "click_iterations", text: "Click iterations", hint: "EM iterations that adapt the classifier to the clicks; 0 is none" },
   { name: "click_prior", text: "Click prior", hint: "Prior precision of the classifier: larger values adapt less", prior: true, positive: true },
 ];
+const NO_OBJECT = "none"; // in the filter by labels, whose values are "=" and the label
 const PRIORS = [0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100];
 
 // --- Requests -----------------------------------------------------------------------------------
@@ -407,17 +409,66 @@ const page = {
     );
     $("train").hidden = !session.train_command;
     $("train").firstChild.textContent = session.train_command ?? "";
+    this.countLabels();
     this.filter();
     drawKnobs();
     drawLabels();
     this.progress();
   },
 
+  /** List the photographs of a state and a label whose names have the text of the search. */
   filter() {
     const state = $("filter").value;
-    const listed = this.session.photographs.filter((photo) => !state || photo.state === state);
+    const label = $("label-filter").value;
+    const text = $("search").value.trim().toLowerCase();
+    const listed = this.session.photographs.filter((photo) => {
+      if (state && photo.state !== state) return false;
+      if (label === NO_OBJECT ? photo.objects > 0 : label && !photo.labels[label.slice(1)]) return false;
+      return text.startsWith("#") || photo.name.toLowerCase().includes(text);
+    });
     this.strip.set(listed.map(({ id }) => id));
     this.strip.redraw();
+    $("no-photographs").hidden = listed.length > 0;
+  },
+
+  /** Open what was searched for: the first photograph of the list, or the one of a number. */
+  find() {
+    const text = $("search").value.trim();
+    const index = text.startsWith("#") ? Number(text.slice(1)) - 1 : this.byId.get(this.strip.keys[0]);
+    if (!this.session.photographs[index]) {
+      banner.show("note", `There is no photograph “${text}”.`);
+      return;
+    }
+    this.clearSearch();
+    this.open(index);
+  },
+
+  clearSearch() {
+    $("search").value = "";
+    this.filter();
+    this.clicker.over.focus({ preventScroll: true });
+  },
+
+  /** Offer the labels to filter by, each with its number of finished objects. */
+  countLabels() {
+    const counts = new Map(this.session.labels.map((label) => [label, 0]));
+    let without = 0;
+    for (const { labels, objects, error } of this.session.photographs) {
+      for (const [label, count] of Object.entries(labels)) counts.set(label, (counts.get(label) ?? 0) + count);
+      if (!objects && !error) without++;
+    }
+    const unnamed = counts.get("");
+    counts.delete("");
+    const root = $("label-filter");
+    const { value } = root;
+    root.replaceChildren(
+      new Option("All labels", ""),
+      ...[...counts].map(([label, count]) => new Option(`${label} (${count})`, `=${label}`)),
+      ...(unnamed ? [new Option(`no label (${unnamed})`, "=")] : []),
+      new Option(`no object (${without})`, NO_OBJECT),
+    );
+    root.value = value;
+    if (root.selectedIndex < 0) root.value = "";
   },
 
   progress() {
@@ -531,11 +582,17 @@ const page = {
 
   /** Take over what an answer says of a photograph. */
   note(photo, { state, objects }) {
-    const before = `${photo.state} ${photo.objects}`;
+    const shown = () => JSON.stringify([photo.state, photo.labels]);
+    const before = shown();
     if (state) photo.state = state;
-    if (objects) photo.objects = objects.length;
-    if (before === `${photo.state} ${photo.objects}`) return;
+    if (objects) {
+      photo.objects = objects.length;
+      photo.labels = {};
+      for (const { label } of objects) photo.labels[label ?? ""] = (photo.labels[label ?? ""] ?? 0) + 1;
+    }
+    if (before === shown()) return;
     this.strip.redraw(photo.id);
+    this.countLabels();
     this.progress();
   },
 
@@ -654,6 +711,7 @@ const page = {
         onclick: () => this.open(index),
       },
       image,
+      element("span", { className: "thumb-name", textContent: photo.name.length > 18 ? `…${photo.name.slice(-17)}` : photo.name }),
       element("span", { className: "thumb-state", textContent: { open: "", done: "✓", review: "!", error: "×" }[state] }),
     );
     if (photo.objects) thumb.append(element("span", { className: "thumb-count", textContent: photo.objects }));
@@ -703,6 +761,7 @@ function drawLabels() {
       page.session.labels = (await json("labels", { body: { labels: wanted } })).labels;
       page.chooseLabel(name);
       drawLabels();
+      page.countLabels();
       page.list.redraw();
       page.clicker.over.focus();
     } catch (error) {
@@ -872,6 +931,7 @@ const shortcuts = {
   f: () => page.clicker.act({ type: "fill_holes" }),
   i: () => page.clicker.act({ type: "remove_islands" }),
   v: () => page.copyObject(),
+  "/": () => $("search").focus(),
   "?": () => $("help").showModal(),
 };
 
@@ -891,7 +951,10 @@ function pressed(event) {
   if (digit >= 0 && event.key) {
     const label = page.session.labels[digit];
     if (label !== undefined) page.chooseLabel(label);
-  } else shortcuts[event.key.toLowerCase()]?.();
+  } else if (shortcuts[event.key.toLowerCase()]) {
+    event.preventDefault(); // the key that goes to the search is no text for it
+    shortcuts[event.key.toLowerCase()]();
+  }
 }
 
 function listen() {
@@ -908,7 +971,12 @@ function listen() {
   });
   $("previous").onclick = () => page.go(-1);
   $("next").onclick = () => page.go(1);
-  $("filter").onchange = () => page.filter();
+  for (const name of ["filter", "label-filter"]) $(name).onchange = () => page.filter();
+  $("search").oninput = () => page.filter();
+  $("search").addEventListener("keydown", (event) => {
+    if (event.key === "Enter") page.find();
+    else if (event.key === "Escape") page.clearSearch();
+  });
   $("done").onclick = () => page.done();
   $("review").onclick = shortcuts.r;
   $("model").onchange = () => changeModel($("model").value);

@@ -28,21 +28,19 @@ const KEYS = [
   ["D, R", "done and next, to review"],
   ["/", "search photographs; #12 is the twelfth"],
   ["H", "hide masks and marks"],
-  ["U, G", "uncertainty, suggest a click"],
-  ["C, held", "mask without iterations"],
+  ["U, G", "unsure areas, suggest a click"],
+  ["C, held", "the mask without adapting"],
   ["Wheel, + and −", "zoom"],
   ["Space-drag, drag", "move the photograph"],
   ["0", "whole photograph"],
   ["Arrows", "crosshair; with shift one pixel"],
   ["A, S", "object, background at the crosshair"],
+  ["?", "this list"],
 ];
 const KNOBS = [
-  { name: "key_iterations", text: "Key iterations", hint: "EM iterations that adapt keys to the photograph; 0 is plain attention" },
-  { name: "key_prior", text: "Key prior", hint: "Prior precision of the keys: larger values adapt less; 0 is maximum likelihood", prior: true },
-  { name: "value_iterations", text: "Value iterations", hint: "EM iterations that spread clicks to similar pixels; 0 is none" },
-  { name: "value_prior", text: "Value prior", hint: "Prior precision of the values: larger values adapt less", prior: true },
-  { name: "click_iterations", text: "Click iterations", hint: "EM iterations that adapt the classifier to the clicks; 0 is none" },
-  { name: "click_prior", text: "Click prior", hint: "Prior precision of the classifier: larger values adapt less", prior: true, positive: true },
+  { name: "key", text: "Adapt to the photograph", hint: "groups the colours and textures of this photograph", technical: "keys" },
+  { name: "value", text: "Spread clicks to similar areas", hint: "what you clicked on counts for areas that look alike", technical: "values" },
+  { name: "click", text: "Learn from the clicks", hint: "learns what object and background look like here", technical: "classifier", positive: true },
 ];
 const NO_OBJECT = "none"; // in the filter by labels, whose values are "=" and the label
 const PRIORS = [0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100];
@@ -706,15 +704,15 @@ const page = {
         id: `photo-${id}`,
         role: "option",
         "aria-selected": String(index === this.index),
-        "aria-label": `${photo.name}, ${said}, ${photo.objects} objects`,
         title: photo.name,
         onclick: () => this.open(index),
       },
       image,
       element("span", { className: "thumb-name", textContent: photo.name.length > 18 ? `…${photo.name.slice(-17)}` : photo.name }),
-      element("span", { className: "thumb-state", textContent: { open: "", done: "✓", review: "!", error: "×" }[state] }),
+      element("span", { className: "clicker-hidden", textContent: `, ${said}, ${photo.objects} ${photo.objects === 1 ? "object" : "objects"}` }),
+      element("span", { className: "thumb-state", "aria-hidden": "true", textContent: { open: "", done: "✓", review: "!", error: "×" }[state] }),
     );
-    if (photo.objects) thumb.append(element("span", { className: "thumb-count", textContent: photo.objects }));
+    if (photo.objects) thumb.append(element("span", { className: "thumb-count", "aria-hidden": "true", textContent: photo.objects }));
     if (!photo.error) queueMicrotask(() => thumbnails.show(image, id));
     return thumb;
   },
@@ -789,19 +787,38 @@ function changeSettings(changes) {
   }, 60);
 }
 
-function knob({ name, text, hint, prior, positive }) {
+/** Return a slider of a setting over the values of a scale. */
+function slider(name, text, hint, scale) {
   const value = page.session.settings[name];
-  const scale = prior ? [...new Set([...PRIORS.slice(positive ? 1 : 0), value])].sort((a, b) => a - b) : null;
-  const place = prior ? scale.indexOf(value) : value;
   const output = element("output", { textContent: value });
-  const input = element("input", { type: "range", min: 0, max: prior ? scale.length - 1 : 10, step: 1, "data-knob": name });
-  input.value = place;
+  const input = element("input", { type: "range", min: 0, max: scale.length - 1, step: 1, "data-knob": name });
+  input.value = scale.indexOf(value);
+  const told = () => input.setAttribute("aria-valuetext", output.textContent);
   input.oninput = () => {
-    const chosen = prior ? scale[Number(input.value)] : Number(input.value);
+    const chosen = scale[Number(input.value)];
     output.textContent = chosen;
+    told();
     changeSettings({ [name]: chosen });
   };
+  told();
   return element("label", { className: "knob", title: hint }, element("span", { textContent: text }), input, output);
+}
+
+/** Return the two sliders of one way in which the model adapts. */
+function knob({ name, text, hint, technical, positive }) {
+  const prior = page.session.settings[`${name}_prior`];
+  const priors = [...new Set([...PRIORS.slice(positive ? 1 : 0), prior])].sort((a, b) => a - b);
+  const rounds = Array.from({ length: 11 }, (_, count) => count);
+  const legend = element("legend", { textContent: text });
+  const made = element(
+    "fieldset",
+    { className: "knobs" },
+    legend,
+    slider(`${name}_iterations`, "Rounds", `More rounds change more; 0 is off (EM iterations of the ${technical})`, rounds),
+  );
+  made.title = `The model ${hint}`;
+  if (prior != null) made.append(slider(`${name}_prior`, "Caution", `More caution changes less (prior precision of the ${technical})`, priors));
+  return made;
 }
 
 function checkbox(text, checked, onchange, hint = "") {
@@ -812,18 +829,18 @@ function checkbox(text, checked, onchange, hint = "") {
 
 function drawKnobs() {
   const { settings } = page.session;
-  const present = KNOBS.filter(({ name }) => settings[name] != null);
+  const present = KNOBS.filter(({ name }) => settings[`${name}_iterations`] != null);
   $("knobs").replaceChildren(...present.map(knob));
   $("no-knobs").hidden = present.length > 0;
   $("without").hidden = !present.length;
-  const preview = checkbox("Preview under the pointer", true, (on) => page.clicker.setPreview(on), "Shows the mask after a click at the pointer");
+  const preview = checkbox("Preview under the pointer", true, (on) => page.clicker.setPreview(on), "Dashed outline: the mask that a click at the pointer would give");
   preview.id = "preview";
   const switches = [preview];
   if (settings.avoid_finished != null) {
-    switches.push(checkbox("Keep off finished objects", settings.avoid_finished, (on) => changeSettings({ avoid_finished: on }), "This object excludes the pixels of finished objects"));
+    switches.push(checkbox("Do not overlap finished objects", settings.avoid_finished, (on) => changeSettings({ avoid_finished: on }), "Pixels of finished objects are left out of this one"));
   }
   const closer = (on) => changeSettings({ zoom: on ? "scales" : null });
-  switches.push(checkbox("Zoom in on the object", settings.zoom != null, closer, "The first click is answered at three scales, later ones from an enlarged window around the object"));
+  switches.push(checkbox("Enlarge the object for the model", settings.zoom != null, closer, "More exact, but slower: the first click is answered at three scales, later ones from an enlarged window around the object"));
   $("switches").replaceChildren(...switches);
 }
 
@@ -854,7 +871,7 @@ async function suggest() {
   else banner.show("note", "The model is sure everywhere: no click to suggest.");
 }
 
-/** Show the mask without iterations while a key or button is held; the settings come back at once. */
+/** Show the mask without adapting while a key or button is held; the settings come back at once. */
 async function showWithout() {
   if (page.without || $("without").hidden) return;
   page.without = true;

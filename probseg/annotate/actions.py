@@ -280,7 +280,11 @@ def _finish(
     if one.mask is not None:
         labels[(png.decode(one.mask) == 255) & ~mask] = 255
     _set_label(sessions, one, label)
-    sessions.store.finish(one.id, output.finished(labels), sessions.answerer.name)
+    quality = one.quality
+    if one.kept != len(one.steps):  # otherwise the mask is the stored one
+        answer = sessions.answers.session(photograph, one).answer.mask
+        quality = None if answer is None else round(answer.quality, 3)
+    sessions.store.finish(one.id, output.finished(labels), sessions.answerer.name, quality)
     sessions.answers.drop(photograph)
 
 

@@ -72,6 +72,7 @@ def describe_finished(
             "window": output.window(one, photograph.size or (0, 0)),
             "clicks": sum(step["type"] == "click" for step in one.steps),
             "seconds": round(one.seconds, 1),
+            "quality": one.quality,
         }
         for one in objects
         if not one.open

@@ -153,8 +153,9 @@ def write_coco(path: Path, photographs: Sequence[Photograph], store: Store) -> N
     """Write all finished objects as COCO JSON with run lengths.
 
     Besides COCO's own keys, annotations have `prompts` (the clicks, boxes and strokes that the
-    mask is the answer to, in order; see `probseg.annotate.steps`), `seconds` and `model`. Objects
-    without a label are of the category `object`.
+    mask is the answer to, in order; see `probseg.annotate.steps`), `seconds`, `model` and `score`
+    (`Mask.quality`; not of masks that were read). Objects without a label are of the category
+    `object`.
     """
     known = {photograph.name: photograph for photograph in photographs if photograph.size}
     numbers = {name: n for n, name in enumerate(known, start=1)}
@@ -181,6 +182,7 @@ def write_coco(path: Path, photographs: Sequence[Photograph], store: Store) -> N
                     "prompts": one.steps[: one.kept],
                     "seconds": round(one.seconds, 1),
                     "model": one.model,
+                    **({} if one.quality is None else {"score": one.quality}),
                 }
             )
     coco.write(path, images, annotations, coco.numbered(categories))

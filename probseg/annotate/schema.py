@@ -27,7 +27,9 @@ CREATE TABLE steps (
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
-UNDONE = ("label", "open", "kept", "mask", "counts", "area", "model")
+QUALITY = "ALTER TABLE objects ADD COLUMN quality REAL;"
+
+UNDONE = ("label", "open", "kept", "mask", "counts", "area", "model", "quality")
 """Columns of objects that undo and redo change; the time that was spent stays."""
 
 
@@ -107,5 +109,5 @@ CREATE TABLE recording (photo TEXT NOT NULL, revision INTEGER NOT NULL, undone I
 """
 """One history for each photograph, in place of a cursor in the steps of each object."""
 
-CHANGES = (SCHEMA, HISTORY)
+CHANGES = (SCHEMA, QUALITY, HISTORY)
 """Statements that lead from each version of the schema, `PRAGMA user_version`, to the next one."""

@@ -77,6 +77,7 @@ class StoredObject:
             another photograph; None without.
         model: Name of the model that answered last; None for masks that were read.
         seconds: Time spent on it, pauses cut to `LONGEST_PAUSE`.
+        quality: `Mask.quality` of the finished mask; None for masks that were read.
     """
 
     id: int
@@ -90,6 +91,7 @@ class StoredObject:
     base: bytes | None
     model: str | None
     seconds: float
+    quality: float | None
 
 
 class Store:
@@ -234,7 +236,7 @@ class Store:
 
     def _objects(self, condition: str, photo: str) -> list[StoredObject]:
         sql = (
-            "SELECT id, label, open, kept, mask, counts, area, base, model, seconds "
+            "SELECT id, label, open, kept, mask, counts, area, base, model, seconds, quality "
             f"FROM objects WHERE {condition} ORDER BY id"
         )
         rows = self._db.execute(sql, (photo,)).fetchall()
@@ -283,15 +285,15 @@ class Store:
     def clear(self, number: int) -> None:
         """Delete the steps of an object; inside `change`."""
         self._db.execute("DELETE FROM steps WHERE object = ?", (number,))
-        self._db.execute("UPDATE objects SET kept = 0 WHERE id = ?", (number,))
+        self._db.execute("UPDATE objects SET kept = 0, quality = NULL WHERE id = ?", (number,))
 
-    def finish(self, number: int, mask: Finished, model: str) -> None:
+    def finish(self, number: int, mask: Finished, model: str, quality: float | None) -> None:
         """Close an object with its mask; inside `change`."""
         sql = (
-            "UPDATE objects SET open = 0, mask = ?, counts = ?, area = ?, model = ?, "
+            "UPDATE objects SET open = 0, mask = ?, counts = ?, area = ?, model = ?, quality = ?, "
             "kept = (SELECT COUNT(*) FROM steps WHERE object = id) WHERE id = ?"
         )
-        self._db.execute(sql, (*mask, model, number))
+        self._db.execute(sql, (*mask, model, quality, number))
 
     def reopen(self, number: int) -> None:
         """Open a finished object; inside `change`."""

@@ -181,6 +181,7 @@ class PredictionWriter(L.Callback):
                         "category_id": prompted.category,
                         "segmentation": rle,
                         **coco.measures(rle),
+                        "score": record["qualities"][place],
                     }
                 )
         categories = [{"id": key, "name": name} for key, name in self.categories.items()]
@@ -217,6 +218,7 @@ class PredictionWriter(L.Callback):
                     place: run_lengths.encode(region) if COCO in self.formats else None
                     for place, region in result.masks.items()
                 },
+                "qualities": result.qualities,
                 "failed": result.failed,
             }
         for file in before.difference(record["files"]):  # of objects that are no more

@@ -115,10 +115,11 @@ def trace(model: Segmenter, side: int) -> dict[str, Graph]:
     known = {"image": torch.zeros(1, 3, side, side)}
     features = named_features(model.features(known["image"]))
     graphs, answering = {}, copy.deepcopy(model)
+    answering.quality = None
     if features:
         # A program holds all weights of its module, also those that it does not use.
         encoding = copy.deepcopy(model)
-        del encoding.head, answering.backbone, answering.decoder
+        del encoding.head, encoding.quality, answering.backbone, answering.decoder
         graphs["encode"] = _graph(Encode(encoding), known, list(features))
     known |= features
     known |= {

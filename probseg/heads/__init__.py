@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from probseg.heads.ocr import OCRDecoder
     from probseg.heads.propagation import PromptPropagation
     from probseg.heads.pyramid import PromptUNet, PyramidDecoder
+    from probseg.heads.quality import MaskQuality
     from probseg.heads.simple_pyramid import SimplePyramid
     from probseg.heads.stage import PromptStage
 
@@ -53,6 +54,7 @@ _PATHS = {
     "Fusion": "probseg.heads.fusion.Fusion",
     "GraphCut": "probseg.heads.graph_cut.GraphCut",
     "Head": "probseg.heads.base.Head",
+    "MaskQuality": "probseg.heads.quality.MaskQuality",
     "PromptPropagation": "probseg.heads.propagation.PromptPropagation",
 }
 
@@ -70,6 +72,7 @@ __all__ = [
     "Fusion",
     "GraphCut",
     "Head",
+    "MaskQuality",
     "OCRDecoder",
     "PromptFusion",
     "PromptPropagation",

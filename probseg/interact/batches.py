@@ -28,6 +28,19 @@ class Model(Protocol):
         """Return logits `(H, W)` of each image for all its prompts so far (a batch of 1)."""
 
 
+class Answered(NamedTuple):
+    """Answer to all prompts on one image.
+
+    Args:
+        logits: Calibrated, float32, shape `(H, W)`.
+        quality: Predicted IoU of the mask with the truth, as far as the image shows it, from 0 to
+            1, shape `()`; None where the model does not predict it.
+    """
+
+    logits: Tensor
+    quality: Tensor | None = None
+
+
 class OneStep(NamedTuple):
     """A model that is one function of image `(1, 3, H, W)` and prompts.
 
@@ -88,14 +101,15 @@ class SegmenterModel(NamedTuple):
         ]
 
     def decode_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> list[Tensor]:
-        """Compute the logits of the object for the prompts on each image.
+        """Return the logits of `answer_each`."""
+        return [answered.logits for answered in self.answer_each(encoded, prompts)]
+
+    def answer_each(self, encoded: Sequence[Encoded], prompts: Sequence[Prompts]) -> list[Answered]:
+        """Answer the prompts on each image.
 
         Args:
             encoded: Of `encode_each`, all of one `grid`.
             prompts: Clicks and box of each image, as a batch of 1, in its pixels.
-
-        Returns:
-            Calibrated logits `(H, W)` of each image, float32.
 
         Raises:
             ValueError: If the shapes do not fit together.
@@ -106,13 +120,14 @@ class SegmenterModel(NamedTuple):
             for image, own in zip(encoded, prompts, strict=True)
         ]
         image = torch.cat([part.image for part in encoded])
-        raw, _ = network.grid_logits(image, _joined_features(encoded), _joined_prompts(moved))
-        return [
-            network.calibrated(as_given(network.refined(raw[n : n + 1], part, moved[n]), part))[
-                0, 0
-            ]
-            for n, part in enumerate(encoded)
-        ]
+        maps = _joined_features(encoded)
+        raw, _, quality = network.grid_logits(image, maps, _joined_prompts(moved))
+        answers = []
+        for n, part in enumerate(encoded):
+            refined = as_given(network.refined(raw[n : n + 1], part, moved[n]), part)
+            own = None if quality is None else quality[n].sigmoid()
+            answers.append(Answered(network.calibrated(refined)[0, 0], own))
+        return answers
 
 
 def _joined_features(encoded: Sequence[Encoded]) -> DecoderMaps | None:

@@ -13,17 +13,25 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from probseg.clicks.boxes import Box
-from probseg.interact.batches import Model, SegmenterModel
+from probseg.interact.batches import Answered, Model, SegmenterModel
 from probseg.interact.probability import ProbabilityMap
 from probseg.interact.sampling import box_size, fitted
 from probseg.interact.states import InteractionState, View, check_click
-from probseg.interact.zoom import Zoom, expected_iou, first_windows, next_window, scaled_size
+from probseg.interact.zoom import (
+    Zoom,
+    cut_factor,
+    expected_iou,
+    first_windows,
+    next_window,
+    scaled_size,
+)
 from probseg.models import Segmenter
 from probseg.types import Click, Prompts
 
@@ -102,11 +110,11 @@ class InteractionLoop:
         answered = list(current)
         for part in self._together(views):
             timed = _Stopwatch(current[part[0]].photograph.device)
-            probabilities = self._probabilities([current[i] for i in part])
+            answers = self._answers([current[i] for i in part])
             share = timed.seconds() / len(part)
-            for i, probability in zip(part, probabilities, strict=True):
+            for i, answer in zip(part, answers, strict=True):
                 took = (current[i].seconds or 0.0) + share
-                answered[i] = _put_back(current[i], probability)._replace(seconds=took)
+                answered[i] = _put_back(current[i], *answer)._replace(seconds=took)
         return answered
 
     @torch.inference_mode()
@@ -160,30 +168,41 @@ class InteractionLoop:
                     )
         return encoded
 
-    def _probabilities(self, states: Sequence[InteractionState]) -> list[Tensor]:
-        """Return the probabilities `(h, w)` for the encoded views of the states."""
+    def _answers(self, states: Sequence[InteractionState]) -> list[tuple[Tensor, float | None]]:
+        """Return probabilities `(h, w)` and predicted IoU for the encoded views of the states."""
         encoded = [state.encoded[0] for state in states]
         prompts = [self._prompts(state, mirrored=False) for state in states]
         if self.flip:
             encoded += [state.encoded[1] for state in states]
             prompts += [self._prompts(state, mirrored=True) for state in states]
-        logits = self._batched.decode_each(encoded, prompts)
+        answers = self._decoded(encoded, prompts)
         expected = [state.view.size for state in states if state.view is not None]
-        for answer, size in zip(logits, expected * (1 + self.flip), strict=True):
-            if tuple(answer.shape) != size:
+        for answer, size in zip(answers, expected * (1 + self.flip), strict=True):
+            if tuple(answer.logits.shape) != size:
                 message = (
                     f"`model` must return logits of shape {size} for each image, got "
-                    f"{tuple(answer.shape)}"
+                    f"{tuple(answer.logits.shape)}"
                 )
                 raise ValueError(message)
-        means = [answer.float() for answer in logits[: len(states)]]  # fp32 also under autocast
+        means = [answer.logits.float() for answer in answers]  # fp32 also under autocast
+        predicted = [None if one.quality is None else float(one.quality) for one in answers]
         if self.flip:
-            others = logits[len(states) :]
+            count = len(states)
             means = [
-                (mean + other.float().flip(-1)) / 2
-                for mean, other in zip(means, others, strict=True)
+                (mean + other.flip(-1)) / 2
+                for mean, other in zip(means[:count], means[count:], strict=True)
             ]
-        return [mean.sigmoid() for mean in means]
+            predicted = [
+                None if one is None or other is None else (one + other) / 2
+                for one, other in zip(predicted[:count], predicted[count:], strict=True)
+            ]
+        return [(mean.sigmoid(), own) for mean, own in zip(means, predicted, strict=True)]
+
+    def _decoded(self, encoded: Sequence[Any], prompts: Sequence[Prompts]) -> Sequence[Answered]:
+        """Return the model's answers, with the predicted IoU where it predicts one."""
+        if isinstance(self._batched, SegmenterModel):
+            return self._batched.answer_each(encoded, prompts)
+        return [Answered(logits) for logits in self._batched.decode_each(encoded, prompts)]
 
     def _prompts(self, state: InteractionState, mirrored: bool) -> Prompts:
         """Return box and clicks in pixels of the view."""
@@ -230,10 +249,10 @@ def _is_first(state: InteractionState) -> bool:
 
 
 def _best(answers: Sequence[InteractionState]) -> InteractionState:
-    """Return the answer that expects the largest IoU of itself, with the time of all of them."""
+    """Return the answer that expects the largest IoU, less if cut, with the time of all."""
     if len(answers) == 1:
         return answers[0]
-    best = max(answers, key=lambda state: expected_iou(state.answer))
+    best = max(answers, key=lambda state: expected_iou(state.answer) * cut_factor(state.answer))
     return best._replace(seconds=sum(state.seconds or 0.0 for state in answers))
 
 
@@ -246,12 +265,15 @@ def _picture(state: InteractionState) -> int:
     return id(state.photograph.levels[0])
 
 
-def _put_back(state: InteractionState, probability: Tensor) -> InteractionState:
+def _put_back(
+    state: InteractionState, probability: Tensor, quality: float | None
+) -> InteractionState:
     """Return the state with the probabilities `(h, w)` of its view as the answer."""
     place = state.window or state.crop
     if not state.photograph.is_large:
         probability = fitted(probability[None], box_size(place))[0]
-    return state._replace(answer=ProbabilityMap(probability, place, state.photograph.size))
+    answer = ProbabilityMap(probability, place, state.photograph.size, quality)
+    return state._replace(answer=answer)
 
 
 class _Stopwatch:

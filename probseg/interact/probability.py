@@ -26,11 +26,14 @@ class ProbabilityMap:
         values: float32, shape `(h, w)`; never changed.
         box: The box in pixels of the image.
         size: `(H, W)` of the image.
+        quality: IoU of the mask with the part of the object in the box, as a network predicts it,
+            from 0 to 1; None where none did.
     """
 
     values: Tensor
     box: Box
     size: Size
+    quality: float | None = None
 
     @classmethod
     def of(cls, probability: npt.NDArray[np.float32]) -> ProbabilityMap:

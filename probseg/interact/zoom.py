@@ -23,7 +23,7 @@ SMALLEST_SIDE = 48
 """Smallest side in pixels of a window around the first click, before the image's border cuts it."""
 
 CUT = 0.3
-"""Factor of the expected IoU of an answer that its window cuts."""
+"""Factor of the expected IoU of an answer that its window cuts, where the first is chosen."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Zoom:
         stale: Whether, as in the published code, the answer to the whole image is squeezed into the
             old window when the last prediction was empty. False forgets the window instead.
         first: Scales at which the first click is answered: sides of square windows around it, as
-            fractions of the image's longer side. The answer with the largest `expected_iou` counts.
+            fractions of the image's longer side. The answer with the largest `expected_iou` counts,
+            after the `cut_factor`.
     """
 
     target: int = 400
@@ -116,7 +117,7 @@ def first_windows(zoom: Zoom, click: Click, size: tuple[int, int]) -> list[Box |
 
 
 def expected_iou(answer: ProbabilityMap) -> float:
-    """Return the IoU that an answer expects of itself, less where a window cuts its object.
+    """Return the IoU that an answer expects of itself.
 
     Of the object, whose pixels are independent, `p` is expected to be inside of the mask and `p`
     outside: the IoU is the sum of `p` in the mask over the area of the mask and the sum outside.
@@ -133,8 +134,12 @@ def expected_iou(answer: ProbabilityMap) -> float:
     if not area:
         return 0.0
     hit = float(probability[inside].sum())
-    value = hit / (area + float(probability.sum()) - hit)
-    return value * CUT if _is_cut(inside, answer.box, answer.size) else value
+    return hit / (area + float(probability.sum()) - hit)
+
+
+def cut_factor(answer: ProbabilityMap) -> float:
+    """Return `CUT` where the window of an answer cuts its mask, else 1."""
+    return CUT if _is_cut(answer.array() > 0.5, answer.box, answer.size) else 1.0
 
 
 def _is_cut(inside: npt.NDArray[np.bool_], window: Box, size: Size) -> bool:

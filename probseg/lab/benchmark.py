@@ -306,7 +306,7 @@ def _train(model: Segmenter, settings: Settings) -> float:
 
     def step() -> None:
         with settings.autocast():
-            logits, auxiliary = model.raw_logits(model.encode(images), prompts)
+            logits, auxiliary, _ = model.raw_logits(model.encode(images), prompts)
             loss = loss_of(logits, masks)
             if auxiliary is not None:
                 loss = loss + _AUXILIARY_WEIGHT * loss_of(auxiliary, masks)

@@ -7,6 +7,7 @@ from probseg.losses.binary import (
     SoftIoULoss,
     WeightedSum,
 )
+from probseg.losses.quality import iou_cross_entropy
 
 __all__ = [
     "BinaryCrossEntropy",
@@ -14,4 +15,5 @@ __all__ = [
     "NormalizedFocalLoss",
     "SoftIoULoss",
     "WeightedSum",
+    "iou_cross_entropy",
 ]

@@ -31,6 +31,7 @@ _PARTS: Mapping[str, type[nn.Module]] = Offers(
     {
         "ClickMaps": ClickMaps,
         "GraphCut": "probseg.heads.graph_cut.GraphCut",
+        "MaskQuality": "probseg.heads.quality.MaskQuality",
         "PromptPropagation": "probseg.heads.propagation.PromptPropagation",
         "PropagatedClicks": PropagatedClicks,
         "Segmenter": Segmenter,

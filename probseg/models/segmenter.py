@@ -14,7 +14,15 @@ from probseg.attention import Adaptation, adapt, adaptation_of
 from probseg.backbones import Backbone, add_prompt_stem, embed_prompts, has_prompt_stem
 from probseg.clicks.maps import ClickMaps
 from probseg.clicks.propagated import PropagatedClicks
-from probseg.heads import Decoder, DecoderMaps, Fusion, GraphCut, Head, PromptFusion
+from probseg.heads import (
+    Decoder,
+    DecoderMaps,
+    Fusion,
+    GraphCut,
+    Head,
+    MaskQuality,
+    PromptFusion,
+)
 from probseg.kinds import TaskName
 from probseg.models.encoded import (
     Encoded,
@@ -34,15 +42,18 @@ from probseg.types import FeatureInfo, Prompts
 
 
 class Logits(NamedTuple):
-    """Logits of the object, float32, each of shape `(B, 1, H, W)`.
+    """Logits of the object, float32, each of shape `(B, 1, H, W)`, and of the answer's quality.
 
     Args:
         main: Of the network.
         auxiliary: Of a decoder with a separate loss; None without.
+        quality: Of the IoU of the main answer, before a refinement, with the truth as far as the
+            image shows it, shape `(B,)`; None of networks that do not predict it.
     """
 
     main: Tensor
     auxiliary: Tensor | None
+    quality: Tensor | None = None
 
 
 class Segmenter(Network):
@@ -85,6 +96,8 @@ class Segmenter(Network):
             fewer pixels, coarse maps are stretched, as `resnet16_csa.objects` was trained.
         sizing: Which images are brought to the working size. `"reduce"`: larger ones. `"fit"`:
             smaller ones are enlarged to it, too. `"stretch"`: all become squares of it.
+        quality: Builds the part that predicts the IoU of each answer with the truth, which changes
+            no answer; None for none.
 
     Raises:
         ValueError: If `working_size` or `temperature` is not positive, `prompts`, `prompt_stem`
@@ -114,6 +127,7 @@ class Segmenter(Network):
         prompt_stem: Literal["convolution", "embedding"] = "convolution",
         cell: int | None = None,
         sizing: Sizing = "reduce",
+        quality: Callable[[int], MaskQuality] | None = None,
     ) -> None:
         super().__init__()
         if not 0 < temperature < math.inf:
@@ -159,6 +173,10 @@ class Segmenter(Network):
         else:
             self.fusion = (fusion or PromptFusion)(self.decoder.features, prompt_channels)
             self.head = head(self.decoder.features, self.fusion.channels)
+        self.quality: MaskQuality | None = None
+        if quality is not None:
+            channels = self.decoder.features.channels[0]
+            self.quality = quality(channels if self.fusion is None else self.fusion.channels)
         self.aligned = self.decoder.features.aligned
         strides = () if self.aligned else self.decoder.features.strides
         all_strides = () if self.aligned else backbone.features.strides
@@ -268,12 +286,13 @@ class Segmenter(Network):
             ValueError: If the shapes do not fit together.
         """
         moved = self.moved(prompts, encoded)
-        main, auxiliary = self.grid_logits(encoded.image, encoded.decoder_maps, moved)
+        main, auxiliary, quality = self.grid_logits(encoded.image, encoded.decoder_maps, moved)
         if refine:
             main = self.refined(main, encoded, moved)
         return Logits(
             as_given(main, encoded),
             None if auxiliary is None else as_given(auxiliary, encoded),
+            quality,
         )
 
     def calibrated(self, logits: Tensor) -> Tensor:
@@ -301,8 +320,8 @@ class Segmenter(Network):
 
     def grid_logits(
         self, image: Tensor, decoder_maps: DecoderMaps | None, prompts: Prompts
-    ) -> tuple[Tensor, Tensor | None]:
-        """Compute main and auxiliary logits of padded images, which `as_given` cuts and enlarges.
+    ) -> Logits:
+        """Compute the logits of padded images, which `as_given` cuts and enlarges.
 
         Args:
             image: As in `Encoded.image`.
@@ -335,7 +354,11 @@ class Segmenter(Network):
             auxiliary = F.interpolate(
                 auxiliary.float(), size, mode="bilinear", align_corners=self.aligned
             )
-        return main, auxiliary
+        quality = None
+        if self.quality is not None:
+            last = features if value_features is None else value_features
+            quality = self.quality(last, self.calibrated(main), prompts)
+        return Logits(main, auxiliary, quality)
 
     def refined(self, logits: Tensor, encoded: Encoded, prompts: Prompts) -> Tensor:
         """Refine main logits of the padded images in evaluation mode, prompts in their pixels."""

@@ -18,7 +18,7 @@ class ClassPrediction(Prediction):
 
     def predict_step(self, batch: list[Photo], batch_idx: int) -> list[PhotoResult]:
         """Predict the classes of one photograph after the other."""
-        return [PhotoResult(photo, {}, self._labels(photo.pixels), {}) for photo in batch]
+        return [PhotoResult(photo, {}, self._labels(photo.pixels), {}, {}) for photo in batch]
 
     def _labels(self, pixels: npt.NDArray[np.uint8] | None) -> npt.NDArray[np.uint8] | None:
         if pixels is None:

@@ -20,7 +20,7 @@ from probseg.clicks.rounds import AskNetwork
 from probseg.clicks.sampling import jitter_boxes, object_boxes
 from probseg.data.datamodule import TrainBatch
 from probseg.errors import UsageError
-from probseg.losses import BinaryCrossEntropy, MaskLoss
+from probseg.losses import BinaryCrossEntropy, MaskLoss, iou_cross_entropy
 from probseg.models.encoded import Encoded
 from probseg.models.segmenter import Logits, Segmenter
 from probseg.seeds import Draws
@@ -57,7 +57,8 @@ class InteractiveSegmentation(NetworkTask):
         annotators: Simulated annotators that click on each object of a batch, each in a way of
             their own; they share what does not depend on prompts, too.
         frozen: Shell patterns of weights of the network that stay what they are, such as
-            `"backbone.network.conv_stem.*"`.
+            `"backbone.network.conv_stem.*"`. Normalisation layers all of whose weights are frozen
+            keep their averages, too.
         fixed_statistics: Whether the normalisation layers of the backbone keep the averages that
             they came with, as is wise for a pretrained one and small batches.
         gradient_checkpointing: Whether the backbone computes activations again for the backward
@@ -142,9 +143,13 @@ class InteractiveSegmentation(NetworkTask):
     def setup(self, stage: str) -> None:
         """Train all of the network, but keep averages that are fixed."""
         super().setup(stage)
-        if stage == "fit" and self.fixed_statistics:
-            for module in self.model.backbone.modules():
-                if isinstance(module, nn.BatchNorm2d):
+        if stage != "fit":
+            return
+        fixed = {*self.model.backbone.modules()} if self.fixed_statistics else set()
+        for module in self.model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                frozen = module.affine and not any(p.requires_grad for p in module.parameters())
+                if frozen or module in fixed:
                     module.eval()
 
     def training_step(self, batch: TrainBatch, batch_idx: int) -> dict[str, Tensor | Prompts]:
@@ -175,6 +180,16 @@ class InteractiveSegmentation(NetworkTask):
             auxiliary_loss = torch.stack(auxiliary).mean()
             self.log("train/auxiliary_loss", auxiliary_loss, batch_size=len(images))
             loss = loss + self.auxiliary_weight * auxiliary_loss
+        qualities = [
+            iou_cross_entropy(logits.quality, logits.main, truth)
+            for logits, truth in answers
+            if logits.quality is not None
+        ]
+        if qualities:
+            quality_loss, error = map(torch.mean, map(torch.stack, zip(*qualities, strict=True)))
+            self.log("train/quality_loss", quality_loss, batch_size=len(images))
+            self.log("train/quality_error", error, batch_size=len(images))
+            loss = loss + quality_loss
         return {
             "loss": loss,
             "logits": answers[-1][0].main.detach()[rows],

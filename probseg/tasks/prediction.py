@@ -64,12 +64,14 @@ class PhotoResult(NamedTuple):
         masks: Objects by their places among the prompts; none is empty.
         labels: Class numbers, uint8, shape `(H, W)`; None of networks for clicks.
         failed: Reasons by the keys of objects that could not be answered.
+        qualities: `Mask.quality` by the places of objects.
     """
 
     photo: Photo
     masks: dict[int, Region]
     labels: npt.NDArray[np.uint8] | None
     failed: dict[str, str]
+    qualities: dict[int, float]
 
 
 def read_photo(job: Job) -> Photo:
@@ -184,7 +186,7 @@ class ObjectPrediction(Prediction):
 
     def predict_step(self, batch: list[Photo], batch_idx: int) -> list[PhotoResult]:
         """Answer the prompts of some photographs, so many objects at a time."""
-        results = [PhotoResult(photo, {}, None, {}) for photo in batch]
+        results = [PhotoResult(photo, {}, None, {}, {}) for photo in batch]
         waiting: list[tuple[PhotoResult, int, InteractionState]] = []
         for result in results:
             if result.photo.pixels is None:
@@ -205,9 +207,11 @@ class ObjectPrediction(Prediction):
     def _answer(self, waiting: list[tuple[PhotoResult, int, InteractionState]]) -> None:
         answered = self._loop.answer([state for _, _, state in waiting])
         for (result, place, _), state in zip(waiting, answered, strict=True):
-            region = as_region(Mask(state.answer).binary)
+            answer = Mask(state.answer)
+            region = as_region(answer.binary)
             if region.inside.size:  # a copy, as the view holds the mask of the photograph
                 result.masks[place] = region._replace(inside=region.inside.copy())
+                result.qualities[place] = round(answer.quality, 3)
             else:
                 key = result.photo.job.image.objects[place].key
                 result.failed[key] = "the answer has no pixel; give more prompts"

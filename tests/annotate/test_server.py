@@ -109,9 +109,14 @@ def test_strokes_hold_over_later_clicks_and_are_undone(client):
 
 def test_finished_objects_are_files_that_training_reads(client):
     _, first = client.click(*CLICKS[0])
+    predictor = Predictor.from_pretrained(MODEL, zoom="scales")
+    predictor.set_image(read_image(client.sessions.photographs[0].path))
+    x, y, positive = CLICKS[0]
+    quality = pytest.approx(predictor.predict([Click(int(x), int(y), positive)]).quality, abs=1e-3)
     header, _ = client.act({"type": "finish", "label": "disk"})
     assert header["current"] is None
     assert header["objects"][0]["label"] == "disk"
+    assert header["objects"][0]["quality"] == quality
     stroke = {"type": "brush", "radius": 4, "points": [[8, 8], [64, 48]], "positive": True}
     _, second = client.act(stroke)
     assert not (first & second).any(), "finished objects are background of the next one"
@@ -130,6 +135,7 @@ def test_finished_objects_are_files_that_training_reads(client):
     names = {one["id"]: one["name"] for one in content["categories"]}
     assert [names[one["category_id"]] for one in content["annotations"]] == ["disk", "object"]
     assert content["annotations"][0]["model"] == MODEL
+    assert content["annotations"][0]["score"] == quality
     assert len(content["annotations"][0]["prompts"]) == 1
 
 
@@ -137,7 +143,8 @@ def test_objects_open_again_with_their_mask_and_prompts(client):
     _, first = client.click(*CLICKS[0])
     client.act({"type": "finish", "label": "disk"})
     client.click(10, 10)
-    number = client.get(client.path())["objects"][0]["id"]
+    (finished,) = client.get(client.path())["objects"]
+    number = finished["id"]
     header, mask = client.act({"type": "reopen", "object": number})
     assert np.array_equal(mask, first)
     assert len(header["current"]["clicks"]) == 1
@@ -150,12 +157,45 @@ def test_objects_open_again_with_their_mask_and_prompts(client):
     assert np.array_equal(client.mask(), further), "it goes on from the finished mask"
     _, mask = client.act({"type": "undo"})
     assert np.array_equal(mask, first)
-    client.act({"type": "finish", "label": "disk"})
+    header, _ = client.act({"type": "finish", "label": "disk"})
+    assert finished["quality"] in [one["quality"] for one in header["objects"]]
     header, _ = client.act({"type": "delete", "object": number})
     assert number not in [one["id"] for one in header["objects"]]
     client.sessions.close()
     masks = sorted(p.name for p in (client.sessions.folder / "masks").iterdir())
     assert masks == [f"photo0_{n}.png" for n in range(1, len(header["objects"]) + 1)]
+
+
+def test_a_folder_of_the_first_schema_gets_what_the_later_ones_have(client):
+    """Objects had a cursor, behind which were steps that undo had taken back, and no quality."""
+    _, mask = client.click(*CLICKS[0])
+    client.act({"type": "finish", "label": "disk"})
+    client.click(10, 10)
+    _, drawn = client.click(20, 20)
+    client.sessions.close()
+    database = sqlite3.connect(client.sessions.folder / ".probseg" / "annotations.sqlite")
+    triggers = database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for (name,) in triggers:
+        database.execute(f"DROP TRIGGER {name}")
+    database.executescript(
+        "ALTER TABLE objects DROP COLUMN quality;"
+        "ALTER TABLE objects ADD COLUMN cursor INTEGER NOT NULL DEFAULT 2;"
+        "INSERT INTO steps SELECT object, 2, body FROM steps WHERE object = 2 AND position = 0;"
+        "DROP TABLE history; DROP TABLE recording; PRAGMA user_version = 1;"
+    )
+    database.close()
+    client = begin(client.sessions.folder, client.sessions.answerer)
+    page = client.get(client.path())
+    assert [(one["area"], one["quality"]) for one in page["objects"]] == [(mask.sum(), None)]
+    assert len(page["current"]["clicks"]) == 2
+    assert np.array_equal(client.mask(), drawn)
+    client.act({"type": "cancel"})
+    client.act({"type": "reopen", "object": page["objects"][0]["id"]})
+    _, further = client.click(*CLICKS[2])
+    header, _ = client.act({"type": "finish", "label": "disk"})
+    assert 0 < header["objects"][0]["quality"] <= 1
+    assert np.array_equal(client.act({"type": "undo"})[1], further)
+    client.sessions.close()
 
 
 def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_path, answerer):
@@ -207,7 +247,9 @@ def test_one_history_of_all_that_was_done_to_a_photograph(client):
 
     def now():
         page, mask = client.get(client.path()), client.mask()
-        objects = [(one["id"], one["label"], one["area"]) for one in page["objects"]]
+        objects = [
+            (one["id"], one["label"], one["area"], one["quality"]) for one in page["objects"]
+        ]
         current = page["current"] and (page["current"]["clicks"], page["current"]["label"])
         files = sorted(p.read_bytes() for p in (folder / "masks").glob("*.png"))
         drawn = None if mask is None else mask.tobytes()
@@ -299,31 +341,6 @@ def test_a_new_object_that_is_cancelled_is_gone_until_undo(client):
     assert (header["current"], mask) == (None, None)
     assert "nothing to cancel" in refused(client, {"type": "cancel"})
     assert np.array_equal(client.act({"type": "undo"})[1], drawn)
-
-
-def test_a_database_of_the_first_schema_is_read(client):
-    """Its objects had a cursor, behind which were steps that undo had taken back."""
-    for click in CLICKS:
-        client.click(*click)
-    _, wanted = client.act({"type": "undo"})
-    folder = client.sessions.folder
-    client.sessions.close()
-    database = sqlite3.connect(folder / ".probseg" / "annotations.sqlite")
-    triggers = database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
-    for (name,) in triggers:
-        database.execute(f"DROP TRIGGER {name}")
-    database.executescript(
-        "ALTER TABLE objects ADD COLUMN cursor INTEGER NOT NULL DEFAULT 2;"
-        "INSERT INTO steps SELECT object, 2, body FROM steps WHERE position = 0;"
-        "DROP TABLE history; DROP TABLE recording; PRAGMA user_version = 1;"
-    )
-    database.close()
-    client = begin(folder, client.sessions.answerer)
-    assert np.array_equal(client.mask(), wanted)
-    assert len(client.get(client.path())["current"]["clicks"]) == 2
-    client.click(*CLICKS[2])
-    assert np.array_equal(client.act({"type": "undo"})[1], wanted)
-    client.sessions.close()
 
 
 DONE = {"type": "state", "state": "done"}

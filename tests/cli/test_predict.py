@@ -1,5 +1,6 @@
 """Masks of a photograph and of folders: the same as the predictor's, each written once."""
 
+import errno
 import json
 import signal
 import time
@@ -13,6 +14,7 @@ from pycocotools import mask as coco_mask
 
 import probseg
 from probseg.annotate.photographs import list_photographs
+from probseg.formats import png
 from probseg.interact.probability import ProbabilityMap
 from probseg.masks import read_labels
 from probseg.models import build, read_preset
@@ -63,16 +65,16 @@ def predict(*arguments, model="./clicks"):
 
 
 def predicted(name, clicks, box=None):
-    """Mask that the predictor gives."""
+    """The predictor's answer."""
     predictor = probseg.Predictor.from_pretrained("./clicks")
     predictor.set_image(np.asarray(Image.open(f"photos/{name}")))
-    return predictor.predict(clicks, box=box).binary
+    return predictor.predict(clicks, box=box)
 
 
 def test_a_photograph(here):
     prompts = ("--click=20,30", "--click=3,4,-", "--box=10,12,40,44")
     given = ("photos/p0.png", *prompts, "--output")
-    expected = predicted("p0.png", CLICKS, BOX)
+    expected = predicted("p0.png", CLICKS, BOX).binary
     assert expected.any()
     assert predict(*given, here / "mask.png") == 0
     np.testing.assert_array_equal(read_labels(here / "mask.png") > 0, expected)
@@ -104,7 +106,9 @@ def test_a_folder_has_the_masks_of_the_predictor(here, capsys):
         left = labels[entry["category_id"]] == "left"
         i = int(name[1])
         clicks = [probseg.Click(20, 30 - i), probseg.Click(3, 4, positive=False)]
-        mask = predicted(name, *([], (5 + i, 6, 40, 40)) if left else (clicks,))
+        answer = predicted(name, *([], (5 + i, 6, 40, 40)) if left else (clicks,))
+        mask = answer.binary
+        assert entry["score"] == pytest.approx(answer.quality, abs=1e-3)
         np.testing.assert_array_equal(coco_mask.decode(entry["segmentation"]), mask)
         number = 1 if left else 2
         file = here / "masks" / f"p{i}_{number}.png"
@@ -127,7 +131,7 @@ def test_only_what_has_changed_is_done_again(here, capsys):
     masks = here / "out" / "masks"
     assert len(list(masks.iterdir())) == 6
     written = read_labels(masks / "p1_1.png") > 0
-    np.testing.assert_array_equal(written, predicted("p1.png", CLICKS))
+    np.testing.assert_array_equal(written, predicted("p1.png", CLICKS).binary)
     prompts.write_text("\n".join(rows[:-1]))
     (masks / "p0_2.png").unlink()
     capsys.readouterr()
@@ -458,3 +462,21 @@ def test_of_two_photographs_of_one_stem_the_second_is_refused_by_name(here, caps
         assert len([*(output / "masks").iterdir()]) == 2
     refused = [photo.name for photo in list_photographs(here / "photos") if photo.error]
     assert refused == ["cat.png"]
+
+
+@pytest.mark.parametrize("failing", ["p0", "p5"])  # the last batch has none behind it
+def test_what_cannot_be_written_ends_the_command(here, monkeypatch, failing):
+    written = png.write_binary
+
+    def full(path, mask):
+        if path.name.startswith(failing):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        written(path, mask)
+
+    monkeypatch.setattr(png, "write_binary", full)
+    given = ("photos", "--prompts=prompts.json", "--output", here / "out", "--batch-size=1")
+    with pytest.raises(OSError, match="No space left"):
+        command("predict", *given, "--model=./clicks")
+    assert not (here / "out" / "masks" / f"{failing}_1.png").exists()
+    monkeypatch.setattr(png, "write_binary", written)
+    assert predict(*given) == 0

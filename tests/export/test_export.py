@@ -177,7 +177,8 @@ def test_wrong_questions(exported):
 
 def test_programs_of_torch(tmp_path):
     torch.manual_seed(0)
-    model = network("micro_conv", prompts="head", fusion=FUSION)  # one graph per image and click
+    quality = {"class_path": "probseg.heads.MaskQuality"}  # of which no graph has anything
+    model = network("micro_conv", prompts="head", fusion=FUSION, quality=quality)
     parity = export_model(model, tmp_path / "graphs", to="torch")
     assert parity.differing_pixels <= parity.pixels * 1e-4
     runner = TorchRunner(tmp_path / "graphs")

@@ -120,10 +120,8 @@ def annotated(root, drawn):
         assert photograph.name == image.file
         contents = [png.encode(one.region.mask().astype(np.uint8)) for one in image.objects]
         rest = {"label": None, "open": False, "steps": (), "cursor": 0, "kept": 0, "counts": ""}
-        objects = [
-            StoredObject(id=n, mask=mask, area=1, base=None, model=None, seconds=0, **rest)
-            for n, mask in enumerate(contents)
-        ]
+        rest |= {"area": 1, "base": None, "model": None, "seconds": 0, "quality": None}
+        objects = [StoredObject(id=n, mask=mask, **rest) for n, mask in enumerate(contents)]
         output.write_masks(root, photograph, objects, names)
 
 
@@ -138,7 +136,8 @@ def predicted(root, drawn):
     answers = []
     for job, image in zip(jobs, drawn, strict=True):
         masks = {n: one.region for n, one in enumerate(image.objects)}
-        answers.append(PhotoResult(Photo(job, np.zeros((8, 8, 3), np.uint8)), masks, None, {}))
+        photo, sure = Photo(job, np.zeros((8, 8, 3), np.uint8)), dict.fromkeys(masks, 1.0)
+        answers.append(PhotoResult(photo, masks, None, {}, sure))
     trainer = SimpleNamespace(received_sigterm=False)
     writer.on_predict_batch_end(trainer, None, answers[::-1], None, 0)  # the order is no matter
     writer.on_predict_end(trainer, None)

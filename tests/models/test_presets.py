@@ -99,7 +99,7 @@ def gradients(model, size, batch=2):
     """Return the gradients of a training step by the names of the parameters."""
     model.train()
     images = torch.rand(batch, 3, *size)
-    logits, auxiliary = model.raw_logits(model.encode(images), asked(batch, size))
+    logits, auxiliary, _ = model.raw_logits(model.encode(images), asked(batch, size))
     assert logits.shape == (batch, 1, *size)
     assert logits.dtype == torch.float32
     assert logits.isfinite().all()

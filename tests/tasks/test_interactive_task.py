@@ -381,7 +381,7 @@ def test_auxiliary_logits_enter_the_loss_with_their_weight(weight):
     result = step(task, "random", data)
     with torch.no_grad():  # in training mode, as it was
         encoded = model.encode(data.images.float() / 255)
-        main, auxiliary = model.raw_logits(encoded, result["prompts"])
+        main, auxiliary, _ = model.raw_logits(encoded, result["prompts"])
     torch.testing.assert_close(main, result["logits"])
     losses = [task.loss(logits, data.masks).item() for logits in (main, auxiliary)]
     assert [logged["train/loss"], logged["train/auxiliary_loss"]] == pytest.approx(losses)

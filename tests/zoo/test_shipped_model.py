@@ -20,8 +20,8 @@ def test_clicks_raise_the_iou_on_grabcut(data_root, protocol):
     runs = [run_object(model, photos[i], rules) for i in range(0, 50, 10)]
     ious = np.array([[step.iou for step in run.steps] for run in runs]).mean(axis=0)
     first = 0 if rules.box else 1
-    assert ious[6] > ious[first] + 0.03
-    assert ious[6] > 0.75
+    assert 1 - ious[6] < 0.8 * (1 - ious[first])
+    assert ious[6] > 0.9
 
 
 def test_a_box_and_five_clicks_find_the_cat():

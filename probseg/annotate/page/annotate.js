@@ -673,7 +673,7 @@ const page = {
       { className: "object", role: "listitem" },
       swatch,
       label,
-      element("span", { className: "quiet", textContent: `${object.area.toLocaleString("en", { notation: "compact" })} px`, title: `${object.clicks} clicks, ${Math.round(object.seconds ?? 0)} s` }),
+      element("span", { className: "quiet", textContent: `${object.area.toLocaleString("en", { notation: "compact" })} px`, title: `${object.clicks} clicks, ${Math.round(object.seconds ?? 0)} s${object.quality == null ? "" : `, expected IoU ${Math.round(100 * object.quality)} %`}` }),
       tool("hide", hidden ? "Show" : "Hide", hidden ? EYE_SHUT : EYE, () => {
         this.clicker.setHidden(id, !hidden);
         this.list.redraw(id);

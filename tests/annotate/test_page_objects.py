@@ -179,5 +179,7 @@ def test_photographs_are_found_by_name_number_label_and_state(page):
     page.tab.keyboard.type("#9")
     page.press("Enter")
     assert "no photograph" in page.banner()
+    page.press("Escape", "1")
     page.open()  # as the server counts them
     assert "cat (2)" in labels.locator("option").all_inner_texts()
+    assert page.run("clicker.label") == "cat"

@@ -513,7 +513,7 @@ const page = {
       const known = await transport.open();
       if (turn !== this.turn) return;
       this.note(photo, known);
-      this.setLabel(known.current?.label ?? (sessionStorage.getItem("label") || null));
+      this.setLabel(known.current?.label ?? (sessionStorage.getItem(`label ${this.session.folder}`) || null));
       this.clicker.hidden.clear();
       const opening = this.clicker.open(known);
       this.showObjects(known.objects);
@@ -719,7 +719,7 @@ const page = {
 
   setLabel(label) {
     this.clicker.label = label;
-    sessionStorage.setItem("label", label ?? "");
+    sessionStorage.setItem(`label ${this.session.folder}`, label ?? "");
     drawLabels();
   },
 

@@ -14,15 +14,19 @@ import numpy as np
 from probseg.annotate import output
 from probseg.annotate.errors import MissingError, RequestError
 from probseg.annotate.photographs import Photograph
-from probseg.annotate.steps import CHECKS, StoredStep, as_step, check_step
+from probseg.annotate.steps import CHECKS, StoredStep, as_step, check_step, stored_patch
 from probseg.annotate.store import State, StoredObject
 from probseg.errors import DataError
 from probseg.formats import png
+from probseg.interact.steps import fill_holes, remove_islands
 
 if TYPE_CHECKING:
     from probseg.annotate.sessions import Sessions
 
 STATES: tuple[State, ...] = ("open", "done", "review")
+
+NO_OBJECT = "no object is open; click on one first"
+NO_PIXEL = "the object has no pixel; click on it, or clear it"
 
 LONGEST_LABEL = 100
 """Most characters of a label."""
@@ -32,36 +36,77 @@ Request = Mapping[str, Any]
 
 def add_step(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Answer a click, a box or a stroke, and add it to the open object or to a new one."""
-    step = checked_step(action, photograph)
     one = sessions.store.open_object(photograph.name)
-    sessions.answers.session(photograph, one).add(as_step(step))
-    number = sessions.store.begin(photograph.name) if one is None else one.id
-    sessions.store.add_step(number, step)
-    sessions.answers.stored(photograph, number)
+    _add(sessions, photograph, one, checked_step(action, photograph))
     return False
 
 
+def edit(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Fill the holes of the open object, or remove its parts that nobody clicked on, as a step."""
+    one = _open_object(sessions, photograph, NO_OBJECT)
+    mask = sessions.answers.mask(photograph)
+    if mask is None or not mask.any():
+        raise RequestError(NO_PIXEL)
+    if action["type"] == "fill_holes":
+        patch, otherwise = fill_holes(mask), "the object has no hole"
+    else:
+        clicks = sessions.answers.session(photograph, one).clicks
+        patch, otherwise = remove_islands(mask, clicks), "the object has no stray part"
+    if not patch.pixels.any():
+        raise RequestError(otherwise)
+    _add(sessions, photograph, one, stored_patch(patch))
+    return False
+
+
+def copy(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Begin an object with the mask and the label of a finished one of another photograph."""
+    source = sessions.photograph(str(action.get("photo")))
+    one = find_object(sessions, source, action.get("object"))
+    if one.mask is None:
+        msg = f"object {one.id} of {source.name} is not finished"
+        raise RequestError(msg)
+    if source.size != photograph.size:
+        msg = (
+            f"{source.name} has the size {source.size}, {photograph.name} {photograph.size}; "
+            "objects are copied between photographs of one size"
+        )
+        raise RequestError(msg)
+    closed = _close_object(sessions, photograph, {})
+    sessions.store.begin(photograph.name, one.label, one.mask)
+    return closed
+
+
 def undo(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Take the last step back."""
-    one = _open_object(sessions, photograph, "nothing to undo: no object is open")
-    return _move(sessions, one, one.cursor - 1, "nothing to undo")
+    """Take the last change of the photograph back, whatever it was."""
+    return _move(sessions, photograph, sessions.store.undo, "nothing to undo")
 
 
 def redo(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Bring the step back that was taken back last."""
-    one = _open_object(sessions, photograph, "nothing to redo: no object is open")
-    return _move(sessions, one, one.cursor + 1, "nothing to redo")
+    """Bring the change back that was taken back last."""
+    return _move(sessions, photograph, sessions.store.redo, "nothing to redo")
 
 
 def clear(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
-    """Take all steps back."""
+    """Delete all steps of the open object."""
     one = _open_object(sessions, photograph, "nothing to clear: no object is open")
-    return _move(sessions, one, 0, "nothing to clear")
+    sessions.store.clear(one.id)
+    return False
+
+
+def cancel(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
+    """Delete the open object, or leave it as it was before it was opened again."""
+    one = _open_object(sessions, photograph, "nothing to cancel: no object is open")
+    sessions.answers.drop(photograph)
+    if one.mask is None:
+        sessions.store.delete(one.id)
+    else:
+        sessions.store.close_again(one.id)
+    return one.mask is not None
 
 
 def finish(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
     """Close the open object with its mask and perhaps a label."""
-    one = _open_object(sessions, photograph, "no object is open; click on one first")
+    one = _open_object(sessions, photograph, NO_OBJECT)
     _finish(sessions, photograph, one, checked_label(action.get("label", one.label)))
     return True
 
@@ -101,9 +146,13 @@ def set_label(sessions: Sessions, photograph: Photograph, action: Request) -> bo
 
 ACTIONS: dict[str, Callable[[Sessions, Photograph, Request], bool]] = {
     **dict.fromkeys(CHECKS, add_step),
+    "fill_holes": edit,
+    "remove_islands": edit,
+    "copy": copy,
     "undo": undo,
     "redo": redo,
     "clear": clear,
+    "cancel": cancel,
     "finish": finish,
     "state": set_state,
     "reopen": reopen,
@@ -168,11 +217,32 @@ def _open_object(sessions: Sessions, photograph: Photograph, otherwise: str) -> 
     return one
 
 
-def _move(sessions: Sessions, one: StoredObject, cursor: int, otherwise: str) -> bool:
-    if not 0 <= cursor <= len(one.steps):
+def _add(
+    sessions: Sessions, photograph: Photograph, one: StoredObject | None, step: StoredStep
+) -> None:
+    """Answer a step, and add it to the open object or, if that is None, to a new one."""
+    sessions.answers.session(photograph, one).add(as_step(step))
+    number = sessions.store.begin(photograph.name) if one is None else one.id
+    sessions.store.add_step(number, step)
+    sessions.answers.stored(photograph, number, step)
+
+
+def _move(
+    sessions: Sessions, photograph: Photograph, move: Callable[[str], bool], otherwise: str
+) -> bool:
+    """Move in the history of a photograph; an error says `otherwise` where it ends."""
+
+    def finished() -> list[tuple[object, ...]]:
+        objects = sessions.store.objects(photograph.name)
+        return [(one.id, one.open, one.label, one.mask) for one in objects if one.mask is not None]
+
+    before = finished()
+    if not move(photograph.name):
         raise RequestError(otherwise)
-    sessions.store.move_cursor(one.id, cursor)
-    return False
+    changed = finished() != before
+    if changed:
+        sessions.answers.drop(photograph)
+    return changed
 
 
 def _close_object(sessions: Sessions, photograph: Photograph, action: Request) -> bool:
@@ -205,14 +275,13 @@ def _finish(
 ) -> None:
     mask = sessions.answers.mask(photograph)
     if mask is None or not mask.any():
-        msg = "the object has no pixel; click on it, or clear it"
-        raise RequestError(msg)
+        raise RequestError(NO_PIXEL)
     labels = mask.astype(np.uint8)
     if one.mask is not None:
         labels[(png.decode(one.mask) == 255) & ~mask] = 255
     _set_label(sessions, one, label)
     quality = one.quality
-    if one.kept != one.cursor:  # otherwise the mask is the stored one
+    if one.kept != len(one.steps):  # otherwise the mask is the stored one
         answer = sessions.answers.session(photograph, one).answer.mask
         quality = None if answer is None else round(answer.quality, 3)
     sessions.store.finish(one.id, output.finished(labels), sessions.answerer.name, quality)

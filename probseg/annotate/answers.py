@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from probseg.annotate.models import Answerer
 from probseg.annotate.photographs import Photograph, read_readable
-from probseg.annotate.steps import as_step
+from probseg.annotate.steps import StoredStep, as_step
 from probseg.annotate.store import Store, StoredObject
 from probseg.formats import png
 from probseg.interact.session import Answer, Session
@@ -33,6 +33,7 @@ class _Opened:
         image_nbytes: Bytes of it and its encoding.
         finished: All finished objects, bool, shape `(H, W)`; None if not known.
         number: Of the object of the session; None for one that is not stored.
+        steps: Of the session, those that were undone included.
         session: Steps of the open object; None if not known.
     """
 
@@ -40,6 +41,7 @@ class _Opened:
     image_nbytes: int
     finished: npt.NDArray[np.bool_] | None = None
     number: int | None = None
+    steps: tuple[StoredStep, ...] = ()
     session: Session | None = None
 
     @property
@@ -104,12 +106,12 @@ class Answers:
             one: Its open object; None for a new one.
         """
         opened = self.open(photograph)
-        number = None if one is None else one.id
-        if opened.session is None or opened.number != number:
-            opened.number, opened.session = number, None
+        number, steps = (None, ()) if one is None else (one.id, one.steps)
+        same = opened.number == number and opened.steps[: len(steps)] == steps
+        if opened.session is None or not same:
+            opened.number, opened.steps, opened.session = number, steps, None
             opened.session = self._built(opened, one)
-        if one is not None:
-            opened.session.move_to(one.cursor)
+        opened.session.move_to(len(steps))
         return opened.session
 
     def _built(self, opened: _Opened, one: StoredObject | None) -> Session:
@@ -122,9 +124,18 @@ class Answers:
         steps = [as_step(step) for step in one.steps]
         return Session(loop, opened.image, steps, masks=masks, memory=memory)
 
-    def stored(self, photograph: Photograph, number: int) -> None:
-        """Record the number of the object of the session, and bound the memory."""
-        self._opened[photograph.id].number = number
+    def stored(self, photograph: Photograph, number: int, step: StoredStep) -> None:
+        """Record the step that was added to the session, and bound the memory.
+
+        Args:
+            photograph: The photograph.
+            number: Of the object of the session.
+            step: The last step of the session.
+        """
+        opened = self._opened[photograph.id]
+        assert opened.session is not None, "a step was added to it"
+        opened.number = number
+        opened.steps = (*opened.steps[: len(opened.session.steps) - 1], step)
         self._bound_memory(photograph)
 
     def mask(

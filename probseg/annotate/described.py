@@ -35,20 +35,20 @@ def describe_photograph(
         "state": stored.state,
         "error": photograph.error,
         "revision": stored.revision,
-        **describe_open(next((one for one in objects if one.open), None)),
+        **describe_open(stored, next((one for one in objects if one.open), None)),
         "objects": describe_finished(objects, photograph),
     }
 
 
-def describe_open(one: StoredObject | None) -> dict[str, Any]:
+def describe_open(stored: StoredPhotograph, one: StoredObject | None) -> dict[str, Any]:
     """Describe the open object of a photograph, None where there is none."""
+    moves = {"undo": stored.undo, "redo": stored.redo}
     if one is None:
-        return {"undo": False, "redo": False, "current": None}
-    steps = one.steps[: one.cursor]
-    boxes = [step["box"] for step in steps if step["type"] == "box"]
+        return {**moves, "current": None}
+    boxes = [step["box"] for step in one.steps if step["type"] == "box"]
     clicks = [
         {"x": step["x"], "y": step["y"], "positive": step["positive"]}
-        for step in steps
+        for step in one.steps
         if step["type"] == "click"
     ]
     current = {
@@ -57,7 +57,7 @@ def describe_open(one: StoredObject | None) -> dict[str, Any]:
         "box": boxes[-1] if boxes else None,
         "label": one.label,
     }
-    return {"undo": one.cursor > 0, "redo": one.cursor < len(one.steps), "current": current}
+    return {**moves, "current": current}
 
 
 def describe_finished(
@@ -70,7 +70,7 @@ def describe_finished(
             "label": one.label,
             "area": one.area,
             "window": output.window(one, photograph.size or (0, 0)),
-            "clicks": sum(step["type"] == "click" for step in one.steps[: one.cursor]),
+            "clicks": sum(step["type"] == "click" for step in one.steps),
             "seconds": round(one.seconds, 1),
             "quality": one.quality,
         }
@@ -80,16 +80,16 @@ def describe_finished(
 
 
 def describe_overview(
-    photograph: Photograph, stored: tuple[str, int] | None, files: int
+    photograph: Photograph, stored: tuple[str, dict[str, int]] | None, files: int
 ) -> dict[str, Any]:
     """Describe a photograph in the list of all.
 
     Args:
         photograph: The file.
-        stored: Its state and its number of finished objects; None if it was never opened.
+        stored: Its state and its number of finished objects by label; None if it was never opened.
         files: Number of its mask files, the objects of photographs that were never opened.
     """
-    state, objects = stored or ("open", files)
+    state, labels = stored or ("open", {"": files} if files else {})
     height, width = photograph.size or (None, None)
     return {
         "id": photograph.id,
@@ -97,7 +97,8 @@ def describe_overview(
         "width": width,
         "height": height,
         "state": state,
-        "objects": objects,
+        "objects": sum(labels.values()),
+        "labels": labels,
         "error": photograph.error,
     }
 

@@ -314,7 +314,7 @@ class Sessions:
         name = photograph.name
         stored = self.store.photograph(name)
         one = self.store.open_object(name)
-        header = {"revision": stored.revision, **describe_open(one)}
+        header = {"revision": stored.revision, **describe_open(stored, one)}
         if objects:
             header["objects"] = describe_finished(self.store.objects(name), photograph)
         if state is not None and state != stored.state:

@@ -1,5 +1,7 @@
 """Steps as clients send them and as the database holds them: clicks, boxes and strokes as JSON.
 
+The database holds patches, too, as run lengths.
+
 Coordinates are continuous: (0, 0) is the upper left corner of the first pixel.
 """
 
@@ -12,8 +14,9 @@ from typing import Any
 import cv2
 import numpy as np
 
+from probseg.formats import run_lengths
 from probseg.interact.mask import Mask
-from probseg.interact.steps import BoxStep, Step, Stroke
+from probseg.interact.steps import BoxStep, Patch, Step, Stroke
 from probseg.types import Click
 
 MAX_POINTS = 10_000
@@ -51,8 +54,16 @@ def as_step(stored: StoredStep) -> Step:
         case "box":
             x0, y0, x1, y1 = stored["box"]
             return BoxStep((x0, y0, x1, y1))
+        case "patch":
+            return Patch(run_lengths.decode(stored["segmentation"]), stored["positive"])
     points = tuple((x, y) for x, y in stored["points"])
     return Stroke(points, stored["radius"], stored["positive"])
+
+
+def stored_patch(patch: Patch) -> StoredStep:
+    """Return a patch in its stored form."""
+    segmentation = run_lengths.encode(patch.pixels)
+    return {"type": "patch", "segmentation": segmentation, "positive": patch.positive}
 
 
 def next_click(mask: Mask) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
 """The database of annotations: photographs, objects, and every step of each object.
 
-An object is a row of steps (clicks, boxes, strokes) and a cursor: undo moves the cursor back, redo
-forward, a new step drops those behind it. So a server that was killed continues at the same step,
-with undo and redo. Every change is one transaction, which is on the disk when it returns.
+Every change is one transaction, which is on the disk when it returns. Each photograph has one
+history of all that was done to its objects and to its state, for undo and redo: see
+`probseg.annotate.schema`. A server that was killed continues at the same step of it.
 """
 
 from __future__ import annotations
@@ -16,33 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from probseg.annotate.schema import CHANGES
 from probseg.errors import UsageError
-
-VERSION = 2
-"""Version of the schema; `PRAGMA user_version` of the file."""
 
 LONGEST_PAUSE = 30.0
 """Longer times in seconds between two steps of an object count as this much."""
-
-SCHEMA = """
-CREATE TABLE photographs (
-    name TEXT PRIMARY KEY, state TEXT NOT NULL DEFAULT 'open', revision INTEGER NOT NULL DEFAULT 0,
-    written INTEGER NOT NULL DEFAULT 0
-);
-CREATE TABLE objects (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, photo TEXT NOT NULL REFERENCES photographs(name),
-    label TEXT, open INTEGER NOT NULL, cursor INTEGER NOT NULL DEFAULT 0,
-    kept INTEGER NOT NULL DEFAULT 0, mask BLOB, counts TEXT, area INTEGER, source TEXT, base BLOB,
-    model TEXT, seconds REAL NOT NULL DEFAULT 0, touched REAL, quality REAL
-);
-CREATE UNIQUE INDEX one_open ON objects(photo) WHERE open = 1;
-CREATE INDEX of_photo ON objects(photo);
-CREATE TABLE steps (
-    object INTEGER NOT NULL REFERENCES objects(id) ON DELETE CASCADE, position INTEGER NOT NULL,
-    body TEXT NOT NULL, PRIMARY KEY (object, position)
-);
-CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
 
 State = Literal["open", "done", "review"]
 
@@ -67,10 +45,14 @@ class StoredPhotograph(NamedTuple):
     Args:
         state: Whether it is done.
         revision: Number of its changes.
+        undo: Whether there is a change to undo.
+        redo: Whether there is one to redo.
     """
 
     state: State
     revision: int
+    undo: bool
+    redo: bool
 
 
 class StaleRevisionError(RuntimeError):
@@ -85,15 +67,14 @@ class StoredObject:
         id: Number of the object, unique in the database.
         label: Its class; None without.
         open: Whether it is being annotated; at most one of a photograph is.
-        steps: All steps, those behind the cursor included.
-        cursor: Number of steps that count.
+        steps: Clicks, boxes, strokes and patches in order.
         kept: Number of steps to which `mask` is the answer; 0 if there are none, or if one of
             them was replaced since.
         mask: PNG of the finished mask; None before.
         counts: The same as COCO's compressed run lengths.
         area: Pixels of the finished mask; None before.
-        base: PNG of the mask before the first step, which was read from a file; None if the object
-            was begun here.
+        base: PNG of the mask before the first step, which was read from a file or copied from
+            another photograph; None without.
         model: Name of the model that answered last; None for masks that were read.
         seconds: Time spent on it, pauses cut to `LONGEST_PAUSE`.
         quality: `Mask.quality` of the finished mask; None for masks that were read.
@@ -103,7 +84,6 @@ class StoredObject:
     label: str | None
     open: bool
     steps: tuple[dict[str, Any], ...]
-    cursor: int
     kept: int
     mask: bytes | None
     counts: str | None
@@ -140,19 +120,18 @@ class Store:
             self._db.execute("PRAGMA synchronous = FULL")
             self._db.execute("PRAGMA foreign_keys = ON")
             (version,) = self._db.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                self._db.executescript(f"BEGIN;{SCHEMA}PRAGMA user_version = {VERSION};COMMIT;")
-            elif version == 1:
-                change = "ALTER TABLE objects ADD COLUMN quality REAL"
-                self._db.executescript(f"BEGIN;{change};PRAGMA user_version = {VERSION};COMMIT;")
+            if version < len(CHANGES):
+                changes = "".join(CHANGES[version:])
+                mark = f"PRAGMA user_version = {len(CHANGES)};"
+                self._db.executescript(f"BEGIN;{changes}{mark}COMMIT;")
         except sqlite3.DatabaseError as error:
             msg = (
                 f"{path}: {error}; stop another `probseg annotate` that is at work on this folder, "
                 "make the folder writable, or choose another --out"
             )
             raise UsageError(msg) from error
-        if version > VERSION:
-            msg = f"{path}: schema {version} is of a newer probseg, this one reads {VERSION}"
+        if version > len(CHANGES):
+            msg = f"{path}: schema {version} is of a newer probseg, this one reads {len(CHANGES)}"
             raise UsageError(msg)
 
     def close(self) -> None:
@@ -165,7 +144,8 @@ class Store:
 
         Args:
             photo: Name of the photograph.
-            revision: What the client has read; None for a change of the server's own.
+            revision: What the client has read; None for a change of the server's own, which has no
+                undo.
 
         Raises:
             StaleRevisionError: If the photograph is at another revision.
@@ -178,7 +158,16 @@ class Store:
                 raise StaleRevisionError
             sql = "UPDATE photographs SET revision = revision + 1 WHERE name = ?"
             self._db.execute(sql, (photo,))
+            if revision is not None:
+                sql = "INSERT INTO recording VALUES (?, ?, 0)"
+                self._db.execute(sql, (photo, before.revision + 1))
             yield before
+            self._db.execute("DELETE FROM recording")
+            sql = (  # a new change takes the place of those that were undone
+                "DELETE FROM history WHERE photo = ? AND undone = 1 AND EXISTS "
+                "(SELECT 1 FROM history WHERE photo = ? AND undone = 0 AND revision = ?)"
+            )
+            self._db.execute(sql, (photo, photo, before.revision + 1))
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:  # SQLite has ended it itself if the disk is full
@@ -186,18 +175,52 @@ class Store:
             raise
 
     def photograph(self, photo: str) -> StoredPhotograph:
-        """Return the state and the revision of a photograph."""
-        sql = "SELECT state, revision FROM photographs WHERE name = ?"
-        row = self._db.execute(sql, (photo,)).fetchone()
-        return StoredPhotograph("open", 0) if row is None else StoredPhotograph(*row)
+        """Return what is stored of a photograph."""
+        has = "EXISTS (SELECT 1 FROM history WHERE photo = name AND undone = {})"
+        sql = f"SELECT state, revision, {has.format(0)}, {has.format(1)} FROM photographs "
+        row = self._db.execute(f"{sql} WHERE name = ?", (photo,)).fetchone()
+        if row is None:
+            return StoredPhotograph("open", 0, undo=False, redo=False)
+        state, revision, undo, redo = row
+        return StoredPhotograph(state, revision, bool(undo), bool(redo))
 
-    def overview(self) -> dict[str, tuple[State, int]]:
-        """Return the state of each known photograph, and its number of finished objects."""
+    def undo(self, photo: str) -> bool:
+        """Undo the last change of a photograph, if there is one; inside `change`."""
+        sql = "SELECT MAX(revision) FROM history WHERE photo = ? AND undone = 0"
+        return self._take_back(photo, self._db.execute(sql, (photo,)).fetchone()[0], undone=False)
+
+    def redo(self, photo: str) -> bool:
+        """Redo the change of a photograph that was undone last; inside `change`."""
+        sql = "SELECT MIN(revision) FROM history WHERE photo = ? AND undone = 1"
+        return self._take_back(photo, self._db.execute(sql, (photo,)).fetchone()[0], undone=True)
+
+    def _take_back(self, photo: str, revision: int | None, *, undone: bool) -> bool:
+        """Take back the change that led to a revision; None if there is none."""
+        if revision is None:
+            return False
+        self._db.execute("UPDATE recording SET revision = ?, undone = ?", (revision, not undone))
+        group = "FROM history WHERE photo = ? AND undone = ? AND revision = ?"
+        known = (photo, undone, revision)
+        rows = self._db.execute(f"SELECT inverse {group} ORDER BY number DESC", known).fetchall()
+        self._db.execute(f"DELETE {group}", known)
+        for (inverse,) in rows:
+            self._db.execute(inverse)
+        return True
+
+    def overview(self) -> dict[str, tuple[State, dict[str, int]]]:
+        """Return the state of each known photograph, and its number of finished objects by label.
+
+        The label of objects without one is empty.
+        """
+        rows = self._db.execute("SELECT name, state FROM photographs")
+        known: dict[str, tuple[State, dict[str, int]]] = {name: (state, {}) for name, state in rows}
         sql = (
-            "SELECT name, state, (SELECT COUNT(*) FROM objects WHERE photo = name AND open = 0) "
-            "FROM photographs"
+            "SELECT photo, COALESCE(label, ''), COUNT(*) FROM objects WHERE open = 0 "
+            "GROUP BY photo, label ORDER BY label"
         )
-        return {name: (state, count) for name, state, count in self._db.execute(sql)}
+        for name, label, count in self._db.execute(sql):
+            known[name][1][label] = count
+        return known
 
     def set_state(self, photo: str, state: State) -> None:
         """Note whether a photograph is done; inside `change`."""
@@ -213,8 +236,8 @@ class Store:
 
     def _objects(self, condition: str, photo: str) -> list[StoredObject]:
         sql = (
-            "SELECT id, label, open, cursor, kept, mask, counts, area, base, model, seconds, "
-            f"quality FROM objects WHERE {condition} ORDER BY id"
+            "SELECT id, label, open, kept, mask, counts, area, base, model, seconds, quality "
+            f"FROM objects WHERE {condition} ORDER BY id"
         )
         rows = self._db.execute(sql, (photo,)).fetchall()
         return [
@@ -226,10 +249,16 @@ class Store:
         sql = "SELECT body FROM steps WHERE object = ? ORDER BY position"
         return tuple([json.loads(body) for (body,) in self._db.execute(sql, (number,))])
 
-    def begin(self, photo: str) -> int:
-        """Begin an object; inside `change`."""
-        sql = "INSERT INTO objects (photo, open, touched) VALUES (?, 1, ?)"
-        number = self._db.execute(sql, (photo, time.time())).lastrowid
+    def begin(self, photo: str, label: str | None = None, base: bytes | None = None) -> int:
+        """Begin an object; inside `change`.
+
+        Args:
+            photo: Name of the photograph.
+            label: Its class.
+            base: PNG of the mask to begin with.
+        """
+        sql = "INSERT INTO objects (photo, open, touched, label, base) VALUES (?, 1, ?, ?, ?)"
+        number = self._db.execute(sql, (photo, time.time(), label, base)).lastrowid
         assert number is not None, "a row was inserted"
         return number
 
@@ -240,30 +269,29 @@ class Store:
         self._db.execute(sql, (photo, source, mask.png, *mask))
 
     def add_step(self, number: int, step: dict[str, Any]) -> None:
-        """Add a step at the cursor, in place of those behind it; inside `change`."""
-        (cursor,) = self._db.execute(
-            "SELECT cursor FROM objects WHERE id = ?", (number,)
-        ).fetchone()
-        self._db.execute("DELETE FROM steps WHERE object = ? AND position >= ?", (number, cursor))
-        self._db.execute("INSERT INTO steps VALUES (?, ?, ?)", (number, cursor, json.dumps(step)))
-        sql = "UPDATE objects SET kept = 0 WHERE id = ? AND kept > ?"
-        self._db.execute(sql, (number, cursor))
-        self.move_cursor(number, cursor + 1)
-
-    def move_cursor(self, number: int, cursor: int) -> None:
-        """Undo or redo steps; inside `change`."""
+        """Add a step to an object; inside `change`."""
         sql = (
-            "UPDATE objects SET cursor = ?, seconds = seconds + MIN(MAX(? - touched, 0), ?), "
-            "touched = ? WHERE id = ?"
+            "INSERT INTO steps SELECT ?, COALESCE(MAX(position) + 1, 0), ? FROM steps "
+            "WHERE object = ?"
+        )
+        self._db.execute(sql, (number, json.dumps(step), number))
+        sql = (
+            "UPDATE objects SET seconds = seconds + MIN(MAX(? - touched, 0), ?), touched = ? "
+            "WHERE id = ?"
         )
         now = time.time()
-        self._db.execute(sql, (cursor, now, LONGEST_PAUSE, now, number))
+        self._db.execute(sql, (now, LONGEST_PAUSE, now, number))
+
+    def clear(self, number: int) -> None:
+        """Delete the steps of an object; inside `change`."""
+        self._db.execute("DELETE FROM steps WHERE object = ?", (number,))
+        self._db.execute("UPDATE objects SET kept = 0, quality = NULL WHERE id = ?", (number,))
 
     def finish(self, number: int, mask: Finished, model: str, quality: float | None) -> None:
         """Close an object with its mask; inside `change`."""
         sql = (
-            "UPDATE objects SET open = 0, kept = cursor, mask = ?, counts = ?, area = ?, "
-            "model = ?, quality = ? WHERE id = ?"
+            "UPDATE objects SET open = 0, mask = ?, counts = ?, area = ?, model = ?, quality = ?, "
+            "kept = (SELECT COUNT(*) FROM steps WHERE object = id) WHERE id = ?"
         )
         self._db.execute(sql, (*mask, model, quality, number))
 
@@ -271,6 +299,17 @@ class Store:
         """Open a finished object; inside `change`."""
         sql = "UPDATE objects SET open = 1, touched = ? WHERE id = ?"
         self._db.execute(sql, (time.time(), number))
+
+    def close_again(self, number: int) -> None:
+        """Take back all that was done to an object since it was opened again; inside `change`."""
+        reopened = f"UPDATE objects SET open = 0 WHERE id = {number}"
+        sql = (
+            "SELECT inverse FROM history WHERE object = ? AND undone = 0 AND number >= (SELECT "
+            "MAX(number) FROM history WHERE object = ? AND undone = 0 AND inverse = ?) "
+            "ORDER BY number DESC"
+        )
+        for (inverse,) in self._db.execute(sql, (number, number, reopened)).fetchall():
+            self._db.execute(inverse)
 
     def set_label(self, number: int, label: str | None) -> None:
         """Set the class of an object; inside `change`."""

@@ -28,7 +28,7 @@ from probseg.interact.states import (
     check_click,
     with_crop,
 )
-from probseg.interact.steps import BoxStep, MaskStep, Step, Stroke, painted
+from probseg.interact.steps import BoxStep, MaskStep, Patch, Step, Stroke, painted
 from probseg.interact.zoom import RECOMMENDED_ZOOM, ZOOMS
 from probseg.types import Click
 
@@ -77,8 +77,8 @@ class Answer:
 
     Args:
         state: The prompts, and the answer with the strokes over it.
-        strokes: Labels of the strokes, int8, shape `(H, W)`: 1 object, -1 background, 0 no stroke;
-            None before the first one.
+        strokes: Labels of strokes and patches, int8, shape `(H, W)`: 1 object, -1 background,
+            0 neither; None before the first one.
         begun: Whether there is a mask to show.
     """
 
@@ -102,7 +102,8 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
     """Add prompts and strokes without asking the model; only a `MaskStep` changes the mask.
 
     Raises:
-        ValueError: If a click or a box is outside of the image, or a mask of another shape.
+        ValueError: If a click or a box is outside of the image, or a mask or a patch of another
+            shape.
     """
     state, strokes = before.state, before.strokes
     for step in steps:
@@ -113,7 +114,7 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
             case BoxStep():
                 check_box(step.box, state.photograph.size)
                 state = state._replace(box=step.box)
-            case Stroke():
+            case Stroke() | Patch():
                 strokes = painted(step, strokes, state.photograph.size)
             case MaskStep():
                 _check_mask(step, state)
@@ -123,7 +124,7 @@ def with_steps(before: Answer, steps: Sequence[Step]) -> Answer:
 
 
 def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -> Answer:
-    """Carry out steps together: the model answers their prompts once, strokes hold over it.
+    """Carry out steps together: the model answers their prompts once, strokes and patches hold.
 
     Args:
         loop: Of the model.
@@ -136,7 +137,7 @@ def answer_steps(loop: InteractionLoop, before: Answer, steps: Sequence[Step]) -
     asked = with_steps(before, steps)
     state, strokes = asked.state, asked.strokes
     prompted = bool(state.clicks) or state.box is not None or state.answer.any()
-    if prompted and {*map(type, steps)} != {Stroke}:
+    if prompted and not all(isinstance(step, Stroke | Patch) for step in steps):
         (state,) = loop.answer([with_crop(state)])
     if strokes is not None:
         covered = np.where(strokes == 0, state.probability, strokes > 0).astype(np.float32)
@@ -220,7 +221,8 @@ class Session:
         An error changes nothing.
 
         Raises:
-            ValueError: If a click or a box is outside of the image, or a mask of another shape.
+            ValueError: If a click or a box is outside of the image, or a mask or a patch of another
+            shape.
         """
         answer = answer_steps(self._loop, self.answer, steps)
         count = self._cursor

@@ -1,7 +1,8 @@
-"""Steps of an annotator on one object: clicks, boxes, masks and strokes of a brush."""
+"""Steps of an annotator on one object: clicks, boxes, masks, strokes of a brush and patches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,22 +53,52 @@ class Stroke(NamedTuple):
     positive: bool = True
 
 
-Step = Click | BoxStep | MaskStep | Stroke
+@dataclass(frozen=True, eq=False)
+class Patch:
+    """Pixels that keep their label whatever the model answers, like those of a stroke.
+
+    Args:
+        pixels: bool, shape `(H, W)`; the attribute is read-only.
+        positive: True on the object, False on the background.
+    """
+
+    pixels: npt.NDArray[np.bool_]
+    positive: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pixels", read_only(self.pixels))
+
+
+Step = Click | BoxStep | MaskStep | Stroke | Patch
 
 
 def painted(
-    stroke: Stroke, earlier: npt.NDArray[np.int8] | None, size: tuple[int, int]
+    step: Stroke | Patch, earlier: npt.NDArray[np.int8] | None, size: tuple[int, int]
 ) -> npt.NDArray[np.int8]:
-    """Draw a stroke over earlier ones.
+    """Draw a stroke or a patch over earlier ones.
 
     Args:
-        stroke: The stroke.
-        earlier: Labels of earlier strokes, int8, shape `(H, W)`; None without.
+        step: The stroke or patch.
+        earlier: Labels of earlier ones, int8, shape `(H, W)`; None without.
         size: `(H, W)` of the image.
 
     Returns:
-        Labels, int8, shape `(H, W)`: 1 object, -1 background, 0 no stroke.
+        Labels, int8, shape `(H, W)`: 1 object, -1 background, 0 neither.
+
+    Raises:
+        ValueError: If a patch is of another size.
     """
+    pixels = step.pixels if isinstance(step, Patch) else _covered(step, size)
+    if pixels.shape != size:
+        msg = f"`pixels` must have the shape of the image, {size}, got {pixels.shape}"
+        raise ValueError(msg)
+    labels = np.zeros(size, np.int8) if earlier is None else earlier.copy()
+    labels[pixels] = 1 if step.positive else -1
+    return labels
+
+
+def _covered(stroke: Stroke, size: tuple[int, int]) -> npt.NDArray[np.bool_]:
+    """Return the pixels of a stroke, bool, shape `(H, W)`."""
     shift = 4  # OpenCV draws lines between sixteenths of a pixel, centres being whole numbers
     drawn = np.zeros(size, np.uint8)
     points = np.rint((np.array(stroke.points) - 0.5) * (1 << shift)).astype(np.int32)
@@ -78,6 +109,30 @@ def painted(
     if len(points) > 1:
         thickness = max(1, round(2 * stroke.radius))
         cv2.polylines(drawn, [points], False, 1, thickness, cv2.LINE_8, shift)
-    labels = np.zeros(size, np.int8) if earlier is None else earlier.copy()
-    labels[drawn == 1] = 1 if stroke.positive else -1
-    return labels
+    return drawn.astype(np.bool_)
+
+
+def fill_holes(mask: npt.NDArray[np.bool_]) -> Patch:
+    """Return a patch of the background that the object encloses.
+
+    Args:
+        mask: The object, bool, shape `(H, W)`.
+    """
+    background = np.pad(~mask, 1, constant_values=True).astype(np.uint8)
+    _, parts = cv2.connectedComponents(background, connectivity=4)
+    return Patch(~mask & (parts[1:-1, 1:-1] != parts[0, 0]))
+
+
+def remove_islands(mask: npt.NDArray[np.bool_], clicks: Sequence[Click]) -> Patch:
+    """Return a patch, on the background, of the parts of a mask that nobody clicked on.
+
+    Where no object click is on the mask, its largest part stays.
+
+    Args:
+        mask: The object, bool, shape `(H, W)`, with at least one pixel.
+        clicks: On the object and on the background.
+    """
+    _, parts, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
+    clicked = {int(parts[click.y, click.x]) for click in clicks if click.positive} - {0}
+    largest = 1 + int(stats[1:, cv2.CC_STAT_AREA].argmax())
+    return Patch(mask & ~np.isin(parts, list(clicked or {largest})), positive=False)

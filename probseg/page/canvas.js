@@ -168,12 +168,15 @@ const NOTHING = { object: null, clicks: [], box: null, label: null };
  * The photograph with its tools, inside `root`.
  *
  * Events: `answer` (detail: the answer), `status` (milliseconds, scale, preview), `problem` (detail:
- * an Error). `label` is given to the object that is finished next.
+ * an Error), `select` (another finished object, or none, is selected). `label` is given to the object
+ * that is finished next. With `edits`, a click on a finished object selects it, to delete it or to go
+ * on with it, and Escape cancels the open object; without, the transport knows no such actions.
  */
 export class Clicker extends EventTarget {
-  constructor(root, transport, { tools = TOOLS.map((tool) => tool.name) } = {}) {
+  constructor(root, transport, { tools = TOOLS.map((tool) => tool.name), edits = false } = {}) {
     super();
     this.transport = transport;
+    this.edits = edits;
     this.tools = TOOLS.filter((tool) => tools.includes(tool.name));
     this.label = null;
     this.locked = false; // while another photograph is on its way, clicks would be meant for this one
@@ -235,7 +238,8 @@ export class Clicker extends EventTarget {
     this.pending.push({ sequence, action });
     this.ghost = null;
     this._clearPreview();
-    if (action.type === "finish" || action.type === "clear") this.suggestion = null;
+    if (["finish", "clear", "cancel"].includes(action.type)) this.suggestion = null;
+    if (["click", "box", "brush"].includes(action.type)) this.select(null);
     this._update();
     try {
       const answer = await this.transport.send(action, sequence);
@@ -262,9 +266,22 @@ export class Clicker extends EventTarget {
   click(x, y, positive, since) {
     const { width, height } = this.size;
     if (x < 0 || y < 0 || x >= width || y >= height) return null;
+    const object = positive ? this._selectable(x, y) : null;
+    if (object !== null) return this.select(object);
     const sign = positive ? "Object" : "Background";
     this._say(`${sign} mark at ${Math.floor(x)}, ${Math.floor(y)}`);
     return this.act({ type: "click", x, y, positive }, since);
+  }
+
+  /** Select a finished object, or none with null. */
+  select(id) {
+    if (id === this.selected) return;
+    this.selected = id;
+    const { label } = this.objects.find((object) => object.id === id) ?? {};
+    if (id !== null) this._say(`Selected: ${label ?? "object without a label"}`);
+    this._clearPreview();
+    this.draw();
+    this.dispatchEvent(new CustomEvent("select"));
   }
 
   finish() {
@@ -350,7 +367,7 @@ export class Clicker extends EventTarget {
         unanswered.add(action);
       } else if (action.type === "box") box = action.box;
       else if (action.type === "undo") clicks = clicks.slice(0, -1);
-      else if (["clear", "finish", "reopen"].includes(action.type)) [clicks, box] = [[], null];
+      else if (["clear", "cancel", "finish", "reopen"].includes(action.type)) [clicks, box] = [[], null];
     }
     return { clicks, box, unanswered };
   }
@@ -387,7 +404,7 @@ export class Clicker extends EventTarget {
     this.mask = this.ghost = this.uncertainty = this.suggestion = this.compared = null;
     this.finished = new Map(); // id -> {region, colour, stamp}
     this.layer = null;
-    this.crosshair = this.gesture = this.highlighted = null;
+    this.crosshair = this.gesture = this.highlighted = this.selected = null;
     this.hidden.clear();
     if (this.preview) this._clearPreview();
     return this.opened;
@@ -403,10 +420,18 @@ export class Clicker extends EventTarget {
     const left = new Set(objects.map((object) => object.id));
     this.objects = objects;
     for (const id of this.finished.keys()) if (!left.has(id)) this.finished.delete(id);
+    if (this.selected !== null && !left.has(this.selected)) this.select(null);
     if (parting && fresh.length === 1) {
       this.finished.set(fresh[0].id, { region: parting.region, stamp: null });
     }
     this._layerChanged();
+  }
+
+  /** Return the finished object that a click at a point selects; null for none. */
+  _selectable(x, y) {
+    if (!this.edits || this._marked() || this.pending.length || !this.layers.finished) return null;
+    const shown = this.objects.filter(({ id }) => !this.hidden.has(id));
+    return shown.findLast(({ id }) => this.finished.get(id)?.region.has(x, y))?.id ?? null;
   }
 
   _marked() {
@@ -538,7 +563,8 @@ export class Clicker extends EventTarget {
     if (x || y) this._moveCrosshair(x * step, y * step);
     else if (key === " ") this._space(true);
     else if (key === "Escape") this._escape();
-    else if (key === "Enter") this.finish();
+    else if (key === "Delete" && this.selected !== null) this._change("delete");
+    else if (key === "Enter") this.selected === null ? this.finish() : this._change("reopen");
     else if (key === "Backspace") this._command("clear");
     else if (key === "0") this.fit();
     else if (key === "+" || key === "=") this._zoomKey(1.25);
@@ -561,6 +587,11 @@ export class Clicker extends EventTarget {
     return true;
   }
 
+  /** Delete the selected object, or open it again. */
+  _change(type) {
+    return this.act({ type, object: this.selected });
+  }
+
   _toggleMasks() {
     const visible = !this.layers.mask;
     Object.assign(this.layers, { mask: visible, finished: visible, marks: visible });
@@ -569,11 +600,15 @@ export class Clicker extends EventTarget {
     this._status();
   }
 
+  /** Leave what was begun last: a gesture or a box, the selection, the open object. */
   _escape() {
+    const begun = this.gesture || this.tool === "box";
     this.gesture = null;
     this.crosshair = null;
     this._clearPreview();
     if (this.tool === "box") this.choose("object");
+    if (!begun && this.selected !== null) this.select(null);
+    else if (!begun && this.edits && this._marked()) this.act({ type: "cancel" });
     this.draw();
   }
 
@@ -680,6 +715,8 @@ export class Clicker extends EventTarget {
     if (this.pointers.has(event.pointerId)) this.pointers.set(event.pointerId, at);
     const gesture = this.gesture;
     if (!gesture) {
+      const under = this._toPhoto(at.x, at.y);
+      this.root.dataset.selects = String(this._clicking() && this._selectable(under.x, under.y) !== null);
       this._hover();
       if (this.tool === "brush" || this.tool === "eraser") this.draw();
       return;
@@ -781,10 +818,13 @@ export class Clicker extends EventTarget {
 
   // --- Hover preview ----------------------------------------------------------------------------
 
+  _clicking() {
+    return this.tool === "object" || this.tool === "background";
+  }
+
   _hover() {
-    const clicking = this.tool === "object" || this.tool === "background";
     const { wanted, slow } = this.preview;
-    if (!wanted || slow || !clicking || this.pending.length || !this.image) return;
+    if (!wanted || slow || !this._clicking() || this.pending.length || !this.image) return;
     clearTimeout(this.preview.timer);
     this.preview.timer = setTimeout(() => this._askPreview(), 25);
   }
@@ -795,6 +835,7 @@ export class Clicker extends EventTarget {
     if (x < 0 || y < 0 || x >= this.size.width || y >= this.size.height) return;
     const { opened, sequence } = this;
     const positive = this.tool === "object";
+    if (positive && this._selectable(x, y) !== null) return this._clearPreview();
     this.preview.busy = true;
     const since = performance.now();
     const asked = `${this.pointer.x} ${this.pointer.y}`;
@@ -924,11 +965,11 @@ export class Clicker extends EventTarget {
     context.drawImage(this.layer, 0, 0, width, height);
     const seen = this.objects.filter(({ id }) => this.finished.has(id) && !this.hidden.has(id));
     for (const { id } of seen) {
-      if (seen.length > 200 && id !== this.highlighted) continue; // outlines take the longest
+      const marked = id === this.highlighted || id === this.selected;
+      if (seen.length > 200 && !marked) continue; // outlines take the longest
       const known = this.finished.get(id);
       known.outline ??= known.region.outline();
-      const colour = id === this.highlighted ? "#ffffff" : colourOf(id);
-      this._stroke(context, known.outline, colour);
+      this._stroke(context, known.outline, marked ? "#ffffff" : colourOf(id), id === this.selected ? [8, 4] : []);
     }
   }
 

@@ -166,20 +166,35 @@ def test_objects_open_again_with_their_mask_and_prompts(client):
     assert masks == [f"photo0_{n}.png" for n in range(1, len(header["objects"]) + 1)]
 
 
-def test_a_folder_of_the_first_schema_gets_what_the_second_one_has(client):
+def test_a_folder_of_the_first_schema_gets_what_the_later_ones_have(client):
+    """Objects had a cursor, behind which were steps that undo had taken back, and no quality."""
     _, mask = client.click(*CLICKS[0])
     client.act({"type": "finish", "label": "disk"})
+    client.click(10, 10)
+    _, drawn = client.click(20, 20)
     client.sessions.close()
     database = sqlite3.connect(client.sessions.folder / ".probseg" / "annotations.sqlite")
-    database.executescript("ALTER TABLE objects DROP COLUMN quality; PRAGMA user_version = 1;")
+    triggers = database.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for (name,) in triggers:
+        database.execute(f"DROP TRIGGER {name}")
+    database.executescript(
+        "ALTER TABLE objects DROP COLUMN quality;"
+        "ALTER TABLE objects ADD COLUMN cursor INTEGER NOT NULL DEFAULT 2;"
+        "INSERT INTO steps SELECT object, 2, body FROM steps WHERE object = 2 AND position = 0;"
+        "DROP TABLE history; DROP TABLE recording; PRAGMA user_version = 1;"
+    )
     database.close()
     client = begin(client.sessions.folder, client.sessions.answerer)
-    (known,) = client.get(client.path())["objects"]
-    assert (known["area"], known["quality"]) == (mask.sum(), None)
-    client.act({"type": "reopen", "object": known["id"]})
-    client.click(*CLICKS[2])
+    page = client.get(client.path())
+    assert [(one["area"], one["quality"]) for one in page["objects"]] == [(mask.sum(), None)]
+    assert len(page["current"]["clicks"]) == 2
+    assert np.array_equal(client.mask(), drawn)
+    client.act({"type": "cancel"})
+    client.act({"type": "reopen", "object": page["objects"][0]["id"]})
+    _, further = client.click(*CLICKS[2])
     header, _ = client.act({"type": "finish", "label": "disk"})
     assert 0 < header["objects"][0]["quality"] <= 1
+    assert np.array_equal(client.act({"type": "undo"})[1], further)
     client.sessions.close()
 
 
@@ -191,7 +206,8 @@ def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_pat
     (folder / "masks").mkdir()
     Image.fromarray(labels).save(folder / "masks" / "photo1.png")
     client = begin(folder, answerer)
-    assert [row["objects"] for row in client.get("/api/session")["photographs"]] == [0, 1, 0]
+    rows = client.get("/api/session")["photographs"]
+    assert [(row["objects"], row["labels"]) for row in rows] == [(0, {}), (1, {"": 1}), (0, {})]
     objects = client.get(client.path(1))["objects"]
     assert [one["window"] for one in objects] == [[10, 10, 20, 10], [40, 40, 40, 20]]
     assert (folder / "masks" / "photo1.png").is_file(), "looking changes nothing"
@@ -203,8 +219,12 @@ def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_pat
     client.act(stroke, 1)
     client.act({"type": "finish", "label": "box"}, 1)
     client.act({"type": "reopen", "object": objects[1]["id"]}, 1)
-    _, mask = client.act({"type": "undo"}, 1)
+    for _ in ("reopen", "finish", "stroke"):
+        _, mask = client.act({"type": "undo"}, 1)
     assert np.array_equal(mask, labels == 7), "undo leads back to the file"
+    for _ in ("stroke", "finish", "reopen"):
+        client.act({"type": "redo"}, 1)
+    client.act({"type": "clear"}, 1)
     client.act({"type": "finish", "label": "box"}, 1)
     client.sessions.close()
     samples = ImageMaskFolder(folder)
@@ -214,11 +234,113 @@ def test_masks_that_were_there_are_objects_and_keep_their_ignored_pixels(tmp_pat
     assert np.array_equal(kept, labels)
 
 
-def refused(client, action):
-    body = {"revision": client.get(client.path())["revision"], "action": action}
-    answer = client.http.post(f"{client.path()}/actions", json=body)
-    assert answer.status_code == 400
+def refused(client, action, n=0, status=400):
+    body = {"revision": client.get(client.path(n))["revision"], "action": action}
+    answer = client.http.post(f"{client.path(n)}/actions", json=body)
+    assert answer.status_code == status
     return answer.json()["error"]
+
+
+def test_one_history_of_all_that_was_done_to_a_photograph(client):
+    """Undo leads back through each state, redo forth again, also by a new server."""
+    folder = client.sessions.folder
+
+    def now():
+        page, mask = client.get(client.path()), client.mask()
+        objects = [
+            (one["id"], one["label"], one["area"], one["quality"]) for one in page["objects"]
+        ]
+        current = page["current"] and (page["current"]["clicks"], page["current"]["label"])
+        files = sorted(p.read_bytes() for p in (folder / "masks").glob("*.png"))
+        drawn = None if mask is None else mask.tobytes()
+        return page["state"], objects, current, files, drawn
+
+    def act(kind, **more):
+        client.act({"type": kind, **more})
+        states.append(now())
+
+    states = [now()]
+    act("click", x=64.2, y=48.9, positive=True)
+    act("finish", label="disk")
+    number = client.get(client.path())["objects"][0]["id"]
+    act("label", object=number, label="ring")
+    act("click", x=90.0, y=70.0, positive=True)
+    act("reopen", object=number)
+    act("click", x=100.0, y=20.0, positive=False)
+    act("clear")
+    act("brush", radius=4, points=[[8, 8]], positive=True)
+    act("cancel")
+    act("delete", object=number)
+    act("state", state="done")
+    assert states[9][1] == states[3][1] + states[5][1], "as before it was opened again"
+    back = len(states) - 1
+    while back:
+        back -= 1
+        header, _ = client.act({"type": "undo"})
+        if back == 5:
+            client = again(client)
+        assert now() == states[back], back
+    assert not header["undo"]
+    for state in states[1:]:
+        header, _ = client.act({"type": "redo"})
+        assert now() == state
+    assert not header["redo"]
+    client.act({"type": "undo"})
+    header, _ = client.act({"type": "label", "object": number + 1, "label": "new"})
+    assert not header["redo"], "a new change takes the place of those that were undone"
+    assert "nothing to redo" in refused(client, {"type": "redo"})
+    client.sessions.close()
+
+
+def test_holes_and_stray_parts_are_edited_by_steps_that_undo_takes_back(client):
+    assert "no object is open" in refused(client, {"type": "fill_holes"})
+    client.act({"type": "brush", "radius": 20, "points": [[64, 48]], "positive": True})
+    _, whole = client.click(64, 48)
+    client.act({"type": "brush", "radius": 4, "points": [[64, 48]], "positive": False})
+    _, ragged = client.act({"type": "brush", "radius": 3, "points": [[5, 90]], "positive": True})
+    _, filled = client.act({"type": "fill_holes"})
+    assert filled[48, 64]
+    assert "no hole" in refused(client, {"type": "fill_holes"})
+    _, clean = client.act({"type": "remove_islands"})
+    assert not clean[90, 5]
+    assert "no stray part" in refused(client, {"type": "remove_islands"})
+    client = again(client)
+    assert np.array_equal(client.mask(), clean)
+    assert np.array_equal(client.click(5, 90)[1][90, 5], False), "edits hold over later clicks"
+    for wanted in (clean, filled, ragged):
+        assert np.array_equal(client.act({"type": "undo"})[1], wanted)
+    assert whole[48, 64]
+    client.sessions.close()
+
+
+def test_an_object_is_copied_to_the_next_photograph(client):
+    _, mask = client.click(*CLICKS[0])
+    header, _ = client.act({"type": "finish", "label": "disk"})
+    source = {"photo": client.photographs[0]["id"], "object": header["objects"][0]["id"]}
+    _, drawn = client.act({"type": "brush", "radius": 2, "points": [[5, 5]], "positive": True}, 1)
+    header, copied = client.act({"type": "copy", **source}, 1)
+    assert [one["area"] for one in header["objects"]] == [drawn.sum()], "the open one is finished"
+    assert header["current"]["label"] == "disk"
+    assert np.array_equal(copied, mask & ~drawn)
+    client.click(60, 40, True, 1)
+    client.act({"type": "clear"}, 1)
+    assert np.array_equal(client.mask(1), copied), "starting over leads back to the copy"
+    header, _ = client.act({"type": "finish", "label": "disk"}, 1)
+    assert [one["area"] for one in header["objects"]] == [drawn.sum(), copied.sum()]
+    for wrong in ({"photo": []}, {"object": 99}):
+        refused(client, {"type": "copy", **source, **wrong}, 2, 404)
+    Image.fromarray(np.zeros((40, 60, 3), np.uint8)).save(client.sessions.folder / "small.png")
+    client = again(client)
+    assert "photographs of one size" in refused(client, {"type": "copy", **source}, 3)
+    client.sessions.close()
+
+
+def test_a_new_object_that_is_cancelled_is_gone_until_undo(client):
+    _, drawn = client.click(*CLICKS[0])
+    header, mask = client.act({"type": "cancel"})
+    assert (header["current"], mask) == (None, None)
+    assert "nothing to cancel" in refused(client, {"type": "cancel"})
+    assert np.array_equal(client.act({"type": "undo"})[1], drawn)
 
 
 DONE = {"type": "state", "state": "done"}
@@ -274,7 +396,7 @@ def test_all_prompts_are_in_the_annotations_and_give_the_mask_again(client, tmp_
     client.act({"type": "finish"})
     number = client.get(client.path())["objects"][0]["id"]
     client.act({"type": "reopen", "object": number})
-    client.act({"type": "undo"})  # not finished: the file has the mask of before, and its prompts
+    client.click(*CLICKS[2])  # not finished: the file has the mask of before, and its prompts
     client.sessions.close()
     path = client.sessions.folder / "annotations.json"
     (entry,) = json.loads(path.read_text())["annotations"]

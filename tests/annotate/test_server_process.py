@@ -161,6 +161,10 @@ KINDS = st.sampled_from(
         "undo",
         "redo",
         "clear",
+        "cancel",
+        "fill_holes",
+        "remove_islands",
+        "copy",
         "finish",
         "reopen",
         "delete",
@@ -169,9 +173,9 @@ KINDS = st.sampled_from(
         "other",
     ]
 )
-NAMES = ["type", "x", "y", "positive", "box", "radius", "points", "object", "label", "state"]
+NAMES = ["x", "y", "positive", "box", "radius", "points", "object", "photo", "label", "state"]
 ACTIONS = st.fixed_dictionaries(
-    {"type": KINDS}, optional={name: JSON | st.floats(-10, 200) for name in NAMES[1:]}
+    {"type": KINDS}, optional={name: JSON | st.floats(-10, 200) for name in NAMES}
 )
 BODIES = (
     st.fixed_dictionaries(

@@ -37,7 +37,8 @@ STROKES = st.builds(
     st.booleans(),
 )
 MOVES = st.lists(
-    CLICKS | BOXES | STROKES | st.sampled_from(["undo", "redo", "clear", "restart"]), max_size=8
+    CLICKS | BOXES | STROKES | st.sampled_from(["undo", "redo", "clear", "cancel", "restart"]),
+    max_size=8,
 )
 
 
@@ -66,30 +67,33 @@ def restarted(client):
 @given(moves=MOVES)
 def test_the_mask_is_that_of_a_new_session_with_the_steps_that_are_left(moves, answerer, folders):
     client = begin(draw_photographs(next(folders), 1, (HEIGHT, WIDTH)), answerer)
-    rows, cursor = [], 0
+    history, place = [()], 0  # the steps after each change
     for move in moves:
-        places = {"undo": cursor - 1, "redo": cursor + 1, "clear": 0}
+        rows = history[place]
         if move == "restart":
             client = restarted(client)
-        elif isinstance(move, dict):
-            rows, cursor = [*rows[:cursor], move], cursor + 1
-            client.act(move)
-        elif rows and 0 <= places[move] <= len(rows):
-            cursor = places[move]
-            client.act({"type": move})
+        elif move == "undo" or move == "redo":
+            there = place + (1 if move == "redo" else -1)
+            if 0 <= there < len(history):
+                place = there
+                client.act({"type": move})
+        elif isinstance(move, dict) or rows:
+            after = (*rows, move) if isinstance(move, dict) else ()
+            history, place = [*history[: place + 1], after], place + 1
+            client.act(move if isinstance(move, dict) else {"type": move})
     fresh = Session(answerer.loop, answerer.begin(read_image(client.sessions.photographs[0].path)))
-    for row in rows[:cursor]:
+    for row in history[place]:
         fresh.add(as_step(check_step(row, (HEIGHT, WIDTH))))
-    assert_shows(client, rows, cursor, fresh)
+    assert_shows(client, history, place, fresh)
     client = restarted(client)
-    assert_shows(client, rows, cursor, fresh)
+    assert_shows(client, history, place, fresh)
     client.sessions.close()
 
 
-def assert_shows(client, rows, cursor, fresh):
+def assert_shows(client, history, place, fresh):
     """The page shows the mask of a session, and which moves are possible."""
     page, mask = client.get(client.path()), client.mask()
-    assert (page["undo"], page["redo"]) == (cursor > 0, cursor < len(rows))
-    assert (mask is None) == (cursor == 0)
+    assert (page["undo"], page["redo"]) == (place > 0, place < len(history) - 1)
+    assert (mask is None) == (not history[place])
     if mask is not None:
         np.testing.assert_array_equal(mask, fresh.answer.mask.binary)

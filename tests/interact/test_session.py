@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probseg.interact import InteractionLoop, OneStep, Session, Zoom, begin, image_tensor
-from probseg.interact.steps import BoxStep, MaskStep, Stroke
+from probseg.interact.steps import BoxStep, MaskStep, Patch, Stroke, fill_holes, remove_islands
 from probseg.types import Click
 from support.fakes import draw_scene
 from support.rows import each
@@ -49,7 +49,8 @@ STROKES = st.builds(
     st.floats(0.5, 9),
     st.booleans(),
 )
-TOGETHER = st.lists(CLICKS | BOXES | MASKS | STROKES, min_size=1, max_size=3)
+PATCHES = st.builds(lambda mask, sign: Patch(mask.probability > 0, sign), MASKS, st.booleans())
+TOGETHER = st.lists(CLICKS | BOXES | MASKS | STROKES | PATCHES, min_size=1, max_size=3)
 MOVES = TOGETHER | st.sampled_from(["undo", "redo"])
 
 
@@ -91,7 +92,7 @@ def test_it_is_a_new_session_with_the_steps_that_are_left(moves, memory):
 
 
 @settings(max_examples=20, deadline=None)
-@given(steps=st.lists(CLICKS | BOXES | STROKES, min_size=1, max_size=5), more=TOGETHER)
+@given(steps=st.lists(CLICKS | BOXES | STROKES | PATCHES, min_size=1, max_size=5), more=TOGETHER)
 def test_a_mask_takes_the_place_of_the_answers_to_the_first_steps(steps, more):
     mask = np.zeros(SIZE, bool)
     mask[5:20, 7:30] = True
@@ -114,6 +115,30 @@ def test_strokes_hold_over_later_answers_and_a_mask_clears_them():
     session.add(MaskStep(np.zeros(SIZE, np.float32)))
     assert session.answer.mask is None
     assert (session.clicks, session.box) == ((), None)
+
+
+def test_patches_fill_holes_and_remove_parts_that_nobody_clicked_on():
+    mask = np.zeros(SIZE, bool)
+    mask[5:20, 5:25], mask[8:12, 8:12], mask[13:16, 13:16], mask[14, 14] = True, False, False, True
+    mask[30:35, 30:34] = True  # another part, with a bay that is open to the edge
+    mask[39, 2:5], mask[39, 3] = True, False
+    holes = np.zeros(SIZE, bool)
+    holes[8:12, 8:12] = holes[13:16, 13:16] = True
+    holes[14, 14] = False
+    session = Session(LOOP, IMAGE, masks={0: mask})
+    patch = fill_holes(mask)
+    np.testing.assert_array_equal(patch.pixels, holes)
+    np.testing.assert_array_equal(session.add(patch).mask.binary, mask | holes)
+    largest = mask.copy()
+    largest[28:] = largest[14, 14] = False
+    np.testing.assert_array_equal(mask & ~remove_islands(mask, []).pixels, largest)
+    clicks = [Click(31, 31), Click(3, 39), Click(6, 6, positive=False)]
+    np.testing.assert_array_equal(
+        session.add(remove_islands(mask | holes, clicks)).mask.binary[:28], False
+    )
+    assert session.answer.mask.binary[30:35, 30:34].all()
+    with pytest.raises(ValueError, match="`pixels`"):
+        session.add(Patch(mask[:-1]))
 
 
 def test_a_preview_and_a_failure_change_nothing():

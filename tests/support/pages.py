@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import shutil
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -110,6 +112,18 @@ def browser() -> Iterator[Any]:
         )
         yield started
         started.close()
+
+
+def axe(place: Path) -> str:
+    """Return the source of axe-core, from `node_modules/` or from npm's cache."""
+    source = Path("node_modules/axe-core/axe.min.js")
+    if not source.exists():
+        npm = shutil.which("npm") or pytest.skip("npm is not installed")
+        install = [npm, "install", "--offline", "--no-audit", "--no-fund", "--prefix", str(place)]
+        if subprocess.run([*install, "axe-core"], capture_output=True, check=False).returncode:
+            pytest.skip("axe-core is not in npm's cache: `npm install axe-core`")
+        source = place / source
+    return source.read_text("utf-8")
 
 
 class Page:

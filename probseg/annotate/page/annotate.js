@@ -16,29 +16,33 @@ const KEYS = [
   ["Shift-drag, X", "box"],
   ["B, E", "brush, eraser"],
   ["[ and ]", "size of the brush"],
-  ["Z, shift-Z", "undo, redo"],
+  ["Z, shift-Z", "undo, redo: all changes of the photograph"],
   ["Backspace", "start the object over"],
+  ["Escape", "cancel the open object, or deselect"],
   ["Enter", "finish the object"],
+  ["Click on a finished one", "select it: Enter goes on with it, Delete removes it"],
+  ["F, I", "fill holes, remove stray parts"],
+  ["V", "copy the next object of the last photograph"],
   ["1 to 9", "label"],
   ["N, P", "next, previous photograph"],
   ["D, R", "done and next, to review"],
+  ["/", "search photographs; #12 is the twelfth"],
   ["H", "hide masks and marks"],
-  ["U, G", "uncertainty, suggest a click"],
-  ["C, held", "mask without iterations"],
+  ["U, G", "unsure areas, suggest a click"],
+  ["C, held", "the mask without adapting"],
   ["Wheel, + and −", "zoom"],
   ["Space-drag, drag", "move the photograph"],
   ["0", "whole photograph"],
   ["Arrows", "crosshair; with shift one pixel"],
   ["A, S", "object, background at the crosshair"],
+  ["?", "this list"],
 ];
 const KNOBS = [
-  { name: "key_iterations", text: "Key iterations", hint: "EM iterations that adapt keys to the photograph; 0 is plain attention" },
-  { name: "key_prior", text: "Key prior", hint: "Prior precision of the keys: larger values adapt less; 0 is maximum likelihood", prior: true },
-  { name: "value_iterations", text: "Value iterations", hint: "EM iterations that spread clicks to similar pixels; 0 is none" },
-  { name: "value_prior", text: "Value prior", hint: "Prior precision of the values: larger values adapt less", prior: true },
-  { name: "click_iterations", text: "Click iterations", hint: "EM iterations that adapt the classifier to the clicks; 0 is none" },
-  { name: "click_prior", text: "Click prior", hint: "Prior precision of the classifier: larger values adapt less", prior: true, positive: true },
+  { name: "key", text: "Adapt to the photograph", hint: "groups the colours and textures of this photograph", technical: "keys" },
+  { name: "value", text: "Spread clicks to similar areas", hint: "what you clicked on counts for areas that look alike", technical: "values" },
+  { name: "click", text: "Learn from the clicks", hint: "learns what object and background look like here", technical: "classifier", positive: true },
 ];
+const NO_OBJECT = "none"; // in the filter by labels, whose values are "=" and the label
 const PRIORS = [0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100];
 
 // --- Requests -----------------------------------------------------------------------------------
@@ -370,10 +374,11 @@ const page = {
     this.clicker = new Clicker($("clicker"), {
       send: (action, sequence) => this.transport.send(action, sequence),
       fetchImage: () => this.transport.fetchImage(),
-    });
+    }, { edits: true });
     this.clicker.addEventListener("answer", ({ detail }) => this.answered(detail));
     this.clicker.addEventListener("problem", ({ detail }) => report(detail));
     this.clicker.addEventListener("status", () => drawPreviewSwitch());
+    this.clicker.addEventListener("select", () => this.showSelected());
     this.strip = new LongList($("strip"), (id) => this.thumbnail(id), () => narrow.matches);
     this.list = new LongList($("objects"), (id) => this.objectRow(id));
     narrow.addEventListener("change", () => this.strip.redraw());
@@ -402,17 +407,66 @@ const page = {
     );
     $("train").hidden = !session.train_command;
     $("train").firstChild.textContent = session.train_command ?? "";
+    this.countLabels();
     this.filter();
     drawKnobs();
     drawLabels();
     this.progress();
   },
 
+  /** List the photographs of a state and a label whose names have the text of the search. */
   filter() {
     const state = $("filter").value;
-    const listed = this.session.photographs.filter((photo) => !state || photo.state === state);
+    const label = $("label-filter").value;
+    const text = $("search").value.trim().toLowerCase();
+    const listed = this.session.photographs.filter((photo) => {
+      if (state && photo.state !== state) return false;
+      if (label === NO_OBJECT ? photo.objects > 0 : label && !photo.labels[label.slice(1)]) return false;
+      return text.startsWith("#") || photo.name.toLowerCase().includes(text);
+    });
     this.strip.set(listed.map(({ id }) => id));
     this.strip.redraw();
+    $("no-photographs").hidden = listed.length > 0;
+  },
+
+  /** Open what was searched for: the first photograph of the list, or the one of a number. */
+  find() {
+    const text = $("search").value.trim();
+    const index = text.startsWith("#") ? Number(text.slice(1)) - 1 : this.byId.get(this.strip.keys[0]);
+    if (!this.session.photographs[index]) {
+      banner.show("note", `There is no photograph “${text}”.`);
+      return;
+    }
+    this.clearSearch();
+    this.open(index);
+  },
+
+  clearSearch() {
+    $("search").value = "";
+    this.filter();
+    this.clicker.over.focus({ preventScroll: true });
+  },
+
+  /** Offer the labels to filter by, each with its number of finished objects. */
+  countLabels() {
+    const counts = new Map(this.session.labels.map((label) => [label, 0]));
+    let without = 0;
+    for (const { labels, objects, error } of this.session.photographs) {
+      for (const [label, count] of Object.entries(labels)) counts.set(label, (counts.get(label) ?? 0) + count);
+      if (!objects && !error) without++;
+    }
+    const unnamed = counts.get("");
+    counts.delete("");
+    const root = $("label-filter");
+    const { value } = root;
+    root.replaceChildren(
+      new Option("All labels", ""),
+      ...[...counts].map(([label, count]) => new Option(`${label} (${count})`, `=${label}`)),
+      ...(unnamed ? [new Option(`no label (${unnamed})`, "=")] : []),
+      new Option(`no object (${without})`, NO_OBJECT),
+    );
+    root.value = value;
+    if (root.selectedIndex < 0) root.value = "";
   },
 
   progress() {
@@ -432,6 +486,7 @@ const page = {
     const photo = this.session.photographs[index];
     if (!photo) return;
     const before = this.photo;
+    this.rememberObjects();
     const turn = (this.turn = (this.turn ?? 0) + 1);
     this.index = index;
     this.clicker.locked = true;
@@ -458,10 +513,11 @@ const page = {
       const known = await transport.open();
       if (turn !== this.turn) return;
       this.note(photo, known);
-      this.setLabel(known.current?.label ?? this.clicker.label);
+      this.setLabel(known.current?.label ?? (sessionStorage.getItem(`label ${this.session.folder}`) || null));
       this.clicker.hidden.clear();
       const opening = this.clicker.open(known);
       this.showObjects(known.objects);
+      this.listed = photo;
       await opening;
       if (turn !== this.turn) return;
       this.opening = performance.now() - since;
@@ -474,6 +530,26 @@ const page = {
       else this.unreadable(error.message);
     } finally {
       if (turn === this.turn) this.arriving = false;
+    }
+  },
+
+  /** Remember the objects of the photograph that is left, to copy them; a selected one comes first. */
+  rememberObjects() {
+    if (this.listed !== this.photo || !this.objects.size) return;
+    const { selected } = this.clicker;
+    const ids = [...this.objects.keys()].filter((id) => id !== selected);
+    this.source = { photo: this.photo, ids: selected === null ? ids : [selected, ...ids] };
+  },
+
+  /** Begin an object with the mask of the next one of the photograph that was annotated before. */
+  async copyObject() {
+    const { source } = this;
+    if (!source || source.photo === this.photo) {
+      banner.show("note", "Nothing to copy: first open a photograph with finished objects, then this one.");
+    } else if (!source.ids.length) banner.show("note", `All objects of ${source.photo.name} are copied.`);
+    else {
+      const object = source.ids[0];
+      if (await this.clicker.act({ type: "copy", photo: source.photo.id, object })) source.ids.shift();
     }
   },
 
@@ -504,17 +580,26 @@ const page = {
 
   /** Take over what an answer says of a photograph. */
   note(photo, { state, objects }) {
-    const before = `${photo.state} ${photo.objects}`;
+    const shown = () => JSON.stringify([photo.state, photo.labels]);
+    const before = shown();
     if (state) photo.state = state;
-    if (objects) photo.objects = objects.length;
-    if (before === `${photo.state} ${photo.objects}`) return;
+    if (objects) {
+      photo.objects = objects.length;
+      photo.labels = {};
+      for (const { label } of objects) photo.labels[label ?? ""] = (photo.labels[label ?? ""] ?? 0) + 1;
+    }
+    if (before === shown()) return;
     this.strip.redraw(photo.id);
+    this.countLabels();
     this.progress();
   },
 
   answered(answer) {
     banner.clear("note");
-    if (answer.objects) this.showObjects(answer.objects);
+    if (answer.objects) {
+      this.showObjects(answer.objects);
+      drawLabels(); // the selected object may have another label
+    }
     if (answer.current?.object != null && answer.current.label) this.setLabel(answer.current.label);
     if (this.doubting) this.clicker.askUncertainty();
   },
@@ -548,10 +633,31 @@ const page = {
     this.list.redraw();
   },
 
+  /** Show which finished object is selected, in the list and above the labels. */
+  showSelected() {
+    this.list.redraw();
+    drawLabels();
+    const { selected } = this.clicker;
+    if (selected === null) return;
+    this.list.reveal(selected);
+    if (this.explained) return;
+    this.explained = true;
+    banner.show("note", "Selected: Enter goes on with it, Delete removes it, Escape leaves it. To begin a new object inside of it, hide it in the list or draw a box.");
+  },
+
   objectRow(id) {
     const object = this.objects.get(id);
     const hidden = this.clicker.hidden.has(id);
-    const swatch = element("span", { className: "swatch" });
+    const selected = this.clicker.selected === id;
+    const name = object.label ?? "no label";
+    const swatch = element("button", {
+      type: "button",
+      className: "swatch",
+      "aria-label": `Select: ${name}`,
+      "aria-pressed": String(selected),
+      "data-role": "select",
+      onclick: () => this.clicker.select(selected ? null : id),
+    });
     swatch.style.background = colourOf(id);
     const label = element("select", { "aria-label": "Label", "data-role": "label" }, new Option("no label", ""));
     const known = this.session.labels;
@@ -573,23 +679,14 @@ const page = {
         this.list.redraw(id);
       }),
       tool("reopen", "Open again", PEN, () => this.clicker.act({ type: "reopen", object: id })),
-      this.armed === id
-        ? element("button", { type: "button", className: "sure", textContent: "Delete?", "data-role": "delete", onclick: () => this.clicker.act({ type: "delete", object: id }) })
-        : tool("delete", "Delete", BIN, () => this.arm(id)),
+      tool("delete", "Delete", BIN, () => this.clicker.act({ type: "delete", object: id })),
     );
     row.classList.toggle("faint", hidden);
+    row.classList.toggle("selected", selected);
+    row.onclick = (event) => event.target.closest("button, select") ?? this.clicker.select(id);
     row.onpointerenter = () => this.clicker.highlight(id);
     row.onpointerleave = () => this.clicker.highlight(null);
     return row;
-  },
-
-  /** Ask whether an object is to be deleted, which cannot be undone. */
-  arm(id) {
-    const before = this.armed;
-    this.armed = id;
-    for (const row of [before, id]) if (row != null) this.list.redraw(row);
-    clearTimeout(this.armedTimer);
-    if (id != null) this.armedTimer = setTimeout(() => this.arm(null), 4000);
   },
 
   // --- Photographs ------------------------------------------------------------------------------
@@ -607,21 +704,30 @@ const page = {
         id: `photo-${id}`,
         role: "option",
         "aria-selected": String(index === this.index),
-        "aria-label": `${photo.name}, ${said}, ${photo.objects} objects`,
         title: photo.name,
         onclick: () => this.open(index),
       },
       image,
-      element("span", { className: "thumb-state", textContent: { open: "", done: "✓", review: "!", error: "×" }[state] }),
+      element("span", { className: "thumb-name", textContent: photo.name.length > 18 ? `…${photo.name.slice(-17)}` : photo.name }),
+      element("span", { className: "clicker-hidden", textContent: `, ${said}, ${photo.objects} ${photo.objects === 1 ? "object" : "objects"}` }),
+      element("span", { className: "thumb-state", "aria-hidden": "true", textContent: { open: "", done: "✓", review: "!", error: "×" }[state] }),
     );
-    if (photo.objects) thumb.append(element("span", { className: "thumb-count", textContent: photo.objects }));
+    if (photo.objects) thumb.append(element("span", { className: "thumb-count", "aria-hidden": "true", textContent: photo.objects }));
     if (!photo.error) queueMicrotask(() => thumbnails.show(image, id));
     return thumb;
   },
 
   setLabel(label) {
     this.clicker.label = label;
+    sessionStorage.setItem(`label ${this.session.folder}`, label ?? "");
     drawLabels();
+  },
+
+  /** Take the label for the selected object, or else for the one that is finished next. */
+  chooseLabel(label) {
+    const { selected } = this.clicker;
+    if (selected === null) this.setLabel(label);
+    else this.clicker.act({ type: "label", object: selected, label });
   },
 };
 
@@ -629,13 +735,16 @@ const page = {
 
 function drawLabels() {
   const { labels } = page.session;
+  const { selected, label } = page.clicker;
+  $("labels-title").textContent = selected === null ? "Label of this object" : "Label of the selected object";
+  const now = selected === null ? label : page.objects.get(selected)?.label;
   const chips = labels.map((name, index) => {
-    const chosen = page.clicker.label === name;
+    const chosen = now === name;
     const chip = element("button", {
       type: "button",
       className: "chip",
       "aria-pressed": String(chosen),
-      onclick: () => page.setLabel(chosen ? null : name),
+      onclick: () => page.chooseLabel(chosen ? null : name),
     });
     if (index < 9) chip.append(element("kbd", { textContent: index + 1 }));
     chip.append(name);
@@ -648,7 +757,9 @@ function drawLabels() {
     try {
       const wanted = labels.includes(name) ? labels : [...labels, name];
       page.session.labels = (await json("labels", { body: { labels: wanted } })).labels;
-      page.setLabel(name);
+      page.chooseLabel(name);
+      drawLabels();
+      page.countLabels();
       page.list.redraw();
       page.clicker.over.focus();
     } catch (error) {
@@ -676,19 +787,38 @@ function changeSettings(changes) {
   }, 60);
 }
 
-function knob({ name, text, hint, prior, positive }) {
+/** Return a slider of a setting over the values of a scale. */
+function slider(name, text, hint, scale) {
   const value = page.session.settings[name];
-  const scale = prior ? [...new Set([...PRIORS.slice(positive ? 1 : 0), value])].sort((a, b) => a - b) : null;
-  const place = prior ? scale.indexOf(value) : value;
   const output = element("output", { textContent: value });
-  const input = element("input", { type: "range", min: 0, max: prior ? scale.length - 1 : 10, step: 1, "data-knob": name });
-  input.value = place;
+  const input = element("input", { type: "range", min: 0, max: scale.length - 1, step: 1, "data-knob": name });
+  input.value = scale.indexOf(value);
+  const told = () => input.setAttribute("aria-valuetext", output.textContent);
   input.oninput = () => {
-    const chosen = prior ? scale[Number(input.value)] : Number(input.value);
+    const chosen = scale[Number(input.value)];
     output.textContent = chosen;
+    told();
     changeSettings({ [name]: chosen });
   };
+  told();
   return element("label", { className: "knob", title: hint }, element("span", { textContent: text }), input, output);
+}
+
+/** Return the two sliders of one way in which the model adapts. */
+function knob({ name, text, hint, technical, positive }) {
+  const prior = page.session.settings[`${name}_prior`];
+  const priors = [...new Set([...PRIORS.slice(positive ? 1 : 0), prior])].sort((a, b) => a - b);
+  const rounds = Array.from({ length: 11 }, (_, count) => count);
+  const legend = element("legend", { textContent: text });
+  const made = element(
+    "fieldset",
+    { className: "knobs" },
+    legend,
+    slider(`${name}_iterations`, "Rounds", `More rounds change more; 0 is off (EM iterations of the ${technical})`, rounds),
+  );
+  made.title = `The model ${hint}`;
+  if (prior != null) made.append(slider(`${name}_prior`, "Caution", `More caution changes less (prior precision of the ${technical})`, priors));
+  return made;
 }
 
 function checkbox(text, checked, onchange, hint = "") {
@@ -699,18 +829,18 @@ function checkbox(text, checked, onchange, hint = "") {
 
 function drawKnobs() {
   const { settings } = page.session;
-  const present = KNOBS.filter(({ name }) => settings[name] != null);
+  const present = KNOBS.filter(({ name }) => settings[`${name}_iterations`] != null);
   $("knobs").replaceChildren(...present.map(knob));
   $("no-knobs").hidden = present.length > 0;
   $("without").hidden = !present.length;
-  const preview = checkbox("Preview under the pointer", true, (on) => page.clicker.setPreview(on), "Shows the mask after a click at the pointer");
+  const preview = checkbox("Preview under the pointer", true, (on) => page.clicker.setPreview(on), "Dashed outline: the mask that a click at the pointer would give");
   preview.id = "preview";
   const switches = [preview];
   if (settings.avoid_finished != null) {
-    switches.push(checkbox("Keep off finished objects", settings.avoid_finished, (on) => changeSettings({ avoid_finished: on }), "This object excludes the pixels of finished objects"));
+    switches.push(checkbox("Do not overlap finished objects", settings.avoid_finished, (on) => changeSettings({ avoid_finished: on }), "Pixels of finished objects are left out of this one"));
   }
   const closer = (on) => changeSettings({ zoom: on ? "scales" : null });
-  switches.push(checkbox("Zoom in on the object", settings.zoom != null, closer, "The first click is answered at three scales, later ones from an enlarged window around the object"));
+  switches.push(checkbox("Enlarge the object for the model", settings.zoom != null, closer, "More exact, but slower: the first click is answered at three scales, later ones from an enlarged window around the object"));
   $("switches").replaceChildren(...switches);
 }
 
@@ -741,7 +871,7 @@ async function suggest() {
   else banner.show("note", "The model is sure everywhere: no click to suggest.");
 }
 
-/** Show the mask without iterations while a key or button is held; the settings come back at once. */
+/** Show the mask without adapting while a key or button is held; the settings come back at once. */
 async function showWithout() {
   if (page.without || $("without").hidden) return;
   page.without = true;
@@ -815,6 +945,10 @@ const shortcuts = {
   u: toggleUncertainty,
   g: suggest,
   c: showWithout,
+  f: () => page.clicker.act({ type: "fill_holes" }),
+  i: () => page.clicker.act({ type: "remove_islands" }),
+  v: () => page.copyObject(),
+  "/": () => $("search").focus(),
   "?": () => $("help").showModal(),
 };
 
@@ -833,8 +967,11 @@ function pressed(event) {
   const digit = "123456789".indexOf(event.key);
   if (digit >= 0 && event.key) {
     const label = page.session.labels[digit];
-    if (label !== undefined) page.setLabel(label);
-  } else shortcuts[event.key.toLowerCase()]?.();
+    if (label !== undefined) page.chooseLabel(label);
+  } else if (shortcuts[event.key.toLowerCase()]) {
+    event.preventDefault(); // the key that goes to the search is no text for it
+    shortcuts[event.key.toLowerCase()]();
+  }
 }
 
 function listen() {
@@ -851,12 +988,20 @@ function listen() {
   });
   $("previous").onclick = () => page.go(-1);
   $("next").onclick = () => page.go(1);
-  $("filter").onchange = () => page.filter();
+  for (const name of ["filter", "label-filter"]) $(name).onchange = () => page.filter();
+  $("search").oninput = () => page.filter();
+  $("search").addEventListener("keydown", (event) => {
+    if (event.key === "Enter") page.find();
+    else if (event.key === "Escape") page.clearSearch();
+  });
   $("done").onclick = () => page.done();
   $("review").onclick = shortcuts.r;
   $("model").onchange = () => changeModel($("model").value);
   $("uncertainty").onclick = toggleUncertainty;
   $("suggest").onclick = suggest;
+  $("fill").onclick = shortcuts.f;
+  $("islands").onclick = shortcuts.i;
+  $("copy").onclick = shortcuts.v;
   $("without").onpointerdown = showWithout;
   for (const end of ["pointerup", "pointerleave", "pointercancel"]) $("without").addEventListener(end, showWith);
   $("strip").addEventListener("keydown", (event) => {

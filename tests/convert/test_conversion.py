@@ -1,6 +1,7 @@
 """Annotated images through every format and back, and what each conversion loses."""
 
 import json
+from pathlib import PurePosixPath
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ BLOCK = np.zeros((9, 11), dtype=bool)
 BLOCK[4:9, 7:11] = True  # one column of it is the ring's, too
 BLOCK[4:8, 7] = True
 FULL = np.ones((5, 4), dtype=bool)
+STORAGE = PurePosixPath("storage")
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def there_and_back(tmp_path, images, writer, tolerance=0.0):
     """Write and read; return the images and what both lost."""
     is_file = writer.startswith(("coco", "label"))
     place = tmp_path / (f"{writer}.json" if is_file else writer)
-    request, losses = Request(tmp_path / "images", tolerance), Ledger()
+    request, losses = Request(tmp_path / "images", tolerance, STORAGE), Ledger()
     WRITERS[writer](place, images, request, losses)
     reader = "coco" if writer.startswith("coco") else writer
     found = READERS[reader](place, request, Ledger())
@@ -129,7 +131,7 @@ def test_thin_objects_survive_a_tolerance(tmp_path, images, writer):
 def test_the_command(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_folder(tmp_path, images=3, objects=2)
-    options = ("--images", "images")
+    options = ("--images", "images", "--storage", "images")
     assert command("data", "convert", "masks", "a.json", "--from=index", "--to=coco", *options) == 0
     assert "6 objects of 3 images" in capsys.readouterr().out
     steps = (
@@ -160,6 +162,9 @@ def test_wrong_usage(tmp_path, capsys, monkeypatch):
     assert "masks" in refused("images", "masks", "--from=png", "--to=png", "--images=images")
     assert "images" in refused("masks", "b", "--from=png", "--to=yolo")
     assert "tolerance" in refused("masks", "b", "--from=png", "--to=yolo", "--tolerance=-1")
+    for place in ("/abs", "..", "a\\b", "."):
+        wrong = ("--from=png", "--to=label-studio", "--storage", place)
+        assert "--storage" in refused("masks", "b.json", *wrong)
     (tmp_path / "a.json").write_text("{")
     assert "export it as JSON" in refused("a.json", "b", "--from=label-studio", "--to=png")
 
@@ -183,7 +188,7 @@ def test_after_an_error_there_is_no_target_and_no_draft(tmp_path, images):
         convert(coco, tmp_path / "yolo", ("coco", "yolo"), Request())
     WRITERS["coco"](coco, [*images, images[0]], Request(), Ledger())
     with pytest.raises(DataError, match=r"cat\.jpg: is the name of two images"):
-        convert(coco, tmp_path / "b.json", ("coco", "label-studio"), Request())
+        convert(coco, tmp_path / "b.json", ("coco", "label-studio"), Request(storage=STORAGE))
     assert {path.name for path in tmp_path.iterdir()} == {"a.json", "images"}
 
 

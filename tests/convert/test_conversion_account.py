@@ -2,7 +2,7 @@
 
 import json
 import tracemalloc
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from support.fakes import draw_scene, save
 from support.rows import each
 
 HEIGHT, WIDTH = 24, 32
+STORAGE = PurePosixPath("storage")
 SQUARE = [4, 4, 12, 4, 12, 12, 4, 12]
 MASK = np.zeros((HEIGHT, WIDTH), bool)
 MASK[4:12, 4:12] = True
@@ -68,10 +69,15 @@ def draw_label_studio(folder):
 
     skipped = {"result": [result], "was_cancelled": True}
     tasks = [
-        task("/data/local-files/?d=a.jpg", skipped, {"result": [result]}, {"result": [result]}),
-        task("/data/local-files/?d=b/d.jpg", {"result": [result, {"type": "choices"}]}),
-        task("/data/local-files/?d=c.jpg", skipped),
-        task("/data/local-files/?d=e.jpg"),
+        task(
+            "/data/local-files/?d=storage/a.jpg",
+            skipped,
+            {"result": [result]},
+            {"result": [result]},
+        ),
+        task("/data/local-files/?d=storage/b/d.jpg", {"result": [result, {"type": "choices"}]}),
+        task("/data/local-files/?d=storage/c.jpg", skipped),
+        task("/data/local-files/?d=storage/e.jpg"),
         task("data:image/png;base64,AAAA", {"result": [result]}),
     ]
     tasks[0]["predictions"] = [{"result": [result]}]
@@ -133,15 +139,15 @@ def test_what_is_found_is_written_or_counted(tmp_path, reader, writer):
     photos = photographs(tmp_path / "photos", "a.jpg", "bare.jpg", "b/d.jpg")
     source, objects, images = SOURCES[reader](tmp_path)
     target = tmp_path / "target"
-    ledger = convert(source, target, (reader, writer), Request(photos, 0))
+    request = Request(photos, 0, STORAGE)
+    ledger = convert(source, target, (reader, writer), request)
     assert (ledger.found["objects"], ledger.found["images"]) == (objects, images)
     assert ledger.written["objects"] == count(target, writer)
     lost = sum(number for (thing, _), number in ledger.lost.items() if thing == "objects")
     assert ledger.written["objects"] + lost == objects
     assert lost > 0
-    back = convert(
-        target, tmp_path / "back", ("coco" if "coco" in writer else writer, "coco"), Request(photos)
-    )
+    formats = "coco" if "coco" in writer else writer, "coco"
+    back = convert(target, tmp_path / "back", formats, request)
     assert back.found["objects"] == back.written["objects"] == ledger.written["objects"]
 
 
@@ -160,7 +166,8 @@ def test_every_loss_has_its_line(tmp_path):
         "annotations without a listed category, which become 'object': 2",
     ])  # fmt: skip
     path, *_ = draw_label_studio(tmp_path)
-    lines = convert(path, tmp_path / "c.json", ("label-studio", "coco"), Request()).lines()
+    request = Request(storage=STORAGE)
+    lines = convert(path, tmp_path / "c.json", ("label-studio", "coco"), request).lines()
     assert sorted(lines) == sorted([
         "2 objects of skipped annotations of tasks",
         "1 objects of further annotations of tasks",
@@ -283,7 +290,7 @@ def test_masks_are_never_drawn_whole(tmp_path, writer):
     path.write_text(json.dumps({"images": images, "annotations": annotations}))
     tracemalloc.start()
     try:
-        convert(path, tmp_path / "b", ("coco", writer), Request())
+        convert(path, tmp_path / "b", ("coco", writer), Request(storage=STORAGE))
         if writer != "yolo":
             reader = "coco" if "coco" in writer else writer
             convert(tmp_path / "b", tmp_path / "c.json", (reader, "coco"), Request())

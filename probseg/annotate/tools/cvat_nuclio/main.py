@@ -38,6 +38,7 @@ def handler(context: Any, event: Any) -> Any:  # noqa: ANN401
         bounds, whose last row and column belong to it; the first pixel alone, as 0, where there is
         no object. Status 400 and `{"error": reason}` where the request cannot be answered.
     """
+    answer: dict[str, Any]
     try:
         question = asked(event.body)
         encoded = context.user_data.encoded(question.image)

@@ -49,7 +49,8 @@ def compare(folder: Path, form: str, objects: int) -> None:
     folder.mkdir()
     source, target, back = folder / "a.json", folder / "b", folder / "c.json"
     draw(source, objects)
-    reader = "coco" if form.startswith("coco") else form
+    family = form.partition("-")[0]
+    reader = family if family in READERS else form
     for direction, arguments in (
         ("write", (source, target, "coco", form)),
         ("read", (target, back, reader, "coco")),

@@ -46,7 +46,7 @@ def add_verb(verbs: Verbs) -> None:
         type=_tolerance,
         default=1.0,
         metavar="PIXELS",
-        help="largest distance of simplified outlines (coco-polygons, yolo) from the exact ones; 0 "
+        help="largest distance of simplified outlines (-polygons, yolo) from the exact ones; 0 "
         "keeps every pixel (default: %(default)s)",
     )
     verb.add_argument(

@@ -13,6 +13,7 @@ from probseg.errors import DataError
 from probseg.formats.regions import as_region
 from probseg.masks import read_labels
 from probseg.object_numbers import MAX_IDS
+from support.conversions import reader_of
 from support.fakes import draw_scene, save, write_folder
 from support.runs import command, usage_error
 
@@ -44,11 +45,11 @@ def labelled(mask, label="object"):
 
 def there_and_back(tmp_path, images, writer, tolerance=0.0):
     """Write and read; return the images and what both lost."""
-    is_file = writer.startswith(("coco", "label"))
+    is_file = writer.startswith(("coco", "label-"))
     place = tmp_path / (f"{writer}.json" if is_file else writer)
     request, losses = Request(tmp_path / "images", tolerance, STORAGE), Ledger()
     WRITERS[writer](place, images, request, losses)
-    reader = "coco" if writer.startswith("coco") else writer
+    reader = reader_of(writer)
     found = READERS[reader](place, request, Ledger())
     return [image._replace(objects=list(image.objects)) for image in found], losses
 
@@ -62,7 +63,7 @@ def assert_same(found, images, labels=True):
             np.testing.assert_array_equal(mine.region.mask(), theirs.region.mask())
 
 
-@pytest.mark.parametrize("writer", ["coco", "coco-uncompressed", "yolo", "label-studio"])
+@pytest.mark.parametrize("writer", ["coco", "coco-uncompressed", "yolo", "label-studio", "labelme"])
 def test_every_pixel_and_name_comes_back(tmp_path, images, writer):
     found, losses = there_and_back(tmp_path, images, writer)
     assert_same(found, images)
@@ -112,13 +113,55 @@ def test_polygons_of_coco_lose_holes_and_say_so(tmp_path, images):
     np.testing.assert_array_equal(drawn.annToMask(drawn.loadAnns([1])[0]), filled)
 
 
+def test_polygons_of_labelme_keep_parts_together(tmp_path, images):
+    found, losses = there_and_back(tmp_path, images, "labelme-polygons")
+    filled = RING.copy()
+    filled[3:6, 3:6] = True
+    np.testing.assert_array_equal(found[0].objects[0].region.mask(), filled)  # and one more pixel
+    assert [len(image.objects) for image in found] == [2, 1]
+    assert losses.changed_outlines == 1
+    shapes = json.loads((tmp_path / "labelme-polygons" / "cat.json").read_text())["shapes"]
+    assert [shape["group_id"] for shape in shapes] == [1, 1, None]
+
+
+def test_files_of_labelme(tmp_path):
+    square = [[2, 1], [6, 1], [6, 4], [2, 4]]
+    shapes = [
+        {"label": "a", "points": square, "group_id": None, "shape_type": "polygon"},
+        {"label": "b", "points": [[1, 1], [3, 2]], "group_id": None, "shape_type": "rectangle"},
+        {"label": "a", "points": [[0, 5], [3, 5], [3, 7], [0, 7]]},  # of an old version
+    ]
+    content = {"shapes": shapes, "imagePath": "..\\images\\cat.jpg"}
+    content |= {"imageHeight": 9, "imageWidth": 11}
+    path = tmp_path / "files" / "b" / "cat.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(content))
+    ledger = convert(path.parents[1], tmp_path / "a.json", ("labelme", "coco"), Request())
+    assert ledger.lines() == ["1 objects that are other shapes than polygons and masks"]
+    coco = COCO(tmp_path / "a.json")
+    assert coco.loadImgs([1])[0]["file_name"] == "b/cat.jpg"
+    first, second = (coco.annToMask(one) for one in coco.loadAnns(coco.getAnnIds()))
+    assert first.sum() == first[1:4, 2:6].sum() == 12
+    assert second.sum() == second[5:7, :3].sum() == 6
+    mask = {"label": "a", "shape_type": "mask", "mask": "AAAA", "points": square[:2]}
+    for change, word in (
+        ({"imageWidth": 0}, "imageWidth"),
+        ({"shapes": [mask]}, "labelme"),
+        ({"shapes": [{"label": "a", "points": [1, 2]}]}, "points"),
+        ({"imagePath": None}, "imagePath"),
+    ):
+        path.write_text(json.dumps(content | change))
+        with pytest.raises(DataError, match=rf"cat\.json: .*{word}"):
+            convert(path.parents[1], tmp_path / "b.json", ("labelme", "coco"), Request())
+
+
 def test_a_tolerance_is_paid_in_iou(tmp_path, images):
     _, losses = there_and_back(tmp_path, images, "yolo", tolerance=1.5)
     losses.find(images=2, objects=3)
     assert any("at worst" in line for line in losses.lines())
 
 
-@pytest.mark.parametrize("writer", ["yolo", "coco-polygons"])
+@pytest.mark.parametrize("writer", ["yolo", "coco-polygons", "labelme-polygons"])
 def test_thin_objects_survive_a_tolerance(tmp_path, images, writer):
     thin = np.zeros((9, 11), dtype=bool)
     thin[4, 2:9] = True

@@ -13,6 +13,7 @@ from probseg.convert import WRITERS, Request, convert
 from probseg.data.sets.coco import COCO as COCOFolder
 from probseg.errors import DataError
 from probseg.formats import brush
+from support.conversions import reader_of
 from support.fakes import draw_scene, save
 from support.rows import each
 
@@ -124,6 +125,11 @@ def count(place, form):
     """Count the objects in a file or folder."""
     if form.startswith("coco"):
         return len(COCO(place).getAnnIds())
+    if form.startswith("labelme"):
+        shapes = [
+            s for file in place.rglob("*.json") for s in json.loads(file.read_text())["shapes"]
+        ]
+        return len(shapes)
     if form == "label-studio":
         tasks = json.loads(place.read_text())
         return sum(len(task["annotations"][0]["result"]) for task in tasks)
@@ -146,8 +152,7 @@ def test_what_is_found_is_written_or_counted(tmp_path, reader, writer):
     lost = sum(number for (thing, _), number in ledger.lost.items() if thing == "objects")
     assert ledger.written["objects"] + lost == objects
     assert lost > 0
-    formats = "coco" if "coco" in writer else writer, "coco"
-    back = convert(target, tmp_path / "back", formats, request)
+    back = convert(target, tmp_path / "back", (reader_of(writer), "coco"), request)
     assert back.found["objects"] == back.written["objects"] == ledger.written["objects"]
 
 
@@ -292,8 +297,8 @@ def test_masks_are_never_drawn_whole(tmp_path, writer):
     try:
         convert(path, tmp_path / "b", ("coco", writer), Request(storage=STORAGE))
         if writer != "yolo":
-            reader = "coco" if "coco" in writer else writer
-            convert(tmp_path / "b", tmp_path / "c.json", (reader, "coco"), Request())
+            request = Request(storage=STORAGE)
+            convert(tmp_path / "b", tmp_path / "c.json", (reader_of(writer), "coco"), request)
             assert len(json.loads((tmp_path / "c.json").read_text())["annotations"]) == 3
         _, peak = tracemalloc.get_traced_memory()
     finally:
